@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a builder can choose, and the compiler settings that every room shares.
+include(CheckLanguage)
+
+option(ORIEL_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(ORIEL_TOOLS "Build oriel-perf, oriel-run and the other tools" ON)
+option(ORIEL_WERROR "Treat warnings as errors (the presets turn it on)" OFF)
+set(ORIEL_CUDA AUTO CACHE STRING "Build the CUDA half: AUTO (if nvcc is found), ON, OFF")
+set_property(CACHE ORIEL_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(ORIEL_SANITIZE "" CACHE STRING "Sanitizers for the host half: address, thread, undefined")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(ORIEL_HAVE_CUDA OFF)
+if(NOT ORIEL_CUDA STREQUAL "OFF")
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90)
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    find_package(CUDAToolkit REQUIRED)
+    set(ORIEL_HAVE_CUDA ON)
+  elseif(ORIEL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "ORIEL_CUDA=ON, but there is no nvcc")
+  endif()
+endif()
+message(STATUS "Oriel: CUDA half ${ORIEL_HAVE_CUDA}")
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+
+# Warnings and sanitizers for our own targets.
+add_library(oriel_build_flags INTERFACE)
+set(oriel_warnings -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers)
+if(ORIEL_WERROR)
+  list(APPEND oriel_warnings -Werror)
+endif()
+target_compile_options(oriel_build_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_warnings}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+if(ORIEL_SANITIZE)
+  target_compile_options(oriel_build_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE};-fno-omit-frame-pointer>")
+  target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE})
+endif()
+target_compile_definitions(oriel_build_flags INTERFACE
+  _GNU_SOURCE ORIEL_HAVE_CUDA=$<BOOL:${ORIEL_HAVE_CUDA}>)

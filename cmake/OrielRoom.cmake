@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# oriel_add_room(NAME SOURCES ... [CUDA_SOURCES ...] [ROOMS ...] [LIBRARIES ...])
+#   A room of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; ROOMS are
+#   the rooms that stand below it; LIBRARIES are what it links to besides.
+function(oriel_add_room name)
+  cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  if(ORIEL_HAVE_CUDA)
+    list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+  endif()
+  add_library(oriel_${name} STATIC ${arg_SOURCES})
+  target_include_directories(oriel_${name} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  if(ORIEL_HAVE_CUDA)
+    target_include_directories(oriel_${name} SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
+  endif()
+  target_link_libraries(oriel_${name} PUBLIC Threads::Threads fmt::fmt-header-only
+    PRIVATE oriel_build_flags)
+  foreach(room ${arg_ROOMS})
+    target_link_libraries(oriel_${name} PUBLIC oriel_${room})
+  endforeach()
+  target_link_libraries(oriel_${name} PUBLIC ${arg_LIBRARIES})
+endfunction()
+
+# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [LIBRARIES ...])
+#   A Catch2 program test/ROOM/NAME; its exit status is the verdict. A program that has nothing it
+#   could run on this machine exits with 77, which ctest counts as skipped.
+function(oriel_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;CUDA_SOURCES;ROOMS;LABELS;LIBRARIES" ${ARGN})
+  if(ORIEL_HAVE_CUDA)
+    list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE oriel_test_support oriel_build_flags ${arg_LIBRARIES})
+  foreach(room ${arg_ROOMS})
+    target_link_libraries(${name} PRIVATE oriel_${room})
+  endforeach()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
+    LABELS "${arg_LABELS}")
+endfunction()

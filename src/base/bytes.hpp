@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+namespace oriel {
+
+using Bytes = std::vector<std::byte>;
+using ByteView = std::span<const std::byte>;
+
+/// Builds a message: little-endian integers, length-prefixed strings and blobs.
+class ByteWriter {
+ public:
+  template <typename T>
+    requires(std::is_integral_v<T> || std::is_enum_v<T>)
+  ByteWriter& put(T value) {
+    const auto* raw = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), raw, raw + sizeof value);
+    return *this;
+  }
+  ByteWriter& put_raw(ByteView raw) {
+    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+    return *this;
+  }
+  ByteWriter& put_blob(ByteView raw) {
+    put(static_cast<std::uint32_t>(raw.size()));
+    return put_raw(raw);
+  }
+  ByteWriter& put_string(std::string_view text) { return put_blob(std::as_bytes(std::span(text))); }
+  Bytes take() { return std::move(bytes_); }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  Bytes bytes_;
+};
+
+/// Takes a received message apart. A read past the end, or a blob longer than what is left, makes
+/// the reader bad for good: it then yields zeros and empty views, and finish() is an error, so that
+/// a parser reads all its fields first and checks once.
+class ByteReader {
+ public:
+  explicit ByteReader(ByteView bytes) : left_(bytes) {}
+
+  template <typename T>
+    requires(std::is_integral_v<T>)
+  T get() {
+    T value{};
+    const ByteView raw = get_raw(sizeof value);
+    if (raw.size() == sizeof value) std::memcpy(&value, raw.data(), sizeof value);
+    return value;
+  }
+  /// The next `count` bytes, a view into the message; empty if there are not as many.
+  ByteView get_raw(std::size_t count) {
+    if (count > left_.size()) {
+      good_ = false;
+      left_ = {};
+      return {};
+    }
+    const ByteView raw = left_.first(count);
+    left_ = left_.subspan(count);
+    return raw;
+  }
+  ByteView get_blob() { return get_raw(get<std::uint32_t>()); }
+  std::string get_string() {
+    const ByteView raw = get_blob();
+    return std::string(reinterpret_cast<const char*>(raw.data()), raw.size());
+  }
+  bool good() const { return good_; }
+  std::size_t left() const { return left_.size(); }
+  /// Success if every read was inside the message and nothing is left over.
+  Status finish(std::string_view what) const {
+    if (good_ && left_.empty()) return {};
+    return Error(ErrorCode::remote, std::string(what) +
+                                        (good_ ? ": message is longer than expected"
+                                               : ": message is shorter than expected"));
+  }
+
+ private:
+  ByteView left_;
+  bool good_ = true;
+};
+
+}  // namespace oriel

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/fd.hpp"
+#include "base/task.hpp"
+#include "oriel/error.hpp"
+
+namespace oriel {
+
+/// Runs tasks of one thread over file descriptors: each task that waits for a descriptor is resumed
+/// when poll(2) says so, when its deadline passes, or when the loop is stopped. All tasks of a
+/// GroupEnd run in one loop, so that communicators of one thread advance together.
+///
+/// One thread runs the loop; stop() alone may be called from others. A task that is still suspended
+/// when the loop is destroyed must be destroyed first by its owner.
+class EventLoop {
+ public:
+  static Result<EventLoop> create(const Clock& clock = SteadyClock::instance());
+
+  EventLoop(EventLoop&& other) noexcept;
+  EventLoop& operator=(EventLoop&&) = delete;
+  ~EventLoop();
+
+  const Clock& clock() const { return *clock_; }
+
+  class Wait;
+  /// Suspends until `fd` can be read (or has hung up). Timeout error once `deadline` has passed.
+  Wait readable(int fd, Deadline deadline);
+  /// The same for writing.
+  Wait writable(int fd, Deadline deadline);
+  /// Suspends until `when`; fails only if the loop is stopped.
+  Wait sleep_until(Deadline when);
+
+  /// Starts `task` and turns the loop until it has ended; other spawned tasks advance meanwhile.
+  template <typename T>
+  T run(Task<T> task) {
+    task.start();
+    while (!task.done()) turn();
+    return task.take();
+  }
+
+  /// Runs all tasks to their end, together; results in the order of the tasks.
+  template <typename T>
+  std::vector<T> run_all(std::vector<Task<T>> tasks) {
+    for (auto& task : tasks) task.start();
+    for (auto& task : tasks) {
+      while (!task.done()) turn();
+    }
+    std::vector<T> results;
+    results.reserve(tasks.size());
+    for (auto& task : tasks) results.push_back(task.take());
+    return results;
+  }
+
+  /// Ends every present and future wait of this loop with `reason`. Any thread; the first counts.
+  void stop(Error reason);
+
+ private:
+  EventLoop(const Clock& clock, OwnedFd wake) : clock_(&clock), wake_(std::move(wake)) {}
+  void turn();
+  std::optional<Error> stop_reason();
+
+  const Clock* clock_;
+  OwnedFd wake_;
+  std::vector<Wait*> waits_;
+  std::mutex stop_mutex_;
+  std::optional<Error> stop_reason_;
+};
+
+/// What readable(), writable() and sleep_until() return; co_await it at once.
+class [[nodiscard]] EventLoop::Wait {
+ public:
+  Wait(EventLoop& loop, int fd, short events, Deadline deadline)
+      : loop_(&loop), fd_(fd), events_(events), deadline_(deadline) {}
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+  ~Wait();  // a coroutine destroyed while it waits leaves the loop
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> handle);
+  Status await_resume() { return std::move(outcome_); }
+
+ private:
+  friend class EventLoop;
+  EventLoop* loop_;
+  int fd_;
+  short events_;
+  Deadline deadline_;
+  std::coroutine_handle<> handle_;
+  Status outcome_;
+  bool waiting_ = false;
+};
+
+}  // namespace oriel

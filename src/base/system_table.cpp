@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/system_table.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+namespace oriel {
+namespace {
+
+const SystemTable kRealTable = {
+    .close = ::close,
+    .memfd_create = ::memfd_create,
+    .ftruncate = ::ftruncate,
+    .fcntl_int = [](int fd, int command, int argument) { return ::fcntl(fd, command, argument); },
+    .fstat = ::fstat,
+    .mmap = ::mmap,
+    .munmap = ::munmap,
+    .madvise = ::madvise,
+    .socket = ::socket,
+    .bind = ::bind,
+    .listen = ::listen,
+    .accept4 = ::accept4,
+    .connect = ::connect,
+    .getsockname = ::getsockname,
+    .getsockopt = ::getsockopt,
+    .setsockopt = ::setsockopt,
+    .sendmsg = ::sendmsg,
+    .recvmsg = ::recvmsg,
+    .poll = ::poll,
+    .epoll_create1 = ::epoll_create1,
+    .epoll_ctl = ::epoll_ctl,
+    .epoll_wait = ::epoll_wait,
+    .eventfd = [](unsigned initial, int flags) { return ::eventfd(initial, flags); },
+    // glibc has had pidfd_open since 2.36 only (Debian 12 has just that; older ones do not).
+    .pidfd_open =
+        [](pid_t pid, unsigned flags) {
+          return static_cast<int>(::syscall(SYS_pidfd_open, pid, flags));
+        },
+};
+
+std::atomic<const SystemTable*> table_in_force{&kRealTable};
+
+}  // namespace
+
+const SystemTable& real_system_table() { return kRealTable; }
+
+const SystemTable& sys() { return *table_in_force.load(std::memory_order_acquire); }
+
+ScopedSystemTable::ScopedSystemTable(const SystemTable& table)
+    : previous_(table_in_force.exchange(&table, std::memory_order_acq_rel)) {}
+
+ScopedSystemTable::~ScopedSystemTable() {
+  table_in_force.store(previous_, std::memory_order_release);
+}
+
+Error system_error(const std::string& what) { return system_error(what, errno); }
+
+Error system_error(const std::string& what, int status) {
+  return Error(ErrorCode::system, what + " failed").with_native(NativeDomain::os_errno, status);
+}
+
+}  // namespace oriel

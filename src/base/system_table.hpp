@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+
+#include "oriel/error.hpp"
+
+namespace oriel {
+
+/// The operating-system calls that can fail, behind pointers that a test replaces. Each has the
+/// prototype and the meaning of the call of its name; all fail by returning -1 (MAP_FAILED for
+/// mmap) with errno set.
+struct SystemTable {
+  int (*close)(int fd);
+  int (*memfd_create)(const char* name, unsigned flags);
+  int (*ftruncate)(int fd, off_t length);
+  int (*fcntl_int)(int fd, int command, int argument);
+  int (*fstat)(int fd, struct stat* out);
+  void* (*mmap)(void* address, std::size_t length, int protection, int flags, int fd, off_t offset);
+  int (*munmap)(void* address, std::size_t length);
+  int (*madvise)(void* address, std::size_t length, int advice);
+  int (*socket)(int domain, int type, int protocol);
+  int (*bind)(int fd, const sockaddr* address, socklen_t length);
+  int (*listen)(int fd, int backlog);
+  int (*accept4)(int fd, sockaddr* address, socklen_t* length, int flags);
+  int (*connect)(int fd, const sockaddr* address, socklen_t length);
+  int (*getsockname)(int fd, sockaddr* address, socklen_t* length);
+  int (*getsockopt)(int fd, int level, int name, void* value, socklen_t* length);
+  int (*setsockopt)(int fd, int level, int name, const void* value, socklen_t length);
+  ssize_t (*sendmsg)(int fd, const msghdr* message, int flags);
+  ssize_t (*recvmsg)(int fd, msghdr* message, int flags);
+  int (*poll)(pollfd* fds, nfds_t count, int timeout_ms);
+  int (*epoll_create1)(int flags);
+  int (*epoll_ctl)(int epoll_fd, int operation, int fd, epoll_event* event);
+  int (*epoll_wait)(int epoll_fd, epoll_event* events, int capacity, int timeout_ms);
+  int (*eventfd)(unsigned initial, int flags);
+  int (*pidfd_open)(pid_t pid, unsigned flags);
+};
+
+/// The calls of this machine.
+const SystemTable& real_system_table();
+
+/// The table in force: the real one unless a test has put another in its place.
+const SystemTable& sys();
+
+/// Puts `table` in force for the process until destroyed. For tests; the table must outlive it.
+class ScopedSystemTable {
+ public:
+  explicit ScopedSystemTable(const SystemTable& table);
+  ~ScopedSystemTable();
+  ScopedSystemTable(const ScopedSystemTable&) = delete;
+  ScopedSystemTable& operator=(const ScopedSystemTable&) = delete;
+
+ private:
+  const SystemTable* previous_;
+};
+
+/// The error for a call that has just failed: takes errno, so call it before anything else.
+Error system_error(const std::string& what);
+/// The same for a status that is at hand.
+Error system_error(const std::string& what, int status);
+
+}  // namespace oriel

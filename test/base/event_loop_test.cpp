@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/event_loop.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "base/try.hpp"
+
+namespace oriel {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Pipe {
+  OwnedFd reader, writer;
+  Pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    reader = OwnedFd(ends[0]);
+    writer = OwnedFd(ends[1]);
+  }
+};
+
+Task<Result<char>> read_one(EventLoop& loop, int fd, Deadline deadline) {
+  ORIEL_CO_CHECK(co_await loop.readable(fd, deadline));
+  char letter = 0;
+  if (::read(fd, &letter, 1) != 1) co_return system_error("read");
+  co_return letter;
+}
+
+Task<Result<char>> echo(EventLoop& loop, int from, int to, Deadline deadline) {
+  ORIEL_CO_TRY(const char letter, co_await read_one(loop, from, deadline));
+  if (::write(to, &letter, 1) != 1) co_return system_error("write");
+  co_return letter;
+}
+
+}  // namespace
+
+TEST_CASE("1.9 two protocols of one thread advance together") {
+  auto loop = std::move(EventLoop::create()).value();
+  Pipe first, second;
+  const auto deadline = Deadline::after(5s);
+  // The first can end only once the second has run: in sequence they would wait for ever.
+  std::vector<Task<Result<char>>> tasks;
+  tasks.push_back(read_one(loop, second.reader.get(), deadline));
+  tasks.push_back(echo(loop, first.reader.get(), second.writer.get(), deadline));
+  REQUIRE(::write(first.writer.get(), "x", 1) == 1);
+  auto results = loop.run_all(std::move(tasks));
+  CHECK(results.at(0).value() == 'x');
+  CHECK(results.at(1).value() == 'x');
+}
+
+TEST_CASE("1.12 a wait ends at its deadline") {
+  auto loop = std::move(EventLoop::create()).value();
+  const Pipe pipe;
+  const auto begin = SteadyClock::instance().now();
+  const auto result = loop.run(read_one(loop, pipe.reader.get(), Deadline::after(50ms)));
+  const auto spent = SteadyClock::instance().now() - begin;
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.error().code() == ErrorCode::timeout);
+  CHECK(spent >= 50ms);
+  CHECK(spent < 5s);
+}
+
+TEST_CASE("1.12 another thread can stop the loop, with its reason") {
+  auto loop = std::move(EventLoop::create()).value();
+  const Pipe pipe;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(20ms);
+    loop.stop(Error(ErrorCode::aborted, "the communicator was aborted"));
+  });
+  const auto result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.error().message() == "the communicator was aborted");
+}
+
+TEST_CASE("a coroutine destroyed while it waits leaves the loop") {
+  auto loop = std::move(EventLoop::create()).value();
+  const Pipe pipe, other;
+  {
+    auto abandoned = read_one(loop, pipe.reader.get(), Deadline::never());
+    abandoned.start();
+  }
+  REQUIRE(::write(pipe.writer.get(), "x", 1) == 1);
+  REQUIRE(::write(other.writer.get(), "y", 1) == 1);
+  CHECK(loop.run(read_one(loop, other.reader.get(), Deadline::after(5s))).value() == 'y');
+}
+
+}  // namespace oriel
