@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace oriel {
+
+/// Element types of collectives. The values are those of ncclDataType_t.
+enum class DataType : std::uint8_t {
+  i8 = 0,
+  u8 = 1,
+  i32 = 2,
+  u32 = 3,
+  i64 = 4,
+  u64 = 5,
+  f16 = 6,
+  f32 = 7,
+  f64 = 8,
+  bf16 = 9,
+  e4m3 = 10,
+  e5m2 = 11,
+};
+inline constexpr int kDataTypeCount = 12;
+
+/// Reductions. The first five values are those of ncclRedOp_t.
+enum class ReduceOp : std::uint8_t {
+  sum = 0,
+  prod = 1,
+  max = 2,
+  min = 3,
+  avg = 4,
+  premul_sum = 5,  ///< each rank's input times that rank's own scalar, then the sum
+};
+inline constexpr int kReduceOpCount = 6;
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DataType type) {
+  switch (type) {
+    case DataType::i8:
+    case DataType::u8:
+    case DataType::e4m3:
+    case DataType::e5m2: return 1;
+    case DataType::f16:
+    case DataType::bf16: return 2;
+    case DataType::i32:
+    case DataType::u32:
+    case DataType::f32: return 4;
+    case DataType::i64:
+    case DataType::u64:
+    case DataType::f64: return 8;
+  }
+  return 0;
+}
+
+/// The short names used in tables, settings and messages ("f32", "premul_sum").
+constexpr const char* name_of(DataType type) {
+  constexpr const char* kNames[] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
+                                    "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
+  return static_cast<int>(type) < kDataTypeCount ? kNames[static_cast<int>(type)] : "unknown type";
+}
+constexpr const char* name_of(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "prod", "max", "min", "avg", "premul_sum"};
+  return static_cast<int>(op) < kReduceOpCount ? kNames[static_cast<int>(op)] : "unknown operation";
+}
+
+}  // namespace oriel
