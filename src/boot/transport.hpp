@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "base/bytes.hpp"
+#include "base/task.hpp"
+#include "oriel/error.hpp"
+
+namespace oriel::boot {
+
+/// Carries whole messages between ranks, in order for each pair. The set-up protocols know only
+/// this; sockets implement it for real runs, a queue in memory for tests, a modelled network with a
+/// clock of its own for simulations.
+///
+/// A failure names the peer. After the first failure of a pair every later call on it fails too.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Hands `message` to the transport for the world rank `peer`; ends once it is queued, which may
+  /// be before the peer has read it.
+  virtual Task<Status> send(int peer, Bytes message) = 0;
+
+  /// The next message from world rank `peer`; ends with an error at the deadline of the operation in
+  /// progress, when the peer has died or left, or when the operation is stopped.
+  virtual Task<Result<Bytes>> receive(int peer) = 0;
+};
+
+}  // namespace oriel::boot
