@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <memory>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace oriel {
+namespace {
+
+constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a pipe does not interleave such writes
+
+// The log calls the system directly and not through sys(): it must neither shift the count of the
+// calls that tests make fail nor report its own failures.
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown-host";
+  return name.data();
+}
+
+std::string expand(std::string_view pattern, pid_t process) {
+  std::string path;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '%' && i + 1 < pattern.size()) {
+      const char code = pattern[++i];
+      if (code == 'h') {
+        path += host_name();
+      } else if (code == 'p') {
+        path += std::to_string(process);
+      } else if (code == '%') {
+        path += '%';
+      } else {
+        path += {'%', code};
+      }
+    } else {
+      path += pattern[i];
+    }
+  }
+  return path;
+}
+
+/// Where the lines of one process go, and the part of their prefix that never changes.
+struct Sink {
+  pid_t process;
+  std::string host;
+  int fd;  // closed when the process ends: another thread may be writing to it until then
+};
+
+Sink* make_sink() {
+  auto sink = std::make_unique<Sink>(Sink{::getpid(), host_name(), STDERR_FILENO});
+  const auto settings = process_settings();
+  if (settings.ok() && !(*settings)->log_file.empty()) {
+    const std::string path = expand((*settings)->log_file, sink->process);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd >= 0) sink->fd = fd;
+  }
+  return sink.release();
+}
+
+std::atomic<Sink*> sink_in_force{nullptr};
+
+/// The sink of this process, which after a fork is not its parent's. A thread that loses the race
+/// to make it drops its own; an old sink stays, since another thread may hold it.
+const Sink& current_sink() {
+  Sink* sink = sink_in_force.load(std::memory_order_acquire);
+  if (sink != nullptr && sink->process == ::getpid()) return *sink;
+  Sink* made = make_sink();
+  if (sink_in_force.compare_exchange_strong(sink, made, std::memory_order_acq_rel)) return *made;
+  if (made->fd != STDERR_FILENO) ::close(made->fd);
+  delete made;
+  return *sink;
+}
+
+const char* level_name(LogLevel level) {
+  switch (level) {
+    case LogLevel::none:
+      return "NONE";
+    case LogLevel::version:
+      return "VERSION";
+    case LogLevel::warn:
+      return "WARN";
+    case LogLevel::info:
+      return "INFO";
+    case LogLevel::trace:
+      return "TRACE";
+  }
+  return "UNKNOWN";
+}
+
+void write_all(int fd, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::write(fd, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+void warn_about_unknown_settings() {
+  const auto names = environment_names();
+  for (const std::string& warning : unknown_setting_warnings(names)) Log().warn("{}", warning);
+}
+
+}  // namespace
+
+namespace detail {
+
+std::atomic<int> log_level_in_force{kLogUnread};
+
+int read_log_level() {
+  const auto settings = process_settings();
+  // With settings that do not parse nothing was asked for; the error itself is returned to the
+  // caller of the first call that needs them.
+  const int level = settings.ok() ? static_cast<int>((*settings)->log_level) : 0;
+  int expected = kLogUnread;
+  if (log_level_in_force.compare_exchange_strong(expected, level)) warn_about_unknown_settings();
+  return level;
+}
+
+void write_log_line(LogLevel level, int rank, std::string_view message) {
+  const int saved_errno = errno;  // callers log between a failed call and reading its errno
+  const Sink& sink = current_sink();
+  fmt::memory_buffer line;
+  const auto out = fmt::appender(line);
+  fmt::format_to(out, "{}:{}:{} ", sink.host, sink.process, ::syscall(SYS_gettid));
+  if (rank >= 0) fmt::format_to(out, "[{}] ", rank);
+  fmt::format_to(out, "ORIEL {} ", level_name(level));
+  line.append(message);
+  line.resize(std::min(line.size(), kLongestLine - 1));
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line.push_back('\n');
+  write_all(sink.fd, line.data(), line.size());
+  errno = saved_errno;
+}
+
+}  // namespace detail
+
+void reread_log_settings() {
+  Sink* old = sink_in_force.exchange(nullptr);
+  if (old != nullptr && old->fd != STDERR_FILENO && old->process == ::getpid()) ::close(old->fd);
+  delete old;
+  detail::log_level_in_force = detail::kLogUnread;
+}
+
+}  // namespace oriel

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/settings.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/settings_table.hpp"
+#include "base/try.hpp"
+
+namespace oriel {
+namespace {
+
+using settings_table::Row;
+
+std::optional<std::string> get_process_variable(const char* name) {
+  const char* value = ::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return std::string(value);
+}
+
+Status read_row(const Row& row, const Settings::Lookup& lookup, Settings& settings) {
+  for (const char* name : {row.name, row.alias}) {
+    if (name == nullptr) continue;
+    const auto value = lookup(name);
+    if (!value || value->empty()) continue;
+    if (settings_table::parse(row.kind, *value, settings)) return {};
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("environment variable {} has the value \"{}\"; allowed: {}", name,
+                             *value, settings_table::allowed(row.kind)))
+        .with_scope(Scope::process);
+  }
+  return {};
+}
+
+/// Insertions, deletions and replacements that turn `a` into `b` (Wagner and Fischer, 1974).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string unknown_name_warning(const std::string& name) {
+  const auto rows = settings_table::rows();
+  const auto nearest = std::min_element(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+    return edit_distance(name, a.name) < edit_distance(name, b.name);
+  });
+  std::string text = fmt::format("environment variable {} is not a setting of Oriel", name);
+  // A third of the name may be wrong; beyond that a guess misleads more than it helps.
+  if (edit_distance(name, nearest->name) * 3 <= name.size()) {
+    text += fmt::format("; did you mean {}?", nearest->name);
+  }
+  return text;
+}
+
+/// What the environment said when it was read; handed-out pointers stay valid after a re-read.
+class ProcessSettings {
+ public:
+  Result<const Settings*> get() {
+    const std::lock_guard lock(mutex_);
+    if (!current_) {
+      auto parsed = Settings::from_environment(get_process_variable);
+      history_.push_back(std::make_unique<Result<Settings>>(std::move(parsed)));
+      current_ = history_.back().get();
+    }
+    if (!current_->ok()) return current_->error();
+    return &current_->value();
+  }
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    current_ = nullptr;
+  }
+  // Never destroyed: the log and other threads may still ask while the process ends.
+  static ProcessSettings& instance() {
+    static auto* const settings = new ProcessSettings;
+    return *settings;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Result<Settings>>> history_;
+  const Result<Settings>* current_ = nullptr;
+};
+
+}  // namespace
+
+Result<Settings> Settings::from_environment(const Lookup& lookup) {
+  Settings settings;
+  for (const Row& row : settings_table::rows()) ORIEL_CHECK(read_row(row, lookup, settings));
+  return settings;
+}
+
+Result<const Settings*> process_settings() {
+  return ProcessSettings::instance().get();
+}
+
+void reread_process_settings() {
+  ProcessSettings::instance().forget();
+}
+
+std::vector<std::string> unknown_setting_warnings(std::span<const std::string> names) {
+  std::vector<std::string> warnings;
+  const auto rows = settings_table::rows();
+  for (const std::string& name : names) {
+    if (!name.starts_with("ORIEL_") || name.starts_with("ORIEL_TEST_")) continue;
+    const bool known =
+        std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return name == row.name; });
+    if (!known) warnings.push_back(unknown_name_warning(name));
+  }
+  return warnings;
+}
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  if (environ == nullptr) return names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
+std::vector<SettingDescription> describe_settings(const Settings& settings) {
+  std::vector<SettingDescription> out;
+  const Settings defaults;
+  for (const Row& row : settings_table::rows()) {
+    out.push_back(SettingDescription{
+        .name = row.name,
+        .alias = row.alias != nullptr ? row.alias : "",
+        .kind = settings_table::kind_name(row.kind),
+        .fallback = settings_table::format(row.kind, defaults),
+        .allowed = settings_table::allowed(row.kind),
+        .doc = row.doc,
+        .value = settings_table::format(row.kind, settings),
+    });
+  }
+  return out;
+}
+
+std::string settings_markdown() {
+  std::string text =
+      "# Settings\n\n"
+      "Oriel reads these environment variables once, when a process first uses it. An empty value\n"
+      "counts as not set, and Oriel's name wins over NCCL's. A value that is not allowed makes "
+      "the\n"
+      "first call fail with an error that names the variable and what is allowed. A name that\n"
+      "starts with ORIEL_ and is not listed here gives a warning in the log.\n\n"
+      "This page is written by `oriel-info --env --markdown`; do not edit it.\n";
+  for (const SettingDescription& setting : describe_settings(Settings{})) {
+    text += fmt::format("\n## {}\n\n{}\n\n", setting.name, setting.doc);
+    text += fmt::format("- Kind: {}\n- Allowed: {}\n", setting.kind, setting.allowed);
+    text += setting.fallback.empty() ? "- Default: empty\n"
+                                     : fmt::format("- Default: `{}`\n", setting.fallback);
+    if (!setting.alias.empty()) text += fmt::format("- Also read as: `{}`\n", setting.alias);
+  }
+  return text;
+}
+
+}  // namespace oriel

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "base/deadline.hpp"
+
+namespace oriel {
+
+enum class BackendChoice : std::uint8_t { automatic, cuda, host };
+enum class SimdChoice : std::uint8_t { automatic, baseline, avx2, avx512 };
+/// How much the log says; each level includes those before it.
+enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
+
+/// What a user can set through the environment. The initialisers are the defaults; one table in
+/// settings_table.cpp names each member's variable, and yields the parser, docs/settings.md and
+/// `oriel-info --env`. To add a setting: a member here, a row there.
+///
+/// A plain value; copies are independent.
+struct Settings {
+  std::string socket_ifname;  ///< as given; boot splits it
+  Duration timeout = std::chrono::seconds(30);
+  std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
+  std::string host_id;
+  BackendChoice backend = BackendChoice::automatic;
+  std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows
+  bool deterministic = false;
+  std::uint64_t scratch_size_bytes = 64ULL << 20;
+  std::string algorithm;     ///< empty: the table chooses
+  std::int64_t ctas = 0;     ///< 0: the table chooses
+  std::int64_t threads = 0;  ///< 0: the table chooses
+  std::string table_path;    ///< empty: the built-in table
+  SimdChoice simd = SimdChoice::automatic;
+  std::int64_t spin_microseconds = -1;  ///< -1: chosen from the number of ranks and cores
+  LogLevel log_level = LogLevel::none;
+  std::string log_file;  ///< empty: standard error
+
+  /// Tells the value of an environment variable, or nullopt if it is not set.
+  using Lookup = std::function<std::optional<std::string>(const char* name)>;
+
+  /// Reads every setting through `lookup`. An empty value counts as not set; an ORIEL_ name wins
+  /// over its NCCL_ alias. A value that does not parse is an invalid_usage error that names the
+  /// variable, the value and what is allowed. Local; no I/O but for `lookup`.
+  static Result<Settings> from_environment(const Lookup& lookup);
+};
+
+/// The settings of this process: the environment is read once, at the first call, and a bad value
+/// gives the same error at every call. The object lives until the process ends. Any thread.
+Result<const Settings*> process_settings();
+
+/// Makes the next process_settings() read the environment again. For tests.
+void reread_process_settings();
+
+/// One warning for each name that starts with ORIEL_ and is no setting, with the nearest known name
+/// where one is near. ORIEL_TEST_ is left to the tests.
+std::vector<std::string> unknown_setting_warnings(std::span<const std::string> names);
+
+/// The names of this process's environment, in its order.
+std::vector<std::string> environment_names();
+
+/// A setting in words, for docs/settings.md and `oriel-info --env`.
+struct SettingDescription {
+  std::string name;
+  std::string alias;  ///< the NCCL name that is also read; may be empty
+  std::string kind;
+  std::string fallback;  ///< the default, in the syntax that the parser reads
+  std::string allowed;
+  std::string doc;
+  std::string value;  ///< what `settings` holds, in the syntax that the parser reads
+};
+
+/// Every setting, in the order of the table.
+std::vector<SettingDescription> describe_settings(const Settings& settings);
+
+/// The text of docs/settings.md.
+std::string settings_markdown();
+
+}  // namespace oriel

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/settings_table.hpp"
+
+#include <array>
+
+namespace oriel::settings_table {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kMiB = 1ULL << 20;
+constexpr std::uint64_t kGiB = 1ULL << 30;
+
+template <auto Member>
+constexpr ChoiceKind choice(std::span<const Word> words) {
+  using Enum = std::remove_cvref_t<decltype(std::declval<Settings>().*Member)>;
+  return ChoiceKind{words, [](const Settings& s) { return static_cast<int>(s.*Member); },
+                    [](Settings& s, int value) { s.*Member = static_cast<Enum>(value); }};
+}
+
+constexpr Word word(std::string_view text, auto value) {
+  return Word{text, static_cast<int>(value)};
+}
+
+constexpr std::array kBackends = {word("auto", BackendChoice::automatic),
+                                  word("cuda", BackendChoice::cuda),
+                                  word("host", BackendChoice::host)};
+constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
+                               word("baseline", SimdChoice::baseline),
+                               word("avx2", SimdChoice::avx2), word("avx512", SimdChoice::avx512)};
+// NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
+constexpr std::array kLogLevels = {
+    word("none", LogLevel::none),  word("version", LogLevel::version),
+    word("warn", LogLevel::warn),  word("info", LogLevel::info),
+    word("abort", LogLevel::info), word("trace", LogLevel::trace)};
+
+const std::array kRows = {
+    Row{"ORIEL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+        StringKind{&Settings::socket_ifname,
+                   "names or prefixes separated by commas; `=` in front makes them exact, `^` "
+                   "excludes them"},
+        "The network interfaces over which ranks may find each other."},
+    Row{"ORIEL_TIMEOUT", nullptr, DurationKind{&Settings::timeout, 1ms, 24h},
+        "How long one step of set-up may take: creating a communicator, registering a window."},
+    Row{"ORIEL_COLLECTIVE_TIMEOUT", nullptr,
+        OptionalDurationKind{&Settings::collective_timeout, 1ms, 30 * 24h},
+        "How long a collective may wait for a rank that is alive but does not call; off waits for "
+        "ever."},
+    Row{"ORIEL_HOSTID", "NCCL_HOSTID",
+        StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
+        "Replaces the identity of the machine, so that one machine can play several nodes."},
+    Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
+        "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any."},
+    Row{"ORIEL_BIG_SIZE", nullptr, BytesKind{&Settings::big_size_bytes, 0, 1ULL << 46, 4 * kGiB},
+        "The stretch of addresses reserved for one rank's windows; 0 lets Oriel choose."},
+    Row{"ORIEL_DETERMINISTIC", nullptr, BoolKind{&Settings::deterministic},
+        "Adds in a fixed order, so that the bits of a result do not depend on size, algorithm or "
+        "placement."},
+    Row{"ORIEL_SCRATCH_SIZE", nullptr,
+        BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
+        "The memory a communicator sets aside for buffers that are not registered."},
+    Row{"ORIEL_ALGORITHM", nullptr,
+        StringKind{&Settings::algorithm, "the name of an algorithm; empty lets the table choose"},
+        "Forces one algorithm for every collective that has it."},
+    Row{"ORIEL_CTAS", nullptr, IntegerKind{&Settings::ctas, 0, 1024},
+        "Forces the number of thread blocks of a collective; 0 lets the table choose."},
+    Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 1024},
+        "Forces the number of threads in a block; 0 lets the table choose."},
+    Row{"ORIEL_TABLE", nullptr,
+        StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
+        "The measured table from which algorithms are chosen; all ranks must name the same one."},
+    Row{"ORIEL_SIMD", nullptr, choice<&Settings::simd>(kSimds),
+        "The instruction set of the loops that add on the CPU; auto takes the best there is."},
+    Row{"ORIEL_SPIN", nullptr, IntegerKind{&Settings::spin_microseconds, -1, 1'000'000},
+        "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose."},
+    Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
+        "What the library prints; by default nothing."},
+    Row{"ORIEL_LOG_FILE", "NCCL_DEBUG_FILE",
+        StringKind{&Settings::log_file,
+                   "a path, in which %h becomes the host's name and %p the process id"},
+        "Where the log goes instead of standard error."},
+};
+
+}  // namespace
+
+std::span<const Row> rows() {
+  return kRows;
+}
+
+}  // namespace oriel::settings_table

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
+
+/// The rows of the settings table and how each kind of value is read and written. Private to
+/// settings*.cpp and their test.
+namespace oriel::settings_table {
+
+struct BoolKind {
+  bool Settings::*member;
+};
+
+struct IntegerKind {
+  std::int64_t Settings::*member;
+  std::int64_t least;
+  std::int64_t most;
+};
+
+/// A number with an optional unit: B, K, M, G, T with or without an "iB"; all powers of 1024.
+struct BytesKind {
+  std::uint64_t Settings::*member;
+  std::uint64_t least;
+  std::uint64_t most;
+  std::uint64_t multiple = 1;  ///< of which every value is one
+};
+
+/// A number with an optional unit: us, ms, s, min, h; seconds where there is none.
+struct DurationKind {
+  Duration Settings::*member;
+  Duration least;
+  Duration most;
+};
+
+/// The same, or "off".
+struct OptionalDurationKind {
+  std::optional<Duration> Settings::*member;
+  Duration least;
+  Duration most;
+};
+
+struct Word {
+  std::string_view text;  ///< in lower case; a user may write it in any
+  int value;
+};
+
+/// One of a few words. A value may have several; its first is the one that is written.
+struct ChoiceKind {
+  std::span<const Word> words;
+  int (*get)(const Settings&);
+  void (*set)(Settings&, int);
+};
+
+struct StringKind {
+  std::string Settings::*member;
+  std::string_view allowed;  ///< in words
+};
+
+using Kind = std::variant<BoolKind, IntegerKind, BytesKind, DurationKind, OptionalDurationKind,
+                          ChoiceKind, StringKind>;
+
+struct Row {
+  const char* name;
+  const char* alias;  ///< nullptr if NCCL has no such setting
+  Kind kind;
+  const char* doc;  ///< one sentence
+};
+
+std::span<const Row> rows();
+
+/// Parses `text` into the row's member; false if it is not one of the allowed values.
+bool parse(const Kind& kind, std::string_view text, Settings& settings);
+/// The member's value, such that parse() would read it back.
+std::string format(const Kind& kind, const Settings& settings);
+/// The allowed values in words.
+std::string allowed(const Kind& kind);
+std::string kind_name(const Kind& kind);
+
+}  // namespace oriel::settings_table

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace oriel {
+namespace {
+
+/// Sets the log's variables for one test and gives it a folder of its own.
+class LogSetup {
+ public:
+  explicit LogSetup(const char* level, const std::string& file = "log") {
+    std::array<char, 32> name{"/tmp/oriel-log-XXXXXX"};
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    folder_ = name.data();
+    ::setenv("ORIEL_LOG", level, 1);
+    ::setenv("ORIEL_LOG_FILE", (folder_ / file).c_str(), 1);
+    reread_process_settings();
+    reread_log_settings();
+  }
+  ~LogSetup() {
+    ::unsetenv("ORIEL_LOG");
+    ::unsetenv("ORIEL_LOG_FILE");
+    reread_process_settings();
+    reread_log_settings();
+    std::filesystem::remove_all(folder_);
+  }
+  std::vector<std::string> lines(const std::string& file = "log") const {
+    std::ifstream in(folder_ / file);
+    std::vector<std::string> out;
+    for (std::string line; std::getline(in, line);) out.push_back(line);
+    return out;
+  }
+  bool has_file(const std::string& file = "log") const {
+    return std::filesystem::exists(folder_ / file);
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace
+
+TEST_CASE("promise 7: nothing is written unless asked") {
+  const LogSetup setup("none");
+  Log().warn("unheard");
+  Log(2).info("unheard");
+  CHECK_FALSE(log_enabled(LogLevel::version));
+  CHECK_FALSE(setup.has_file());
+}
+
+TEST_CASE("promise 7: without any setting standard error stays empty") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const int saved = ::dup(STDERR_FILENO);
+  REQUIRE(::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+  reread_process_settings();
+  reread_log_settings();
+  Log().warn("unheard");
+  ::setenv("ORIEL_LOG", "warn", 1);
+  reread_process_settings();
+  reread_log_settings();
+  Log().warn("heard");
+  ::unsetenv("ORIEL_LOG");
+  reread_process_settings();
+  reread_log_settings();
+  REQUIRE(::dup2(saved, STDERR_FILENO) == STDERR_FILENO);
+  ::close(saved);
+  ::close(ends[1]);
+  std::array<char, 512> text{};
+  const auto size = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  REQUIRE(size > 0);
+  const std::string_view got(text.data(), static_cast<std::size_t>(size));
+  CHECK(got.find("unheard") == std::string_view::npos);
+  CHECK(got.ends_with(" ORIEL WARN heard\n"));
+}
+
+TEST_CASE("a level includes those before it") {
+  const LogSetup setup("info");
+  Log().version("a");
+  Log().warn("b");
+  Log().info("c");
+  Log().trace("d");
+  const auto lines = setup.lines();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines.at(2).ends_with(" ORIEL INFO c"));
+}
+
+TEST_CASE("a line says host, process, thread and rank") {
+  const LogSetup setup("trace");
+  Log(3).info("mapped {} bytes at offset {}", 16, 32);
+  Log().info("two\nlines");
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
+  const auto lines = setup.lines();
+  REQUIRE(lines.size() == 2);
+  CHECK(lines.at(0) == fmt::format("{}:{}:{} [3] ORIEL INFO mapped 16 bytes at offset 32",
+                                   host.data(), ::getpid(), ::gettid()));
+  CHECK(lines.at(1).ends_with(" ORIEL INFO two lines"));
+}
+
+TEST_CASE("a long line is cut, and errno is kept") {
+  const LogSetup setup("warn");
+  errno = ENOENT;
+  Log().warn("{}", std::string(10'000, 'x'));
+  CHECK(errno == ENOENT);
+  const auto lines = setup.lines();
+  REQUIRE(lines.size() == 1);
+  CHECK(lines.at(0).size() == 4095);
+}
+
+TEST_CASE("%h and %p name the file, and a forked child has its own") {
+  const LogSetup setup("warn", "log-%p-%h-%%");
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
+  const auto name = [&](pid_t process) { return fmt::format("log-{}-{}-%", process, host.data()); };
+  Log().warn("parent");
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    Log().warn("child");
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(setup.lines(name(::getpid())).size() == 1);
+  const auto lines = setup.lines(name(child));
+  REQUIRE(lines.size() == 1);
+  CHECK(lines.at(0).ends_with("child"));
+  CHECK(lines.at(0).find(fmt::format(":{}:", child)) != std::string::npos);
+}
+
+TEST_CASE("lines of several threads do not mix") {
+  const LogSetup setup("info");
+  constexpr int kThreads = 4;
+  constexpr int kLines = 200;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([t] {
+        for (int i = 0; i < kLines; ++i) Log(t).info("<{}>", std::string(100, char('a' + t)));
+      });
+    }
+  }
+  const auto lines = setup.lines();
+  CHECK(lines.size() == kThreads * kLines);
+  CHECK(std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
+    const auto begin = line.find('<');
+    if (begin == std::string::npos || line.size() != begin + 102 || !line.ends_with('>')) {
+      return false;
+    }
+    const char letter = line.at(begin + 1);
+    return line.find_first_not_of(letter, begin + 1) == line.size() - 1;
+  }));
+}
+
+TEST_CASE("1.39 an unknown ORIEL_ name is warned about once, in the log") {
+  ::setenv("ORIEL_TIMOUT", "3", 1);
+  const LogSetup setup("warn");
+  Log().warn("first");
+  Log().warn("second");
+  ::unsetenv("ORIEL_TIMOUT");
+  const auto lines = setup.lines();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines.at(0).find("did you mean ORIEL_TIMEOUT?") != std::string::npos);
+}
+
+TEST_CASE("a log file that cannot be opened falls back to standard error") {
+  const LogSetup setup("warn", "no/such/folder/log");
+  Log().warn("this line is meant to be on standard error");
+  CHECK_FALSE(setup.has_file("no/such/folder/log"));
+}
+
+}  // namespace oriel

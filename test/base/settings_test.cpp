@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/settings.hpp"
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include <catch2/catch.hpp>
+
+#include "base/settings_table.hpp"
+
+namespace oriel {
+namespace {
+
+using namespace std::chrono_literals;
+using Environment = std::map<std::string, std::string>;
+
+Result<Settings> read(const Environment& environment) {
+  return Settings::from_environment([&](const char* name) -> std::optional<std::string> {
+    const auto it = environment.find(name);
+    if (it == environment.end()) return std::nullopt;
+    return it->second;
+  });
+}
+
+std::string message_of(const Environment& environment) {
+  const auto result = read(environment);
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.error().code() == ErrorCode::invalid_usage);
+  return result.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("1.39 an empty environment gives the defaults") {
+  const auto settings = read({});
+  REQUIRE(settings.ok());
+  CHECK(settings->timeout == 30s);
+  CHECK_FALSE(settings->collective_timeout.has_value());
+  CHECK(settings->backend == BackendChoice::automatic);
+  CHECK(settings->scratch_size_bytes == 64ULL << 20);
+  CHECK(settings->log_level == LogLevel::none);
+}
+
+TEST_CASE("1.39 every kind of value is read") {
+  const auto settings = read({{"ORIEL_SOCKET_IFNAME", "=eth0,ib"},
+                              {"ORIEL_TIMEOUT", "1500ms"},
+                              {"ORIEL_COLLECTIVE_TIMEOUT", "2min"},
+                              {"ORIEL_BACKEND", "Host"},
+                              {"ORIEL_BIG_SIZE", "64GiB"},
+                              {"ORIEL_DETERMINISTIC", "on"},
+                              {"ORIEL_SCRATCH_SIZE", "4M"},
+                              {"ORIEL_CTAS", "16"},
+                              {"ORIEL_SPIN", "-1"},
+                              {"ORIEL_SIMD", "avx2"},
+                              {"ORIEL_LOG", "INFO"}});
+  REQUIRE(settings.ok());
+  CHECK(settings->socket_ifname == "=eth0,ib");
+  CHECK(settings->timeout == 1500ms);
+  CHECK(settings->collective_timeout == Duration(2min));
+  CHECK(settings->backend == BackendChoice::host);
+  CHECK(settings->big_size_bytes == 64ULL << 30);
+  CHECK(settings->deterministic);
+  CHECK(settings->scratch_size_bytes == 4ULL << 20);
+  CHECK(settings->ctas == 16);
+  CHECK(settings->simd == SimdChoice::avx2);
+  CHECK(settings->log_level == LogLevel::info);
+}
+
+TEST_CASE("1.39 units of time and of bytes") {
+  CHECK(read({{"ORIEL_TIMEOUT", "5"}})->timeout == 5s);
+  CHECK(read({{"ORIEL_TIMEOUT", "5s"}})->timeout == 5s);
+  CHECK(read({{"ORIEL_TIMEOUT", "5000us"}})->timeout == 5ms);
+  CHECK(read({{"ORIEL_TIMEOUT", "1h"}})->timeout == 1h);
+  CHECK(read({{"ORIEL_SCRATCH_SIZE", "1048576"}})->scratch_size_bytes == 1ULL << 20);
+  CHECK(read({{"ORIEL_SCRATCH_SIZE", "2048KiB"}})->scratch_size_bytes == 2ULL << 20);
+  CHECK(read({{"ORIEL_SCRATCH_SIZE", "2048k"}})->scratch_size_bytes == 2ULL << 20);
+  CHECK_FALSE(read({{"ORIEL_COLLECTIVE_TIMEOUT", "off"}})->collective_timeout.has_value());
+}
+
+TEST_CASE("1.39 NCCL's names are read, and ours win") {
+  CHECK(read({{"NCCL_DEBUG", "WARN"}})->log_level == LogLevel::warn);
+  CHECK(read({{"NCCL_DEBUG", "WARN"}, {"ORIEL_LOG", "trace"}})->log_level == LogLevel::trace);
+  CHECK(read({{"NCCL_DEBUG", "ABORT"}})->log_level == LogLevel::info);
+  CHECK(read({{"NCCL_HOSTID", "a"}, {"ORIEL_HOSTID", "b"}})->host_id == "b");
+  CHECK(read({{"NCCL_HOSTID", "a"}, {"ORIEL_HOSTID", ""}})->host_id == "a");
+  CHECK(read({{"NCCL_SOCKET_IFNAME", "^lo"}})->socket_ifname == "^lo");
+}
+
+TEST_CASE("1.38 a bad value is named, with the allowed ones") {
+  CHECK(message_of({{"ORIEL_BACKEND", "gpu"}}) ==
+        "environment variable ORIEL_BACKEND has the value \"gpu\"; allowed: auto, cuda, host");
+  CHECK(message_of({{"NCCL_DEBUG", "loud"}}) ==
+        "environment variable NCCL_DEBUG has the value \"loud\"; allowed: none, version, warn, "
+        "info, abort, trace");
+  CHECK(message_of({{"ORIEL_CTAS", "1025"}}) ==
+        "environment variable ORIEL_CTAS has the value \"1025\"; allowed: 0 to 1024");
+  CHECK(message_of({{"ORIEL_BIG_SIZE", "5GiB"}}) ==
+        "environment variable ORIEL_BIG_SIZE has the value \"5GiB\"; allowed: 0 to 64TiB, a "
+        "multiple of 4GiB; units K, M, G, T");
+}
+
+TEST_CASE("1.38 what does not parse to the last letter is refused") {
+  for (const char* value : {"x", "-1s", "1 s", " 1", "1.5", "0", "25h", "1week", "s",
+                            "99999999999999999999", "18446744073709551615h"}) {
+    CAPTURE(value);
+    CHECK_FALSE(read({{"ORIEL_TIMEOUT", value}}).ok());
+  }
+  for (const char* value : {"", "1M "}) {
+    CAPTURE(value);
+    CHECK(read({{"ORIEL_SCRATCH_SIZE", value}}).ok() == (*value == '\0'));
+  }
+  for (const char* value : {"65M", "1023K", "1048577", "1MB", "0x100000", "17179869184G"}) {
+    CAPTURE(value);
+    CHECK_FALSE(read({{"ORIEL_SCRATCH_SIZE", value}}).ok());
+  }
+  for (const char* value : {"2", "maybe", "truee"}) {
+    CAPTURE(value);
+    CHECK_FALSE(read({{"ORIEL_DETERMINISTIC", value}}).ok());
+  }
+  for (const char* value : {"+1", "1e3", "-2", "1000001"}) {
+    CAPTURE(value);
+    CHECK_FALSE(read({{"ORIEL_SPIN", value}}).ok());
+  }
+}
+
+TEST_CASE("1.39 every row has a name, a sentence and a default that reads back") {
+  std::set<std::string> names;
+  for (const auto& row : settings_table::rows()) {
+    CAPTURE(row.name);
+    CHECK(names.insert(row.name).second);
+    CHECK(std::string(row.name).starts_with("ORIEL_"));
+    if (row.alias != nullptr) {
+      CHECK(names.insert(row.alias).second);
+      CHECK(std::string(row.alias).starts_with("NCCL_"));
+    }
+    const std::string doc = row.doc;
+    CHECK(doc.size() > 20);
+    CHECK(doc.ends_with("."));
+    CHECK_FALSE(settings_table::allowed(row.kind).empty());
+
+    const std::string fallback = settings_table::format(row.kind, Settings{});
+    if (fallback.empty()) continue;
+    const auto settings = read({{row.name, fallback}});
+    REQUIRE(settings.ok());
+    CHECK(settings_table::format(row.kind, *settings) == fallback);
+  }
+}
+
+TEST_CASE("1.39 no two rows fill the same member") {
+  const auto before = describe_settings(Settings{});
+  const std::map<std::string, std::string> samples = {{"flag", "1"},     {"integer", "1"},
+                                                      {"bytes", "4GiB"}, {"duration", "7s"},
+                                                      {"text", "some"},  {"word", ""}};
+  for (const auto& row : settings_table::rows()) {
+    CAPTURE(row.name);
+    std::string sample = samples.at(settings_table::kind_name(row.kind));
+    if (row.name == std::string("ORIEL_SCRATCH_SIZE")) sample = "1MiB";
+    if (const auto* choice = std::get_if<settings_table::ChoiceKind>(&row.kind)) {
+      sample = choice->words.back().text;
+    }
+    const auto settings = read({{row.name, sample}});
+    REQUIRE(settings.ok());
+    const auto after = describe_settings(*settings);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      CHECK((after.at(i).value != before.at(i).value) == (after.at(i).name == row.name));
+    }
+  }
+}
+
+TEST_CASE("1.39 unknown names are warned about, with the nearest known one") {
+  const std::vector<std::string> names = {"PATH",      "ORIEL_TIMEOUT",       "ORIEL_TIMOUT",
+                                          "NCCL_ALGO", "ORIEL_TEST_ANYTHING", "ORIEL_ZEBRA_STRIPES",
+                                          "ORIEL_CTA"};
+  const auto warnings = unknown_setting_warnings(names);
+  REQUIRE(warnings.size() == 3);
+  CHECK(warnings.at(0) ==
+        "environment variable ORIEL_TIMOUT is not a setting of Oriel; did you mean ORIEL_TIMEOUT?");
+  CHECK(warnings.at(1) == "environment variable ORIEL_ZEBRA_STRIPES is not a setting of Oriel");
+  CHECK(warnings.at(2) ==
+        "environment variable ORIEL_CTA is not a setting of Oriel; did you mean ORIEL_CTAS?");
+}
+
+TEST_CASE("1.39 the process reads its environment once, errors included") {
+  REQUIRE(::setenv("ORIEL_CTAS", "many", 1) == 0);
+  reread_process_settings();
+  const auto first = process_settings();
+  REQUIRE_FALSE(first.ok());
+  REQUIRE(::setenv("ORIEL_CTAS", "7", 1) == 0);
+  const auto second = process_settings();
+  REQUIRE_FALSE(second.ok());
+  CHECK(second.error().to_string() == first.error().to_string());
+
+  reread_process_settings();
+  const auto third = process_settings();
+  REQUIRE(third.ok());
+  CHECK((*third)->ctas == 7);
+  REQUIRE(::unsetenv("ORIEL_CTAS") == 0);
+  CHECK(process_settings().value() == third.value());
+  reread_process_settings();
+  CHECK(process_settings().value()->ctas == 0);
+  CHECK((*third)->ctas == 7);
+}
+
+}  // namespace oriel
