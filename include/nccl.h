@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#ifndef NCCL_H_
+#define NCCL_H_
+
+/// The C interface of Oriel's libnccl.so.2. Names, values and layouts are those of NCCL 2.28.9, so
+/// that a program built against either header runs on this library. C99 and C++; CUDA's headers are
+/// not needed, and may be included before or after this one.
+///
+/// Terms. A *rank* is one participant of a communicator, numbered from 0. *Local* calls concern the
+/// calling rank alone. *Collective* calls must be made by every rank of the communicator, in the
+/// same order; those of several communicators of one thread belong inside a group.
+///
+/// Without a GPU. Ranks then live on CPUs: buffers are host memory, every stream argument must be
+/// null, and a collective has finished when its call (or the end of its group) returns.
+///
+/// Errors. Every call returns ncclSuccess or what went wrong; ncclGetLastError has the words. A
+/// set-up call that fails on one rank returns the same error on all of them, and leaves nothing
+/// behind. No call prints, throws, exits or installs a signal handler.
+///
+/// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
+/// by one thread at a time, except for ncclCommAbort and ncclCommGetAsyncError, which any thread
+/// may call. Calls that take no communicator may be made by any thread.
+///
+/// Each function ncclX has a twin pncclX that does the same, so that a profiler may replace ncclX
+/// and still reach the original.
+
+#include <limits.h>
+#include <stddef.h>
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 28
+#define NCCL_PATCH 9
+#define NCCL_SUFFIX ""
+
+/// One number for a version, such as 22809 for 2.28.9. Up to 2.8 the factors were smaller.
+#define NCCL_VERSION(X, Y, Z) \
+  (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
+#define NCCL_VERSION_CODE 22809
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+#ifndef __DRIVER_TYPES_H__  // the guard of the CUDA header that declares the same type
+typedef struct CUstream_st* cudaStream_t;
+#endif
+
+/// A communicator. The value is a ticket, not an address: a destroyed one is recognised and
+/// refused.
+typedef struct ncclComm* ncclComm_t;
+#define NCCL_COMM_NULL NULL
+
+/// A registered buffer: the address of its descriptor in the memory that kernels read.
+typedef struct ncclWindow_vidmem* ncclWindow_t;
+
+#define NCCL_UNIQUE_ID_BYTES 128
+/// What a new communicator's ranks have in common: where they meet, and a secret that proves that
+/// they belong there. Copy all 128 bytes, over a channel that you trust.
+typedef struct {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef enum {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,  ///< CUDA refused a call
+  ncclSystemError = 2,         ///< the operating system refused a call, or a deadline passed
+  ncclInternalError = 3,       ///< an invariant of the library is broken: please report it
+  ncclInvalidArgument = 4,     ///< an argument is wrong on its own
+  ncclInvalidUsage = 5,        ///< the call does not fit the state, or ranks disagree
+  ncclRemoteError = 6,         ///< another rank failed, died or aborted
+  ncclInProgress = 7,          ///< not an error: a non-blocking communicator is still at work
+  ncclNumResults = 8
+} ncclResult_t;
+
+/// "Not set" in ncclConfig_t.
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_CONFIG_UNDEF_PTR NULL
+
+/// Flags of ncclCommWindowRegister.
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01  ///< every rank passes the window at the same offset
+/// In bytes, of a window's first address and of its offset in the allocation.
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+
+/// Values of ncclConfig_t::CTAPolicy.
+#define NCCL_CTA_POLICY_DEFAULT 0x00
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01  ///< fewer thread blocks where that costs little time
+#define NCCL_CTA_POLICY_ZERO 0x02        ///< copy engines instead of thread blocks where possible
+
+/// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need. A
+/// field that is set is honoured or refused, never ignored: ncclGetLastError names a refused one.
+typedef struct ncclConfig_v22800 {
+  size_t size;  ///< set by the initializer, as are the next two; not to be changed
+  unsigned int magic;
+  unsigned int version;  ///< of the header that the program was built with
+  int blocking;          ///< 1: calls return when done (the default); 0: they may be in progress
+  int cgaClusterSize;    ///< thread blocks in a cluster
+  int minCTAs;           ///< least number of thread blocks that a collective may use
+  int maxCTAs;           ///< and the most
+  const char* netName;   ///< which network to use; may be freed after the call
+  int splitShare;        ///< whether a communicator split from this one shares its resources
+  int trafficClass;      ///< of the network's packets
+  const char* commName;  ///< for messages; may be freed after the call
+  int collnetEnable;     ///< 1: let network switches reduce
+  int CTAPolicy;         ///< one of NCCL_CTA_POLICY_*
+  int shrinkShare;       ///< as splitShare, for a communicator shrunk from this one
+  int nvlsCTAs;          ///< thread blocks of collectives that use NVLink multicast
+  int nChannelsPerNetPeer;
+  int nvlinkCentricSched;
+} ncclConfig_t;
+
+#define NCCL_CONFIG_INITIALIZER                                                         \
+  {                                                                                     \
+    sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,            \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,            \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,            \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,            \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                                   \
+  }
+
+typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+/// How elements are combined. Values from ncclNumOps on are made by ncclRedOpCreate*.
+typedef enum {
+  ncclSum = 0,
+  ncclProd = 1,
+  ncclMax = 2,  ///< NaN if any rank has NaN, as for ncclMin
+  ncclMin = 3,
+  ncclAvg = 4,  ///< sum / ranks; of integers the wrapped sum, rounded toward zero
+  ncclNumOps = 5,
+  ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))
+} ncclRedOp_t;
+
+/// Element types. A count is always in elements.
+typedef enum {
+  ncclInt8 = 0,
+  ncclChar = 0,
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclInt = 2,
+  ncclUint32 = 3,
+  ncclInt64 = 4,
+  ncclUint64 = 5,
+  ncclFloat16 = 6,
+  ncclHalf = 6,
+  ncclFloat32 = 7,
+  ncclFloat = 7,
+  ncclFloat64 = 8,
+  ncclDouble = 8,
+  ncclBfloat16 = 9,
+  ncclFloat8e4m3 = 10,
+  ncclFloat8e5m2 = 11,
+  ncclNumTypes = 12
+} ncclDataType_t;
+
+/// Where a scalar argument lives and when it is read.
+typedef enum {
+  ncclScalarDevice = 0,        ///< memory that the device can read, at each collective that uses it
+  ncclScalarHostImmediate = 1  ///< host memory, before the call returns
+} ncclScalarResidence_t;
+
+/// Stores NCCL_VERSION_CODE of this library's interface, 22809. Local, returns at once.
+ncclResult_t ncclGetVersion(int* version);
+ncclResult_t pncclGetVersion(int* version);
+
+/// Makes the id of a communicator to come, and opens the meeting point on this host. One process
+/// calls it and hands the bytes to all ranks; an id serves one communicator. Local.
+ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
+ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
+
+/// Joins the communicator `commId` as `rank` of `nranks` and stores its handle. The thread's
+/// current device is this rank's; without a GPU there is none to set. Collective; returns when all
+/// ranks have joined, or with the same error on all of them by the deadline of set-up
+/// (ORIEL_TIMEOUT). Ranks may be processes, threads, or several calls of one thread inside a group.
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
+ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
+
+/// As ncclCommInitRank, with settings of this communicator; a null `config` sets nothing.
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t* config);
+ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                                     ncclConfig_t* config);
+
+/// Makes all `ndev` ranks of a communicator in this process and stores their handles in comm[0] to
+/// comm[ndev - 1]; rank i uses device devlist[i], or device i if `devlist` is null. Local. Without
+/// a GPU `devlist` must be null.
+ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
+ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
+
+/// Completes what was enqueued on this communicator; only queries, ncclCommDestroy and
+/// ncclCommAbort may follow. Collective. A non-blocking communicator is in progress until then.
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+ncclResult_t pncclCommFinalize(ncclComm_t comm);
+
+/// Frees this rank's part of a communicator, with the windows still registered in it, after
+/// finalizing it if that was not done. A later call with the handle is an error. Null is allowed.
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t pncclCommDestroy(ncclComm_t comm);
+
+/// Ends what is running on this communicator, without waiting for other ranks, and frees it. Output
+/// of collectives that were under way is undefined. Local; any thread may call it.
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t pncclCommAbort(ncclComm_t comm);
+
+/// Stores ncclSuccess, ncclInProgress, or the error that has made this communicator unusable since,
+/// such as the death of a rank. Local, returns at once; any thread may call it.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
+ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
+
+/// Stores the number of ranks. Local, returns at once, as the next two.
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
+ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
+
+/// Stores the CUDA device of this rank; -1 without a GPU.
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
+ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
+
+/// Stores this rank's number.
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
+ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
+
+/// A constant name of `result`, never null.
+const char* ncclGetErrorString(ncclResult_t result);
+const char* pncclGetErrorString(ncclResult_t result);
+
+/// The last error in words: what was attempted, the first cause, the rank it came from, and what to
+/// do. Of `comm`, or of the calling thread if `comm` is null. Never null, empty if there was none;
+/// valid until the next call on `comm` (or by this thread) that fails.
+const char* ncclGetLastError(ncclComm_t comm);
+const char* pncclGetLastError(ncclComm_t comm);
+
+/// Allocates at least `size` bytes that can be registered as a window: device memory of the current
+/// device, or shared host memory without a GPU. Aligned for windows. Local, may synchronise the
+/// device. A size of 0 is refused.
+ncclResult_t ncclMemAlloc(void** ptr, size_t size);
+ncclResult_t pncclMemAlloc(void** ptr, size_t size);
+
+/// Frees what ncclMemAlloc gave; any other address is refused. Null is allowed. Local. Deregister
+/// its windows first.
+ncclResult_t ncclMemFree(void* ptr);
+ncclResult_t pncclMemFree(void* ptr);
+
+/// Makes `size` bytes at `buff` a window, which the other ranks can reach. Collective; ranks pass
+/// the same size and flags, each its own address. The address is a multiple of
+/// NCCL_WIN_REQUIRED_ALIGNMENT, in memory of ncclMemAlloc or in any CUDA virtual-memory allocation
+/// that was created exportable; cudaMalloc's and malloc's memory is refused. Several windows may
+/// share an allocation, nest or coincide. Inside a group, `win` is stored when the group ends.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                                    int winFlags);
+ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                                     int winFlags);
+
+/// Ends a registration. Local: ranks may deregister in any order, once no collective that uses the
+/// window is under way. The memory stays the caller's.
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+
+/// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, and then
+/// sums; ranks may have different scalars. For collectives of `comm` on `datatype` only. Local.
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t comm);
+ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                       ncclScalarResidence_t residence, ncclComm_t comm);
+
+/// Destroys an operation made by ncclRedOpCreate*; collectives already called may still run. Local.
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+
+/// Combines `count` elements of every rank's `sendbuff`, element by element, and stores the result,
+/// the same bits on every rank, in every `recvbuff`. Collective; all ranks pass the same count,
+/// type and operation. The buffers are aligned to the element, and either equal or disjoint; each
+/// may be registered or not. With a GPU the work is enqueued on `stream` (and may be captured into
+/// a graph) and the call returns; `recvbuff` holds the result once the stream has got there.
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                            cudaStream_t stream);
+
+/// Opens a group: until ncclGroupEnd, this thread's calls that start communicators, register
+/// windows or communicate are only noted. Groups nest; the outermost counts. Local.
+ncclResult_t ncclGroupStart(void);
+ncclResult_t pncclGroupStart(void);
+
+/// Closes a group; the outermost one carries out what was noted, on all its communicators at once,
+/// and returns the first error among them. As collective and as blocking as the calls inside.
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t pncclGroupEnd(void);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // NCCL_H_

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "facts.h"
+#include "signatures.hpp"
+
+TEST_CASE("1.31 the header's numbers are NCCL 2.28.9's") {
+  int compared = 0;
+  for (; oriel_abi_facts[compared].name != nullptr; ++compared) {
+    REQUIRE(vendor_abi_facts[compared].name != nullptr);
+    INFO(oriel_abi_facts[compared].name);
+    REQUIRE(std::string(oriel_abi_facts[compared].name) == vendor_abi_facts[compared].name);
+    CHECK(oriel_abi_facts[compared].value == vendor_abi_facts[compared].value);
+  }
+  CHECK(compared > 90);
+  CHECK(vendor_abi_facts[compared].name == nullptr);
+}
+
+TEST_CASE("1.31 a configuration starts from the same values") {
+  int field = 0;
+  for (; oriel_abi_initial(field) != -1; ++field) {
+    INFO("field " << field);
+    CHECK(oriel_abi_initial(field) == vendor_abi_initial(field));
+  }
+  CHECK(field == 17);
+}
+
+TEST_CASE("1.31 the functions have the same types") {
+  const Signatures ours = oriel_signatures();
+  const Signatures theirs = vendor_signatures();
+  REQUIRE(ours.size() == theirs.size());
+  CHECK(ours.size() == 46);
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    CHECK(ours[i].first == theirs[i].first);
+    CHECK(ours[i].second == theirs[i].second);
+  }
+}
