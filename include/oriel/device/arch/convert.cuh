@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#if !defined(__CUDACC__)
+#error "oriel/device/arch/convert.cuh is for CUDA compilers; include oriel/device/scalar.hpp"
+#endif
+
+#include <cstdint>
+
+/// The GPU's own instructions for what scalar.hpp and reduce.hpp define in portable C++. Results
+/// are bit-equal to the portable definitions, except that widening may keep the sign or payload of
+/// a NaN; reduce.hpp makes NaNs canonical before it stores them. All functions: device code only,
+/// no memory access, no synchronisation, no errors.
+namespace oriel::device::arch {
+
+/// True where the compiled GPU converts 8-bit floats in hardware.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define ORIEL_ARCH_HAS_FP8 1
+#else
+#define ORIEL_ARCH_HAS_FP8 0
+#endif
+
+__device__ __forceinline__ float widen_f16(std::uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+
+__device__ __forceinline__ std::uint16_t narrow_f16(float x) {
+  std::uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+__device__ __forceinline__ std::uint16_t narrow_bf16(float x) {
+  std::uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+/// Two values at once, the first in the low half: one instruction instead of three.
+__device__ __forceinline__ std::uint32_t narrow_f16_pair(float low, float high) {
+  std::uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+__device__ __forceinline__ std::uint32_t narrow_bf16_pair(float low, float high) {
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+#if ORIEL_ARCH_HAS_FP8
+__device__ __forceinline__ std::uint16_t narrow_e4m3_pair(float low, float high) {
+  std::uint16_t bits;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+__device__ __forceinline__ std::uint16_t narrow_e5m2_pair(float low, float high) {
+  std::uint16_t bits;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+/// Two 8-bit floats as two f16, which hold every value of either format.
+__device__ __forceinline__ std::uint32_t widen_e4m3_pair_to_f16(std::uint16_t bits) {
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bits));
+  return halves;
+}
+
+__device__ __forceinline__ std::uint32_t widen_e5m2_pair_to_f16(std::uint16_t bits) {
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(bits));
+  return halves;
+}
+#endif  // ORIEL_ARCH_HAS_FP8
+
+/// Minimum and maximum that return NaN if either argument is NaN, with -0 below +0.
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+/// Products and quotients that the compiler neither contracts into a fused multiply-add nor
+/// approximates, whatever the flags of the translation unit.
+__device__ __forceinline__ float multiply(float a, float b) {
+  return __fmul_rn(a, b);
+}
+__device__ __forceinline__ double multiply(double a, double b) {
+  return __dmul_rn(a, b);
+}
+__device__ __forceinline__ float divide(float a, float b) {
+  return __fdiv_rn(a, b);
+}
+__device__ __forceinline__ double divide(double a, double b) {
+  return __ddiv_rn(a, b);
+}
+
+}  // namespace oriel::device::arch
