@@ -59,7 +59,7 @@ target_compile_options(oriel_build_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(ORIEL_SANITIZE)
   target_compile_options(oriel_build_flags INTERFACE
-    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE};-fno-omit-frame-pointer>")
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
   target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE})
 endif()
 target_compile_definitions(oriel_build_flags INTERFACE

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "oriel/api.hpp"
+
 /// How Oriel reports failure: every fallible call returns a Result, which holds a value or an
 /// Error. Nothing here throws (but for memory exhaustion) and nothing prints.
 /// Thread safety: as for std::string; distinct objects may be used by distinct threads.
@@ -40,7 +42,7 @@ struct NativeStatus {
 };
 
 /// One failure: what happened first, on which rank, and how it looked to each layer above.
-class [[nodiscard]] Error {
+class [[nodiscard]] ORIEL_API Error {
  public:
   Error(ErrorCode code, std::string message);
 
@@ -88,8 +90,8 @@ class [[nodiscard]] Error {
 };
 
 /// A short name such as "invalid argument".
-const char* to_string(ErrorCode code);
-const char* to_string(Scope scope);
+ORIEL_API const char* to_string(ErrorCode code);
+ORIEL_API const char* to_string(Scope scope);
 
 /// A value of type T, or the Error that says why there is none.
 template <typename T>

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` lays down: the library under its three names, the public headers, the
+# tools, a CMake package (oriel::oriel) and a pkg-config file (oriel).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(oriel_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/oriel)
+install(TARGETS oriel EXPORT oriel-targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/liboriel.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.cuh")
+install(EXPORT oriel-targets NAMESPACE oriel:: DESTINATION ${oriel_package_dir})
+
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/oriel-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+configure_package_config_file(cmake/oriel-config.cmake.in ${PROJECT_BINARY_DIR}/oriel-config.cmake
+  INSTALL_DESTINATION ${oriel_package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/oriel-config.cmake
+  ${PROJECT_BINARY_DIR}/oriel-config-version.cmake
+  DESTINATION ${oriel_package_dir})
+
+# The prefix is found from where oriel.pc lies, so that an installed tree can be moved.
+file(RELATIVE_PATH oriel_pc_to_prefix
+  /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/oriel.pc.in ${PROJECT_BINARY_DIR}/oriel.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/oriel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
