@@ -3,8 +3,10 @@
 #include "base/settings.hpp"
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include <catch2/catch.hpp>
 
@@ -201,6 +203,15 @@ TEST_CASE("1.39 the process reads its environment once, errors included") {
   reread_process_settings();
   CHECK(process_settings().value()->ctas == 0);
   CHECK((*third)->ctas == 7);
+}
+
+TEST_CASE("1.39 docs/settings.md is what the table says") {
+  std::ifstream file(ORIEL_TEST_SOURCE_DIR "/docs/settings.md");
+  REQUIRE(file.is_open());
+  std::ostringstream page;
+  page << file.rdbuf();
+  INFO("write it again: oriel-info --env --markdown > docs/settings.md");
+  CHECK(page.str() == settings_markdown());
 }
 
 }  // namespace oriel
