@@ -19,6 +19,13 @@
 #define ORIEL_DEVICE_SLOW [[maybe_unused]] static
 #endif
 
+/// ORIEL_DEVICE_UNROLL before a loop unrolls it in GPU code, where registers cannot be indexed.
+#if defined(__CUDACC__)
+#define ORIEL_DEVICE_UNROLL _Pragma("unroll")
+#else
+#define ORIEL_DEVICE_UNROLL
+#endif
+
 #if defined(__CUDA_ARCH__)
 #define ORIEL_DEVICE_CODE 1
 #else

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/access.hpp"
+#include "oriel/device/arch/cuda_access.cuh"
+#include "oriel/device/config.hpp"
+
+/// The GPU's half of the instruction layer; arch/host.hpp is its twin. Included by memory.hpp in
+/// the passes that compile GPU code, never directly. cuda_access.cuh holds one wrapper for each
+/// load, store and atomic instruction; this file chooses among them by order and scope and adds
+/// fences, clocks, and what concerns threads and kernels. sm_80 and newer.
+/// The functions carry both execution spaces only so that functions for both sides may name them.
+namespace oriel::device::arch {
+
+inline constexpr bool kCanSleep = false;
+/// A look crosses PCIe to read the abort word, about 1 us; a poll takes 0.3 to 1 us.
+inline constexpr std::uint32_t kPollsPerLook = 1024;
+
+// --- loads and stores -------------------------------------------------------------------------
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN T load(const T* address) {
+  if constexpr (kOrder == Order::weak) {
+    return ptx::ld_weak(address);
+  } else if constexpr (kOrder == Order::relaxed) {
+    return kScope == Scope::device ? ptx::ld_relaxed_gpu(address) : ptx::ld_relaxed_sys(address);
+  } else {
+    return kScope == Scope::device ? ptx::ld_acquire_gpu(address) : ptx::ld_acquire_sys(address);
+  }
+}
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN void store(T* address, T value) {
+  if constexpr (kOrder == Order::weak) {
+    ptx::st_weak(address, value);
+  } else if constexpr (kOrder == Order::relaxed) {
+    kScope == Scope::device ? ptx::st_relaxed_gpu(address, value)
+                            : ptx::st_relaxed_sys(address, value);
+  } else {
+    kScope == Scope::device ? ptx::st_release_gpu(address, value)
+                            : ptx::st_release_sys(address, value);
+  }
+}
+
+template <class T>
+ORIEL_DEVICE_FN T load_streaming(const T* address) {
+  return ptx::ld_no_allocate(address);
+}
+template <class T>
+ORIEL_DEVICE_FN T load_read_only(const T* address) {
+  return ptx::ld_nc_no_allocate(address);
+}
+template <class T>
+ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
+  ptx::st_no_allocate(address, value);
+}
+
+// --- read-modify-write ------------------------------------------------------------------------
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN T fetch_add(T* p, T v) {
+  constexpr bool device = kScope == Scope::device;
+  if constexpr (kOrder == Order::relaxed) {
+    return device ? ptx::atom_add_relaxed_gpu(p, v) : ptx::atom_add_relaxed_sys(p, v);
+  } else if constexpr (kOrder == Order::acquire) {
+    return device ? ptx::atom_add_acquire_gpu(p, v) : ptx::atom_add_acquire_sys(p, v);
+  } else if constexpr (kOrder == Order::release) {
+    return device ? ptx::atom_add_release_gpu(p, v) : ptx::atom_add_release_sys(p, v);
+  } else {
+    return device ? ptx::atom_add_acq_rel_gpu(p, v) : ptx::atom_add_acq_rel_sys(p, v);
+  }
+}
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN void reduce_add(T* p, T v) {
+  constexpr bool device = kScope == Scope::device;
+  if constexpr (kOrder == Order::relaxed) {
+    device ? ptx::red_add_relaxed_gpu(p, v) : ptx::red_add_relaxed_sys(p, v);
+  } else {
+    device ? ptx::red_add_release_gpu(p, v) : ptx::red_add_release_sys(p, v);
+  }
+}
+
+// --- fences -------------------------------------------------------------------------------------
+
+template <Scope kScope>
+ORIEL_DEVICE_FN void fence_acq_rel() {
+  if constexpr (kScope == Scope::device) {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  } else {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+  }
+}
+ORIEL_DEVICE_FN void fence_seq_cst() {
+  asm volatile("fence.sc.sys;" ::: "memory");
+}
+
+// --- time
+// -----------------------------------------------------------------------------------------
+
+ORIEL_DEVICE_FN void relax() {}
+
+/// The GPU's global timer in nanoseconds; it ticks in steps of 32 ns to 1 us.
+ORIEL_DEVICE_FN std::uint64_t clock_ns() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+/// Suspends the thread for about `duration_ns`, at most 1 ms, perhaps not at all.
+ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
+  asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns));
+}
+
+// --- threads and kernels
+// --------------------------------------------------------------------------
+
+ORIEL_DEVICE_FN std::uint32_t cta_thread_rank() {
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+ORIEL_DEVICE_FN std::uint32_t cta_thread_count() {
+  return blockDim.x * blockDim.y * blockDim.z;
+}
+ORIEL_DEVICE_FN void cta_sync() {
+  __syncthreads();
+}
+ORIEL_DEVICE_FN bool cta_any(bool mine) {
+  return __syncthreads_or(mine) != 0;
+}
+ORIEL_DEVICE_FN std::uint32_t warp_lane() {
+  std::uint32_t lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+ORIEL_DEVICE_FN std::uint32_t warp_size() {
+  return 32;
+}
+ORIEL_DEVICE_FN void warp_sync() {
+  __syncwarp();
+}
+ORIEL_DEVICE_FN bool warp_any(bool mine) {
+  return __any_sync(0xffffffffu, mine) != 0;
+}
+
+/// Both do nothing before sm_90, where a kernel starts after its predecessor has ended.
+ORIEL_DEVICE_FN void grid_dependency_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+ORIEL_DEVICE_FN void grid_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace oriel::device::arch

@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "oriel/device/access.hpp"
+#include "oriel/device/config.hpp"
+
+/// The host's half of the instruction layer: the functions of arch/cuda.cuh with the meaning of
+/// std::atomic_ref (spelled with the compiler's builtins, which nvcc's host pass accepts in
+/// functions marked for both sides). Scopes are ignored: the processors of a node are coherent.
+/// Nothing wider than 8 bytes is atomic, so that no program needs libatomic.
+namespace oriel::device::arch {
+
+inline constexpr bool kCanSleep = true;             ///< a wait may end in a futex
+inline constexpr std::uint32_t kPollsPerLook = 32;  ///< a look reads the clock, about 25 ns
+
+constexpr int builtin_order(Order order) {
+  switch (order) {
+    case Order::acquire:
+      return __ATOMIC_ACQUIRE;
+    case Order::release:
+      return __ATOMIC_RELEASE;
+    case Order::acq_rel:
+      return __ATOMIC_ACQ_REL;
+    default:
+      return __ATOMIC_RELAXED;
+  }
+}
+
+// --- loads and stores -----------------------------------------------------------------------
+
+template <Order kOrder, Scope, class T>
+ORIEL_DEVICE_FN T load(const T* address) {
+  if constexpr (kOrder == Order::weak) {
+    return *address;
+  } else {
+    constexpr int order = builtin_order(kOrder);
+    return __atomic_load_n(address, order);
+  }
+}
+
+template <Order kOrder, Scope, class T>
+ORIEL_DEVICE_FN void store(T* address, T value) {
+  if constexpr (kOrder == Order::weak) {
+    *address = value;
+  } else {
+    constexpr int order = builtin_order(kOrder);
+    __atomic_store_n(address, value, order);
+  }
+}
+
+template <Order kOrder, Scope kScope>
+ORIEL_DEVICE_FN Pair load(const Pair* address) {
+  return Pair{{load<kOrder, kScope>(&address->half[0]), load<kOrder, kScope>(&address->half[1])}};
+}
+
+template <Order kOrder, Scope kScope>
+ORIEL_DEVICE_FN void store(Pair* address, Pair value) {
+  store<kOrder, kScope>(&address->half[0], value.half[0]);
+  store<kOrder, kScope>(&address->half[1], value.half[1]);
+}
+
+template <Order kOrder, Scope kScope>
+ORIEL_DEVICE_FN Pack load(const Pack* address) {
+  if constexpr (kOrder == Order::weak) return *address;
+  Pack value;
+  for (int i = 0; i < 4; ++i) value.word[i] = load<kOrder, kScope>(&address->word[i]);
+  return value;
+}
+
+template <Order kOrder, Scope kScope>
+ORIEL_DEVICE_FN void store(Pack* address, Pack value) {
+  if constexpr (kOrder == Order::weak) {
+    *address = value;
+  } else {
+    for (int i = 0; i < 4; ++i) store<kOrder, kScope>(&address->word[i], value.word[i]);
+  }
+}
+
+// The processor's prefetchers do better than hints would.
+template <class T>
+ORIEL_DEVICE_FN T load_streaming(const T* address) {
+  return *address;
+}
+template <class T>
+ORIEL_DEVICE_FN T load_read_only(const T* address) {
+  return *address;
+}
+template <class T>
+ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
+  *address = value;
+}
+
+// --- read-modify-write ----------------------------------------------------------------------
+
+template <Order kOrder, Scope, class T>
+ORIEL_DEVICE_FN T fetch_add(T* address, T value) {
+  constexpr int order = builtin_order(kOrder);
+  return __atomic_fetch_add(address, value, order);
+}
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN void reduce_add(T* address, T value) {
+  fetch_add<kOrder, kScope>(address, value);
+}
+
+// --- fences ---------------------------------------------------------------------------------
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer does not know fences; a read-modify-write of one shared word orders like one.
+inline std::uint32_t fence_word = 0;
+template <Scope>
+ORIEL_DEVICE_FN void fence_acq_rel() {
+  __atomic_fetch_add(&fence_word, 0u, __ATOMIC_SEQ_CST);
+}
+ORIEL_DEVICE_FN void fence_seq_cst() {
+  __atomic_fetch_add(&fence_word, 0u, __ATOMIC_SEQ_CST);
+}
+#else
+template <Scope>
+ORIEL_DEVICE_FN void fence_acq_rel() {
+  __atomic_thread_fence(__ATOMIC_ACQ_REL);
+}
+ORIEL_DEVICE_FN void fence_seq_cst() {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+#endif
+
+// --- time -----------------------------------------------------------------------------------
+
+/// What a polling thread does between two polls.
+ORIEL_DEVICE_FN void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+ORIEL_DEVICE_FN std::uint64_t clock_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
+  const timespec duration{static_cast<time_t>(duration_ns / 1'000'000'000u),
+                          static_cast<long>(duration_ns % 1'000'000'000u)};
+  nanosleep(&duration, nullptr);
+}
+
+/// Lets another thread of this processor run.
+ORIEL_DEVICE_FN void yield() {
+  sched_yield();
+}
+
+// --- sleeping in the kernel -------------------------------------------------------------------
+// Shared futexes: the word may lie in memory that other processes map at other addresses. The
+// system calls are made here and not through the library's table, because this header is compiled
+// into user programs; every outcome of them only leads to the next poll.
+
+/// Sleeps while *word == expected, at most `limit_ns`; may return early for no reason.
+ORIEL_DEVICE_FN void futex_wait(const std::uint32_t* word, std::uint32_t expected,
+                                std::uint64_t limit_ns) {
+  const timespec limit{static_cast<time_t>(limit_ns / 1'000'000'000u),
+                       static_cast<long>(limit_ns % 1'000'000'000u)};
+  const long rc = syscall(SYS_futex, word, FUTEX_WAIT, expected, &limit, nullptr, 0);
+  // Where the kernel refuses futexes (a sandbox), sleep a little instead of burning the processor.
+  if (rc != 0 && errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT) sleep_ns(100'000);
+}
+
+/// Wakes every thread of every process that sleeps on `word`.
+ORIEL_DEVICE_FN void futex_wake_all(std::uint32_t* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+// --- threads and kernels ----------------------------------------------------------------------
+// On the host every cooperative group has one thread and no kernel depends on another.
+
+ORIEL_DEVICE_FN std::uint32_t cta_thread_rank() {
+  return 0;
+}
+ORIEL_DEVICE_FN std::uint32_t cta_thread_count() {
+  return 1;
+}
+ORIEL_DEVICE_FN void cta_sync() {}
+ORIEL_DEVICE_FN bool cta_any(bool mine) {
+  return mine;
+}
+ORIEL_DEVICE_FN std::uint32_t warp_lane() {
+  return 0;
+}
+ORIEL_DEVICE_FN std::uint32_t warp_size() {
+  return 1;
+}
+ORIEL_DEVICE_FN void warp_sync() {}
+ORIEL_DEVICE_FN bool warp_any(bool mine) {
+  return mine;
+}
+ORIEL_DEVICE_FN void grid_dependency_wait() {}
+ORIEL_DEVICE_FN void grid_launch_dependents() {}
+
+}  // namespace oriel::device::arch

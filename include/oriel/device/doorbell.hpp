@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/memory.hpp"
+
+/// How a CPU rank that has waited for long sleeps in the kernel, and how a peer wakes it.
+/// Nothing here does anything in GPU code: GPU threads poll.
+namespace oriel::device {
+
+/// One per rank, in its control memory, where every rank of the node can write it. It has a cache
+/// line of its own. Zero-initialised. Any number of threads may sleep on it.
+///
+/// No wake-up is lost. The sleeper counts itself in `sleeping`, fences, reads `ticket`, looks once
+/// more at what it waits for, and sleeps only while `ticket` keeps that value. The publisher writes
+/// the data, fences, and reads `sleeping`. Of two such fences one comes first: either the publisher
+/// sees the sleeper and moves the ticket, or the sleeper's last look sees the data. A sleeper that
+/// was killed leaves its count behind, which costs needless wake-ups and nothing else.
+struct alignas(64) Doorbell {
+  std::uint32_t sleeping;  ///< threads that are about to sleep or asleep
+  std::uint32_t ticket;    ///< the futex word; moves with every wake-up
+};
+static_assert(sizeof(Doorbell) == 64);
+
+/// The fence of a publisher that rings several doorbells: call it once after the stores (of release
+/// order, or packets), then ring_fenced for each.
+ORIEL_DEVICE_FN void ring_fence() {
+#if !ORIEL_DEVICE_CODE
+  arch::fence_seq_cst();
+#endif
+}
+
+/// Wakes the threads that sleep on `bell`, if any. Usually one load of a shared cache line.
+/// Local, not blocking, any thread. Requires ring_fence() between the stores and this call.
+ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& bell) {
+#if !ORIEL_DEVICE_CODE
+#if defined(__SANITIZE_THREAD__)
+  // A read-modify-write of the sleeper's own word orders like the fences that this tool ignores.
+  const bool asleep = __atomic_fetch_add(&bell.sleeping, 0u, __ATOMIC_ACQ_REL) != 0;
+#else
+  const bool asleep = arch::load<Order::relaxed, Scope::system>(&bell.sleeping) != 0;
+#endif
+  if (asleep) {
+    arch::fetch_add<Order::acq_rel, Scope::system>(&bell.ticket, 1u);
+    arch::futex_wake_all(&bell.ticket);
+  }
+#endif
+}
+
+/// The publisher's half for one doorbell: call it after the stores that the rank may wait for.
+ORIEL_DEVICE_FN void ring(Doorbell& bell) {
+  ring_fence();
+  ring_fenced(bell);
+}
+
+namespace detail {
+
+// The sleeper's half: announce, look once more at the condition, sleep unless it holds, withdraw.
+ORIEL_DEVICE_FN std::uint32_t announce_sleep([[maybe_unused]] Doorbell& bell) {
+#if ORIEL_DEVICE_CODE
+  return 0;
+#else
+  arch::fetch_add<Order::acq_rel, Scope::system>(&bell.sleeping, 1u);
+  arch::fence_seq_cst();
+  return arch::load<Order::acquire, Scope::system>(&bell.ticket);
+#endif
+}
+
+ORIEL_DEVICE_FN void sleep([[maybe_unused]] Doorbell& bell, [[maybe_unused]] std::uint32_t ticket,
+                           [[maybe_unused]] std::uint64_t limit_ns) {
+#if !ORIEL_DEVICE_CODE
+  arch::futex_wait(&bell.ticket, ticket, limit_ns);
+#endif
+}
+
+ORIEL_DEVICE_FN void withdraw_sleep([[maybe_unused]] Doorbell& bell) {
+#if !ORIEL_DEVICE_CODE
+  arch::fetch_add<Order::release, Scope::system>(&bell.sleeping, ~0u);  // minus one
+#endif
+}
+
+}  // namespace detail
+}  // namespace oriel::device

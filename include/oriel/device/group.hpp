@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/memory.hpp"
+
+/// Cooperative groups: the threads that do one thing together. A function that takes a Group is
+/// called by every thread of it with the same arguments. On the CPU each group has one thread.
+///   rank(): this thread's index, 0 to size() - 1. size(): number of threads.
+///   sync(): returns once every thread has called it; memory accesses before it in any thread of
+///   the
+///     group happen before those after it in any other. Threads that have left the kernel are not
+///     waited for.
+///   any(mine): sync(), and true for all if `mine` is true for at least one thread. It spreads the
+///     news that a wait was aborted.
+namespace oriel::device {
+
+/// One thread.
+struct Thread {
+  static ORIEL_DEVICE_FN std::uint32_t rank() { return 0; }
+  static ORIEL_DEVICE_FN std::uint32_t size() { return 1; }
+  static ORIEL_DEVICE_FN void sync() {}
+  static ORIEL_DEVICE_FN bool any(bool mine) { return mine; }
+};
+
+/// The 32 threads of a warp, all of them active.
+struct Warp {
+  static ORIEL_DEVICE_FN std::uint32_t rank() { return arch::warp_lane(); }
+  static ORIEL_DEVICE_FN std::uint32_t size() { return arch::warp_size(); }
+  static ORIEL_DEVICE_FN void sync() { arch::warp_sync(); }
+  static ORIEL_DEVICE_FN bool any(bool mine) { return arch::warp_any(mine); }
+};
+
+/// All threads of a CTA (thread block) of any shape.
+struct Cta {
+  static ORIEL_DEVICE_FN std::uint32_t rank() { return arch::cta_thread_rank(); }
+  static ORIEL_DEVICE_FN std::uint32_t size() { return arch::cta_thread_count(); }
+  static ORIEL_DEVICE_FN void sync() { arch::cta_sync(); }
+  static ORIEL_DEVICE_FN bool any(bool mine) { return arch::cta_any(mine); }
+};
+
+}  // namespace oriel::device

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/doorbell.hpp"
+#include "oriel/device/memory.hpp"
+
+/// The one way in which Oriel waits, on GPUs and CPUs: until a condition holds, the communicator is
+/// aborted, or a deadline passes.
+///
+/// Whoever gets `aborted` or `timed_out` returns at once and publishes nothing more: no packet, no
+/// flag, no arrival, no epoch. What such a side effect would tell a peer is not true, and the peer
+/// has the same way out. In a group of threads, Group::any spreads the news first.
+namespace oriel::device {
+
+enum class WaitOutcome : std::uint32_t {
+  ready = 0,
+  aborted = 1,    ///< the abort word was set
+  timed_out = 2,  ///< WaitControl::timeout_ns passed; StallRecord::gave_up names the culprit
+};
+
+/// Whom a rank waits for, for the monitor on its host. It lies where the monitor can read and the
+/// waiting threads can write it (for a GPU, pinned host memory), zero-initialised by its owner.
+/// Each word is written indivisibly; of several threads that wait, one is named.
+struct StallRecord {
+  /// Zero, or the culprit (see stalled_rank) once a wait has lasted kStallReportNs; zero again when
+  /// that wait has ended. Written after the two words below (release).
+  std::uint64_t waiting;
+  std::uint64_t epoch;     ///< WaitTarget::epoch of that wait
+  std::uint64_t since_ns;  ///< its start on the waiter's clock; good for telling two waits apart
+  /// Zero, or the culprit for whom a wait timed out. Only the record's owner clears it.
+  std::uint64_t gave_up;
+};
+static_assert(sizeof(StallRecord) == 32);
+
+/// The culprit as a word of StallRecord, which is never zero.
+constexpr ORIEL_DEVICE_FN std::uint64_t stall_word(std::int32_t world_rank) {
+  return (std::uint64_t{1} << 32) | static_cast<std::uint32_t>(world_rank);
+}
+/// The world rank in a nonzero word of StallRecord, or -1 where the waiter did not know.
+constexpr ORIEL_DEVICE_FN std::int32_t stalled_rank(std::uint64_t word) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+}
+
+/// How long a wait lasts before it writes a stall record.
+inline constexpr std::uint64_t kStallReportNs = 1'000'000'000;
+/// The longest that a CPU rank sleeps without a look at the abort word and the clock.
+inline constexpr std::uint64_t kSleepSliceNs = 100'000'000;
+
+/// How the waits of one rank can be ended, and whom they tell. Passed by value to kernels. The
+/// pointees belong to the communicator and outlive its kernels. A default one waits for ever.
+struct WaitControl {
+  /// Nonzero ends every wait: within kSleepSliceNs on a CPU (at once if the setter also rings
+  /// `doorbell`), within some milliseconds on a GPU. For a GPU the word lies in pinned host memory.
+  /// Null: never.
+  const std::uint32_t* abort = nullptr;
+  StallRecord* stall = nullptr;  ///< null: waits are not reported
+  std::uint64_t timeout_ns = 0;  ///< bound of one wait, counted from its start; 0: none
+  std::int32_t self = -1;        ///< world rank of the waiter
+  /// CPU only: how long a wait spins, and how long it then polls between sched_yield calls before
+  /// it sleeps. Set both low where ranks outnumber processors.
+  std::uint32_t spin_ns = 20'000;
+  std::uint32_t yield_ns = 200'000;
+  /// CPU only: what peers ring after they have written what this rank may wait for. Null: a long
+  /// wait naps for 50 us between polls instead.
+  Doorbell* doorbell = nullptr;
+};
+
+/// What is waited for, as a stall record tells it.
+struct WaitTarget {
+  std::int32_t rank = -1;   ///< world rank of who should act, or -1
+  std::uint64_t epoch = 0;  ///< which of its actions: an epoch or a count
+};
+
+namespace detail {
+
+// The progress of one wait in one register: its start in nanoseconds, whose low three bits are
+// given to the verdict of the last look (0: go on) and to whether a stall record was written.
+using WaitProgress = std::uint64_t;
+inline constexpr WaitProgress kSleepVerdict = 3;  // beside the values of WaitOutcome
+inline constexpr WaitProgress kVerdictMask = 3;
+inline constexpr WaitProgress kReported = 4;
+inline constexpr WaitProgress kFlags = 7;
+
+template <class M>
+ORIEL_DEVICE_FN void clear_stall(StallRecord* stall, WaitProgress progress) {
+  // If another thread has claimed the record meanwhile, it claims it again at its next look.
+  if ((progress & kReported) != 0) {
+    M::template store<Order::relaxed, Scope::system>(&stall->waiting, std::uint64_t{0});
+  }
+}
+
+template <class M>
+ORIEL_DEVICE_FN WaitProgress report_stall(StallRecord* stall, WaitTarget target,
+                                          WaitProgress progress) {
+  if (M::template load<Order::relaxed, Scope::system>(&stall->waiting) != 0) return progress;
+  M::template store<Order::relaxed, Scope::system>(&stall->epoch, target.epoch);
+  M::template store<Order::relaxed, Scope::system>(&stall->since_ns, progress & ~kFlags);
+  M::template store<Order::release, Scope::system>(&stall->waiting, stall_word(target.rank));
+  return progress | kReported;
+}
+
+// What a wait does once in kPollsPerLook polls. Fields by value, so that a kernel's parameters need
+// not be copied to addressable memory for a call out of line.
+template <class M>
+ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* stall,
+                                    std::uint64_t timeout_ns,
+                                    [[maybe_unused]] std::uint32_t spin_ns,
+                                    [[maybe_unused]] std::uint32_t yield_ns,
+                                    [[maybe_unused]] bool has_doorbell, WaitTarget target,
+                                    WaitProgress progress) {
+  progress &= ~kVerdictMask;
+  if (abort != nullptr && M::template load<Order::relaxed, Scope::system>(abort) != 0) {
+    clear_stall<M>(stall, progress);
+    return progress | static_cast<WaitProgress>(WaitOutcome::aborted);
+  }
+  const std::uint64_t now = M::clock_ns();
+  if (progress == 0) return now & ~kFlags;
+  const std::uint64_t elapsed_ns = now - (progress & ~kFlags);
+  if (timeout_ns != 0 && elapsed_ns >= timeout_ns) {
+    if (stall != nullptr) {
+      M::template store<Order::release, Scope::system>(&stall->gave_up, stall_word(target.rank));
+    }
+    clear_stall<M>(stall, progress);
+    return progress | static_cast<WaitProgress>(WaitOutcome::timed_out);
+  }
+  if (stall != nullptr && elapsed_ns >= kStallReportNs) {
+    progress = report_stall<M>(stall, target, progress);
+  }
+#if !ORIEL_DEVICE_CODE
+  if (elapsed_ns < spin_ns) return progress;
+  if (elapsed_ns - spin_ns < yield_ns) {
+    arch::yield();
+  } else if (has_doorbell) {
+    progress |= kSleepVerdict;
+  } else {
+    arch::sleep_ns(50'000);
+  }
+#endif
+  return progress;
+}
+
+template <class M>
+ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgress progress) {
+  if (timeout_ns == 0) return kSleepSliceNs;
+  const std::uint64_t elapsed_ns = M::clock_ns() - (progress & ~kFlags);
+  const std::uint64_t left_ns = elapsed_ns < timeout_ns ? timeout_ns - elapsed_ns : 0;
+  return left_ns < kSleepSliceNs ? left_ns : kSleepSliceNs;
+}
+
+// One sleep of a CPU rank; true if the condition turned out to hold.
+template <class M, class Ready>
+ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
+                                WaitProgress progress) {
+  const std::uint32_t ticket = announce_sleep(*control.doorbell);
+  const bool done = ready();
+  const bool stop = control.abort != nullptr &&
+                    M::template load<Order::relaxed, Scope::system>(control.abort) != 0;
+  if (!done && !stop) {
+    sleep(*control.doorbell, ticket, sleep_limit_ns<M>(control.timeout_ns, progress));
+  }
+  withdraw_sleep(*control.doorbell);
+  return done;
+}
+
+}  // namespace detail
+
+/// Polls `ready()` until it returns true, the abort word is set, or the timeout has passed.
+/// `ready` is a callable without arguments that loads (relaxed, or acquire where more than the
+/// loaded word is to be visible) and returns whether the wait is over; it may keep what it loaded.
+/// Once true it is not called again. `target` goes into the stall record.
+/// Local to the calling thread, blocking. What `ready` saw decides: a condition that holds is
+/// reported as ready even if the communicator is aborted at the same moment.
+/// Cost while the condition does not hold: on a GPU the poll and a counter; the abort word, across
+/// PCIe, and the clock only every 1024 polls. On a CPU it spins, then yields, then sleeps.
+/// After any other outcome than `ready` the caller returns at once and publishes nothing.
+template <class M = Memory, class Ready>
+[[nodiscard]] ORIEL_DEVICE_FN WaitOutcome wait_until(const Ready& ready, const WaitControl& control,
+                                                     WaitTarget target) {
+  detail::WaitProgress progress = 0;
+  for (;;) {
+#if ORIEL_DEVICE_CODE
+#pragma unroll 1
+#endif
+    for (std::uint32_t poll = 0; poll < arch::kPollsPerLook; ++poll) {
+      if (ready()) {
+        detail::clear_stall<M>(control.stall, progress);
+        return WaitOutcome::ready;
+      }
+      M::relax();
+    }
+    progress = detail::look<M>(control.abort, control.stall, control.timeout_ns, control.spin_ns,
+                               control.yield_ns, control.doorbell != nullptr, target, progress);
+    const detail::WaitProgress verdict = progress & detail::kVerdictMask;
+    if (verdict == 0) continue;
+    if (verdict != detail::kSleepVerdict) return static_cast<WaitOutcome>(verdict);
+    if constexpr (arch::kCanSleep) {
+      if (control.doorbell != nullptr && detail::sleep_once<M>(ready, control, progress)) {
+        detail::clear_stall<M>(control.stall, progress);
+        return WaitOutcome::ready;
+      }
+    }
+  }
+}
+
+}  // namespace oriel::device
