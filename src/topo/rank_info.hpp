@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "topo/node_identity.hpp"
+
+namespace oriel::topo {
+
+/// Where a rank's windows live. The values are those of window::MemoryKind, which this room may not
+/// know.
+enum class DeviceKind : std::uint8_t { host = 1, cuda = 2 };
+
+/// The identity of a GPU, as the driver tells it; the same in every process of the machine.
+using DeviceUuid = std::array<std::byte, 16>;
+
+/// A GPU that a process can see, and whether the process's own GPU can map its memory.
+struct SeenDevice {
+  DeviceUuid uuid{};
+  bool reachable = false;
+  bool operator==(const SeenDevice&) const = default;
+};
+
+/// What one rank tells all others about its place, once, when a communicator begins.
+struct RankInfo {
+  NodeIdentity node;
+  std::uint64_t process = 0;  ///< the random number of its process
+  std::int32_t pid = 0;       ///< in the rank's own pid namespace; for messages and pidfds
+  std::uint32_t uid = 0;      ///< the effective user; unix sockets between users are refused
+  DeviceKind kind = DeviceKind::host;
+
+  // The rest is empty for ranks on the host.
+  std::int32_t device = -1;  ///< CUDA ordinal inside the rank's process
+  std::string pci_id;        ///< such as "0000:1b:00.0"
+  DeviceUuid uuid{};
+  std::vector<SeenDevice> seen;  ///< the devices visible to the process, its own among them
+
+  bool operator==(const RankInfo&) const = default;
+};
+
+/// The info of a rank of this process that keeps its windows on the host.
+RankInfo host_rank_info(const NodeIdentity& node);
+
+/// The message that carries `info`; devices beyond kSeenDevicesMost are left out, which counts them
+/// as reachable.
+Bytes encode(const RankInfo& info);
+
+/// Takes a message apart and checks every field: kinds that exist, counts and texts within their
+/// limits, nothing left over. The error says which field is wrong; it does not know the rank.
+Result<RankInfo> decode_rank_info(ByteView message);
+
+inline constexpr std::size_t kSeenDevicesMost = 256;
+inline constexpr std::size_t kPciIdMostBytes = 31;
+
+}  // namespace oriel::topo

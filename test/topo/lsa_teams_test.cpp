@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/lsa_teams.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace oriel::topo {
+namespace {
+
+using Lists = std::vector<std::vector<int>>;
+
+RankInfo on_host(std::uint64_t host, std::uint64_t process) {
+  RankInfo info;
+  info.node = NodeIdentity{host, 77};
+  info.process = process;
+  return info;
+}
+
+DeviceUuid uuid(int device) {
+  DeviceUuid name{};
+  name[0] = static_cast<std::byte>(device + 1);
+  return name;
+}
+
+/// Rank `device` of a process of its own on one machine; it sees all of `devices` and reaches those
+/// for which `reach` holds.
+template <typename Reach>
+RankInfo on_gpu(int device, int devices, Reach reach) {
+  RankInfo info = on_host(1, static_cast<std::uint64_t>(device) + 1);
+  info.kind = DeviceKind::cuda;
+  info.device = device;
+  info.uuid = uuid(device);
+  for (int other = 0; other < devices; ++other) {
+    info.seen.push_back(SeenDevice{uuid(other), reach(device, other)});
+  }
+  return info;
+}
+
+template <typename Reach>
+std::vector<RankInfo> gpus(int count, Reach reach) {
+  std::vector<RankInfo> ranks;
+  for (int device = 0; device < count; ++device) ranks.push_back(on_gpu(device, count, reach));
+  return ranks;
+}
+
+std::vector<RankInfo> hosts(const std::vector<std::uint64_t>& host_of_rank) {
+  std::vector<RankInfo> ranks;
+  for (const auto host : host_of_rank) ranks.push_back(on_host(host, ranks.size() + 1));
+  return ranks;
+}
+
+/// The two indices say the same as the lists.
+void check_indices(const LsaTeams& teams, std::size_t ranks) {
+  REQUIRE(teams.team.size() == ranks);
+  REQUIRE(teams.index.size() == ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto& members = teams.members_of(static_cast<int>(rank));
+    CHECK(members.at(static_cast<std::size_t>(teams.index[rank])) == static_cast<int>(rank));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.14 nodes of 7 and 8 ranks make teams of 7 and 8") {
+  std::vector<std::uint64_t> host_of_rank(7, 1);
+  host_of_rank.resize(15, 2);
+  const auto teams = form_lsa_teams(hosts(host_of_rank));
+  CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12, 13, 14}});
+  CHECK(teams.index[7] == 0);
+  CHECK(teams.team[14] == 1);
+  check_indices(teams, 15);
+}
+
+TEST_CASE("1.14 ranks dealt round-robin make teams that are not neighbours") {
+  const auto teams = form_lsa_teams(hosts({1, 2, 3, 1, 2, 3, 1, 2}));
+  CHECK(teams.members == Lists{{0, 3, 6}, {1, 4, 7}, {2, 5}});
+  check_indices(teams, 8);
+}
+
+TEST_CASE("1.14 one rank apart from three") {
+  CHECK(form_lsa_teams(hosts({1, 2, 2, 2})).members == Lists{{0}, {1, 2, 3}});
+  CHECK(form_lsa_teams(hosts({2, 2, 1, 2})).members == Lists{{0, 1, 3}, {2}});
+  CHECK(form_lsa_teams(hosts({5})).members == Lists{{0}});
+  CHECK(form_lsa_teams({}).members.empty());
+}
+
+TEST_CASE("1.14 descriptors travel inside one network namespace and one user only") {
+  auto ranks = hosts({1, 1, 1, 1});
+  ranks[1].node.network_namespace = 78;
+  ranks[2].uid = 12;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 3}, {1}, {2}});
+  SECTION("a namespace that cannot be told is nobody's") {
+    ranks[0].node.network_namespace = ranks[3].node.network_namespace = 0;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}, {2}, {3}});
+  }
+  SECTION("inside one process nothing needs to travel") {
+    for (auto& rank : ranks) {
+      rank.process = 9;
+      rank.node.network_namespace = 0;
+    }
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  }
+}
+
+TEST_CASE("1.14 host memory and GPU memory do not mix") {
+  auto ranks = gpus(4, [](int, int) { return true; });
+  ranks[2] = on_host(1, 3);
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
+}
+
+TEST_CASE("1.14 reach in one direction only does not make a team") {
+  const auto ranks = gpus(3, [](int from, int to) { return !(from == 1 && to == 0); });
+  CHECK(can_map(ranks[0], ranks[1]));
+  CHECK_FALSE(can_map(ranks[1], ranks[0]));
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
+}
+
+TEST_CASE("1.14 reach that is not transitive: a rank must reach every member") {
+  // A chain: each GPU reaches its neighbours. 2 reaches 1, but not 0, which is in 1's team.
+  const auto ranks = gpus(5, [](int from, int to) { return std::abs(from - to) <= 1; });
+  const auto teams = form_lsa_teams(ranks);
+  CHECK(teams.members == Lists{{0, 1}, {2, 3}, {4}});
+  check_indices(teams, 5);
+}
+
+TEST_CASE("1.14 ranks that share a GPU are one team though no peer access joins them") {
+  auto ranks = gpus(2, [](int, int) { return false; });
+  ranks.push_back(ranks[0]);
+  ranks.back().process = 40;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
+}
+
+TEST_CASE("1.14 a GPU that is hidden from its peers counts as reachable") {
+  auto ranks = gpus(4, [](int, int) { return false; });
+  for (auto& rank : ranks) {
+    rank.seen = {SeenDevice{rank.uuid, true}};
+    rank.device = 0;
+  }
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  ranks[3].node.host = 2;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2}, {3}});
+}
+
+}  // namespace oriel::topo
