@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/system_table.hpp"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace oriel {
 namespace {
@@ -22,6 +23,10 @@ const SystemTable kRealTable = {
     .mmap = ::mmap,
     .munmap = ::munmap,
     .madvise = ::madvise,
+    .mremap =
+        [](void* address, std::size_t length, std::size_t new_length, int flags,
+           void* new_address) { return ::mremap(address, length, new_length, flags, new_address); },
+    .getrandom = ::getrandom,
     .socket = ::socket,
     .bind = ::bind,
     .listen = ::listen,
@@ -48,9 +53,13 @@ std::atomic<const SystemTable*> table_in_force{&kRealTable};
 
 }  // namespace
 
-const SystemTable& real_system_table() { return kRealTable; }
+const SystemTable& real_system_table() {
+  return kRealTable;
+}
 
-const SystemTable& sys() { return *table_in_force.load(std::memory_order_acquire); }
+const SystemTable& sys() {
+  return *table_in_force.load(std::memory_order_acquire);
+}
 
 ScopedSystemTable::ScopedSystemTable(const SystemTable& table)
     : previous_(table_in_force.exchange(&table, std::memory_order_acq_rel)) {}
@@ -59,7 +68,9 @@ ScopedSystemTable::~ScopedSystemTable() {
   table_in_force.store(previous_, std::memory_order_release);
 }
 
-Error system_error(const std::string& what) { return system_error(what, errno); }
+Error system_error(const std::string& what) {
+  return system_error(what, errno);
+}
 
 Error system_error(const std::string& what, int status) {
   return Error(ErrorCode::system, what + " failed").with_native(NativeDomain::os_errno, status);

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <string>
+
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -9,16 +12,13 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include <cstddef>
-#include <string>
-
 #include "oriel/error.hpp"
 
 namespace oriel {
 
 /// The operating-system calls that can fail, behind pointers that a test replaces. Each has the
 /// prototype and the meaning of the call of its name; all fail by returning -1 (MAP_FAILED for
-/// mmap) with errno set.
+/// mmap and mremap) with errno set.
 struct SystemTable {
   int (*close)(int fd);
   int (*memfd_create)(const char* name, unsigned flags);
@@ -28,6 +28,10 @@ struct SystemTable {
   void* (*mmap)(void* address, std::size_t length, int protection, int flags, int fd, off_t offset);
   int (*munmap)(void* address, std::size_t length);
   int (*madvise)(void* address, std::size_t length, int advice);
+  /// With MREMAP_FIXED: `new_address` is where to.
+  void* (*mremap)(void* address, std::size_t length, std::size_t new_length, int flags,
+                  void* new_address);
+  ssize_t (*getrandom)(void* out, std::size_t bytes, unsigned flags);
   int (*socket)(int domain, int type, int protocol);
   int (*bind)(int fd, const sockaddr* address, socklen_t length);
   int (*listen)(int fd, int backlog);

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdio>
+#include <fstream>
+#include <ostream>
+#include <string>
+
+#include <dirent.h>
+
+/// What a process holds, as the kernel counts it: for tests that nothing is left behind.
+namespace oriel::test {
+
+/// Open file descriptors.
+inline std::size_t count_fds() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  if (directory == nullptr) return 0;
+  std::size_t count = 0;
+  while (::readdir(directory) != nullptr) ++count;
+  ::closedir(directory);
+  return count - 3;  // ".", ".." and the directory's own
+}
+
+/// Mappings that Oriel can have made: of memfds, and addresses without access. Others come and go
+/// with malloc and the stacks of threads.
+inline std::size_t count_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  std::size_t reserved = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:oriel") != std::string::npos) ++count;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    char access[5] = {};
+    if (std::sscanf(line.c_str(), "%zx-%zx %4s", &begin, &end, access) == 3 && access[0] == '-' &&
+        end - begin >= (std::size_t{1} << 30)) {
+      ++reserved;
+    }
+  }
+  return count + reserved;
+}
+
+struct ProcessState {
+  std::size_t fds = 0;
+  std::size_t mappings = 0;
+  auto operator<=>(const ProcessState&) const = default;
+};
+
+inline ProcessState process_state() {
+  return {count_fds(), count_mappings()};
+}
+
+inline std::ostream& operator<<(std::ostream& out, const ProcessState& state) {
+  return out << state.fds << " fds, " << state.mappings << " mappings";
+}
+
+}  // namespace oriel::test

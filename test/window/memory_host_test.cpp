@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/memory_host.hpp"
+
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/process_number.hpp"
+#include "support/process_state.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+Memory& memory() {
+  return host_memory();
+}
+
+char* allocate(std::size_t bytes) {
+  Result<void*> made = memory().allocate(bytes);
+  REQUIRE(made.ok());
+  return static_cast<char*>(*made);
+}
+
+Segment segment_of(const void* pointer, std::size_t bytes) {
+  Result<std::vector<Segment>> found = memory().find_segments(pointer, bytes);
+  REQUIRE(found.ok());
+  REQUIRE(found->size() == 1);
+  return std::move(found->front());
+}
+
+/// The allocation as a peer sees it.
+AllocationRef import_of(const Allocation& allocation) {
+  Result<ShareableHandle> handle = memory().export_handle(allocation);
+  REQUIRE(handle.ok());
+  Result<AllocationRef> imported =
+      memory().import_handle(std::move(handle).value(), allocation.id(), allocation.bytes());
+  REQUIRE(imported.ok());
+  return std::move(imported).value();
+}
+
+Error refusal(ShareableHandle handle, std::size_t bytes) {
+  Result<AllocationRef> imported = memory().import_handle(std::move(handle), {1, 2}, bytes);
+  REQUIRE_FALSE(imported.ok());
+  return std::move(imported).error();
+}
+
+TEST_CASE("1.19 memory is found by any pointer inside it") {
+  CHECK(memory().kind() == MemoryKind::host);
+  CHECK(memory().device() == -1);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, kMiB, 2 * kMiB, 3 * kMiB}) {
+    char* pointer = allocate(bytes);
+    std::memset(pointer, 7, bytes);
+    const Segment whole = segment_of(pointer, bytes);
+    CHECK(reinterpret_cast<char*>(whole.base) == pointer);
+    CHECK(whole.bytes >= bytes);
+    CHECK(whole.bytes % memory().granularity() == 0);
+    CHECK((bytes < 2 * kMiB || whole.bytes % (2 * kMiB) == 0));
+    CHECK((bytes < 2 * kMiB || reinterpret_cast<std::uintptr_t>(pointer) % (2 * kMiB) == 0));
+    CHECK(segment_of(pointer + bytes - 1, 1).allocation == whole.allocation);
+    CHECK(whole.allocation->id().process == process_number());
+    CHECK(whole.allocation->bytes() == whole.bytes);
+    CHECK(memory().free(pointer).ok());
+  }
+}
+
+TEST_CASE("1.18 two allocations never have one identity, even at one address") {
+  char* pointer = allocate(4096);
+  const AllocationId first = segment_of(pointer, 1).allocation->id();
+  CHECK(memory().free(pointer).ok());
+  pointer = allocate(4096);
+  CHECK(segment_of(pointer, 1).allocation->id() != first);
+  CHECK(memory().free(pointer).ok());
+}
+
+TEST_CASE("1.19 1.38 what cannot be shared is refused with the call to use instead") {
+  char on_stack[16];
+  const Result<std::vector<Segment>> foreign = memory().find_segments(on_stack, sizeof on_stack);
+  REQUIRE_FALSE(foreign.ok());
+  CHECK(foreign.error().code() == ErrorCode::invalid_argument);
+  CHECK(foreign.error().hint().find("ncclMemAlloc") != std::string::npos);
+  CHECK_FALSE(memory().find_segments(nullptr, 1).ok());
+
+  char* pointer = allocate(4096);
+  const Result<std::vector<Segment>> past = memory().find_segments(pointer + 1, 4096);
+  REQUIRE_FALSE(past.ok());
+  CHECK(past.error().message().find("4095") != std::string::npos);
+  CHECK_FALSE(memory().find_segments(pointer, SIZE_MAX).ok());
+  CHECK_FALSE(memory().find_segments(pointer + 4096, 1).ok());
+  CHECK_FALSE(memory().free(pointer + 1).ok());
+  CHECK(memory().free(pointer).ok());
+  CHECK(memory().free(pointer).error().code() == ErrorCode::invalid_argument);
+  CHECK_FALSE(memory().free(nullptr).ok());
+  CHECK_FALSE(memory().allocate(0).ok());
+  CHECK_FALSE(memory().allocate(SIZE_MAX).ok());
+}
+
+TEST_CASE("1.17 a peer's handle is checked before it is mapped") {
+  const std::size_t fds = test::count_fds();
+  char* pointer = allocate(8192);
+  Segment segment = segment_of(pointer, 1);
+  CHECK(segment.bytes == 8192);
+  const auto exported = [&] {
+    Result<ShareableHandle> handle = memory().export_handle(*segment.allocation);
+    REQUIRE(handle.ok());
+    return std::move(handle).value();
+  };
+  CHECK(refusal(exported(), 4096).message().find("8192") != std::string::npos);
+  CHECK(refusal(exported(), 12288).code() == ErrorCode::remote);
+  CHECK(refusal(exported(), 8191).code() == ErrorCode::remote);
+  CHECK(refusal(exported(), 0).code() == ErrorCode::remote);
+  CHECK(refusal(exported(), SIZE_MAX).code() == ErrorCode::remote);
+  CHECK(refusal(FabricHandle{}, 8192).code() == ErrorCode::remote);
+  CHECK(refusal(OwnedFd(), 8192).code() == ErrorCode::remote);
+  CHECK(refusal(OwnedFd(::open("/dev/zero", O_RDWR | O_CLOEXEC)), 8192).code() ==
+        ErrorCode::remote);
+  CHECK(refusal(OwnedFd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), 8192).code() ==
+        ErrorCode::remote);
+  {
+    OwnedFd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    REQUIRE(::ftruncate(unsealed.get(), 8192) == 0);
+    const std::string message = refusal(std::move(unsealed), 8192).message();
+    CHECK(message.find("seals") != std::string::npos);
+  }
+  CHECK(memory().free(pointer).ok());
+  segment.allocation = nullptr;
+  CHECK(test::count_fds() == fds);
+}
+
+TEST_CASE("1.17 the memfd is closed on exec and can neither shrink nor grow") {
+  char* pointer = allocate(4096);
+  Result<ShareableHandle> handle = memory().export_handle(*segment_of(pointer, 1).allocation);
+  REQUIRE(handle.ok());
+  const OwnedFd fd = std::get<OwnedFd>(std::move(handle).value());
+  CHECK((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK(::ftruncate(fd.get(), 0) != 0);
+  CHECK(::ftruncate(fd.get(), 8192) != 0);
+  CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE) != 0);
+  CHECK(memory().free(pointer).ok());
+}
+
+TEST_CASE("1.17 an import holds no descriptor and can be mapped many times") {
+  const test::ProcessState before = test::process_state();
+  {
+    char* pointer = allocate(2 * kMiB);
+    AllocationRef imported = import_of(*segment_of(pointer, 1).allocation);
+    CHECK(test::count_fds() == before.fds + 1);  // the owner's
+    CHECK(memory().free(pointer).ok());
+    CHECK(test::count_fds() == before.fds);
+
+    Result<std::unique_ptr<AddressRange>> range = memory().reserve(16 * kMiB, 2 * kMiB);
+    REQUIRE(range.ok());
+    std::byte* base = (*range)->base();
+    auto first = memory().map(**range, base, imported);
+    auto second = memory().map(**range, base + 4 * kMiB, imported);
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    CHECK_FALSE(memory().export_handle(*imported).ok());
+    imported = nullptr;
+    base[123] = std::byte{42};
+    CHECK(base[4 * kMiB + 123] == std::byte{42});
+  }
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("1.15 a mapping stays inside its range, off its neighbours, and leaves no hole") {
+  const test::ProcessState before = test::process_state();
+  {
+    char* pointer = allocate(2 * kMiB);
+    const AllocationRef own = segment_of(pointer, 1).allocation;
+    const AllocationRef imported = import_of(*own);
+    Result<std::unique_ptr<AddressRange>> range = memory().reserve(8 * kMiB, std::size_t{4} << 30);
+    REQUIRE(range.ok());
+    std::byte* base = (*range)->base();
+    CHECK(reinterpret_cast<std::uintptr_t>(base) % (std::size_t{4} << 30) == 0);
+    CHECK((*range)->bytes() == 8 * kMiB);
+    {
+      auto mapped = memory().map(**range, base + 2 * kMiB, own);
+      REQUIRE(mapped.ok());
+      CHECK_FALSE(memory().map(**range, base + 2 * kMiB, own).ok());
+      CHECK_FALSE(memory().map(**range, base + 2 * kMiB - 4096, own).ok());
+      CHECK_FALSE(memory().map(**range, base + 4 * kMiB - 4096, imported).ok());
+      CHECK(memory().map(**range, base, own).ok());
+      CHECK(memory().map(**range, base + 4 * kMiB, imported).ok());
+      CHECK_FALSE(memory().map(**range, base + 7 * kMiB, own).ok());
+      CHECK_FALSE(memory().map(**range, base + 8 * kMiB, own).ok());
+      CHECK_FALSE(memory().map(**range, base - 4096, own).ok());
+      CHECK_FALSE(memory().map(**range, base + 1, own).ok());
+    }
+    // Were there a hole, mmap could put something of somebody else's into it.
+    for (std::size_t at = 0; at < 8 * kMiB; at += 2 * kMiB) {
+      CHECK(::mmap(base + at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                   -1, 0) == MAP_FAILED);
+    }
+    CHECK_FALSE(memory().reserve(0, 4096).ok());
+    CHECK_FALSE(memory().reserve(4096, 3 * 4096).ok());
+    CHECK_FALSE(memory().reserve(SIZE_MAX, 4096).ok());
+    CHECK(memory().free(pointer).ok());
+  }
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("1.19 memory from 2 MiB up is in huge pages where the kernel can collapse") {
+  char* pointer = allocate(16 * kMiB);
+  // Any store brings in one page, which the process sees as 16 MiB if the rest came with it.
+  const auto resident = [&] {
+    std::vector<unsigned char> pages(16 * kMiB / 4096);
+    REQUIRE(::mincore(pointer, 16 * kMiB, pages.data()) == 0);
+    std::size_t count = 0;
+    for (const unsigned char page : pages) count += page & 1u;
+    return count * 4096;
+  };
+  if (resident() != 16 * kMiB) {
+    WARN("skipped: this kernel does not collapse shared memory");
+  } else {
+    std::ifstream smaps("/proc/self/smaps");
+    bool inside = false;
+    std::size_t huge_kib = 0;
+    for (std::string line; std::getline(smaps, line);) {
+      char start[20];
+      std::snprintf(start, sizeof start, "%zx-", reinterpret_cast<std::size_t>(pointer));
+      if (line.rfind(start, 0) == 0) inside = true;
+      if (inside && std::sscanf(line.c_str(), "ShmemPmdMapped: %zu", &huge_kib) == 1) break;
+    }
+    CHECK(inside);
+    pointer[0] = 1;
+    CHECK(huge_kib % 2048 == 0);
+  }
+  CHECK(memory().free(pointer).ok());
+}
+
+TEST_CASE("1.18 a forked child draws a number of its own and keeps what it inherits") {
+  char* pointer = allocate(4096);
+  const AllocationId id = segment_of(pointer, 1).allocation->id();
+  const std::uint64_t number = process_number();
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    bool good = process_number() != number && process_number() == process_number();
+    Result<std::vector<Segment>> inherited = memory().find_segments(pointer, 4096);
+    good = good && inherited.ok() && inherited->front().allocation->id() == id;
+    Result<void*> made = memory().allocate(4096);
+    good = good && made.ok();
+    if (good) {
+      Result<std::vector<Segment>> fresh = memory().find_segments(*made, 1);
+      good = fresh.ok() && fresh->front().allocation->id().process == process_number();
+    }
+    pointer[0] = 'c';
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(pointer[0] == 'c');
+  CHECK(memory().free(pointer).ok());
+}
+
+TEST_CASE("1.21 10,000 allocations, imports and mappings leave nothing behind") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const test::ProcessState before = test::process_state();
+  {
+    Result<std::unique_ptr<AddressRange>> range = memory().reserve(64 * kMiB, 4096);
+    REQUIRE(range.ok());
+    std::byte* base = (*range)->base();
+    struct Live {
+      std::unique_ptr<Mapping> mapping;
+      AllocationRef held;
+    };
+    std::vector<Live> live(32);
+    for (int i = 0; i < 10000; ++i) {
+      const std::size_t slot = random() % live.size();
+      live[slot] = {};
+      char* pointer = allocate((1 + random() % 8) * 4096);
+      AllocationRef allocation = segment_of(pointer, 1).allocation;
+      if (random() % 2 == 0) allocation = import_of(*allocation);
+      auto mapped = memory().map(**range, base + slot * 2 * kMiB, allocation);
+      REQUIRE(mapped.ok());
+      *(*mapped)->base() = std::byte{1};
+      CHECK(*pointer == 1);
+      live[slot].mapping = std::move(mapped).value();
+      if (random() % 2 == 0) live[slot].held = std::move(allocation);
+      CHECK(memory().free(pointer).ok());
+    }
+  }
+  CHECK(test::process_state() == before);
+}
+
+}  // namespace
+}  // namespace oriel::window
