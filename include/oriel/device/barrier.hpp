@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/memory.hpp"
+#include "oriel/device/wait.hpp"
+
+namespace oriel::device {
+
+/// How the ranks tell each other that they have arrived: a store to each peer.
+struct UnicastPath {};
+/// Reserved for one multicast store to all peers. Not implemented, never called.
+struct MulticastPath;
+
+/// Where a barrier's words lie in control memory. A slot has a 64-byte line with the epoch, which
+/// only its own rank touches, and an inbox of one word per LSA rank, in lines of its own, so that
+/// slots of different CTAs share neither a 32-byte sector nor a cache line.
+struct LsaBarrierLayout {
+  static constexpr std::size_t kLineBytes = 64;
+
+  static constexpr ORIEL_DEVICE_FN std::size_t slot_bytes(std::int32_t lsa_size) {
+    const std::size_t inbox_bytes = static_cast<std::size_t>(lsa_size) * sizeof(std::uint32_t);
+    return kLineBytes + (inbox_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+  /// Bytes of control memory for `slots` slots of a team of `lsa_size` ranks.
+  static constexpr ORIEL_DEVICE_FN std::size_t bytes_needed(std::int32_t lsa_size,
+                                                            std::uint32_t slots) {
+    return slot_bytes(lsa_size) * slots;
+  }
+};
+
+/// A barrier among the ranks of the LSA team, for the CTAs (CPU: threads) with the same slot index.
+/// Collective over the team: every rank makes the same sequence of calls on a slot, one session at
+/// a time; sessions on different slots are independent. All threads of `group` call every function.
+///
+/// The number of the barrier, its epoch, is kept in control memory and not in a kernel argument, so
+/// that kernels in replayed CUDA graphs and plain launches continue one sequence. Comparison is
+/// modulo 2^32: the wrap needs no care. A kernel launched with programmatic dependence passes
+/// grid_dependency_wait() before it makes a session.
+///
+/// After wait() has returned anything but `ready`, the session's further calls do nothing and
+/// return the same outcome; the caller returns without publishing anything.
+template <class Group, class M = Memory, class Path = UnicastPath>
+class LsaBarrier;
+
+template <class Group, class M>
+class LsaBarrier<Group, M, UnicastPath> {
+ public:
+  /// `slot`: 0 to comm.barrier_slots - 1, usually the CTA's index; with any other, nothing is
+  /// written and wait() returns `aborted`. `comm` outlives the session. Reads one word of memory.
+  ORIEL_DEVICE_FN LsaBarrier(Group group, const CommView& comm, std::uint32_t slot)
+      : group_(group), comm_(comm) {
+    if (slot >= comm.barrier_slots) {
+      outcome_ = WaitOutcome::aborted;
+      return;
+    }
+    slot_offset_ = comm.barrier_offset + slot * LsaBarrierLayout::slot_bytes(comm.lsa_size);
+    epoch_ = M::template load<Order::relaxed, Scope::device>(epoch_word());
+  }
+  LsaBarrier(const LsaBarrier&) = delete;
+  LsaBarrier& operator=(const LsaBarrier&) = delete;
+
+  /// Tells every peer that this rank's group is here. Not blocking but for a group.sync() first.
+  /// release: what any thread of the group did before is visible to a peer after its wait(acquire).
+  /// relaxed: nothing is handed over; not even earlier reads of memory that a peer will overwrite.
+  /// Every arrive is followed by one wait before the next arrive.
+  ORIEL_DEVICE_FN void arrive(Order order = Order::release) {
+    if (outcome_ != WaitOutcome::ready) return;
+    group_.sync();
+    ++epoch_;
+    for (std::int32_t i = rank(); i < comm_.lsa_size; i += size()) {
+      if (i == comm_.lsa_rank) continue;
+      std::uint32_t* to = inbox(i, comm_.lsa_rank);
+      if (order == Order::relaxed) {
+        M::template store<Order::relaxed, Scope::system>(to, epoch_);
+      } else {
+        M::template store<Order::release, Scope::system>(to, epoch_);
+      }
+    }
+    if (rank() == 0) {
+      M::template store<Order::relaxed, Scope::device>(epoch_word(), epoch_);
+      comm_.ring_lsa_peers();
+    }
+  }
+
+  /// Waits until every peer's group has arrived at the same barrier. Blocking; ends with a
+  /// group.sync(). acquire: see arrive. All threads of the group get the same outcome.
+  [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome wait(Order order = Order::acquire) {
+    if (outcome_ != WaitOutcome::ready) return outcome_;
+    WaitOutcome mine = WaitOutcome::ready;
+    for (std::int32_t i = rank(); i < comm_.lsa_size && mine == WaitOutcome::ready; i += size()) {
+      if (i != comm_.lsa_rank) mine = wait_for(i, order);
+    }
+    if (group_.any(mine != WaitOutcome::ready)) {
+      outcome_ = group_.any(mine == WaitOutcome::timed_out) ? WaitOutcome::timed_out
+                                                            : WaitOutcome::aborted;
+    }
+    return outcome_;
+  }
+
+  /// arrive, then wait. acq_rel: each rank sees what every rank did before. release, acquire and
+  /// relaxed give the order of one half only, or of none.
+  [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome sync(Order order = Order::acq_rel) {
+    const bool releases = order == Order::acq_rel || order == Order::release;
+    const bool acquires = order == Order::acq_rel || order == Order::acquire;
+    arrive(releases ? Order::release : Order::relaxed);
+    return wait(acquires ? Order::acquire : Order::relaxed);
+  }
+
+ private:
+  ORIEL_DEVICE_FN std::int32_t rank() const { return static_cast<std::int32_t>(group_.rank()); }
+  ORIEL_DEVICE_FN std::int32_t size() const { return static_cast<std::int32_t>(group_.size()); }
+
+  ORIEL_DEVICE_FN std::uint32_t* epoch_word() const {
+    return reinterpret_cast<std::uint32_t*>(comm_.control(comm_.lsa_rank, slot_offset_));
+  }
+  ORIEL_DEVICE_FN std::uint32_t* inbox(std::int32_t owner, std::int32_t from) const {
+    const std::uint64_t offset = slot_offset_ + LsaBarrierLayout::kLineBytes +
+                                 static_cast<std::uint32_t>(from) * sizeof(std::uint32_t);
+    return reinterpret_cast<std::uint32_t*>(comm_.control(owner, offset));
+  }
+
+  ORIEL_DEVICE_FN WaitOutcome wait_for(std::int32_t peer, Order order) const {
+    const std::uint32_t* from = inbox(comm_.lsa_rank, peer);
+    const WaitTarget target{comm_.world_rank_of(peer), epoch_};
+    const auto arrived = [this](std::uint32_t seen) {
+      return static_cast<std::int32_t>(seen - epoch_) >= 0;
+    };
+    if (order == Order::relaxed) {
+      return wait_until<M>(
+          [&] { return arrived(M::template load<Order::relaxed, Scope::system>(from)); },
+          comm_.wait, target);
+    }
+    return wait_until<M>(
+        [&] { return arrived(M::template load<Order::acquire, Scope::system>(from)); }, comm_.wait,
+        target);
+  }
+
+  Group group_;
+  const CommView& comm_;
+  std::uint64_t slot_offset_ = 0;
+  std::uint32_t epoch_ = 0;
+  WaitOutcome outcome_ = WaitOutcome::ready;
+};
+
+}  // namespace oriel::device
