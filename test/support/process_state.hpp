@@ -25,7 +25,8 @@ inline std::size_t count_fds() {
 }
 
 /// Mappings that Oriel can have made: of memfds, and addresses without access. Others come and go
-/// with malloc and the stacks of threads.
+/// with malloc and the stacks of threads; the sanitizers keep their heaps in reserved addresses
+/// too, below where mmap places ours.
 inline std::size_t count_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -35,8 +36,8 @@ inline std::size_t count_mappings() {
     std::size_t begin = 0;
     std::size_t end = 0;
     char access[5] = {};
-    if (std::sscanf(line.c_str(), "%zx-%zx %4s", &begin, &end, access) == 3 && access[0] == '-' &&
-        end - begin >= (std::size_t{1} << 30)) {
+    if (std::sscanf(line.c_str(), "%zx-%zx %4s", &begin, &end, access) == 3 &&
+        begin >= 0x7e8000000000 && access[0] == '-' && end - begin >= (std::size_t{1} << 30)) {
       ++reserved;
     }
   }
