@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Vectors of the instruction set that this translation unit is compiled for. Everything is in an
+// unnamed namespace: the same source is compiled once per instruction set, and the linker must not
+// take one unit's copy of a function for another's. Include nothing here that defines inline
+// functions other than always-inlined ones, for the same reason.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/reduce.hpp"
+#include "oriel/device/scalar.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define ORIEL_LANES_FN static inline __attribute__((always_inline))
+
+namespace oriel::kernels::host {
+namespace {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define ORIEL_VECTOR_BYTES 64
+#elif defined(__AVX2__) && defined(__F16C__)
+#define ORIEL_VECTOR_BYTES 32
+#else
+#define ORIEL_VECTOR_BYTES 16
+#endif
+constexpr int kVectorBytes = ORIEL_VECTOR_BYTES;
+
+template <typename E>
+struct VectorImpl {
+  typedef E Type __attribute__((vector_size(kVectorBytes)));
+};
+/// A full register of E.
+template <typename E>
+using Vector = typename VectorImpl<E>::Type;
+
+using VectorF32 = Vector<float>;
+using VectorU32 = Vector<std::uint32_t>;
+using VectorU16 = Vector<std::uint16_t>;
+using VectorI16 = Vector<std::int16_t>;
+
+template <typename V>
+ORIEL_LANES_FN V load_vector(const std::byte* from) {
+  V v;
+  __builtin_memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <typename V>
+ORIEL_LANES_FN void store_vector(std::byte* to, V v) {
+  __builtin_memcpy(to, &v, sizeof(V));
+}
+
+/// Past the caches; `to` is a multiple of kVectorBytes. Other processors store as usual.
+template <typename V>
+ORIEL_LANES_FN void stream_vector(std::byte* to, V v) {
+#if ORIEL_VECTOR_BYTES == 64
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)v);
+#elif ORIEL_VECTOR_BYTES == 32
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)v);
+#elif defined(__x86_64__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)v);
+#else
+  store_vector(to, v);
+#endif
+}
+
+ORIEL_LANES_FN void fence_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+template <typename E>
+ORIEL_LANES_FN Vector<E> splat(E x) {
+  return Vector<E>{} + x;
+}
+template <>
+inline __attribute__((always_inline)) Vector<float> splat(float x) {
+  return x - Vector<float>{};  // 0 + x would turn -0 into +0
+}
+template <>
+inline __attribute__((always_inline)) Vector<double> splat(double x) {
+  return x - Vector<double>{};
+}
+
+// The smaller of two floats, -0 below +0, and NaN if either is NaN. x86's minimum returns its
+// second operand if either is NaN or both are zeros. Taken both ways round and joined by or, two
+// zeros give the one with a sign, and a NaN joined with anything is a NaN.
+ORIEL_LANES_FN Vector<float> minimum(Vector<float> a, Vector<float> b) {
+#if ORIEL_VECTOR_BYTES == 64
+  const __m512 x = _mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+  const __m512 y = _mm512_maskz_min_ps(0xffff, (__m512)b, (__m512)a);
+#elif ORIEL_VECTOR_BYTES == 32
+  const __m256 x = _mm256_min_ps((__m256)a, (__m256)b);
+  const __m256 y = _mm256_min_ps((__m256)b, (__m256)a);
+#elif defined(__x86_64__)
+  const __m128 x = _mm_min_ps((__m128)a, (__m128)b);
+  const __m128 y = _mm_min_ps((__m128)b, (__m128)a);
+#else
+  const Vector<float> x = a < b ? a : b;
+  const Vector<float> y = b < a ? b : a;
+#endif
+  return (Vector<float>)((VectorU32)x | (VectorU32)y);
+}
+
+ORIEL_LANES_FN Vector<double> minimum(Vector<double> a, Vector<double> b) {
+#if ORIEL_VECTOR_BYTES == 64
+  const __m512d x = _mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
+  const __m512d y = _mm512_maskz_min_pd(0xff, (__m512d)b, (__m512d)a);
+#elif ORIEL_VECTOR_BYTES == 32
+  const __m256d x = _mm256_min_pd((__m256d)a, (__m256d)b);
+  const __m256d y = _mm256_min_pd((__m256d)b, (__m256d)a);
+#elif defined(__x86_64__)
+  const __m128d x = _mm_min_pd((__m128d)a, (__m128d)b);
+  const __m128d y = _mm_min_pd((__m128d)b, (__m128d)a);
+#else
+  const Vector<double> x = a < b ? a : b;
+  const Vector<double> y = b < a ? b : a;
+#endif
+  using Bits = Vector<std::uint64_t>;
+  return (Vector<double>)((Bits)x | (Bits)y);
+}
+
+ORIEL_LANES_FN Vector<float> flip_sign(Vector<float> x) {
+  return (Vector<float>)((VectorU32)x ^ 0x80000000u);
+}
+ORIEL_LANES_FN Vector<double> flip_sign(Vector<double> x) {
+  return (Vector<double>)((Vector<std::uint64_t>)x ^ 0x8000000000000000ull);
+}
+
+/// Every NaN becomes the one that Reduction::finish stores.
+ORIEL_LANES_FN Vector<float> canonical(Vector<float> x) {
+  return x == x ? x : (Vector<float>)splat(0x7fffffffu);
+}
+ORIEL_LANES_FN Vector<double> canonical(Vector<double> x) {
+  return x == x ? x : (Vector<double>)splat(std::uint64_t{0x7fffffffffffffffu});
+}
+
+}  // namespace
+}  // namespace oriel::kernels::host
