@@ -82,10 +82,10 @@ Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vecto
                                                       std::size_t slot_bytes) {
   if (team.empty() || slot_bytes == 0 || slot_bytes % kSlotUnitBytes != 0 ||
       slot_bytes > kMaxFlatBytes / team.size()) {
-    return std::move(Error(ErrorCode::invalid_argument,
-                           fmt::format("{} slots of {} bytes: a slot must be a multiple of 4 GiB, "
-                                       "and all of them at most {} bytes",
-                                       team.size(), slot_bytes, kMaxFlatBytes)))
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} slots of {} bytes: a slot must be a multiple of 4 GiB, "
+                             "and all of them at most {} bytes",
+                             team.size(), slot_bytes, kMaxFlatBytes))
         .with_hint("change ORIEL_BIG_SIZE");
   }
   Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};

@@ -47,10 +47,10 @@ std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t fl
 
 Result<std::size_t> SlotSpace::propose(Token token, std::size_t bytes, std::size_t floor) {
   if (bytes == 0 || bytes > slot_bytes_ || floor > slot_bytes_) {
-    return std::move(Error(ErrorCode::invalid_usage,
-                           fmt::format("a place for {} bytes at or after offset {:#x} in a slot of "
-                                       "{} bytes",
-                                       bytes, floor, slot_bytes_)))
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("a place for {} bytes at or after offset {:#x} in a slot of "
+                             "{} bytes",
+                             bytes, floor, slot_bytes_))
         .with_hint("raise ORIEL_BIG_SIZE");
   }
   const std::size_t rounded = round_up(bytes, granularity_);
@@ -67,10 +67,10 @@ Result<std::size_t> SlotSpace::propose(Token token, std::size_t bytes, std::size
   if (begin >= slot_bytes_) {
     std::size_t taken = 0;
     for (const auto& [first, range] : taken_) taken += range.end - first;
-    return std::move(Error(ErrorCode::invalid_usage,
-                           fmt::format("no {} bytes are free at or after offset {:#x} of the slot: "
-                                       "{} of its {} bytes are taken",
-                                       rounded, floor, taken, slot_bytes_)))
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("no {} bytes are free at or after offset {:#x} of the slot: "
+                             "{} of its {} bytes are taken",
+                             rounded, floor, taken, slot_bytes_))
         .with_hint("deregister windows, or raise ORIEL_BIG_SIZE");
   }
   tokens_.insert_or_assign(token, Hold{begin, begin + rounded, false});

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <cuda.h>
+
+#include "oriel/error.hpp"
+
+/// The calls of the CUDA driver that Oriel uses: X(member, symbol of <cuda.h>, driver version that
+/// introduced the symbol's present prototype). That version is what libcuda is asked for, so an
+/// older driver never answers with a function of another prototype.
+#define ORIEL_CUDA_CALLS(X)                                                                   \
+  X(init, cuInit, 2000)                                                                       \
+  X(driver_get_version, cuDriverGetVersion, 2020)                                             \
+  X(get_error_name, cuGetErrorName, 6000)                                                     \
+  X(get_error_string, cuGetErrorString, 6000)                                                 \
+  X(device_get, cuDeviceGet, 2000)                                                            \
+  X(device_get_count, cuDeviceGetCount, 2000)                                                 \
+  X(device_get_name, cuDeviceGetName, 2000)                                                   \
+  X(device_get_uuid, cuDeviceGetUuid, 11040)                                                  \
+  X(device_get_attribute, cuDeviceGetAttribute, 2000)                                         \
+  X(device_get_pci_bus_id, cuDeviceGetPCIBusId, 4010)                                         \
+  X(device_total_mem, cuDeviceTotalMem, 3020)                                                 \
+  X(device_can_access_peer, cuDeviceCanAccessPeer, 4000)                                      \
+  X(device_get_p2p_attribute, cuDeviceGetP2PAttribute, 8000)                                  \
+  X(device_primary_ctx_retain, cuDevicePrimaryCtxRetain, 7000)                                \
+  X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, 11000)                             \
+  X(ctx_push_current, cuCtxPushCurrent, 4000)                                                 \
+  X(ctx_pop_current, cuCtxPopCurrent, 4000)                                                   \
+  X(ctx_get_current, cuCtxGetCurrent, 4000)                                                   \
+  X(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020)                     \
+  X(mem_create, cuMemCreate, 10020)                                                           \
+  X(mem_release, cuMemRelease, 10020)                                                         \
+  X(mem_export_to_shareable_handle, cuMemExportToShareableHandle, 10020)                      \
+  X(mem_import_from_shareable_handle, cuMemImportFromShareableHandle, 10020)                  \
+  X(mem_address_reserve, cuMemAddressReserve, 10020)                                          \
+  X(mem_address_free, cuMemAddressFree, 10020)                                                \
+  X(mem_map, cuMemMap, 10020)                                                                 \
+  X(mem_unmap, cuMemUnmap, 10020)                                                             \
+  X(mem_set_access, cuMemSetAccess, 10020)                                                    \
+  X(mem_retain_allocation_handle, cuMemRetainAllocationHandle, 11000)                         \
+  X(mem_get_allocation_properties_from_handle, cuMemGetAllocationPropertiesFromHandle, 10020) \
+  X(mem_get_address_range, cuMemGetAddressRange, 3020)                                        \
+  X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange, 11070)                   \
+  X(pointer_get_attribute, cuPointerGetAttribute, 4000)                                       \
+  X(pointer_get_attributes, cuPointerGetAttributes, 7000)                                     \
+  X(mem_alloc, cuMemAlloc, 3020)                                                              \
+  X(mem_free, cuMemFree, 3020)                                                                \
+  X(mem_host_alloc, cuMemHostAlloc, 2020)                                                     \
+  X(mem_free_host, cuMemFreeHost, 2000)                                                       \
+  X(mem_host_get_device_pointer, cuMemHostGetDevicePointer, 3020)                             \
+  X(mem_get_info, cuMemGetInfo, 3020)                                                         \
+  X(memcpy_async, cuMemcpyAsync, 4000)                                                        \
+  X(memcpy_h_to_d_async, cuMemcpyHtoDAsync, 3020)                                             \
+  X(memcpy_d_to_h_async, cuMemcpyDtoHAsync, 3020)                                             \
+  X(memset_d32_async, cuMemsetD32Async, 3020)                                                 \
+  X(stream_create, cuStreamCreate, 2000)                                                      \
+  X(stream_create_with_priority, cuStreamCreateWithPriority, 5050)                            \
+  X(stream_destroy, cuStreamDestroy, 4000)                                                    \
+  X(stream_synchronize, cuStreamSynchronize, 2000)                                            \
+  X(stream_query, cuStreamQuery, 2000)                                                        \
+  X(stream_wait_event, cuStreamWaitEvent, 3020)                                               \
+  X(stream_get_id, cuStreamGetId, 12000)                                                      \
+  X(stream_is_capturing, cuStreamIsCapturing, 10000)                                          \
+  X(stream_get_capture_info, cuStreamGetCaptureInfo, 12030)                                   \
+  X(stream_update_capture_dependencies, cuStreamUpdateCaptureDependencies, 12030)             \
+  X(stream_begin_capture, cuStreamBeginCapture, 10010)                                        \
+  X(stream_end_capture, cuStreamEndCapture, 10000)                                            \
+  X(graph_destroy, cuGraphDestroy, 10000)                                                     \
+  X(event_create, cuEventCreate, 2000)                                                        \
+  X(event_record, cuEventRecord, 2000)                                                        \
+  X(event_record_with_flags, cuEventRecordWithFlags, 11010)                                   \
+  X(event_query, cuEventQuery, 2000)                                                          \
+  X(event_synchronize, cuEventSynchronize, 2000)                                              \
+  X(event_destroy, cuEventDestroy, 4000)                                                      \
+  X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, 10010)
+
+namespace oriel {
+
+/// The driver's calls behind pointers that a test replaces. Each has the prototype and the meaning
+/// of its symbol in <cuda.h>. None is null: what the driver lacks returns CUDA_ERROR_NOT_SUPPORTED,
+/// and CUDA_ERROR_NOT_INITIALIZED where there is no driver at all.
+struct CudaTable {
+#define ORIEL_DETAIL_MEMBER(member, symbol, version) decltype(&symbol) member;
+  ORIEL_CUDA_CALLS(ORIEL_DETAIL_MEMBER)
+#undef ORIEL_DETAIL_MEMBER
+};
+
+/// The table in force: the driver's, loaded at the first call, unless a test has put another in its
+/// place. Never fails; see cuda_ready(). Thread-safe.
+const CudaTable& cuda();
+
+/// Loads and initialises the driver. Fails, with what is missing in the message, where there is no
+/// libcuda, the driver is older than CUDA 12, or it sees no device. Cheap after the first call.
+Status cuda_ready();
+
+/// Puts `table` in force for the process until destroyed. For tests; the table must outlive it.
+class ScopedCudaTable {
+ public:
+  explicit ScopedCudaTable(const CudaTable& table);
+  ~ScopedCudaTable();
+  ScopedCudaTable(const ScopedCudaTable&) = delete;
+  ScopedCudaTable& operator=(const ScopedCudaTable&) = delete;
+
+ private:
+  const CudaTable* previous_;
+};
+
+/// The error for a driver call that returned `status`; `what` says what was being done, as in
+/// "mapping 2097152 bytes". The driver's name and text for the status go into the message.
+Error cuda_error(const std::string& what, CUresult status);
+
+/// Success, or cuda_error().
+inline Status cuda_status(const std::string& what, CUresult status) {
+  if (status == CUDA_SUCCESS) return {};
+  return cuda_error(what, status);
+}
+
+}  // namespace oriel
