@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs ctest and ends with its summary, before which it says why tests were skipped.
+
+ctest_summary.py BUILD_DIR [ARGUMENT OF ctest ...]. Exits as ctest does, or with 1 if no test ran."""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+SUMMARY = re.compile(r"^\d+% tests passed")
+REASON = re.compile(r"skip", re.I)
+
+
+def skipped_tests(report):
+    """(name, reason) of each test that did not run, from ctest's JUnit report."""
+    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+        if case.find("skipped") is None:
+            continue
+        output = case.findtext("system-out") or ""
+        lines = [line.strip() for line in output.splitlines() if REASON.search(line)]
+        yield case.get("name"), lines[0] if lines else "(it gave no reason)"
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    build, arguments = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    with tempfile.TemporaryDirectory(prefix="oriel-ctest-") as folder:
+        report = pathlib.Path(folder) / "report.xml"
+        command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error",
+                   "--output-junit", str(report), *arguments]
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace")
+        held = []
+        for line in run.stdout:
+            if held or SUMMARY.match(line):
+                held.append(line)
+            else:
+                print(line, end="", flush=True)
+        status = run.wait()
+        skipped = list(skipped_tests(report)) if report.exists() else []
+    if skipped:
+        print(f"{len(skipped)} tests skipped:")
+        for name, reason in skipped:
+            print(f"  {name}: {reason}")
+    print("".join(held), end="", flush=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

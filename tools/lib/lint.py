@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the check scripts share: the list of files, the report, and the self-test.
+
+A check is a function check(root) that returns a list of findings, each one line. Its self-test
+plants violations in an empty folder and fails unless the check finds each of them, so that a check
+that no longer sees anything is noticed.
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+SKIPPED_FOLDERS = {"build", ".git", "out"}
+
+
+def tracked_files(root):
+    """Files of the tree as git sees them (ignored ones left out), or all where there is no git."""
+    if (root / ".git").exists():
+        listed = subprocess.run(
+            ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others",
+             "--exclude-standard"],
+            cwd=root, check=True, capture_output=True, text=True).stdout
+        paths = [root / name for name in listed.split("\0") if name]
+    else:
+        paths = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = [f for f in folders
+                          if f not in SKIPPED_FOLDERS and not f.startswith("build-")]
+            paths += [pathlib.Path(folder) / name for name in names]
+    return sorted(path for path in paths if path.is_file())
+
+
+def sources(root):
+    """Our C, C++ and CUDA files."""
+    return [path for path in tracked_files(root) if path.suffix in SOURCE_SUFFIXES]
+
+
+def write_tree(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def self_test(check, clean, plants):
+    """clean: files in which nothing may be found. plants: (files, text of the finding) pairs."""
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="oriel-lint-") as folder:
+        root = pathlib.Path(folder)
+        write_tree(root, clean)
+        failures += [f"found in clean files: {finding}" for finding in check(root)]
+    for files, expected in plants:
+        with tempfile.TemporaryDirectory(prefix="oriel-lint-") as folder:
+            root = pathlib.Path(folder)
+            write_tree(root, files)
+            findings = check(root)
+            if not any(expected in finding for finding in findings):
+                failures.append(f"not found: {expected!r}; found instead: {findings}")
+    return failures
+
+
+def main(name, check, clean, plants):
+    parser = argparse.ArgumentParser(description=name)
+    parser.add_argument("--self-test", action="store_true", help="see that violations are found")
+    parser.add_argument("root", nargs="?", type=pathlib.Path, default=ROOT)
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        findings = self_test(check, clean, plants)
+        summary = f"{name}: self-test with {len(plants)} planted violations"
+    else:
+        findings = check(arguments.root.resolve())
+        summary = name
+    for finding in findings:
+        print(finding)
+    print(f"{summary}: {'ok' if not findings else f'{len(findings)} found'}")
+    sys.exit(1 if findings else 0)
