@@ -18,8 +18,8 @@
 /// it. 2^32 - 1 is a multiple of 3, so that `flag % kRotation` with kRotation = 3 walks through the
 /// rotating buffers without a break where the flag wraps.
 /// A packet that is not written for 2^32 - 1 epochs would hold a flag that looks fresh (at 1 us an
-/// epoch that takes 72 minutes). Whoever owns the memory therefore clears one packet per epoch:
-/// stale_packet says which.
+/// epoch that takes 72 minutes). Its receiver therefore clears one packet per epoch: stale_packet
+/// says which.
 namespace oriel::device {
 
 /// Buffers that take turns, one epoch each: peers may still be reading the last one, and the
@@ -32,10 +32,10 @@ constexpr ORIEL_DEVICE_FN std::uint32_t next_flag(std::uint32_t flag) {
   return flag == 0xffffffffu ? 1u : flag + 1u;
 }
 
-/// Index of the packet that the owner of a buffer of `packets` packets (1 to 2^30) clears when the
-/// buffer's turn with flag `flag` is over and before its next turn can begin: with kRotation
-/// buffers, the one of the epoch before the current one. In this way each packet is cleared at
-/// least once in 3 * 2^30 epochs.
+/// Which packet of an inbox of `packets` packets (1 to 2^30) is to be cleared after the inbox's
+/// turn with flag `flag`. The thread that receives this packet clears it, once it has received the
+/// corresponding packet of the epoch after `flag` and before it sends those of the next: until then
+/// no peer can write it. In this way each packet is cleared once in kRotation * packets epochs.
 constexpr ORIEL_DEVICE_FN std::uint32_t stale_packet(std::uint32_t flag, std::uint32_t packets) {
   return flag / kRotation % packets;
 }
