@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "window/memory_block.hpp"
 
 namespace oriel::window {
 namespace {
 
 constexpr std::size_t kTeamBytes = std::size_t{2} << 40;
 constexpr std::size_t kTeamBytesUnderTsan = std::size_t{128} << 30;
-constexpr std::size_t kMaxFlatBytes = std::size_t{1} << 46;
 
 #ifdef __SANITIZE_THREAD__
 constexpr bool kThreadSanitizer = true;
@@ -81,11 +81,11 @@ FlatSpace::~FlatSpace() {
 Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vector<TeamMember> team,
                                                       std::size_t slot_bytes) {
   if (team.empty() || slot_bytes == 0 || slot_bytes % kSlotUnitBytes != 0 ||
-      slot_bytes > kMaxFlatBytes / team.size()) {
+      slot_bytes > kMaxMemoryBytes / team.size()) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} slots of {} bytes: a slot must be a multiple of 4 GiB, "
                              "and all of them at most {} bytes",
-                             team.size(), slot_bytes, kMaxFlatBytes))
+                             team.size(), slot_bytes, kMaxMemoryBytes))
         .with_hint("change ORIEL_BIG_SIZE");
   }
   Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};

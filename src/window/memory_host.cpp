@@ -2,10 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window/memory_host.hpp"
 
-#include <atomic>
 #include <cerrno>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include <fcntl.h>
@@ -13,9 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/process_number.hpp"
+#include "base/log.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "window/memory_block.hpp"
 
 // Since Linux 5.14 and 6.1; older C libraries do not name them.
 #ifndef MADV_POPULATE_WRITE
@@ -28,22 +26,11 @@
 namespace oriel::window {
 namespace {
 
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-// More than any machine can address; keeps sums of sizes from wrapping.
-constexpr std::size_t kMaxBytes = std::size_t{1} << 46;
 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-std::uintptr_t address_of(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
 /// Addresses that nothing is mapped at, kept from everybody else; unmapped when destroyed. Its
@@ -88,16 +75,18 @@ class Reservation {
   std::byte* base_ = nullptr;
 };
 
-/// Puts [at, at + bytes) back to reserved addresses.
-bool unmap_to_reserved(std::byte* at, std::size_t bytes) {
+/// Puts [at, at + bytes) back to reserved addresses. Should that fail, the memory stays mapped
+/// until something else is mapped there.
+void unmap_to_reserved(std::byte* at, std::size_t bytes) {
   // Twice, because no caller could do anything about a passing shortage of memory.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (sys().mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                    -1, 0) != MAP_FAILED) {
-      return true;
+      return;
     }
   }
-  return false;
+  Log().warn("{} bytes at {} could not be unmapped: errno {}", bytes, static_cast<void*>(at),
+             errno);
 }
 
 /// After a failed MAP_FIXED: some kernels have by then removed what was at the place.
@@ -157,48 +146,21 @@ class HostAllocation final : public Allocation {
   Reservation home_;
 };
 
-/// Reserved addresses that remember what is mapped in them.
 class HostRange final : public AddressRange {
  public:
   HostRange(Reservation reservation, std::size_t bytes)
-      : reservation_(std::move(reservation)), bytes_(bytes) {}
+      : reservation_(std::move(reservation)),
+        bytes_(bytes),
+        occupancy_(reservation_.base(), bytes) {}
 
   std::byte* base() const override { return reservation_.base(); }
   std::size_t bytes() const override { return bytes_; }
-
-  /// Marks [at, at + bytes) as mapped; refused unless it lies in the range, page-aligned and free.
-  Status take(std::byte* at, std::size_t bytes) {
-    const std::uintptr_t begin = address_of(at) - address_of(base());  // wraps if before the base
-    if (begin > bytes_ || bytes > bytes_ - begin || begin % page_bytes() != 0) {
-      return Error(
-          ErrorCode::internal,
-          fmt::format("mapping {} bytes at offset {:#x} of a range of {} bytes: not inside "
-                      "it, or not at a page",
-                      bytes, begin, bytes_));
-    }
-    const std::lock_guard lock(mutex_);
-    const auto next = mapped_.lower_bound(begin);
-    const bool hits_next = next != mapped_.end() && next->first < begin + bytes;
-    const bool hits_previous = next != mapped_.begin() && std::prev(next)->second > begin;
-    if (hits_next || hits_previous) {
-      return Error(ErrorCode::internal,
-                   fmt::format("mapping {} bytes at offset {:#x} of a range: something is mapped "
-                               "there already",
-                               bytes, begin));
-    }
-    mapped_.emplace(begin, begin + bytes);
-    return {};
-  }
-  void give_back(std::byte* at) {
-    const std::lock_guard lock(mutex_);
-    mapped_.erase(address_of(at) - address_of(base()));
-  }
+  Occupancy& occupancy() { return occupancy_; }
 
  private:
   Reservation reservation_;
   std::size_t bytes_;
-  std::mutex mutex_;
-  std::map<std::uintptr_t, std::uintptr_t> mapped_;  // begin and end, as offsets
+  Occupancy occupancy_;
 };
 
 class HostMapping final : public Mapping {
@@ -206,8 +168,8 @@ class HostMapping final : public Mapping {
   HostMapping(HostRange& range, std::byte* base, AllocationRef allocation)
       : range_(&range), base_(base), allocation_(std::move(allocation)) {}
   ~HostMapping() override {
-    // If even that fails, the place stays marked as taken and is never used again.
-    if (unmap_to_reserved(base_, allocation_->bytes())) range_->give_back(base_);
+    unmap_to_reserved(base_, allocation_->bytes());
+    range_->occupancy().give_back(base_);
   }
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
@@ -257,14 +219,12 @@ Status check_memfd(const OwnedFd& fd, std::size_t bytes) {
   return {};
 }
 
-class HostMemory final : public Memory {
+class HostMemory final : public BlockMemory {
  public:
   MemoryKind kind() const override { return MemoryKind::host; }
   int device() const override { return -1; }
   std::size_t granularity() const override { return page_bytes(); }
 
-  Result<void*> allocate(std::size_t bytes) override;
-  Status free(void* pointer) override;
   Result<std::vector<Segment>> find_segments(const void* pointer, std::size_t bytes) override;
   Result<ShareableHandle> export_handle(const Allocation& allocation) override;
   Result<AllocationRef> import_handle(ShareableHandle handle, AllocationId id,
@@ -274,73 +234,29 @@ class HostMemory final : public Memory {
                                        AllocationRef allocation) override;
 
  private:
-  struct Block {
-    std::shared_ptr<const HostAllocation> allocation;
-    Reservation addresses;
-  };
-
-  std::mutex mutex_;
-  std::map<std::uintptr_t, Block> blocks_;  // by the first address
+  Result<AllocationRef> create(std::size_t bytes) override;
+  void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }
 };
 
-Result<void*> HostMemory::allocate(std::size_t bytes) {
-  static std::atomic<std::uint64_t> next_serial{1};
-  if (bytes == 0 || bytes > kMaxBytes) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxBytes));
-  }
-  const std::size_t unit = bytes >= kHugePageBytes ? kHugePageBytes : page_bytes();
-  const std::size_t rounded = round_up(bytes, unit);
+Result<AllocationRef> HostMemory::create(std::size_t bytes) {
+  const std::size_t rounded =
+      round_up(bytes, bytes >= kHugePageBytes ? kHugePageBytes : page_bytes());
   ORIEL_TRY(OwnedFd fd, make_sealed_memfd(rounded));
-  ORIEL_TRY(Reservation addresses, Reservation::make(rounded, unit));
-  const AllocationId id{process_number(), next_serial.fetch_add(1, std::memory_order_relaxed)};
-  auto allocation = std::make_shared<const HostAllocation>(id, rounded, std::move(fd));
-  ORIEL_CHECK(allocation->map_at(addresses.base()));
-  collapse_to_huge_pages(addresses.base(), rounded);
-
-  std::byte* base = addresses.base();
-  const std::lock_guard lock(mutex_);
-  blocks_.emplace(address_of(base), Block{std::move(allocation), std::move(addresses)});
-  return static_cast<void*>(base);
-}
-
-Status HostMemory::free(void* pointer) {
-  Block block;  // is unmapped after the lock is released
-  const std::lock_guard lock(mutex_);
-  const auto found = blocks_.find(address_of(pointer));
-  if (found == blocks_.end()) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("free of {}: not a pointer that ncclMemAlloc returned, or freed before",
-                    pointer));
-  }
-  block = std::move(found->second);
-  blocks_.erase(found);
-  return {};
+  return AllocationRef(
+      std::make_shared<const HostAllocation>(next_allocation_id(), rounded, std::move(fd)));
 }
 
 Result<std::vector<Segment>> HostMemory::find_segments(const void* pointer, std::size_t bytes) {
-  const std::uintptr_t address = address_of(pointer);
-  const std::lock_guard lock(mutex_);
-  auto found = blocks_.upper_bound(address);
-  if (found == blocks_.begin() ||
-      address - std::prev(found)->first >= std::prev(found)->second.allocation->bytes()) {
-    return std::move(
-               Error(ErrorCode::invalid_argument,
-                     fmt::format("the memory at {} cannot be shared with other ranks", pointer)))
+  std::optional<Segment> block = find_block(pointer);
+  if (!block) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the memory at {} cannot be shared with other ranks", pointer))
         .with_hint("allocate it with ncclMemAlloc instead of malloc");
   }
-  const auto& [base, block] = *--found;
-  const std::size_t offset = address - base;
-  if (bytes > block.allocation->bytes() - offset) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{} bytes at {} reach past the end of their allocation: {} bytes are "
-                    "left of its {}",
-                    bytes, pointer, block.allocation->bytes() - offset, block.allocation->bytes()));
-  }
+  const std::size_t left = block->bytes - (address_of(pointer) - address_of(block->base));
+  if (bytes > left) return past_the_end(pointer, bytes, left);
   std::vector<Segment> segments;
-  segments.push_back({block.allocation, block.addresses.base(), block.allocation->bytes()});
+  segments.push_back(std::move(*block));
   return segments;
 }
 
@@ -360,10 +276,10 @@ Result<AllocationRef> HostMemory::import_handle(ShareableHandle handle, Allocati
   if (fd == nullptr || !fd->valid()) {
     return Error(ErrorCode::remote, "host memory comes as a file descriptor, but there is none");
   }
-  if (bytes == 0 || bytes > kMaxBytes || bytes % page_bytes() != 0) {
+  if (bytes == 0 || bytes > kMaxMemoryBytes || bytes % page_bytes() != 0) {
     return Error(ErrorCode::remote,
                  fmt::format("a peer announced an allocation of {} bytes: not 1 to {} whole pages",
-                             bytes, kMaxBytes / page_bytes()));
+                             bytes, kMaxMemoryBytes / page_bytes()));
   }
   ORIEL_CHECK(check_memfd(*fd, bytes));
   ORIEL_TRY(Reservation home, Reservation::make(bytes, page_bytes()));
@@ -378,13 +294,7 @@ Result<AllocationRef> HostMemory::import_handle(ShareableHandle handle, Allocati
 
 Result<std::unique_ptr<AddressRange>> HostMemory::reserve(std::size_t bytes,
                                                           std::size_t alignment) {
-  if (bytes == 0 || bytes > kMaxBytes || alignment > kMaxBytes ||
-      (alignment & (alignment - 1)) != 0) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("reserving {} bytes of addresses aligned to {}: the size must be 1 to "
-                             "{}, the alignment a power of two",
-                             bytes, alignment, kMaxBytes));
-  }
+  ORIEL_CHECK(check_reservation(bytes, alignment));
   ORIEL_TRY(Reservation reservation,
             Reservation::make(bytes, alignment > page_bytes() ? alignment : page_bytes()));
   return std::unique_ptr<AddressRange>(std::make_unique<HostRange>(std::move(reservation), bytes));
@@ -398,9 +308,9 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
     return Error(ErrorCode::internal,
                  "mapping host memory: the range or the memory is not of the host");
   }
-  ORIEL_CHECK(host_range->take(at, host->bytes()));
+  ORIEL_CHECK(host_range->occupancy().take(at, host->bytes(), page_bytes()));
   if (Status mapped = host->map_at(at); !mapped.ok()) {
-    host_range->give_back(at);
+    host_range->occupancy().give_back(at);
     return std::move(mapped).error();
   }
   return std::unique_ptr<Mapping>(

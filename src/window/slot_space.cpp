@@ -5,18 +5,9 @@
 #include <fmt/format.h>
 
 #include "window/flat_space.hpp"
+#include "window/memory_block.hpp"
 
 namespace oriel::window {
-namespace {
-
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
 SlotSpace::SlotSpace(std::size_t slot_bytes, std::size_t granularity)
     : slot_bytes_(slot_bytes), granularity_(granularity) {}
 

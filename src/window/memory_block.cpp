@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/memory_block.hpp"
+
+#include <atomic>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/process_number.hpp"
+#include "base/try.hpp"
+
+namespace oriel::window {
+
+AllocationId next_allocation_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return {process_number(), next.fetch_add(1, std::memory_order_relaxed)};
+}
+
+Status check_reservation(std::size_t bytes, std::size_t alignment) {
+  if (bytes != 0 && bytes <= kMaxMemoryBytes && alignment <= kMaxMemoryBytes &&
+      (alignment & (alignment - 1)) == 0) {
+    return {};
+  }
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("reserving {} bytes of addresses aligned to {}: the size must be 1 to "
+                           "{}, the alignment a power of two",
+                           bytes, alignment, kMaxMemoryBytes));
+}
+
+Error past_the_end(const void* pointer, std::size_t bytes, std::size_t left) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("{} bytes at {} reach past the end of their allocation, of which {} "
+                           "bytes are left from there",
+                           bytes, pointer, left));
+}
+
+Status Occupancy::take(std::byte* at, std::size_t bytes, std::size_t granularity) {
+  const std::uintptr_t begin = address_of(at) - address_of(base_);  // wraps if before the base
+  if (begin > bytes_ || bytes > bytes_ - begin || begin % granularity != 0) {
+    return Error(ErrorCode::internal,
+                 fmt::format("mapping {} bytes at offset {:#x} of a range of {} bytes in steps of "
+                             "{}: not inside it, or between steps",
+                             bytes, begin, bytes_, granularity));
+  }
+  const std::lock_guard lock(mutex_);
+  const auto next = taken_.lower_bound(begin);
+  const bool hits_next = next != taken_.end() && next->first < begin + bytes;
+  const bool hits_previous = next != taken_.begin() && std::prev(next)->second > begin;
+  if (hits_next || hits_previous) {
+    return Error(ErrorCode::internal,
+                 fmt::format("mapping {} bytes at offset {:#x} of a range: something is mapped "
+                             "there already",
+                             bytes, begin));
+  }
+  taken_.emplace(begin, begin + bytes);
+  return {};
+}
+
+void Occupancy::give_back(std::byte* at) {
+  const std::lock_guard lock(mutex_);
+  taken_.erase(address_of(at) - address_of(base_));
+}
+
+void BlockMemory::prepare(std::byte*, std::size_t) {}
+
+Result<void*> BlockMemory::allocate(std::size_t bytes) {
+  if (bytes == 0 || bytes > kMaxMemoryBytes) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes));
+  }
+  Block block;
+  ORIEL_TRY(block.allocation, create(bytes));
+  const std::size_t rounded = block.allocation->bytes();
+  ORIEL_TRY(block.range,
+            reserve(rounded, rounded % kHugePageBytes == 0 ? kHugePageBytes : granularity()));
+  std::byte* const base = block.range->base();
+  ORIEL_TRY(block.mapping, map(*block.range, base, block.allocation));
+  prepare(base, rounded);
+  const std::lock_guard lock(mutex_);
+  blocks_.emplace(address_of(base), std::move(block));
+  return static_cast<void*>(base);
+}
+
+Status BlockMemory::free(void* pointer) {
+  Block block;  // goes after the lock, since unmapping takes its time
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(address_of(pointer));
+  if (found == blocks_.end()) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("free of {}: not a pointer that ncclMemAlloc returned for this "
+                             "device, or freed before",
+                             pointer));
+  }
+  block = std::move(found->second);
+  blocks_.erase(found);
+  return {};
+}
+
+std::optional<Segment> BlockMemory::find_block(const void* pointer) {
+  const std::lock_guard lock(mutex_);
+  auto found = blocks_.upper_bound(address_of(pointer));
+  if (found == blocks_.begin()) return std::nullopt;
+  const auto& [base, block] = *--found;
+  if (address_of(pointer) - base >= block.allocation->bytes()) return std::nullopt;
+  return Segment{block.allocation, block.range->base(), block.allocation->bytes()};
+}
+
+}  // namespace oriel::window
