@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "common/process.hpp"
+
+#include <cstring>
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "base/fd.hpp"
+
+namespace oriel::tools {
+
+std::string signal_name(int signal) {
+  const char* abbreviation = sigabbrev_np(signal);
+  return abbreviation ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", signal);
+}
+
+std::string describe_end(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    return fmt::format("was killed by signal {} ({})", signal, signal_name(signal));
+  }
+  return fmt::format("exited with status {}", WEXITSTATUS(wait_status));
+}
+
+int shell_status(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+Result<std::uint16_t> find_free_port() {
+  const OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* raw = reinterpret_cast<sockaddr*>(&address);
+  if (!fd || ::bind(fd.get(), raw, length) != 0 || ::getsockname(fd.get(), raw, &length) != 0) {
+    return system_error("finding a free port");
+  }
+  return ntohs(address.sin_port);
+}
+
+Result<std::int64_t> seconds_to_nanoseconds(double seconds, const std::string& option) {
+  constexpr double kYear = 365.0 * 86400;
+  if (!(seconds >= 0 && seconds <= kYear)) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} must be between 0 and {} seconds, not {}", option, kYear, seconds));
+  }
+  return static_cast<std::int64_t>(seconds * 1e9);
+}
+
+}  // namespace oriel::tools
