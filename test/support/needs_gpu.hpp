@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "base/cuda_table.hpp"
+
+namespace oriel::test {
+
+/// As a static object of a test program: ends it with status 77 (skipped), saying why, on a machine
+/// with fewer than `gpus` GPUs. A program without GPU tests that could run has nothing to report.
+struct NeedsGpu {
+  explicit NeedsGpu(int gpus = 1) {
+    const Status ready = cuda_ready();
+    int found = 0;
+    if (ready.ok()) static_cast<void>(cuda().device_get_count(&found));
+    if (found >= gpus) return;
+    std::printf("skipped: needs %d GPU(s), found %d%s%s\n", gpus, found, ready.ok() ? "" : ": ",
+                ready.ok() ? "" : ready.error().to_string().c_str());
+    std::fflush(stdout);
+    _exit(77);
+  }
+};
+
+}  // namespace oriel::test
