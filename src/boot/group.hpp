@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "oriel/error.hpp"
+
 #include "base/bytes.hpp"
 #include "base/task.hpp"
 #include "boot/transport.hpp"
-#include "oriel/error.hpp"
 
 namespace oriel::boot {
 
@@ -25,6 +26,9 @@ enum class Operation : std::uint16_t {
   finalize = 7,
   test = 99,
 };
+
+/// As in "window_register"; a number where the value is none of the above.
+std::string to_string(Operation operation);
 
 /// One value that must be the same on every rank, for Group::agree.
 struct AgreedField {

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "oriel/error.hpp"
+
 #include "base/bytes.hpp"
 #include "base/task.hpp"
-#include "oriel/error.hpp"
 
 namespace oriel::boot {
 
@@ -21,9 +22,13 @@ class Transport {
   /// be before the peer has read it.
   virtual Task<Status> send(int peer, Bytes message) = 0;
 
-  /// The next message from world rank `peer`; ends with an error at the deadline of the operation in
-  /// progress, when the peer has died or left, or when the operation is stopped.
+  /// The next message from world rank `peer`; ends with an error at the deadline of the operation
+  /// in progress, when the peer has died or left, or when the operation is stopped.
   virtual Task<Result<Bytes>> receive(int peer) = 0;
+
+  /// Tells the other ranks that this one cannot go on with the operation in progress, so that they
+  /// end with `reason` instead of waiting for it. Does not wait.
+  virtual void give_up(const Error& reason) { static_cast<void>(reason); }
 };
 
 }  // namespace oriel::boot

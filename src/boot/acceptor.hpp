@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <functional>
+#include <list>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/fd.hpp"
+#include "boot/auth.hpp"
+#include "boot/poller.hpp"
+#include "boot/tcp.hpp"
+
+namespace oriel::boot {
+
+/// A connection whose initiator has proved the key.
+struct ProvenConnection {
+  OwnedFd fd;
+  AuthClaim claim;
+  std::uint64_t realm = 0;
+};
+
+/// Accepts connections and hands on those that prove the key. A connection that has not proved it
+/// within kProofTime is closed, and so is the oldest one when more than kMaxPending are unproven:
+/// whoever connects and stays silent, or sends anything but a proof, holds up nobody. Honest
+/// clients that are closed in the crush try again.
+///
+/// Lives in the poller's thread or under its owner's lock, as the poller does; the poller must
+/// outlive it.
+class Acceptor {
+ public:
+  static constexpr std::size_t kMaxPending = 256;
+  static constexpr Duration kProofTime = std::chrono::seconds(2);
+
+  Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
+           std::function<void(ProvenConnection)> on_proven);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  /// Adds a listener; its address with the port that the system chose.
+  Result<SocketAddress> listen(const SocketAddress& local);
+
+  /// Closes what has had its time, and listens again after a shortage of descriptors.
+  void expire();
+  /// When expire() is to be called next.
+  Deadline next_expiry() const;
+  std::size_t pending() const { return pending_.size(); }
+  /// In a forked child: closes this process's copies of the parent's descriptors, and nothing else.
+  void close_copies();
+
+ private:
+  struct Pending {
+    OwnedFd fd;
+    Poller::Token token = 0;
+    Deadline deadline;
+    AuthResponder responder;
+    AuthResponse received{};
+    std::size_t have = 0;
+  };
+  using PendingIt = std::list<Pending>::iterator;
+  struct Listening {
+    Listener listener;
+    Poller::Token token = 0;
+  };
+
+  void accept_from(int listener_fd);
+  void admit(OwnedFd fd);
+  void read_proof(PendingIt it);
+  void close(PendingIt it);
+  void pause(bool paused);
+
+  Poller* poller_;
+  const Clock* clock_;
+  KeyPurpose purpose_;
+  AuthResponder::KeyLookup lookup_;
+  std::function<void(ProvenConnection)> on_proven_;
+  std::vector<Listening> listeners_;
+  std::list<Pending> pending_;  // oldest first
+  Deadline resume_ = Deadline::never();
+};
+
+}  // namespace oriel::boot

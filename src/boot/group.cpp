@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/group.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "boot/verdict.hpp"
+
+/// All protocols use only the edges index -> index + 2^k (mod size), so a session needs 2
+/// log2(size) links: dissemination for barrier and agreement (Hensgen, Finkel and Manber, 1988),
+/// the all-gather of Bruck et al. (1997) run in the same direction, a binomial tree for broadcast.
+namespace oriel::boot {
+namespace {
+
+enum class Collective : std::uint8_t { all_gather = 1, broadcast = 2, barrier = 3, agree = 4 };
+
+const char* name(Collective collective) {
+  switch (collective) {
+    case Collective::all_gather:
+      return "all-gather";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::barrier:
+      return "barrier";
+    case Collective::agree:
+      return "agreement";
+  }
+  return "unknown collective";
+}
+
+/// What stands before every message of a group.
+struct Header {
+  Operation operation;
+  Collective collective;
+  std::uint8_t round;
+  std::uint32_t sequence;
+  std::uint32_t group;  // hash of the member list
+
+  static constexpr std::size_t kBytes = 12;
+  bool operator==(const Header&) const = default;
+};
+
+void encode(ByteWriter& writer, const Header& header) {
+  writer.put(header.operation).put(header.collective).put(header.round);
+  writer.put(header.sequence).put(header.group);
+}
+
+Header decode(ByteReader& reader) {
+  Header header{};
+  header.operation = static_cast<Operation>(reader.get<std::uint16_t>());
+  header.collective = static_cast<Collective>(reader.get<std::uint8_t>());
+  header.round = reader.get<std::uint8_t>();
+  header.sequence = reader.get<std::uint32_t>();
+  header.group = reader.get<std::uint32_t>();
+  return header;
+}
+
+// FNV-1a: tells groups apart in an error message; it proves nothing and need not.
+std::uint32_t hash(std::span<const int> members) {
+  std::uint32_t value = 2166136261U;
+  for (const int member : members) {
+    value = (value ^ static_cast<std::uint32_t>(member)) * 16777619U;
+  }
+  return value;
+}
+
+std::string describe(const Header& header, const Header& other) {
+  std::string text = fmt::format("{} #{}", to_string(header.operation), header.sequence);
+  if (header.operation == other.operation && header.sequence == other.sequence) {
+    text += fmt::format(" ({}, step {}, group {:08x})", name(header.collective), header.round,
+                        header.group);
+  }
+  return text;
+}
+
+/// One call on a group: adds and checks the headers, and reports failures to the transport.
+class Exchange {
+ public:
+  Exchange(Transport& transport, std::span<const int> members, int index, Operation operation,
+           Collective collective, std::uint32_t sequence)
+      : transport_(&transport),
+        members_(members),
+        index_(index),
+        header_{operation, collective, 0, sequence, hash(members)} {}
+
+  int size() const { return static_cast<int>(members_.size()); }
+  int index() const { return index_; }
+  int world_rank(int member) const { return members_[static_cast<std::size_t>(member)]; }
+  int ahead(int distance) const { return (index_ + distance) % size(); }
+  int behind(int distance) const { return (index_ - distance % size() + size()) % size(); }
+
+  Task<Status> send(int member, int round, ByteWriter body) {
+    Header header = header_;
+    header.round = static_cast<std::uint8_t>(round);
+    ByteWriter writer;
+    encode(writer, header);
+    const Bytes payload = body.take();
+    writer.put_raw(payload);
+    Bytes message = writer.take();
+    Status sent = co_await transport_->send(world_rank(member), std::move(message));
+    if (!sent.ok()) co_return std::move(sent).error().with_context(context());
+    co_return Status();
+  }
+
+  /// The message's body, its header checked and taken off.
+  Task<Result<Bytes>> receive(int member, int round) {
+    auto message = co_await transport_->receive(world_rank(member));
+    if (!message.ok()) co_return std::move(message).error().with_context(context());
+    ByteReader reader(message.value());
+    const Header theirs = decode(reader);
+    if (!reader.good()) {
+      co_return fail(
+          Error(ErrorCode::remote, fmt::format("rank {} sent a message of {} bytes, "
+                                               "shorter than its header",
+                                               world_rank(member), message.value().size())));
+    }
+    Header ours = header_;
+    ours.round = static_cast<std::uint8_t>(round);
+    if (theirs != ours) {
+      const auto here = std::pair(world_rank(index_), describe(ours, theirs));
+      const auto there = std::pair(world_rank(member), describe(theirs, ours));
+      const auto& [low, high] = std::minmax(here, there);
+      co_return fail(Error(ErrorCode::invalid_usage,
+                           fmt::format("rank {} is in {} while rank {} is in {}", low.first,
+                                       low.second, high.first, high.second))
+                         .with_hint("call the same collective functions in the same order on "
+                                    "every rank"));
+    }
+    const ByteView body = reader.get_raw(reader.left());
+    co_return Bytes(body.begin(), body.end());
+  }
+
+  /// Ends the protocol: the other ranks would wait for this one until their deadlines.
+  Error fail(Error error) {
+    Error told = std::move(error).with_scope(Scope::communicator).with_context(context());
+    transport_->give_up(told);
+    return told;
+  }
+
+ private:
+  std::string context() const {
+    return fmt::format("{} #{}", to_string(header_.operation), header_.sequence);
+  }
+
+  Transport* transport_;
+  std::span<const int> members_;
+  int index_;
+  Header header_;
+};
+
+}  // namespace
+
+std::string to_string(Operation operation) {
+  switch (operation) {
+    case Operation::join:
+      return "join";
+    case Operation::topology:
+      return "topology";
+    case Operation::team_connect:
+      return "team_connect";
+    case Operation::control_window:
+      return "control_window";
+    case Operation::window_register:
+      return "window_register";
+    case Operation::table:
+      return "table";
+    case Operation::finalize:
+      return "finalize";
+    case Operation::test:
+      return "test";
+  }
+  return fmt::format("operation {}", static_cast<int>(operation));
+}
+
+Group::Group(Transport& transport, std::vector<int> members, int index)
+    : transport_(&transport), members_(std::move(members)), index_(index) {}
+
+Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mine) {
+  Exchange exchange(*transport_, members_, index_, operation, Collective::all_gather, ++sequence_);
+  const auto count = static_cast<std::size_t>(size());
+  // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
+  std::vector<Bytes> blocks;
+  blocks.reserve(count);
+  blocks.push_back(std::move(mine));
+  for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
+    const std::size_t moved = std::min(static_cast<std::size_t>(distance), count - blocks.size());
+    ByteWriter out;
+    for (std::size_t j = 0; j < moved; ++j) out.put_blob(blocks[j]);
+    ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
+    ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
+    ByteReader reader(in);
+    for (std::size_t j = 0; j < moved; ++j) {
+      const ByteView block = reader.get_blob();
+      blocks.emplace_back(block.begin(), block.end());
+    }
+    if (Status parsed = reader.finish("all-gather"); !parsed.ok()) {
+      co_return exchange.fail(std::move(parsed).error());
+    }
+  }
+  std::vector<Bytes> ordered(count);
+  for (std::size_t j = 0; j < count; ++j) {
+    ordered[static_cast<std::size_t>(exchange.behind(static_cast<int>(j)))] = std::move(blocks[j]);
+  }
+  co_return ordered;
+}
+
+Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) {
+  Exchange exchange(*transport_, members_, index_, operation, Collective::broadcast, ++sequence_);
+  if (root < 0 || root >= size()) {
+    co_return exchange.fail(Error(ErrorCode::internal,
+                                  fmt::format("broadcast root {} in a group of {}", root, size())));
+  }
+  // Places are counted from the root; place p gets its bytes from p without its highest bit and
+  // hands them on to p + 2^k for each greater 2^k.
+  const auto place = static_cast<unsigned>(exchange.behind(root));
+  const auto first_round = static_cast<int>(std::bit_width(place));
+  if (place != 0) {
+    const int distance = 1 << (first_round - 1);
+    ORIEL_CO_TRY(mine, co_await exchange.receive(exchange.behind(distance), first_round - 1));
+  }
+  for (int round = first_round; static_cast<int>(place) + (1 << round) < size(); ++round) {
+    ByteWriter out;
+    out.put_raw(mine);
+    ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(1 << round), round, std::move(out)));
+  }
+  co_return mine;
+}
+
+Task<Status> Group::barrier(Operation operation) {
+  Exchange exchange(*transport_, members_, index_, operation, Collective::barrier, ++sequence_);
+  for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
+    ByteWriter out;
+    ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
+    ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
+    if (!in.empty()) {
+      co_return exchange.fail(Error(ErrorCode::remote, "a barrier message carries bytes"));
+    }
+  }
+  co_return Status();
+}
+
+Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedField> fields) {
+  Exchange exchange(*transport_, members_, index_, operation, Collective::agree, ++sequence_);
+  if (fields.size() > VerdictRecord::kMaxFields) {
+    mine = Error(ErrorCode::internal, fmt::format("an agreement on {} fields; the limit is {}",
+                                                  fields.size(), VerdictRecord::kMaxFields));
+    fields.clear();
+  }
+  VerdictRecord verdict(world_rank(index_), mine, fields);
+  for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
+    ByteWriter out;
+    verdict.encode(out);
+    ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
+    ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
+    ByteReader reader(in);
+    auto theirs = VerdictRecord::decode(reader);
+    if (!theirs.ok()) co_return exchange.fail(std::move(theirs).error());
+    Status merged = verdict.merge(theirs.value());
+    if (!merged.ok()) co_return exchange.fail(std::move(merged).error());
+  }
+  co_return verdict.outcome(fields);
+}
+
+}  // namespace oriel::boot

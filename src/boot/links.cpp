@@ -1,0 +1,315 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/links.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::boot {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(2);
+constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+constexpr int kReadsAtOnce = 16;  // then the other links get their turn
+constexpr std::size_t kBuffersAtOnce = 16;
+
+}  // namespace
+
+Result<std::unique_ptr<Links>> Links::create(Identity identity, const Clock& clock) {
+  ORIEL_TRY(Poller poller, Poller::create());
+  return std::unique_ptr<Links>(new Links(std::move(identity), clock, std::move(poller)));
+}
+
+Links::Links(Identity identity, const Clock& clock, Poller poller)
+    : identity_(std::move(identity)),
+      clock_(&clock),
+      poller_(std::move(poller)),
+      liveness_(identity_.rank, identity_.size),
+      acceptor_(
+          poller_, clock, KeyPurpose::link,
+          [this](std::uint64_t realm) {
+            return realm == identity_.realm ? &identity_.key : nullptr;
+          },
+          [this](ProvenConnection connection) { on_proven(std::move(connection)); }) {}
+
+Links::~Links() {
+  for (const auto& [peer, link] : links_) poller_.remove(link.token);
+  for (const auto& [peer, dial] : dials_) poller_.remove(dial.token);
+}
+
+Result<SocketAddress> Links::listen(const SocketAddress& local) {
+  return acceptor_.listen(local);
+}
+
+Status Links::dial(int peer, const SocketAddress& address) {
+  if (peer >= identity_.rank || peer < 0) {
+    return Error(ErrorCode::internal,
+                 fmt::format("rank {} does not connect to rank {}", identity_.rank, peer));
+  }
+  if (connected(peer) || dials_.contains(peer)) return {};
+  Dial dial;
+  dial.target = {.address = address,
+                 .purpose = KeyPurpose::link,
+                 .realm = identity_.realm,
+                 .key = identity_.key,
+                 .claim = {.from = identity_.rank, .to = peer, .tag = 0}};
+  dial.pause = kFirstPause;
+  dials_.emplace(peer, std::move(dial));
+  start_attempt(peer);
+  return {};
+}
+
+void Links::start_attempt(int peer) {
+  Dial& dial = dials_.at(peer);
+  dial.retry = Deadline::never();
+  auto dialer = Dialer::start(dial.target);
+  if (!dialer.ok()) return fail_attempt(peer, dialer.error());
+  auto token = poller_.add(dialer.value().fd(), dialer.value().wanted_events(),
+                           [this, peer](std::uint32_t) { on_dial_event(peer); });
+  if (!token.ok()) return fail_attempt(peer, token.error());
+  dial.dialer = std::move(dialer).value();
+  dial.token = token.value();
+}
+
+void Links::on_dial_event(int peer) {
+  Dial& dial = dials_.at(peer);
+  const Status advanced = dial.dialer->advance();
+  if (!advanced.ok()) return fail_attempt(peer, advanced.error());
+  if (!dial.dialer->proven()) {
+    const Status watched = poller_.watch(dial.token, dial.dialer->wanted_events());
+    if (!watched.ok()) fail_attempt(peer, watched.error());
+    return;
+  }
+  poller_.remove(dial.token);
+  OwnedFd fd = dial.dialer->release();
+  dials_.erase(peer);
+  add_link(peer, std::move(fd));
+}
+
+void Links::fail_attempt(int peer, const Error& error) {
+  Dial& dial = dials_.at(peer);
+  poller_.remove(dial.token);
+  dial.token = 0;
+  dial.dialer.reset();
+  dial.trouble = error.to_string();
+  // A rank's listener is open from before its address is known until the rank ends.
+  if (is_refusal(error)) {
+    liveness_.died(peer,
+                   fmt::format("nobody listens at {} any more", dial.target.address.to_string()));
+    dials_.erase(peer);
+    return;
+  }
+  dial.retry = Deadline::after(dial.pause, *clock_);
+  dial.pause = std::min(dial.pause * 2, kLongestPause);
+}
+
+void Links::on_proven(ProvenConnection connection) {
+  const int peer = connection.claim.from;
+  const bool expected =
+      connection.claim.to == identity_.rank && peer > identity_.rank && peer < identity_.size;
+  // A second connection of a rank is some mistake of its process; the first one stands.
+  if (!expected || connected(peer)) return;
+  add_link(peer, std::move(connection.fd));
+}
+
+void Links::add_link(int peer, OwnedFd fd) {
+  Link link;
+  link.fd = std::move(fd);
+  const auto token = poller_.add(
+      link.fd.get(), EPOLLIN, [this, peer](std::uint32_t events) { on_link_event(peer, events); });
+  if (!token.ok()) {
+    liveness_.aborted(identity_.rank, Error(token.error()).with_origin(identity_.rank));
+    return;
+  }
+  link.token = token.value();
+  Link& added = links_.emplace(peer, std::move(link)).first->second;
+  for (Bytes& notice : liveness_.everything()) enqueue(added, std::move(notice));
+  write_link(peer, added);
+}
+
+Deadline Links::next_timer() const {
+  Deadline next = acceptor_.next_expiry();
+  for (const auto& [peer, dial] : dials_) next = earlier(next, dial.retry);
+  return next;
+}
+
+Status Links::pump() {
+  ORIEL_CHECK(poller_.poll_once());
+  acceptor_.expire();
+  const TimePoint now = clock_->now();
+  std::vector<int> due;
+  for (const auto& [peer, dial] : dials_) {
+    if (dial.retry.expired(now)) due.push_back(peer);
+  }
+  for (const int peer : due) start_attempt(peer);
+  spread_news();
+  return {};
+}
+
+void Links::spread_news() {
+  // Writing may read a peer's last words, which may be news again; each is told once, so this ends.
+  for (auto news = liveness_.take_outgoing();; news = liveness_.take_outgoing()) {
+    for (auto& [peer, link] : links_) {
+      for (const Bytes& notice : news) enqueue(link, notice);
+      if (link.queue_bytes > 0) write_link(peer, link);
+    }
+    if (!liveness_.has_outgoing()) return;
+  }
+}
+
+Status Links::send(int peer, ByteView message) {
+  Link& link = links_.at(peer);
+  if (message.size() > kMaxMessageBytes) {
+    return Error(ErrorCode::internal, fmt::format("a message of {} bytes; the limit is {}",
+                                                  message.size(), kMaxMessageBytes));
+  }
+  enqueue(link, encode_frame(FrameKind::message, message));
+  write_link(peer, link);
+  return {};
+}
+
+std::size_t Links::queued_bytes(int peer) const {
+  const auto it = links_.find(peer);
+  return it == links_.end() ? 0 : it->second.queue_bytes;
+}
+
+std::size_t Links::queued_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [peer, link] : links_) bytes += link.queue_bytes;
+  return bytes;
+}
+
+std::optional<Bytes> Links::pop(int peer) {
+  const auto it = links_.find(peer);
+  if (it == links_.end() || it->second.inbox.empty()) return std::nullopt;
+  Link& link = it->second;
+  Bytes message = std::move(link.inbox.front());
+  link.inbox.pop_front();
+  link.inbox_bytes -= message.size();
+  update_interest(link);
+  return message;
+}
+
+std::string Links::dial_trouble(int peer) const {
+  const auto it = dials_.find(peer);
+  return it == dials_.end() ? std::string() : it->second.trouble;
+}
+
+void Links::enqueue(Link& link, Bytes frame) {
+  if (link.closed) return;
+  link.queue_bytes += frame.size();
+  link.queue.push_back(std::move(frame));
+}
+
+void Links::on_link_event(int peer, std::uint32_t events) {
+  Link& link = links_.at(peer);
+  if ((events & EPOLLOUT) != 0) write_link(peer, link);
+  // After a hang-up what the kernel still holds is read whatever the inbox has: it is bounded, and
+  // the last words of the peer are among it.
+  const bool hung_up = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+  if ((events & EPOLLIN) != 0 || hung_up) read_link(peer, link, hung_up);
+}
+
+void Links::read_link(int peer, Link& link, bool to_the_end) {
+  scratch_.resize(kReadBytes);
+  for (int i = 0; !link.closed && (to_the_end || i < kReadsAtOnce); ++i) {
+    if (!to_the_end && link.inbox_bytes > kMaxInboxBytes) break;
+    const auto got = read_some(link.fd.get(), scratch_);
+    if (!got.ok()) {
+      liveness_.aborted(identity_.rank,
+                        Error(got.error()).with_context(fmt::format("reading from rank {}", peer)));
+      on_closed(peer, link);
+      return;
+    }
+    if (got.value().closed) return on_closed(peer, link);
+    if (got.value().would_block) break;
+    std::vector<Frame> frames;
+    const auto bytes = ByteView(scratch_).first(got.value().bytes);
+    const Status fed = link.reader.feed(bytes, frames);
+    take_frames(peer, link, std::move(frames));
+    if (!fed.ok()) {
+      liveness_.aborted(identity_.rank,
+                        Error(fed.error()).with_context(fmt::format("reading from rank {}", peer)));
+      on_closed(peer, link);
+      return;
+    }
+    if (got.value().bytes < scratch_.size()) {
+      if (!to_the_end) break;
+    }
+  }
+  update_interest(link);
+}
+
+void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
+  for (Frame& frame : frames) {
+    if (frame.kind == FrameKind::message) {
+      link.inbox_bytes += frame.payload.size();
+      link.inbox.push_back(std::move(frame.payload));
+      continue;
+    }
+    const Status taken =
+        frame.kind <= FrameKind::dead
+            ? liveness_.receive(frame)
+            : Status(Error(ErrorCode::remote, "a frame of the root service on a link of ranks"));
+    if (!taken.ok()) {
+      liveness_.aborted(
+          identity_.rank,
+          Error(taken.error()).with_context(fmt::format("reading from rank {}", peer)));
+    }
+  }
+}
+
+void Links::write_link(int peer, Link& link) {
+  while (!link.closed && !link.queue.empty()) {
+    std::array<ByteView, kBuffersAtOnce> buffers;
+    const std::size_t count = std::min(link.queue.size(), buffers.size());
+    for (std::size_t i = 0; i < count; ++i) buffers[i] = link.queue[i];
+    buffers[0] = buffers[0].subspan(link.queue_offset);
+    const auto sent = write_some(link.fd.get(), std::span(buffers).first(count));
+    if (!sent.ok()) {
+      liveness_.aborted(identity_.rank,
+                        Error(sent.error()).with_context(fmt::format("writing to rank {}", peer)));
+      return on_closed(peer, link);
+    }
+    if (sent.value().would_block) break;
+    if (sent.value().closed) {
+      // Its last words may lie in our receive buffer; reading meets the end after them.
+      link.queue.clear();
+      link.queue_bytes = link.queue_offset = 0;
+      return read_link(peer, link, true);
+    }
+    link.queue_bytes -= sent.value().bytes;
+    link.queue_offset += sent.value().bytes;
+    while (!link.queue.empty() && link.queue_offset >= link.queue.front().size()) {
+      link.queue_offset -= link.queue.front().size();
+      link.queue.pop_front();
+    }
+  }
+  update_interest(link);
+}
+
+void Links::on_closed(int peer, Link& link) {
+  poller_.remove(link.token);
+  link.token = 0;
+  link.closed = true;
+  link.fd.reset();
+  link.queue.clear();
+  link.queue_bytes = link.queue_offset = 0;
+  liveness_.died(peer, fmt::format("its connection to rank {} has closed", identity_.rank));
+}
+
+void Links::update_interest(Link& link) {
+  if (link.closed) return;
+  std::uint32_t events = EPOLLRDHUP;
+  if (link.inbox_bytes <= kMaxInboxBytes) events |= EPOLLIN;
+  if (!link.queue.empty()) events |= EPOLLOUT;
+  const Status watched = poller_.watch(link.token, events);
+  if (!watched.ok()) liveness_.aborted(identity_.rank, watched.error());
+}
+
+}  // namespace oriel::boot

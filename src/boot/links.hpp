@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/deadline.hpp"
+#include "boot/acceptor.hpp"
+#include "boot/dialer.hpp"
+#include "boot/frame.hpp"
+#include "boot/liveness.hpp"
+#include "boot/poller.hpp"
+
+namespace oriel::boot {
+
+/// One rank's proven TCP connections to other ranks. Of each pair the higher rank connects and the
+/// lower one accepts. Nothing here waits: pump() handles whatever is ready, and poll_fd() is
+/// readable when there is something.
+///
+/// Messages that arrive before they are asked for are kept, at most kMaxInboxBytes a link; beyond
+/// that the link is not read, so that TCP holds its sender back. Not thread-safe (a Session locks).
+/// Destruction order: links and dialers leave the poller before it closes.
+class Links {
+ public:
+  static constexpr std::size_t kMaxInboxBytes = std::size_t{128} << 20;
+  /// A sender waits while more than this is queued for one peer.
+  static constexpr std::size_t kMaxQueuedBytes = std::size_t{8} << 20;
+
+  struct Identity {
+    int rank = 0;
+    int size = 1;
+    std::uint64_t realm = 0;  ///< the unique id's number
+    Key key;                  ///< for KeyPurpose::link
+  };
+
+  static Result<std::unique_ptr<Links>> create(Identity identity, const Clock& clock);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  /// Listens for higher ranks on `local`; the address to tell them.
+  Result<SocketAddress> listen(const SocketAddress& local);
+  /// Starts to connect to a lower rank and keeps trying. Does nothing if there is a link already.
+  Status dial(int peer, const SocketAddress& address);
+  bool connected(int peer) const { return links_.contains(peer); }
+
+  int poll_fd() const { return poller_.fd(); }
+  Poller& poller() { return poller_; }
+  /// When pump() is to be called even if nothing is ready.
+  Deadline next_timer() const;
+  /// Reads, writes, accepts, connects, forwards news. The error is a failure of the poller itself.
+  Status pump();
+
+  /// Queues a message and writes what the socket takes. Requires connected(peer).
+  Status send(int peer, ByteView message);
+  std::size_t queued_bytes(int peer) const;
+  std::size_t queued_bytes() const;
+  std::optional<Bytes> pop(int peer);
+
+  Liveness& liveness() { return liveness_; }
+  const Liveness& liveness() const { return liveness_; }
+  /// Writes the news that liveness() holds to every link.
+  void spread_news();
+  /// Why an ongoing dial to `peer` has not succeeded so far; empty if there is nothing to say.
+  std::string dial_trouble(int peer) const;
+
+ private:
+  struct Link {
+    OwnedFd fd;
+    Poller::Token token = 0;
+    FrameReader reader;
+    std::deque<Bytes> inbox;
+    std::size_t inbox_bytes = 0;
+    std::deque<Bytes> queue;
+    std::size_t queue_offset = 0;  // of the first entry, already written
+    std::size_t queue_bytes = 0;
+    bool closed = false;  // by the peer; the inbox can still be read
+  };
+  struct Dial {
+    DialTarget target;
+    std::optional<Dialer> dialer;  // none between attempts
+    Poller::Token token = 0;
+    Deadline retry = Deadline::never();
+    Duration pause{};
+    std::string trouble;
+  };
+
+  Links(Identity identity, const Clock& clock, Poller poller);
+  void start_attempt(int peer);
+  void on_dial_event(int peer);
+  void fail_attempt(int peer, const Error& error);
+  void on_proven(ProvenConnection connection);
+  void add_link(int peer, OwnedFd fd);
+  void on_link_event(int peer, std::uint32_t events);
+  void read_link(int peer, Link& link, bool to_the_end);
+  void take_frames(int peer, Link& link, std::vector<Frame> frames);
+  void write_link(int peer, Link& link);
+  void enqueue(Link& link, Bytes frame);
+  void on_closed(int peer, Link& link);
+  void update_interest(Link& link);
+
+  Identity identity_;
+  const Clock* clock_;
+  Poller poller_;
+  Liveness liveness_;
+  Acceptor acceptor_;
+  std::map<int, Dial> dials_;
+  std::map<int, Link> links_;
+  Bytes scratch_;
+};
+
+}  // namespace oriel::boot

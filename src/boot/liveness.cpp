@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/liveness.hpp"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "boot/verdict.hpp"
+
+namespace oriel::boot {
+namespace {
+
+constexpr std::size_t kRanksPerFrame = kMaxNoticeBytes / sizeof(std::int32_t);
+
+void append_departures(std::vector<Bytes>& out, std::span<const int> ranks) {
+  while (!ranks.empty()) {
+    const auto chunk = ranks.first(std::min(ranks.size(), kRanksPerFrame));
+    ByteWriter payload;
+    for (const int rank : chunk) payload.put(static_cast<std::int32_t>(rank));
+    out.push_back(encode_frame(FrameKind::left, payload.take()));
+    ranks = ranks.subspan(chunk.size());
+  }
+}
+
+Bytes encode_notice(FrameKind kind, int rank, const Error& error) {
+  ByteWriter payload;
+  payload.put(static_cast<std::int32_t>(rank));
+  ErrorRecord::encode(payload, error);
+  return encode_frame(kind, payload.take());
+}
+
+}  // namespace
+
+Liveness::Liveness(int rank, int size)
+    : rank_(rank),
+      states_(static_cast<std::size_t>(size), State::alive),
+      aborted_(static_cast<std::size_t>(size), false) {}
+
+void Liveness::left(int rank) {
+  if (!valid(rank) || state(rank) != State::alive) return;
+  states_[static_cast<std::size_t>(rank)] = State::left;
+  departed_.push_back(rank);
+  if (rank == rank_) return;
+  events_.push_back({PeerEvent::Kind::left, rank,
+                     Error(ErrorCode::remote, fmt::format("rank {} has left", rank))});
+}
+
+void Liveness::died(int rank, const std::string& how) {
+  if (!valid(rank) || state(rank) != State::alive) return;
+  states_[static_cast<std::size_t>(rank)] = State::dead;
+  Error error = Error(ErrorCode::remote, fmt::format("rank {} has died: {}", rank, how))
+                    .with_scope(Scope::communicator)
+                    .with_origin(rank);
+  const Bytes notice = encode_notice(FrameKind::dead, rank, error);
+  outgoing_.push_back(notice);
+  notices_.push_back(notice);
+  events_.push_back({PeerEvent::Kind::lost, rank, error});
+  remember(std::move(error));
+}
+
+void Liveness::aborted(int rank, const Error& reason) {
+  if (!valid(rank) || aborted_[static_cast<std::size_t>(rank)]) return;
+  aborted_[static_cast<std::size_t>(rank)] = true;
+  Error error = Error(reason).with_scope(Scope::communicator).with_origin(rank);
+  const Bytes notice = encode_notice(FrameKind::aborted, rank, error);
+  outgoing_.push_back(notice);
+  notices_.push_back(notice);
+  if (rank != rank_) events_.push_back({PeerEvent::Kind::lost, rank, error});
+  remember(std::move(error));
+}
+
+void Liveness::remember(Error reason) {
+  if (!failure_) failure_ = std::move(reason);
+}
+
+Status Liveness::receive(const Frame& frame) {
+  if (frame.kind == FrameKind::left) return receive_left(frame.payload);
+  ByteReader reader(frame.payload);
+  const auto rank = reader.get<std::int32_t>();
+  std::optional<Error> decoded;
+  ORIEL_CHECK(ErrorRecord::decode(reader, decoded));
+  ORIEL_CHECK(reader.finish("a notice"));
+  if (!valid(rank)) {
+    return Error(ErrorCode::remote,
+                 fmt::format("a notice names rank {} of {}", rank, states_.size()));
+  }
+  const Error& error = *decoded;
+  if (frame.kind == FrameKind::aborted) {
+    aborted(rank, error);
+    return {};
+  }
+  if (state(rank) != State::alive) return {};
+  // The witness's words stand as they are, on every rank.
+  states_[static_cast<std::size_t>(rank)] = State::dead;
+  const Bytes notice = encode_notice(FrameKind::dead, rank, error);
+  outgoing_.push_back(notice);
+  notices_.push_back(notice);
+  events_.push_back({PeerEvent::Kind::lost, rank, error});
+  remember(error);
+  return {};
+}
+
+Status Liveness::receive_left(ByteView payload) {
+  ByteReader reader(payload);
+  if (payload.empty() || payload.size() % sizeof(std::int32_t) != 0) {
+    return Error(ErrorCode::remote, "a notice of departure is malformed");
+  }
+  while (reader.left() > 0) {
+    const auto rank = reader.get<std::int32_t>();
+    if (!valid(rank)) {
+      return Error(ErrorCode::remote,
+                   fmt::format("a notice of departure names rank {} of {}", rank, states_.size()));
+    }
+    if (rank != rank_) left(rank);
+  }
+  return {};
+}
+
+std::vector<Bytes> Liveness::take_outgoing() {
+  std::vector<Bytes> out = std::exchange(outgoing_, {});
+  append_departures(out, std::exchange(departed_, {}));
+  return out;
+}
+
+std::vector<Bytes> Liveness::everything() const {
+  std::vector<Bytes> out = notices_;
+  std::vector<int> gone;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i] == State::left) gone.push_back(static_cast<int>(i));
+  }
+  append_departures(out, gone);
+  return out;
+}
+
+std::vector<PeerEvent> Liveness::take_events() {
+  return std::exchange(events_, {});
+}
+
+}  // namespace oriel::boot

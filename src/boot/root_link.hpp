@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "boot/frame.hpp"
+#include "boot/links.hpp"
+#include "boot/rendezvous.hpp"
+#include "boot/session.hpp"
+
+namespace oriel::boot {
+
+/// A joining rank's side of the rendezvous, after the handshake. It lives for the length of join
+/// and, once watched, reports the root service's end or errors as the session's failure.
+class Session::RootLink {
+ public:
+  /// `mutex` guards `links`.
+  RootLink(int rank, Links& links, std::mutex& mutex)
+      : rank_(rank), links_(&links), mutex_(&mutex) {}
+  ~RootLink();
+  RootLink(const RootLink&) = delete;
+  RootLink& operator=(const RootLink&) = delete;
+
+  void take(OwnedFd fd) { fd_ = std::move(fd); }
+  int fd() const { return fd_.get(); }
+  Status greet(const RootHello& hello);
+  /// Takes in what has arrived. The error is the rendezvous's, or the root service's end.
+  Status read();
+  const std::optional<PeerAddresses>& peers() const { return peers_; }
+
+  /// From now on the links' poller reads. The caller holds the session's lock, as for done().
+  Status watch();
+  /// This rank is linked to all its neighbours.
+  void done();
+
+ private:
+  Status on_frame(const Frame& frame);
+  Error gone() const;
+
+  int rank_;
+  Links* links_;
+  std::mutex* mutex_;
+  OwnedFd fd_;
+  Poller::Token token_ = 0;
+  FrameReader reader_;
+  int size_ = 0;
+  int host_rank_ = -1;
+  std::optional<PeerAddresses> peers_;
+};
+
+}  // namespace oriel::boot

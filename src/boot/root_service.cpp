@@ -1,0 +1,301 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/root_service.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+
+namespace oriel::boot {
+namespace {
+
+constexpr Duration kHelloTime = std::chrono::seconds(2);
+
+const Clock& steady() {
+  return SteadyClock::instance();
+}
+
+}  // namespace
+
+struct RootService::Keeper {
+  std::atomic<RootService*> service{nullptr};
+  ~Keeper() {
+    // A forked child that never asked for the service must not touch its parent's.
+    RootService* mine = service.exchange(nullptr);
+    if (mine != nullptr && mine->owner_ == ::getpid()) delete mine;
+  }
+  static Keeper& get() {
+    static Keeper keeper;
+    return keeper;
+  }
+};
+
+RootService& RootService::instance() {
+  Keeper& keeper = Keeper::get();
+  RootService* current = keeper.service.load(std::memory_order_acquire);
+  if (current != nullptr && current->owner_ == ::getpid()) return *current;
+  auto* fresh = new RootService;
+  fresh->inherited_ = current;
+  if (keeper.service.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
+    if (fresh->inherited_ != nullptr) fresh->inherited_->leave_to_parent();
+    return *fresh;
+  }
+  fresh->inherited_ = nullptr;
+  delete fresh;
+  return *current;
+}
+
+RootService::RootService() : owner_(::getpid()) {
+  static_cast<void>(steady());
+}
+
+RootService::~RootService() {
+  std::unique_ptr<std::thread> thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake();
+    thread = std::move(thread_);
+  }
+  if (thread) thread->join();
+}
+
+// In a forked child: closes the copies of the parent's descriptors, without epoll_ctl, which would
+// change the parent's set. If the parent's thread held the lock at the fork, its data cannot be
+// trusted and the copies stay open.
+void RootService::leave_to_parent() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !running_) return;
+  static_cast<void>(sys().close(running_->poller.fd()));
+  running_->wake.reset();
+  running_->acceptor->close_copies();
+  for (auto& [id, client] : running_->clients) client.fd.reset();
+}
+
+Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration expiry) {
+  ORIEL_TRY(const SocketAddress interface, choose_interface(options));
+  UniqueId id;
+  id.secret = Key::random();
+  id.number = random_number();
+
+  const std::lock_guard lock(mutex_);
+  ORIEL_CHECK(ensure_running());
+  auto listener = listener_for(interface);
+  if (listener.ok()) {
+    id.root = listener.value();
+    served_.emplace(id.number,
+                    Served{Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
+                           Rendezvous(process_token(), Deadline::after(expiry, steady()))});
+  }
+  wake();  // also ends a thread that was started in vain
+  if (!listener.ok()) return std::move(listener).error().with_context("serving a rendezvous");
+  return id;
+}
+
+void RootService::retire(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (served_.erase(number) > 0) wake();
+}
+
+bool RootService::running() {
+  const std::lock_guard lock(mutex_);
+  return running_ != nullptr;
+}
+
+Status RootService::ensure_running() {
+  if (running_) return {};
+  if (thread_) {
+    thread_->join();  // it has ended, or is about to return
+    thread_.reset();
+  }
+  ORIEL_TRY(Poller poller, Poller::create());
+  auto running = std::make_unique<Running>(std::move(poller));
+  running->wake = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!running->wake) return system_error("eventfd");
+  const int wake_fd = running->wake.get();
+  const auto token = running->poller.add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(wake_fd, &count));
+  });
+  if (!token.ok()) return token.error();
+  running->acceptor = std::make_unique<Acceptor>(
+      running->poller, steady(), KeyPurpose::rendezvous,
+      [this](std::uint64_t number) -> const Key* {
+        const auto it = served_.find(number);
+        return it == served_.end() ? nullptr : &it->second.key;
+      },
+      [this](ProvenConnection connection) { on_proven(std::move(connection)); });
+
+  running_ = std::move(running);
+  // The application's signal handlers are for its own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (const std::system_error& error) {
+    running_.reset();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return system_error("starting the root service's thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) {
+  const std::string name = interface.to_string();
+  const auto it = running_->listeners.find(name);
+  if (it != running_->listeners.end()) return it->second;
+  ORIEL_TRY(const SocketAddress address, running_->acceptor->listen(interface));
+  running_->listeners.emplace(name, address);
+  return address;
+}
+
+void RootService::run() {
+  for (;;) {
+    Deadline deadline = Deadline::never();
+    Poller* poller = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_ || served_.empty()) {
+        running_.reset();
+        served_.clear();
+        return;
+      }
+      deadline = next_timer();
+      poller = &running_->poller;
+    }
+    // Only this thread ends the poller; others may add listeners to it meanwhile.
+    auto events = poller->wait(deadline, steady());
+    const std::lock_guard lock(mutex_);
+    if (!events.ok()) {
+      running_.reset();  // closes every connection, which ends the ranks' waits
+      served_.clear();
+      return;
+    }
+    running_->poller.dispatch(events.value());
+    on_time(steady().now());
+  }
+}
+
+Deadline RootService::next_timer() const {
+  Deadline next = running_->acceptor->next_expiry();
+  for (const auto& [number, served] : served_) {
+    next = earlier(next, served.rendezvous.next_timer());
+  }
+  for (const auto& [id, client] : running_->clients) {
+    if (!client.greeted) next = earlier(next, client.hello_deadline);
+  }
+  return next;
+}
+
+void RootService::wake() {
+  if (running_) static_cast<void>(::eventfd_write(running_->wake.get(), 1));
+}
+
+void RootService::on_proven(ProvenConnection connection) {
+  const Rendezvous::Connection id = next_client_++;
+  const auto token = running_->poller.add(connection.fd.get(), EPOLLIN,
+                                          [this, id](std::uint32_t) { on_client(id); });
+  if (!token.ok()) return;  // the rank sees its connection close and tries again
+  running_->clients.emplace(id, Client{.fd = std::move(connection.fd),
+                                       .token = token.value(),
+                                       .number = connection.realm,
+                                       .hello_deadline = Deadline::after(kHelloTime, steady())});
+}
+
+void RootService::on_client(Rendezvous::Connection id) {
+  Client& client = running_->clients.at(id);
+  const auto served = served_.find(client.number);
+  std::array<std::byte, RootHello::kBytes> buffer;
+  const std::size_t want = client.greeted ? 1 : RootHello::kBytes - client.received.size();
+  const auto got = read_some(client.fd.get(), std::span(buffer).first(want));
+  if (!got.ok() || got.value().closed || served == served_.end()) return drop(id);
+  if (got.value().would_block) return;
+  Rendezvous& rendezvous = served->second.rendezvous;
+  if (client.greeted) {
+    if (buffer[0] != kRootDone) return drop(id);
+    rendezvous.on_done(id);
+    return drop(id);
+  }
+  client.received.insert(client.received.end(), buffer.begin(),
+                         buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
+  if (client.received.size() < RootHello::kBytes) return;
+  const auto hello = RootHello::decode(client.received);
+  if (!hello.ok()) return drop(id);
+  client.greeted = true;
+  rendezvous.on_hello(id, hello.value(), steady().now());
+  deliver(client.number);
+}
+
+void RootService::drop(Rendezvous::Connection id) {
+  const auto it = running_->clients.find(id);
+  if (it == running_->clients.end()) return;
+  const std::uint64_t number = it->second.number;
+  running_->poller.remove(it->second.token);
+  running_->clients.erase(it);
+  const auto served = served_.find(number);
+  if (served == served_.end()) return;
+  served->second.rendezvous.on_closed(id, steady().now());
+  deliver(number);
+}
+
+// A frame is far smaller than an empty socket buffer, and at most three go to one client: one that
+// cannot be written at once has a dead reader.
+void RootService::deliver(std::uint64_t number) {
+  const auto served = served_.find(number);
+  if (served == served_.end()) return;
+  std::vector<Rendezvous::Connection> broken;
+  for (const auto& [to, frame] : served->second.rendezvous.take_outgoing()) {
+    const auto client = running_->clients.find(to);
+    if (client == running_->clients.end()) continue;
+    const ByteView view = frame;
+    const auto sent = write_some(client->second.fd.get(), std::span(&view, 1));
+    if (!sent.ok() || sent.value().bytes != view.size()) broken.push_back(to);
+  }
+  for (const auto id : broken) drop(id);
+}
+
+void RootService::on_time(TimePoint now) {
+  running_->acceptor->expire();
+  std::vector<Rendezvous::Connection> silent;
+  for (const auto& [id, client] : running_->clients) {
+    if (!client.greeted && client.hello_deadline.expired(now)) silent.push_back(id);
+  }
+  for (const auto id : silent) drop(id);
+  std::vector<std::uint64_t> numbers;
+  for (auto& [number, served] : served_) {
+    served.rendezvous.on_time(now);
+    numbers.push_back(number);
+  }
+  for (const auto number : numbers) deliver(number);
+  remove_finished();
+}
+
+void RootService::remove_finished() {
+  for (auto it = served_.begin(); it != served_.end();) {
+    if (!it->second.rendezvous.finished()) {
+      ++it;
+      continue;
+    }
+    auto& clients = running_->clients;
+    for (auto client = clients.begin(); client != clients.end();) {
+      if (client->second.number != it->first) {
+        ++client;
+        continue;
+      }
+      running_->poller.remove(client->second.token);
+      client = clients.erase(client);
+    }
+    it = served_.erase(it);
+  }
+}
+
+}  // namespace oriel::boot

@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/session.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+
+#include "base/try.hpp"
+#include "boot/root_link.hpp"
+#include "boot/root_service.hpp"
+
+namespace oriel::boot {
+namespace {
+
+// How long a root service that refuses connections may take to come (back).
+constexpr Duration kRootPatience = std::chrono::seconds(1);
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::string seconds(Duration duration) {
+  return fmt::format("{:.1f} s", std::chrono::duration<double>(duration).count());
+}
+
+}  // namespace
+
+Session::Session(const UniqueId& id, int rank, int size)
+    : rank_(rank), size_(size), number_(id.number), world_(*this, all_ranks(size), rank) {
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    keys_[i] = Key::derive(id.secret, static_cast<KeyPurpose>(i + 1), id.number);
+  }
+}
+
+const Key& Session::key(KeyPurpose purpose) const {
+  const auto index = static_cast<std::size_t>(purpose) - 1;
+  return keys_[std::min(index, keys_.size() - 1)];
+}
+
+Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId id, int rank,
+                                                     int size, SessionOptions options,
+                                                     Deadline deadline) {
+  if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
+    co_return Error(ErrorCode::invalid_argument,
+                    fmt::format("rank {} of {} cannot be: sizes go from 1 to {}, ranks from 0 to "
+                                "size - 1",
+                                rank, size, kMaxRanks));
+  }
+  auto session = std::unique_ptr<Session>(new Session(id, rank, size));
+  RootService& root = RootService::instance();  // in a forked child also drops the parent's sockets
+  if (size == 1) {
+    root.retire(id.number);
+    co_return session;
+  }
+  ORIEL_CO_TRY(
+      session->links_,
+      Links::create(
+          {.rank = rank, .size = size, .realm = id.number, .key = session->key(KeyPurpose::link)},
+          loop.clock()));
+  session->wake_ = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!session->wake_) co_return system_error("eventfd");
+  const int wake_fd = session->wake_.get();
+  const auto watched = session->links_->poller().add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(wake_fd, &count));
+  });
+  if (!watched.ok()) co_return watched.error();
+
+  Status joined;
+  {
+    ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
+    joined = co_await session->connect(id, std::move(options));
+    if (!joined.ok()) session->give_up(joined.error());
+  }
+  if (!joined.ok()) {
+    co_return std::move(joined).error().with_context(
+        fmt::format("joining as rank {} of {}", rank, size));
+  }
+  co_return session;
+}
+
+Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
+  RootLink root(rank_, *links_, mutex_);
+  ORIEL_CO_CHECK(co_await meet(id, std::move(options), root));
+  // Until every rank is linked to every neighbour only the root service sees a rank die.
+  {
+    const std::lock_guard lock(mutex_);
+    ORIEL_CO_CHECK(root.watch());
+  }
+  std::vector<int> neighbours = link_neighbours(rank_, size_);
+  ORIEL_CO_CHECK(co_await link_to(std::move(neighbours)));
+  ORIEL_CO_CHECK(co_await exchange_addresses());
+  const std::lock_guard lock(mutex_);
+  root.done();
+  co_return Status();
+}
+
+Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
+  DialTarget target = {.address = id.root,
+                       .purpose = KeyPurpose::rendezvous,
+                       .realm = id.number,
+                       .key = key(KeyPurpose::rendezvous),
+                       .claim = {.from = rank_, .to = -1, .tag = 0}};
+  auto dialed = co_await dial(*loop_, std::move(target), kRootPatience, deadline_);
+  if (!dialed.ok()) co_return std::move(dialed).error().with_context("finding the root service");
+  root.take(std::move(dialed).value());
+
+  // Unless an interface is asked for, other ranks reach this one where the root service does.
+  ORIEL_CO_TRY(SocketAddress interface, local_address(root.fd()));
+  if (!options.socket.ifname.empty()) {
+    options.socket.family = id.root.family();
+    ORIEL_CO_TRY(interface, choose_interface(options.socket));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ORIEL_CO_TRY(own_address_, links_->listen(interface.with_port(0)));
+  }
+  // The root service speaks up a little before this rank's own deadline: it knows who is missing.
+  const auto left = deadline_.remaining(loop_->clock().now());
+  const auto margin = std::min<Duration>(left / 10, std::chrono::milliseconds(250));
+  const auto patience = std::min<Duration>(left - margin, std::chrono::hours(24));
+  const RootHello hello = {
+      .rank = rank_,
+      .size = size_,
+      .patience_ms = static_cast<std::uint32_t>(
+          std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()),
+      .process = process_token(),
+      .address = own_address_};
+  ORIEL_CO_CHECK(root.greet(hello));
+  while (!root.peers()) {
+    Status ready = co_await loop_->readable(root.fd(), deadline_);
+    {
+      const std::lock_guard lock(mutex_);
+      ORIEL_CO_CHECK(after_wait(std::move(ready), "word from the root service", -1));
+    }
+    ORIEL_CO_CHECK(root.read());
+  }
+  for (const auto& [peer, address] : *root.peers()) addresses_[peer] = address;
+  co_return Status();
+}
+
+Task<Status> Session::link_to(std::vector<int> peers) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const int peer : peers) {
+      if (peer >= rank_) continue;
+      const auto it = addresses_.find(peer);
+      if (it == addresses_.end()) {
+        co_return failed(
+            Error(ErrorCode::internal, fmt::format("the address of rank {} is not known", peer)));
+      }
+      // Another host numbers its interfaces differently; ours is the one we listen on.
+      SocketAddress address = it->second;
+      if (address.is_link_local()) address = address.with_scope(own_address_.scope());
+      ORIEL_CO_CHECK(links_->dial(peer, address));
+    }
+  }
+  for (;;) {
+    int missing = -1;
+    std::string trouble;
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto error = blocked(-1)) co_return std::move(*error);
+      const auto it = std::find_if(peers.begin(), peers.end(),
+                                   [&](int peer) { return !links_->connected(peer); });
+      if (it == peers.end()) co_return Status();
+      missing = *it;
+      trouble = links_->dial_trouble(missing);
+      if (links_->liveness().has_left(missing)) {
+        co_return failed(
+            Error(ErrorCode::remote, fmt::format("rank {} has left the communicator", missing))
+                .with_origin(missing));
+      }
+    }
+    std::string waiting_for = fmt::format("a connection with rank {}{}", missing,
+                                          trouble.empty() ? "" : " (" + trouble + ")");
+    ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), missing));
+  }
+}
+
+// Also the barrier that ends join: from here on every link is up on both sides.
+Task<Status> Session::exchange_addresses() {
+  ByteWriter mine;
+  own_address_.encode(mine);
+  Bytes encoded = mine.take();
+  ORIEL_CO_TRY(const std::vector<Bytes> all,
+               co_await world_.all_gather(Operation::join, std::move(encoded)));
+  for (int peer = 0; peer < size_; ++peer) {
+    ByteReader reader(all[static_cast<std::size_t>(peer)]);
+    auto address = SocketAddress::decode(reader);
+    if (!address.ok()) {
+      give_up(address.error());
+      co_return std::move(address).error().with_context(fmt::format("address of rank {}", peer));
+    }
+    addresses_[peer] = address.value();
+  }
+  co_return Status();
+}
+
+Task<Result<Group>> Session::subgroup(std::vector<int> world_ranks) {
+  const auto self = std::find(world_ranks.begin(), world_ranks.end(), rank_);
+  const std::set<int> distinct(world_ranks.begin(), world_ranks.end());
+  const bool valid = self != world_ranks.end() && distinct.size() == world_ranks.size() &&
+                     *distinct.begin() >= 0 && *distinct.rbegin() < size_;
+  if (!valid) {
+    co_return Error(ErrorCode::internal,
+                    fmt::format("rank {} cannot form a group of ranks [{}] of {}", rank_,
+                                fmt::join(world_ranks, ", "), size_));
+  }
+  const auto index = static_cast<int>(self - world_ranks.begin());
+  std::vector<int> peers = link_neighbours(index, static_cast<int>(world_ranks.size()));
+  for (int& peer : peers) peer = world_ranks[static_cast<std::size_t>(peer)];
+  if (!peers.empty()) {
+    Status linked = co_await link_to(std::move(peers));
+    if (!linked.ok()) co_return std::move(linked).error().with_context("connecting a subgroup");
+  }
+  co_return Group(*this, std::move(world_ranks), index);
+}
+
+Result<Session::Activity> Session::activate(EventLoop& loop, Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (loop_ != nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 "another thread is in a collective call of the same communicator")
+        .with_origin(rank_);
+  }
+  if (links_ && links_->liveness().failure()) return *links_->liveness().failure();
+  if (solo_failure_) return *solo_failure_;
+  loop_ = &loop;
+  deadline_ = deadline;
+  begun_ = loop.clock().now();
+  arm_idle(false);
+  return Activity(*this);
+}
+
+void Session::end_activity() {
+  const std::lock_guard lock(mutex_);
+  loop_ = nullptr;
+  // Armed again, a watcher learns at once of what came while it was not looking.
+  if (idle_epoll_ >= 0) wake();
+  arm_idle(true);
+}
+
+Session::Activity::~Activity() {
+  if (session_ != nullptr) session_->end_activity();
+}
+
+Session::Activity& Session::Activity::operator=(Activity&& other) noexcept {
+  if (this != &other) {
+    if (session_ != nullptr) session_->end_activity();
+    session_ = std::exchange(other.session_, nullptr);
+  }
+  return *this;
+}
+
+Task<Status> Session::send(int peer, Bytes message) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto error = blocked(peer)) co_return std::move(*error);
+      if (links_->queued_bytes(peer) <= Links::kMaxQueuedBytes) {
+        Status queued = links_->send(peer, message);
+        if (!queued.ok()) co_return failed(std::move(queued).error());
+        co_return Status();
+      }
+    }
+    std::string waiting_for = fmt::format("rank {} to take {} bytes", peer, message.size());
+    ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), peer));
+  }
+}
+
+Task<Result<Bytes>> Session::receive(int peer) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto error = blocked(peer)) co_return std::move(*error);
+      if (auto message = links_->pop(peer)) co_return std::move(*message);
+      if (links_->liveness().has_left(peer)) {
+        co_return failed(
+            Error(ErrorCode::remote, fmt::format("rank {} has left the communicator", peer))
+                .with_origin(peer)
+                .with_hint("destroy a communicator only after its last collective call"));
+      }
+    }
+    std::string waiting_for = fmt::format("a message from rank {}", peer);
+    ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), peer));
+  }
+}
+
+std::optional<Error> Session::blocked(int peer) const {
+  if (!links_) return Error(ErrorCode::internal, "a session of one rank has no peers");
+  if (links_->liveness().failure()) return *links_->liveness().failure();
+  if (loop_ == nullptr) return Error(ErrorCode::internal, "no activity is alive in this session");
+  if (peer >= 0 && !links_->connected(peer)) {
+    return Error(ErrorCode::internal, fmt::format("rank {} has no link to rank {}", rank_, peer));
+  }
+  return std::nullopt;
+}
+
+Task<Status> Session::turn(std::string waiting_for, int culprit) {
+  Deadline until = Deadline::never();
+  int fd = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    until = earlier(deadline_, links_->next_timer());
+    fd = links_->poll_fd();
+  }
+  Status ready = co_await loop_->readable(fd, until);
+  const std::lock_guard lock(mutex_);
+  ORIEL_CO_CHECK(after_wait(std::move(ready), waiting_for, culprit));
+  Status pumped = links_->pump();
+  if (!pumped.ok()) co_return failed(std::move(pumped).error());
+  co_return Status();
+}
+
+// A wait that has timed out is no failure as long as only a timer of the links was due.
+Status Session::after_wait(Status waited, const std::string& waiting_for, int culprit) {
+  if (waited.ok()) return {};
+  const TimePoint now = loop_->clock().now();
+  if (waited.error().code() != ErrorCode::timeout) return failed(std::move(waited).error());
+  if (!deadline_.expired(now)) return {};
+  Error late(ErrorCode::timeout, fmt::format("rank {} has waited for {} in vain, {} after the call",
+                                             rank_, waiting_for, seconds(now - begun_)));
+  if (culprit >= 0) late = std::move(late).with_origin(culprit);
+  return failed(std::move(late).with_hint(
+      "see that every rank runs and makes the same calls, or raise ORIEL_TIMEOUT"));
+}
+
+Error Session::failed(Error error) {
+  Error told = std::move(error).with_scope(Scope::communicator).with_origin(rank_);
+  if (links_) {
+    links_->liveness().aborted(rank_, told);
+    links_->spread_news();
+  }
+  return told;
+}
+
+void Session::give_up(const Error& reason) {
+  abort(reason);
+}
+
+void Session::abort(const Error& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!links_) {
+    if (!solo_failure_) solo_failure_ = Error(reason).with_origin(rank_);
+    return;
+  }
+  static_cast<void>(failed(reason));
+  wake();
+}
+
+void Session::report_death(int rank, const std::string& how) {
+  const std::lock_guard lock(mutex_);
+  if (!links_) return;
+  links_->liveness().died(rank, how);
+  links_->spread_news();
+  wake();
+}
+
+std::optional<Error> Session::failure() const {
+  const std::lock_guard lock(mutex_);
+  return links_ ? links_->liveness().failure() : solo_failure_;
+}
+
+bool Session::has_left(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return links_ && rank >= 0 && rank < size_ && links_->liveness().has_left(rank);
+}
+
+void Session::wake() {
+  if (wake_) static_cast<void>(::eventfd_write(wake_.get(), 1));
+}
+
+void Session::arm_idle(bool on) {
+  if (idle_epoll_ < 0 || !links_) return;
+  epoll_event event{};
+  event.events = on ? static_cast<std::uint32_t>(EPOLLIN) | EPOLLONESHOT : 0U;
+  event.data.u64 = idle_token_;
+  static_cast<void>(sys().epoll_ctl(idle_epoll_, EPOLL_CTL_MOD, links_->poll_fd(), &event));
+}
+
+Status Session::attach_idle(int epoll_fd, std::uint64_t token) {
+  const std::lock_guard lock(mutex_);
+  if (!links_) return {};
+  if (idle_epoll_ >= 0) return Error(ErrorCode::internal, "the session is being watched already");
+  epoll_event event{};
+  event.events = loop_ == nullptr ? static_cast<std::uint32_t>(EPOLLIN) | EPOLLONESHOT : 0U;
+  event.data.u64 = token;
+  if (sys().epoll_ctl(epoll_fd, EPOLL_CTL_ADD, links_->poll_fd(), &event) != 0) {
+    return system_error("epoll_ctl");
+  }
+  idle_epoll_ = epoll_fd;
+  idle_token_ = token;
+  wake();  // for the events that there are already
+  return {};
+}
+
+void Session::detach_idle() {
+  const std::lock_guard lock(mutex_);
+  if (idle_epoll_ < 0) return;
+  epoll_event event{};
+  static_cast<void>(sys().epoll_ctl(idle_epoll_, EPOLL_CTL_DEL, links_->poll_fd(), &event));
+  idle_epoll_ = -1;
+}
+
+std::vector<PeerEvent> Session::pump_idle() {
+  const std::lock_guard lock(mutex_);
+  if (!links_) return {};
+  if (loop_ == nullptr) {
+    const Status pumped = links_->pump();
+    if (!pumped.ok()) static_cast<void>(failed(pumped.error()));
+    arm_idle(true);
+  }
+  return links_->liveness().take_events();
+}
+
+Deadline Session::idle_timer() const {
+  const std::lock_guard lock(mutex_);
+  return links_ && loop_ == nullptr ? links_->next_timer() : Deadline::never();
+}
+
+Session::~Session() {
+  if (!links_) return;
+  detach_idle();
+  const std::lock_guard lock(mutex_);
+  // What has arrived is read first: unread bytes would make the kernel reset the connection, and
+  // cut off our last words.
+  static_cast<void>(links_->pump());
+  if (!links_->liveness().failure()) links_->liveness().left(rank_);
+  links_->spread_news();
+  const Clock& clock = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(kFlushTime, clock);
+  while (links_->queued_bytes() > 0 && !deadline.expired(clock.now())) {
+    const auto events = links_->poller().wait(deadline, clock);
+    if (!events.ok()) return;
+    links_->poller().dispatch(events.value());
+  }
+}
+
+}  // namespace oriel::boot

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/event_loop.hpp"
+#include "base/task.hpp"
+#include "boot/group.hpp"
+#include "boot/links.hpp"
+#include "boot/liveness.hpp"
+#include "boot/transport.hpp"
+#include "boot/unique_id.hpp"
+
+namespace oriel::boot {
+
+struct SessionOptions {
+  SocketOptions socket;
+};
+
+/// One rank's membership of one communicator: proven, persistent links to the ranks at distance 2^k
+/// on either side, and on them groups that run set-up protocols, and news of other ranks'
+/// departure, death or abort. A session of one rank has no socket.
+///
+/// One operation at a time uses the links: it holds an Activity, which says in which loop the
+/// operation waits and until when. While there is none a monitor may pump the links; messages of
+/// operations that other ranks have begun already are kept.
+///
+/// After a death, an abort or a failed operation the session is of no more use: every later call
+/// yields that first failure, on every rank that the news reaches.
+///
+/// Threads: operations one at a time; abort(), failure(), report_death() and the Idle calls from
+/// any thread. Nothing here waits for another thread for longer than one non-blocking turn of the
+/// links. Groups must not outlive their session, and no Activity may be alive when it is destroyed.
+class Session final : private Transport {
+ public:
+  /// Joins the communicator of `id` as `rank` of `size`; ends once all ranks have joined.
+  /// Collective. Sessions of one thread must be joined together, in one loop. Errors name the ranks
+  /// that were missing, died, or joined with another size or the same number.
+  static Task<Result<std::unique_ptr<Session>>> join(EventLoop& loop, UniqueId id, int rank,
+                                                     int size, SessionOptions options,
+                                                     Deadline deadline);
+
+  /// Tells the other ranks that this one has left, or why it failed, and closes. Does not wait,
+  /// unless messages are still queued: then at most kFlushTime.
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// The unique id's number: random, the same on all ranks.
+  std::uint64_t number() const { return number_; }
+  /// All ranks.
+  Group& world() { return world_; }
+  /// A key that only ranks of this communicator can derive.
+  const Key& key(KeyPurpose purpose) const;
+
+  class Activity;
+  /// Begins an operation. Fails if one is in progress, or with the session's failure.
+  Result<Activity> activate(EventLoop& loop, Deadline deadline);
+
+  /// A group of these world ranks, in this order, linked to each other. Collective over them, needs
+  /// an Activity.
+  Task<Result<Group>> subgroup(std::vector<int> world_ranks);
+
+  /// Ends the session with `reason`, here and on every other rank. Does not wait. Idempotent.
+  void abort(const Error& reason);
+  /// Tells the session of a death seen from elsewhere (a pidfd), so that it tells the other ranks.
+  void report_death(int rank, const std::string& how);
+  /// Why the session is of no more use, if so.
+  std::optional<Error> failure() const;
+  bool has_left(int rank) const;
+
+  /// Has `epoll_fd` told of this session's links (EPOLLIN, with `token`, once; see rearm_idle)
+  /// whenever no Activity is alive; any thread. At most one watcher.
+  Status attach_idle(int epoll_fd, std::uint64_t token);
+  void detach_idle();
+  /// Turns the links once without waiting, unless an Activity is alive, and watches again. Yields
+  /// what happened to other ranks since the last call, whoever learned it.
+  std::vector<PeerEvent> pump_idle();
+  /// When pump_idle() is to be called even if nothing is ready.
+  Deadline idle_timer() const;
+
+  static constexpr Duration kFlushTime = std::chrono::milliseconds(200);
+
+ private:
+  class RootLink;
+
+  Session(const UniqueId& id, int rank, int size);
+
+  // Transport, for the groups.
+  Task<Status> send(int peer, Bytes message) override;
+  Task<Result<Bytes>> receive(int peer) override;
+  void give_up(const Error& reason) override;
+
+  Task<Status> connect(const UniqueId& id, SessionOptions options);
+  Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
+  Task<Status> link_to(std::vector<int> peers);
+  Task<Status> exchange_addresses();
+  /// Waits until something is ready (or a timer is due) and pumps. The timeout's message says
+  /// `waiting_for`.
+  Task<Status> turn(std::string waiting_for, int culprit);
+  Status after_wait(Status waited, const std::string& waiting_for, int culprit);
+  Error failed(Error error);  // with the lock held: gives up and yields it
+  std::optional<Error> blocked(int peer) const;
+  void end_activity();
+  void wake();
+  void arm_idle(bool on);
+
+  const int rank_;
+  const int size_;
+  const std::uint64_t number_;
+  std::array<Key, 4> keys_;
+  Group world_;
+  std::map<int, SocketAddress> addresses_;
+  SocketAddress own_address_;
+
+  mutable std::mutex mutex_;      // guards all below
+  OwnedFd wake_;                  // in the links' poller
+  std::unique_ptr<Links> links_;  // null for one rank
+  EventLoop* loop_ = nullptr;     // of the live Activity
+  Deadline deadline_ = Deadline::never();
+  TimePoint begun_;
+  std::optional<Error> solo_failure_;  // for one rank, which has no links
+  int idle_epoll_ = -1;
+  std::uint64_t idle_token_ = 0;
+};
+
+/// An operation in progress. Move-only; ends when destroyed.
+class [[nodiscard]] Session::Activity {
+ public:
+  Activity(Activity&& other) noexcept : session_(std::exchange(other.session_, nullptr)) {}
+  Activity& operator=(Activity&& other) noexcept;
+  ~Activity();
+
+ private:
+  friend class Session;
+  explicit Activity(Session& session) : session_(&session) {}
+  Session* session_;
+};
+
+}  // namespace oriel::boot

@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/socket_address.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+
+namespace oriel::boot {
+
+SocketAddress SocketAddress::ipv4(std::array<std::uint8_t, 4> address, std::uint16_t port) {
+  SocketAddress out;
+  out.family_ = 4;
+  out.port_ = port;
+  std::copy(address.begin(), address.end(), out.address_.begin());
+  return out;
+}
+
+SocketAddress SocketAddress::ipv6(std::array<std::uint8_t, 16> address, std::uint32_t scope,
+                                  std::uint16_t port) {
+  SocketAddress out;
+  out.family_ = 6;
+  out.port_ = port;
+  out.scope_ = scope;
+  out.address_ = address;
+  return out;
+}
+
+Result<SocketAddress> SocketAddress::from_native(const sockaddr_storage& native, socklen_t length) {
+  if (native.ss_family == AF_INET && length >= sizeof(sockaddr_in)) {
+    sockaddr_in in{};
+    std::memcpy(&in, &native, sizeof in);
+    std::array<std::uint8_t, 4> address{};
+    std::memcpy(address.data(), &in.sin_addr, address.size());
+    return ipv4(address, ntohs(in.sin_port));
+  }
+  if (native.ss_family == AF_INET6 && length >= sizeof(sockaddr_in6)) {
+    sockaddr_in6 in{};
+    std::memcpy(&in, &native, sizeof in);
+    std::array<std::uint8_t, 16> address{};
+    std::memcpy(address.data(), &in.sin6_addr, address.size());
+    return ipv6(address, in.sin6_scope_id, ntohs(in.sin6_port));
+  }
+  return Error(
+      ErrorCode::internal,
+      fmt::format("a socket has address family {}, neither IPv4 nor IPv6", native.ss_family));
+}
+
+Result<SocketAddress> SocketAddress::decode(ByteReader& reader) {
+  SocketAddress out;
+  out.family_ = reader.get<std::uint8_t>();
+  const auto reserved = reader.get<std::uint8_t>();
+  out.port_ = reader.get<std::uint16_t>();
+  out.scope_ = reader.get<std::uint32_t>();
+  const ByteView raw = reader.get_raw(out.address_.size());
+  if (!reader.good()) return Error(ErrorCode::remote, "a socket address is cut short");
+  std::memcpy(out.address_.data(), raw.data(), out.address_.size());
+  const bool tail_is_zero = std::all_of(out.address_.begin() + 4, out.address_.end(),
+                                        [](std::uint8_t byte) { return byte == 0; });
+  const bool well_formed =
+      (out.family_ == 4 && out.scope_ == 0 && tail_is_zero) || out.family_ == 6;
+  if (!well_formed || reserved != 0 || out.port_ == 0) {
+    return Error(ErrorCode::remote,
+                 fmt::format("a socket address is malformed (family {}, port {}, scope {})",
+                             out.family_, out.port_, out.scope_));
+  }
+  return out;
+}
+
+void SocketAddress::encode(ByteWriter& writer) const {
+  writer.put(family_).put(std::uint8_t{0}).put(port_).put(scope_);
+  writer.put_raw(std::as_bytes(std::span(address_)));
+}
+
+socklen_t SocketAddress::to_native(sockaddr_storage& out) const {
+  out = {};
+  if (family_ == 4) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(port_);
+    std::memcpy(&in.sin_addr, address_.data(), 4);
+    std::memcpy(&out, &in, sizeof in);
+    return sizeof in;
+  }
+  sockaddr_in6 in{};
+  in.sin6_family = AF_INET6;
+  in.sin6_port = htons(port_);
+  in.sin6_scope_id = scope_;
+  std::memcpy(&in.sin6_addr, address_.data(), address_.size());
+  std::memcpy(&out, &in, sizeof in);
+  return sizeof in;
+}
+
+int SocketAddress::family() const {
+  return family_ == 4 ? AF_INET : AF_INET6;
+}
+
+bool SocketAddress::is_loopback() const {
+  if (family_ == 4) return address_[0] == 127;
+  const bool zero = std::all_of(address_.begin(), address_.end() - 1,
+                                [](std::uint8_t byte) { return byte == 0; });
+  return family_ == 6 && zero && address_[15] == 1;
+}
+
+bool SocketAddress::is_link_local() const {
+  if (family_ == 4) return address_[0] == 169 && address_[1] == 254;
+  return family_ == 6 && address_[0] == 0xfe && (address_[1] & 0xc0) == 0x80;
+}
+
+SocketAddress SocketAddress::with_port(std::uint16_t port) const {
+  SocketAddress out = *this;
+  out.port_ = port;
+  return out;
+}
+
+SocketAddress SocketAddress::with_scope(std::uint32_t scope) const {
+  SocketAddress out = *this;
+  out.scope_ = scope;
+  return out;
+}
+
+std::string SocketAddress::to_string() const {
+  if (!valid()) return "no address";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  ::inet_ntop(family(), address_.data(), text.data(), text.size());
+  if (family_ == 4) return fmt::format("{}:{}", text.data(), port_);
+  if (scope_ == 0) return fmt::format("[{}]:{}", text.data(), port_);
+  return fmt::format("[{}%{}]:{}", text.data(), scope_, port_);
+}
+
+namespace {
+
+/// The interface names that a setting such as "^=docker0,lo" lets through.
+class NameFilter {
+ public:
+  explicit NameFilter(std::string_view text) {
+    if (text.starts_with('^')) {
+      exclude_ = true;
+      text.remove_prefix(1);
+    }
+    if (text.starts_with('=')) {
+      whole_ = true;
+      text.remove_prefix(1);
+    }
+    while (!text.empty()) {
+      const auto comma = std::min(text.find(','), text.size());
+      if (comma > 0) names_.emplace_back(text.substr(0, comma));
+      text.remove_prefix(std::min(comma + 1, text.size()));
+    }
+  }
+  bool accepts(std::string_view name) const {
+    if (names_.empty()) return true;
+    const bool listed = std::any_of(names_.begin(), names_.end(), [&](const std::string& entry) {
+      return whole_ ? name == entry : name.starts_with(entry);
+    });
+    return listed != exclude_;
+  }
+  /// Whether the user has asked for interfaces by name, so that no default preference applies.
+  bool selects() const { return !names_.empty() && !exclude_; }
+
+ private:
+  bool exclude_ = false;
+  bool whole_ = false;
+  std::vector<std::string> names_;
+};
+
+bool is_container_bridge(std::string_view name) {
+  for (const std::string_view prefix : {"docker", "virbr", "veth", "br-", "cni", "podman"}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+// Smaller is better. Link-local IPv6 comes last within its class: it needs a scope that other hosts
+// number differently.
+int preference(const ifaddrs& entry, const SocketAddress& address, bool by_name) {
+  int rank = 0;
+  if (!by_name && is_container_bridge(entry.ifa_name)) rank = 10;
+  if (!by_name && (entry.ifa_flags & IFF_LOOPBACK) != 0) rank = 20;
+  if (address.family() == AF_INET6) rank += address.is_link_local() ? 2 : 1;
+  return rank;
+}
+
+}  // namespace
+
+Result<SocketAddress> choose_interface(const SocketOptions& options) {
+  ifaddrs* raw_list = nullptr;
+  if (::getifaddrs(&raw_list) != 0) return system_error("listing network interfaces");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw_list, &::freeifaddrs);
+
+  const NameFilter filter(options.ifname);
+  SocketAddress best;
+  int best_rank = 0;
+  std::vector<std::string> names;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if (std::find(names.begin(), names.end(), entry->ifa_name) == names.end()) {
+      names.emplace_back(entry->ifa_name);
+    }
+    if (options.family != AF_UNSPEC && options.family != family) continue;
+    if (!filter.accepts(entry->ifa_name)) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    sockaddr_storage native{};
+    std::memcpy(&native, entry->ifa_addr, length);
+    ORIEL_TRY(const SocketAddress address, SocketAddress::from_native(native, length));
+    const int rank = preference(*entry, address, filter.selects());
+    if (!best.valid() || rank < best_rank) {
+      best = address;
+      best_rank = rank;
+    }
+  }
+  if (best.valid()) return best.with_port(0);
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("no network interface that is up and has an {} address matches "
+                           "ORIEL_SOCKET_IFNAME=\"{}\"; there are: {}",
+                           options.family == AF_INET    ? "IPv4"
+                           : options.family == AF_INET6 ? "IPv6"
+                                                        : "IP",
+                           options.ifname, fmt::join(names, ", ")))
+      .with_hint("set ORIEL_SOCKET_IFNAME to one of them, or unset it");
+}
+
+}  // namespace oriel::boot

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "base/fd.hpp"
+#include "boot/socket_address.hpp"
+
+/// Non-blocking, close-on-exec sockets and the calls on them, without a wait anywhere.
+namespace oriel::boot {
+
+struct Listener {
+  OwnedFd fd;
+  SocketAddress address;  ///< with the port that the system chose
+};
+
+/// Listens on `local` (port 0 for any).
+Result<Listener> listen_tcp(const SocketAddress& local);
+
+/// A socket that is connecting to `remote`; writable once that has ended, see connect_outcome().
+Result<OwnedFd> start_connect(const SocketAddress& remote);
+/// Success, or why connecting failed.
+Status connect_outcome(int fd, const SocketAddress& remote);
+
+/// The next connection; an invalid OwnedFd if none is waiting. Fails for want of descriptors or
+/// memory, not for a client that has gone again.
+Result<OwnedFd> accept_one(int listener_fd);
+
+/// Where this end of a connected socket is.
+Result<SocketAddress> local_address(int fd);
+
+/// What a read or write that does not wait came to.
+struct IoOutcome {
+  std::size_t bytes = 0;
+  bool would_block = false;
+  bool closed = false;  ///< the peer has closed or reset the connection
+};
+Result<IoOutcome> read_some(int fd, std::span<std::byte> out);
+Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers);
+
+}  // namespace oriel::boot
