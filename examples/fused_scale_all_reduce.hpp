@@ -55,11 +55,9 @@ ORIEL_DEVICE_FN bool fused_scale_all_reduce(Group group, const FusedScaleAllRedu
 
 #if defined(__CUDACC__)
 /// The kernel; the grid has at most job.comm.barrier_slots CTAs, all of them resident at once.
-/// `done` counts the CTAs that succeeded.
+/// done[b] becomes 1 if CTA b succeeded.
 __global__ void fused_scale_all_reduce_kernel(FusedScaleAllReduce job, std::uint32_t* done) {
-  if (!fused_scale_all_reduce(oriel::device::Cta{}, job, blockIdx.x, gridDim.x)) return;
-  if (threadIdx.x == 0) {
-    oriel::device::Memory::reduce_add<oriel::device::Order::relaxed>(done, 1u);
-  }
+  const bool good = fused_scale_all_reduce(oriel::device::Cta{}, job, blockIdx.x, gridDim.x);
+  if (threadIdx.x == 0) done[blockIdx.x] = good ? 1 : 0;
 }
 #endif

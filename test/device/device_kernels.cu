@@ -200,12 +200,13 @@ __global__ void bulk_copy_kernel(KernelArguments arguments, const char* from, ch
 #endif
 }
 
-__global__ void example_kernel(FusedScaleAllReduce job, std::uint32_t blocks, std::uint32_t* done) {
+__global__ void example_kernel(KernelArguments arguments, FusedScaleAllReduce job,
+                               std::uint32_t blocks) {
   const std::uint32_t rank = blockIdx.x / blocks;
-  job.comm = comm_of(job.comm, rank);
+  job.comm = comm_of(arguments.view, rank);
   job.x.lsa_rank = job.y.lsa_rank = static_cast<std::int32_t>(rank);
-  if (!fused_scale_all_reduce(Cta{}, job, blockIdx.x % blocks, blocks)) return;
-  if (threadIdx.x == 0) Memory::reduce_add<Order::relaxed>(done, 1u);
+  const bool good = fused_scale_all_reduce(Cta{}, job, blockIdx.x % blocks, blocks);
+  if (threadIdx.x == 0) arguments.results[blockIdx.x] = good ? 1 : 0;
 }
 
 unsigned ranks_of(const KernelArguments& arguments) {
@@ -275,7 +276,7 @@ int launch_example(const KernelArguments& arguments, std::uint64_t x_offset, std
   y.flat_base = arguments.view.control_base + y_offset;
   const FusedScaleAllReduce job{arguments.view, x, y, count, scale};
   example_kernel<<<ranks_of(arguments) * blocks, 256, 0, static_cast<cudaStream_t>(stream)>>>(
-      job, blocks, arguments.results);
+      arguments, job, blocks);
   return cudaGetLastError();
 }
 

@@ -43,7 +43,7 @@ int launch_window(const KernelArguments& arguments, const device::WindowObject* 
 /// 100 + WaitOutcome, or 1 on a GPU without them.
 int launch_bulk_copy(const KernelArguments& arguments, const char* from, char* to,
                      std::uint32_t bytes, void* stream);
-/// The example's job on `ranks` ranks of `blocks` CTAs; results[0] counts the CTAs that succeeded.
+/// The example's job on every rank with `blocks` CTAs each; result 1: this CTA succeeded.
 int launch_example(const KernelArguments& arguments, std::uint64_t x_offset, std::uint64_t y_offset,
                    std::uint64_t count, float scale, std::uint32_t blocks, void* stream);
 

@@ -72,6 +72,7 @@ struct Memory {
   }
 
   /// Adds modulo 2^32 or 2^64 and returns the old value. Order: relaxed, acquire, release, acq_rel.
+  /// On a GPU not for pinned host memory: the bus to the host may have no atomics.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN T fetch_add(T* address, T value) {
     static_assert(kIsWord<T> && kOrder != Order::weak);
