@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "perf/backend.hpp"
+#include "perf/library.hpp"
+#include "perf/options.hpp"
+
+namespace oriel::perf {
+
+/// Bytes from one buffer set to the next: the data, and at least a page behind it that nobody may
+/// write to.
+std::size_t set_stride(std::size_t bytes);
+
+/// The buffers of one rank: one stretch of memory to send from and one to receive into, each cut
+/// into sets. Registered stretches come from the library's allocator and are one window each.
+/// Release before the communicator is destroyed; the destructor only gives up.
+class BufferSets {
+ public:
+  BufferSets() = default;
+  /// Collective if anything is registered. `bytes`: of each stretch, as set_stride() x sets.
+  static Result<BufferSets> create(const Library& library, Backend& backend, ncclComm_t comm,
+                                   Registration registration, std::size_t bytes);
+  /// Deregisters and frees, in that order.
+  Status release(const Library& library, ncclComm_t comm);
+
+  /// Cuts the stretches into sets of `bytes`.
+  void cut(std::size_t bytes) { stride_ = set_stride(bytes); }
+  void* send(int set) const { return at(send_, set); }
+  void* receive(int set) const { return at(receive_, set); }
+  std::size_t stride() const { return stride_; }
+
+ private:
+  struct Stretch {
+    void* memory = nullptr;
+    bool from_library = false;
+    ncclWindow_t window = nullptr;
+    void* handle = nullptr;  // of ncclCommRegister
+  };
+  static Status make(const Library& library, Backend& backend, ncclComm_t comm, bool window,
+                     bool local, std::size_t bytes, Stretch& stretch);
+  static Status drop(const Library& library, ncclComm_t comm, Stretch& stretch);
+  void* at(const Stretch& stretch, int set) const {
+    return static_cast<std::byte*>(stretch.memory) + static_cast<std::size_t>(set) * stride_;
+  }
+
+  Stretch send_;
+  Stretch receive_;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace oriel::perf

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "perf/report.hpp"
+
+namespace oriel::perf {
+namespace {
+
+Json describe(const Rounds& rounds, std::size_t bytes, int ranks) {
+  const double us = rounds.median_us();
+  Json json{{"rounds_us", rounds.us},
+            {"median_us", us},
+            {"p99_us", rounds.p99_us()},
+            {"algbw_gb_per_s", algorithm_bandwidth(bytes, us)},
+            {"busbw_gb_per_s", bus_bandwidth(bytes, us, ranks)}};
+  if (rounds.jittered_us) json["jittered_us"] = *rounds.jittered_us;
+  if (!rounds.checked) return json;
+  json["wrong"] = rounds.wrong;
+  json["same_bits_on_all_ranks"] = rounds.same_bits;
+  if (rounds.wrong == 0) return json;
+  json["wrong_outputs"] = rounds.wrong_outputs;
+  json["changed_inputs"] = rounds.changed_inputs;
+  json["bytes_written_past_end"] = rounds.written_past_end;
+  if (rounds.wrong_outputs > 0) json["first_wrong_index"] = rounds.first_wrong;
+  return json;
+}
+
+Json describe(const PlacementResult& one, std::size_t bytes, int ranks) {
+  Json json{{"ours", describe(one.ours, bytes, ranks)}};
+  if (one.theirs) json["theirs"] = describe(*one.theirs, bytes, ranks);
+  if (one.ratio)
+    json["ratio"] = {{"median", one.ratio->median},
+                     {"low", one.ratio->interval.low},
+                     {"high", one.ratio->interval.high},
+                     {"confidence", 0.95}};
+  return json;
+}
+
+Json describe(const SetInfo& set) {
+  // A document may be published: it says what was measured, not where it lay or on which host.
+  Json devices = Json::array();
+  for (const RankInfo& one : set.ranks) devices.push_back(one.device);
+  return {{"library", std::filesystem::path(set.library).filename().string()},
+          {"version", set.version},
+          {"registration", set.registration},
+          {"init_ms", set.init_ms},
+          {"allocate_and_register_ms", set.allocate_ms},
+          {"devices", std::move(devices)}};
+}
+
+Json environment_of(const Contestant& contestant) {
+  Json json = Json::object();
+  for (const auto& [name, value] : contestant.environment) json[name] = value;
+  return json;
+}
+
+}  // namespace
+
+Json to_json(const Options& options, const RunInfo& info, const std::vector<CaseResult>& results,
+             const std::string& error) {
+  const int ranks = static_cast<int>(info.ours.ranks.size());
+  Json cases = Json::array();
+  for (const CaseResult& result : results) {
+    Json one{{"bytes", result.bytes()},         {"count", result.count},
+             {"type", name_of(result.type)},    {"op", name_of(result.op)},
+             {"calls_per_round", result.calls}, {"buffer_sets", result.sets}};
+    if (result.out_of_place)
+      one["out_of_place"] = describe(*result.out_of_place, result.bytes(), ranks);
+    if (result.in_place) one["in_place"] = describe(*result.in_place, result.bytes(), ranks);
+    cases.push_back(std::move(one));
+  }
+  Json document{{"format", 1},
+                {"collective", "all_reduce"},
+                {"backend", info.backend},
+                {"ranks", ranks},
+                {"rounds", options.rounds},
+                {"graph_launches", options.graph_launches},
+                {"warmup", options.warmup},
+                {"checked", options.check},
+                {"seed", options.seed},
+                {"jitter_us", options.jitter_us},
+                {"time_unit", "microseconds per call, slowest rank"},
+                {"ours", describe(info.ours)},
+                {"cases", std::move(cases)},
+                {"wrong", count_wrong(results)}};
+  document["ours"]["environment"] = environment_of(options.ours);
+  if (info.theirs) {
+    document["theirs"] = describe(*info.theirs);
+    document["theirs"]["environment"] = environment_of(*options.against);
+  }
+  if (!error.empty()) document["error"] = error;
+  return document;
+}
+
+Status write_json(const std::string& path, const Json& document) {
+  const std::string fresh = path + ".new";
+  {
+    std::ofstream out(fresh, std::ios::trunc);
+    out << document.dump(1) << '\n';
+    if (!out.flush()) return Error(ErrorCode::system, fmt::format("cannot write {}", fresh));
+  }
+  if (std::rename(fresh.c_str(), path.c_str()) != 0)
+    return system_error("putting " + path + " in place");
+  return {};
+}
+
+}  // namespace oriel::perf

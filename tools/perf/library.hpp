@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "nccl.h"
+#include "oriel/error.hpp"
+
+namespace oriel::perf {
+
+/// A libnccl-compatible library loaded into this process, as a table of its functions. It stays
+/// loaded until the process ends: such libraries start threads and cannot be unloaded.
+struct Library {
+  static Result<Library> open(const std::string& path);
+
+  std::string path;  ///< of the file that was loaded
+  int version = 0;   ///< as ncclGetVersion says
+
+  // Every library has these.
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRank) comm_init_rank = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  // Null where the library has none; what needs one says so.
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommWindowRegister) window_register = nullptr;
+  decltype(&ncclCommWindowDeregister) window_deregister = nullptr;
+  decltype(&ncclRedOpCreatePreMulSum) red_op_create_pre_mul_sum = nullptr;
+  decltype(&ncclRedOpDestroy) red_op_destroy = nullptr;
+  ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**) = nullptr;
+  ncclResult_t (*comm_deregister)(ncclComm_t, void*) = nullptr;
+
+  /// Success, or an error that names the call and carries the library's own words.
+  Status check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr) const;
+};
+
+}  // namespace oriel::perf

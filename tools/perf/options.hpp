@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "oriel/error.hpp"
+#include "oriel/types.hpp"
+
+namespace oriel::perf {
+
+enum class BackendKind { automatic, cuda, host };
+/// Which buffers become symmetric windows. `local` is ncclCommRegister of both.
+enum class Registration { none, local, both, in, out };
+enum class Placement { out_of_place, in_place };
+
+/// One library to measure.
+struct Contestant {
+  std::string library;
+  Registration registration = Registration::none;
+  std::vector<std::pair<std::string, std::string>> environment;
+};
+
+struct Options {
+  std::vector<std::size_t> sizes;   ///< bytes, as requested
+  std::vector<std::size_t> counts;  ///< elements; used instead of `sizes` if not empty
+  std::vector<DataType> types;
+  std::vector<ReduceOp> ops;
+  std::vector<Placement> placements;
+  std::optional<int> iterations;  ///< calls in one round; unset: by the time they take
+  int warmup = 5;
+  bool check = true;
+  int graph_launches = 0;       ///< 0: no graph
+  bool blocking_calls = false;  ///< wait for each call before the next
+  int rounds = 0;               ///< 0: 5, or 9 with an opponent
+  int rotate = 0;               ///< buffer sets; 0: by size
+  double jitter_us = 0;         ///< 0: no pass with random delays
+  std::uint64_t seed = 1;
+  int blocks = 0;  ///< CTAs of a collective; 0: the library's choice
+  int ranks = 0;   ///< 0: from a launcher, else one per GPU, else 2
+  BackendKind backend = BackendKind::automatic;
+  Contestant ours;
+  std::optional<Contestant> against;
+  std::string rendezvous;  ///< host:port or file:PATH, for ranks of a launcher
+  std::string json_path;
+  bool percentiles = false;           ///< p99 columns behind the table
+  bool serve = false;                 ///< rounds on demand from standard input
+  std::chrono::seconds timeout{120};  ///< of each step that ranks are asked to do
+  std::string size_summary;           ///< for the header: how the sizes came about
+};
+
+/// The options of a command line, or the status to exit with after printing help or a complaint.
+/// The first argument is the name of the collective.
+std::variant<Options, int> parse_options(int argc, char** argv);
+
+/// "4K", "64MiB", "1g", "17": bytes, with the powers of 1024 that nccl-tests uses.
+Result<std::size_t> parse_bytes(std::string_view text);
+
+/// The names of nccl-tests ("float", "half", "f8e4m3") and Oriel's own ("f32", "f16", "e4m3").
+Result<DataType> parse_type(std::string_view name);
+Result<ReduceOp> parse_op(std::string_view name);
+/// As nccl-tests prints them.
+std::string_view table_name(DataType type);
+std::string_view table_name(ReduceOp op);
+std::string_view name_of(Registration registration);
+std::string_view name_of(Placement placement);
+
+/// Buffer sets of `bytes` each way that are used in turn: as many as exceed 128 MiB, at most 8.
+int rotation(const Options& options, std::size_t bytes);
+
+}  // namespace oriel::perf

@@ -1,0 +1,348 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "perf/worker.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+#include "perf/backend.hpp"
+#include "perf/buffers.hpp"
+#include "perf/library.hpp"
+
+namespace oriel::perf {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock;
+
+double milliseconds_since(SteadyTime::time_point start) {
+  return std::chrono::duration<double, std::milli>(SteadyTime::now() - start).count();
+}
+
+std::string to_hex(const ncclUniqueId& id) {
+  std::string text;
+  for (const char byte : id.internal)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+Result<ncclUniqueId> from_hex(const std::string& text) {
+  ncclUniqueId id;
+  if (text.size() != 2 * sizeof id.internal)
+    return Error(ErrorCode::invalid_argument, "the unique id has the wrong length");
+  for (std::size_t i = 0; i < sizeof id.internal; ++i) {
+    unsigned char byte = 0;
+    const char* end = text.data() + 2 * i + 2;
+    const auto [rest, status] = std::from_chars(end - 2, end, byte, 16);
+    if (status != std::errc{} || rest != end)
+      return Error(ErrorCode::invalid_argument, "the unique id is not hexadecimal");
+    id.internal[i] = static_cast<char>(byte);
+  }
+  return id;
+}
+
+// One kind of call on one size.
+struct Case {
+  DataType type = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  std::size_t count = 0;
+  bool in_place = false;
+  int sets = 1;
+  int calls = 1;
+  std::size_t bytes() const { return count * size_of(type); }
+};
+
+class Worker {
+ public:
+  Worker(const Options& options, const Contestant& contestant, const Place& place,
+         const SharedBarrier& barrier)
+      : options_(options), contestant_(contestant), place_(place), barrier_(barrier) {}
+
+  Result<Json> start();
+  Result<Json> carry_out(const Json& request);
+  bool finished() const { return finished_; }
+
+ private:
+  Result<Json> init(const std::string& id);
+  Status init_communicator(const ncclUniqueId& id);
+  Result<Json> allocate(std::size_t bytes);
+  Status prepare(const Json& request);
+  Status make_op();
+  Status drop_op();
+  Result<Json> warm(int calls);
+  Status fill(std::uint64_t seed, int first, int last);
+  Result<Json> time(double jitter_us, std::uint64_t jitter_seed);
+  Result<Json> check(std::uint64_t seed, int first, int last);
+  Status finish();
+
+  Status call(int set) const;
+  Status watch_communicator() const;
+  Pattern pattern(std::uint64_t seed) const {
+    // Each set has data of its own, or a call that read the wrong set would go unnoticed.
+    return {case_.type, case_.op, place_.ranks, seed};
+  }
+  static std::uint64_t seed_of_set(std::uint64_t seed, int set) {
+    return seed * 64 + static_cast<std::uint64_t>(set);
+  }
+  Deadline deadline() const { return Deadline::after(options_.timeout); }
+
+  const Options& options_;
+  const Contestant& contestant_;
+  const Place place_;
+  const SharedBarrier& barrier_;
+  Library library_;
+  std::unique_ptr<Backend> backend_;
+  ncclComm_t comm_ = nullptr;
+  BufferSets buffers_;
+  Case case_;
+  ncclRedOp_t op_ = ncclSum;
+  bool own_op_ = false;
+  bool finished_ = false;
+};
+
+Result<Json> Worker::start() {
+  const bool cuda = options_.backend == BackendKind::cuda ||
+                    (options_.backend == BackendKind::automatic && count_cuda_devices() > 0);
+  // The library comes first: it may bring a CUDA of its own.
+  ORIEL_TRY(library_, Library::open(contestant_.library));
+  if (cuda) {
+    ORIEL_TRY(backend_, make_cuda_backend(place_.local_rank));
+  } else {
+    backend_ = make_host_backend();
+  }
+  backend_->watch([this] { return watch_communicator(); });
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return Json{{"pid", ::getpid()},
+              {"host", host.data()},
+              {"backend", cuda ? "cuda" : "host"},
+              {"device", backend_->device_name()},
+              {"library", library_.path},
+              {"version", library_.version}};
+}
+
+Result<Json> Worker::carry_out(const Json& request) {
+  const std::string what = request.at("do");
+  if (what == "unique_id") {
+    ncclUniqueId id;
+    ORIEL_CHECK(library_.check(library_.get_unique_id(&id), "ncclGetUniqueId"));
+    return Json{{"id", to_hex(id)}};
+  }
+  if (what == "init") return init(request.at("id"));
+  if (what == "allocate") return allocate(request.at("bytes"));
+  if (what == "warm") return warm(request.at("calls"));
+  if (what == "time") return time(request.at("jitter_us"), request.at("jitter_seed"));
+  if (what == "check") return check(request.at("seed"), request.at("first"), request.at("last"));
+  if (what == "prepare") {
+    ORIEL_CHECK(prepare(request));
+  } else if (what == "fill") {
+    ORIEL_CHECK(fill(request.at("seed"), 0, case_.sets));
+  } else if (what == "finish") {
+    ORIEL_CHECK(finish());
+  } else {
+    return Error(ErrorCode::invalid_argument, fmt::format("unknown request '{}'", what));
+  }
+  return Json::object();
+}
+
+Result<Json> Worker::init(const std::string& hex) {
+  ORIEL_TRY(const ncclUniqueId id, from_hex(hex));
+  const auto start = SteadyTime::now();
+  ORIEL_CHECK(init_communicator(id));
+  return Json{{"init_ms", milliseconds_since(start)}};
+}
+
+Status Worker::init_communicator(const ncclUniqueId& id) {
+  if (options_.blocks == 0)
+    return library_.check(library_.comm_init_rank(&comm_, place_.ranks, id, place_.rank),
+                          "ncclCommInitRank");
+  if (!library_.comm_init_rank_config)
+    return Error(
+        ErrorCode::invalid_usage,
+        fmt::format("{} has no ncclCommInitRankConfig, which --blocks needs", library_.path));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = config.maxCTAs = options_.blocks;
+  return library_.check(
+      library_.comm_init_rank_config(&comm_, place_.ranks, id, place_.rank, &config),
+      "ncclCommInitRankConfig");
+}
+
+Result<Json> Worker::allocate(std::size_t bytes) {
+  const auto start = SteadyTime::now();
+  ORIEL_TRY(buffers_,
+            BufferSets::create(library_, *backend_, comm_, contestant_.registration, bytes));
+  return Json{{"allocate_and_register_ms", milliseconds_since(start)}};
+}
+
+Status Worker::prepare(const Json& request) {
+  ORIEL_CHECK(drop_op());
+  backend_->forget_graphs();
+  case_.type = static_cast<DataType>(request.at("type").get<int>());
+  case_.op = static_cast<ReduceOp>(request.at("op").get<int>());
+  case_.count = request.at("count");
+  case_.in_place = request.at("in_place");
+  case_.sets = request.at("sets");
+  case_.calls = request.at("calls");
+  buffers_.cut(case_.bytes());
+  return make_op();
+}
+
+Status Worker::make_op() {
+  if (case_.op != ReduceOp::premul_sum) {
+    op_ = static_cast<ncclRedOp_t>(case_.op);
+    return {};
+  }
+  if (!library_.red_op_create_pre_mul_sum || !library_.red_op_destroy)
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} has no ncclRedOpCreatePreMulSum", library_.path));
+  std::array<std::byte, 8> scalar{};
+  with_type(case_.type, [&](auto type) {
+    const double value = premul_scalar(type(), place_.rank);
+    typename Element<type()>::Storage stored{};
+    if constexpr (Element<type()>::kInteger)
+      stored = static_cast<typename Element<type()>::Storage>(value);
+    else
+      stored = Element<type()>::encode(value);
+    std::memcpy(scalar.data(), &stored, sizeof stored);
+  });
+  ORIEL_CHECK(library_.check(library_.red_op_create_pre_mul_sum(
+                                 &op_, scalar.data(), static_cast<ncclDataType_t>(case_.type),
+                                 ncclScalarHostImmediate, comm_),
+                             "ncclRedOpCreatePreMulSum", comm_));
+  own_op_ = true;
+  return {};
+}
+
+Status Worker::drop_op() {
+  if (!own_op_) return {};
+  own_op_ = false;
+  return library_.check(library_.red_op_destroy(op_, comm_), "ncclRedOpDestroy", comm_);
+}
+
+Status Worker::call(int set) const {
+  void* receive = buffers_.receive(set);
+  const void* send = case_.in_place ? receive : buffers_.send(set);
+  return library_.check(
+      library_.all_reduce(send, receive, case_.count, static_cast<ncclDataType_t>(case_.type), op_,
+                          comm_, backend_->stream()),
+      "ncclAllReduce", comm_);
+}
+
+Status Worker::watch_communicator() const {
+  if (comm_ == nullptr) return {};
+  ncclResult_t state = ncclSuccess;
+  ORIEL_CHECK(
+      library_.check(library_.comm_get_async_error(comm_, &state), "ncclCommGetAsyncError", comm_));
+  if (state == ncclInProgress) return {};
+  return library_.check(state, "while waiting for the device", comm_);
+}
+
+// The first call is left out of the time: it may set things up.
+Result<Json> Worker::warm(int calls) {
+  ORIEL_CHECK(call(0));
+  ORIEL_CHECK(backend_->synchronize(deadline()));
+  const auto start = SteadyTime::now();
+  for (int i = 0; i < calls; ++i) ORIEL_CHECK(call(i % case_.sets));
+  ORIEL_CHECK(backend_->synchronize(deadline()));
+  return Json{{"us", milliseconds_since(start) * 1000 / calls}};
+}
+
+Status Worker::fill(std::uint64_t seed, int first, int last) {
+  const std::uint8_t poison = poison_byte(case_.type);
+  for (int set = first; set < last; ++set) {
+    const Pattern data = pattern(seed_of_set(seed, set));
+    ORIEL_CHECK(backend_->set_bytes(buffers_.receive(set), poison, buffers_.stride()));
+    void* input = case_.in_place ? buffers_.receive(set) : buffers_.send(set);
+    ORIEL_CHECK(backend_->fill(input, case_.count, data, place_.rank));
+  }
+  return {};
+}
+
+Result<Json> Worker::time(double jitter_us, std::uint64_t jitter_seed) {
+  TimedLoop loop;
+  loop.calls = case_.calls;
+  loop.graph_launches = options_.graph_launches;
+  loop.blocking = options_.blocking_calls;
+  loop.jitter_us = jitter_us;
+  loop.jitter_seed = key_of(jitter_seed, place_.rank);
+  loop.issue = [this](int number) { return call(number % case_.sets); };
+  ORIEL_TRY(const double us, backend_->time(loop, barrier_, deadline()));
+  return Json{{"us", us}};
+}
+
+// Out of place, what the timed calls have left is checked. In place they have consumed their
+// inputs, so that one more call is made on fresh ones.
+Result<Json> Worker::check(std::uint64_t seed, int first, int last) {
+  if (case_.in_place) {
+    last = first + 1;
+    ORIEL_CHECK(fill(seed, first, last));
+    ORIEL_CHECK(call(first));
+    ORIEL_CHECK(backend_->synchronize(deadline()));
+  }
+  CheckReport sum;
+  for (int set = first; set < last; ++set) {
+    const Pattern data = pattern(seed_of_set(seed, set));
+    CheckReport one;
+    const auto* result = static_cast<const std::byte*>(buffers_.receive(set));
+    ORIEL_CHECK(backend_->check_output(result, case_.count, data, one));
+    ORIEL_CHECK(backend_->check_bytes(result + case_.bytes(), poison_byte(case_.type),
+                                      buffers_.stride() - case_.bytes(), one));
+    if (!case_.in_place)
+      ORIEL_CHECK(backend_->check_input(buffers_.send(set), case_.count, data, place_.rank, one));
+    sum.add(one);
+  }
+  return Json{{"wrong", sum.total()},
+              {"wrong_outputs", sum.wrong_outputs},
+              {"changed_inputs", sum.changed_inputs},
+              {"written_past_end", sum.written_past_end},
+              {"first_wrong", sum.first_wrong},
+              {"digest", sum.digest}};
+}
+
+Status Worker::finish() {
+  ORIEL_CHECK(drop_op());
+  backend_->forget_graphs();
+  ORIEL_CHECK(buffers_.release(library_, comm_));
+  if (comm_ != nullptr) {
+    ORIEL_CHECK(library_.check(library_.comm_destroy(comm_), "ncclCommDestroy"));
+    comm_ = nullptr;
+  }
+  finished_ = true;
+  return {};
+}
+
+}  // namespace
+
+int run_worker(const Options& options, const Contestant& contestant, const Place& place,
+               const Channel& coordinator, const SharedBarrier& barrier) {
+  auto owner = std::make_unique<Worker>(options, contestant, place, barrier);
+  Worker& worker = *owner;
+  Result<Json> answer = worker.start();
+  for (;;) {
+    const Json message = answer ? *answer : Json{{"error", answer.error().to_string()}};
+    const Status sent = coordinator.send(message, Deadline::after(options.timeout));
+    if (worker.finished()) return 0;
+    if (!sent || !answer) break;
+    // The coordinator may be busy with the other set of ranks for as long as it likes; if it ends,
+    // so does this wait.
+    const Result<Json> request = coordinator.receive(Deadline::never());
+    if (!request) break;
+    try {
+      answer = worker.carry_out(*request);
+    } catch (const Json::exception& problem) {
+      answer = Error(ErrorCode::remote, fmt::format("a malformed request: {}", problem.what()));
+    }
+  }
+  // Freeing memory waits for the device, which after an error may never finish: leave it to the
+  // end of the process.
+  static_cast<void>(owner.release());
+  return 1;
+}
+
+}  // namespace oriel::perf
