@@ -97,11 +97,6 @@ void Acceptor::close(PendingIt it) {
   pending_.erase(it);
 }
 
-void Acceptor::close_copies() {
-  for (Pending& pending : pending_) pending.fd.reset();
-  for (Listening& listening : listeners_) listening.listener.fd.reset();
-}
-
 void Acceptor::pause(bool paused) {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, paused ? 0U : EPOLLIN));

@@ -48,8 +48,6 @@ class Acceptor {
   /// When expire() is to be called next.
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
-  /// In a forked child: closes this process's copies of the parent's descriptors, and nothing else.
-  void close_copies();
 
  private:
   struct Pending {

@@ -33,6 +33,12 @@ Result<Poller::Token> Poller::add(int fd, std::uint32_t events, Handler handler)
   return token;
 }
 
+Poller::Token Poller::add_foreign(Handler handler) {
+  const Token token = next_++;
+  handlers_.emplace(token, Member{-1, 0, std::make_shared<Handler>(std::move(handler))});
+  return token;
+}
+
 Status Poller::watch(Token token, std::uint32_t events) {
   const auto it = handlers_.find(token);
   if (it == handlers_.end() || it->second.events == events) return {};
@@ -49,8 +55,10 @@ Status Poller::watch(Token token, std::uint32_t events) {
 void Poller::remove(Token token) {
   const auto it = handlers_.find(token);
   if (it == handlers_.end()) return;
-  epoll_event event{};
-  static_cast<void>(sys().epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.fd, &event));
+  if (it->second.fd >= 0) {
+    epoll_event event{};
+    static_cast<void>(sys().epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, it->second.fd, &event));
+  }
   handlers_.erase(it);
 }
 

@@ -35,6 +35,8 @@ class Poller {
   std::size_t size() const { return handlers_.size(); }
 
   Result<Token> add(int fd, std::uint32_t events, Handler handler);
+  /// A token whose descriptor somebody else adds to fd() and takes out before remove().
+  Token add_foreign(Handler handler);
   /// Changes what the member is watched for; errors and hang-ups are always reported.
   Status watch(Token token, std::uint32_t events);
   void remove(Token token);
@@ -44,6 +46,9 @@ class Poller {
   void dispatch(const Events& events);
   /// Handles whatever is ready now, without waiting.
   Status poll_once();
+
+  /// In a forked child: lets go of the parent's set without changing it.
+  void disown() { epoll_.reset(); }
 
  private:
   struct Member {

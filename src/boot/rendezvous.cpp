@@ -3,12 +3,10 @@
 #include "boot/rendezvous.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <string>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "base/try.hpp"
 #include "boot/frame.hpp"
@@ -76,18 +74,6 @@ Result<PeerAddresses> decode_peers(ByteView payload, int size) {
     peers.emplace_back(rank, address);
   }
   return peers;
-}
-
-std::uint64_t process_token() {
-  static std::mutex mutex;
-  static pid_t owner = 0;
-  static std::uint64_t token = 0;
-  const std::lock_guard lock(mutex);
-  if (owner != ::getpid()) {
-    owner = ::getpid();
-    token = random_number();
-  }
-  return token;
 }
 
 Rendezvous::Rendezvous(std::uint64_t own_process, Deadline expiry)

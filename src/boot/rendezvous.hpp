@@ -31,7 +31,7 @@ struct RootHello {
   std::int32_t rank = -1;
   std::int32_t size = 0;
   std::uint32_t patience_ms = 0;  ///< how much longer this rank will wait
-  std::uint64_t process = 0;      ///< process_token() of the rank's process
+  std::uint64_t process = 0;      ///< process_number() of the rank's process
   SocketAddress address;          ///< where the rank listens for higher ranks
 
   Bytes encode() const;
@@ -43,9 +43,6 @@ inline constexpr std::byte kRootDone{0x44};
 using PeerAddresses = std::vector<std::pair<int, SocketAddress>>;
 Bytes encode_peers(const PeerAddresses& peers);
 Result<PeerAddresses> decode_peers(ByteView payload, int size);
-
-/// A random number that is the same in one process and differs in its forks and everywhere else.
-std::uint64_t process_token();
 
 /// The rendezvous of one communicator as a state machine without I/O: hellos in, frames out. Any
 /// failure is told to every rank that has come or comes later: ranks with one number, sizes that

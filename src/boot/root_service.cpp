@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/process_number.hpp"
 #include "base/try.hpp"
 
 namespace oriel::boot {
@@ -67,16 +68,13 @@ RootService::~RootService() {
   if (thread) thread->join();
 }
 
-// In a forked child: closes the copies of the parent's descriptors, without epoll_ctl, which would
-// change the parent's set. If the parent's thread held the lock at the fork, its data cannot be
-// trusted and the copies stay open.
+// In a forked child: closes the copies of the parent's descriptors. If the parent's thread held the
+// lock at the fork, its data cannot be trusted and the copies stay open.
 void RootService::leave_to_parent() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || !running_) return;
-  static_cast<void>(sys().close(running_->poller.fd()));
-  running_->wake.reset();
-  running_->acceptor->close_copies();
-  for (auto& [id, client] : running_->clients) client.fd.reset();
+  running_->poller.disown();
+  running_.reset();
 }
 
 Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration expiry) {
@@ -92,7 +90,7 @@ Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration e
     id.root = listener.value();
     served_.emplace(id.number,
                     Served{Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
-                           Rendezvous(process_token(), Deadline::after(expiry, steady()))});
+                           Rendezvous(process_number(), Deadline::after(expiry, steady()))});
   }
   wake();  // also ends a thread that was started in vain
   if (!listener.ok()) return std::move(listener).error().with_context("serving a rendezvous");

@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
+#include "base/process_number.hpp"
 #include "base/try.hpp"
 #include "boot/root_link.hpp"
 #include "boot/root_service.hpp"
@@ -34,7 +36,11 @@ std::string seconds(Duration duration) {
 }  // namespace
 
 Session::Session(const UniqueId& id, int rank, int size)
-    : rank_(rank), size_(size), number_(id.number), world_(*this, all_ranks(size), rank) {
+    : owner_(::getpid()),
+      rank_(rank),
+      size_(size),
+      number_(id.number),
+      world_(*this, all_ranks(size), rank) {
   for (std::size_t i = 0; i < keys_.size(); ++i) {
     keys_[i] = Key::derive(id.secret, static_cast<KeyPurpose>(i + 1), id.number);
   }
@@ -132,7 +138,7 @@ Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink&
       .size = size_,
       .patience_ms = static_cast<std::uint32_t>(
           std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()),
-      .process = process_token(),
+      .process = process_number(),
       .address = own_address_};
   ORIEL_CO_CHECK(root.greet(hello));
   while (!root.peers()) {
@@ -429,12 +435,16 @@ Deadline Session::idle_timer() const {
 
 Session::~Session() {
   if (!links_) return;
+  if (owner_ != ::getpid()) {
+    links_->poller().disown();
+    return;
+  }
   detach_idle();
   const std::lock_guard lock(mutex_);
   // What has arrived is read first: unread bytes would make the kernel reset the connection, and
   // cut off our last words.
   static_cast<void>(links_->pump());
-  if (!links_->liveness().failure()) links_->liveness().left(rank_);
+  links_->liveness().left(rank_);
   links_->spread_news();
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFlushTime, clock);

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "base/deadline.hpp"
 #include "base/event_loop.hpp"
 #include "base/task.hpp"
@@ -49,8 +51,8 @@ class Session final : private Transport {
                                                      int size, SessionOptions options,
                                                      Deadline deadline);
 
-  /// Tells the other ranks that this one has left, or why it failed, and closes. Does not wait,
-  /// unless messages are still queued: then at most kFlushTime.
+  /// Tells the other ranks that this one has left and closes. Does not wait, unless messages are
+  /// still queued: then at most kFlushTime.
   ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -116,6 +118,7 @@ class Session final : private Transport {
   void wake();
   void arm_idle(bool on);
 
+  const pid_t owner_;  // a forked child must not speak for its parent
   const int rank_;
   const int size_;
   const std::uint64_t number_;

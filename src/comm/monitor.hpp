@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "oriel/error.hpp"
+
+#include "base/deadline.hpp"
+#include "boot/session.hpp"
+
+namespace oriel::comm {
+
+/// Whoever wants to know how the other ranks are. The calls come from the monitor's thread, one at
+/// a time, with no lock held: they may take locks of their own, call the session, and call
+/// unwatch(), but must not wait for long, since all watched communicators share the thread.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  /// A rank has died or given up: the error names it as its origin. Once for each such rank.
+  virtual void peer_lost(Error error) = 0;
+  /// A rank has left in order.
+  virtual void peer_left(int rank) = 0;
+  /// Every Monitor::kTick as long as it is watched.
+  virtual void tick(TimePoint now) = 0;
+};
+
+/// A rank that is another process of this host.
+struct Watch {
+  int rank;
+  pid_t pid;
+};
+
+/// Sees dead peers while no operation looks at the links: one thread per process, which runs from
+/// the first watch() to the last unwatch(). It pumps the sessions that have no Activity, and waits
+/// for the end of same-host processes through pidfds. A death is reported within a second: at once
+/// where a link or a notice tells, after kGrace where only the end of a process does, for the
+/// notice of its departure may still be on its way.
+///
+/// Any thread. A forked child has no part in its parent's monitor and gets its own.
+class Monitor {
+ public:
+  static constexpr Duration kTick = std::chrono::milliseconds(100);
+  static constexpr Duration kGrace = std::chrono::milliseconds(200);
+
+  static Monitor& instance();
+
+  /// Both must live until unwatch(). `processes` may be empty; a process that has gone already is a
+  /// death, one that may not be watched is left out (its links tell).
+  Status watch(Watched& watched, boot::Session& session, std::vector<Watch> processes);
+  /// Ends the watch, after a callback that runs has returned; at once when called from it. Does
+  /// nothing for what is not watched.
+  void unwatch(Watched& watched);
+  /// Whether the thread runs. For tests.
+  bool running();
+
+ private:
+  class Thread;
+  struct Keeper;
+
+  Monitor();
+  ~Monitor();
+  void reap();
+
+  const pid_t owner_;
+  Monitor* inherited_ = nullptr;  // the parent's, kept so that it does not count as lost
+  std::mutex mutex_;              // guards the pointers
+  std::shared_ptr<Thread> thread_;
+  std::vector<std::shared_ptr<Thread>> ended_;  // by a callback of theirs; to be joined
+};
+
+}  // namespace oriel::comm

@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/monitor_thread.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+
+#include "base/try.hpp"
+
+namespace oriel::comm {
+namespace {
+
+const Clock& steady() {
+  return SteadyClock::instance();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
+  ORIEL_TRY(boot::Poller poller, boot::Poller::create());
+  auto made = std::shared_ptr<Thread>(new Thread(std::move(poller)));
+  made->wake_ = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made->wake_) return system_error("eventfd");
+  const int wake_fd = made->wake_.get();
+  const auto token = made->poller_.add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(wake_fd, &count));
+  });
+  if (!token.ok()) return token.error();
+  // The application's signal handlers are for its own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status started;
+  try {
+    made->thread_ = std::thread([thread = made.get()] { thread->run(); });
+  } catch (const std::system_error& error) {
+    started = system_error("starting the monitor's thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started.ok()) return std::move(started).error();
+  return made;
+}
+
+Status Monitor::Thread::add(Watched& watched, boot::Session& session,
+                            std::vector<Watch> processes) {
+  const std::lock_guard lock(mutex_);
+  auto entry = std::make_shared<Entry>();
+  entry->watched = &watched;
+  entry->session = &session;
+  entry->processes = std::move(processes);
+  Entry* raw = entry.get();
+  entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
+  Status attached = session.attach_idle(poller_.fd(), entry->token);
+  if (!attached.ok()) {
+    poller_.remove(entry->token);
+    return attached;
+  }
+  entry->ready = true;  // for what there is already
+  entries_.push_back(entry);
+  for (const Watch& process : entry->processes) watch_process(process.pid);
+  static_cast<void>(::eventfd_write(wake_.get(), 1));
+  return {};
+}
+
+bool Monitor::Thread::remove(Watched& watched) {
+  std::unique_lock lock(mutex_);
+  const auto it = std::find_if(entries_.begin(), entries_.end(),
+                               [&](const EntryRef& entry) { return entry->watched == &watched; });
+  if (it == entries_.end()) return true;  // not watched: nothing changes
+  const EntryRef entry = *it;
+  entries_.erase(it);
+  entry->removed = true;
+  entry->session->detach_idle();
+  poller_.remove(entry->token);
+  drop_unused_processes();
+  if (!is_current()) visited_.wait(lock, [&] { return visiting_ != entry; });
+  return !entries_.empty();
+}
+
+bool Monitor::Thread::stop_if_idle() {
+  const std::lock_guard lock(mutex_);
+  if (!entries_.empty() || stop_) return false;
+  stop_ = true;
+  static_cast<void>(::eventfd_write(wake_.get(), 1));
+  return true;
+}
+
+void Monitor::Thread::stop() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  static_cast<void>(::eventfd_write(wake_.get(), 1));
+}
+
+// If the parent's thread held the lock at the fork, its data cannot be trusted.
+void Monitor::Thread::close_copies() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  poller_.disown();
+  wake_.reset();
+  processes_.clear();
+}
+
+void Monitor::Thread::watch_process(pid_t pid) {
+  if (processes_.contains(pid)) return;
+  OwnedFd fd(sys().pidfd_open(pid, 0));
+  if (!fd) {
+    if (errno == ESRCH) on_process_end(pid);
+    return;  // an old kernel or a sandbox: the links still tell
+  }
+  const auto token =
+      poller_.add(fd.get(), EPOLLIN, [this, pid](std::uint32_t) { on_process_end(pid); });
+  if (!token.ok()) return;
+  processes_.emplace(pid, Process{std::move(fd), token.value()});
+}
+
+void Monitor::Thread::on_process_end(pid_t pid) {
+  const auto it = processes_.find(pid);
+  if (it != processes_.end()) {
+    poller_.remove(it->second.token);
+    processes_.erase(it);
+  }
+  const Deadline believed = Deadline::after(kGrace, steady());
+  for (const EntryRef& entry : entries_) {
+    for (const Watch& process : entry->processes) {
+      if (process.pid == pid) entry->deaths.push_back({process.rank, pid, believed});
+    }
+  }
+}
+
+void Monitor::Thread::drop_unused_processes() {
+  for (auto it = processes_.begin(); it != processes_.end();) {
+    const bool used = std::any_of(entries_.begin(), entries_.end(), [&](const EntryRef& entry) {
+      return std::any_of(entry->processes.begin(), entry->processes.end(),
+                         [&](const Watch& process) { return process.pid == it->first; });
+    });
+    if (used) {
+      ++it;
+      continue;
+    }
+    poller_.remove(it->second.token);
+    it = processes_.erase(it);
+  }
+}
+
+Deadline Monitor::Thread::next_wake(TimePoint next_tick) {
+  Deadline next = Deadline::at(next_tick);
+  for (const EntryRef& entry : entries_) {
+    if (entry->ready) return Deadline::at(steady().now());
+    next = earlier(next, entry->session->idle_timer());
+    for (const Death& death : entry->deaths) next = earlier(next, death.believed);
+  }
+  return next;
+}
+
+template <typename Work>
+void Monitor::Thread::visit(std::unique_lock<std::mutex>& lock, const EntryRef& entry, Work work) {
+  if (entry->removed) return;
+  visiting_ = entry;
+  lock.unlock();
+  work();
+  lock.lock();
+  visiting_.reset();
+  visited_.notify_all();
+}
+
+bool Monitor::Thread::still_watched(const EntryRef& entry) {
+  const std::lock_guard lock(mutex_);
+  return !entry->removed;
+}
+
+void Monitor::Thread::settle_deaths(Entry& entry, const std::vector<Death>& due) {
+  for (const Death& death : due) {
+    if (entry.session->has_left(death.rank)) continue;
+    entry.session->report_death(death.rank, fmt::format("its process {} has ended", death.pid));
+  }
+}
+
+void Monitor::Thread::run() {
+  TimePoint next_tick = steady().now() + kTick;
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const Deadline wake = next_wake(next_tick);
+    lock.unlock();
+    const auto events = poller_.wait(wake, steady());
+    lock.lock();
+    // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
+    if (events.ok()) poller_.dispatch(events.value());
+
+    const TimePoint now = steady().now();
+    const bool tick_due = now >= next_tick;
+    if (tick_due) next_tick = now + kTick;
+    const std::vector<EntryRef> entries = entries_;
+    for (const EntryRef& entry : entries) {
+      std::vector<Death> due;
+      std::erase_if(entry->deaths, [&](const Death& death) {
+        if (death.believed.expired(now)) due.push_back(death);
+        return death.believed.expired(now);
+      });
+      const bool timer_due = entry->removed || entry->session->idle_timer().expired(now);
+      if (!entry->ready && due.empty() && !tick_due && !timer_due) continue;
+      entry->ready = false;
+      visit(lock, entry, [&] {
+        auto happened = entry->session->pump_idle();
+        if (!due.empty()) {
+          settle_deaths(*entry, due);
+          for (auto& event : entry->session->pump_idle()) happened.push_back(std::move(event));
+        }
+        for (auto& event : happened) {
+          if (!still_watched(entry)) return;
+          if (event.kind == boot::PeerEvent::Kind::left) {
+            entry->watched->peer_left(event.rank);
+          } else {
+            entry->watched->peer_lost(std::move(event.error));
+          }
+        }
+        if (tick_due && still_watched(entry)) entry->watched->tick(now);
+      });
+    }
+  }
+}
+
+}  // namespace oriel::comm
