@@ -256,8 +256,8 @@ ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, 
   if (kPrecision <= 4 && (p.op == ReduceOp::sum || p.op == ReduceOp::premul_sum) &&
       magnitudes <= static_cast<double>(std::uint64_t{1} << kPrecision))
     return result == sum;
-  double growth = 1;
-  for (int k = 0; k < p.ranks + 2; ++k) growth *= 1 + kRoundoff;
+  double growth = 0;  // (1 + u)^k - 1, without the loss of adding u to 1
+  for (int k = 0; k < p.ranks + 2; ++k) growth += kRoundoff + growth * kRoundoff;
   // What may be lost below the smallest number of the type, which e4m3 has at 2^-9.
   const double underflow = kType == DataType::e4m3 ? p.ranks * 0x1p-10
                            : kPrecision <= 11      ? p.ranks * 0x1p-17
@@ -266,7 +266,7 @@ ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, 
   const double expected = p.op == ReduceOp::prod ? product : sum * scale;
   const double size = p.op == ReduceOp::prod ? fabs(product) : magnitudes * scale;
   const bool may_underflow = p.op != ReduceOp::sum;
-  return fabs(result - expected) <= (growth - 1) * size + (may_underflow ? underflow : 0);
+  return fabs(result - expected) <= growth * size + (may_underflow ? underflow : 0);
 }
 
 /// Whether `result` is right at `index`. `keys` holds key_of(seed, rank) of every rank.

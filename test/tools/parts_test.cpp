@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "perf/barrier.hpp"
+#include "perf/channel.hpp"
+#include "perf/launcher_environment.hpp"
+#include "perf/options.hpp"
+#include "perf/results.hpp"
+#include "perf/statistics.hpp"
+
+using namespace oriel;
+using namespace oriel::perf;
+
+namespace {
+
+Options parse(std::vector<std::string> words) {
+  words.insert(words.begin(), {"oriel-perf", "all_reduce"});
+  std::vector<char*> arguments;
+  for (std::string& one : words) arguments.push_back(one.data());
+  auto parsed = parse_options(static_cast<int>(arguments.size()), arguments.data());
+  REQUIRE(std::holds_alternative<Options>(parsed));
+  return std::get<Options>(parsed);
+}
+
+std::pair<Channel, Channel> channel_pair() {
+  int fds[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+  return {Channel(OwnedFd(fds[0])), Channel(OwnedFd(fds[1]))};
+}
+
+// Sets variables for one scope.
+class ScopedEnvironment {
+ public:
+  explicit ScopedEnvironment(std::vector<std::pair<std::string, std::string>> variables)
+      : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ScopedEnvironment(const ScopedEnvironment&) = delete;
+  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
+  ~ScopedEnvironment() {
+    for (const auto& variable : variables_) unsetenv(variable.first.c_str());
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> variables_;
+};
+
+}  // namespace
+
+TEST_CASE("1.35 sizes are read as nccl-tests reads them") {
+  CHECK(*parse_bytes("8") == 8);
+  CHECK(*parse_bytes("4K") == 4096);
+  CHECK(*parse_bytes("1m") == 1 << 20);
+  CHECK(*parse_bytes("2GiB") == std::size_t{2} << 30);
+  for (const char* bad : {"", "x", "-1", "4Q", "1.5K", "99999999999G", "4K "})
+    CHECK_FALSE(parse_bytes(bad).ok());
+}
+
+TEST_CASE("1.35 ranges follow factor and step") {
+  CHECK(parse({"-b", "8", "-e", "64", "-f", "2"}).sizes == std::vector<std::size_t>{8, 16, 32, 64});
+  CHECK(parse({"-b", "8", "-e", "20", "-i", "4"}).sizes == std::vector<std::size_t>{8, 12, 16, 20});
+  CHECK(parse({"--sizes", "3,1K"}).sizes == std::vector<std::size_t>{3, 1024});
+  CHECK(parse({"--counts", "1000003"}).counts == std::vector<std::size_t>{1000003});
+  CHECK(parse({}).sizes.front() == 8);
+  CHECK(parse({}).sizes.back() == std::size_t{64} << 20);
+}
+
+TEST_CASE("1.35 types, operations and placements have nccl-tests' names and ours") {
+  const Options some = parse({"-d", "half,bf16,f8e4m3", "-o", "max,mulsum"});
+  CHECK(some.types == std::vector<DataType>{DataType::f16, DataType::bf16, DataType::e4m3});
+  CHECK(some.ops == std::vector<ReduceOp>{ReduceOp::max, ReduceOp::premul_sum});
+  CHECK(parse({"-d", "all", "-o", "all"}).types.size() == 12);
+  CHECK(parse({"-d", "all", "-o", "all"}).ops.size() == 6);
+  CHECK(parse({}).placements.size() == 2);
+  CHECK(parse({"--in-place"}).placements == std::vector<Placement>{Placement::in_place});
+  CHECK(parse({"--out-of-place"}).placements == std::vector<Placement>{Placement::out_of_place});
+}
+
+TEST_CASE("1.35 registration follows -R or --register, and the opponent's its own") {
+  CHECK(parse({}).ours.registration == Registration::both);
+  CHECK(parse({"-R", "0"}).ours.registration == Registration::none);
+  CHECK(parse({"-R", "2"}).ours.registration == Registration::both);
+  CHECK(parse({"-R", "0", "--register", "in"}).ours.registration == Registration::in);
+  const Options two = parse({"--against", "x.so", "--against-register", "none"});
+  CHECK(two.ours.registration == Registration::both);
+  CHECK(two.against->registration == Registration::none);
+  CHECK(two.rounds == 9);
+}
+
+TEST_CASE("1.35 buffer sets exceed the cache for small sizes and are bounded") {
+  const Options options;
+  CHECK(rotation(options, 8) == 8);
+  CHECK(rotation(options, 16 << 20) == 5);
+  CHECK(rotation(options, std::size_t{1} << 30) == 1);
+  CHECK(rotation(options, 0) == 1);
+}
+
+TEST_CASE("1.35 medians, percentiles and the bootstrap") {
+  CHECK(median({3, 1, 2}) == 2);
+  CHECK(median({4, 1, 2, 3}) == 2.5);
+  std::vector<double> hundred;
+  for (int i = 1; i <= 100; ++i) hundred.push_back(i);
+  CHECK(percentile(hundred, 0.99) == 99);
+  CHECK(percentile({5}, 0.99) == 5);
+  CHECK(percentile({1, 2, 3}, 1.0) == 3);
+  const Interval same = bootstrap_median({2, 2, 2, 2});
+  CHECK(same.low == 2);
+  CHECK(same.high == 2);
+  const Interval wide = bootstrap_median({1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8});
+  CHECK(wide.low >= 1);
+  CHECK(wide.low < 1.3);
+  CHECK(wide.high > 1.5);
+  CHECK(wide.high <= 1.8);
+}
+
+TEST_CASE("1.35 bandwidths follow nccl-tests") {
+  CHECK(algorithm_bandwidth(1'000'000, 10) == Approx(100));
+  CHECK(bus_bandwidth(1'000'000, 10, 4) == Approx(150));
+  CHECK(bus_bandwidth(1'000'000, 10, 1) == 0);
+}
+
+TEST_CASE("1.35 messages arrive whole, and the end, silence and nonsense are errors") {
+  auto [a, b] = channel_pair();
+  const auto soon = [] { return Deadline::after(std::chrono::milliseconds(100)); };
+  const std::string long_text(500'000, 'x');
+  std::thread writer([&a] {
+    static_cast<void>(
+        a.send({{"text", std::string(500'000, 'x')}}, Deadline::after(std::chrono::seconds(10))));
+  });
+  const auto message = b.receive(Deadline::after(std::chrono::seconds(10)));
+  writer.join();
+  REQUIRE(message.ok());
+  CHECK(message->at("text") == long_text);
+  CHECK(b.receive(soon()).error().code() == ErrorCode::timeout);
+  const std::uint32_t huge = 0xffffffff;
+  REQUIRE(write(a.fd(), &huge, 4) == 4);
+  CHECK(b.receive(soon()).error().code() == ErrorCode::remote);
+  a.close();
+  CHECK(b.receive(soon()).error().code() == ErrorCode::remote);
+  CHECK_FALSE(b.send({}, soon()).ok());
+}
+
+TEST_CASE("1.35 the ranks' barrier waits for all and gives up in time") {
+  auto barrier = SharedBarrier::create(2);
+  REQUIRE(barrier.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    bool good = true;
+    for (int i = 0; i < 100; ++i)
+      good = good && barrier->wait(Deadline::after(std::chrono::seconds(10))).ok();
+    _exit(good ? 0 : 1);
+  }
+  for (int i = 0; i < 100; ++i)
+    REQUIRE(barrier->wait(Deadline::after(std::chrono::seconds(10))).ok());
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(barrier->wait(Deadline::after(std::chrono::milliseconds(50))).error().code() ==
+        ErrorCode::timeout);
+}
+
+TEST_CASE("1.35 launchers are known by their variables") {
+  CHECK_FALSE(find_launcher()->has_value());
+  {
+    const ScopedEnvironment torchrun({{"RANK", "3"},
+                                      {"WORLD_SIZE", "8"},
+                                      {"LOCAL_RANK", "1"},
+                                      {"LOCAL_WORLD_SIZE", "2"},
+                                      {"MASTER_ADDR", "node0"},
+                                      {"MASTER_PORT", "29500"},
+                                      {"TORCHELASTIC_RUN_ID", "x"}});
+    const auto found = **find_launcher();
+    CHECK(found.rank == 3);
+    CHECK(found.ranks == 8);
+    CHECK(found.local_rank == 1);
+    CHECK(found.local_ranks == 2);
+    CHECK(found.master_address == "node0");
+    CHECK(found.master_port == 29500);
+    CHECK(found.port_in_use);
+  }
+  {
+    const ScopedEnvironment open_mpi({{"OMPI_COMM_WORLD_RANK", "1"},
+                                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+    CHECK((*find_launcher())->rank == 1);
+    CHECK((*find_launcher())->master_address.empty());
+  }
+  {
+    const ScopedEnvironment mpich({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}});
+    CHECK((*find_launcher())->ranks == 4);
+  }
+  {
+    const ScopedEnvironment slurm(
+        {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}});
+    CHECK((*find_launcher())->local_rank == 0);
+  }
+  {
+    const ScopedEnvironment nonsense({{"RANK", "9"}, {"WORLD_SIZE", "2"}});
+    CHECK_FALSE(find_launcher().ok());
+  }
+  const ScopedEnvironment nonsense({{"RANK", "one"}, {"WORLD_SIZE", "2"}});
+  CHECK_FALSE(find_launcher().ok());
+}

@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace {
+
+using Words = std::vector<std::string>;
+using Json = nlohmann::json;
+
+Words perf_command(const Words& arguments) {
+  Words command{ORIEL_PERF_PATH, "all_reduce", "--backend", "host", "--lib", FAKE_NCCL_PATH};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+ProgramResult perf(const Words& arguments, const std::string& input = "") {
+  return run_program(perf_command(arguments), {}, input);
+}
+
+// The rows of a table: lines that do not begin with '#', cut at white space.
+std::vector<Words> rows(const std::string& text) {
+  std::vector<Words> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    found.emplace_back();
+    for (std::string word; words >> word;) found.back().push_back(word);
+  }
+  return found;
+}
+
+std::string json_path() {
+  return "/tmp/oriel-perf-test-" + std::to_string(getpid()) + ".json";
+}
+
+Json read_json(const std::string& path) {
+  std::ifstream in(path);
+  Json document = Json::parse(in, nullptr, false);
+  std::remove(path.c_str());
+  return document;
+}
+
+}  // namespace
+
+TEST_CASE("1.35 the table has nccl-tests' columns") {
+  const auto result = perf({"-b", "8", "-e", "64", "-f", "2", "-n", "20", "--rounds", "3"});
+  INFO(result.err);
+  REQUIRE(result.status == 0);
+  CHECK(result.out.find("#       size         count      type   redop    root     time   algbw   "
+                        "busbw #wrong     time   algbw   busbw #wrong") != std::string::npos);
+  CHECK(result.out.find("# Out of bounds values : 0 OK") != std::string::npos);
+  CHECK(result.out.find("# Avg bus bandwidth    : ") != std::string::npos);
+  const auto table = rows(result.out);
+  REQUIRE(table.size() == 4);
+  for (const Words& row : table) {
+    REQUIRE(row.size() == 13);
+    CHECK(row[2] == "float");
+    CHECK(row[3] == "sum");
+    CHECK(row[4] == "-1");
+    CHECK(std::stod(row[5]) > 0);
+    CHECK(row[8] == "0");
+    CHECK(row[12] == "0");
+  }
+  CHECK(table[3][0] == "64");
+  CHECK(table[3][1] == "16");
+}
+
+TEST_CASE("1.35 types, operations, odd counts and more than two ranks are measured and checked") {
+  const auto result = perf({"--counts", "0,1,7,1001", "-d", "int8,int32,uint64,float,double", "-o",
+                            "sum,prod,max,min,avg", "-n", "3", "--rounds", "2", "--ranks", "3"});
+  INFO(result.out << result.err);
+  CHECK(result.status == 0);
+  CHECK(rows(result.out).size() == 4 * 5 * 5);
+}
+
+TEST_CASE("1.35 each rank scales by its own factor under a pre-multiplied sum") {
+  const auto result =
+      perf({"--counts", "33", "-d", "int32,float", "-o", "mulsum", "-n", "3", "--rounds", "2"});
+  INFO(result.out << result.err);
+  CHECK(result.status == 0);
+}
+
+TEST_CASE("1.35 every kind of wrong result is counted") {
+  const Words base{"--counts", "1000",     "-n", "4",  "--rounds",
+                   "2",        "--rotate", "2",  "-J", json_path()};
+  const auto with = [&](const std::string& fault) {
+    Words words = base;
+    words.insert(words.end(), {"--env", fault});
+    const auto result = perf(words);
+    INFO(fault << result.out << result.err);
+    CHECK(result.status == 1);
+    CHECK(result.out.find("FAILED") != std::string::npos);
+    const Json document = read_json(json_path());
+    CHECK(document["wrong"].get<int>() > 0);
+    return document["cases"][0];
+  };
+  // Two rounds check two sets each, one wrong element a set on rank 0.
+  const Json wrong = with("FAKE_NCCL_WRONG_AT=700")["out_of_place"]["ours"];
+  CHECK(wrong["wrong_outputs"] == 4);
+  CHECK(wrong["first_wrong_index"] == 700);
+  CHECK(wrong["same_bits_on_all_ranks"] == false);
+  CHECK(with("FAKE_NCCL_SKIP_LAST=1")["out_of_place"]["ours"]["first_wrong_index"] == 999);
+  CHECK(with("FAKE_NCCL_WRITE_PAST=1")["out_of_place"]["ours"]["bytes_written_past_end"] == 4);
+  CHECK(with("FAKE_NCCL_CHANGE_INPUT=1")["out_of_place"]["ours"]["changed_inputs"].get<int>() > 0);
+}
+
+TEST_CASE("1.35 nothing is checked with -c 0") {
+  const auto result = perf(
+      {"--counts", "10", "-n", "2", "--rounds", "1", "-c", "0", "--env", "FAKE_NCCL_WRONG_AT=3"});
+  CHECK(result.status == 0);
+  CHECK(rows(result.out).at(0).at(8) == "N/A");
+}
+
+TEST_CASE("1.35 the JSON holds every round, the median and p99") {
+  const auto result = perf({"--counts", "10", "-n", "20", "--rounds", "7", "--json", json_path(),
+                            "--p99", "--jitter", "30"});
+  REQUIRE(result.status == 0);
+  const Json document = read_json(json_path());
+  const Json& ours = document["cases"][0]["in_place"]["ours"];
+  CHECK(ours["rounds_us"].size() == 7);
+  std::vector<double> times = ours["rounds_us"];
+  std::sort(times.begin(), times.end());
+  CHECK(ours["median_us"].get<double>() == times[3]);
+  CHECK(ours["p99_us"].get<double>() == times[6]);
+  CHECK(ours["jittered_us"].get<double>() > 0);
+  CHECK(rows(result.out).at(0).size() == 15);
+}
+
+TEST_CASE("1.36 two libraries are compared round by round") {
+  const auto result = perf({"--counts", "64", "-n", "10", "--env", "FAKE_NCCL_DELAY_US=1000",
+                            "--against", FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_DELAY_US=4000",
+                            "--out-of-place", "-J", json_path()});
+  INFO(result.out << result.err);
+  REQUIRE(result.status == 0);
+  const Json document = read_json(json_path());
+  const Json& one = document["cases"][0]["out_of_place"];
+  REQUIRE(one["ours"]["rounds_us"].size() == 9);
+  REQUIRE(one["theirs"]["rounds_us"].size() == 9);
+  CHECK(one["ours"]["median_us"].get<double>() >= 1000);
+  CHECK(one["theirs"]["median_us"].get<double>() >= 4000);
+  std::vector<double> ratios;
+  for (int i = 0; i < 9; ++i)
+    ratios.push_back(one["ours"]["rounds_us"][i].get<double>() /
+                     one["theirs"]["rounds_us"][i].get<double>());
+  std::sort(ratios.begin(), ratios.end());
+  CHECK(one["ratio"]["median"].get<double>() == Approx(ratios[4]));
+  CHECK(one["ratio"]["low"].get<double>() >= ratios[0]);
+  CHECK(one["ratio"]["high"].get<double>() <= ratios[8]);
+  CHECK(one["ratio"]["median"].get<double>() < 1);
+  CHECK(document["theirs"]["environment"]["FAKE_NCCL_DELAY_US"] == "4000");
+}
+
+TEST_CASE("1.36 a wrong opponent is found as well") {
+  const auto result = perf({"--counts", "64", "-n", "4", "--rounds", "2", "--against",
+                            FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_WRONG_AT=5"});
+  CHECK(result.status == 1);
+}
+
+TEST_CASE("1.35 a rank that dies, fails or stops answering is named") {
+  const auto with = [](const std::string& fault) {
+    return perf(
+        {"--counts", "64", "-n", "20", "-T", "2", "--env", "FAKE_NCCL_RANK=1", "--env", fault});
+  };
+  const auto dead = with("FAKE_NCCL_DIE_AT_CALL=15");
+  CHECK(dead.status == 1);
+  CHECK(dead.err.find("rank 1 (pid ") != std::string::npos);
+  CHECK(dead.err.find("was killed by signal 9 (SIGKILL)") != std::string::npos);
+  const auto failed = with("FAKE_NCCL_FAIL_AT_CALL=15");
+  CHECK(failed.status == 1);
+  CHECK(failed.err.find("ncclAllReduce: fake error (result 3): as the test asked") !=
+        std::string::npos);
+  const auto hanging = with("FAKE_NCCL_HANG_AT_CALL=15");
+  CHECK(hanging.status == 1);
+  CHECK(hanging.err.find("no answer from") != std::string::npos);
+  CHECK(hanging.err.find("rank 1 (pid ") != std::string::npos);
+  CHECK(hanging.seconds < 30);
+}
+
+TEST_CASE("1.35 an interrupted run takes its ranks along") {
+  Program program(perf_command(
+      {"--counts", "64", "-n", "10", "--rounds", "9999", "--env", "FAKE_NCCL_DELAY_US=1000"}));
+  usleep(700'000);
+  kill(program.pid(), SIGTERM);
+  const auto result = program.wait();
+  CHECK(result.status == 128 + SIGTERM);
+  std::istringstream lines(result.out);
+  int found = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto at = line.find(" Pid ");
+    if (at == std::string::npos) continue;
+    CHECK_FALSE(is_alive(std::stoi(line.substr(at + 5))));
+    ++found;
+  }
+  CHECK(found == 2);
+}
+
+TEST_CASE("1.35 a launcher's ranks find each other") {
+  const Words measure = perf_command({"--counts", "64", "-n", "10", "--rounds", "2"});
+  for (const Words& extra : {Words{}, Words{"--against", FAKE_NCCL_PATH},
+                             Words{"--rendezvous", "file:/tmp/oriel-perf-test-meeting"}}) {
+    Words command{ORIEL_RUN_PATH, "-n", "3"};
+    command.insert(command.end(), measure.begin(), measure.end());
+    command.insert(command.end(), extra.begin(), extra.end());
+    const auto result = run_program(command);
+    INFO(result.out << result.err);
+    CHECK(result.status == 0);
+    CHECK(result.out.find("3 ranks") != std::string::npos);
+    CHECK(rows(result.out).size() == 1);
+  }
+}
+
+TEST_CASE("1.35 a dead rank of a launcher ends the run") {
+  Words command{ORIEL_RUN_PATH, "-n", "2"};
+  const Words measure = perf_command({"--counts", "64", "-n", "100", "-T", "5", "--env",
+                                      "FAKE_NCCL_RANK=1", "--env", "FAKE_NCCL_DIE_AT_CALL=50"});
+  command.insert(command.end(), measure.begin(), measure.end());
+  const auto result = run_program(command);
+  CHECK(result.status != 0);
+  CHECK(result.status != -1);
+  CHECK(result.seconds < 30);
+}
+
+TEST_CASE("1.35 rounds are served on demand") {
+  const auto result = perf({"--serve", "-e", "4K", "--out-of-place"}, "8 50\n4096 20\n8 50\n");
+  INFO(result.err);
+  CHECK(result.status == 0);
+  const auto answers = rows(result.out);
+  REQUIRE(answers.size() == 3);
+  for (const Words& answer : answers) {
+    CHECK(std::stod(answer.at(0)) > 0);
+    CHECK(answer.at(1) == "0");
+  }
+  CHECK(perf({"--serve", "-e", "4K"}, "8 x\n").status == 1);
+  CHECK(perf({"--serve", "-e", "4K"}, "1000000 5\n").status == 1);
+}
+
+TEST_CASE("1.35 bad arguments are refused with the reason") {
+  CHECK(run_program({ORIEL_PERF_PATH, "all_gather"}).status == 2);
+  CHECK(perf({"-d", "float128"}).err.find("float128") != std::string::npos);
+  CHECK(perf({"-b", "64", "-e", "8"}).status == 2);
+  CHECK(perf({"-f", "0.5"}).status == 2);
+  CHECK(perf({"--against", "/no/such/lib.so", "--counts", "1"}).err.find("/no/such/lib.so") !=
+        std::string::npos);
+  const auto graph = perf({"-G", "1", "--counts", "1"});
+  CHECK(graph.status == 1);
+  CHECK(graph.err.find("-G") != std::string::npos);
+  CHECK(perf({"--help"}).status == 0);
+}

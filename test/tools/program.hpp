@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/// Runs a program from a test and collects what it says.
+struct ProgramResult {
+  int status = -1;  ///< as the shell would report it; -1: still running at the deadline, and killed
+  std::string out;
+  std::string err;
+  double seconds = 0;
+};
+
+/// A program that is running. Its output is read while it is waited for.
+class Program {
+ public:
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+
+  explicit Program(std::vector<std::string> command, const Environment& environment = {},
+                   const std::string& input = "") {
+    int in[2], out[2], err[2];
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
+      return;
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(in[0], 0);
+      dup2(out[1], 1);
+      dup2(err[1], 2);
+      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+      std::vector<char*> arguments;
+      for (std::string& one : command) arguments.push_back(one.data());
+      arguments.push_back(nullptr);
+      execvp(arguments[0], arguments.data());
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    close(err[1]);
+    // A test's input is short enough for the pipe.
+    static_cast<void>(!write(in[1], input.data(), input.size()));
+    close(in[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_);
+    close(err_);
+  }
+
+  pid_t pid() const { return pid_; }
+
+  ProgramResult wait(std::chrono::seconds limit = std::chrono::seconds(60)) {
+    ProgramResult result;
+    const auto start = std::chrono::steady_clock::now();
+    bool out_open = true, err_open = true;
+    int status = 0;
+    pid_t ended = 0;
+    // The pipes may stay open in what the program left behind, so that its own end counts.
+    while (ended == 0 && std::chrono::steady_clock::now() - start < limit) {
+      read_some(out_open, err_open, result, 20);
+      ended = waitpid(pid_, &status, WNOHANG);
+    }
+    while ((out_open || err_open) && read_some(out_open, err_open, result, 50)) {
+    }
+    result.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (ended != pid_) return result;
+    pid_ = -1;
+    result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return result;
+  }
+
+ private:
+  // Whether anything came.
+  bool read_some(bool& out_open, bool& err_open, ProgramResult& result, int wait_ms) const {
+    pollfd fds[2] = {{out_open ? out_ : -1, POLLIN, 0}, {err_open ? err_ : -1, POLLIN, 0}};
+    if (poll(fds, 2, wait_ms) <= 0) return false;
+    if (fds[0].revents != 0) out_open = take(out_, result.out);
+    if (fds[1].revents != 0) err_open = take(err_, result.err);
+    return true;
+  }
+  static bool take(int fd, std::string& text) {
+    char buffer[4096];
+    const ssize_t got = read(fd, buffer, sizeof buffer);
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+    return got > 0;
+  }
+
+  pid_t pid_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+};
+
+inline ProgramResult run_program(std::vector<std::string> command,
+                                 const Program::Environment& environment = {},
+                                 const std::string& input = "") {
+  Program program(std::move(command), environment, input);
+  return program.wait();
+}
+
+/// Whether a process with this number exists.
+inline bool is_alive(pid_t pid) {
+  return kill(pid, 0) == 0;
+}
