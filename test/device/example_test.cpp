@@ -24,7 +24,7 @@ device::WindowView make_window(const device::CommView& comm, std::uint64_t offse
 }
 
 float input(int rank, std::uint64_t i) {
-  return static_cast<float>((rank + 1) * (i % 64)) - 60;
+  return static_cast<float>(rank + 1) * static_cast<float>(i % 64) - 60;
 }
 
 TEST_CASE("1.25 a user's kernel fuses an element-wise step with an all-reduce on CPU ranks") {

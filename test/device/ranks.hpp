@@ -49,6 +49,7 @@ bool run_ranks(RankKind kind, LsaMemory& memory, int ranks, const Body& body) {
     const LsaMemory::Mapping mapping(memory);
     std::atomic<int> good{0};
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] { good += body(make_comm(mapping.base(), rank, ranks)); });
     }

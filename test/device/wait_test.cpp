@@ -21,7 +21,6 @@ using device::StallRecord;
 using device::wait_until;
 using device::WaitControl;
 using device::WaitOutcome;
-using device::WaitTarget;
 using std::chrono::milliseconds;
 
 std::uint64_t milliseconds_since(std::uint64_t start_ns) {
@@ -205,6 +204,7 @@ TEST_CASE("1.22 several threads of a rank may sleep on one doorbell") {
   control.timeout_ns = 30'000'000'000;
   std::atomic<int> woken{0};
   std::vector<std::thread> sleepers;
+  sleepers.reserve(kSleepers);
   for (int i = 0; i < kSleepers; ++i) {
     sleepers.emplace_back([&] {
       woken += wait_until([&] { return Memory::load<Order::acquire>(&flag) == 1; }, control, {}) ==

@@ -61,8 +61,9 @@ TEST_CASE("1.22 a window's peers lie one slot apart") {
   const std::uint32_t stride = GENERATE(1u, 2u, 64u);
   const WindowObject object = make_object(1000, stride);
   const WindowView view = WindowView::of(&object);
-  for (int i = 0; i < 3; ++i) {
-    CHECK(view.lsa_peer(i, 24, 8) == kFlatBase + i * (stride * kSlotBytes) + 24);
+  for (std::int32_t i = 0; i < 3; ++i) {
+    const std::uint64_t distance = static_cast<std::uint32_t>(i) * (stride * kSlotBytes);
+    CHECK(view.lsa_peer(i, 24, 8) == kFlatBase + distance + 24);
   }
   CHECK(view.local(24, 8) == view.lsa_peer(1, 24, 8));
   CHECK(view.world_peer(1, 24, 8) == view.lsa_peer(0, 24, 8));
