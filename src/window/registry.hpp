@@ -20,7 +20,7 @@ struct RegisteredWindow {
   std::size_t bytes = 0;           ///< as registered
   std::uint32_t flags = 0;         ///< as registered
   std::size_t slot_offset = 0;     ///< of the window's first byte in every rank's slot
-  std::byte* flat_base = nullptr;  ///< slot 0; slot s is s x slot size further on
+  std::byte* flat_base = nullptr;  ///< the window in slot 0; slot s is s x slot size further
   void* handle = nullptr;          ///< the device object
   std::uint64_t serial = 0;        ///< counts the windows of the communicator, from 1; unique
 

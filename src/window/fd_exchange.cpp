@@ -1,0 +1,346 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/fd_exchange.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/try.hpp"
+
+namespace oriel::window {
+namespace {
+
+/// How long to wait where the kernel does not tell when there is room again.
+constexpr Duration kPause = std::chrono::milliseconds(1);
+/// Unproven connections at a time beyond those that are expected.
+constexpr std::size_t kStrangersMost = 256;
+
+}  // namespace
+
+/// A connection this process has made, until both sides have proved the secret.
+struct FdExchange::Dialed {
+  OwnedFd socket;
+  boot::AuthInitiator initiator;
+  bool responded = false;
+  boot::Poller::Token token = 0;
+};
+
+/// A connection this process has accepted, until its maker has proved the secret.
+struct FdExchange::Candidate {
+  OwnedFd socket;
+  boot::AuthResponder responder{boot::KeyPurpose::fd_exchange};
+  boot::Poller::Token token = 0;
+};
+
+FdExchange::FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag,
+                       std::vector<int> ranks, int self)
+    : key_(key), realm_(realm), tag_(tag), ranks_(std::move(ranks)), self_(self) {
+  disconnect();
+}
+
+FdExchange::~FdExchange() = default;
+
+void FdExchange::disconnect() {
+  poller_.reset();
+  listener_.reset();
+  candidates_.clear();
+  outgoing_.clear();
+  dialed_.clear();
+  links_.clear();
+  dialed_.resize(ranks_.size());
+  links_.resize(ranks_.size());
+  watched_.assign(ranks_.size(), 0);
+  connected_ = false;
+  sequence_ = 0;
+}
+
+void FdExchange::fail(Error error) {
+  if (!failure_) failure_ = std::move(error);
+}
+
+/// The processes with which nothing has been achieved yet: no proof, or while connected no end of
+/// the exchange.
+std::vector<std::size_t> FdExchange::missing() const {
+  std::vector<std::size_t> places;
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    if (peer == static_cast<std::size_t>(self_)) continue;
+    if (links_[peer] == nullptr || (connected_ && !links_[peer]->done())) places.push_back(peer);
+  }
+  return places;
+}
+
+Result<FdSocketName> FdExchange::listen() {
+  disconnect();
+  FdSocketName name{};
+  boot::fill_random(name);
+  if (self_ + 1 < size()) {
+    ORIEL_TRY(listener_, listen_at(name));
+  }
+  return name;
+}
+
+Task<Status> FdExchange::dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline) {
+  for (std::size_t peer = 0; peer < static_cast<std::size_t>(self_); ++peer) {
+    const FdSocketName name = names.at(peer);
+    Status made = co_await connect_one(loop, peer, name, deadline);
+    if (!made.ok()) {
+      disconnect();
+      co_return std::move(made).error().with_context(
+          fmt::format("connecting to rank {} for file descriptors", ranks_[peer]));
+    }
+  }
+  co_return Status();
+}
+
+Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocketName name,
+                                     Deadline deadline) {
+  for (;;) {
+    auto socket = connect_to(name);
+    if (!socket.ok()) {
+      const bool gone = socket.error().native().value == ECONNREFUSED;
+      co_return gone ? std::move(socket).error().with_origin(ranks_[peer])
+                     : std::move(socket).error();
+    }
+    if (socket.value().valid()) {
+      const boot::AuthClaim claim{ranks_[static_cast<std::size_t>(self_)], ranks_[peer], tag_};
+      dialed_[peer] = std::make_unique<Dialed>(
+          Dialed{std::move(socket).value(),
+                 boot::AuthInitiator(boot::KeyPurpose::fd_exchange, realm_, key_, claim)});
+      co_return Status();
+    }
+    // Its queue is full: strangers, or many peers at once.
+    const TimePoint now = loop.clock().now();
+    if (deadline.expired(now)) {
+      co_return Error(ErrorCode::timeout, "its queue of connections stayed full")
+          .with_origin(ranks_[peer]);
+    }
+    ORIEL_CO_CHECK(co_await loop.sleep_until(earlier(deadline, Deadline::at(now + kPause))));
+  }
+}
+
+Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
+  failure_.reset();
+  if (Status begun = begin_proofs(); !begun.ok()) fail(std::move(begun).error());
+  ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
+  // What is left are strangers.
+  poller_.reset();
+  candidates_.clear();
+  listener_.reset();
+  dialed_.clear();
+  dialed_.resize(ranks_.size());
+  connected_ = true;
+  co_return Status();
+}
+
+Status FdExchange::begin_proofs() {
+  ORIEL_TRY(poller_, boot::Poller::create());
+  for (std::size_t peer = 0; peer < dialed_.size(); ++peer) {
+    if (dialed_[peer] == nullptr) continue;
+    ORIEL_TRY(dialed_[peer]->token,
+              poller_->add(dialed_[peer]->socket.get(), EPOLLIN,
+                           [this, peer](std::uint32_t) { advance_dialed(peer); }));
+  }
+  if (listener_.valid()) {
+    ORIEL_TRY(const auto token,
+              poller_->add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_waiting(); }));
+    static_cast<void>(token);
+    accept_waiting();
+    notice_absence();
+  }
+  return {};
+}
+
+Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadline) {
+  Status waited;
+  while (!failure_) {
+    const auto places = missing();
+    if (places.empty()) co_return Status();
+    const bool blocked = std::any_of(links_.begin(), links_.end(), [](const auto& link) {
+      return link != nullptr && link->blocked();
+    });
+    const TimePoint now = loop.clock().now();
+    if (deadline.expired(now)) {
+      std::vector<int> absent;
+      for (const std::size_t peer : places) absent.push_back(ranks_[peer]);
+      fail(Error(ErrorCode::timeout,
+                 fmt::format("no answer in time from rank{} {}", absent.size() > 1 ? "s" : "",
+                             fmt::join(absent, ", ")))
+               .with_origin(absent.front()));
+      break;
+    }
+    waited = co_await loop.readable(
+        poller_->fd(), blocked ? earlier(deadline, Deadline::at(now + kPause)) : deadline);
+    if (!waited.ok() && waited.error().code() != ErrorCode::timeout) {
+      fail(std::move(waited).error());
+      break;
+    }
+    if (waited.ok()) {
+      if (Status polled = poller_->poll_once(); !polled.ok()) fail(std::move(polled).error());
+      if (!connected_) notice_absence();
+    }
+    if (blocked) retry_blocked();
+  }
+  Error reason = std::move(*failure_).with_context(what);
+  failure_.reset();
+  disconnect();
+  co_return reason;
+}
+
+void FdExchange::accept_waiting() {
+  bool more = true;
+  while (more && !failure_) {
+    // Silent strangers give way; honest peers answer at once.
+    if (candidates_.size() > ranks_.size() + kStrangersMost) drop(candidates_.begin());
+    auto socket = accept_from(listener_, more);
+    if (!socket.ok()) return fail(std::move(socket).error());
+    if (!socket.value().valid()) continue;
+    candidates_.emplace_back();
+    const auto it = std::prev(candidates_.end());
+    it->socket = std::move(socket).value();
+    auto token =
+        poller_->add(it->socket.get(), EPOLLIN, [this, it](std::uint32_t) { read_response(it); });
+    if (!token.ok()) return fail(std::move(token).error());
+    it->token = token.value();
+    // A fresh socket has room for one small message.
+    const auto sent = send_packet(it->socket, it->responder.challenge());
+    if (!sent.ok()) return fail(Error(sent.error()));
+    if (sent.value() != PacketOutcome::done) drop(it);
+  }
+}
+
+void FdExchange::read_response(CandidateIt it) {
+  boot::AuthResponse response{};
+  const auto got = receive_packet(it->socket, response);
+  if (got.ok() && got.value() == PacketOutcome::blocked) return;
+  if (!got.ok() && got.error().code() == ErrorCode::system) return fail(Error(got.error()));
+  if (!got.ok() || got.value() == PacketOutcome::closed) return drop(it);
+  const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
+  const auto confirmation = it->responder.answer(response, lookup);
+  if (!confirmation.ok()) return drop(it);
+  const auto sent = send_packet(it->socket, confirmation.value());
+  if (!sent.ok()) return fail(Error(sent.error()));
+  if (sent.value() != PacketOutcome::done) return drop(it);
+  admit(it, it->responder.claim());
+}
+
+void FdExchange::admit(CandidateIt it, const boot::AuthClaim& claim) {
+  const auto behind = std::span(ranks_).subspan(static_cast<std::size_t>(self_) + 1);
+  const auto found = std::find(behind.begin(), behind.end(), claim.from);
+  if (claim.to != ranks_[static_cast<std::size_t>(self_)] || claim.tag != tag_ ||
+      found == behind.end()) {
+    return drop(it);
+  }
+  const std::size_t peer = static_cast<std::size_t>(self_ + 1 + (found - behind.begin()));
+  if (links_[peer] != nullptr) return drop(it);
+  poller_->remove(it->token);
+  links_[peer] = std::make_unique<FdLink>(std::move(it->socket), ranks_[peer]);
+  candidates_.erase(it);
+}
+
+void FdExchange::drop(CandidateIt it) {
+  poller_->remove(it->token);
+  candidates_.erase(it);
+}
+
+/// When prove() began, all honest connections were in the queue, so a peer that is not among those
+/// left has closed its own.
+void FdExchange::notice_absence() {
+  std::vector<int> absent;
+  for (std::size_t peer = static_cast<std::size_t>(self_) + 1; peer < links_.size(); ++peer) {
+    if (links_[peer] == nullptr) absent.push_back(ranks_[peer]);
+  }
+  if (absent.size() <= candidates_.size()) return;
+  fail(Error(ErrorCode::remote,
+             fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
+                         absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))
+           .with_origin(absent.front()));
+}
+
+void FdExchange::advance_dialed(std::size_t peer) {
+  Dialed& dialed = *dialed_[peer];
+  const auto fails = [&](Error error) { fail(std::move(error).with_origin(ranks_[peer])); };
+  const auto closed = [&] {
+    fails(Error(ErrorCode::remote, fmt::format("rank {} closed its connection before it proved the "
+                                               "secret",
+                                               ranks_[peer])));
+  };
+  boot::AuthChallenge challenge{};
+  boot::AuthConfirmation confirmation{};
+  const auto into = dialed.responded ? std::span<std::byte>(confirmation) : std::span(challenge);
+  const auto got = receive_packet(dialed.socket, into);
+  if (!got.ok() && got.error().code() == ErrorCode::system) return fail(Error(got.error()));
+  if (!got.ok()) return fails(Error(got.error()));
+  if (got.value() == PacketOutcome::blocked) return;
+  if (got.value() == PacketOutcome::closed) return closed();
+  if (dialed.responded) {
+    if (Status proven = dialed.initiator.confirm(confirmation); !proven.ok()) {
+      return fails(std::move(proven).error());
+    }
+    poller_->remove(dialed.token);
+    links_[peer] = std::make_unique<FdLink>(std::move(dialed.socket), ranks_[peer]);
+    return;
+  }
+  auto response = dialed.initiator.respond(challenge);
+  if (!response.ok()) return fails(std::move(response).error());
+  const auto sent = send_packet(dialed.socket, response.value());
+  if (!sent.ok()) return fail(Error(sent.error()));
+  if (sent.value() != PacketOutcome::done) return closed();
+  dialed.responded = true;
+}
+
+Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange(
+    EventLoop& loop, std::vector<OwnedFd> mine, std::vector<std::size_t> counts,
+    Deadline deadline) {
+  failure_.reset();
+  outgoing_ = std::move(mine);
+  if (Status begun = begin_exchange(counts); !begun.ok()) fail(std::move(begun).error());
+  ORIEL_CO_CHECK(co_await turn(loop, "exchanging file descriptors", deadline));
+  poller_.reset();
+  outgoing_.clear();
+  std::vector<std::vector<OwnedFd>> arrived(links_.size());
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    if (links_[peer] != nullptr) arrived[peer] = links_[peer]->take_arrived();
+  }
+  co_return arrived;
+}
+
+Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
+  if (!connected_ || counts.size() != ranks_.size()) {
+    return Error(ErrorCode::internal, "an exchange of file descriptors before connecting");
+  }
+  const auto most = std::max(outgoing_.size(), *std::max_element(counts.begin(), counts.end()));
+  if (most > FdLink::kFdsMost) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} file descriptors in one exchange; the limit is {}", most,
+                             FdLink::kFdsMost));
+  }
+  ORIEL_TRY(poller_, boot::Poller::create());
+  ++sequence_;
+  for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
+    if (links_[peer] == nullptr) continue;
+    links_[peer]->begin(sequence_, outgoing_, counts[peer]);
+    ORIEL_TRY(watched_[peer], poller_->add(links_[peer]->fd(), EPOLLIN,
+                                           [this, peer](std::uint32_t) { advance_link(peer); }));
+    advance_link(peer);
+  }
+  return {};
+}
+
+void FdExchange::advance_link(std::size_t peer) {
+  FdLink& link = *links_[peer];
+  if (Status advanced = link.advance(); !advanced.ok()) return fail(std::move(advanced).error());
+  // What comes after the end is of the next exchange, and would keep the poller awake.
+  if (link.done()) poller_->remove(watched_[peer]);
+}
+
+void FdExchange::retry_blocked() {
+  for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
+    if (links_[peer] != nullptr && links_[peer]->blocked()) advance_link(peer);
+  }
+}
+
+}  // namespace oriel::window

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "base/event_loop.hpp"
+#include "base/fd.hpp"
+#include "base/task.hpp"
+#include "boot/auth.hpp"
+#include "boot/poller.hpp"
+#include "boot/secret.hpp"
+#include "window/fd_link.hpp"
+
+namespace oriel::window {
+
+/// The unix sockets of one communicator between the processes of an LSA team, one for each pair, on
+/// which file descriptors travel. Nothing in a file system: after kill -9 of all sides nothing is
+/// left.
+///
+/// Connecting takes three steps, each of which every process has ended before any begins the next
+/// (the caller agrees on the outcome in between): listen(), dial(), prove(). Then all honest
+/// connections wait in the listeners' queues when prove() begins, so that a process that fails and
+/// closes its sockets is noticed at once and not by its silence. The lower index of a pair listens.
+///
+/// Every failure leaves the object as disconnect() does: no descriptor is kept. Errors that a peer
+/// has caused carry that peer as origin; all others have none yet. Every wait ends by the deadline
+/// given. Not thread-safe; several exchanges may run in one loop. Stays where it was made.
+class FdExchange {
+ public:
+  /// `ranks` are world ranks, one for each process, in an order that is the same everywhere; `self`
+  /// is this process's place among them. `key` is the communicator's for this purpose,
+  /// `realm` its number; `tag` tells
+  /// communicators with one secret apart.
+  FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag, std::vector<int> ranks,
+             int self);
+  ~FdExchange();
+  FdExchange(const FdExchange&) = delete;
+  FdExchange& operator=(const FdExchange&) = delete;
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int self() const { return self_; }
+  bool connected() const { return connected_; }
+
+  /// Opens this process's socket under a fresh random name, which its peers need. Local.
+  Result<FdSocketName> listen();
+  /// Connects to the processes before this one; names[i] is that of process i.
+  Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
+  /// Accepts the processes behind this one; both sides of each pair prove the secret. Connections
+  /// of others are closed, and do not disturb.
+  Task<Status> prove(EventLoop& loop, Deadline deadline);
+
+  /// Sends `mine` to every peer and takes counts[i] descriptors from process i (counts[self] is of
+  /// no meaning); every process has to call it with matching counts. `mine` are closed at the end,
+  /// whatever it is. Requires connected().
+  Task<Result<std::vector<std::vector<OwnedFd>>>> exchange(EventLoop& loop,
+                                                           std::vector<OwnedFd> mine,
+                                                           std::vector<std::size_t> counts,
+                                                           Deadline deadline);
+  void disconnect();
+
+ private:
+  struct Dialed;
+  struct Candidate;
+  using CandidateIt = std::list<Candidate>::iterator;
+
+  Task<Status> connect_one(EventLoop& loop, std::size_t peer, FdSocketName name, Deadline deadline);
+  Status begin_proofs();
+  Status begin_exchange(const std::vector<std::size_t>& counts);
+  /// Turns the poller until no process is missing; disconnects on failure.
+  Task<Status> turn(EventLoop& loop, const char* what, Deadline deadline);
+  void accept_waiting();
+  void read_response(CandidateIt it);
+  void admit(CandidateIt it, const boot::AuthClaim& claim);
+  void drop(CandidateIt it);
+  void notice_absence();
+  void advance_dialed(std::size_t peer);
+  void advance_link(std::size_t peer);
+  void retry_blocked();
+  void fail(Error error);
+  std::vector<std::size_t> missing() const;
+
+  boot::Key key_;
+  std::uint64_t realm_;
+  std::uint64_t tag_;
+  std::vector<int> ranks_;
+  int self_;
+  bool connected_ = false;
+  std::uint64_t sequence_ = 0;  // of the exchanges since connecting
+  std::optional<Error> failure_;
+
+  // The poller exists while something is under way; disconnect() destroys it first.
+  std::optional<boot::Poller> poller_;
+  OwnedFd listener_;
+  std::vector<std::unique_ptr<Dialed>> dialed_;  // by process; not proven
+  std::list<Candidate> candidates_;              // accepted; not proven
+  std::vector<std::unique_ptr<FdLink>> links_;   // by process; proven
+  std::vector<boot::Poller::Token> watched_;     // by process; of the links, 0 once they are done
+  std::vector<OwnedFd> outgoing_;
+};
+
+}  // namespace oriel::window

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/team_mapping.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "window/allocation_table.hpp"
+
+namespace oriel::window {
+namespace {
+
+std::size_t total_bytes(const MappingKey::Rank& rank) {
+  std::size_t bytes = 0;
+  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+std::size_t greatest_shift(const MappingKey& key) {
+  std::size_t shift = 0;
+  for (const auto& rank : key.ranks) shift = std::max<std::size_t>(shift, rank.shift);
+  return shift;
+}
+
+std::size_t extent_bytes(const MappingKey& key) {
+  // Behind the anchor lies at most the greatest shift, before it what remains of each rank's bytes.
+  const std::size_t behind = greatest_shift(key);
+  std::size_t extent = 0;
+  for (const auto& rank : key.ranks) {
+    extent = std::max(extent, behind - rank.shift + total_bytes(rank));
+  }
+  return extent;
+}
+
+/// Weak, so that a mapping lives as long as its windows. An entry is erased by its mapping.
+struct TeamMapping::Table {
+  using Key = std::tuple<const FlatSpace*, int, MappingKey>;
+  std::mutex mutex;
+  std::map<Key, std::weak_ptr<TeamMapping>> live;
+};
+
+TeamMapping::Table& TeamMapping::table() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+TeamMapping::TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key,
+                         SlotPlace place)
+    : space_(std::move(space)),
+      index_(index),
+      key_(std::move(key)),
+      place_(std::move(place)),
+      anchor_(place_.offset() + greatest_shift(key_)) {}
+
+TeamMapping::~TeamMapping() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.live.find(Table::Key(space_.get(), index_, key_));
+  // Another mapping may have taken the entry over.
+  if (found != all.live.end() && found->second.expired()) all.live.erase(found);
+}
+
+Status TeamMapping::map_all() {
+  for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
+    std::size_t offset = anchor_ - key_.ranks[slot].shift;
+    for (const SegmentInfo& segment : key_.ranks[slot].segments) {
+      AllocationRef allocation = AllocationTable::instance().find(segment.id);
+      if (allocation == nullptr) {
+        return Error(ErrorCode::internal, fmt::format("allocation {} of slot {} has not arrived",
+                                                      segment.id.serial, slot));
+      }
+      auto mapping = space_->map(static_cast<int>(slot), offset, std::move(allocation));
+      if (!mapping.ok()) return std::move(mapping).error();
+      mappings_.push_back(std::move(mapping).value());
+      offset += segment.bytes;
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<TeamMapping> TeamMapping::find(const FlatSpace& space, int index,
+                                               const MappingKey& key) {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.live.find(Table::Key(&space, index, key));
+  return found == all.live.end() ? nullptr : found->second.lock();
+}
+
+void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  all.live[Table::Key(mapping->space_.get(), mapping->index_, mapping->key_)] = mapping;
+}
+
+std::size_t TeamMapping::live_count() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  return static_cast<std::size_t>(std::count_if(
+      all.live.begin(), all.live.end(), [](const auto& entry) { return !entry.second.expired(); }));
+}
+
+}  // namespace oriel::window

@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/window_manager.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "window/registration_run.hpp"
+
+namespace oriel::window {
+namespace {
+
+/// The slots of each process, in the order in which the processes first occur.
+std::vector<std::vector<int>> group_by_process(const std::vector<TeamMember>& members) {
+  std::vector<std::vector<int>> processes;
+  std::vector<std::uint64_t> numbers;
+  for (std::size_t slot = 0; slot < members.size(); ++slot) {
+    const auto found = std::find(numbers.begin(), numbers.end(), members[slot].process);
+    const auto place = static_cast<std::size_t>(found - numbers.begin());
+    if (found == numbers.end()) {
+      numbers.push_back(members[slot].process);
+      processes.emplace_back();
+    }
+    processes[place].push_back(static_cast<int>(slot));
+  }
+  return processes;
+}
+
+}  // namespace
+
+WindowManager::WindowManager(WindowManagerOptions options)
+    : options_(std::move(options)), processes_(group_by_process(options_.members)) {
+  const int index = options_.team->index();
+  std::vector<int> speakers;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    const auto& slots = processes_[i];
+    if (std::find(slots.begin(), slots.end(), index) != slots.end()) own_process_ = i;
+    speakers.push_back(options_.team->world_rank(slots.front()));
+  }
+  if (processes_.size() > 1 && processes_[own_process_].front() == index) {
+    // The place of the team in the world tells teams apart; the number, communicators.
+    exchange_ =
+        std::make_unique<FdExchange>(options_.key, options_.communicator,
+                                     static_cast<std::uint64_t>(options_.team->world_rank(0)),
+                                     std::move(speakers), static_cast<int>(own_process_));
+  }
+}
+
+WindowManager::~WindowManager() {
+  for (const auto& [handle, record] : records_) {
+    for (Participant* participant : options_.participants) {
+      participant->deregister(record.window.serial);
+    }
+    options_.sink->destroy(record.window.handle);
+  }
+}
+
+Task<Result<std::vector<RegisteredWindow>>> WindowManager::register_batch(
+    EventLoop& loop, boot::Operation operation, std::vector<WindowRequest> requests,
+    Deadline deadline) {
+  const std::size_t count = requests.size();
+  RegistrationRun run(*this, loop, operation, std::move(requests), deadline);
+  auto registered = co_await run.run();
+  if (registered.ok()) co_return registered;
+  co_return std::move(registered)
+      .error()
+      .with_context(fmt::format("registering {} window{}", count, count == 1 ? "" : "s"));
+}
+
+Status WindowManager::deregister(const void* handle) {
+  Record record;  // unmaps after the lock has been released
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(handle);
+    if (found == records_.end()) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("{} is no window of this communicator, or has been deregistered",
+                               handle))
+          .with_scope(Scope::request);
+    }
+    record = std::move(found->second);
+    records_.erase(found);
+  }
+  registry_.erase(record.window.serial);
+  for (Participant* participant : options_.participants) {
+    participant->deregister(record.window.serial);
+  }
+  options_.sink->destroy(record.window.handle);
+  return {};
+}
+
+std::optional<RegisteredWindow> WindowManager::find_handle(const void* handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(handle);
+  if (found == records_.end()) return std::nullopt;
+  return found->second.window;
+}
+
+std::size_t WindowManager::size() const {
+  const std::lock_guard lock(mutex_);
+  return records_.size();
+}
+
+std::shared_ptr<FlatSpace> WindowManager::flat_space() const {
+  const std::lock_guard lock(mutex_);
+  return space_;
+}
+
+}  // namespace oriel::window
