@@ -39,37 +39,51 @@ class PrimaryContext {
   CUcontext context_;
 };
 
-/// While it lives, this thread's driver calls go to one context and do not disturb a stream capture
-/// that any thread has begun in global mode. Both are as before when it is destroyed; must not
-/// cross threads. Cheap: two calls that touch thread-local state only.
+/// While it lives, this thread's driver calls do not disturb a stream capture that any thread has
+/// begun in global mode. The thread's mode is as before when it is destroyed; must not cross
+/// threads. Touches thread-local state only.
+class RelaxedCapture {
+ public:
+  static Result<RelaxedCapture> enter() {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    ORIEL_CHECK(cuda_status("relaxing the capture mode of the thread",
+                            cuda().thread_exchange_stream_capture_mode(&mode)));
+    return RelaxedCapture(mode);
+  }
+  RelaxedCapture(RelaxedCapture&& other) noexcept
+      : previous_(other.previous_), relaxed_(std::exchange(other.relaxed_, false)) {}
+  RelaxedCapture& operator=(RelaxedCapture&&) = delete;
+  ~RelaxedCapture() {
+    if (relaxed_) static_cast<void>(cuda().thread_exchange_stream_capture_mode(&previous_));
+  }
+
+ private:
+  explicit RelaxedCapture(CUstreamCaptureMode previous) : previous_(previous) {}
+  CUstreamCaptureMode previous_;
+  bool relaxed_ = true;
+};
+
+/// RelaxedCapture, and this thread's driver calls go to one context.
 class CudaScope {
  public:
   /// `context` must outlive the scope.
   static Result<CudaScope> enter(CUcontext context) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    ORIEL_CHECK(cuda_status("relaxing the capture mode of the thread",
-                            cuda().thread_exchange_stream_capture_mode(&mode)));
-    CudaScope scope(mode);
+    ORIEL_TRY(RelaxedCapture relaxed, RelaxedCapture::enter());
     ORIEL_CHECK(cuda_status("entering a CUDA context", cuda().ctx_push_current(context)));
-    scope.pushed_ = true;
-    return scope;
+    return CudaScope(std::move(relaxed));
   }
   CudaScope(CudaScope&& other) noexcept
-      : mode_(other.mode_),
-        relaxed_(std::exchange(other.relaxed_, false)),
-        pushed_(std::exchange(other.pushed_, false)) {}
+      : relaxed_(std::move(other.relaxed_)), pushed_(std::exchange(other.pushed_, false)) {}
   CudaScope& operator=(CudaScope&&) = delete;
   ~CudaScope() {
     CUcontext popped = nullptr;
     if (pushed_) static_cast<void>(cuda().ctx_pop_current(&popped));
-    if (relaxed_) static_cast<void>(cuda().thread_exchange_stream_capture_mode(&mode_));
   }
 
  private:
-  explicit CudaScope(CUstreamCaptureMode mode) : mode_(mode) {}
-  CUstreamCaptureMode mode_;
-  bool relaxed_ = true;
-  bool pushed_ = false;
+  explicit CudaScope(RelaxedCapture relaxed) : relaxed_(std::move(relaxed)) {}
+  RelaxedCapture relaxed_;  // as before once the context has been left
+  bool pushed_ = true;
 };
 
 }  // namespace oriel

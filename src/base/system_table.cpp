@@ -49,6 +49,11 @@ const SystemTable kRealTable = {
         },
 };
 
+#define ORIEL_DETAIL_COUNT(member) +1
+static_assert(sizeof(SystemTable) == (ORIEL_SYSTEM_CALLS(ORIEL_DETAIL_COUNT)) * sizeof(void (*)()),
+              "ORIEL_SYSTEM_CALLS names every member of SystemTable");
+#undef ORIEL_DETAIL_COUNT
+
 std::atomic<const SystemTable*> table_in_force{&kRealTable};
 
 }  // namespace

@@ -57,7 +57,9 @@ class OwnedHandle {
       : handle_(other.handle_), owned_(std::exchange(other.owned_, false)) {}
   OwnedHandle& operator=(OwnedHandle&&) = delete;
   ~OwnedHandle() {
-    if (owned_) warn_unless_done(cuda().mem_release(handle_), "releasing an allocation");
+    if (!owned_) return;
+    const Result<RelaxedCapture> relaxed = RelaxedCapture::enter();
+    warn_unless_done(cuda().mem_release(handle_), "releasing an allocation");
   }
   Handle get() const { return handle_; }
 

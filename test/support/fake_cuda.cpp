@@ -1,0 +1,695 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "support/fake_cuda.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace oriel::test {
+
+/// The physical memory of one cuMemCreate; lives while a handle or a mapping is left.
+struct Physical {
+  int fd = -1;
+  std::size_t bytes = 0;
+  CUmemAllocationProp properties{};
+  ~Physical() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+using PhysicalRef = std::shared_ptr<Physical>;
+
+struct Mapped {
+  std::size_t bytes;
+  PhysicalRef physical;
+  bool accessible;
+};
+
+struct Buffer {
+  std::size_t bytes;
+  bool on_host;
+};
+
+struct Copy {
+  void* to;
+  const void* from;  // null: set to `value`
+  std::size_t bytes;
+  unsigned value;
+};
+
+struct FakeCuda::State {
+  Options options;
+  CudaTable table;
+  mutable std::mutex mutex;
+  std::map<CUmemGenericAllocationHandle, std::pair<PhysicalRef, int>> handles;
+  CUmemGenericAllocationHandle next_handle = 0x1000;
+  std::map<std::uintptr_t, std::size_t> reservations;
+  std::map<std::uintptr_t, Mapped> mappings;
+  std::map<std::uintptr_t, Buffer> buffers;
+  std::map<CUstream, std::vector<Copy>> streams;
+  std::map<CUevent, CUstream> events;
+  std::vector<int> contexts;  // references, by device
+  std::uintptr_t next_object = 0x10;
+  int foreign_captures = 0;
+  int copies = 0;
+  std::vector<std::string> violations;
+
+  CUresult violate(std::string what, CUresult status = CUDA_ERROR_INVALID_VALUE) {
+    violations.push_back(std::move(what));
+    return status;
+  }
+};
+
+namespace {
+
+FakeCuda::State* fake = nullptr;
+thread_local std::vector<CUcontext> context_stack;
+thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+using Lock = std::lock_guard<std::mutex>;
+
+CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0xc0de0 + device));
+}
+
+/// The device of the current context, or -1.
+int current_device() {
+  if (context_stack.empty()) return -1;
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(context_stack.back()) - 0xc0de0);
+}
+
+bool has_device(int device) {
+  return device >= 0 && device < fake->options.devices;
+}
+
+/// What a thread in global or thread-local mode must not call while a capture is under way.
+bool breaks_capture(const char* call) {
+  if (fake->foreign_captures == 0 || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  fake->violations.push_back(fmt::format("{} would have broken another thread's capture", call));
+  return true;
+}
+
+template <typename... Args>
+CUresult refuse(Args...) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+template <typename... Args>
+void fill(CUresult (*&member)(Args...)) {
+  member = refuse<Args...>;
+}
+
+// Devices and contexts.
+
+CUresult device_get_count(int* count) {
+  *count = fake->options.devices;
+  return CUDA_SUCCESS;
+}
+
+CUresult device_get(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return has_device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice device) {
+  if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *value = which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED ? fake->options.fabric : 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult device_can_access_peer(int* can, CUdevice, CUdevice) {
+  *can = fake->options.peer_access;
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_retain(CUcontext* context, CUdevice device) {
+  const Lock lock(fake->mutex);
+  ++fake->contexts[static_cast<std::size_t>(device)];
+  *context = context_of(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_release(CUdevice device) {
+  const Lock lock(fake->mutex);
+  int& references = fake->contexts[static_cast<std::size_t>(device)];
+  if (references == 0) return fake->violate("a primary context was released once too often");
+  --references;
+  return CUDA_SUCCESS;
+}
+
+CUresult push(CUcontext context) {
+  context_stack.push_back(context);
+  const Lock lock(fake->mutex);
+  const int device = current_device();
+  if (!has_device(device) || fake->contexts[static_cast<std::size_t>(device)] == 0) {
+    context_stack.pop_back();
+    return fake->violate("a context that is not retained was entered");
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult pop(CUcontext* context) {
+  const Lock lock(fake->mutex);
+  if (context_stack.empty()) return fake->violate("a context was left that was not entered");
+  *context = context_stack.back();
+  context_stack.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult exchange_mode(CUstreamCaptureMode* mode) {
+  std::swap(*mode, thread_mode);
+  return CUDA_SUCCESS;
+}
+
+// Physical memory.
+
+CUresult get_granularity(std::size_t* bytes, const CUmemAllocationProp*,
+                         CUmemAllocationGranularity_flags) {
+  *bytes = fake->options.granularity;
+  return CUDA_SUCCESS;
+}
+
+std::size_t physical_bytes() {
+  std::map<Physical*, std::size_t> distinct;
+  for (const auto& [handle, entry] : fake->handles) {
+    distinct[entry.first.get()] = entry.first->bytes;
+  }
+  for (const auto& [at, mapped] : fake->mappings) {
+    distinct[mapped.physical.get()] = mapped.physical->bytes;
+  }
+  std::size_t sum = 0;
+  for (const auto& [physical, bytes] : distinct) sum += bytes;
+  return sum;
+}
+
+CUmemGenericAllocationHandle new_handle(PhysicalRef physical) {
+  const CUmemGenericAllocationHandle handle = fake->next_handle++;
+  fake->handles.emplace(handle, std::pair(std::move(physical), 1));
+  return handle;
+}
+
+CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                const CUmemAllocationProp* properties, unsigned long long flags) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemCreate")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (flags != 0 || bytes == 0 || bytes % fake->options.granularity != 0) {
+    return fake->violate(fmt::format("cuMemCreate of {} bytes", bytes));
+  }
+  if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
+      !fake->options.fabric_permitted) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  if (physical_bytes() + bytes > fake->options.memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto physical = std::make_shared<Physical>();
+  physical->fd = ::memfd_create("fake-cuda", MFD_CLOEXEC);
+  physical->bytes = bytes;
+  physical->properties = *properties;
+  if (physical->fd < 0 || ::ftruncate(physical->fd, static_cast<off_t>(bytes)) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *handle = new_handle(std::move(physical));
+  return CUDA_SUCCESS;
+}
+
+CUresult release(CUmemGenericAllocationHandle handle) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemRelease")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto found = fake->handles.find(handle);
+  if (found == fake->handles.end()) return fake->violate("a handle was released once too often");
+  if (--found->second.second == 0) fake->handles.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult export_handle(void* out, CUmemGenericAllocationHandle handle,
+                       CUmemAllocationHandleType type, unsigned long long) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->handles.find(handle);
+  if (found == fake->handles.end()) return fake->violate("a handle was exported after its release");
+  const Physical& physical = *found->second.first;
+  if ((physical.properties.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    // Names the memfd in a way that another process of the same user can open.
+    std::memset(out, 0, sizeof(CUmemFabricHandle));
+    const auto path = fmt::format("/proc/{}/fd/{}", ::getpid(), physical.fd);
+    std::memcpy(out, path.c_str(), std::min(path.size(), sizeof(CUmemFabricHandle) - 1));
+    return CUDA_SUCCESS;
+  }
+  const int copy = ::fcntl(physical.fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::memcpy(out, &copy, sizeof copy);
+  return CUDA_SUCCESS;
+}
+
+CUresult import_handle(CUmemGenericAllocationHandle* handle, void* from,
+                       CUmemAllocationHandleType type) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemImportFromShareableHandle"))
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const int fd =
+      type == CU_MEM_HANDLE_TYPE_FABRIC
+          ? ::open(static_cast<const char*>(from), O_RDWR | O_CLOEXEC)
+          : ::fcntl(static_cast<int>(reinterpret_cast<std::uintptr_t>(from)), F_DUPFD_CLOEXEC, 0);
+  auto physical = std::make_shared<Physical>();
+  physical->fd = fd;
+  struct stat info {};
+  char target[64] = {};
+  const auto link = fmt::format("/proc/self/fd/{}", fd);
+  if (fd < 0 || ::fstat(fd, &info) != 0 ||
+      ::readlink(link.c_str(), target, sizeof target - 1) < 0 ||
+      std::strncmp(target, "/memfd:fake-cuda", 16) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  physical->bytes = static_cast<std::size_t>(info.st_size);
+  physical->properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  physical->properties.requestedHandleTypes = type;
+  *handle = new_handle(std::move(physical));
+  return CUDA_SUCCESS;
+}
+
+CUresult get_properties(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->handles.find(handle);
+  if (found == fake->handles.end()) return fake->violate("a handle was used after its release");
+  *properties = found->second.first->properties;
+  return CUDA_SUCCESS;
+}
+
+// Addresses and mappings.
+
+/// The entry of `map` whose [begin, begin + bytes) holds `address`.
+template <typename Map>
+auto containing(Map& map, std::uintptr_t address) {
+  auto found = map.upper_bound(address);
+  if (found == map.begin()) return map.end();
+  --found;
+  std::size_t bytes = 0;
+  if constexpr (std::is_integral_v<typename Map::mapped_type>) {
+    bytes = found->second;
+  } else {
+    bytes = found->second.bytes;
+  }
+  return address - found->first < bytes ? found : map.end();
+}
+
+CUresult reserve(CUdeviceptr* base, std::size_t bytes, std::size_t alignment, CUdeviceptr,
+                 unsigned long long) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemAddressReserve")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (bytes == 0 || bytes % fake->options.granularity != 0) {
+    return fake->violate(fmt::format("cuMemAddressReserve of {} bytes", bytes));
+  }
+  void* raw = ::mmap(nullptr, bytes + alignment, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto begin = reinterpret_cast<std::uintptr_t>(raw);
+  const std::uintptr_t aligned = (begin + alignment - 1) / alignment * alignment;
+  if (aligned != begin) ::munmap(raw, aligned - begin);
+  ::munmap(reinterpret_cast<void*>(aligned + bytes), begin + alignment - aligned);
+  fake->reservations.emplace(aligned, bytes);
+  *base = aligned;
+  return CUDA_SUCCESS;
+}
+
+CUresult address_free(CUdeviceptr base, std::size_t bytes) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->reservations.find(base);
+  if (found == fake->reservations.end() || found->second != bytes) {
+    return fake->violate("addresses were freed that were not reserved so");
+  }
+  const auto inside = fake->mappings.lower_bound(base);
+  if (inside != fake->mappings.end() && inside->first < base + bytes) {
+    return fake->violate("addresses were freed with a mapping in them");
+  }
+  fake->reservations.erase(found);
+  ::munmap(reinterpret_cast<void*>(base), bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult map_memory(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemMap")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto found = fake->handles.find(handle);
+  if (found == fake->handles.end()) return fake->violate("a handle was mapped after its release");
+  const auto range = containing(fake->reservations, at);
+  if (range == fake->reservations.end() || bytes > range->first + range->second - at) {
+    return fake->violate("memory was mapped outside reserved addresses");
+  }
+  if (offset != 0 || at % fake->options.granularity != 0 || bytes == 0 ||
+      bytes % fake->options.granularity != 0) {
+    return fake->violate("memory was mapped with an offset, or between granules");
+  }
+  const auto next = fake->mappings.lower_bound(at);
+  if ((next != fake->mappings.end() && next->first < at + bytes) ||
+      containing(fake->mappings, at) != fake->mappings.end()) {
+    return fake->violate("memory was mapped over mapped memory");
+  }
+  PhysicalRef physical = found->second.first;
+  if (bytes > physical->bytes) return CUDA_ERROR_INVALID_VALUE;  // a peer can bring that about
+  if (::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd,
+             0) == MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  fake->mappings.emplace(at, Mapped{bytes, std::move(physical), false});
+  return CUDA_SUCCESS;
+}
+
+CUresult unmap(CUdeviceptr at, std::size_t bytes) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemUnmap")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto found = fake->mappings.find(at);
+  if (found == fake->mappings.end() || found->second.bytes != bytes) {
+    return fake->violate("memory was unmapped that was not mapped so");
+  }
+  ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  fake->mappings.erase(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult set_access(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access,
+                    std::size_t count) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->mappings.find(at);
+  if (found == fake->mappings.end() || found->second.bytes != bytes || count == 0) {
+    return fake->violate("access was set on memory that is not mapped so");
+  }
+  const int owner = found->second.physical->properties.location.id;
+  if (access->location.id != owner && !fake->options.peer_access) return CUDA_ERROR_INVALID_DEVICE;
+  ::mprotect(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE);
+  found->second.accessible = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult retain_handle(CUmemGenericAllocationHandle* handle, void* address) {
+  const Lock lock(fake->mutex);
+  const auto found = containing(fake->mappings, reinterpret_cast<std::uintptr_t>(address));
+  if (found == fake->mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  for (auto& [known, entry] : fake->handles) {
+    if (entry.first == found->second.physical) {
+      ++entry.second;
+      *handle = known;
+      return CUDA_SUCCESS;
+    }
+  }
+  *handle = new_handle(found->second.physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  const Lock lock(fake->mutex);
+  if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto found = containing(fake->mappings, address);
+  if (found == fake->mappings.end()) return CUDA_ERROR_NOT_FOUND;
+  *base = found->first;
+  *bytes = found->second.bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult pointer_attributes(unsigned count, CUpointer_attribute* names, void** values,
+                            CUdeviceptr address) {
+  const Lock lock(fake->mutex);
+  const auto found = containing(fake->buffers, address);
+  for (unsigned i = 0; i < count; ++i) {
+    unsigned value = 0;
+    if (names[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE && found != fake->buffers.end()) {
+      value = found->second.on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    }
+    std::memcpy(values[i], &value, sizeof value);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Plain allocations, streams and events.
+
+CUresult new_buffer(std::uintptr_t* out, std::size_t bytes, bool on_host) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemAlloc")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (bytes == 0) return fake->violate("an allocation of 0 bytes");
+  void* raw = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  if (raw == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = reinterpret_cast<std::uintptr_t>(raw);
+  fake->buffers.emplace(*out, Buffer{bytes, on_host});
+  return CUDA_SUCCESS;
+}
+
+CUresult free_buffer(std::uintptr_t address, bool on_host) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemFree")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto found = fake->buffers.find(address);
+  if (found == fake->buffers.end() || found->second.on_host != on_host) {
+    return fake->violate("memory was freed that was not allocated so");
+  }
+  for (const auto& [stream, copies] : fake->streams) {
+    for (const Copy& copy : copies) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(copy.to);
+      const auto from = reinterpret_cast<std::uintptr_t>(copy.from);
+      if (begin - address < found->second.bytes || from - address < found->second.bytes) {
+        return fake->violate("memory was freed that a stream is yet to copy");
+      }
+    }
+  }
+  fake->buffers.erase(found);
+  std::free(reinterpret_cast<void*>(address));
+  return CUDA_SUCCESS;
+}
+
+CUresult mem_alloc(CUdeviceptr* out, std::size_t bytes) {
+  std::uintptr_t address = 0;
+  const CUresult status = new_buffer(&address, bytes, false);
+  *out = address;
+  return status;
+}
+CUresult mem_free(CUdeviceptr address) {
+  return free_buffer(address, false);
+}
+
+CUresult host_alloc(void** out, std::size_t bytes, unsigned) {
+  std::uintptr_t address = 0;
+  const CUresult status = new_buffer(&address, bytes, true);
+  *out = reinterpret_cast<void*>(address);
+  return status;
+}
+CUresult free_host(void* address) {
+  return free_buffer(reinterpret_cast<std::uintptr_t>(address), true);
+}
+
+CUresult host_pointer(CUdeviceptr* out, void* address, unsigned) {
+  *out = reinterpret_cast<std::uintptr_t>(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_create(CUstream* stream, unsigned flags) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuStreamCreate")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (flags != CU_STREAM_NON_BLOCKING) {
+    return fake->violate("a stream of ours waits for the application's default stream");
+  }
+  *stream = reinterpret_cast<CUstream>(fake->next_object++);
+  fake->streams.emplace(*stream, std::vector<Copy>());
+  return CUDA_SUCCESS;
+}
+CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int) {
+  return stream_create(stream, flags);
+}
+
+CUresult stream_destroy(CUstream stream) {
+  const Lock lock(fake->mutex);
+  if (fake->streams.erase(stream) == 0) return fake->violate("a stream was destroyed twice");
+  return CUDA_SUCCESS;
+}
+
+CUresult enqueue(CUdeviceptr to, const void* from, std::size_t bytes, unsigned value,
+                 CUstream stream) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->streams.find(stream);
+  if (found == fake->streams.end()) return fake->violate("a copy on a stream that does not exist");
+  const auto buffer = containing(fake->buffers, to);
+  if (buffer == fake->buffers.end() || bytes > buffer->first + buffer->second.bytes - to) {
+    const auto mapped = containing(fake->mappings, to);
+    if (mapped == fake->mappings.end() || !mapped->second.accessible ||
+        bytes > mapped->first + mapped->second.bytes - to) {
+      return fake->violate("a copy to memory that is not there");
+    }
+  }
+  found->second.push_back({reinterpret_cast<void*>(to), from, bytes, value});
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_h_to_d(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+  return enqueue(to, from, bytes, 0, stream);
+}
+CUresult memset_d32(CUdeviceptr to, unsigned value, std::size_t words, CUstream stream) {
+  return enqueue(to, nullptr, words * 4, value, stream);
+}
+
+CUresult synchronize(CUstream stream) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuStreamSynchronize")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto found = fake->streams.find(stream);
+  if (found == fake->streams.end()) return fake->violate("a stream was waited for after its end");
+  for (const Copy& copy : found->second) {
+    ++fake->copies;
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::fill_n(static_cast<unsigned*>(copy.to), copy.bytes / 4, copy.value);
+    }
+  }
+  found->second.clear();
+  return CUDA_SUCCESS;
+}
+
+CUresult event_create(CUevent* event, unsigned) {
+  const Lock lock(fake->mutex);
+  *event = reinterpret_cast<CUevent>(fake->next_object++);
+  fake->events.emplace(*event, nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult event_destroy(CUevent event) {
+  const Lock lock(fake->mutex);
+  if (fake->events.erase(event) == 0) return fake->violate("an event was destroyed twice");
+  return CUDA_SUCCESS;
+}
+
+CUresult error_name(CUresult status, const char** name) {
+  static const std::map<CUresult, const char*> names{
+      {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+      {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
+  };
+  const auto found = names.find(status);
+  if (found == names.end()) return CUDA_ERROR_INVALID_VALUE;
+  *name = found->second;
+  return CUDA_SUCCESS;
+}
+
+CudaTable make_table() {
+  CudaTable table{};
+#define ORIEL_DETAIL_FILL(member, symbol, version) fill(table.member);
+  ORIEL_CUDA_CALLS(ORIEL_DETAIL_FILL)
+#undef ORIEL_DETAIL_FILL
+  table.init = [](unsigned) { return CUDA_SUCCESS; };
+  table.get_error_name = error_name;
+  table.device_get_count = device_get_count;
+  table.device_get = device_get;
+  table.device_get_attribute = device_get_attribute;
+  table.device_can_access_peer = device_can_access_peer;
+  table.device_primary_ctx_retain = primary_retain;
+  table.device_primary_ctx_release = primary_release;
+  table.ctx_push_current = push;
+  table.ctx_pop_current = pop;
+  table.thread_exchange_stream_capture_mode = exchange_mode;
+  table.mem_get_allocation_granularity = get_granularity;
+  table.mem_create = create;
+  table.mem_release = release;
+  table.mem_export_to_shareable_handle = export_handle;
+  table.mem_import_from_shareable_handle = import_handle;
+  table.mem_get_allocation_properties_from_handle = get_properties;
+  table.mem_address_reserve = reserve;
+  table.mem_address_free = address_free;
+  table.mem_map = map_memory;
+  table.mem_unmap = unmap;
+  table.mem_set_access = set_access;
+  table.mem_retain_allocation_handle = retain_handle;
+  table.mem_get_address_range = get_address_range;
+  table.pointer_get_attributes = pointer_attributes;
+  table.mem_alloc = mem_alloc;
+  table.mem_free = mem_free;
+  table.mem_host_alloc = host_alloc;
+  table.mem_free_host = free_host;
+  table.mem_host_get_device_pointer = host_pointer;
+  table.stream_create = stream_create;
+  table.stream_create_with_priority = stream_create_with_priority;
+  table.stream_destroy = stream_destroy;
+  table.stream_synchronize = synchronize;
+  table.memcpy_h_to_d_async = copy_h_to_d;
+  table.memset_d32_async = memset_d32;
+  table.event_create = event_create;
+  table.event_destroy = event_destroy;
+  return table;
+}
+
+}  // namespace
+
+FakeCuda::FakeCuda() : FakeCuda(Options{}) {}
+
+FakeCuda::FakeCuda(Options options) : state_(std::make_unique<State>()) {
+  state_->options = options;
+  state_->table = make_table();
+  state_->contexts.resize(static_cast<std::size_t>(options.devices));
+  fake = state_.get();
+  scoped_ = std::make_unique<ScopedCudaTable>(state_->table);
+}
+
+FakeCuda::~FakeCuda() {
+  scoped_ = nullptr;
+  for (const auto& [base, bytes] : state_->reservations) {
+    ::munmap(reinterpret_cast<void*>(base), bytes);
+  }
+  for (const auto& [base, buffer] : state_->buffers) std::free(reinterpret_cast<void*>(base));
+  fake = nullptr;
+}
+
+FakeCuda::Held FakeCuda::held() const {
+  const Lock lock(state_->mutex);
+  Held held;
+  for (const auto& [handle, entry] : state_->handles) held.handle_references += entry.second;
+  held.reservations = static_cast<int>(state_->reservations.size());
+  held.mappings = static_cast<int>(state_->mappings.size());
+  for (const int references : state_->contexts) held.contexts += references;
+  held.buffers = static_cast<int>(state_->buffers.size());
+  held.streams = static_cast<int>(state_->streams.size());
+  held.events = static_cast<int>(state_->events.size());
+  held.physical_bytes = physical_bytes();
+  return held;
+}
+
+std::vector<std::string> FakeCuda::violations() const {
+  const Lock lock(state_->mutex);
+  return state_->violations;
+}
+
+void FakeCuda::begin_foreign_capture() {
+  const Lock lock(state_->mutex);
+  ++state_->foreign_captures;
+}
+
+void FakeCuda::end_foreign_capture() {
+  const Lock lock(state_->mutex);
+  --state_->foreign_captures;
+}
+
+int FakeCuda::copies() const {
+  const Lock lock(state_->mutex);
+  return state_->copies;
+}
+
+int FakeCuda::context_depth() const {
+  return static_cast<int>(context_stack.size());
+}
+
+CUstreamCaptureMode FakeCuda::capture_mode() const {
+  return thread_mode;
+}
+
+std::ostream& operator<<(std::ostream& out, const FakeCuda::Held& held) {
+  return out << fmt::format(
+             "{} handle references, {} reservations, {} mappings, {} contexts, {} buffers, {} "
+             "streams, {} events, {} bytes",
+             held.handle_references, held.reservations, held.mappings, held.contexts, held.buffers,
+             held.streams, held.events, held.physical_bytes);
+}
+
+}  // namespace oriel::test
