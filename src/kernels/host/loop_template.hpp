@@ -101,6 +101,7 @@ struct VectorReduction {
 
   inline __attribute__((always_inline)) Acc load(const std::byte* from, int k) const {
     Acc acc = Lanes::widen(load_vector<Raw>(from));
+#pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
       if constexpr (op == ReduceOp::premul_sum) {
         acc.v[r] = Lanes::round(acc.v[r] * splat(scalars_.values[k]));
@@ -112,6 +113,7 @@ struct VectorReduction {
   }
 
   inline __attribute__((always_inline)) Acc combine(Acc a, Acc b) const {
+#pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
       if constexpr (kOrders && !kIsInteger) {
         a.v[r] = minimum(a.v[r], b.v[r]);
@@ -129,6 +131,7 @@ struct VectorReduction {
   }
 
   inline __attribute__((always_inline)) Raw finish(Acc acc) const {
+#pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
       if constexpr (op == ReduceOp::max && !kIsInteger) acc.v[r] = flip_sign(acc.v[r]);
       if constexpr (op == ReduceOp::avg && !kIsInteger) {
@@ -165,21 +168,29 @@ ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> load_strip(const R& reduction,
                                                           const std::byte* const* srcs, int k,
                                                           std::size_t offset) {
   Strip<typename R::Acc, kUnroll> strip;
+#pragma GCC unroll 4
   for (int u = 0; u < kUnroll; ++u) {
     strip.acc[u] = reduction.load(srcs[k] + offset + u * kVectorBytes, k);
   }
   return strip;
 }
 
+/// At run time, aligned runs of so many sources are folded in registers and are the leaves of the
+/// upper tree, which keeps its subtrees in memory. Widening an 8-bit float takes so many
+/// instructions that only the size of the code would grow.
+template <typename R>
+constexpr int group_size() {
+  return R::Lanes::kIsLong ? 1 : 4;
+}
+
 /// The fold of all sources at one offset. kSources is their number where that is 2 or 4, else 0.
-/// At run time, aligned runs of four are folded in registers and are the leaves of the upper tree,
-/// which keeps its subtrees in memory.
 template <int kSources, int kUnroll, typename R>
 ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
                                                           const std::byte* const* srcs, int n_srcs,
                                                           std::size_t offset) {
   using Value = Strip<typename R::Acc, kUnroll>;
   const auto combine = [&](Value a, const Value& b) __attribute__((always_inline)) {
+#pragma GCC unroll 4
     for (int u = 0; u < kUnroll; ++u) a.acc[u] = reduction.combine(a.acc[u], b.acc[u]);
     return a;
   };
@@ -189,22 +200,23 @@ ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
   if constexpr (kSources > 0) {
     return device::fold_tree_fixed<kSources>(leaf, combine);
   } else {
-    Value stack[kMaxLoopArrays / 4];
+    constexpr int kGroup = group_size<R>();
+    Value stack[kMaxLoopArrays / 4];  // at most one subtree of each power of two
     int top = 0;
-    for (int group = 0; group < n_srcs / 4; ++group) {
+    for (int group = 0; group < n_srcs / kGroup; ++group) {
       const auto member = [&](int k) __attribute__((always_inline)) {
-        return leaf(4 * group + k);
+        return leaf(kGroup * group + k);
       };
-      Value value = device::fold_tree_fixed<4>(member, combine);
+      Value value = device::fold_tree_fixed<kGroup>(member, combine);
       for (int carry = group; (carry & 1) != 0; carry >>= 1) value = combine(stack[--top], value);
       stack[top++] = value;
     }
-    const int rest = n_srcs & ~3;
     Value value;
-    if ((n_srcs & 3) != 0) {
-      value = leaf(rest);
-      if ((n_srcs & 2) != 0) value = combine(value, leaf(rest + 1));
-      if ((n_srcs & 3) == 3) value = combine(value, leaf(rest + 2));
+    const int rest = n_srcs % kGroup;
+    if (rest > 0) {
+      value = leaf(n_srcs - rest);
+      if (rest >= 2) value = combine(value, leaf(n_srcs - rest + 1));
+      if (rest == 3) value = combine(value, leaf(n_srcs - 1));
     } else {
       value = stack[--top];
     }
@@ -255,20 +267,24 @@ void reduce_span(const R& reduction, const ReduceLoopArgs& args, std::size_t beg
   for (int k = 0; k < n_srcs; ++k) srcs[k] = args.srcs[k];
   std::byte* const first = args.dsts[0];
   const bool plain = args.n_dsts == 1 && !streaming;
-  const auto store = [&](std::size_t offset, typename R::Raw raw) __attribute__((always_inline)) {
-    if (plain) {
-      store_vector(first + offset, raw);
-    } else if (streaming) {
-      for (int d = 0; d < args.n_dsts; ++d) stream_vector(args.dsts[d] + offset, raw);
-    } else {
-      for (int d = 0; d < args.n_dsts; ++d) store_vector(args.dsts[d] + offset, raw);
-    }
-  };
   std::size_t offset = begin;
   for (; end - offset >= kUnroll * kVectorBytes; offset += kUnroll * kVectorBytes) {
     const auto strip = fold_strip<kSources, kUnroll>(reduction, srcs, n_srcs, offset);
-    for (int u = 0; u < kUnroll; ++u) {
-      store(offset + static_cast<std::size_t>(u * kVectorBytes), reduction.finish(strip.acc[u]));
+    typename R::Raw raw[kUnroll];
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; ++u) raw[u] = reduction.finish(strip.acc[u]);
+    if (plain) {
+#pragma GCC unroll 4
+      for (int u = 0; u < kUnroll; ++u) store_vector(first + offset + u * kVectorBytes, raw[u]);
+      continue;
+    }
+    for (int d = 0; d < args.n_dsts; ++d) {
+      std::byte* const to = args.dsts[d] + offset;
+#pragma GCC unroll 4
+      for (int u = 0; u < kUnroll; ++u) {
+        streaming ? stream_vector(to + u * kVectorBytes, raw[u])
+                  : store_vector(to + u * kVectorBytes, raw[u]);
+      }
     }
   }
   if constexpr (kUnroll > 1) {
@@ -310,7 +326,9 @@ void reduce(const ReduceLoopArgs& args) {
   alignas(kVectorBytes) std::byte tail[kVectorBytes];
   if (begin > 0) reduce_one(reduction, args.srcs, args.n_srcs, 0, head);
   if (end < bytes) reduce_one(reduction, args.srcs, args.n_srcs, bytes - kVectorBytes, tail);
-  if (args.n_srcs == 2) {
+  if constexpr (group_size<R>() == 1) {
+    reduce_span<0>(reduction, args, begin, end, streaming);
+  } else if (args.n_srcs == 2) {
     reduce_span<2>(reduction, args, begin, end, streaming);
   } else if (args.n_srcs == 4) {
     reduce_span<4>(reduction, args, begin, end, streaming);

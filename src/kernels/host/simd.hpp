@@ -89,42 +89,38 @@ inline __attribute__((always_inline)) Vector<double> splat(double x) {
   return x - Vector<double>{};
 }
 
-// The smaller of two floats, -0 below +0, and NaN if either is NaN. x86's minimum returns its
-// second operand if either is NaN or both are zeros. Taken both ways round and joined by or, two
-// zeros give the one with a sign, and a NaN joined with anything is a NaN.
-ORIEL_LANES_FN Vector<float> minimum(Vector<float> a, Vector<float> b) {
+/// a < b ? a : b, so b if either is NaN or both are zeros: x86's own minimum. (A full mask costs
+/// nothing; without one gcc 12 warns about its own header.)
+ORIEL_LANES_FN Vector<float> less_or_second(Vector<float> a, Vector<float> b) {
 #if ORIEL_VECTOR_BYTES == 64
-  const __m512 x = _mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
-  const __m512 y = _mm512_maskz_min_ps(0xffff, (__m512)b, (__m512)a);
+  return (Vector<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
 #elif ORIEL_VECTOR_BYTES == 32
-  const __m256 x = _mm256_min_ps((__m256)a, (__m256)b);
-  const __m256 y = _mm256_min_ps((__m256)b, (__m256)a);
+  return (Vector<float>)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__x86_64__)
-  const __m128 x = _mm_min_ps((__m128)a, (__m128)b);
-  const __m128 y = _mm_min_ps((__m128)b, (__m128)a);
+  return (Vector<float>)_mm_min_ps((__m128)a, (__m128)b);
 #else
-  const Vector<float> x = a < b ? a : b;
-  const Vector<float> y = b < a ? b : a;
+  return a < b ? a : b;
 #endif
-  return (Vector<float>)((VectorU32)x | (VectorU32)y);
 }
 
-ORIEL_LANES_FN Vector<double> minimum(Vector<double> a, Vector<double> b) {
+ORIEL_LANES_FN Vector<double> less_or_second(Vector<double> a, Vector<double> b) {
 #if ORIEL_VECTOR_BYTES == 64
-  const __m512d x = _mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
-  const __m512d y = _mm512_maskz_min_pd(0xff, (__m512d)b, (__m512d)a);
+  return (Vector<double>)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
 #elif ORIEL_VECTOR_BYTES == 32
-  const __m256d x = _mm256_min_pd((__m256d)a, (__m256d)b);
-  const __m256d y = _mm256_min_pd((__m256d)b, (__m256d)a);
+  return (Vector<double>)_mm256_min_pd((__m256d)a, (__m256d)b);
 #elif defined(__x86_64__)
-  const __m128d x = _mm_min_pd((__m128d)a, (__m128d)b);
-  const __m128d y = _mm_min_pd((__m128d)b, (__m128d)a);
+  return (Vector<double>)_mm_min_pd((__m128d)a, (__m128d)b);
 #else
-  const Vector<double> x = a < b ? a : b;
-  const Vector<double> y = b < a ? b : a;
+  return a < b ? a : b;
 #endif
+}
+
+/// The smaller of two floats, -0 below +0, and NaN if either is NaN. Taken both ways round and
+/// joined by or, two zeros give the one with a sign, and a NaN joined with anything is a NaN.
+template <typename V>
+ORIEL_LANES_FN V minimum(V a, V b) {
   using Bits = Vector<std::uint64_t>;
-  return (Vector<double>)((Bits)x | (Bits)y);
+  return (V)((Bits)less_or_second(a, b) | (Bits)less_or_second(b, a));
 }
 
 ORIEL_LANES_FN Vector<float> flip_sign(Vector<float> x) {
