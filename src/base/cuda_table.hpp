@@ -30,6 +30,7 @@
   X(ctx_push_current, cuCtxPushCurrent, 4000)                                                 \
   X(ctx_pop_current, cuCtxPopCurrent, 4000)                                                   \
   X(ctx_get_current, cuCtxGetCurrent, 4000)                                                   \
+  X(ctx_get_device, cuCtxGetDevice, 2000)                                                     \
   X(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020)                     \
   X(mem_create, cuMemCreate, 10020)                                                           \
   X(mem_release, cuMemRelease, 10020)                                                         \

@@ -39,6 +39,8 @@ struct Settings {
   std::string algorithm;     ///< empty: the table chooses
   std::int64_t ctas = 0;     ///< 0: the table chooses
   std::int64_t threads = 0;  ///< 0: the table chooses
+  std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses
+  std::int64_t depth = 0;         ///< 0: the table chooses
   std::string table_path;    ///< empty: the built-in table
   SimdChoice simd = SimdChoice::automatic;
   std::int64_t spin_microseconds = -1;  ///< -1: chosen from the number of ranks and cores

@@ -65,7 +65,12 @@ const std::array kRows = {
         "Forces one algorithm for every collective that has it."},
     Row{"ORIEL_CTAS", nullptr, IntegerKind{&Settings::ctas, 0, 1024},
         "Forces the number of thread blocks of a collective; 0 lets the table choose."},
-    Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 1024},
+    Row{"ORIEL_CHUNK", nullptr, BytesKind{&Settings::chunk_bytes, 0, kMiB, 128},
+        "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
+        "choose."},
+    Row{"ORIEL_DEPTH", nullptr, IntegerKind{&Settings::depth, 0, 16},
+        "Forces how many such pieces may be on their way at once; 0 lets the table choose."},
+    Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 512},
         "Forces the number of threads in a block; 0 lets the table choose."},
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},

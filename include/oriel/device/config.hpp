@@ -20,7 +20,7 @@
 #endif
 
 /// ORIEL_DEVICE_UNROLL before a loop unrolls it in GPU code, where registers cannot be indexed.
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #define ORIEL_DEVICE_UNROLL _Pragma("unroll")
 #else
 #define ORIEL_DEVICE_UNROLL

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "comm/communicator.hpp"
+
+/// The front door of the all-reduce: checks the call, chooses a plan from facts that all ranks
+/// share, and hands both to the device.
+namespace oriel::comm {
+namespace {
+
+// Twenty bits of a hash of what ranks must agree on in one call.
+std::uint32_t signature_of(const AllReduceRequest& request, const kernels::Plan& plan) {
+  std::uint64_t hash = request.count;
+  hash = (hash << 12) ^ (hash >> 52) ^ static_cast<std::uint64_t>(request.type) << 8 ^
+         static_cast<std::uint64_t>(request.op) << 4 ^ static_cast<std::uint64_t>(plan.algorithm);
+  hash *= 0x9e3779b97f4a7c15u;
+  return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
+}
+
+Error bad_argument(std::string message) {
+  return Error(ErrorCode::invalid_argument, std::move(message))
+      .with_context("checking the arguments of an all-reduce");
+}
+
+// Spinning pays only while every rank of the node has a processor to itself.
+void tune_waits(device::WaitControl& wait, int ranks_here, std::int64_t spin_microseconds) {
+  static const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  const bool crowded = static_cast<unsigned>(ranks_here) > processors;
+  wait.spin_ns = crowded ? 500 : 50'000;
+  wait.yield_ns = crowded ? 20'000 : 200'000;
+  if (spin_microseconds >= 0) {
+    wait.spin_ns =
+        static_cast<std::uint32_t>(std::min<std::int64_t>(spin_microseconds, 1'000'000) * 1000);
+  }
+}
+
+}  // namespace
+
+Status Communicator::check_arguments(const AllReduceRequest& request) const {
+  const std::size_t element = size_of(request.type);
+  if (request.count > SIZE_MAX / 8 / element) {
+    return bad_argument(fmt::format("count {} is larger than memory", request.count));
+  }
+  if (request.input == nullptr) return bad_argument("sendbuff is null");
+  if (request.output == nullptr) return bad_argument("recvbuff is null");
+  const auto input = reinterpret_cast<std::uintptr_t>(request.input);
+  const auto output = reinterpret_cast<std::uintptr_t>(request.output);
+  if (input % element != 0 || output % element != 0) {
+    return bad_argument(fmt::format("{} is not aligned to {}, whose elements have {} bytes",
+                                    input % element != 0 ? "sendbuff" : "recvbuff",
+                                    name_of(request.type), element));
+  }
+  const std::size_t bytes = request.count * element;
+  if (input != output && input < output + bytes && output < input + bytes) {
+    return bad_argument("sendbuff and recvbuff overlap, but are not equal");
+  }
+  if (static_cast<int>(team_facts_.members.size()) != size()) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} of {} ranks can reach each other's memory",
+                             team_facts_.members.size(), size()))
+        .with_hint("this version all-reduces among ranks of one node (see ORIEL_HOSTID)");
+  }
+  return {};
+}
+
+kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest& request,
+                                                         const kernels::Plan& plan) const {
+  kernels::AllReduceArguments arguments;
+  arguments.input = static_cast<const std::byte*>(request.input);
+  arguments.output = static_cast<std::byte*>(request.output);
+  arguments.count = request.count;
+  arguments.type = request.type;
+  arguments.op = request.op;
+  arguments.flat_base = control_.flat_base;
+  arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
+  arguments.rank = team_facts_.index;
+  arguments.ranks = static_cast<std::int32_t>(team_facts_.members.size());
+  arguments.scratch_offset = control_.slot_offset;
+  arguments.layout = layout_;
+
+  const auto split =
+      kernels::split_work(plan, device_->backend(), arguments.ranks, request.type, request.count);
+  arguments.share = split.share;
+  arguments.part = split.part;
+  arguments.chunk_bytes = plan.chunk_bytes;
+  arguments.depth = plan.depth;
+  arguments.lead = plan.lead;
+  if (plan.algorithm == kernels::Algorithm::stream) {
+    const std::size_t bytes = request.count * size_of(request.type);
+    const auto offset_of = [&](const void* pointer) {
+      const auto window = windows_->find(pointer, bytes);
+      if (!window) return kernels::kNoOffset;
+      return static_cast<std::uint64_t>(window->slot_offset) +
+             static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user);
+    };
+    arguments.input_offset = offset_of(request.input);
+    arguments.output_offset = offset_of(request.output);
+    arguments.signature = signature_of(request, plan);
+  }
+
+  arguments.average = request.op == ReduceOp::avg;
+  arguments.maximum = request.op == ReduceOp::max;
+  arguments.scaled = request.op == ReduceOp::premul_sum;
+  arguments.scalar_bits = request.scalar_bits;
+  arguments.scalar_pointer = request.scalar_pointer;
+  if (request.scalar_pointer != nullptr && device_->backend() == kernels::Backend::host) {
+    std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));
+    arguments.scalar_pointer = nullptr;
+  }
+
+  Notices* const notices = notices_->on_device();
+  arguments.failure = &notices->failure;
+  arguments.wait.abort = &notices->abort;
+  arguments.wait.stall = &notices->stall;
+  arguments.wait.self = arguments.rank;
+  if (settings_->collective_timeout) {
+    arguments.wait.timeout_ns = static_cast<std::uint64_t>(
+        std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
+  }
+  if (device_->backend() == kernels::Backend::host) {
+    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(
+        control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
+        control_.slot_offset + layout_.doorbell);
+    tune_waits(arguments.wait, arguments.ranks, settings_->spin_microseconds);
+  }
+  return arguments;
+}
+
+Status Communicator::all_reduce(const AllReduceRequest& request) {
+  ORIEL_CHECK(check_usable());
+  ORIEL_CHECK(executor_->check_stream(request.stream));
+  if (request.count == 0) return {};
+  ORIEL_CHECK(check_arguments(request));
+  const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
+  ORIEL_TRY(auto plan, kernels::choose_plan(table, overrides_, device_->backend(), layout_,
+                                            request.type, request.count));
+  plan.ctas = std::min(std::max(plan.ctas, options_.min_ctas), layout_.max_ctas);
+  ORIEL_CHECK(executor_->run(plan, make_arguments(request, plan), request.stream));
+  if (device_->backend() == kernels::Backend::host) {
+    if (auto error = given_up()) {
+      session_->abort(*error);
+      poison(std::move(*error));
+    }
+    if (poisoned_) return *async_error();
+  }
+  return {};
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/comm_entry.hpp"
+
+#include "base/try.hpp"
+
+namespace oriel::comm {
+
+CommEntry::State CommEntry::state() const {
+  const std::lock_guard lock(mutex_);
+  if (error_) return State::failed;
+  return communicator_ != nullptr ? State::ready : State::starting;
+}
+
+Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
+  const std::lock_guard lock(mutex_);
+  if (error_) return *error_;
+  if (communicator_ != nullptr) return communicator_;
+  return Error(ErrorCode::invalid_usage, "the communicator has not started yet")
+      .with_scope(Scope::communicator)
+      .with_hint("end the group, or poll ncclCommGetAsyncError until it is not ncclInProgress");
+}
+
+std::optional<Error> CommEntry::async_error() const {
+  std::shared_ptr<Communicator> started;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return error_;
+    started = communicator_;
+  }
+  return started != nullptr ? started->async_error() : std::nullopt;
+}
+
+void CommEntry::starting_in(EventLoop& loop) {
+  const std::lock_guard lock(mutex_);
+  loop_ = &loop;
+  if (abort_) loop.stop(*abort_);
+}
+
+void CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
+  const std::lock_guard lock(mutex_);
+  loop_ = nullptr;
+  if (outcome.ok()) {
+    communicator_ = std::move(outcome).value();
+  } else {
+    error_ = std::move(outcome).error();
+  }
+}
+
+void CommEntry::abort(const Error& reason) {
+  std::shared_ptr<Communicator> started;
+  {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) loop_->stop(reason);
+    abort_ = reason;
+    started = communicator_;
+  }
+  if (started != nullptr) started->abort(reason);
+}
+
+HandleTable<CommEntry, ncclComm_t>& comm_table() {
+  // Never destroyed: threads of the application may still call while the process exits.
+  static auto* const table = new HandleTable<CommEntry, ncclComm_t>;
+  return *table;
+}
+
+Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
+  if (handle == nullptr) return Error(ErrorCode::invalid_argument, "the communicator is null");
+  auto entry = comm_table().get(handle);
+  if (entry == nullptr) {
+    return Error(ErrorCode::invalid_argument, "this is no communicator")
+        .with_hint("it was destroyed or aborted, or its handle was overwritten");
+  }
+  return entry;
+}
+
+Result<std::shared_ptr<Communicator>> find_communicator(ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  return entry->communicator();
+}
+
+}  // namespace oriel::comm

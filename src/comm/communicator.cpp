@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+
+namespace oriel::comm {
+
+Communicator::Communicator(Device& device, const Settings& settings, CommunicatorOptions options)
+    : device_(&device), settings_(&settings), options_(std::move(options)) {}
+
+Communicator::~Communicator() {
+  if (watched_) Monitor::instance().unwatch(*this);
+  windows_.reset();
+  // The windows' mappings hold the memory itself; this ends only our own view of it.
+  if (scratch_ != nullptr) static_cast<void>(device_->memory().free(scratch_));
+}
+
+Task<Result<std::vector<void*>>> Communicator::register_windows(
+    EventLoop& loop, std::vector<window::WindowRequest> requests) {
+  ORIEL_CO_CHECK(check_usable());
+  const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
+  ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+  auto registered = co_await windows_->register_batch(loop, boot::Operation::window_register,
+                                                      std::move(requests), deadline);
+  if (!registered.ok()) co_return std::move(registered).error();
+  std::vector<void*> handles;
+  handles.reserve(registered.value().size());
+  for (const auto& window : registered.value()) handles.push_back(window.handle);
+  co_return handles;
+}
+
+Status Communicator::deregister_window(const void* handle) {
+  if (handle == control_.handle) {
+    return Error(ErrorCode::invalid_argument, "this is not a window of the user's");
+  }
+  return windows_->deregister(handle);
+}
+
+Task<Status> Communicator::finalize(EventLoop& loop) {
+  ORIEL_CO_CHECK(check_usable());
+  const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
+  const Status drained = executor_->drain(Deadline::never());
+  ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+  Status mine = drained;
+  std::vector<boot::AgreedField> fields;
+  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::finalize, std::move(mine),
+                                                  std::move(fields)));
+  finalized_ = true;
+  co_return Status();
+}
+
+Status Communicator::drain() {
+  if (poisoned_) return {};
+  return executor_->drain(Deadline::never());
+}
+
+void Communicator::abort(const Error& reason) {
+  session_->abort(reason);
+  poison(reason);
+}
+
+std::optional<Error> Communicator::async_error() const {
+  if (!poisoned_) return std::nullopt;
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+void Communicator::poison(Error error) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    failure_ = std::move(error).with_scope(Scope::communicator);
+    Log(rank()).warn("communicator is unusable from now on: {}", failure_->to_string());
+  }
+  poisoned_ = true;
+  // Ends the waits of kernels and threads: nothing that they wait for will come.
+  __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
+}
+
+Status Communicator::check_usable() const {
+  if (poisoned_) {
+    return Error(*async_error())
+        .with_context("the communicator is unusable since an earlier error");
+  }
+  if (finalized_) {
+    return Error(ErrorCode::invalid_usage, "the communicator has been finalized")
+        .with_scope(Scope::communicator)
+        .with_hint("only ncclCommDestroy and ncclCommAbort may follow ncclCommFinalize");
+  }
+  return {};
+}
+
+void Communicator::peer_lost(Error error) {
+  poison(std::move(error));
+}
+
+void Communicator::peer_left(int rank) {
+  Log(this->rank()).trace("rank {} has destroyed its communicator", rank);
+}
+
+std::optional<Error> Communicator::given_up() const {
+  const Notices& notices = notices_->host();
+  const auto world_rank = [&](std::int32_t index) {
+    const auto& members = team_facts_.members;
+    return index >= 0 && index < static_cast<int>(members.size())
+               ? members[static_cast<std::size_t>(index)]
+               : -1;
+  };
+  const std::uint64_t failure =
+      __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
+  if (static_cast<kernels::FailureKind>(failure & 0xffffffffu) == kernels::FailureKind::signature) {
+    const int other = world_rank(static_cast<std::int32_t>(failure >> 32));
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("ranks {} and {} are in different calls", rank(), other))
+        .with_origin(other)
+        .with_hint("all ranks pass the same count, type and operation, in the same order of calls");
+  }
+  const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
+  if (gave_up != 0) {
+    const int other = world_rank(device::stalled_rank(gave_up));
+    return Error(ErrorCode::timeout,
+                 fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
+                             rank(), other))
+        .with_origin(other)
+        .with_hint("the named rank is stopped, or is not in this call");
+  }
+  return std::nullopt;
+}
+
+void Communicator::tick(TimePoint now) {
+  if (poisoned_) return;
+  if (auto error = given_up()) {
+    session_->abort(*error);
+    poison(std::move(*error));
+    return;
+  }
+  constexpr auto kNameAfter = std::chrono::seconds(10);
+  const auto& stall = notices_->host().stall;
+  const std::uint64_t waiting = __atomic_load_n(&stall.waiting, __ATOMIC_ACQUIRE);
+  const std::uint64_t since = __atomic_load_n(&stall.since_ns, __ATOMIC_RELAXED);
+  if (waiting == 0 || since != stall_named_) {
+    if (waiting != 0) {
+      stall_named_ = since;
+      stall_noticed_ = now;
+      stall_told_ = false;
+    }
+    return;
+  }
+  // The record is written one second into the wait.
+  if (stall_told_ || now - stall_noticed_ < kNameAfter - std::chrono::seconds(1)) return;
+  stall_told_ = true;
+  const auto index = static_cast<std::size_t>(device::stalled_rank(waiting));
+  const auto& members = team_facts_.members;
+  Log(rank()).info("waiting for rank {} in a collective for 10 s: it is stopped, late, or gone",
+                   index < members.size() ? members[index] : -1);
+}
+
+}  // namespace oriel::comm

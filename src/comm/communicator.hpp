@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "oriel/error.hpp"
+#include "oriel/types.hpp"
+
+#include "base/event_loop.hpp"
+#include "base/settings.hpp"
+#include "base/task.hpp"
+#include "boot/session.hpp"
+#include "comm/device.hpp"
+#include "comm/monitor.hpp"
+#include "kernels/choice.hpp"
+#include "topo/lsa_teams.hpp"
+#include "window/window_manager.hpp"
+
+namespace oriel::comm {
+
+/// What a user chose for one communicator (ncclConfig_t).
+struct CommunicatorOptions {
+  bool blocking = true;
+  int min_ctas = 0;  ///< 0: no limit
+  int max_ctas = 0;  ///< 0: no limit
+  std::string name;  ///< for messages
+};
+
+struct JoinRequest {
+  boot::UniqueId id;
+  int rank = 0;
+  int size = 1;
+  Device* device = nullptr;
+  CommunicatorOptions options;
+};
+
+/// One all-reduce, as it comes through the front door.
+struct AllReduceRequest {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::u8;
+  ReduceOp op = ReduceOp::sum;
+  std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
+  const void* scalar_pointer = nullptr;  ///< where the device reads it
+  void* stream = nullptr;
+};
+
+/// One rank of a communicator.
+///
+/// Set-up calls (join, register_windows, finalize) are tasks, collective over the ranks, so that
+/// several of one thread can run in one loop. All other calls are local. One thread at a time, but
+/// for abort() and async_error(), which any thread may call at any time.
+///
+/// Once a peer has died, a wait was given up or abort() was called, the communicator is poisoned:
+/// async_error() says why, and collectives and registrations are refused with that error.
+///
+/// Members are destroyed from the last to the first: the monitor lets go, windows go before the
+/// notices that their users wait with, and the links to the other ranks go last.
+class Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
+ public:
+  static Task<Result<std::shared_ptr<Communicator>>> join(EventLoop& loop, JoinRequest request);
+  ~Communicator() override;
+
+  int rank() const { return session_->rank(); }
+  int size() const { return session_->size(); }
+  Device& device() const { return *device_; }
+  const std::vector<int>& team() const { return team_facts_.members; }
+
+  /// Registers a batch of windows; one handle for each.
+  Task<Result<std::vector<void*>>> register_windows(EventLoop& loop,
+                                                    std::vector<window::WindowRequest> requests);
+  Status deregister_window(const void* handle);
+
+  Status all_reduce(const AllReduceRequest& request);
+
+  /// Completes what was enqueued and ends the communicator's use for collectives.
+  Task<Status> finalize(EventLoop& loop);
+  /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
+  void abort(const Error& reason);
+  /// Waits for enqueued work, unless poisoned; before the object is destroyed.
+  Status drain();
+
+  std::optional<Error> async_error() const;
+
+  // From the monitor's thread.
+  void peer_lost(Error error) override;
+  void peer_left(int rank) override;
+  void tick(TimePoint now) override;
+
+ private:
+  Communicator(Device& device, const Settings& settings, CommunicatorOptions options);
+
+  // The steps of join(), in order; each is collective.
+  Task<Status> exchange_rank_infos(EventLoop& loop, Deadline deadline);
+  Task<Status> agree_on_choices();
+  Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
+  Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
+
+  Status check_usable() const;
+  Status check_arguments(const AllReduceRequest& request) const;
+  kernels::AllReduceArguments make_arguments(const AllReduceRequest& request,
+                                             const kernels::Plan& plan) const;
+  /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
+  std::optional<Error> given_up() const;
+  void poison(Error error);
+
+  Device* device_;
+  const Settings* settings_;
+  CommunicatorOptions options_;
+
+  std::unique_ptr<boot::Session> session_;
+  std::vector<topo::RankInfo> infos_;  // by world rank
+  TeamFacts team_facts_;
+  std::optional<boot::Group> team_;
+
+  std::unique_ptr<NoticeBoard> notices_;
+  std::unique_ptr<window::WindowSink> sink_;
+  std::unique_ptr<window::WindowManager> windows_;
+  std::unique_ptr<Executor> executor_;
+
+  std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
+  kernels::Overrides overrides_;
+  kernels::ScratchLayout layout_;
+  void* scratch_ = nullptr;  // of Memory::allocate
+  window::RegisteredWindow control_;
+  std::size_t slot_bytes_ = 0;
+
+  mutable std::mutex failure_mutex_;
+  std::optional<Error> failure_;
+  std::atomic<bool> poisoned_{false};
+  std::atomic<bool> finalized_{false};
+  bool watched_ = false;
+  TimePoint stall_noticed_{};
+  std::uint64_t stall_named_ = 0;  // since_ns of the stall that was noticed
+  bool stall_told_ = false;        // the log has named it
+};
+
+}  // namespace oriel::comm

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "oriel/device/wait.hpp"
+#include "oriel/error.hpp"
+
+#include "base/deadline.hpp"
+#include "kernels/arguments.hpp"
+#include "kernels/choice.hpp"
+#include "topo/rank_info.hpp"
+#include "window/memory.hpp"
+#include "window/participant.hpp"
+
+namespace oriel::comm {
+
+/// Words through which the host ends a communicator's waits and learns of them: in host memory that
+/// its kernels can reach too.
+struct Notices {
+  std::uint32_t abort = 0;  ///< nonzero ends every wait
+  device::StallRecord stall{};
+  kernels::CallFailure failure{};
+};
+
+/// Owns Notices; destroy it after everything that waits with them has ended.
+class NoticeBoard {
+ public:
+  virtual ~NoticeBoard() = default;
+  virtual Notices& host() = 0;       ///< for the host's eyes
+  virtual Notices* on_device() = 0;  ///< the same words as the device addresses them
+};
+
+/// Carries out the collectives of one communicator on its device, in the order of the calls.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  /// Checks what the device needs to know of a call's `stream`. Local.
+  virtual Status check_stream(void* stream) = 0;
+  /// On the host: runs the call on this thread, to its end. On a GPU: enqueues it on `stream`,
+  /// behind the calls before it also if those went to other streams.
+  virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
+                     void* stream) = 0;
+  /// Waits until everything that was enqueued outside graphs has ended.
+  virtual Status drain(Deadline deadline) = 0;
+};
+
+/// Facts that a communicator's window objects share.
+struct TeamFacts {
+  int world_rank = 0;
+  int world_size = 1;
+  std::vector<int> members;  ///< world ranks of the LSA team
+  int index = 0;             ///< this rank among them
+};
+
+/// Where a rank keeps its windows and runs its collectives: a GPU, or the host. One object for each
+/// device of the process, shared by its communicators and never destroyed. Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual kernels::Backend backend() const = 0;
+  /// The CUDA ordinal; -1 for the host.
+  virtual int ordinal() const = 0;
+  virtual window::Memory& memory() = 0;
+  /// The most that one rank can register, for the size of slots.
+  virtual std::size_t memory_bytes() const = 0;
+  /// Most CTAs of one kernel that are sure to run at once, if `ranks_here` ranks share the device.
+  virtual int max_ctas(int ranks_here) const = 0;
+
+  virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) = 0;
+  /// Makes fresh scratch memory what the algorithms expect. Waits for it.
+  virtual Status prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) = 0;
+  virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
+  virtual Result<std::unique_ptr<Executor>> make_executor() = 0;
+  virtual Result<std::unique_ptr<window::WindowSink>> make_window_sink(const TeamFacts& facts) = 0;
+};
+
+/// The device that a call of this thread means: the current CUDA device, or the host if there is no
+/// GPU or ORIEL_BACKEND says so.
+Result<Device*> current_device();
+/// The device with this CUDA ordinal.
+Result<Device*> device_with_ordinal(int ordinal);
+/// The device whose Memory::allocate gave `pointer`, as far as can be told; the host otherwise.
+Result<Device*> device_of_allocation(const void* pointer);
+/// Number of GPUs that count; 0 means that ranks live on the host.
+Result<int> gpu_count();
+
+Device& host_device();
+/// In builds with CUDA only: a GPU, how many there are (an error where CUDA cannot be used), which
+/// one is current for the calling thread, and which one `pointer` belongs to (-1 for none).
+Result<Device*> cuda_device(int ordinal);
+Result<int> cuda_device_count();
+Result<int> current_cuda_ordinal();
+int cuda_ordinal_of(const void* pointer);
+
+}  // namespace oriel::comm

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/executor_cuda.hpp"
+
+#include <thread>
+
+#include "base/cuda_scope.hpp"
+#include "base/try.hpp"
+#include "kernels/launch_cuda.hpp"
+
+namespace oriel::comm {
+
+Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context) {
+  ORIEL_TRY(const auto scope, CudaScope::enter(context));
+  CUevent event = nullptr;
+  ORIEL_CHECK(
+      cuda_status("creating an event", cuda().event_create(&event, CU_EVENT_DISABLE_TIMING)));
+  return std::unique_ptr<Executor>(new CudaExecutor(context, event));
+}
+
+CudaExecutor::~CudaExecutor() {
+  auto scope = CudaScope::enter(context_);
+  if (scope.ok()) static_cast<void>(cuda().event_destroy(event_));
+}
+
+Status CudaExecutor::check_stream(void* /*stream*/) {
+  return {};
+}
+
+Status CudaExecutor::follow_last_call(CUstream stream) {
+  if (!last_ || last_->stream == stream) return {};
+  unsigned long long number = 0;
+  // A destroyed stream has no number, or another one; its work is done or goes on unobserved, and
+  // the user who destroyed it has ordered what follows.
+  if (cuda().stream_get_id(last_->stream, &number) != CUDA_SUCCESS || number != last_->number) {
+    return {};
+  }
+  ORIEL_CHECK(cuda_status("recording the end of the last call",
+                          cuda().event_record(event_, last_->stream)));
+  return cuda_status("waiting for the last call on another stream",
+                     cuda().stream_wait_event(stream, event_, CU_EVENT_WAIT_DEFAULT));
+}
+
+Status CudaExecutor::follow_captured_call(CUstream stream, unsigned long long capture) {
+  if (capture != capture_ || captured_stream_ == stream || captured_nodes_.empty()) return {};
+  return cuda_status("ordering calls inside a capture",
+                     cuda().stream_update_capture_dependencies(stream, captured_nodes_.data(),
+                                                               nullptr, captured_nodes_.size(),
+                                                               CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+}
+
+Status CudaExecutor::remember_captured_call(CUstream stream, unsigned long long capture) {
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  ORIEL_CHECK(cuda_status(
+      "asking for a capture's nodes",
+      cuda().stream_get_capture_info(stream, &status, &id, nullptr, &nodes, &edges, &count)));
+  capture_ = capture;
+  captured_stream_ = stream;
+  captured_nodes_.assign(nodes, nodes + count);
+  return {};
+}
+
+Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
+                         void* user_stream) {
+  auto* const stream = static_cast<CUstream>(user_stream);
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  CUstreamCaptureStatus status{};
+  cuuint64_t capture = 0;
+  ORIEL_CHECK(cuda_status("asking whether the stream is captured",
+                          cuda().stream_get_capture_info(stream, &status, &capture, nullptr,
+                                                         nullptr, nullptr, nullptr)));
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated");
+  }
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    ORIEL_CHECK(follow_captured_call(stream, capture));
+    ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
+    return remember_captured_call(stream, capture);
+  }
+  ORIEL_CHECK(follow_last_call(stream));
+  ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
+  if (!last_ || last_->stream != stream) {
+    LastCall call{stream, 0};
+    ORIEL_CHECK(
+        cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &call.number)));
+    last_ = call;
+  }
+  return {};
+}
+
+Status CudaExecutor::drain(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (!last_) return {};
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  unsigned long long number = 0;
+  if (cuda().stream_get_id(last_->stream, &number) != CUDA_SUCCESS || number != last_->number) {
+    return {};
+  }
+  ORIEL_CHECK(cuda_status("recording the end of the last call",
+                          cuda().event_record(event_, last_->stream)));
+  for (;;) {
+    const CUresult status = cuda().event_query(event_);
+    if (status == CUDA_SUCCESS) return {};
+    if (status != CUDA_ERROR_NOT_READY) return cuda_error("waiting for the last call", status);
+    if (deadline.expired(SteadyClock::instance().now())) {
+      return Error(ErrorCode::timeout, "the last call has not ended by the deadline");
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group_call.hpp"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+
+namespace oriel::comm {
+namespace {
+
+void keep_first(Status& first, Status next) {
+  if (first.ok() && !next.ok()) first = std::move(next);
+}
+
+Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
+  std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
+  for (InitJob& job : jobs) {
+    job.entry->starting_in(loop);
+    tasks.push_back(Communicator::join(loop, job.request));
+  }
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    InitJob& job = jobs[i];
+    if (!results[i].ok()) {
+      keep_first(first, results[i].error());
+      if (job.entry->blocking()) {
+        comm_table().remove(job.handle);
+        *job.out = nullptr;
+      }
+    }
+    job.entry->finished(std::move(results[i]));
+  }
+  return first;
+}
+
+Status run_windows(EventLoop& loop, const std::vector<WindowJob>& jobs) {
+  // One batch for each communicator, in the order of the calls.
+  std::map<Communicator*, std::vector<const WindowJob*>> batches;
+  std::vector<Communicator*> order;
+  for (const WindowJob& job : jobs) {
+    auto& batch = batches[job.communicator.get()];
+    if (batch.empty()) order.push_back(job.communicator.get());
+    batch.push_back(&job);
+  }
+  std::vector<Task<Result<std::vector<void*>>>> tasks;
+  for (Communicator* communicator : order) {
+    std::vector<window::WindowRequest> requests;
+    for (const WindowJob* job : batches[communicator]) requests.push_back(job->request);
+    tasks.push_back(communicator->register_windows(loop, std::move(requests)));
+  }
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto& batch = batches[order[i]];
+    for (std::size_t k = 0; k < batch.size(); ++k) {
+      *batch[k]->out = results[i].ok() ? static_cast<ncclWindow_t>(results[i].value()[k]) : nullptr;
+    }
+    if (!results[i].ok()) keep_first(first, std::move(results[i]).error());
+  }
+  return first;
+}
+
+Status run_sequence(const std::vector<const AllReduceJob*>& jobs) {
+  Status first;
+  for (const AllReduceJob* job : jobs) {
+    keep_first(first, job->communicator->all_reduce(job->request));
+  }
+  return first;
+}
+
+Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
+  // On a GPU a call only enqueues; on the host it ends when the other ranks have come, so each
+  // communicator needs a thread if there are several.
+  std::vector<const AllReduceJob*> enqueued;
+  std::map<Communicator*, std::vector<const AllReduceJob*>> inline_jobs;
+  for (const AllReduceJob& job : jobs) {
+    const bool on_host = job.communicator->device().backend() == kernels::Backend::host;
+    (on_host ? inline_jobs[job.communicator.get()] : enqueued).push_back(&job);
+  }
+  Status first = run_sequence(enqueued);
+  std::vector<Status> outcomes(inline_jobs.size());
+  {
+    std::vector<std::jthread> threads;
+    std::size_t next = 0;
+    for (const auto& [communicator, sequence] : inline_jobs) {
+      Status& outcome = outcomes[next++];
+      if (next == inline_jobs.size()) {
+        outcome = run_sequence(sequence);  // the last on this thread
+      } else {
+        threads.emplace_back([&outcome, &sequence] { outcome = run_sequence(sequence); });
+      }
+    }
+  }
+  for (Status& outcome : outcomes) keep_first(first, std::move(outcome));
+  return first;
+}
+
+Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
+  std::vector<Task<Status>> tasks;
+  for (const FinalizeJob& job : jobs) tasks.push_back(job.communicator->finalize(loop));
+  Status first;
+  for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
+  return first;
+}
+
+}  // namespace
+
+Status run_jobs(GroupJobs jobs) {
+  Status first;
+  if (!jobs.inits.empty() || !jobs.windows.empty() || !jobs.finalizes.empty()) {
+    auto loop = EventLoop::create();
+    if (!loop.ok()) {
+      for (InitJob& job : jobs.inits) {
+        comm_table().remove(job.handle);
+        *job.out = nullptr;
+        job.entry->finished(loop.error());
+      }
+      return std::move(loop).error();
+    }
+    if (!jobs.inits.empty()) keep_first(first, run_inits(loop.value(), jobs.inits));
+    if (!jobs.windows.empty()) keep_first(first, run_windows(loop.value(), jobs.windows));
+    if (!jobs.all_reduces.empty()) keep_first(first, run_all_reduces(jobs.all_reduces));
+    if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop.value(), jobs.finalizes));
+    return first;
+  }
+  if (jobs.all_reduces.size() == 1) {
+    return jobs.all_reduces.front().communicator->all_reduce(jobs.all_reduces.front().request);
+  }
+  return run_all_reduces(jobs.all_reduces);
+}
+
+ThreadGroup& ThreadGroup::current() {
+  thread_local ThreadGroup group;
+  return group;
+}
+
+Status ThreadGroup::run(GroupJobs jobs, bool& in_progress) {
+  const bool background = std::any_of(jobs.inits.begin(), jobs.inits.end(),
+                                      [](const auto& job) { return !job.entry->blocking(); });
+  if (!background) return run_jobs(std::move(jobs));
+  // The caller polls ncclCommGetAsyncError. The thread ends by the deadline of set-up at the
+  // latest, and sooner if a communicator is aborted; it holds all that it uses.
+  std::thread([jobs = std::move(jobs)]() mutable {
+    const Status status = run_jobs(std::move(jobs));
+    if (!status.ok()) Log().warn("a non-blocking group has failed: {}", status.error().to_string());
+  }).detach();
+  in_progress = true;
+  return {};
+}
+
+Status ThreadGroup::end(bool& in_progress) {
+  if (depth_ == 0) {
+    return Error(ErrorCode::invalid_usage, "ncclGroupEnd without ncclGroupStart");
+  }
+  if (--depth_ > 0) return {};
+  GroupJobs jobs = std::exchange(jobs_, GroupJobs{});
+  const auto refused = std::exchange(error_, std::nullopt);
+  Status status = run(std::move(jobs), in_progress);
+  if (refused) return *refused;
+  return status;
+}
+
+void ThreadGroup::remember(const Error& error) {
+  if (open() && !error_) error_ = error;
+}
+
+void ThreadGroup::drop_inits() {
+  for (InitJob& job : jobs_.inits) {
+    comm_table().remove(job.handle);
+    *job.out = nullptr;
+  }
+  jobs_.inits.clear();
+}
+
+Status ThreadGroup::submit(InitJob job, bool& in_progress) {
+  GroupJobs alone;
+  GroupJobs& jobs = open() ? jobs_ : alone;
+  jobs.inits.push_back(std::move(job));
+  return open() ? Status() : run(std::move(alone), in_progress);
+}
+
+Status ThreadGroup::submit(WindowJob job) {
+  GroupJobs alone;
+  GroupJobs& jobs = open() ? jobs_ : alone;
+  jobs.windows.push_back(std::move(job));
+  return open() ? Status() : run_jobs(std::move(alone));
+}
+
+Status ThreadGroup::submit(AllReduceJob job) {
+  if (!open()) return job.communicator->all_reduce(job.request);
+  jobs_.all_reduces.push_back(std::move(job));
+  return {};
+}
+
+Status ThreadGroup::submit(FinalizeJob job) {
+  GroupJobs alone;
+  GroupJobs& jobs = open() ? jobs_ : alone;
+  jobs.finalizes.push_back(std::move(job));
+  return open() ? Status() : run_jobs(std::move(alone));
+}
+
+}  // namespace oriel::comm

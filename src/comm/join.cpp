@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "comm/communicator.hpp"
+
+/// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
+/// what the steps have made goes with the object if a later one fails.
+namespace oriel::comm {
+namespace {
+
+// Text goes into the comparison as a hash.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char letter : text) {
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+// The most ranks that share one device of one node: what CTAs have to be divided by.
+int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
+  int most = 1;
+  for (const auto& info : infos) {
+    const auto here = std::count_if(infos.begin(), infos.end(), [&](const auto& other) {
+      return other.node == info.node && other.uuid == info.uuid;
+    });
+    most = std::max(most, static_cast<int>(here));
+  }
+  return most;
+}
+
+}  // namespace
+
+Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
+                                                               JoinRequest request) {
+  ORIEL_CO_TRY(const Settings* settings, process_settings());
+  std::shared_ptr<Communicator> self(new Communicator(*request.device, *settings, request.options));
+  const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
+  const int rank = request.rank;
+  const int size = request.size;
+  auto done = co_await self->set_up(loop, std::move(request), deadline);
+  if (!done.ok()) {
+    co_return std::move(done)
+        .error()
+        .with_scope(Scope::communicator)
+        .with_context(fmt::format("joining as rank {} of {}", rank, size));
+  }
+  co_return self;
+}
+
+Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline deadline) {
+  boot::SessionOptions options;
+  options.socket.ifname = settings_->socket_ifname;
+  auto session = co_await boot::Session::join(loop, request.id, request.rank, request.size,
+                                              std::move(options), deadline);
+  if (!session.ok()) co_return std::move(session).error();
+  session_ = std::move(session).value();
+  {
+    ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+    ORIEL_CO_CHECK(co_await exchange_rank_infos(loop, deadline));
+    ORIEL_CO_CHECK(co_await agree_on_choices());
+    ORIEL_CO_CHECK(co_await make_control_window(loop, deadline));
+  }
+  std::vector<Watch> processes;
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto& info = infos_[static_cast<std::size_t>(rank)];
+    const auto& own = infos_[static_cast<std::size_t>(this->rank())];
+    if (info.node == own.node && info.process != own.process) {
+      processes.push_back({rank, info.pid});
+    }
+  }
+  ORIEL_CO_CHECK(Monitor::instance().watch(*this, *session_, std::move(processes)));
+  watched_ = true;
+  co_return Status();
+}
+
+Task<Status> Communicator::exchange_rank_infos(EventLoop& /*loop*/, Deadline /*deadline*/) {
+  const topo::NodeIdentity node = topo::read_node_identity(settings_->host_id);
+  auto mine = device_->rank_info(node);
+  // An empty message stands for a failure here; the agreement behind the gathering tells why.
+  Bytes message = mine.ok() ? topo::encode(mine.value()) : Bytes{};
+  auto gathered =
+      co_await session_->world().all_gather(boot::Operation::topology, std::move(message));
+  if (!gathered.ok()) co_return std::move(gathered).error();
+  Status local = mine.ok() ? Status() : Status(std::move(mine).error());
+  for (int rank = 0; rank < size() && local.ok(); ++rank) {
+    const Bytes& bytes = gathered.value()[static_cast<std::size_t>(rank)];
+    if (bytes.empty()) continue;
+    auto info = topo::decode_rank_info(bytes);
+    if (info.ok()) {
+      infos_.push_back(std::move(info).value());
+    } else {
+      local = std::move(info).error().with_origin(rank);
+    }
+  }
+  std::vector<boot::AgreedField> fields;
+  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::topology, std::move(local),
+                                                  std::move(fields)));
+
+  const topo::LsaTeams teams = topo::form_lsa_teams(infos_);
+  team_facts_.world_rank = rank();
+  team_facts_.world_size = size();
+  team_facts_.members = teams.members_of(rank());
+  team_facts_.index = teams.index[static_cast<std::size_t>(rank())];
+  std::vector<int> members = team_facts_.members;
+  auto team = co_await session_->subgroup(std::move(members));
+  if (!team.ok()) co_return std::move(team).error();
+  team_.emplace(std::move(team).value());
+  co_return Status();
+}
+
+Task<Status> Communicator::agree_on_choices() {
+  overrides_.algorithm = settings_->algorithm;
+  overrides_.ctas = static_cast<int>(settings_->ctas);
+  overrides_.threads = static_cast<int>(settings_->threads);
+  overrides_.chunk_bytes = static_cast<std::uint32_t>(settings_->chunk_bytes);
+  overrides_.depth = static_cast<std::uint32_t>(settings_->depth);
+
+  Status local;
+  if (!settings_->table_path.empty()) {
+    auto table = kernels::ChoiceTable::read(settings_->table_path);
+    if (table.ok()) {
+      own_table_ = std::move(table).value();
+    } else {
+      local = std::move(table).error();
+    }
+  }
+  const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
+  const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
+  const int max_ctas =
+      std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(infos_))));
+  layout_ = kernels::make_scratch_layout(static_cast<int>(team_facts_.members.size()), max_ctas,
+                                         settings_->scratch_size_bytes);
+  slot_bytes_ =
+      settings_->big_size_bytes != 0
+          ? settings_->big_size_bytes
+          : window::automatic_slot_bytes(device_->memory().kind(), device_->memory_bytes(),
+                                         static_cast<int>(team_facts_.members.size()));
+  std::vector<boot::AgreedField> fields = {
+      {"the table of algorithms (ORIEL_TABLE)", table.hash()},
+      {"the forced algorithm (ORIEL_ALGORITHM)", hash_of(overrides_.algorithm)},
+      {"the forced number of CTAs (ORIEL_CTAS)", static_cast<std::uint64_t>(overrides_.ctas)},
+      {"the forced number of threads (ORIEL_THREADS)",
+       static_cast<std::uint64_t>(overrides_.threads)},
+      {"the forced chunk size (ORIEL_CHUNK)", overrides_.chunk_bytes},
+      {"the forced depth (ORIEL_DEPTH)", overrides_.depth},
+      {"the size of the scratch memory (ORIEL_SCRATCH_SIZE)", settings_->scratch_size_bytes},
+      {"the largest number of CTAs", static_cast<std::uint64_t>(max_ctas)},
+      {"the smallest number of CTAs (minCTAs)", static_cast<std::uint64_t>(options_.min_ctas)},
+      {"the size of a slot (ORIEL_BIG_SIZE)", slot_bytes_},
+  };
+  co_return co_await session_->world().agree(boot::Operation::table, std::move(local),
+                                             std::move(fields));
+}
+
+Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadline) {
+  Status local;
+  const auto attempt = [&](auto result, auto& place) {
+    if (!local.ok()) return;
+    if (result.ok()) {
+      place = std::move(result).value();
+    } else {
+      local = std::move(result).error();
+    }
+  };
+  attempt(device_->make_notice_board(), notices_);
+  attempt(device_->make_executor(), executor_);
+  attempt(device_->make_window_sink(team_facts_), sink_);
+  if (local.ok()) attempt(device_->memory().allocate(layout_.total_bytes), scratch_);
+  if (local.ok()) {
+    local = device_->prepare_scratch(static_cast<std::byte*>(scratch_), layout_);
+  }
+  std::vector<boot::AgreedField> fields;
+  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::control_window, std::move(local),
+                                                  std::move(fields)));
+
+  window::WindowManagerOptions options;
+  options.world = &session_->world();
+  options.team = &*team_;
+  options.memory = &device_->memory();
+  for (const int member : team_facts_.members) {
+    const auto& info = infos_[static_cast<std::size_t>(member)];
+    options.members.push_back({info.process, info.device});
+  }
+  options.slot_bytes = slot_bytes_;
+  options.key = session_->key(boot::KeyPurpose::fd_exchange);
+  options.communicator = session_->number();
+  options.sink = sink_.get();
+  windows_ = std::make_unique<window::WindowManager>(std::move(options));
+
+  std::vector<window::WindowRequest> requests;
+  requests.push_back({scratch_, layout_.total_bytes, window::kWindowFlagsKnown});
+  auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,
+                                                      std::move(requests), deadline);
+  if (!registered.ok()) {
+    co_return std::move(registered).error().with_context("registering the scratch memory");
+  }
+  control_ = registered.value().front();
+  co_return Status();
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,429 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "base/settings.hpp"
+#include "base/try.hpp"
+#include "boot/unique_id.hpp"
+#include "comm/comm_entry.hpp"
+#include "comm/config.hpp"
+#include "comm/device.hpp"
+#include "comm/group_call.hpp"
+#include "comm/last_error.hpp"
+
+/// NCCL's C interface: each entry is one guarded call into the rooms.
+namespace oriel::comm {
+namespace {
+
+ncclResult_t to_nccl(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::cuda:
+      return ncclUnhandledCudaError;
+    case ErrorCode::system:
+      return ncclSystemError;
+    case ErrorCode::internal:
+      return ncclInternalError;
+    case ErrorCode::invalid_argument:
+      return ncclInvalidArgument;
+    case ErrorCode::invalid_usage:
+      return ncclInvalidUsage;
+    case ErrorCode::remote:
+      return ncclRemoteError;
+    case ErrorCode::timeout:
+      return ncclSystemError;
+    case ErrorCode::aborted:
+      return ncclInvalidUsage;
+  }
+  return ncclInternalError;
+}
+
+ncclResult_t report(Error error, const char* call) {
+  const Error full = std::move(error).with_context(call);
+  remember_error(full);
+  ThreadGroup::current().remember(full);
+  return to_nccl(full.code());
+}
+
+/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C.
+template <class Body>
+ncclResult_t guard(const char* call, const Body& body) noexcept {
+  try {
+    Status status = body();
+    return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
+  } catch (const std::bad_alloc&) {
+    return ncclSystemError;  // there may be no memory for a message either
+  } catch (...) {
+    return ncclInternalError;
+  }
+}
+
+/// The same for calls that may go on in the background.
+template <class Body>
+ncclResult_t guard_progress(const char* call, const Body& body) noexcept {
+  bool in_progress = false;
+  const ncclResult_t result = guard(call, [&] { return body(in_progress); });
+  return result == ncclSuccess && in_progress ? ncclInProgress : result;
+}
+
+template <class T>
+Status require(const T* pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
+}
+
+Status get_version(int* version) {
+  ORIEL_CHECK(require(version, "version"));
+  *version = NCCL_VERSION_CODE;
+  return {};
+}
+
+Result<boot::UniqueId> make_unique_id() {
+  ORIEL_TRY(const Settings* settings, process_settings());
+  boot::SocketOptions options;
+  options.ifname = settings->socket_ifname;
+  return boot::create_unique_id(options);
+}
+
+Status get_unique_id(ncclUniqueId* out) {
+  ORIEL_CHECK(require(out, "uniqueId"));
+  ORIEL_TRY(const auto id, make_unique_id());
+  const auto bytes = id.encode();
+  static_assert(sizeof out->internal == boot::UniqueId::kBytes);
+  std::memcpy(out->internal, bytes.data(), bytes.size());
+  return {};
+}
+
+Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank, Device* device,
+                  const CommunicatorOptions& options, bool& in_progress) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
+        .with_hint("ranks go from 0 to nranks - 1");
+  }
+  InitJob job;
+  job.request = JoinRequest{id, rank, size, device, options};
+  job.entry = std::make_shared<CommEntry>(rank, size, device->ordinal(), options.blocking);
+  job.handle = comm_table().add(job.entry);
+  job.out = out;
+  *out = job.handle;
+  return ThreadGroup::current().submit(std::move(job), in_progress);
+}
+
+Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
+                 const ncclConfig_t* config, bool& in_progress) {
+  ORIEL_CHECK(require(out, "comm"));
+  *out = nullptr;
+  ORIEL_TRY(const auto options, read_config(config));
+  ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
+  ORIEL_TRY(Device* const device, current_device());
+  return start_rank(out, size, decoded, rank, device, options, in_progress);
+}
+
+Status init_all(ncclComm_t* out, int count, const int* devices) {
+  ORIEL_CHECK(require(out, "comm"));
+  if (count < 1) {
+    return Error(ErrorCode::invalid_argument, fmt::format("ndev is {}", count));
+  }
+  for (int i = 0; i < count; ++i) out[i] = nullptr;
+  ORIEL_TRY(const int gpus, gpu_count());
+  if (gpus == 0 && devices != nullptr) {
+    return Error(ErrorCode::invalid_argument, "devlist is given, but there is no GPU")
+        .with_hint("pass null: all ranks then live on the CPU");
+  }
+  ORIEL_TRY(const auto id, make_unique_id());
+  bool in_progress = false;
+  ThreadGroup& group = ThreadGroup::current();
+  group.start();
+  Status refused;
+  for (int rank = 0; rank < count && refused.ok(); ++rank) {
+    Result<Device*> device = gpus == 0
+                                 ? Result<Device*>(&host_device())
+                                 : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
+    refused = device.ok() ? start_rank(&out[rank], count, id, rank, device.value(),
+                                       CommunicatorOptions{}, in_progress)
+                          : Status(std::move(device).error());
+    if (!refused.ok()) group.remember(refused.error());
+  }
+  if (!refused.ok()) group.drop_inits();
+  return group.end(in_progress);
+}
+
+Status finalize(ncclComm_t handle) {
+  ORIEL_TRY(auto communicator, find_communicator(handle));
+  return ThreadGroup::current().submit(FinalizeJob{std::move(communicator)});
+}
+
+Status destroy(ncclComm_t handle) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  const auto communicator = entry->communicator();
+  Status drained;
+  if (communicator.ok()) drained = communicator.value()->drain();
+  comm_table().remove(handle);
+  return drained;
+}
+
+Status abort(ncclComm_t handle) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called").with_origin(entry->rank()));
+  comm_table().remove(handle);
+  return {};
+}
+
+Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
+  ORIEL_CHECK(require(out, "asyncError"));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  if (entry->state() == CommEntry::State::starting) {
+    *out = ncclInProgress;
+    return {};
+  }
+  const auto error = entry->async_error();
+  *out = error ? to_nccl(error->code()) : ncclSuccess;
+  return {};
+}
+
+Status query(ncclComm_t handle, int* out, const char* name, int (CommEntry::*value)() const) {
+  ORIEL_CHECK(require(out, name));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  *out = (entry.get()->*value)();
+  return {};
+}
+
+Status allocate(void** out, std::size_t bytes) {
+  ORIEL_CHECK(require(out, "ptr"));
+  *out = nullptr;
+  ORIEL_TRY(Device* const device, current_device());
+  ORIEL_TRY(*out, device->memory().allocate(bytes));
+  return {};
+}
+
+Status free_memory(void* pointer) {
+  if (pointer == nullptr) return {};
+  ORIEL_TRY(Device* const device, device_of_allocation(pointer));
+  return device->memory().free(pointer);
+}
+
+Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclWindow_t* out,
+                       int flags) {
+  ORIEL_CHECK(require(out, "win"));
+  *out = nullptr;
+  ORIEL_TRY(auto communicator, find_communicator(handle));
+  WindowJob job;
+  job.communicator = std::move(communicator);
+  job.request = {buffer, bytes, static_cast<std::uint32_t>(flags)};
+  job.out = out;
+  return ThreadGroup::current().submit(std::move(job));
+}
+
+Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
+  ORIEL_TRY(const auto communicator, find_communicator(handle));
+  if (window == nullptr) return Error(ErrorCode::invalid_argument, "win is null");
+  return communicator->deregister_window(window);
+}
+
+Result<DataType> read_type(ncclDataType_t type) {
+  if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
+                           static_cast<int>(ncclNumTypes)));
+}
+
+Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
+                         ncclScalarResidence_t residence, ncclComm_t handle) {
+  ORIEL_CHECK(require(out, "op"));
+  ORIEL_CHECK(require(scalar, "scalar"));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  UserReduction reduction;
+  ORIEL_TRY(reduction.type, read_type(type));
+  if (residence == ncclScalarHostImmediate) {
+    std::memcpy(&reduction.scalar_bits, scalar, size_of(reduction.type));
+  } else if (residence == ncclScalarDevice) {
+    reduction.scalar_pointer = scalar;
+  } else {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("residence is {}", static_cast<int>(residence)))
+        .with_hint("use ncclScalarDevice or ncclScalarHostImmediate");
+  }
+  ORIEL_TRY(const int number, entry->reductions().add(reduction));
+  *out = static_cast<ncclRedOp_t>(number);
+  return {};
+}
+
+Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  return entry->reductions().remove(op);
+}
+
+Status all_reduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
+                  ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  AllReduceJob job;
+  ORIEL_TRY(job.communicator, entry->communicator());
+  AllReduceRequest& request = job.request;
+  request.input = input;
+  request.output = output;
+  request.count = count;
+  request.stream = stream;
+  ORIEL_TRY(request.type, read_type(type));
+  if (op >= 0 && op < ncclNumOps) {
+    request.op = static_cast<ReduceOp>(op);
+  } else {
+    ORIEL_TRY(const auto reduction, entry->reductions().find(op));
+    if (reduction.type != request.type) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("the operation was made for {}, but the elements are {}",
+                               name_of(reduction.type), name_of(request.type)));
+    }
+    request.op = ReduceOp::premul_sum;
+    request.scalar_bits = reduction.scalar_bits;
+    request.scalar_pointer = reduction.scalar_pointer;
+  }
+  return ThreadGroup::current().submit(std::move(job));
+}
+
+const char* result_name(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "CUDA error";
+    case ncclSystemError:
+      return "system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote error: another rank failed, died or aborted";
+    case ncclInProgress:
+      return "in progress";
+    case ncclNumResults:
+      break;
+  }
+  return "unknown result";
+}
+
+const char* last_error(ncclComm_t handle) noexcept {
+  try {
+    if (handle == nullptr) return last_error_text();
+    const auto entry = comm_table().get(handle);
+    const auto error = entry != nullptr ? entry->async_error() : std::nullopt;
+    return error ? hold_text(error->to_string()) : last_error_text();
+  } catch (...) {
+    return "";
+  }
+}
+
+}  // namespace
+}  // namespace oriel::comm
+
+namespace front = oriel::comm;
+
+// Each entry is defined under its pnccl name; the nccl name is another name for the same code,
+// which a profiler may replace.
+#define ORIEL_ENTRY(result, name, ...)                                   \
+  extern "C" result name(__VA_ARGS__)                                    \
+      __attribute__((alias("p" #name), visibility("default"), nothrow)); \
+  extern "C" __attribute__((visibility("default"))) result p##name(__VA_ARGS__)
+
+ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
+  return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGetUniqueId, ncclUniqueId* id) {
+  return front::guard("ncclGetUniqueId", [&] { return front::get_unique_id(id); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank) {
+  return front::guard_progress("ncclCommInitRank", [&](bool& in_progress) {
+    return front::init_rank(comm, nranks, id, rank, nullptr, in_progress);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank, ncclConfig_t* config) {
+  return front::guard_progress("ncclCommInitRankConfig", [&](bool& in_progress) {
+    return front::init_rank(comm, nranks, id, rank, config, in_progress);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
+  return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
+  return front::guard("ncclCommFinalize", [&] { return front::finalize(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
+  return front::guard("ncclCommDestroy", [&] { return front::destroy(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
+  return front::guard("ncclCommAbort", [&] { return front::abort(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
+  return front::guard("ncclCommGetAsyncError",
+                      [&] { return front::get_async_error(comm, asyncError); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
+  return front::guard("ncclCommCount",
+                      [&] { return front::query(comm, count, "count", &front::CommEntry::size); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
+  return front::guard("ncclCommCuDevice", [&] {
+    return front::query(comm, device, "device", &front::CommEntry::device);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {
+  return front::guard("ncclCommUserRank",
+                      [&] { return front::query(comm, rank, "rank", &front::CommEntry::rank); });
+}
+ORIEL_ENTRY(const char*, ncclGetErrorString, ncclResult_t result) {
+  return front::result_name(result);
+}
+ORIEL_ENTRY(const char*, ncclGetLastError, ncclComm_t comm) {
+  return front::last_error(comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclMemAlloc, void** ptr, size_t size) {
+  return front::guard("ncclMemAlloc", [&] { return front::allocate(ptr, size); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclMemFree, void* ptr) {
+  return front::guard("ncclMemFree", [&] { return front::free_memory(ptr); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size,
+            ncclWindow_t* win, int winFlags) {
+  return front::guard("ncclCommWindowRegister",
+                      [&] { return front::register_window(comm, buff, size, win, winFlags); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
+  return front::guard("ncclCommWindowDeregister",
+                      [&] { return front::deregister_window(comm, win); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar,
+            ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm) {
+  return front::guard("ncclRedOpCreatePreMulSum", [&] {
+    return front::create_premul_sum(op, scalar, datatype, residence, comm);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  return front::guard("ncclRedOpDestroy", [&] { return front::destroy_reduction(op, comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclAllReduce", [&] {
+    return front::all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
+  return front::guard("ncclGroupStart", [] {
+    front::ThreadGroup::current().start();
+    return oriel::Status();
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupEnd, void) {
+  return front::guard_progress("ncclGroupEnd", [](bool& in_progress) {
+    return front::ThreadGroup::current().end(in_progress);
+  });
+}

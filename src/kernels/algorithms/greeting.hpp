@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/places.hpp"
+
+namespace oriel::kernels {
+
+/// What CTA b of each rank tells CTA b of all others at the start of a streamed call: the call's
+/// signature, where its buffers are registered, and its scalar. Flagged lines in slots of their
+/// own, of two parities: they are read by every thread, so nobody empties them.
+template <class Group>
+class Greetings {
+ public:
+  ORIEL_DEVICE_FN Greetings(const AllReduceArguments& arguments, const Places& places,
+                            std::uint32_t epoch)
+      : arguments_(arguments), places_(places), epoch_(epoch) {}
+
+  /// Sends this rank's greeting to all; a thread of the group for each.
+  ORIEL_DEVICE_FN void send() const {
+    const std::uint64_t words[kWords] = {
+        arguments_.output_offset | static_cast<std::uint64_t>(arguments_.signature) << kOffsetBits,
+        arguments_.input_offset, arguments_.scalar_bits};
+    for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks;
+         rank += static_cast<int>(Group::size())) {
+      if (rank == arguments_.rank) continue;
+      std::byte* const slot = places_.hello(rank, epoch_ & 1, arguments_.rank);
+      for (int i = 0; i < kWords; ++i) Words::send(slot + i * 16, words[i], flag_of(epoch_));
+    }
+#if !ORIEL_DEVICE_CODE
+    device::ring_fence();
+    for (int rank = 0; rank < arguments_.ranks; ++rank) {
+      if (rank != arguments_.rank) device::ring_fenced(places_.doorbell(rank));
+    }
+#endif
+  }
+
+  /// Waits for the greetings of all and settles, pair by pair, whose input is read and whose output
+  /// is written in place. False, for all threads of the group, if the wait was given up or a rank
+  /// is in another call.
+  template <class Mover>
+  ORIEL_DEVICE_FN bool receive(std::uint64_t& pulls, std::uint64_t& direct, Mover& mover) const {
+    bool alive = true;
+    for (int rank = 0; rank < arguments_.ranks && alive; ++rank) {
+      if (rank == arguments_.rank) continue;
+      std::uint64_t first = 0;
+      alive = read(rank, 0, first);
+      if (!alive) break;
+      if (first >> kOffsetBits != arguments_.signature) {
+        report(rank);
+        alive = false;
+        break;
+      }
+      const std::uint64_t bit = std::uint64_t{1} << rank;
+      const std::uint64_t output = first & kNoOffset;
+      if (output != kNoOffset && output == arguments_.output_offset) direct |= bit;
+      if constexpr (Mover::kPulls) {
+        std::uint64_t input = kNoOffset;
+        std::uint64_t scalar = 0;
+        alive = read(rank, 1, input) && read(rank, 2, scalar);
+        if (input != kNoOffset && input == arguments_.input_offset) {
+          pulls |= bit;
+          mover.set_scalar(rank, scalar);
+        }
+      }
+    }
+    return !Group::any(!alive);
+  }
+
+ private:
+  using Words = FlaggedLine<std::uint64_t>;
+  static constexpr int kWords = 3;
+  static_assert(kWords * 16 <= kHelloBytes);
+
+  ORIEL_DEVICE_FN bool read(int rank, int word, std::uint64_t& value) const {
+    const std::byte* const slot = places_.hello(arguments_.rank, epoch_ & 1, rank) + word * 16;
+    Words::Raw raw;
+    const auto arrived = [&] {
+      raw = Words::load(slot);
+      return Words::arrived(raw, flag_of(epoch_));
+    };
+    if (device::wait_until(arrived, arguments_.wait, {rank, epoch_}) !=
+        device::WaitOutcome::ready) {
+      return false;
+    }
+    value = Words::payload(raw).element[0];
+    return true;
+  }
+
+  ORIEL_DEVICE_FN void report(int rank) const {
+    if (arguments_.failure == nullptr) return;
+    // One 8-byte store, so that kind and rank are read together.
+    device::Memory::store<device::Order::release>(
+        reinterpret_cast<std::uint64_t*>(arguments_.failure),
+        static_cast<std::uint64_t>(FailureKind::signature) |
+            static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
+  }
+
+  const AllReduceArguments& arguments_;
+  const Places& places_;
+  std::uint32_t epoch_;
+};
+
+}  // namespace oriel::kernels

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/algorithms/mover_host.hpp"
+
+#include <cstring>
+
+#include "oriel/device/scalar.hpp"
+
+#include "base/settings.hpp"
+
+namespace oriel::kernels {
+namespace {
+
+template <class T>
+std::uint64_t bits_of_one() {
+  const T one = static_cast<T>(1.0f);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &one, sizeof one);
+  return bits;
+}
+
+// The scalar of data that its sender has scaled already; multiplying by one is exact.
+std::uint64_t one_of(DataType type) {
+  switch (type) {
+    case DataType::f16:
+      return bits_of_one<device::f16>();
+    case DataType::bf16:
+      return bits_of_one<device::bf16>();
+    case DataType::e4m3:
+      return bits_of_one<device::e4m3>();
+    case DataType::e5m2:
+      return bits_of_one<device::e5m2>();
+    case DataType::f32:
+      return bits_of_one<float>();
+    case DataType::f64:
+      return bits_of_one<double>();
+    default:
+      return 1;  // integers, little-endian
+  }
+}
+
+host::Isa choose_isa() {
+  const auto settings = process_settings();
+  const auto choice = settings.ok() ? settings.value()->simd : SimdChoice::automatic;
+  switch (choice) {
+    case SimdChoice::baseline:
+      return host::Isa::baseline;
+    case SimdChoice::avx2:
+      return host::is_available(host::Isa::avx2) ? host::Isa::avx2 : host::Isa::baseline;
+    case SimdChoice::avx512:
+      return host::is_available(host::Isa::avx512) ? host::Isa::avx512 : host::detect_isa();
+    case SimdChoice::automatic:
+      break;
+  }
+  return host::detect_isa();
+}
+
+}  // namespace
+
+host::Isa isa_in_use() {
+  static const host::Isa isa = choose_isa();
+  return isa;
+}
+
+HostMover::HostMover(const AllReduceArguments& arguments)
+    : arguments_(arguments),
+      isa_(isa_in_use()),
+      element_bytes_(size_of(arguments.type)),
+      streaming_(arguments.count * element_bytes_ >= host::kStreamingBytes) {
+  scalars_.fill(one_of(arguments.type));
+  scalars_[static_cast<std::size_t>(arguments.rank)] = arguments.scalar_bits;
+}
+
+void HostMover::send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
+  const std::byte* const source = arguments_.input + first * element_bytes_;
+  if (!arguments_.scaled) {
+    host::find_copy_loop(isa_)(slot, source, count * element_bytes_, false);
+    return;
+  }
+  host::ReduceLoopArgs loop;
+  loop.dsts = &slot;
+  loop.n_dsts = 1;
+  loop.srcs = &source;
+  loop.n_srcs = 1;
+  loop.count = count;
+  loop.scalars = reinterpret_cast<const std::byte*>(&arguments_.scalar_bits);
+  host::find_reduce_loop(arguments_.type, ReduceOp::premul_sum, isa_)(loop);
+}
+
+void HostMover::copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
+  host::find_copy_loop(isa_)(arguments_.output + first * element_bytes_, slot,
+                             count * element_bytes_, streaming_);
+}
+
+void HostMover::reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
+                              std::uint64_t count) const {
+  host::ReduceLoopArgs loop;
+  loop.dsts = targets;
+  loop.n_dsts = arguments_.ranks;
+  loop.srcs = sources;
+  loop.n_srcs = arguments_.ranks;
+  loop.count = count;
+  loop.n_ranks_for_avg = arguments_.ranks;
+  loop.scalars = reinterpret_cast<const std::byte*>(scalars_.data());
+  loop.streaming = streaming_;
+  host::find_reduce_loop(arguments_.type, arguments_.op, isa_)(loop);
+}
+
+}  // namespace oriel::kernels

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/arguments.hpp"
+#include "kernels/host/reduce_loops.hpp"
+
+namespace oriel::kernels {
+
+/// Moves and reduces elements with the vectorised loops of one CPU thread.
+class HostMover {
+ public:
+  static constexpr bool kPulls = true;
+  static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
+    return size_of(arguments.type);
+  }
+
+  explicit HostMover(const AllReduceArguments& arguments);
+
+  /// As CudaMover's functions of the same names.
+  void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const;
+  void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
+
+  template <class Source, class Target>
+  void reduce(const Source& source, const Target& target, std::uint64_t count) const {
+    const auto ranks = static_cast<std::size_t>(arguments_.ranks);
+    std::array<const std::byte*, host::kMaxLoopArrays> sources{};
+    std::array<std::byte*, host::kMaxLoopArrays> targets{};
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      sources[rank] = source(static_cast<int>(rank));
+      targets[rank] = target(static_cast<int>(rank));
+    }
+    reduce_arrays(sources.data(), targets.data(), count);
+  }
+
+  /// A rank whose input this one reads in place has not scaled it.
+  void set_scalar(int rank, std::uint64_t bits) { scalars_[static_cast<std::size_t>(rank)] = bits; }
+
+ private:
+  void reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
+                     std::uint64_t count) const;
+
+  const AllReduceArguments& arguments_;
+  host::Isa isa_;
+  std::uint64_t element_bytes_;
+  bool streaming_;
+  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;
+};
+
+/// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.
+host::Isa isa_in_use();
+
+}  // namespace oriel::kernels

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/payload.hpp"
+#include "kernels/algorithms/places.hpp"
+#include "kernels/algorithms/reduction.hpp"
+
+namespace oriel::kernels {
+
+/// One-shot all-reduce: every rank sends all its input to every other rank, in lines that carry
+/// their own proof of arrival, and each rank reduces everything by itself. One trip over the link,
+/// no barrier, (ranks - 1) x bytes sent by each rank: the choice for small messages. Reads the
+/// input and writes the output only locally, so neither need be registered.
+///
+/// Each thread moves the lines whose index is its own plus a multiple of the grid's size, and waits
+/// only for the same lines of other ranks: threads and CTAs never wait for each other.
+/// In place is allowed: a thread has sent a line before it writes it.
+template <class T, Family kFamily, int kRanks, class Line, class Group>
+ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace place) {
+  device::grid_launch_dependents();
+  device::grid_dependency_wait();
+
+  const Places places(arguments, place.cta);
+  const Lanes<Line, kRanks> lanes(arguments, places, 1);
+  const FamilyReduction<T, kFamily> reduction(arguments);
+  const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
+  const UserBuffer<T, Line::kBytes> output(arguments.output, arguments.count);
+
+  const std::uint64_t lines = input.payloads();
+  const std::uint64_t threads = Group::size();
+  const std::uint64_t first = place.cta * threads;
+  if (first >= lines) return;  // the same on all ranks; this CTA's epoch stays as it is
+
+  const std::uint64_t step = place.ctas * threads;
+  Payload<T, Line::kBytes> mine{};
+  bool alive = true;
+  std::uint64_t slot = Group::rank();
+  std::uint64_t line = first + Group::rank();
+  while (alive && line < lines) {
+    const std::uint64_t batch = lines_in_flight(lines - line, step);
+    for (std::uint64_t i = 0; i < batch; ++i) {
+      mine = reduction.scale(input.load(line + i * step));
+      lanes.send_to_all(0, slot + i * threads, Line::encode(mine));
+    }
+    lanes.publish();
+
+    for (std::uint64_t i = 0; i < batch && alive; ++i) {
+      typename Lanes<Line, kRanks>::Arrivals arrivals;
+      alive = lanes.receive_from_all(0, slot + i * threads, arrivals);
+      if (!alive) break;
+      if (kSendsAhead) mine = reduction.scale(input.load(line + i * step));
+      output.store(line + i * step,
+                   fold_ranks<kRanks, Line::kBytes>(reduction, arguments.ranks, [&](int rank) {
+                     return rank == arguments.rank ? mine : arrivals.template payload<T>(rank);
+                   }));
+    }
+    line += batch * step;
+    slot += batch * threads;
+  }
+  lanes.template end_epoch<Group>();
+}
+
+}  // namespace oriel::kernels

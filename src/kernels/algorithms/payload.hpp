@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "oriel/device/memory.hpp"
+
+#include "kernels/algorithms/reduction.hpp"
+
+namespace oriel::kernels {
+
+namespace detail {
+
+// The first `count` elements (at most a payload of them) one by one, the rest zero. Out of line:
+// these paths are rare, and their code would crowd the instruction cache of the others.
+template <class T, int kBytes>
+ORIEL_DEVICE_SLOW Payload<T, kBytes> load_elements(const T* source, std::uint64_t count) {
+  Payload<T, kBytes> value{};
+  ORIEL_DEVICE_UNROLL
+  for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
+    if (static_cast<std::uint64_t>(i) < count) value.element[i] = source[i];
+  }
+  return value;
+}
+
+template <class T, int kBytes>
+ORIEL_DEVICE_SLOW void store_elements(T* target, std::uint64_t count, Payload<T, kBytes> value) {
+  ORIEL_DEVICE_UNROLL
+  for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
+    if (static_cast<std::uint64_t>(i) < count) target[i] = value.element[i];
+  }
+}
+
+}  // namespace detail
+
+/// Reads and writes a user's buffer in payloads of kBytes, whatever its alignment (elements are
+/// aligned) and although its last payload may be cut short.
+template <class T, int kBytes>
+class UserBuffer {
+ public:
+  using Value = Payload<T, kBytes>;
+  static constexpr std::uint64_t kElements = static_cast<std::uint64_t>(Value::kCount);
+
+  /// `count` elements at `address`.
+  template <class Byte>
+  ORIEL_DEVICE_FN UserBuffer(Byte* address, std::uint64_t count)
+      : address_(reinterpret_cast<std::uintptr_t>(address)),
+        count_(count),
+        aligned_(address_ % kBytes == 0) {}
+
+  ORIEL_DEVICE_FN std::uint64_t payloads() const { return (count_ + kElements - 1) / kElements; }
+
+  /// Payload `index`; elements past the end are zero.
+  ORIEL_DEVICE_FN Value load(std::uint64_t index) const {
+    const std::uint64_t first = index * kElements;
+    if (aligned_ && first + kElements <= count_) return load_whole(first);
+    return detail::load_elements<T, kBytes>(reinterpret_cast<const T*>(address_) + first,
+                                            count_ - first);
+  }
+
+  ORIEL_DEVICE_FN void store(std::uint64_t index, const Value& value) const {
+    const std::uint64_t first = index * kElements;
+    if (aligned_ && first + kElements <= count_) {
+      store_whole(first, value);
+      return;
+    }
+    detail::store_elements<T, kBytes>(reinterpret_cast<T*>(address_) + first, count_ - first,
+                                      value);
+  }
+
+ private:
+  using Word = std::conditional_t<kBytes == 16, device::Pack, std::uint64_t>;
+  static_assert(kBytes == 16 || kBytes == 8);
+
+  ORIEL_DEVICE_FN Value load_whole(std::uint64_t first) const {
+    const Word word =
+        device::Memory::load_streaming(reinterpret_cast<const Word*>(address_ + first * sizeof(T)));
+    return __builtin_bit_cast(Value, word);
+  }
+  ORIEL_DEVICE_FN void store_whole(std::uint64_t first, const Value& value) const {
+    device::Memory::store<device::Order::weak>(
+        reinterpret_cast<Word*>(address_ + first * sizeof(T)), __builtin_bit_cast(Word, value));
+  }
+
+  std::uintptr_t address_;
+  std::uint64_t count_;
+  bool aligned_;
+};
+
+}  // namespace oriel::kernels

@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+
+#include "kernels/arguments.hpp"
+
+namespace oriel::kernels {
+
+/// Which part of the grid a thread belongs to. On the CPU a rank is one CTA of one thread.
+struct GridPlace {
+  std::uint32_t cta = 0;
+  std::uint32_t ctas = 1;
+};
+
+/// Addresses in the ranks' slots, by arithmetic alone.
+class Places {
+ public:
+  ORIEL_DEVICE_FN Places(const AllReduceArguments& arguments, std::uint32_t cta)
+      : arguments_(arguments), cta_(cta) {}
+
+  /// What lies at `offset` of `rank`'s slot.
+  ORIEL_DEVICE_FN std::byte* slot(int rank, std::uint64_t offset) const {
+    // One add to the high word: slots are multiples of 4 GiB apart.
+    const std::uint64_t high =
+        static_cast<std::uint64_t>(arguments_.stride_4g * static_cast<std::uint32_t>(rank)) << 32;
+    return arguments_.flat_base + high + offset;
+  }
+  ORIEL_DEVICE_FN std::byte* scratch(int rank, std::uint64_t offset) const {
+    return slot(rank, arguments_.scratch_offset + offset);
+  }
+
+  ORIEL_DEVICE_FN device::Doorbell& doorbell(int rank) const {
+    return *reinterpret_cast<device::Doorbell*>(scratch(rank, arguments_.layout.doorbell));
+  }
+
+  ORIEL_DEVICE_FN CtaCounters* counters() const {
+    return reinterpret_cast<CtaCounters*>(
+        scratch(arguments_.rank, arguments_.layout.epochs + cta_ * sizeof(CtaCounters)));
+  }
+
+  /// The flag that `source` raises at `owner`.
+  ORIEL_DEVICE_FN std::uint32_t* flag(int owner, FlagKind kind, int source) const {
+    const auto ranks = static_cast<std::uint64_t>(arguments_.ranks);
+    const std::uint64_t index = (cta_ * kFlagKinds + static_cast<std::uint64_t>(kind)) * ranks +
+                                static_cast<std::uint64_t>(source);
+    return reinterpret_cast<std::uint32_t*>(
+        scratch(owner, arguments_.layout.flags + index * kSectorBytes));
+  }
+
+  ORIEL_DEVICE_FN std::byte* hello(int owner, std::uint32_t parity, int source) const {
+    const std::uint64_t index =
+        (cta_ * kParities + parity) * static_cast<std::uint64_t>(arguments_.ranks) +
+        static_cast<std::uint64_t>(source);
+    return scratch(owner, arguments_.layout.hellos + index * kHelloBytes);
+  }
+
+  /// The packet slots of this CTA index at `owner`.
+  ORIEL_DEVICE_FN std::byte* lines(int owner, std::uint32_t parity) const {
+    const std::uint64_t index =
+        parity * static_cast<std::uint64_t>(arguments_.layout.max_ctas) + cta_;
+    return scratch(owner, arguments_.layout.lines + index * arguments_.layout.line_bytes);
+  }
+
+  /// The slot for `source`'s chunk in the input ring (or the output ring) of this CTA at `owner`.
+  /// The rings have fixed halves, because a call with another chunk size may begin while a slower
+  /// rank still copies out of the last one.
+  ORIEL_DEVICE_FN std::byte* ring(int owner, FlagKind kind, std::uint32_t chunk, int source) const {
+    const auto sources = static_cast<std::uint64_t>(arguments_.ranks - 1);
+    const std::uint64_t index =
+        (chunk % arguments_.depth) * sources + slot_of(source, owner, arguments_.ranks);
+    const std::uint64_t half = kind == FlagKind::input ? 0 : arguments_.layout.ring_bytes / 2;
+    return scratch(owner, arguments_.layout.rings + cta_ * arguments_.layout.ring_bytes + half +
+                              index * arguments_.chunk_bytes);
+  }
+
+ private:
+  const AllReduceArguments& arguments_;
+  std::uint64_t cta_;
+};
+
+}  // namespace oriel::kernels

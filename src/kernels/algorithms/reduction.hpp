@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "oriel/device/reduce.hpp"
+
+#include "kernels/algorithms/family.hpp"
+#include "kernels/arguments.hpp"
+
+namespace oriel::kernels {
+
+/// Several elements of one accumulator type, combined side by side.
+template <class Acc, int kCount>
+struct AccPack {
+  Acc lane[kCount];
+};
+
+/// `kBytes` of elements in registers.
+template <class T, int kBytes>
+struct alignas(kBytes) Payload {
+  static constexpr int kCount = kBytes / static_cast<int>(sizeof(T));
+  T element[kCount];
+};
+
+namespace detail {
+// Out of line: a division is long, and averages are rare.
+template <class T>
+ORIEL_DEVICE_SLOW T finish_average(device::Accumulator<T> sum, int ranks) {
+  return device::Reduction<T, ReduceOp::avg>{ranks}.finish(sum);
+}
+}  // namespace detail
+
+/// The arithmetic of one call on elements of type T.
+template <class T, Family kFamily>
+class FamilyReduction {
+ public:
+  using Acc = device::Accumulator<T>;
+
+  ORIEL_DEVICE_FN explicit FamilyReduction(const AllReduceArguments& arguments)
+      : ranks_(arguments.ranks),
+        average_(arguments.average),
+        scaled_(arguments.scaled),
+        maximum_(arguments.maximum) {
+    if (kFamily == Family::sum && scaled_) {
+      // Read here and not on the host: the memory of a device scalar belongs to the stream.
+      const void* source =
+          arguments.scalar_pointer != nullptr ? arguments.scalar_pointer : &arguments.scalar_bits;
+      memcpy(&scalar_, source, sizeof(T));
+    }
+  }
+
+  /// This rank's input as it goes to others: scaled, if the operation scales.
+  template <int kBytes>
+  ORIEL_DEVICE_FN Payload<T, kBytes> scale(Payload<T, kBytes> payload) const {
+    if constexpr (kFamily == Family::sum) {
+      if (scaled_) {
+        ORIEL_DEVICE_UNROLL
+        for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
+          payload.element[i] =
+              device::Reduction<T, ReduceOp::premul_sum>::scale(payload.element[i], scalar_);
+        }
+      }
+    }
+    return payload;
+  }
+
+  template <int kBytes>
+  ORIEL_DEVICE_FN auto load(const Payload<T, kBytes>& payload) const {
+    AccPack<Acc, Payload<T, kBytes>::kCount> pack;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
+      pack.lane[i] = device::Reduction<T, ReduceOp::sum>{}.load(payload.element[i]);
+    }
+    return pack;
+  }
+
+  template <int kCount>
+  ORIEL_DEVICE_FN AccPack<Acc, kCount> combine(const AccPack<Acc, kCount>& lower,
+                                               const AccPack<Acc, kCount>& upper) const {
+    AccPack<Acc, kCount> result;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < kCount; ++i) result.lane[i] = combine(lower.lane[i], upper.lane[i]);
+    return result;
+  }
+
+  template <int kBytes, int kCount>
+  ORIEL_DEVICE_FN Payload<T, kBytes> finish(const AccPack<Acc, kCount>& pack) const {
+    Payload<T, kBytes> payload;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < kCount; ++i) payload.element[i] = finish(pack.lane[i]);
+    return payload;
+  }
+
+ private:
+  ORIEL_DEVICE_FN Acc combine(Acc lower, Acc upper) const {
+    if constexpr (kFamily == Family::sum) {
+      return device::Reduction<T, ReduceOp::sum>{}.combine(lower, upper);
+    } else if constexpr (kFamily == Family::product) {
+      return device::Reduction<T, ReduceOp::prod>{}.combine(lower, upper);
+    } else {
+      return maximum_ ? device::Reduction<T, ReduceOp::max>{}.combine(lower, upper)
+                      : device::Reduction<T, ReduceOp::min>{}.combine(lower, upper);
+    }
+  }
+
+  ORIEL_DEVICE_FN T finish(Acc acc) const {
+    if (kFamily == Family::sum && average_) {
+      return detail::finish_average<T>(acc, ranks_);
+    }
+    return device::Reduction<T, ReduceOp::sum>{}.finish(acc);
+  }
+
+  int ranks_;
+  bool average_;
+  bool scaled_;
+  bool maximum_;
+  T scalar_{};
+};
+
+/// The value of all ranks' payloads, folded along the tree over the rank index. `payload_of(r)` is
+/// called once for each rank, in rank order. kRanks is 2 or 4, or 0 for a number known at run time.
+template <int kRanks, int kBytes, class Reduction, class PayloadOf>
+ORIEL_DEVICE_FN auto fold_ranks(const Reduction& reduction, int ranks,
+                                const PayloadOf& payload_of) {
+  const auto leaf = [&](int rank) { return reduction.load(payload_of(rank)); };
+  const auto combine = [&](const auto& lower, const auto& upper) {
+    return reduction.combine(lower, upper);
+  };
+#if ORIEL_DEVICE_CODE
+  constexpr int kMaxRanks = 8;  // of one node; a deeper stack would cost registers
+#else
+  constexpr int kMaxRanks = 64;
+#endif
+  if constexpr (kRanks > 0) {
+    return reduction.template finish<kBytes>(device::fold_tree_fixed<kRanks>(leaf, combine));
+  } else {
+    return reduction.template finish<kBytes>(device::fold_tree<kMaxRanks>(ranks, leaf, combine));
+  }
+}
+
+}  // namespace oriel::kernels

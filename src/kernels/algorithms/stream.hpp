@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/algorithms/greeting.hpp"
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/places.hpp"
+
+namespace oriel::kernels {
+
+/// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
+/// share; each CTA has a part of every share and moves it in chunks through a ring of slots at the
+/// owner, a flag behind each chunk. While the owner reduces chunk i, the next ones are under
+/// way, so that both trips keep the links busy. (ranks - 1) / ranks x 2 x bytes sent.
+///
+/// Whether a user buffer is registered is known to its rank only, so each pair of ranks settles it
+/// with a greeting: if both have their output at the same offset of the slots, the owner stores
+/// results straight into the other's output, else into its ring, from which that rank copies. In
+/// the same way a CPU owner reads the other's input where it lies instead of having it sent; on a
+/// GPU stores across the link are faster than loads (8 % on an H200), so inputs are always sent. A
+/// greeting also carries the call's signature: ranks that disagree give up at once.
+///
+/// No slot is overwritten too early, without any flag for that: a rank sends input chunk i only
+/// after it has received, and copied out, all results of chunk i - depth; and the result of a
+/// chunk says that its owner has read the inputs.
+///
+/// In place is allowed: a chunk of the output is written only after all inputs of it were read.
+///
+/// Mover does the moving of elements (and knows their type): a template over the group of threads
+/// on a GPU, vectorised loops on a CPU.
+template <class Group, class Mover>
+class StreamAllReduce {
+ public:
+  ORIEL_DEVICE_FN StreamAllReduce(const AllReduceArguments& arguments, GridPlace place)
+      : arguments_(arguments),
+        places_(arguments, place.cta),
+        mover_(arguments),
+        element_bytes_(Mover::element_bytes(arguments)) {
+    begin_ = smaller(place.cta * arguments.part, arguments.share);
+    end_ = smaller(begin_ + arguments.part, arguments.share);
+    chunk_ = arguments.chunk_bytes / element_bytes_;
+    chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
+  }
+
+  ORIEL_DEVICE_FN void run() {
+    if (chunks_ == 0) return;  // the same on all ranks
+    device::grid_launch_dependents();
+    device::grid_dependency_wait();
+    const CtaCounters* counters = places_.counters();
+    base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
+    const std::uint32_t greeting = device::Memory::load<device::Order::weak>(&counters->greeting);
+
+    Greetings<Group> greetings(arguments_, places_, greeting);
+    greetings.send();
+    if (Mover::kPulls && !settle(greetings)) return;
+    for (std::uint32_t i = 0; i < arguments_.lead && i < chunks_; ++i) send_inputs(i);
+    if (!Mover::kPulls && !settle(greetings)) return;
+
+    std::uint32_t retired = 0;
+    for (std::uint32_t i = 0; i < chunks_; ++i) {
+      if (!wait_for_inputs(i)) return;
+      reduce(i);
+      const std::uint32_t next = i + arguments_.lead;
+      if (next >= chunks_) continue;
+      for (; retired + arguments_.depth <= next; ++retired) {
+        if (!retire(retired)) return;
+      }
+      send_inputs(next);
+    }
+    for (; retired < chunks_; ++retired) {
+      if (!retire(retired)) return;
+    }
+    Group::sync();  // all threads have read the counters
+    if (Group::rank() == 0) {
+      device::Memory::store<device::Order::weak>(&places_.counters()->chunk, base_ + chunks_);
+      device::Memory::store<device::Order::weak>(&places_.counters()->greeting, greeting + 1);
+    }
+  }
+
+ private:
+  /// First element of chunk `i` of `owner`'s share, and how many it has: the last shares are short.
+  struct Span {
+    std::uint64_t first;
+    std::uint64_t count;
+  };
+  ORIEL_DEVICE_FN Span span(int owner, std::uint32_t i) const {
+    const std::uint64_t from = begin_ + i * chunk_;
+    const std::uint64_t to = smaller(from + chunk_, end_);
+    const std::uint64_t share = static_cast<std::uint64_t>(owner) * arguments_.share;
+    const std::uint64_t first = smaller(share + from, arguments_.count);
+    return {first, smaller(share + to, arguments_.count) - first};
+  }
+
+  template <class Action>
+  ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
+    for (int distance = 1; distance < arguments_.ranks; ++distance) {
+      const int rank = arguments_.rank + distance;
+      action(rank < arguments_.ranks ? rank : rank - arguments_.ranks);
+    }
+  }
+
+  ORIEL_DEVICE_FN bool settle(Greetings<Group>& greetings) {
+    return greetings.receive(pulls_, direct_, mover_);
+  }
+  ORIEL_DEVICE_FN bool pulls(int rank) const {
+    return Mover::kPulls && ((pulls_ >> rank) & 1) != 0;
+  }
+  ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
+
+  ORIEL_DEVICE_FN void send_inputs(std::uint32_t i) {
+    for_each_peer([&](int owner) {
+      if (pulls(owner)) return;
+      const Span part = span(owner, i);
+      mover_.send(places_.ring(owner, FlagKind::input, base_ + i, arguments_.rank), part.first,
+                  part.count);
+    });
+    raise(FlagKind::input, i, [&](int owner) { return !pulls(owner); });
+  }
+
+  /// Tells all chosen ranks that everything this group has stored for chunk `i` is there.
+  template <class Chosen>
+  ORIEL_DEVICE_FN void raise(FlagKind kind, std::uint32_t i, const Chosen& chosen) {
+    Group::sync();
+    for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks;
+         rank += static_cast<int>(Group::size())) {
+      if (rank == arguments_.rank || !chosen(rank)) continue;
+      device::Memory::store<device::Order::release>(places_.flag(rank, kind, arguments_.rank),
+                                                    base_ + i + 1);
+    }
+    if constexpr (Mover::kPulls) {
+      device::ring_fence();
+      for_each_peer([&](int rank) {
+        if (chosen(rank)) device::ring_fenced(places_.doorbell(rank));
+      });
+    }
+  }
+
+  /// Waits until the flags of all chosen ranks have reached chunk `i`.
+  template <class Chosen>
+  ORIEL_DEVICE_FN bool wait_for(FlagKind kind, std::uint32_t i, const Chosen& chosen) {
+    const std::uint32_t goal = base_ + i + 1;
+    bool alive = true;
+    for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks && alive;
+         rank += static_cast<int>(Group::size())) {
+      if (rank == arguments_.rank || !chosen(rank)) continue;
+      const std::uint32_t* flag = places_.flag(arguments_.rank, kind, rank);
+      const auto reached = [&] {
+        const auto value = device::Memory::load<device::Order::acquire>(flag);
+        return static_cast<std::int32_t>(value - goal) >= 0;
+      };
+      alive =
+          device::wait_until(reached, arguments_.wait, {rank, goal}) == device::WaitOutcome::ready;
+    }
+    return !Group::any(!alive);
+  }
+
+  ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
+    if (!wait_for(FlagKind::input, i, [&](int rank) { return !pulls(rank); })) return false;
+    // A rank whose input is read in place sends none, and so does not say by that whether its
+    // output ring has room; its own result of the chunk before does.
+    if (!Mover::kPulls || i == 0) return true;
+    return wait_for(FlagKind::output, i - 1,
+                    [&](int rank) { return pulls(rank) && !direct(rank); });
+  }
+
+  ORIEL_DEVICE_FN void reduce(std::uint32_t i) {
+    const int me = arguments_.rank;
+    const Span part = span(me, i);
+    const std::uint64_t offset = part.first * element_bytes_;
+    const auto source = [&](int rank) -> const std::byte* {
+      if (rank == me) return arguments_.input + offset;
+      if (pulls(rank)) return places_.slot(rank, arguments_.input_offset + offset);
+      return places_.ring(me, FlagKind::input, base_ + i, rank);
+    };
+    const auto target = [&](int rank) -> std::byte* {
+      if (rank == me) return arguments_.output + offset;
+      if (direct(rank)) return places_.slot(rank, arguments_.output_offset + offset);
+      return places_.ring(rank, FlagKind::output, base_ + i, me);
+    };
+    mover_.reduce(source, target, part.count);
+    raise(FlagKind::output, i, [](int) { return true; });
+  }
+
+  /// Waits for the results of chunk `i` from all owners and copies what they could not store into
+  /// the output themselves.
+  ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
+    if (!wait_for(FlagKind::output, i, [](int) { return true; })) return false;
+    for_each_peer([&](int owner) {
+      if (direct(owner)) return;
+      const Span part = span(owner, i);
+      mover_.copy_out(part.first, places_.ring(arguments_.rank, FlagKind::output, base_ + i, owner),
+                      part.count);
+    });
+    Group::sync();
+    return true;
+  }
+
+  const AllReduceArguments& arguments_;
+  Places places_;
+  Mover mover_;
+  std::uint64_t element_bytes_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+  std::uint64_t chunk_ = 0;
+  std::uint32_t chunks_ = 0;
+  std::uint32_t base_ = 0;
+  std::uint64_t pulls_ = 0;   // bit per rank: its input is read where it lies
+  std::uint64_t direct_ = 0;  // bit per rank: its output is written where it lies
+};
+
+}  // namespace oriel::kernels

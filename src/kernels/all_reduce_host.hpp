@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/algorithm.hpp"
+#include "kernels/arguments.hpp"
+
+namespace oriel::kernels {
+
+/// Runs the all-reduce on the calling thread, which is the rank. Collective over the LSA team;
+/// blocking: returns when the output is there, or as soon as a wait was given up (then the abort
+/// word, the stall record or the call's failure record says why). A call may begin on one rank
+/// before the last one has ended on others.
+void run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
+
+namespace detail {
+/// One for each type; the translation units are all_reduce_host_<types>.cpp.
+template <class T>
+void run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
+}  // namespace detail
+
+}  // namespace oriel::kernels

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oriel/error.hpp"
+#include "oriel/types.hpp"
+
+#include "kernels/algorithm.hpp"
+#include "kernels/layout.hpp"
+
+namespace oriel::kernels {
+
+enum class Backend : std::uint8_t { host = 0, cuda = 1 };
+
+/// How one call runs.
+struct Plan {
+  Algorithm algorithm = Algorithm::stream;
+  int ctas = 1;
+  int threads = 1;
+  std::uint32_t chunk_bytes = 0;  ///< stream only, as the next two
+  std::uint32_t depth = 0;
+  std::uint32_t lead = 0;
+};
+
+/// One line of a table: the plan for messages of up to `max_bytes` among `ranks` ranks.
+struct TableEntry {
+  Backend backend = Backend::host;
+  int ranks = 2;
+  std::uint64_t max_bytes = 0;
+  Plan plan;
+};
+
+/// Which plan to use for which size: measured entries, in the order of their sizes. Built in for
+/// the machines that we have, or read from the file that ORIEL_TABLE names. Immutable.
+class ChoiceTable {
+ public:
+  /// The measurements that are compiled in.
+  static const ChoiceTable& built_in();
+  /// Parses the text form: a line per entry, "backend ranks max_bytes algorithm ctas threads
+  /// chunk_bytes depth lead"; '#' starts a comment; "max" as max_bytes is "any size". Errors name
+  /// the line.
+  static Result<ChoiceTable> parse(std::string_view text);
+  static Result<ChoiceTable> read(const std::string& path);
+
+  /// Entries for the number of ranks in question, or for the nearest number that has some.
+  const TableEntry* find(Backend backend, int ranks, std::uint64_t bytes) const;
+
+  /// Equal for equal tables: ranks agree on it when a communicator starts.
+  std::uint64_t hash() const;
+  std::string to_text() const;
+
+ private:
+  explicit ChoiceTable(std::vector<TableEntry> entries) : entries_(std::move(entries)) {}
+  std::vector<TableEntry> entries_;
+};
+
+/// What a user forces for measurements; 0 and empty mean "as the table says". Equal on all ranks
+/// (agreed when a communicator starts).
+struct Overrides {
+  std::string algorithm;
+  int ctas = 0;
+  int threads = 0;
+  std::uint32_t chunk_bytes = 0;
+  std::uint32_t depth = 0;
+};
+
+/// Chooses from facts that are equal on all ranks: table, backend, ranks, type, count, layout. If
+/// the table's algorithm has no room for the message in the scratch layout, the next one that has.
+/// invalid_usage if an override cannot be met.
+Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                         const ScratchLayout& layout, DataType type, std::uint64_t count);
+
+/// How a call's elements are divided: `share` is what each rank owns (in elements; in lines for
+/// two_shot), `part` what each CTA has of a share (stream only).
+struct Split {
+  std::uint64_t share = 0;
+  std::uint64_t part = 0;
+};
+Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count);
+
+/// Whether `plan` fits: the message in the line slots, or the chunk in the rings.
+bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
+          std::uint64_t count);
+
+}  // namespace oriel::kernels

@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/all_reduce_cuda.cuh"
+
+namespace oriel::kernels::detail {
+
+KernelSet kernel_set_i64() {
+  return make_kernel_set<std::int64_t>();
+}
+
+}  // namespace oriel::kernels::detail

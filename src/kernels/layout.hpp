@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+
+/// Where things lie in the scratch memory of a communicator: one buffer per rank, the same size on
+/// all of them, registered as a window when the communicator starts, so that every rank writes into
+/// every other one's.
+namespace oriel::kernels {
+
+/// Offsets in bytes from the start of the scratch buffer; the same on all ranks of a communicator.
+///
+/// Every CTA index is a little communicator of its own: CTA b of one rank exchanges data with CTA b
+/// of the others only, and owns its epoch words, flags, line slots and rings. Calls may therefore
+/// use different numbers of CTAs without any agreement between CTAs.
+struct ScratchLayout {
+  std::int32_t ranks = 1;
+  std::int32_t max_ctas = 1;
+  std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
+  std::uint64_t epochs = 0;    ///< per CTA: CtaCounters
+  std::uint64_t flags = 0;     ///< per CTA, kind and source rank: one u32 in a sector of its own
+  std::uint64_t hellos =
+      0;                    ///< per CTA, parity and source rank: a greeting of the stream algorithm
+  std::uint64_t lines = 0;  ///< per parity and CTA: `line_bytes` of packet slots
+  std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
+  std::uint64_t line_bytes = 0;
+  /// What of these each source has for each of its slots per line: with one (one-shot) or two
+  /// (two-shot). Here because a GPU divides slowly.
+  std::uint64_t lane_bytes[2] = {};
+  std::uint64_t ring_bytes = 0;
+  std::uint64_t total_bytes = 0;
+};
+
+/// A 32-byte sector of a GPU's memory system; half a cache line of a CPU, where two CTAs of one
+/// rank do not run at once.
+inline constexpr std::uint64_t kSectorBytes = 64;
+
+/// Counts of what a CTA index has done on this communicator; equal on all ranks between calls. They
+/// live in device memory, so that a replayed graph goes on where the last call ended.
+struct alignas(kSectorBytes) CtaCounters {
+  std::uint32_t line_epoch;  ///< calls of packet algorithms
+  std::uint32_t chunk;       ///< chunks that the stream algorithm has moved
+  std::uint32_t greeting;    ///< calls of the stream algorithm
+};
+
+/// Two slots for each pair of ranks suffice: a rank that begins call k + 2 has finished call k + 1,
+/// for which it needed data that every other rank sent after it had finished call k. This holds for
+/// algorithms in which each rank waits for data from every other rank in every call.
+inline constexpr std::uint64_t kParities = 2;
+
+inline constexpr std::uint64_t kHelloBytes = 64;
+
+enum class FlagKind : std::uint8_t { input = 0, output = 1 };
+inline constexpr std::uint64_t kFlagKinds = 2;
+
+/// The slot of rank `source` among the ranks - 1 slots that rank `owner` keeps for the others.
+ORIEL_DEVICE_FN constexpr std::uint32_t slot_of(int source, int owner, int ranks) {
+  const int distance = source - owner - 1;
+  return static_cast<std::uint32_t>(distance < 0 ? distance + ranks : distance);
+}
+
+/// Divides `budget_bytes` among the parts: a quarter for the line slots, the rest for the rings.
+ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_bytes);
+
+/// Largest chunk of the stream algorithm with `depth` slots in each ring.
+constexpr std::uint64_t max_chunk_bytes(const ScratchLayout& layout, std::uint32_t depth) {
+  const auto sources = static_cast<std::uint64_t>(layout.ranks > 1 ? layout.ranks - 1 : 1);
+  return layout.ring_bytes / (2 * depth * sources) / 128 * 128;
+}
+
+}  // namespace oriel::kernels
