@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares Oriel's all-reduce on CPU ranks with Open MPI's and MPICH's, in one run.
+
+Each contestant is a set of ranks that measures one round when asked and sleeps otherwise. For each
+size the rounds of all contestants alternate, so that a drift of the machine hits all of them alike.
+Needs, for the MPIs: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
+
+Exit status: 0; 1 if a result was wrong, a contestant failed, or --require was given and Oriel's
+windows are not ahead everywhere and twice as fast from 16 KiB up; 77 if nothing could be measured.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import selectors
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).resolve().parent / "mpi_allreduce.c"
+ROUND_SECONDS = 0.03  # about how long a round of the slowest contestant lasts
+FEWEST_CALLS, MOST_CALLS = 4, 2000
+ANSWER_SECONDS = 120
+ROTATION_BYTES = 128 << 20
+MOST_SETS = 8
+
+
+def buffer_sets(size, calls):
+    """As oriel-perf chooses them."""
+    return min(calls, MOST_SETS, ROTATION_BYTES // (2 * size) + 1)
+
+
+class Failure(Exception):
+    pass
+
+
+class Contestant:
+    """A set of ranks. Subclasses start it and pass on requests."""
+
+    def __init__(self, name):
+        self.name = name
+        self.process = None
+        self.answers = None
+
+    def measure(self, size, calls, seed):
+        """Microseconds per call of the slowest rank, and the number of wrong elements."""
+        self.request(size, calls, seed)
+        line = self.answers.readline() if self.wait_for_answer() else ""
+        words = line.split()
+        if len(words) != 2:
+            state = self.process.poll()
+            reason = "did not answer" if state is None else f"ended with status {state}"
+            raise Failure(f"{self.name} {reason} at {size} bytes")
+        return float(words[0]), int(words[1])
+
+    def wait_for_answer(self):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.answers, selectors.EVENT_READ)
+            for _ in range(ANSWER_SECONDS):
+                if selector.select(1):
+                    return True
+                if self.process.poll() is not None:
+                    return False
+        return False
+
+    def stop(self):
+        if self.process is None:
+            return
+        self.end_requests()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.answers.close()
+
+
+class Oriel(Contestant):
+    def __init__(self, name, options, registration):
+        super().__init__(name)
+        command = [options.perf, "all_reduce", "--serve", "--backend", "host", "--ranks",
+                   str(options.ranks), "-e", str(max(options.sizes)), "--register", registration,
+                   "--out-of-place"]
+        if options.lib:
+            command += ["--lib", options.lib]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        self.answers = self.process.stdout
+
+    def request(self, size, calls, seed):
+        try:
+            self.process.stdin.write(f"{size} {calls}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise Failure(f"{self.name} has ended") from gone
+
+    def end_requests(self):
+        self.process.stdin.close()
+
+
+class Mpi(Contestant):
+    def __init__(self, name, options, compiler, launcher, directory):
+        super().__init__(name)
+        self.directory = pathlib.Path(directory) / name
+        self.directory.mkdir()
+        program = self.directory / "mpi_allreduce"
+        subprocess.run([compiler, "-O2", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-o", program,
+                        SOURCE], check=True)
+        paths = [self.directory / f"request.{rank}" for rank in range(options.ranks)]
+        for path in paths + [self.directory / "answer"]:
+            os.mkfifo(path)
+        self.process = subprocess.Popen(launcher + [program, self.directory,
+                                                    str(max(options.sizes))],
+                                        stdin=subprocess.DEVNULL, start_new_session=True)
+        # Opened both ways: neither does opening wait for the ranks, nor do the answers seem to have
+        # ended before rank 0 has opened its side.
+        self.requests = [os.open(path, os.O_RDWR) for path in paths]
+        self.answers = os.fdopen(os.open(self.directory / "answer", os.O_RDWR), "r")
+
+    def request(self, size, calls, seed):
+        line = f"{size} {calls} {buffer_sets(size, calls)} {seed}\n".encode()
+        for fd in self.requests:
+            os.write(fd, line)
+
+    def end_requests(self):
+        for fd in self.requests:
+            os.close(fd)
+
+
+def start_all(options, directory):
+    wanted = options.only.split(",") if options.only else None
+    found = []
+
+    def add(name, make, reason):
+        if wanted is not None and name not in wanted:
+            return
+        if reason:
+            print(f"# {name}: left out, {reason}")
+            return
+        found.append(make())
+
+    no_perf = "" if options.perf and os.path.exists(options.perf) else "no oriel-perf (--perf)"
+    add("oriel_windows", lambda: Oriel("oriel_windows", options, "both"), no_perf)
+    add("oriel_malloc", lambda: Oriel("oriel_malloc", options, "none"), no_perf)
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    count = str(options.ranks)
+    for name, compiler, launcher in (
+            ("open_mpi", "mpicc.openmpi",
+             ["mpirun.openmpi", *as_root, "--oversubscribe", "-np", count]),
+            ("mpich", "mpicc.mpich", ["mpiexec.mpich", "-n", count])):
+        missing = [tool for tool in (compiler, launcher[0]) if shutil.which(tool) is None]
+        add(name, lambda n=name, c=compiler, l=launcher: Mpi(n, options, c, l, directory),
+            f"{missing[0]} is not installed" if missing else "")
+    return found
+
+
+def choose_calls(contestants, size):
+    """Calls of a round, the same for everybody: after warming up, by the slowest."""
+    slowest = 0.0
+    for one in contestants:
+        one.measure(size, FEWEST_CALLS, 0)
+        slowest = max(slowest, one.measure(size, FEWEST_CALLS, 0)[0])
+    return max(FEWEST_CALLS, min(MOST_CALLS, int(ROUND_SECONDS * 1e6 / max(slowest, 0.01))))
+
+
+def measure_size(contestants, size, rounds):
+    calls = choose_calls(contestants, size)
+    times = {one.name: [] for one in contestants}
+    wrong = {one.name: 0 for one in contestants}
+    for number in range(rounds):
+        turn = number % len(contestants)
+        for one in contestants[turn:] + contestants[:turn]:
+            microseconds, bad = one.measure(size, calls, number + 1)
+            times[one.name].append(microseconds)
+            wrong[one.name] += bad
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    row = {"bytes": size, "calls_per_round": calls, "rounds_us": times, "median_us": medians,
+           "wrong": wrong}
+    peers = [medians[name] for name in ("open_mpi", "mpich") if name in medians]
+    if peers:
+        row["speedup_over_best_mpi"] = {
+            name: min(peers) / medians[name] for name in medians if name.startswith("oriel")}
+    return row
+
+
+def print_row(row, names):
+    speedups = row.get("speedup_over_best_mpi", {})
+    line = f"{row['bytes']:>10}" + "".join(f"{row['median_us'][name]:>15.2f}" for name in names)
+    line += "".join(f"{speedups[name]:>9.2f}" for name in names if name in speedups)
+    print(line + f"{sum(row['wrong'].values()):>8}", flush=True)
+
+
+def falls_short(row):
+    speedup = row.get("speedup_over_best_mpi", {}).get("oriel_windows")
+    if speedup is None:
+        return True
+    return speedup <= 1 or (row["bytes"] >= 16 << 10 and speedup < 2)
+
+
+def first_line(command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return next((line.strip() for line in done.stdout.splitlines() if line.strip()), "")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def describe_machine():
+    model = ""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as info:
+            model = next((line.split(":", 1)[1].strip() for line in info
+                          if line.startswith("model name")), "")
+    except OSError:
+        pass
+    return {"processor": model, "cores": os.cpu_count(), "kernel": platform.release(),
+            "open_mpi": first_line(["mpirun.openmpi", "--version"]),
+            "mpich": first_line(["mpichversion.mpich"]) or first_line(["mpichversion"])}
+
+
+def parse_size(text):
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1].upper(), 0)
+    return int(text[:-1] if shift else text) << shift
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--perf", help="the oriel-perf to use")
+    parser.add_argument("--lib", help="the libnccl.so.2 to use (the one beside oriel-perf)")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sizes", help="bytes, by commas (every power of two, 8 to 64M)")
+    parser.add_argument("--only", help="contestants, by commas: oriel_windows, oriel_malloc, "
+                                       "open_mpi, mpich")
+    parser.add_argument("--out", help="write all rounds to this JSON file")
+    parser.add_argument("--require", action="store_true", help="fail if Oriel falls short")
+    options = parser.parse_args()
+    options.sizes = ([parse_size(one) for one in options.sizes.split(",")] if options.sizes
+                     else [1 << power for power in range(3, 27)])
+    return options
+
+
+def compare(options, directory):
+    contestants = []
+    try:
+        contestants = start_all(options, directory)
+        if not contestants:
+            print("skipped: there is nothing to measure")
+            return 77
+        names = [one.name for one in contestants]
+        print("# all_reduce, float, sum, "
+              f"{options.ranks} ranks, median of {options.rounds} rounds, microseconds; then the "
+              "speed-up of each Oriel over the faster MPI")
+        print(f"{'# bytes':>10}" + "".join(f"{name:>15}" for name in names), flush=True)
+        rows = []
+        for size in options.sizes:
+            rows.append(measure_size(contestants, size, options.rounds))
+            print_row(rows[-1], names)
+    finally:
+        for one in contestants:
+            one.stop()
+    if options.out:
+        document = {"format": 1, "collective": "all_reduce", "type": "f32", "op": "sum",
+                    "ranks": options.ranks, "rounds": options.rounds,
+                    "machine": describe_machine(), "cases": rows}
+        pathlib.Path(options.out).write_text(json.dumps(document, indent=1) + "\n",
+                                             encoding="ascii")
+    wrong = sum(sum(row["wrong"].values()) for row in rows)
+    short = [row["bytes"] for row in rows if falls_short(row)] if options.require else []
+    if wrong:
+        print(f"# {wrong} wrong elements")
+    if short:
+        print(f"# short of the aim at: {', '.join(map(str, short))} bytes")
+    return 1 if wrong or short else 0
+
+
+def main():
+    options = parse_options()
+    with tempfile.TemporaryDirectory(prefix="oriel-cpu-peers-") as directory:
+        try:
+            return compare(options, directory)
+        except (Failure, subprocess.CalledProcessError) as problem:
+            print(f"compare.py: {problem}", file=sys.stderr)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
