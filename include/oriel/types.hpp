@@ -41,15 +41,19 @@ constexpr std::size_t size_of(DataType type) {
     case DataType::i8:
     case DataType::u8:
     case DataType::e4m3:
-    case DataType::e5m2: return 1;
+    case DataType::e5m2:
+      return 1;
     case DataType::f16:
-    case DataType::bf16: return 2;
+    case DataType::bf16:
+      return 2;
     case DataType::i32:
     case DataType::u32:
-    case DataType::f32: return 4;
+    case DataType::f32:
+      return 4;
     case DataType::i64:
     case DataType::u64:
-    case DataType::f64: return 8;
+    case DataType::f64:
+      return 8;
   }
   return 0;
 }

@@ -22,8 +22,7 @@ using ByteView = std::span<const std::byte>;
 class ByteWriter {
  public:
   template <typename T>
-    requires(std::is_integral_v<T> || std::is_enum_v<T>)
-  ByteWriter& put(T value) {
+  requires(std::is_integral_v<T> || std::is_enum_v<T>) ByteWriter& put(T value) {
     return put_raw(std::as_bytes(std::span(&value, 1)));
   }
   // Inlined, gcc 12 takes the path for a vector that has no storage yet for an overflow.
@@ -51,8 +50,7 @@ class ByteReader {
   explicit ByteReader(ByteView bytes) : left_(bytes) {}
 
   template <typename T>
-    requires(std::is_integral_v<T>)
-  T get() {
+  requires(std::is_integral_v<T>) T get() {
     T value{};
     const ByteView raw = get_raw(sizeof value);
     if (raw.size() == sizeof value) std::memcpy(&value, raw.data(), sizeof value);
@@ -79,9 +77,9 @@ class ByteReader {
   /// Success if every read was inside the message and nothing is left over.
   Status finish(std::string_view what) const {
     if (good_ && left_.empty()) return {};
-    return Error(ErrorCode::remote, std::string(what) +
-                                        (good_ ? ": message is longer than expected"
-                                               : ": message is shorter than expected"));
+    return Error(ErrorCode::remote,
+                 std::string(what) + (good_ ? ": message is longer than expected"
+                                            : ": message is shorter than expected"));
   }
 
  private:

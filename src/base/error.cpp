@@ -47,15 +47,19 @@ namespace {
 
 std::string describe(NativeStatus native) {
   switch (native.domain) {
-    case NativeDomain::none: return {};
+    case NativeDomain::none:
+      return {};
     case NativeDomain::os_errno: {
       const char* name = ::strerrorname_np(native.value);
       const char* text = ::strerrordesc_np(native.value);
-      return std::string(" (") + (name != nullptr ? name : "errno " + std::to_string(native.value)) +
+      return std::string(" (") +
+             (name != nullptr ? name : "errno " + std::to_string(native.value)) +
              (text != nullptr ? std::string(": ") + text : std::string()) + ")";
     }
-    case NativeDomain::cuda_driver: return " (CUresult " + std::to_string(native.value) + ")";
-    case NativeDomain::cuda_runtime: return " (cudaError " + std::to_string(native.value) + ")";
+    case NativeDomain::cuda_driver:
+      return " (CUresult " + std::to_string(native.value) + ")";
+    case NativeDomain::cuda_runtime:
+      return " (cudaError " + std::to_string(native.value) + ")";
   }
   return {};
 }
@@ -75,24 +79,36 @@ std::string Error::to_string() const {
 
 const char* to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::cuda: return "CUDA error";
-    case ErrorCode::system: return "system error";
-    case ErrorCode::internal: return "internal error";
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::invalid_usage: return "invalid usage";
-    case ErrorCode::remote: return "remote error";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::aborted: return "aborted";
+    case ErrorCode::cuda:
+      return "CUDA error";
+    case ErrorCode::system:
+      return "system error";
+    case ErrorCode::internal:
+      return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::invalid_usage:
+      return "invalid usage";
+    case ErrorCode::remote:
+      return "remote error";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::aborted:
+      return "aborted";
   }
   return "unknown error";
 }
 
 const char* to_string(Scope scope) {
   switch (scope) {
-    case Scope::request: return "request";
-    case Scope::window: return "window";
-    case Scope::communicator: return "communicator";
-    case Scope::process: return "process";
+    case Scope::request:
+      return "request";
+    case Scope::window:
+      return "window";
+    case Scope::communicator:
+      return "communicator";
+    case Scope::process:
+      return "process";
   }
   return "unknown scope";
 }

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/event_loop.hpp"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+
+#include <sys/eventfd.h>
 
 namespace oriel {
 
@@ -29,7 +29,9 @@ EventLoop::Wait EventLoop::writable(int fd, Deadline deadline) {
   return Wait(*this, fd, POLLOUT, deadline);
 }
 
-EventLoop::Wait EventLoop::sleep_until(Deadline when) { return Wait(*this, -1, 0, when); }
+EventLoop::Wait EventLoop::sleep_until(Deadline when) {
+  return Wait(*this, -1, 0, when);
+}
 
 void EventLoop::Wait::await_suspend(std::coroutine_handle<> handle) {
   handle_ = handle;

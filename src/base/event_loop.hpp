@@ -9,10 +9,11 @@
 #include <optional>
 #include <vector>
 
+#include "oriel/error.hpp"
+
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "base/task.hpp"
-#include "oriel/error.hpp"
 
 namespace oriel {
 

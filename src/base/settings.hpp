@@ -36,12 +36,12 @@ struct Settings {
   std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows
   bool deterministic = false;
   std::uint64_t scratch_size_bytes = 64ULL << 20;
-  std::string algorithm;     ///< empty: the table chooses
-  std::int64_t ctas = 0;     ///< 0: the table chooses
-  std::int64_t threads = 0;  ///< 0: the table chooses
+  std::string algorithm;          ///< empty: the table chooses
+  std::int64_t ctas = 0;          ///< 0: the table chooses
+  std::int64_t threads = 0;       ///< 0: the table chooses
   std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses
   std::int64_t depth = 0;         ///< 0: the table chooses
-  std::string table_path;    ///< empty: the built-in table
+  std::string table_path;         ///< empty: the built-in table
   SimdChoice simd = SimdChoice::automatic;
   std::int64_t spin_microseconds = -1;  ///< -1: chosen from the number of ranks and cores
   LogLevel log_level = LogLevel::none;

@@ -17,9 +17,9 @@
   if (!tmp.ok()) ret std::move(tmp).error();  \
   decl = std::move(tmp).value()
 
-#define ORIEL_DETAIL_CHECK(ret, tmp, ...) \
-  do {                                    \
-    auto tmp = (__VA_ARGS__);             \
+#define ORIEL_DETAIL_CHECK(ret, tmp, ...)      \
+  do {                                         \
+    auto tmp = (__VA_ARGS__);                  \
     if (!tmp.ok()) ret std::move(tmp).error(); \
   } while (false)
 

@@ -4,6 +4,8 @@
 
 namespace oriel {
 
-const char* version() { return ORIEL_VERSION; }
+const char* version() {
+  return ORIEL_VERSION;
+}
 
 }  // namespace oriel

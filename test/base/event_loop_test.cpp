@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/event_loop.hpp"
 
-#include <unistd.h>
-
 #include <array>
 #include <chrono>
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <unistd.h>
 
 #include "base/try.hpp"
 
