@@ -305,6 +305,7 @@ CUresult reserve(CUdeviceptr* base, std::size_t bytes, std::size_t alignment, CU
   if (bytes == 0 || bytes % fake->options.granularity != 0) {
     return fake->violate(fmt::format("cuMemAddressReserve of {} bytes", bytes));
   }
+  if (alignment == 0) alignment = fake->options.granularity;
   void* raw = ::mmap(nullptr, bytes + alignment, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "shadow/shadow_pool.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::shadow {
+namespace {
+
+constexpr std::size_t kPageObjects = 64;
+// Copying this much more costs less than another copy.
+constexpr std::size_t kMergeBytes = std::size_t{16} << 10;
+
+std::uintptr_t address_of(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+Error not_in_use(const void* object) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("there is no object {} here, or no longer", object));
+}
+
+class HostChunk final : public Chunk {
+ public:
+  explicit HostChunk(std::size_t bytes) : storage_(bytes / sizeof(Unit) + 1) {}
+  std::byte* device() const override { return host(); }
+  std::byte* host() const override {
+    return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(storage_.data()));
+  }
+  std::size_t bytes() const override { return storage_.size() * sizeof(Unit); }
+
+ private:
+  struct alignas(256) Unit {
+    std::byte bytes[256] = {};
+  };
+  std::vector<Unit> storage_;
+};
+
+class HostBackend final : public Backend {
+ public:
+  Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) override {
+    return std::unique_ptr<Chunk>(std::make_unique<HostChunk>(bytes));
+  }
+  Status upload(std::span<const Upload>) override { return {}; }
+};
+
+}  // namespace
+
+ShadowPool::ShadowPool(std::unique_ptr<Backend> backend, std::size_t object_bytes,
+                       std::size_t alignment)
+    : object_bytes_(object_bytes),
+      stride_((std::max<std::size_t>(object_bytes, 1) + alignment - 1) / alignment * alignment),
+      backend_(std::move(backend)) {}
+
+ShadowPool::~ShadowPool() = default;
+
+std::byte* ShadowPool::copy_of(Place place) const {
+  return pages_[place.page].host + place.index * stride_;
+}
+
+bool ShadowPool::is_live(Place place) const {
+  return (pages_[place.page].live >> place.index & 1) != 0;
+}
+
+void ShadowPool::mark_dirty(Place place) {
+  pages_[place.page].dirty |= std::uint64_t{1} << place.index;
+  any_dirty_ = true;
+}
+
+/// Makes room for at least one page more.
+Status ShadowPool::grow() {
+  const std::size_t page_bytes = kPageObjects * stride_;
+  ORIEL_TRY(std::unique_ptr<Chunk> chunk, backend_->make_chunk(page_bytes));
+  for (std::size_t at = 0; at + page_bytes <= chunk->bytes(); at += page_bytes) {
+    const Page page{chunk->device() + at, chunk->host() + at, chunks_.size()};
+    for (unsigned index = 0; index < kPageObjects; ++index) {
+      const Place place{pages_.size(), index};
+      places_.emplace(address_of(page.device + index * stride_), place);
+      fresh_.push_back(place);
+    }
+    pages_.push_back(page);
+  }
+  chunks_.push_back(std::move(chunk));
+  return {};
+}
+
+Result<void*> ShadowPool::allocate(std::span<const std::byte> initial) {
+  if (initial.size() > object_bytes_) {
+    return Error(ErrorCode::internal, fmt::format("an object of {} bytes in a pool for {}",
+                                                  initial.size(), object_bytes_));
+  }
+  const std::lock_guard lock(mutex_);
+  std::deque<Place>* source = freed_.size() > kQuarantine ? &freed_ : &fresh_;
+  if (source->empty()) ORIEL_CHECK(grow());
+  const Place place = source->front();
+  source->pop_front();
+  if (!initial.empty()) std::memcpy(copy_of(place), initial.data(), initial.size());
+  Page& page = pages_[place.page];
+  page.live |= std::uint64_t{1} << place.index;
+  mark_dirty(place);
+  ++live_;
+  return static_cast<void*>(page.device + place.index * stride_);
+}
+
+Status ShadowPool::free(void* object) {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(address_of(object));
+  if (found == places_.end() || !is_live(found->second)) return not_in_use(object);
+  const Place place = found->second;
+  // The object becomes zeros with the next flush, so that a kernel that is handed it by mistake
+  // meets null pointers, not memory that has gone.
+  std::memset(copy_of(place), 0, object_bytes_);
+  mark_dirty(place);
+  pages_[place.page].live &= ~(std::uint64_t{1} << place.index);
+  freed_.push_back(place);
+  --live_;
+  return {};
+}
+
+const void* ShadowPool::find(const void* object) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(address_of(object));
+  if (found == places_.end() || !is_live(found->second)) return nullptr;
+  return copy_of(found->second);
+}
+
+Status ShadowPool::write(void* object, std::size_t offset, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = places_.find(address_of(object));
+  if (found == places_.end() || !is_live(found->second)) return not_in_use(object);
+  if (offset > object_bytes_ || bytes.size() > object_bytes_ - offset) {
+    return Error(ErrorCode::internal, fmt::format("a write of {} bytes at {} of an object of {}",
+                                                  bytes.size(), offset, object_bytes_));
+  }
+  if (!bytes.empty()) std::memcpy(copy_of(found->second) + offset, bytes.data(), bytes.size());
+  mark_dirty(found->second);
+  return {};
+}
+
+/// What flush() has to copy, neighbours and near neighbours of a chunk in one. Objects in between
+/// are written once more with what they hold already.
+std::vector<Upload> ShadowPool::collect_dirty() const {
+  std::vector<Upload> uploads;
+  std::size_t chunk_of_last = 0;
+  for (const Page& page : pages_) {
+    for (unsigned index = 0; index < kPageObjects; ++index) {
+      if ((page.dirty >> index & 1) == 0) continue;
+      std::byte* const device = page.device + index * stride_;
+      if (!uploads.empty() && chunk_of_last == page.chunk) {
+        Upload& last = uploads.back();
+        const auto span = static_cast<std::size_t>(device - last.device);
+        if (span - last.bytes <= kMergeBytes) {
+          last.bytes = span + stride_;
+          continue;
+        }
+      }
+      uploads.push_back({device, page.host + index * stride_, stride_});
+      chunk_of_last = page.chunk;
+    }
+  }
+  return uploads;
+}
+
+Status ShadowPool::flush() {
+  const std::lock_guard lock(mutex_);
+  if (!any_dirty_) return {};
+  const std::vector<Upload> uploads = collect_dirty();
+  ORIEL_CHECK(backend_->upload(uploads));
+  for (Page& page : pages_) page.dirty = 0;
+  any_dirty_ = false;
+  return {};
+}
+
+std::size_t ShadowPool::live() const {
+  const std::lock_guard lock(mutex_);
+  return live_;
+}
+
+std::size_t ShadowPool::capacity() const {
+  const std::lock_guard lock(mutex_);
+  return places_.size();
+}
+
+std::unique_ptr<Backend> make_host_backend() {
+  return std::make_unique<HostBackend>();
+}
+
+std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alignment) {
+  struct Table {
+    std::mutex mutex;
+    std::map<std::pair<std::size_t, std::size_t>, std::weak_ptr<ShadowPool>> pools;
+  };
+  static Table* const table = new Table;  // outlives every static object
+  const std::lock_guard lock(table->mutex);
+  std::weak_ptr<ShadowPool>& known = table->pools[{object_bytes, alignment}];
+  if (auto pool = known.lock()) return pool;
+  auto pool = std::make_shared<ShadowPool>(make_host_backend(), object_bytes, alignment);
+  known = pool;
+  return pool;
+}
+
+}  // namespace oriel::shadow
