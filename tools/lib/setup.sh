@@ -61,6 +61,8 @@ prepare_build() {
   if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    # Another checkout of the same files may use what this one compiled.
+    export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
   fi
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
     export PATH=$PATH:/usr/local/cuda/bin
