@@ -149,6 +149,11 @@ Result<VerdictRecord> VerdictRecord::decode(ByteReader& reader) {
   return record;
 }
 
+/// What failed on the reporting rank itself says more than what it saw of another rank's failure.
+std::pair<bool, std::int32_t> VerdictRecord::precedence() const {
+  return {error_->origin_rank() != failed_rank_, failed_rank_};
+}
+
 Status VerdictRecord::merge(const VerdictRecord& other) {
   const bool failed = failed_rank_ >= 0 || other.failed_rank_ >= 0;
   if (ranges_.size() != other.ranges_.size()) {
@@ -160,7 +165,7 @@ Status VerdictRecord::merge(const VerdictRecord& other) {
     }
     ranges_.clear();
   }
-  if (other.failed_rank_ >= 0 && (failed_rank_ < 0 || other.failed_rank_ < failed_rank_)) {
+  if (other.failed_rank_ >= 0 && (failed_rank_ < 0 || other.precedence() < precedence())) {
     failed_rank_ = other.failed_rank_;
     error_ = other.error_;
   }

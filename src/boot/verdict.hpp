@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "oriel/error.hpp"
@@ -29,7 +30,8 @@ struct ErrorRecord {
   static Status decode(ByteReader& reader, std::optional<Error>& out);
 };
 
-/// What Group::agree reduces: the lowest failing rank's error, and for each field the least and the
+/// What Group::agree reduces: the error of the lowest rank that failed itself, else of the lowest
+/// that reports another rank's failure, and for each field the least and the
 /// greatest value with the lowest rank that has it. The reduction is idempotent, commutative and
 /// associative, so a dissemination pattern that counts some ranks twice still yields it exactly.
 class VerdictRecord {
@@ -58,6 +60,7 @@ class VerdictRecord {
     Extreme least, greatest;
   };
   VerdictRecord() = default;
+  std::pair<bool, std::int32_t> precedence() const;  // requires error_
 
   std::int32_t failed_rank_ = -1;  // -1: none
   std::optional<Error> error_;
