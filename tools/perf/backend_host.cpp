@@ -27,8 +27,9 @@ void spin_for(double us) {
 }
 
 std::vector<std::uint64_t> keys_of(const Pattern& pattern) {
-  std::vector<std::uint64_t> keys;
-  for (int rank = 0; rank < pattern.ranks; ++rank) keys.push_back(key_of(pattern.seed, rank));
+  std::vector<std::uint64_t> keys(static_cast<std::size_t>(pattern.ranks));
+  for (int rank = 0; rank < pattern.ranks; ++rank)
+    keys[static_cast<std::size_t>(rank)] = key_of(pattern.seed, rank);
   return keys;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "oriel/device/memory.hpp"
+
 #include "perf/kernels.hpp"
 
 namespace oriel::perf {
@@ -86,11 +88,10 @@ __global__ void check_bytes_kernel(const std::uint8_t* data, std::uint8_t value,
   add(report->written_past_end, written);
 }
 
-__global__ void delay_kernel(unsigned long long nanoseconds) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  while (now - start < nanoseconds);
+__global__ void delay_kernel(std::uint64_t nanoseconds) {
+  const std::uint64_t start = device::Memory::clock_ns();
+  while (device::Memory::clock_ns() - start < nanoseconds) {
+  }
 }
 
 }  // namespace
@@ -135,7 +136,7 @@ void launch_check_bytes(const void* data, std::uint8_t value, std::size_t bytes,
 }
 
 void launch_delay(double us, cudaStream_t stream) {
-  delay_kernel<<<1, 1, 0, stream>>>(static_cast<unsigned long long>(us * 1000));
+  delay_kernel<<<1, 1, 0, stream>>>(static_cast<std::uint64_t>(us * 1000));
 }
 
 }  // namespace oriel::perf

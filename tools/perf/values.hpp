@@ -201,7 +201,8 @@ ORIEL_PERF_HD bool integer_result_ok(const Pattern& p, const std::uint64_t* keys
   Storage extremum = input_at<kType>(p.op, 0, keys[0], index);
   for (int rank = 0; rank < p.ranks; ++rank) {
     const Storage value = input_at<kType>(p.op, rank, keys[rank], index);
-    const auto word = static_cast<std::uint64_t>(value);
+    // Through a signed word: a negative value keeps its sign in the sum, which wraps.
+    const auto word = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
     switch (p.op) {
       case ReduceOp::prod:
         wrapped *= word;
@@ -239,7 +240,7 @@ template <DataType kType>
 ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, std::uint64_t index,
                                    double result) {
   double sum = 0, magnitudes = 0, product = 1;
-  double least = INFINITY, most = -INFINITY;
+  double least = HUGE_VAL, most = -HUGE_VAL;
   for (int rank = 0; rank < p.ranks; ++rank) {
     double value = Element<kType>::decode(input_at<kType>(p.op, rank, keys[rank], index));
     if (p.op == ReduceOp::premul_sum) value *= premul_scalar(kType, rank);
