@@ -99,10 +99,16 @@ void Links::fail_attempt(int peer, const Error& error) {
   dial.trouble = error.to_string();
   // A rank's listener is open from before its address is known until the rank ends.
   if (is_refusal(error)) {
-    liveness_.died(peer,
-                   fmt::format("nobody listens at {} any more", dial.target.address.to_string()));
-    dials_.erase(peer);
-    return;
+    const TimePoint now = clock_->now();
+    if (!dial.refused_since) dial.refused_since = now;
+    if (now - *dial.refused_since >= kRefusalGrace) {
+      liveness_.died(peer,
+                     fmt::format("nobody listens at {} any more", dial.target.address.to_string()));
+      dials_.erase(peer);
+      return;
+    }
+  } else {
+    dial.refused_since.reset();
   }
   dial.retry = Deadline::after(dial.pause, *clock_);
   dial.pause = std::min(dial.pause * 2, kLongestPause);
@@ -178,10 +184,26 @@ std::size_t Links::queued_bytes(int peer) const {
   return it == links_.end() ? 0 : it->second.queue_bytes;
 }
 
-std::size_t Links::queued_bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& [peer, link] : links_) bytes += link.queue_bytes;
-  return bytes;
+void Links::say_left() {
+  liveness_.left(identity_.rank);
+  spread_news();
+  // A peer that has read our proof has a link already, and would take its end for our death.
+  Bytes words;
+  for (const Bytes& notice : liveness_.everything()) {
+    words.insert(words.end(), notice.begin(), notice.end());
+  }
+  const ByteView view = words;
+  for (auto& [peer, dial] : dials_) {
+    if (!dial.dialer || !dial.dialer->awaits_verdict()) continue;
+    static_cast<void>(write_some(dial.dialer->fd(), std::span(&view, 1)));
+  }
+}
+
+bool Links::unsent() const {
+  return std::any_of(links_.begin(), links_.end(), [](const auto& entry) {
+    const Link& link = entry.second;
+    return !link.closed && (link.queue_bytes > 0 || unsent_bytes(link.fd.get()) > 0);
+  });
 }
 
 std::optional<Bytes> Links::pop(int peer) {

@@ -29,8 +29,9 @@ namespace oriel::boot {
 class Links {
  public:
   static constexpr std::size_t kMaxInboxBytes = std::size_t{128} << 20;
-  /// A sender waits while more than this is queued for one peer.
-  static constexpr std::size_t kMaxQueuedBytes = std::size_t{8} << 20;
+  /// How long a peer may refuse connections before it counts as dead: whoever knows better, such as
+  /// the root service, speaks up within that time.
+  static constexpr Duration kRefusalGrace = std::chrono::milliseconds(200);
 
   struct Identity {
     int rank = 0;
@@ -60,7 +61,10 @@ class Links {
   /// Queues a message and writes what the socket takes. Requires connected(peer).
   Status send(int peer, ByteView message);
   std::size_t queued_bytes(int peer) const;
-  std::size_t queued_bytes() const;
+  /// Tells every rank that this one leaves, also those that have yet to notice the connection.
+  void say_left();
+  /// Whether something that was sent is not on its way yet, here or in the kernel.
+  bool unsent() const;
   std::optional<Bytes> pop(int peer);
 
   Liveness& liveness() { return liveness_; }
@@ -87,6 +91,7 @@ class Links {
     std::optional<Dialer> dialer;  // none between attempts
     Poller::Token token = 0;
     Deadline retry = Deadline::never();
+    std::optional<TimePoint> refused_since;
     Duration pause{};
     std::string trouble;
   };

@@ -22,6 +22,7 @@ namespace {
 
 // How long a root service that refuses connections may take to come (back).
 constexpr Duration kRootPatience = std::chrono::seconds(1);
+constexpr Duration kFlushStep = std::chrono::milliseconds(1);
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
@@ -267,16 +268,20 @@ Session::Activity& Session::Activity::operator=(Activity&& other) noexcept {
   return *this;
 }
 
+// Ends when the kernel has the whole message, for nobody may turn the links afterwards. Two ranks
+// that send to each other cannot block each other: whoever waits here also reads.
 Task<Status> Session::send(int peer, Bytes message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto error = blocked(peer)) co_return std::move(*error);
+    Status queued = links_->send(peer, message);
+    if (!queued.ok()) co_return failed(std::move(queued).error());
+  }
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
+      if (links_->queued_bytes(peer) == 0) co_return Status();
       if (auto error = blocked(peer)) co_return std::move(*error);
-      if (links_->queued_bytes(peer) <= Links::kMaxQueuedBytes) {
-        Status queued = links_->send(peer, message);
-        if (!queued.ok()) co_return failed(std::move(queued).error());
-        co_return Status();
-      }
     }
     std::string waiting_for = fmt::format("rank {} to take {} bytes", peer, message.size());
     ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), peer));
@@ -444,12 +449,12 @@ Session::~Session() {
   // What has arrived is read first: unread bytes would make the kernel reset the connection, and
   // cut off our last words.
   static_cast<void>(links_->pump());
-  links_->liveness().left(rank_);
-  links_->spread_news();
+  links_->say_left();
+  // A peer's word that comes after close() makes the kernel drop what it has not sent yet.
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFlushTime, clock);
-  while (links_->queued_bytes() > 0 && !deadline.expired(clock.now())) {
-    const auto events = links_->poller().wait(deadline, clock);
+  while (links_->unsent() && !deadline.expired(clock.now())) {
+    const auto events = links_->poller().wait(Deadline::after(kFlushStep, clock), clock);
     if (!events.ok()) return;
     links_->poller().dispatch(events.value());
   }

@@ -52,7 +52,7 @@ class Session final : private Transport {
                                                      Deadline deadline);
 
   /// Tells the other ranks that this one has left and closes. Does not wait, unless messages are
-  /// still queued: then at most kFlushTime.
+  /// still to be sent: then at most kFlushTime.
   ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -92,7 +92,7 @@ class Session final : private Transport {
   /// When pump_idle() is to be called even if nothing is ready.
   Deadline idle_timer() const;
 
-  static constexpr Duration kFlushTime = std::chrono::milliseconds(200);
+  static constexpr Duration kFlushTime = std::chrono::seconds(1);
 
  private:
   class RootLink;

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 
 #include <fmt/format.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <sys/uio.h>
 
 #include "base/try.hpp"
@@ -137,6 +138,15 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
   }
   if (means_closed(errno)) return IoOutcome{.closed = true};
   return system_error("sendmsg");
+}
+
+std::size_t unsent_bytes(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (sys().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  const bool has_field =
+      length >= offsetof(tcp_info, tcpi_notsent_bytes) + sizeof info.tcpi_notsent_bytes;
+  return has_field ? info.tcpi_notsent_bytes : 0;
 }
 
 }  // namespace oriel::boot

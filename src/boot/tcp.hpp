@@ -43,4 +43,7 @@ struct IoOutcome {
 Result<IoOutcome> read_some(int fd, std::span<std::byte> out);
 Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers);
 
+/// How much of what was written the kernel has not sent yet; 0 if it does not say.
+std::size_t unsent_bytes(int fd);
+
 }  // namespace oriel::boot

@@ -1,0 +1,357 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die, stop, disagree or are missing, over real sockets.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "base/try.hpp"
+#include "boot/forked_ranks.hpp"
+#include "boot/root_service.hpp"
+#include "boot/session.hpp"
+
+namespace oriel::boot {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
+
+UniqueId new_id(const SocketOptions& socket = kLoopback.socket) {
+  auto id = create_unique_id(socket);
+  REQUIRE(id.ok());
+  return std::move(id).value();
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::int64_t milliseconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin).count();
+}
+
+Result<std::unique_ptr<Session>> join(EventLoop& loop, const UniqueId& id, int rank, int size,
+                                      Duration patience) {
+  return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(patience)));
+}
+
+Task<Status> one_barrier(EventLoop& loop, Session& session, Duration patience) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(patience)));
+  co_return co_await session.world().barrier(Operation::test);
+}
+
+Status join_and_barrier(const UniqueId& id, int rank, int size) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  ORIEL_TRY(const auto session, join(loop, id, rank, size, 20s));
+  return loop.run(one_barrier(loop, *session, 20s));
+}
+
+/// Joins, then barriers without end; the error it ends with, and when by the clock of the host.
+Status barriers_until_failure(const UniqueId& id, int rank, int size, Duration patience) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  ORIEL_TRY(const auto session, join(loop, id, rank, size, 3s));
+  for (;;) {
+    Status status = loop.run(one_barrier(loop, *session, patience));
+    if (!status.ok()) {
+      return std::move(status).error().with_context(
+          fmt::format("@{}", steady_clock::now().time_since_epoch().count()));
+    }
+  }
+}
+
+std::size_t open_fds() {
+  const auto begin = std::filesystem::directory_iterator("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
+}
+std::size_t threads() {
+  const auto begin = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
+}
+
+void wait_until_root_ends() {
+  const auto end = steady_clock::now() + 10s;
+  while (RootService::instance().running() && steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
+  const auto cycle = [] {
+    const UniqueId id = new_id();
+    std::array<std::string, 2> verdicts;
+    {
+      std::vector<std::jthread> ranks;
+      for (int rank = 0; rank < 2; ++rank) {
+        ranks.emplace_back([&, rank] {
+          const Status status = join_and_barrier(id, rank, 2);
+          verdicts[static_cast<std::size_t>(rank)] =
+              status.ok() ? "ok" : status.error().to_string();
+        });
+      }
+    }
+    REQUIRE(verdicts[0] == "ok");
+    REQUIRE(verdicts[1] == "ok");
+  };
+  cycle();
+  wait_until_root_ends();
+  const std::size_t fds = open_fds();
+  const std::size_t tasks = threads();
+  for (int i = 0; i < 1000; ++i) cycle();
+  wait_until_root_ends();
+  std::this_thread::sleep_for(10ms);
+  CHECK(open_fds() == fds);
+  CHECK(threads() == tasks);
+}
+
+TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
+  const UniqueId id = new_id();
+  const auto begin = steady_clock::now();
+  const auto verdicts = run_forked(
+      64, [&](int rank) { return join_and_barrier(id, rank, 64); }, 60s);
+  const auto spent = milliseconds_since(begin);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  WARN("64 processes, fork to reaped: " << spent << " ms");
+  CHECK(spent < 2000);
+}
+
+TEST_CASE("1.7 ranks meet over IPv6") {
+  const SocketOptions six = {.ifname = "lo", .family = AF_INET6};
+  auto id = create_unique_id(six);
+  if (!id.ok()) {
+    WARN("skipped: " << id.error().to_string());
+    return;
+  }
+  CHECK(contains(id.value().root.to_string(), "[::1]:"));
+  const auto verdicts = run_forked(
+      5, [&](int rank) { return join_and_barrier(id.value(), rank, 5); }, 30s);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+}
+
+TEST_CASE("1.7 ranks meet on the default interface") {
+  const UniqueId id = new_id({});
+  const auto verdicts = run_forked(
+      3,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        ORIEL_TRY(const auto session,
+                  loop.run(Session::join(loop, id, rank, 3, {}, Deadline::after(20s))));
+        return loop.run(one_barrier(loop, *session, 20s));
+      },
+      30s);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+}
+
+TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within a second") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  std::int64_t slowest = 0;
+  for (int round = 0; round < 40; ++round) {
+    const int size = 2 + static_cast<int>(random() % 7);
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+    // From the first moments of join to the midst of the barriers.
+    const auto delay = std::chrono::microseconds(random() % 20000);
+    CAPTURE(round, size, victim, delay.count());
+    const UniqueId id = new_id();
+    ForkedRanks ranks(size, [&](int rank) { return barriers_until_failure(id, rank, size, 20s); });
+    std::this_thread::sleep_for(delay);
+    const auto killed = steady_clock::now();
+    ranks.kill(victim, SIGKILL);
+    const auto verdicts = ranks.collect(20s);
+    // A victim that had not come to the rendezvous yet cannot be known to be dead; only then do the
+    // others wait for it, and are told so.
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == victim) continue;
+      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      CAPTURE(rank, verdict);
+      const bool named =
+          contains(verdict, fmt::format("rank {} has died", victim)) ||
+          contains(verdict, fmt::format("rank {} of {} has not joined", victim, size));
+      CHECK(named);
+      if (contains(verdict, "has not joined")) continue;
+      CHECK(milliseconds_since(killed) < 1000);
+    }
+    slowest = std::max(slowest, milliseconds_since(killed));
+  }
+  WARN("SIGKILL to the last survivor's end, at worst: " << slowest << " ms");
+}
+
+TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline") {
+  for (const int size : {2, 5}) {
+    CAPTURE(size);
+    const UniqueId id = new_id();
+    ForkedRanks ranks(size, [&](int rank) { return barriers_until_failure(id, rank, size, 1s); });
+    std::this_thread::sleep_for(150ms);
+    const auto begin = steady_clock::now();
+    ranks.kill(1, SIGSTOP);
+    auto verdicts = ranks.collect(3s);
+    CHECK(milliseconds_since(begin) >= 900);
+    for (int rank = 0; rank < size; ++rank) {
+      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      CAPTURE(rank, verdict);
+      if (rank == 1) {
+        CHECK(verdict == "<has not ended>");
+        continue;
+      }
+      CHECK(contains(verdict, "in vain"));
+    }
+  }
+}
+
+TEST_CASE("1.38 ranks that are missing are named at the deadline, to all that came") {
+  const UniqueId id = new_id();
+  const auto begin = steady_clock::now();
+  const auto verdicts = run_forked(
+      3,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        // Ranks 1 and 3 of 5 never come.
+        const auto session = join(loop, id, rank * 2, 5, 500ms);
+        return session.ok() ? Status() : session.error();
+      },
+      10s);
+  CHECK(milliseconds_since(begin) < 1500);
+  for (const auto& verdict : verdicts) {
+    CAPTURE(verdict);
+    CHECK(contains(verdict, "ranks 1, 3 of 5 have not joined in time"));
+  }
+}
+
+TEST_CASE("1.38 sizes that differ and equal numbers are named to both") {
+  const auto outcome = [](std::array<std::pair<int, int>, 2> callers) {
+    const UniqueId id = new_id();
+    return run_forked(
+        2,
+        [&](int caller) -> Status {
+          ORIEL_TRY(EventLoop loop, EventLoop::create());
+          const auto [rank, size] = callers[static_cast<std::size_t>(caller)];
+          const auto session = join(loop, id, rank, size, 5s);
+          return session.ok() ? Status() : session.error();
+        },
+        10s);
+  };
+  for (const auto& verdict : outcome({{{0, 3}, {1, 4}}})) {
+    CAPTURE(verdict);
+    CHECK(contains(verdict, "joined with size"));
+    CHECK((contains(verdict, "size 3") && contains(verdict, "size 4")));
+  }
+  for (const auto& verdict : outcome({{{1, 3}, {1, 3}}})) {
+    CAPTURE(verdict);
+    CHECK(contains(verdict, "two callers joined as rank 1"));
+  }
+}
+
+TEST_CASE("1.8 a wrong secret is refused, and the communicator forms without it") {
+  const UniqueId id = new_id();
+  UniqueId forged = id;
+  forged.secret = Key::random();
+  const auto begin = steady_clock::now();
+  const auto verdicts = run_forked(
+      4,
+      [&](int rank) { return join_and_barrier(rank == 3 ? forged : id, rank == 3 ? 0 : rank, 3); },
+      20s);
+  for (int rank = 0; rank < 3; ++rank) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+  CAPTURE(verdicts[3]);
+  CHECK(contains(verdicts[3], "closed the connection during the handshake"));
+  CHECK(milliseconds_since(begin) < 5000);
+}
+
+TEST_CASE("1.12 an abort ends the other ranks' operations at once") {
+  const UniqueId id = new_id();
+  const auto begin = steady_clock::now();
+  const auto verdicts = run_forked(
+      6,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        ORIEL_TRY(const auto session, join(loop, id, rank, 6, 20s));
+        if (rank == 4) {
+          std::this_thread::sleep_for(50ms);
+          session->abort(Error(ErrorCode::aborted, "enough of this"));
+          std::this_thread::sleep_for(50ms);
+          return {};
+        }
+        const Status status = loop.run(one_barrier(loop, *session, 20s));
+        // And it stays so.
+        const Status again = loop.run(one_barrier(loop, *session, 20s));
+        if (again.ok()) return {};
+        return status;
+      },
+      10s);
+  CHECK(milliseconds_since(begin) < 2000);
+  for (int rank = 0; rank < 6; ++rank) {
+    const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+    CAPTURE(rank, verdict);
+    CHECK((rank == 4 ? verdict == "ok" : contains(verdict, "rank 4: ")));
+    if (rank != 4) CHECK(contains(verdict, "enough of this"));
+  }
+}
+
+TEST_CASE("1.12 another thread can stop an operation by aborting its session") {
+  const UniqueId id = new_id();
+  auto loop = std::move(EventLoop::create()).value();
+  std::vector<Task<Result<std::unique_ptr<Session>>>> joins;
+  for (int rank = 0; rank < 2; ++rank) {
+    joins.push_back(Session::join(loop, id, rank, 2, kLoopback, Deadline::after(20s)));
+  }
+  auto sessions = loop.run_all(std::move(joins));
+  REQUIRE(sessions[0].ok());
+  REQUIRE(sessions[1].ok());
+  Session& first = *sessions[0].value();
+  const auto begin = steady_clock::now();
+  const std::jthread aborter([&] {
+    std::this_thread::sleep_for(30ms);
+    first.abort(Error(ErrorCode::aborted, "stopped by a thread"));
+  });
+  const Status status = loop.run(one_barrier(loop, first, 20s));
+  REQUIRE_FALSE(status.ok());
+  CHECK(contains(status.error().to_string(), "stopped by a thread"));
+  CHECK(milliseconds_since(begin) < 1000);
+}
+
+namespace {
+
+Task<Status> gather_large(EventLoop& loop, Session& session, std::size_t bytes) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(30s)));
+  Bytes mine(bytes, static_cast<std::byte>(session.rank() + 1));
+  ORIEL_CO_TRY(const auto all,
+               co_await session.world().all_gather(Operation::test, std::move(mine)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const bool right = all[rank].size() == bytes &&
+                       all[rank].front() == static_cast<std::byte>(rank + 1) &&
+                       all[rank].back() == static_cast<std::byte>(rank + 1);
+    if (!right) co_return Error(ErrorCode::internal, fmt::format("wrong bytes of {}", rank));
+  }
+  co_return Status();
+}
+
+}  // namespace
+
+TEST_CASE("1.9 messages larger than any socket buffer pass") {
+  const UniqueId id = new_id();
+  const auto verdicts = run_forked(
+      3,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        ORIEL_TRY(const auto session, join(loop, id, rank, 3, 20s));
+        for (int i = 0; i < 3; ++i) {
+          ORIEL_CHECK(loop.run(gather_large(loop, *session, 12U << 20)));
+        }
+        return {};
+      },
+      60s);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+}
+
+}  // namespace oriel::boot
