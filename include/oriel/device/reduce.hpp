@@ -219,9 +219,7 @@ class TreeFold {
   template <typename Combine>
   ORIEL_DEVICE_FN constexpr void push(Value value, const Combine& combine) {
     bool carrying = true;
-#if defined(__CUDACC__)
-#pragma unroll
-#endif
+    ORIEL_DEVICE_UNROLL
     for (int level = 0; level < kLevels; ++level) {
       if (!carrying) continue;
       if ((count_ >> level) & 1) {
@@ -240,9 +238,7 @@ class TreeFold {
   ORIEL_DEVICE_FN constexpr Value finish(const Combine& combine) const {
     Value value{};
     bool found = false;
-#if defined(__CUDACC__)
-#pragma unroll
-#endif
+    ORIEL_DEVICE_UNROLL
     for (int level = 0; level < kLevels; ++level) {
       if (((count_ >> level) & 1) == 0) continue;
       value = found ? combine(stack_[level], value) : stack_[level];
@@ -252,14 +248,10 @@ class TreeFold {
   }
 
   /// Leaves pushed so far.
-  ORIEL_DEVICE_FN constexpr int count() const {
-    return count_;
-  }
+  ORIEL_DEVICE_FN constexpr int count() const { return count_; }
 
  private:
-  static constexpr int log2_of(int n) {
-    return n <= 1 ? 0 : 1 + log2_of(n / 2);
-  }
+  static constexpr int log2_of(int n) { return n <= 1 ? 0 : 1 + log2_of(n / 2); }
   static constexpr int kLevels = log2_of(kMax) + 1;
   Value stack_[kLevels] = {};
   int count_ = 0;
