@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Strangers at the doors of the root service and of the ranks, while ranks join.
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "base/try.hpp"
+#include "boot/acceptor.hpp"
+#include "boot/forked_ranks.hpp"
+#include "boot/root_service.hpp"
+#include "boot/session.hpp"
+#include "boot/tcp.hpp"
+
+namespace oriel::boot {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
+
+/// A connection to `address`, established; blocking calls with a deadline of their own.
+OwnedFd connect_to(const SocketAddress& address) {
+  auto fd = start_connect(address);
+  if (!fd.ok()) return OwnedFd();
+  pollfd ready{fd.value().get(), POLLOUT, 0};
+  if (::poll(&ready, 1, 5000) != 1) return OwnedFd();
+  if (!connect_outcome(fd.value().get(), address).ok()) return OwnedFd();
+  return std::move(fd).value();
+}
+
+void write_bytes(const OwnedFd& fd, ByteView bytes) {
+  const auto sent = write_some(fd.get(), std::span(&bytes, 1));
+  static_cast<void>(sent);
+}
+
+/// Reads until the peer closes or `patience` is over; whether it closed.
+bool closed_within(const OwnedFd& fd, std::chrono::milliseconds patience,
+                   Bytes* received = nullptr) {
+  const auto end = steady_clock::now() + patience;
+  std::array<std::byte, 512> buffer;
+  while (steady_clock::now() < end) {
+    pollfd ready{fd.get(), POLLIN, 0};
+    if (::poll(&ready, 1, 20) <= 0) continue;
+    const auto got = read_some(fd.get(), buffer);
+    if (!got.ok() || got.value().closed) return true;
+    if (received == nullptr) continue;
+    received->insert(received->end(), buffer.begin(),
+                     buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
+  }
+  return false;
+}
+
+Bytes text(std::string_view words) {
+  const auto raw = std::as_bytes(std::span(words));
+  return Bytes(raw.begin(), raw.end());
+}
+
+Task<Status> barrier(EventLoop& loop, Session& session) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
+  co_return co_await session.world().barrier(Operation::test);
+}
+
+Status join_and_barrier(const UniqueId& id, int rank, int size) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  ORIEL_TRY(const auto session,
+            loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(20s))));
+  return loop.run(barrier(loop, *session));
+}
+
+/// Joins as four threads; how long it took.
+std::chrono::milliseconds join_four(const UniqueId& id) {
+  const auto begin = steady_clock::now();
+  std::array<std::string, 4> verdicts;
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const Status status = join_and_barrier(id, rank, 4);
+        verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
+      });
+    }
+  }
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
+}
+
+UniqueId new_id() {
+  auto id = create_unique_id(kLoopback.socket);
+  REQUIRE(id.ok());
+  return std::move(id).value();
+}
+
+}  // namespace
+
+TEST_CASE("1.8 1,000 idle connections hold up nobody and are closed in time") {
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  if (files.rlim_cur < 3000) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
+  }
+  const UniqueId id = new_id();
+  std::vector<OwnedFd> idle;
+  for (int i = 0; i < 1000; ++i) {
+    idle.push_back(connect_to(id.root));
+    REQUIRE(idle.back().valid());
+  }
+  const auto spent = join_four(id);
+  WARN("4 ranks joined in " << spent.count() << " ms beside 1,000 idle connections");
+  CHECK(spent < 2s);
+  // Those who stay silent are closed when their two seconds are over, or earlier in the crush.
+  const UniqueId next = new_id();
+  const OwnedFd silent = connect_to(next.root);
+  CHECK_FALSE(closed_within(silent, 1s));
+  CHECK(closed_within(silent, 3s));
+}
+
+TEST_CASE("1.8 a storm of new connections cannot keep ranks from joining") {
+  const UniqueId id = new_id();
+  std::atomic<bool> over{false};
+  std::jthread storm([&] {
+    std::vector<OwnedFd> idle(600);
+    for (std::size_t i = 0; !over; ++i) idle[i % idle.size()] = connect_to(id.root);
+  });
+  std::this_thread::sleep_for(50ms);
+  const auto spent = join_four(id);
+  over = true;
+  WARN("4 ranks joined in " << spent.count() << " ms in a storm of connections");
+  CHECK(spent < 5s);
+}
+
+TEST_CASE("1.8 web clients, scanners, random, cut and replayed bytes are turned away") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const UniqueId id = new_id();
+
+  std::vector<OwnedFd> strangers;
+  for (int i = 0; i < 20; ++i) {
+    strangers.push_back(connect_to(id.root));
+    write_bytes(strangers.back(), text("GET /metrics HTTP/1.1\r\nHost: oriel\r\nAccept: */*\r\n"
+                                       "User-Agent: a scraper with a name that is long enough to "
+                                       "fill a response\r\n\r\n"));
+    strangers.push_back(connect_to(id.root));
+    Bytes noise(1 + random() % 4000);
+    for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
+    write_bytes(strangers.back(), noise);
+    connect_to(id.root);  // scanned and gone
+  }
+
+  // A proof that is right, but cut short, then silence.
+  const OwnedFd half = connect_to(id.root);
+  AuthInitiator initiator(KeyPurpose::rendezvous, id.number,
+                          Key::derive(id.secret, KeyPurpose::rendezvous, id.number), {0, -1, 0});
+  Bytes challenge;
+  REQUIRE_FALSE(closed_within(half, 100ms, &challenge));
+  REQUIRE(challenge.size() == AuthSizes::kChallenge);
+  const auto response = initiator.respond(ByteView(challenge).first<AuthSizes::kChallenge>());
+  REQUIRE(response.ok());
+  write_bytes(half, ByteView(response.value()).first(50));
+
+  // The same proof, whole, on another connection: a replay.
+  const OwnedFd replay = connect_to(id.root);
+  write_bytes(replay, response.value());
+  Bytes answer;
+  CHECK(closed_within(replay, 1s, &answer));
+  CHECK(answer.size() == AuthSizes::kChallenge);  // no confirmation, nothing else
+
+  CHECK(join_four(id) < 2s);
+  for (const OwnedFd& stranger : strangers) CHECK(closed_within(stranger, 4s));
+  CHECK(closed_within(half, 4s));
+}
+
+namespace {
+
+/// A rank that is honest until it has proved the secret.
+OwnedFd proven(const UniqueId& id) {
+  auto loop = std::move(EventLoop::create()).value();
+  DialTarget target = {.address = id.root,
+                       .purpose = KeyPurpose::rendezvous,
+                       .realm = id.number,
+                       .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
+                       .claim = {.from = 0, .to = -1, .tag = 0}};
+  auto fd = loop.run(dial(loop, std::move(target), 1s, Deadline::after(5s)));
+  REQUIRE(fd.ok());
+  return std::move(fd).value();
+}
+
+}  // namespace
+
+TEST_CASE("1.8 hellos that are malformed, cut or missing are dropped, the others join") {
+  std::mt19937_64 random(11);
+  const UniqueId id = new_id();
+  std::vector<OwnedFd> bad;
+  bad.push_back(proven(id));  // says nothing
+  for (int i = 0; i < 10; ++i) {
+    bad.push_back(proven(id));
+    Bytes noise(RootHello::kBytes);
+    for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
+    noise[12] = std::byte{1};  // a reserved byte, so that no noise is a hello
+    write_bytes(bad.back(), noise);
+  }
+  bad.push_back(proven(id));
+  write_bytes(bad.back(), Bytes(RootHello::kBytes / 2));
+  CHECK(join_four(id) < 2s);
+  for (const OwnedFd& fd : bad) CHECK(closed_within(fd, 4s));
+}
+
+TEST_CASE("1.8 an acceptor keeps at most 256 unproven connections, and drops the oldest") {
+  auto poller = std::move(Poller::create()).value();
+  int proofs = 0;
+  const Key key = Key::random();
+  Acceptor acceptor(
+      poller, SteadyClock::instance(), KeyPurpose::test, [&](std::uint64_t) { return &key; },
+      [&](ProvenConnection) { ++proofs; });
+  const auto address = acceptor.listen(SocketAddress::ipv4({127, 0, 0, 1}, 0));
+  REQUIRE(address.ok());
+  std::vector<OwnedFd> idle;
+  const auto turn = [&] { REQUIRE(poller.poll_once().ok()); };
+  for (int i = 0; i < 300; ++i) {
+    idle.push_back(connect_to(address.value()));
+    turn();
+    REQUIRE(acceptor.pending() <= Acceptor::kMaxPending);
+  }
+  for (int i = 0; i < 10; ++i) turn();
+  CHECK(acceptor.pending() == Acceptor::kMaxPending);
+  CHECK(closed_within(idle.front(), 100ms));
+  CHECK_FALSE(closed_within(idle.back(), 50ms));
+
+  // A latecomer with the key gets through all the same.
+  auto loop = std::move(EventLoop::create()).value();
+  std::atomic<bool> done{false};
+  std::jthread turning([&] {
+    while (!done) static_cast<void>(poller.poll_once());
+  });
+  DialTarget target = {
+      .address = address.value(), .purpose = KeyPurpose::test, .realm = 1, .key = key, .claim = {}};
+  const auto fd = loop.run(dial(loop, std::move(target), 1s, Deadline::after(5s)));
+  CHECK(fd.ok());
+  done = true;
+  turning.join();
+  CHECK(proofs == 1);
+}
+
+}  // namespace oriel::boot
