@@ -246,14 +246,14 @@ void FdExchange::drop(CandidateIt it) {
   candidates_.erase(it);
 }
 
-/// When prove() began, all honest connections were in the queue, so a peer that is not among those
-/// left has closed its own.
+/// When prove() began, all honest connections were in the queue, so once none is left unproven, a
+/// peer that has not proved the secret has closed its own.
 void FdExchange::notice_absence() {
   std::vector<int> absent;
   for (std::size_t peer = static_cast<std::size_t>(self_) + 1; peer < links_.size(); ++peer) {
     if (links_[peer] == nullptr) absent.push_back(ranks_[peer]);
   }
-  if (absent.size() <= candidates_.size()) return;
+  if (absent.empty() || !candidates_.empty()) return;
   fail(Error(ErrorCode::remote,
              fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
                          absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))

@@ -24,6 +24,9 @@ class WindowSink {
   virtual ~WindowSink() = default;
   /// The object for a window, or an error. Local; never synchronises a device.
   virtual Result<void*> create(const WindowFacts& facts) = 0;
+  /// Brings all objects that were created to where kernels read them: once for a batch. May be
+  /// called again after a failure.
+  virtual Status flush() { return {}; }
   /// Destroys what create() returned.
   virtual void destroy(void* handle) noexcept = 0;
 };

@@ -383,7 +383,7 @@ Status RegistrationRun::make_handles() {
     window.handle = handle.value();
     windows_.push_back(window);
   }
-  return {};
+  return options().sink->flush();
 }
 
 Task<Status> RegistrationRun::agree_on_outcome() {

@@ -60,13 +60,11 @@ WindowManager::~WindowManager() {
 Task<Result<std::vector<RegisteredWindow>>> WindowManager::register_batch(
     EventLoop& loop, boot::Operation operation, std::vector<WindowRequest> requests,
     Deadline deadline) {
-  const std::size_t count = requests.size();
   RegistrationRun run(*this, loop, operation, std::move(requests), deadline);
   auto registered = co_await run.run();
   if (registered.ok()) co_return registered;
-  co_return std::move(registered)
-      .error()
-      .with_context(fmt::format("registering {} window{}", count, count == 1 ? "" : "s"));
+  // Nothing of this rank's own in the text: the error is the same on every rank.
+  co_return std::move(registered).error().with_context("registering windows");
 }
 
 Status WindowManager::deregister(const void* handle) {
