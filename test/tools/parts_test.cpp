@@ -70,6 +70,8 @@ TEST_CASE("1.35 ranges follow factor and step") {
   CHECK(parse({"-b", "8", "-e", "20", "-i", "4"}).sizes == std::vector<std::size_t>{8, 12, 16, 20});
   CHECK(parse({"--sizes", "3,1K"}).sizes == std::vector<std::size_t>{3, 1024});
   CHECK(parse({"--counts", "1000003"}).counts == std::vector<std::size_t>{1000003});
+  const Options both = parse({"--sizes", "8", "--counts", "7"});
+  CHECK(both.sizes.size() + both.counts.size() == 2);
   CHECK(parse({}).sizes.front() == 8);
   CHECK(parse({}).sizes.back() == std::size_t{64} << 20);
 }

@@ -154,12 +154,12 @@ Status understand_work(const Raw& raw, Options& options) {
   if (!raw.sizes.empty()) {
     ORIEL_TRY(options.sizes, parse_list(raw.sizes));
     options.size_summary = "sizes: " + raw.sizes;
-  } else if (!raw.counts.empty()) {
-    ORIEL_TRY(options.counts, parse_list(raw.counts));
-    options.size_summary = "counts: " + raw.counts;
-  } else {
-    ORIEL_CHECK(make_range(raw, options));
   }
+  if (!raw.counts.empty()) {
+    ORIEL_TRY(options.counts, parse_list(raw.counts));
+    options.size_summary += (raw.sizes.empty() ? "counts: " : " counts: ") + raw.counts;
+  }
+  if (raw.sizes.empty() && raw.counts.empty()) ORIEL_CHECK(make_range(raw, options));
   for (const std::string& name : split(raw.type)) {
     if (name == "all") {
       for (int i = 0; i < kDataTypeCount; ++i) options.types.push_back(static_cast<DataType>(i));

@@ -31,7 +31,7 @@ struct Contestant {
 
 struct Options {
   std::vector<std::size_t> sizes;   ///< bytes, as requested
-  std::vector<std::size_t> counts;  ///< elements; used instead of `sizes` if not empty
+  std::vector<std::size_t> counts;  ///< elements; measured before `sizes`
   std::vector<DataType> types;
   std::vector<ReduceOp> ops;
   std::vector<Placement> placements;

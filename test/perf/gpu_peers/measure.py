@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures Oriel's all-reduce beside another libnccl-compatible library on the GPUs of this host:
+f32 and bf16, both buffers registered and neither, in place and out of place, every power of two from
+8 B to 1 GiB and three odd counts, in CUDA graphs, with a pass of jittered entry. One JSON file holds
+every round.
+
+Exit status: 0; 1 if a result was wrong or a run failed; 3 with --require if the upper 95 % bound of
+a ratio is above --bound.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ODD_COUNTS = (1001, 100_003, 10_000_019)
+SMALL = [1 << power for power in range(3, 26)]
+LARGE = [1 << power for power in range(26, 31)]
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--perf", required=True, help="the oriel-perf to use")
+    parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
+    parser.add_argument("--against", required=True, help="the other library")
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--jitter", type=float, default=20, help="microseconds")
+    parser.add_argument("--register", default="both,none", help="by commas")
+    parser.add_argument("--types", default="float,bfloat16", help="by commas")
+    parser.add_argument("--most", type=int, default=1 << 30, help="largest size in bytes")
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "host"),
+                        help="host: without graphs, to try this script on a machine without GPU")
+    parser.add_argument("--out", required=True, help="JSON file to write")
+    parser.add_argument("--bound", type=float, default=1.02)
+    parser.add_argument("--require", action="store_true")
+    return parser.parse_args()
+
+
+def run(options, registration, sizes, counts, calls, launches):
+    """One run of oriel-perf; its table goes to standard output, its JSON is returned."""
+    with tempfile.TemporaryDirectory(prefix="oriel-gpu-peers-") as directory:
+        path = pathlib.Path(directory) / "run.json"
+        command = [options.perf, "all_reduce", "--backend", options.backend,
+                   "--ranks", str(options.ranks),
+                   "-d", options.types, "--sizes", ",".join(map(str, sizes)),
+                   "-n", str(calls), "-G", str(launches if options.backend == "cuda" else 0),
+                   "--rounds", str(options.rounds), "--jitter", str(options.jitter),
+                   "--register", registration, "--against", options.against, "-J", str(path)]
+        if counts:
+            command += ["--counts", ",".join(map(str, counts))]
+        if options.lib:
+            command += ["--lib", options.lib]
+        status = subprocess.run(command, check=False).returncode
+        document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return status, document
+
+
+def placements(runs):
+    for one in runs:
+        for case in one["cases"]:
+            for placement in ("out_of_place", "in_place"):
+                if placement in case:
+                    yield one, case, placement, case[placement]
+
+
+def main():
+    options = parse_options()
+    runs, failed = [], False
+    small = [size for size in SMALL if size <= options.most]
+    large = [size for size in LARGE if size <= options.most]
+    odd = [count for count in ODD_COUNTS if 4 * count <= options.most]
+    for registration in options.register.split(","):
+        # Long calls need few of them, and the host's part in them is small.
+        for sizes, counts, calls, launches in ((small, odd, 20, 2), (large, [], 5, 1)):
+            if not sizes:
+                continue
+            status, document = run(options, registration, sizes, counts, calls, launches)
+            failed = failed or status != 0
+            if document is not None:
+                runs.append(document)
+    pathlib.Path(options.out).write_text(json.dumps({"format": 1, "runs": runs}, indent=1) + "\n",
+                                         encoding="utf-8")
+    above = 0
+    for one, case, placement, result in placements(runs):
+        high = result["ratio"]["high"]
+        if high > options.bound:
+            above += 1
+            print(f"# above {options.bound}: {case['bytes']} B {case['type']} {placement} "
+                  f"registration {one['ours']['registration']}: {result['ratio']['median']:.3f} "
+                  f"[{result['ratio']['low']:.3f}, {high:.3f}]")
+    print(f"# {sum(1 for _ in placements(runs))} comparisons, {above} above {options.bound}")
+    if failed:
+        return 1
+    return 3 if above and options.require else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the Markdown tables of docs/performance.md from files that measure.py wrote.
+
+table.py FILE.json ... : for each number of ranks, type and registration one table, with the ratio
+and its 95 % interval, and for f32 what another library was recorded with elsewhere.
+"""
+import json
+import pathlib
+import sys
+
+RECORDED = pathlib.Path(__file__).resolve().parent / "recorded.json"
+NAMES = {"out_of_place": "out of place", "in_place": "in place"}
+
+
+def size_text(size):
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return str(size)
+
+
+def time_text(microseconds):
+    return f"{microseconds:.2f}" if microseconds < 100 else f"{microseconds:.0f}"
+
+
+def version_text(code):
+    return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
+
+
+def cells(result):
+    ratio = result["ratio"]
+    return [time_text(result["ours"]["median_us"]), time_text(result["theirs"]["median_us"]),
+            f"{ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"]
+
+
+def collect(paths):
+    """{(ranks, type, registration): {bytes: case}}, and one run as an example of each."""
+    tables, examples = {}, {}
+    for path in paths:
+        for run in json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["runs"]:
+            for case in run["cases"]:
+                key = (run["ranks"], case["type"], run["ours"]["registration"])
+                tables.setdefault(key, {})[case["bytes"]] = case
+                examples.setdefault(key, run)
+    return tables, examples
+
+
+def print_table(key, cases, run, recorded):
+    ranks, kind, registration = key
+    others = recorded.get(str(ranks), {}) if kind == "f32" else {}
+    print(f"\n### {ranks} GPUs, {kind}, registered: {registration}\n")
+    print(f"{run['ours']['devices'][0].split('] ')[-1]}; opponent: version "
+          f"{version_text(run['theirs']['version'])}; {run['rounds']} alternating rounds; times in "
+          "microseconds, median over rounds of the slowest rank; ratio ours / theirs with its 95 % "
+          "interval.\n")
+    head = ["bytes"]
+    for name in NAMES.values():
+        head += [f"ours, {name}", "theirs", "ratio"]
+    if others:
+        head.append("MSCCL++, recorded elsewhere")
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for size in sorted(cases):
+        row = [size_text(size)]
+        for placement in NAMES:
+            row += cells(cases[size][placement]) if placement in cases[size] else ["", "", ""]
+        if others:
+            row.append(time_text(others[str(size)]) if str(size) in others else "")
+        print("| " + " | ".join(row) + " |")
+
+
+def main():
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    tables, examples = collect(sys.argv[1:])
+    for key in sorted(tables):
+        print_table(key, tables[key], examples[key], recorded)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
