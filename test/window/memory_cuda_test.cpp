@@ -13,6 +13,7 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
+#include "framework_memory.hpp"
 #include "support/fake_cuda.hpp"
 #include "support/fault_cuda.hpp"
 #include "support/process_state.hpp"
@@ -23,6 +24,7 @@ namespace oriel::window {
 namespace {
 
 using test::FakeCuda;
+using test::Framework;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
@@ -49,48 +51,6 @@ Error refusal(Memory& memory, const void* pointer, std::size_t bytes) {
   REQUIRE_FALSE(found.ok());
   return std::move(found).error();
 }
-
-/// Memory that a framework has made by itself: `parts` allocations mapped back to back.
-class Framework {
- public:
-  Framework(std::vector<std::size_t> parts, int handle_types,
-            CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}})
-      : parts_(std::move(parts)) {
-    CUmemAllocationProp wanted{};
-    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.location = location;
-    wanted.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handle_types);
-    // A granule more than is mapped, so that nothing can follow the last part.
-    for (const std::size_t bytes : parts_) total_ += bytes;
-    REQUIRE(cuda().mem_address_reserve(&base_, total_ + 2 * kMiB, 2 * kMiB, 0, 0) == CUDA_SUCCESS);
-    CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUdeviceptr at = base_;
-    for (const std::size_t bytes : parts_) {
-      CUmemGenericAllocationHandle handle = 0;
-      REQUIRE(cuda().mem_create(&handle, bytes, &wanted, 0) == CUDA_SUCCESS);
-      REQUIRE(cuda().mem_map(at, bytes, 0, handle, 0) == CUDA_SUCCESS);
-      REQUIRE(cuda().mem_set_access(at, bytes, &access, 1) == CUDA_SUCCESS);
-      REQUIRE(cuda().mem_release(handle) == CUDA_SUCCESS);
-      at += bytes;
-    }
-  }
-  ~Framework() {
-    CUdeviceptr at = base_;
-    for (const std::size_t bytes : parts_) {
-      CHECK(cuda().mem_unmap(at, bytes) == CUDA_SUCCESS);
-      at += bytes;
-    }
-    CHECK(cuda().mem_address_free(base_, total_ + 2 * kMiB) == CUDA_SUCCESS);
-  }
-  Framework(const Framework&) = delete;
-  Framework& operator=(const Framework&) = delete;
-  char* base() const { return reinterpret_cast<char*>(base_); }
-
- private:
-  std::vector<std::size_t> parts_;
-  std::size_t total_ = 0;
-  CUdeviceptr base_ = 0;
-};
 
 /// Nothing wrong was done, and nothing is left.
 void check_clean(const FakeCuda& fake) {
