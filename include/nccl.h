@@ -228,8 +228,9 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
 /// The last error in words: what was attempted, the first cause, the rank it came from, and what to
-/// do. Of `comm`, or of the calling thread if `comm` is null. Never null, empty if there was none;
-/// valid until the next call on `comm` (or by this thread) that fails.
+/// do. The error that has made `comm` unusable if there is one, else the last error of the calling
+/// thread; `comm` may be null. Never null, empty if there was none; valid until this thread's next
+/// failing call or next call of this function.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 

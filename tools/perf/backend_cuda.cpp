@@ -30,8 +30,10 @@ class CudaBackend final : public Backend {
  public:
   static Result<std::unique_ptr<Backend>> create(int local_rank) {
     int devices = 0;
-    PERF_CUDA(cudaGetDeviceCount(&devices));
-    if (devices == 0) return Error(ErrorCode::cuda, "there is no GPU");
+    const cudaError_t counted = cudaGetDeviceCount(&devices);
+    if (counted != cudaSuccess || devices == 0)
+      return Error(ErrorCode::cuda, fmt::format("there is no GPU that CUDA can use ({})",
+                                                cudaGetErrorString(counted)));
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend);
     PERF_CUDA(cudaSetDevice(local_rank % devices));
     ORIEL_CHECK(backend->set_up(local_rank % devices));

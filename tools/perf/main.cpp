@@ -28,13 +28,9 @@ std::vector<const Contestant*> contestants(const Options& options) {
 }
 
 Result<int> choose_ranks(const Options& options) {
-  int devices = 0;
-  if (options.backend != BackendKind::host) {
-    ORIEL_TRY(devices, count_devices_in_child());
-  }
-  if (options.backend == BackendKind::cuda && devices == 0)
-    return Error(ErrorCode::invalid_usage, "--backend cuda: there is no GPU that CUDA can use");
   if (options.ranks > 0) return options.ranks;
+  if (options.backend == BackendKind::host) return kRanksOnCpus;
+  ORIEL_TRY(const int devices, count_devices_in_child());
   return devices > 0 ? devices : kRanksOnCpus;
 }
 
@@ -85,7 +81,7 @@ class LocalWorkers {
   }
 
   /// Waits for all and returns the first status that is not 0.
-  int wait() {
+  Result<int> wait() {
     int verdict = 0;
     while (!pids_.empty() && signal_received() == 0) {
       int status = 0;
@@ -93,7 +89,9 @@ class LocalWorkers {
       pids_.pop_back();
       if (verdict == 0) verdict = tools::shell_status(status);
     }
-    return verdict;
+    if (pids_.empty()) return verdict;
+    return Error(ErrorCode::aborted,
+                 fmt::format("interrupted by {}", tools::signal_name(signal_received())));
   }
 
  private:
@@ -119,7 +117,7 @@ Result<int> run_in_launcher(const Options& options, const LauncherEnvironment& e
   std::optional<RankSet> theirs;
   if (sets > 1) theirs.emplace(std::move(peers[1]), options.timeout);
   ORIEL_TRY(const int verdict, coordinate(options, std::move(ours), std::move(theirs)));
-  const int ended = workers.wait();
+  ORIEL_TRY(const int ended, workers.wait());
   return verdict != 0 ? verdict : ended;
 }
 
