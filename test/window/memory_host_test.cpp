@@ -4,7 +4,9 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <random>
+#include <set>
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
@@ -13,7 +15,10 @@
 #include <unistd.h>
 
 #include "base/process_number.hpp"
+#include "base/try.hpp"
+#include "support/fault.hpp"
 #include "support/process_state.hpp"
+#include "window/flat_space.hpp"
 
 namespace oriel::window {
 namespace {
@@ -262,6 +267,77 @@ TEST_CASE("1.18 a forked child draws a number of its own and keeps what it inher
   CHECK(WEXITSTATUS(status) == 0);
   CHECK(pointer[0] == 'c');
   CHECK(memory().free(pointer).ok());
+}
+
+/// Everything that registration does with a memory.
+Status work() {
+  ORIEL_TRY(void* pointer, memory().allocate(3 * kMiB));
+  const auto run = [&]() -> Status {
+    ORIEL_TRY(std::vector<Segment> segments, memory().find_segments(pointer, kMiB));
+    ORIEL_TRY(ShareableHandle handle, memory().export_handle(*segments[0].allocation));
+    ORIEL_TRY(AllocationRef imported,
+              memory().import_handle(std::move(handle), {1, 1}, segments[0].bytes));
+    ORIEL_TRY(auto space, FlatSpace::acquire(memory(), {{1, -1}, {2, -1}}, kSlotUnitBytes));
+    ORIEL_TRY(auto own, space->map(0, 0, segments[0].allocation));
+    ORIEL_TRY(auto peer, space->map(1, 0, imported));
+    *own->base() = std::byte{17};
+    if (*peer->base() != std::byte{17}) return Error(ErrorCode::internal, "not the same memory");
+    return {};
+  };
+  Status outcome = run();
+  const Status freed = memory().free(pointer);
+  return outcome.ok() ? freed : outcome;
+}
+
+TEST_CASE("1.41 whichever system call fails, nothing leaks") {
+  REQUIRE(work().ok());
+  const test::ProcessState before = test::process_state();
+  long calls = 0;
+  int failures = 0;
+  for (long k = 0; k == 0 || k <= calls; ++k) {
+    test::FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = ENOMEM;
+    {
+      const test::ScopedSystemFaults faults(plan);
+      const Status outcome = work();
+      if (k == 0) {
+        REQUIRE(outcome.ok());
+        calls = plan.calls;
+      } else if (!outcome.ok()) {
+        ++failures;
+        CAPTURE(k, plan.failed.load());
+        CHECK(outcome.error().code() == ErrorCode::system);
+        CHECK(outcome.error().native().value == ENOMEM);
+      }
+    }
+    CAPTURE(k, plan.failed.load());
+    CHECK(plan.hit() == (k != 0));
+    CHECK(test::process_state() == before);
+  }
+  CHECK(calls > 20);
+  CHECK(failures > 10);  // the others are advice on pages, and calls that give something up
+}
+
+TEST_CASE("1.17 nothing is left behind after kill -9") {
+  const auto shared_files = [] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      names.insert(entry.path().string());
+    }
+    return names;
+  };
+  const std::set<std::string> before = shared_files();
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    static_cast<void>(memory().allocate(2 * kMiB));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(shared_files() == before);
 }
 
 TEST_CASE("1.21 10,000 allocations, imports and mappings leave nothing behind") {
