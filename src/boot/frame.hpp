@@ -20,10 +20,11 @@ enum class FrameKind : std::uint8_t {
   left = 2,     ///< ranks that have left in order
   aborted = 3,  ///< a rank that has given up, and its error
   dead = 4,     ///< a rank that has died, and how that was seen
+  stuck = 5,    ///< a rank that has waited long for another one, or no longer does
   // From the root service to a rank:
-  root_host = 5,   ///< which rank lives in the root service's process
-  root_peers = 6,  ///< the addresses of the ranks to connect to
-  root_error = 7,  ///< the rendezvous has failed
+  root_host = 6,   ///< which rank lives in the root service's process
+  root_peers = 7,  ///< the addresses of the ranks to connect to
+  root_error = 8,  ///< the rendezvous has failed
 };
 
 struct Frame {

@@ -275,7 +275,7 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
       continue;
     }
     const Status taken =
-        frame.kind <= FrameKind::dead
+        frame.kind <= FrameKind::stuck
             ? liveness_.receive(frame)
             : Status(Error(ErrorCode::remote, "a frame of the root service on a link of ranks"));
     if (!taken.ok()) {

@@ -79,6 +79,7 @@ void Liveness::remember(Error reason) {
 
 Status Liveness::receive(const Frame& frame) {
   if (frame.kind == FrameKind::left) return receive_left(frame.payload);
+  if (frame.kind == FrameKind::stuck) return receive_stuck(frame.payload);
   ByteReader reader(frame.payload);
   const auto rank = reader.get<std::int32_t>();
   std::optional<Error> decoded;
@@ -118,6 +119,43 @@ Status Liveness::receive_left(ByteView payload) {
     if (rank != rank_) left(rank);
   }
   return {};
+}
+
+Status Liveness::receive_stuck(ByteView payload) {
+  ByteReader reader(payload);
+  const auto rank = reader.get<std::int32_t>();
+  const auto on = reader.get<std::int32_t>();
+  const auto serial = reader.get<std::uint32_t>();
+  ORIEL_CHECK(reader.finish("a notice of waiting"));
+  if (!valid(rank) || (on != -1 && !valid(on))) {
+    return Error(ErrorCode::remote, fmt::format("a notice of waiting names ranks {} and {} of {}",
+                                                rank, on, states_.size()));
+  }
+  const auto known = stuck_.find(rank);
+  const std::uint32_t last = known == stuck_.end() ? 0 : known->second.serial;
+  if (rank != rank_ && serial > last) set_stuck(rank, on, serial);
+  return {};
+}
+
+void Liveness::stuck(int on) {
+  set_stuck(rank_, on, stuck_[rank_].serial + 1);
+}
+
+void Liveness::set_stuck(int rank, int on, std::uint32_t serial) {
+  stuck_[rank] = {on, serial};
+  ByteWriter payload;
+  payload.put(static_cast<std::int32_t>(rank)).put(static_cast<std::int32_t>(on)).put(serial);
+  outgoing_.push_back(encode_frame(FrameKind::stuck, payload.take()));
+}
+
+int Liveness::end_of_chain() const {
+  int rank = rank_;
+  for (std::size_t hops = 0; hops <= stuck_.size(); ++hops) {
+    const auto it = stuck_.find(rank);
+    if (it == stuck_.end() || it->second.on < 0) return hops == 0 ? -1 : rank;
+    rank = it->second.on;
+  }
+  return -1;
 }
 
 std::vector<Bytes> Liveness::take_outgoing() {

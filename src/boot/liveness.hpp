@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,12 @@ class Liveness {
   void died(int rank, const std::string& how);
   /// A rank (this one or another) has given up, with its error.
   void aborted(int rank, const Error& reason);
+  /// This rank has waited long for rank `on`; -1: it no longer does.
+  void stuck(int on);
+  /// At the end of the chain of who waits for whom, from this rank on: a rank that is not known to
+  /// wait for anybody, so it is stopped or has not made the call. -1 if the chain is a circle or
+  /// begins nowhere.
+  int end_of_chain() const;
   /// Takes in a peer's notice, any frame kind but message. The error is one of form.
   Status receive(const Frame& frame);
 
@@ -55,12 +62,19 @@ class Liveness {
   State state(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
   bool valid(int rank) const { return rank >= 0 && rank < static_cast<int>(states_.size()); }
   void remember(Error reason);
+  Status receive_stuck(ByteView payload);
+  void set_stuck(int rank, int on, std::uint32_t serial);
   Status receive_left(ByteView payload);
 
   int rank_;
   std::vector<State> states_;
   std::vector<bool> aborted_;
   std::optional<Error> failure_;
+  struct Stuck {
+    int on = -1;
+    std::uint32_t serial = 0;  // of the rank's notices: later ones replace earlier ones
+  };
+  std::map<int, Stuck> stuck_;
   std::vector<int> departed_;    // not yet told
   std::vector<Bytes> outgoing_;  // other notices not yet told
   std::vector<Bytes> notices_;   // all notices but departures, for new links

@@ -22,6 +22,8 @@ namespace {
 
 // How long a root service that refuses connections may take to come (back).
 constexpr Duration kRootPatience = std::chrono::seconds(1);
+// A rank that has waited this long, or a quarter of its patience, tells the others for whom.
+constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Duration kFlushStep = std::chrono::milliseconds(1);
 
 std::vector<int> all_ranks(int size) {
@@ -243,13 +245,15 @@ Result<Session::Activity> Session::activate(EventLoop& loop, Deadline deadline) 
   if (solo_failure_) return *solo_failure_;
   loop_ = &loop;
   deadline_ = deadline;
-  begun_ = loop.clock().now();
+  begun_ = progress_at_ = loop.clock().now();
+  stuck_after_ = std::min(kStuckAfter, deadline.remaining(begun_) / 4);
   arm_idle(false);
   return Activity(*this);
 }
 
 void Session::end_activity() {
   const std::lock_guard lock(mutex_);
+  if (links_) tell_stuck(-1);
   loop_ = nullptr;
   // Armed again, a watcher learns at once of what came while it was not looking.
   if (idle_epoll_ >= 0) wake();
@@ -280,7 +284,10 @@ Task<Status> Session::send(int peer, Bytes message) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (links_->queued_bytes(peer) == 0) co_return Status();
+      if (links_->queued_bytes(peer) == 0) {
+        progressed();
+        co_return Status();
+      }
       if (auto error = blocked(peer)) co_return std::move(*error);
     }
     std::string waiting_for = fmt::format("rank {} to take {} bytes", peer, message.size());
@@ -293,7 +300,10 @@ Task<Result<Bytes>> Session::receive(int peer) {
     {
       const std::lock_guard lock(mutex_);
       if (auto error = blocked(peer)) co_return std::move(*error);
-      if (auto message = links_->pop(peer)) co_return std::move(*message);
+      if (auto message = links_->pop(peer)) {
+        progressed();
+        co_return std::move(*message);
+      }
       if (links_->liveness().has_left(peer)) {
         co_return failed(
             Error(ErrorCode::remote, fmt::format("rank {} has left the communicator", peer))
@@ -322,6 +332,14 @@ Task<Status> Session::turn(std::string waiting_for, int culprit) {
   {
     const std::lock_guard lock(mutex_);
     until = earlier(deadline_, links_->next_timer());
+    if (stuck_on_ != culprit) {
+      const TimePoint stuck_at = progress_at_ + stuck_after_;
+      if (loop_->clock().now() >= stuck_at) {
+        tell_stuck(culprit);
+      } else {
+        until = earlier(until, Deadline::at(stuck_at));
+      }
+    }
     fd = links_->poll_fd();
   }
   Status ready = co_await loop_->readable(fd, until);
@@ -338,11 +356,34 @@ Status Session::after_wait(Status waited, const std::string& waiting_for, int cu
   const TimePoint now = loop_->clock().now();
   if (waited.error().code() != ErrorCode::timeout) return failed(std::move(waited).error());
   if (!deadline_.expired(now)) return {};
-  Error late(ErrorCode::timeout, fmt::format("rank {} has waited for {} in vain, {} after the call",
-                                             rank_, waiting_for, seconds(now - begun_)));
+  return failed(too_late(waiting_for, culprit, now));
+}
+
+Error Session::too_late(const std::string& waiting_for, int culprit, TimePoint now) const {
+  std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
+                                 waiting_for, seconds(now - begun_));
+  // The rank waited for may itself wait for another.
+  const int end = links_->liveness().end_of_chain();
+  if (end >= 0) {
+    text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
+    culprit = end;
+  }
+  Error late(ErrorCode::timeout, std::move(text));
   if (culprit >= 0) late = std::move(late).with_origin(culprit);
-  return failed(std::move(late).with_hint(
-      "see that every rank runs and makes the same calls, or raise ORIEL_TIMEOUT"));
+  return std::move(late).with_hint(
+      "see that every rank runs and makes the same calls, or raise ORIEL_TIMEOUT");
+}
+
+void Session::progressed() {
+  progress_at_ = loop_->clock().now();
+  tell_stuck(-1);
+}
+
+void Session::tell_stuck(int on) {
+  if (on == stuck_on_) return;
+  stuck_on_ = on;
+  links_->liveness().stuck(on);
+  links_->spread_news();
 }
 
 Error Session::failed(Error error) {

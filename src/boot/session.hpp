@@ -113,6 +113,9 @@ class Session final : private Transport {
   Task<Status> turn(std::string waiting_for, int culprit);
   Status after_wait(Status waited, const std::string& waiting_for, int culprit);
   Error failed(Error error);  // with the lock held: gives up and yields it
+  Error too_late(const std::string& waiting_for, int culprit, TimePoint now) const;
+  void progressed();
+  void tell_stuck(int on);
   std::optional<Error> blocked(int peer) const;
   void end_activity();
   void wake();
@@ -133,6 +136,9 @@ class Session final : private Transport {
   EventLoop* loop_ = nullptr;     // of the live Activity
   Deadline deadline_ = Deadline::never();
   TimePoint begun_;
+  TimePoint progress_at_;
+  Duration stuck_after_{};             // without progress, before the other ranks are told
+  int stuck_on_ = -1;                  // what they have been told
   std::optional<Error> solo_failure_;  // for one rank, which has no links
   int idle_epoll_ = -1;
   std::uint64_t idle_token_ = 0;

@@ -17,6 +17,7 @@
 #include "boot/forked_ranks.hpp"
 #include "boot/root_service.hpp"
 #include "boot/session.hpp"
+#include "boot/shared_memory.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -77,6 +78,10 @@ std::size_t threads() {
   const auto begin = std::filesystem::directory_iterator("/proc/self/task");
   return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
 }
+
+struct Finish {
+  std::atomic<int> ended{0};
+};
 
 void wait_until_root_ends() {
   const auto end = steady_clock::now() + 10s;
@@ -188,26 +193,58 @@ TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within
   WARN("SIGKILL to the last survivor's end, at worst: " << slowest << " ms");
 }
 
-TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline") {
-  for (const int size : {2, 5}) {
-    CAPTURE(size);
+TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline and names it") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  for (const int size : {2, 3, 5, 8}) {
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+    CAPTURE(size, victim);
     const UniqueId id = new_id();
-    ForkedRanks ranks(size, [&](int rank) { return barriers_until_failure(id, rank, size, 1s); });
+    const Shared<Finish> finish;
+    ForkedRanks ranks(size, [&](int rank) {
+      Status status = barriers_until_failure(id, rank, size, 1s);
+      ++finish->ended;
+      return status;
+    });
     std::this_thread::sleep_for(150ms);
     const auto begin = steady_clock::now();
-    ranks.kill(1, SIGSTOP);
-    auto verdicts = ranks.collect(3s);
-    CHECK(milliseconds_since(begin) >= 900);
+    ranks.kill(victim, SIGSTOP);
+    while (finish->ended < size - 1 && milliseconds_since(begin) < 5000) {
+      std::this_thread::sleep_for(1ms);
+    }
+    const auto spent = milliseconds_since(begin);
+    CHECK(spent >= 900);
+    CHECK(spent < 1300);
+    ranks.kill(victim, SIGKILL);
+    const auto verdicts = ranks.collect(3s);
     for (int rank = 0; rank < size; ++rank) {
+      if (rank == victim) continue;
       const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
       CAPTURE(rank, verdict);
-      if (rank == 1) {
-        CHECK(verdict == "<has not ended>");
-        continue;
-      }
       CHECK(contains(verdict, "in vain"));
+      CHECK(contains(verdict, fmt::format("rank {} waits for nobody", victim)));
+      CHECK(verdict.starts_with(fmt::format("rank {}: ", victim)));
     }
   }
+}
+
+TEST_CASE("1.12 a rank that stops for a while and goes on harms nobody") {
+  const UniqueId id = new_id();
+  ForkedRanks ranks(4, [&](int rank) -> Status {
+    ORIEL_TRY(EventLoop loop, EventLoop::create());
+    ORIEL_TRY(const auto session, join(loop, id, rank, 4, 20s));
+    for (int i = 0; i < 60; ++i) {
+      ORIEL_CHECK(loop.run(one_barrier(loop, *session, 2s)));
+      std::this_thread::sleep_for(10ms);
+    }
+    return {};
+  });
+  std::this_thread::sleep_for(200ms);
+  ranks.kill(2, SIGSTOP);
+  std::this_thread::sleep_for(1s);  // the others have begun to say for whom they wait
+  ranks.kill(2, SIGCONT);
+  for (const auto& verdict : ranks.collect(20s)) CHECK(verdict == "ok");
 }
 
 TEST_CASE("1.38 ranks that are missing are named at the deadline, to all that came") {

@@ -14,12 +14,12 @@
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
 #include "boot/session.hpp"
+#include "boot/shared_memory.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -86,25 +86,6 @@ bool wait_for(std::chrono::milliseconds patience, Predicate predicate) {
   return true;
 }
 
-/// Memory that forked ranks share: for moments in time, which all processes of a host agree on.
-template <typename T>
-class Shared {
- public:
-  Shared() {
-    void* place =
-        ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(place != MAP_FAILED);
-    value_ = new (place) T{};
-  }
-  ~Shared() { ::munmap(value_, sizeof(T)); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  T* operator->() const { return value_; }
-
- private:
-  T* value_;
-};
-
 struct Board {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
@@ -151,7 +132,7 @@ TEST_CASE("1.12 the death of an idle rank is reported to every rank within a sec
       auto id = boot::create_unique_id(kLoopback.socket);
       REQUIRE(id.ok());
       ForkedRanks ranks(size, [&](int rank) {
-        return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board.operator->());
+        return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
       });
       REQUIRE(wait_for(20s, [&] { return board->ready == size && board->go; }));
       std::this_thread::sleep_for(50ms);
