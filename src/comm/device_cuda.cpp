@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -16,6 +14,7 @@
 #include "comm/device.hpp"
 #include "comm/executor_cuda.hpp"
 #include "kernels/launch_cuda.hpp"
+#include "topo/device_reach.hpp"
 #include "window/memory_cuda.hpp"
 
 namespace oriel::comm {
@@ -120,36 +119,8 @@ class CudaDevice final : public Device {
   int multiprocessors_ = 1;
 };
 
-topo::DeviceUuid uuid_of(const CUuuid& uuid) {
-  topo::DeviceUuid bytes;
-  std::memcpy(bytes.data(), uuid.bytes, bytes.size());
-  return bytes;
-}
-
 Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node) {
-  topo::RankInfo info = topo::host_rank_info(node);
-  info.kind = topo::DeviceKind::cuda;
-  info.device = ordinal_;
-  std::array<char, 32> pci{};
-  ORIEL_CHECK(cuda_status("asking for a PCI address",
-                          cuda().device_get_pci_bus_id(pci.data(), pci.size(), handle_)));
-  info.pci_id = pci.data();
-  int count = 0;
-  ORIEL_CHECK(cuda_status("counting devices", cuda().device_get_count(&count)));
-  for (int other = 0; other < count; ++other) {
-    CUdevice device = 0;
-    CUuuid uuid{};
-    int reachable = other == ordinal_ ? 1 : 0;
-    ORIEL_CHECK(cuda_status("opening a device", cuda().device_get(&device, other)));
-    ORIEL_CHECK(cuda_status("asking for a UUID", cuda().device_get_uuid(&uuid, device)));
-    if (other != ordinal_) {
-      ORIEL_CHECK(cuda_status("asking for peer access",
-                              cuda().device_can_access_peer(&reachable, handle_, device)));
-    }
-    if (other == ordinal_) info.uuid = uuid_of(uuid);
-    info.seen.push_back({uuid_of(uuid), reachable != 0});
-  }
-  return info;
+  return topo::cuda_rank_info(node, ordinal_);
 }
 
 Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) {
