@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host/reduce_loops.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/host/loop_tables.hpp"
 
 namespace oriel::kernels::host {
@@ -32,6 +36,17 @@ const LoopTable& table_of(Isa isa) {
   return kTables[index < sizeof(kTables) / sizeof(kTables[0]) ? index : 0];
 }
 
+#if defined(__x86_64__)
+/// By its bit: clang 14, which checks this file, does not know the feature by name.
+bool has_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 }  // namespace
 
 const char* name_of(Isa isa) {
@@ -52,7 +67,7 @@ bool is_available(Isa isa) {
       return true;
 #if defined(__x86_64__)
     case Isa::avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && has_f16c();
     case Isa::avx512:
       return is_available(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
