@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "support/ranks.hpp"
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <sys/mman.h>
+
+#include "base/settings.hpp"
+
+namespace oriel::test {
+namespace {
+
+constexpr auto kMeetingPatience = std::chrono::seconds(50);
+
+template <typename Predicate>
+bool poll_until(std::chrono::milliseconds patience, const Predicate& predicate) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (int round = 0; !predicate(); ++round) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (round <= 100) std::this_thread::yield();
+  }
+  return true;
+}
+
+std::string value_of(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value != nullptr ? value : "";
+}
+
+void set_variable(const std::string& name, const std::string& value) {
+  if (value.empty()) {
+    ::unsetenv(name.c_str());
+  } else {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+}
+
+// Runs every rank as a thread; the first failure is the verdict.
+Status run_threads(Board& board, int size, const Body& body) {
+  std::mutex mutex;
+  std::string failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        Players players(board, {rank}, size, size);
+        body(players);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        failure += "rank " + std::to_string(rank) + ": " + error.what() + "; ";
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failure.empty()) return {};
+  return Error(ErrorCode::internal, failure);
+}
+
+}  // namespace
+
+const char* name_of(Cast cast) {
+  switch (cast) {
+    case Cast::processes:
+      return "processes";
+    case Cast::threads:
+      return "threads";
+    case Cast::group:
+      break;
+  }
+  return "communicators of one thread";
+}
+
+Environment::Environment(std::vector<std::pair<std::string, std::string>> variables) {
+  for (const auto& [name, value] : variables) {
+    before_.emplace_back(name, value_of(name));
+    set_variable(name, value);
+  }
+  reread_process_settings();
+}
+
+Environment::~Environment() {
+  for (auto it = before_.rbegin(); it != before_.rend(); ++it) set_variable(it->first, it->second);
+  reread_process_settings();
+}
+
+ncclUniqueId Players::next_id() {
+  const std::uint32_t index = ids_taken_++;
+  ncclUniqueId& place = board_.ids[index % Board::kIds];
+  if (first() == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&place);
+    if (result != ncclSuccess) board_.ids_failed = 1;
+    require(result, "ncclGetUniqueId");
+    board_.ids_made = index + 1;
+  } else {
+    const bool made = poll_until(kMeetingPatience,
+                                 [&] { return board_.ids_made > index || board_.ids_failed != 0; });
+    require(made && board_.ids_failed == 0, "rank 0 has made no unique id");
+  }
+  return place;
+}
+
+void Players::barrier() {
+  const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(players_);
+  board_.arrived.fetch_add(1);
+  require(poll_until(kMeetingPatience, [&] { return board_.arrived >= goal; }),
+          "the others have not come to the test's barrier");
+}
+
+ncclResult_t Players::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {
+  if (ranks_.size() == 1) return call(0, ranks_.front());
+  ncclResult_t result = ncclGroupStart();
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const ncclResult_t noted = call(i, ranks_[i]);
+    if (result == ncclSuccess) result = noted;
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+}
+
+std::vector<ncclComm_t> Players::init(ncclConfig_t* config) {
+  const ncclUniqueId id = next_id();
+  std::vector<ncclComm_t> comms(ranks_.size(), nullptr);
+  require(together([&](std::size_t i, int rank) {
+            return ncclCommInitRankConfig(&comms[i], size_, id, rank, config);
+          }),
+          "ncclCommInitRankConfig");
+  return comms;
+}
+
+void Players::destroy(std::vector<ncclComm_t>& comms) {
+  for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  comms.clear();
+}
+
+std::vector<ncclWindow_t> Players::register_windows(const std::vector<ncclComm_t>& comms,
+                                                    const std::vector<void*>& buffers,
+                                                    std::size_t bytes) {
+  std::vector<ncclWindow_t> windows(comms.size(), nullptr);
+  require(together([&](std::size_t i, int) {
+            return ncclCommWindowRegister(comms[i], buffers[i], bytes, &windows[i],
+                                          NCCL_WIN_COLL_SYMMETRIC);
+          }),
+          "ncclCommWindowRegister");
+  return windows;
+}
+
+Stage::Stage(Cast cast, int size, const Body& body) {
+  // Zero pages are what the board begins with.
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");
+  board_ = static_cast<Board*>(memory);
+  Board& board = *board_;
+  const int children = cast == Cast::processes ? size : 1;
+  children_ = std::make_unique<ForkedRanks>(children, [&, cast, size](int child) -> Status {
+    if (cast == Cast::threads) return run_threads(board, size, body);
+    std::vector<int> ranks = {child};
+    if (cast == Cast::group) {
+      ranks.resize(static_cast<std::size_t>(size));
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    Players players(board, std::move(ranks), size, children);
+    body(players);
+    return {};
+  });
+}
+
+Stage::~Stage() {
+  children_.reset();
+  ::munmap(board_, sizeof(Board));
+}
+
+bool Stage::wait_for_word(std::size_t index, std::uint64_t value,
+                          std::chrono::milliseconds patience) {
+  return poll_until(patience, [&] { return board_->words[index] >= value; });
+}
+
+std::vector<std::string> Stage::collect(std::chrono::milliseconds patience) {
+  return children_->collect(patience);
+}
+
+std::vector<std::string> play(Cast cast, int size, const Body& body,
+                              std::chrono::milliseconds patience) {
+  return Stage(cast, size, body).collect(patience);
+}
+
+void check_all_ok(const std::vector<std::string>& verdicts) {
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    INFO("child " << i);
+    CHECK(verdicts[i] == "ok");
+  }
+}
+
+void require(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess) return;
+  throw std::runtime_error(std::string(what) + " returned " + std::to_string(result) + ": " +
+                           ncclGetLastError(nullptr));
+}
+
+void expect_error(ncclResult_t result, ncclResult_t expected, const char* what,
+                  const std::vector<std::string>& words) {
+  const std::string text = ncclGetLastError(nullptr);
+  if (result != expected) {
+    throw std::runtime_error(std::string(what) + " returned " + std::to_string(result) +
+                             " instead of " + std::to_string(expected) + ": " + text);
+  }
+  for (const std::string& word : words) {
+    if (text.find(word) != std::string::npos) continue;
+    throw std::runtime_error(std::string(what) + ": \"" + word + "\" is not in \"" + text + "\"");
+  }
+}
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+Buffer::Buffer(std::size_t bytes) {
+  require(ncclMemAlloc(&base_, bytes), "ncclMemAlloc");
+}
+
+Buffer::~Buffer() {
+  if (base_ != nullptr) static_cast<void>(ncclMemFree(base_));
+}
+
+}  // namespace oriel::test

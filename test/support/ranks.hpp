@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl.h"
+
+#include "boot/forked_ranks.hpp"
+
+/// Ranks of the C interface for tests: the same body runs as forked processes, as threads of one
+/// process, or as several communicators of one thread in groups.
+namespace oriel::test {
+
+/// Who plays the ranks. In every cast the ranks live in forked children of the test, so that a rank
+/// that hangs can be killed and no state is left in the test's own process.
+enum class Cast { processes, threads, group };
+inline constexpr Cast kCasts[] = {Cast::processes, Cast::threads, Cast::group};
+const char* name_of(Cast cast);
+
+/// Environment variables, set until destroyed, also for Oriel's settings of this process. A null
+/// value unsets.
+class Environment {
+ public:
+  explicit Environment(std::vector<std::pair<std::string, std::string>> variables);
+  ~Environment();
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> before_;
+};
+
+/// Memory that all players share: how they meet, and words for the body's own use.
+struct Board {
+  static constexpr std::size_t kIds = 64;
+  static constexpr std::size_t kWords = 65536;
+  std::atomic<std::uint32_t> ids_made;
+  std::atomic<std::uint32_t> ids_failed;
+  ncclUniqueId ids[kIds];  // a ring: players are never more than a barrier apart
+  std::atomic<std::uint32_t> arrived;
+  std::atomic<std::uint64_t> words[kWords];
+};
+
+/// What one player (a process or thread) plays: one rank, or all of them. Failures are exceptions.
+class Players {
+ public:
+  Players(Board& board, std::vector<int> ranks, int size, int players)
+      : board_(board), ranks_(std::move(ranks)), size_(size), players_(players) {}
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  int size() const { return size_; }
+  int first() const { return ranks_.front(); }
+  std::atomic<std::uint64_t>& word(std::size_t index) { return board_.words[index]; }
+
+  /// The unique id of the next communicator, made by the player of rank 0.
+  ncclUniqueId next_id();
+  /// Waits until every player has come here.
+  void barrier();
+
+  /// Calls call(i, ranks()[i]) for each rank played, in a group if there are several; the result is
+  /// the group's, or the one call's.
+  ncclResult_t together(const std::function<ncclResult_t(std::size_t i, int rank)>& call);
+
+  /// A communicator over all ranks: a handle for each rank played.
+  std::vector<ncclComm_t> init(ncclConfig_t* config = nullptr);
+  void destroy(std::vector<ncclComm_t>& comms);
+  /// Registers buffers[i] for each rank played, as one call of the group each.
+  std::vector<ncclWindow_t> register_windows(const std::vector<ncclComm_t>& comms,
+                                             const std::vector<void*>& buffers, std::size_t bytes);
+
+ private:
+  Board& board_;
+  std::vector<int> ranks_;
+  int size_;
+  int players_;
+  std::uint32_t ids_taken_ = 0;
+  std::uint32_t barriers_ = 0;
+};
+
+using Body = std::function<void(Players&)>;
+
+/// A play under way. The destructor kills whoever is left.
+class Stage {
+ public:
+  Stage(Cast cast, int size, const Body& body);
+  ~Stage();
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  Board& board() { return *board_; }
+  void kill(int rank, int signal) { children_->kill(rank, signal); }  ///< processes only
+  pid_t pid(int rank) const { return children_->pid(rank); }
+  /// Waits until words[index] is at least `value`; false after `patience`.
+  bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds patience);
+  /// "ok" or what went wrong, for each child process: one per rank, or one in all.
+  std::vector<std::string> collect(std::chrono::milliseconds patience);
+
+ private:
+  Board* board_;
+  std::unique_ptr<ForkedRanks> children_;
+};
+
+/// Runs `body` to its end.
+std::vector<std::string> play(Cast cast, int size, const Body& body,
+                              std::chrono::milliseconds patience = std::chrono::seconds(60));
+
+/// CHECKs that every verdict is "ok".
+void check_all_ok(const std::vector<std::string>& verdicts);
+
+/// Throws with the call's error text unless it returned ncclSuccess.
+void require(ncclResult_t result, const char* what);
+/// Throws unless it returned `expected` and the text of the error has every word.
+void expect_error(ncclResult_t result, ncclResult_t expected, const char* what,
+                  const std::vector<std::string>& words = {});
+/// Throws unless `condition`.
+void require(bool condition, const std::string& what);
+
+/// Memory of ncclMemAlloc.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept : base_(std::exchange(other.base_, nullptr)) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::byte* at(std::size_t offset = 0) const { return static_cast<std::byte*>(base_) + offset; }
+
+ private:
+  void* base_ = nullptr;
+};
+
+}  // namespace oriel::test
