@@ -23,7 +23,8 @@ namespace {
 using namespace oriel;
 namespace host = oriel::kernels::host;
 
-constexpr std::size_t kSizes[] = {64, 1 << 10, 8 << 10, 128 << 10, 2 << 20, 16 << 20, 64 << 20};
+constexpr std::size_t kSizes[] = {64,      1 << 10, 8 << 10,  128 << 10, 1 << 20,
+                                  4 << 20, 8 << 20, 16 << 20, 64 << 20};
 
 struct Options {
   int n_srcs = 2;
@@ -37,7 +38,7 @@ struct Buffers {
   explicit Buffers(int n_srcs) {
     for (int k = 0; k <= n_srcs; ++k) {
       owned.emplace_back(new (std::align_val_t{4096}) std::byte[kBytes]);
-      std::memset(owned.back().get(), k + 1, kBytes);
+      std::memset(owned.back().get(), 0x38 + k, kBytes);  // no subnormal in any type
     }
   }
   static constexpr std::size_t kBytes = (std::size_t{64} << 20) + 4096;
