@@ -10,6 +10,7 @@
 
 #include "base/bytes.hpp"
 #include "base/task.hpp"
+#include "boot/agreed_field.hpp"
 #include "boot/transport.hpp"
 
 namespace oriel::boot {
@@ -29,12 +30,6 @@ enum class Operation : std::uint16_t {
 
 /// As in "window_register"; a number where the value is none of the above.
 std::string to_string(Operation operation);
-
-/// One value that must be the same on every rank, for Group::agree.
-struct AgreedField {
-  std::string name;         ///< for the error, as in "the number of windows"
-  std::uint64_t value = 0;  ///< the value itself, or a hash of it
-};
 
 /// An ordered list of world ranks that run set-up protocols together, over a Transport. All calls
 /// are collective over the group, made in the same order on every member, and suspend until they

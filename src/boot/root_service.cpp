@@ -296,4 +296,8 @@ void RootService::remove_finished() {
   }
 }
 
+Result<UniqueId> create_unique_id(const SocketOptions& options, Duration expiry) {
+  return RootService::instance().create_id(options, expiry);
+}
+
 }  // namespace oriel::boot

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/root_service.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -79,10 +78,6 @@ Result<UniqueId> UniqueId::decode(std::span<const std::byte, kBytes> bytes) {
     return bad_id("reserved bytes are set");
   }
   return id;
-}
-
-Result<UniqueId> create_unique_id(const SocketOptions& options, Duration expiry) {
-  return RootService::instance().create_id(options, expiry);
 }
 
 }  // namespace oriel::boot

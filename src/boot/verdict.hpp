@@ -11,7 +11,7 @@
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
-#include "boot/group.hpp"
+#include "boot/agreed_field.hpp"
 
 namespace oriel::boot {
 
