@@ -88,6 +88,7 @@ namespace oriel {
 /// of its symbol in <cuda.h>. None is null: what the driver lacks returns CUDA_ERROR_NOT_SUPPORTED,
 /// and CUDA_ERROR_NOT_INITIALIZED where there is no driver at all.
 struct CudaTable {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration has no place for them
 #define ORIEL_DETAIL_MEMBER(member, symbol, version) decltype(&symbol) member;
   ORIEL_CUDA_CALLS(ORIEL_DETAIL_MEMBER)
 #undef ORIEL_DETAIL_MEMBER
@@ -112,6 +113,14 @@ class ScopedCudaTable {
  private:
   const CudaTable* previous_;
 };
+
+/// The memory of the device with this ordinal, as cuMem calls name it.
+inline CUmemLocation device_location(int ordinal) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = ordinal;
+  return location;
+}
 
 /// The error for a driver call that returned `status`; `what` says what was being done, as in
 /// "mapping 2097152 bytes". The driver's name and text for the status go into the message.

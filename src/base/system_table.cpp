@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -49,10 +50,11 @@ const SystemTable kRealTable = {
         },
 };
 
-#define ORIEL_DETAIL_COUNT(member) +1
-static_assert(sizeof(SystemTable) == (ORIEL_SYSTEM_CALLS(ORIEL_DETAIL_COUNT)) * sizeof(void (*)()),
+#define ORIEL_DETAIL_NAME(member) #member,
+constexpr const char* kMembers[] = {ORIEL_SYSTEM_CALLS(ORIEL_DETAIL_NAME)};
+#undef ORIEL_DETAIL_NAME
+static_assert(sizeof(SystemTable) == std::size(kMembers) * sizeof(void (*)()),
               "ORIEL_SYSTEM_CALLS names every member of SystemTable");
-#undef ORIEL_DETAIL_COUNT
 
 std::atomic<const SystemTable*> table_in_force{&kRealTable};
 

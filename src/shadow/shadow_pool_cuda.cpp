@@ -71,7 +71,7 @@ class CudaBackend final : public Backend {
   CudaBackend(int device, PrimaryContext context, std::size_t granularity)
       : context_(std::move(context)), granularity_(granularity) {
     wanted_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    wanted_.location = device_location(device);
   }
   ~CudaBackend() override {
     if (stream_ == nullptr) return;
@@ -127,7 +127,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
       cuda_status(fmt::format("opening GPU {}", device), cuda().device_get(&opened, device)));
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  wanted.location = device_location(device);
   std::size_t granularity = 0;
   ORIEL_CHECK(cuda_status("reading the allocation granularity",
                           cuda().mem_get_allocation_granularity(&granularity, &wanted,

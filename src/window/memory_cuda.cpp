@@ -208,7 +208,7 @@ Result<AllocationRef> CudaMemory::create(std::size_t bytes) {
   const std::size_t rounded = round_up(bytes, device_->allocation_unit);
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_->ordinal}};
+  wanted.location = device_location(device_->ordinal);
   wanted.allocFlags.gpuDirectRDMACapable = device_->rdma_capable ? 1 : 0;
   int types = device_->fabric ? kFd | kFabric : kFd;
   Handle handle = 0;
@@ -403,7 +403,7 @@ Result<std::unique_ptr<Mapping>> CudaMemory::map(AddressRange& range, std::byte*
   auto mapping = std::make_unique<CudaMapping>(device_, *cuda_range, at, std::move(allocation));
   // For this device alone: each rank maps its own view, also where ranks share a process.
   CUmemAccessDesc access{};
-  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_->ordinal}};
+  access.location = device_location(device_->ordinal);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const CUresult status = cuda().mem_set_access(device_pointer(at), bytes, &access, 1);
   if (status != CUDA_SUCCESS) {
@@ -424,7 +424,7 @@ Result<int> attribute(CUdevice device, CUdevice_attribute which) {
 Result<std::size_t> granularity_of(int ordinal, CUmemAllocationGranularity_flags which) {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}};
+  wanted.location = device_location(ordinal);
   wanted.requestedHandleTypes = kFd;
   std::size_t bytes = 0;
   ORIEL_CHECK(cuda_status("reading the allocation granularity",

@@ -14,65 +14,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "support/fake_cuda_state.hpp"
+
 namespace oriel::test {
-
-/// The physical memory of one cuMemCreate; lives while a handle or a mapping is left.
-struct Physical {
-  int fd = -1;
-  std::size_t bytes = 0;
-  CUmemAllocationProp properties{};
-  ~Physical() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-using PhysicalRef = std::shared_ptr<Physical>;
-
-struct Mapped {
-  std::size_t bytes;
-  PhysicalRef physical;
-  bool accessible;
-};
-
-struct Buffer {
-  std::size_t bytes;
-  bool on_host;
-};
-
-struct Copy {
-  void* to;
-  const void* from;  // null: set to `value`
-  std::size_t bytes;
-  unsigned value;
-};
-
-struct FakeCuda::State {
-  Options options;
-  CudaTable table;
-  mutable std::mutex mutex;
-  std::map<CUmemGenericAllocationHandle, std::pair<PhysicalRef, int>> handles;
-  CUmemGenericAllocationHandle next_handle = 0x1000;
-  std::map<std::uintptr_t, std::size_t> reservations;
-  std::map<std::uintptr_t, Mapped> mappings;
-  std::map<std::uintptr_t, Buffer> buffers;
-  std::map<CUstream, std::vector<Copy>> streams;
-  std::map<CUevent, CUstream> events;
-  std::vector<int> contexts;  // references, by device
-  std::uintptr_t next_object = 0x10;
-  int foreign_captures = 0;
-  int copies = 0;
-  std::vector<std::string> violations;
-
-  CUresult violate(std::string what, CUresult status = CUDA_ERROR_INVALID_VALUE) {
-    violations.push_back(std::move(what));
-    return status;
-  }
-};
-
-namespace {
 
 FakeCuda::State* fake = nullptr;
 thread_local std::vector<CUcontext> context_stack;
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+int current_device() {
+  if (context_stack.empty()) return -1;
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(context_stack.back()) - 0xc0de0);
+}
+
+bool breaks_capture(const char* call) {
+  if (fake->foreign_captures == 0 || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  fake->violations.push_back(fmt::format("{} would have broken another thread's capture", call));
+  return true;
+}
+
+namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
@@ -80,21 +41,8 @@ CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0xc0de0 + device));
 }
 
-/// The device of the current context, or -1.
-int current_device() {
-  if (context_stack.empty()) return -1;
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(context_stack.back()) - 0xc0de0);
-}
-
 bool has_device(int device) {
   return device >= 0 && device < fake->options.devices;
-}
-
-/// What a thread in global or thread-local mode must not call while a capture is under way.
-bool breaks_capture(const char* call) {
-  if (fake->foreign_captures == 0 || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
-  fake->violations.push_back(fmt::format("{} would have broken another thread's capture", call));
-  return true;
 }
 
 template <typename... Args>
@@ -283,21 +231,6 @@ CUresult get_properties(CUmemAllocationProp* properties, CUmemGenericAllocationH
 
 // Addresses and mappings.
 
-/// The entry of `map` whose [begin, begin + bytes) holds `address`.
-template <typename Map>
-auto containing(Map& map, std::uintptr_t address) {
-  auto found = map.upper_bound(address);
-  if (found == map.begin()) return map.end();
-  --found;
-  std::size_t bytes = 0;
-  if constexpr (std::is_integral_v<typename Map::mapped_type>) {
-    bytes = found->second;
-  } else {
-    bytes = found->second.bytes;
-  }
-  return address - found->first < bytes ? found : map.end();
-}
-
 CUresult reserve(CUdeviceptr* base, std::size_t bytes, std::size_t alignment, CUdeviceptr,
                  unsigned long long) {
   const Lock lock(fake->mutex);
@@ -428,141 +361,6 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* names, void** v
   return CUDA_SUCCESS;
 }
 
-// Plain allocations, streams and events.
-
-CUresult new_buffer(std::uintptr_t* out, std::size_t bytes, bool on_host) {
-  const Lock lock(fake->mutex);
-  if (breaks_capture("cuMemAlloc")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (bytes == 0) return fake->violate("an allocation of 0 bytes");
-  void* raw = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  if (raw == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = reinterpret_cast<std::uintptr_t>(raw);
-  fake->buffers.emplace(*out, Buffer{bytes, on_host});
-  return CUDA_SUCCESS;
-}
-
-CUresult free_buffer(std::uintptr_t address, bool on_host) {
-  const Lock lock(fake->mutex);
-  if (breaks_capture("cuMemFree")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  const auto found = fake->buffers.find(address);
-  if (found == fake->buffers.end() || found->second.on_host != on_host) {
-    return fake->violate("memory was freed that was not allocated so");
-  }
-  for (const auto& [stream, copies] : fake->streams) {
-    for (const Copy& copy : copies) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(copy.to);
-      const auto from = reinterpret_cast<std::uintptr_t>(copy.from);
-      if (begin - address < found->second.bytes || from - address < found->second.bytes) {
-        return fake->violate("memory was freed that a stream is yet to copy");
-      }
-    }
-  }
-  fake->buffers.erase(found);
-  std::free(reinterpret_cast<void*>(address));
-  return CUDA_SUCCESS;
-}
-
-CUresult mem_alloc(CUdeviceptr* out, std::size_t bytes) {
-  std::uintptr_t address = 0;
-  const CUresult status = new_buffer(&address, bytes, false);
-  *out = address;
-  return status;
-}
-CUresult mem_free(CUdeviceptr address) {
-  return free_buffer(address, false);
-}
-
-CUresult host_alloc(void** out, std::size_t bytes, unsigned) {
-  std::uintptr_t address = 0;
-  const CUresult status = new_buffer(&address, bytes, true);
-  *out = reinterpret_cast<void*>(address);
-  return status;
-}
-CUresult free_host(void* address) {
-  return free_buffer(reinterpret_cast<std::uintptr_t>(address), true);
-}
-
-CUresult host_pointer(CUdeviceptr* out, void* address, unsigned) {
-  *out = reinterpret_cast<std::uintptr_t>(address);
-  return CUDA_SUCCESS;
-}
-
-CUresult stream_create(CUstream* stream, unsigned flags) {
-  const Lock lock(fake->mutex);
-  if (breaks_capture("cuStreamCreate")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (flags != CU_STREAM_NON_BLOCKING) {
-    return fake->violate("a stream of ours waits for the application's default stream");
-  }
-  *stream = reinterpret_cast<CUstream>(fake->next_object++);
-  fake->streams.emplace(*stream, std::vector<Copy>());
-  return CUDA_SUCCESS;
-}
-CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int) {
-  return stream_create(stream, flags);
-}
-
-CUresult stream_destroy(CUstream stream) {
-  const Lock lock(fake->mutex);
-  if (fake->streams.erase(stream) == 0) return fake->violate("a stream was destroyed twice");
-  return CUDA_SUCCESS;
-}
-
-CUresult enqueue(CUdeviceptr to, const void* from, std::size_t bytes, unsigned value,
-                 CUstream stream) {
-  const Lock lock(fake->mutex);
-  const auto found = fake->streams.find(stream);
-  if (found == fake->streams.end()) return fake->violate("a copy on a stream that does not exist");
-  const auto buffer = containing(fake->buffers, to);
-  if (buffer == fake->buffers.end() || bytes > buffer->first + buffer->second.bytes - to) {
-    const auto mapped = containing(fake->mappings, to);
-    if (mapped == fake->mappings.end() || !mapped->second.accessible ||
-        bytes > mapped->first + mapped->second.bytes - to) {
-      return fake->violate("a copy to memory that is not there");
-    }
-  }
-  found->second.push_back({reinterpret_cast<void*>(to), from, bytes, value});
-  return CUDA_SUCCESS;
-}
-
-CUresult copy_h_to_d(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
-  return enqueue(to, from, bytes, 0, stream);
-}
-CUresult memset_d32(CUdeviceptr to, unsigned value, std::size_t words, CUstream stream) {
-  return enqueue(to, nullptr, words * 4, value, stream);
-}
-
-CUresult synchronize(CUstream stream) {
-  const Lock lock(fake->mutex);
-  if (breaks_capture("cuStreamSynchronize")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  const auto found = fake->streams.find(stream);
-  if (found == fake->streams.end()) return fake->violate("a stream was waited for after its end");
-  for (const Copy& copy : found->second) {
-    ++fake->copies;
-    if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    } else {
-      std::fill_n(static_cast<unsigned*>(copy.to), copy.bytes / 4, copy.value);
-    }
-  }
-  found->second.clear();
-  return CUDA_SUCCESS;
-}
-
-CUresult event_create(CUevent* event, unsigned) {
-  const Lock lock(fake->mutex);
-  *event = reinterpret_cast<CUevent>(fake->next_object++);
-  fake->events.emplace(*event, nullptr);
-  return CUDA_SUCCESS;
-}
-
-CUresult event_destroy(CUevent event) {
-  const Lock lock(fake->mutex);
-  if (fake->events.erase(event) == 0) return fake->violate("an event was destroyed twice");
-  return CUDA_SUCCESS;
-}
-
 CUresult error_name(CUresult status, const char** name) {
   static const std::map<CUresult, const char*> names{
       {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
@@ -606,19 +404,7 @@ CudaTable make_table() {
   table.mem_retain_allocation_handle = retain_handle;
   table.mem_get_address_range = get_address_range;
   table.pointer_get_attributes = pointer_attributes;
-  table.mem_alloc = mem_alloc;
-  table.mem_free = mem_free;
-  table.mem_host_alloc = host_alloc;
-  table.mem_free_host = free_host;
-  table.mem_host_get_device_pointer = host_pointer;
-  table.stream_create = stream_create;
-  table.stream_create_with_priority = stream_create_with_priority;
-  table.stream_destroy = stream_destroy;
-  table.stream_synchronize = synchronize;
-  table.memcpy_h_to_d_async = copy_h_to_d;
-  table.memset_d32_async = memset_d32;
-  table.event_create = event_create;
-  table.event_destroy = event_destroy;
+  add_streams(table);
   return table;
 }
 
