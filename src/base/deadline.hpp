@@ -22,7 +22,8 @@ class SteadyClock final : public Clock {
  public:
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
   static const SteadyClock& instance() {
-    static const SteadyClock clock;
+    // Never destroyed: threads of the library may still wait while the process exits.
+    static const SteadyClock& clock = *new SteadyClock;
     return clock;
   }
 };

@@ -125,10 +125,6 @@ void RegistrationRun::prepare_places() {
   auto space = FlatSpace::acquire(*options().memory, options().members, options().slot_bytes);
   if (!space.ok()) return note(std::move(space).error());
   space_ = std::move(space).value();
-  {
-    const std::lock_guard lock(manager_.mutex_);
-    manager_.space_ = space_;
-  }
   const int index = team().index();
   for (std::size_t i = 0; i < plan_.mappings.size(); ++i) {
     mappings_[i] = TeamMapping::find(*space_, index, plan_.mappings[i]);
@@ -413,6 +409,7 @@ std::vector<RegisteredWindow> RegistrationRun::commit() {
   }
   {
     const std::lock_guard lock(manager_.mutex_);
+    manager_.space_ = space_;  // not before: a first registration that fails reserves nothing
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       manager_.records_.emplace(
           windows_[i].handle,

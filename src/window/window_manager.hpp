@@ -78,7 +78,7 @@ class WindowManager {
   std::optional<RegisteredWindow> find_handle(const void* handle) const;
   std::size_t size() const;
 
-  /// The team's flat space, null before the first registration got as far.
+  /// The team's flat space, null before the first registration.
   std::shared_ptr<FlatSpace> flat_space() const;
 
  private:

@@ -28,8 +28,8 @@ constexpr int kRanks = 3;
 using Requests = std::vector<WindowRequest>;
 using MakeRequests = std::function<Requests(const HostBuffer& buffer, int rank)>;
 
-/// Has a forked child close the sockets of its parent's root service, which a first session does, so
-/// that they do not count as its own.
+/// Has a forked child close the sockets of its parent's root service, which a first session does,
+/// so that they do not count as its own.
 void drop_inherited_sockets() {
   auto loop = std::move(EventLoop::create()).value();
   static_cast<void>(loop.run(boot::Session::join(loop, {}, 0, 1, {}, Deadline::after(1s))));
@@ -50,6 +50,7 @@ Status check_nothing_held(WindowRank& self) {
 /// holds `parts`; then checks that nothing is left and that a proper registration works.
 void check_refused(const MakeRequests& make, const std::vector<std::string>& parts) {
   for (const auto& layout : {std::vector<int>{kRanks}, {1, 1, 1}, {1, 2}}) {
+    if (!can_run(layout)) continue;
     const auto verdicts = run_ranks(layout, {}, [&](WindowRank& self) -> Status {
       const HostBuffer buffer(16 * kPage);
       const auto refused = self.register_batch(make(buffer, self.rank()));
@@ -187,6 +188,7 @@ Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long 
   options.timeout = 4s;
   ORIEL_TRY(const auto self, WindowRank::join(id, rank, kRanks, options));
   const HostBuffer first(3 * kPage), second(2 << 20);
+  const auto before = test::process_state();
   test::FaultPlan plan;
   plan.fail_at = fail_at;
   plan.status = ENOMEM;
@@ -212,6 +214,7 @@ Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long 
   if (!broken) ORIEL_CHECK(self->barrier());
   ORIEL_CHECK(check_nothing_held(*self));
   if (!broken) {
+    ORIEL_EXPECT(test::process_state() == before);
     ORIEL_CHECK(self->barrier());
     // The communicator is still of use.
     ORIEL_TRY(const auto window, self->register_one(first.at(), 3 * kPage));
@@ -256,9 +259,14 @@ FaultRun run_with_fault(int victim, long fail_at) {
 }  // namespace
 
 TEST_CASE("1.41 whichever system call of a registration fails on whichever rank, all agree") {
+#ifdef __SANITIZE_THREAD__
+  constexpr long kStep = 13;  // it slows forks down too much for all
+#else
+  constexpr long kStep = 1;
+#endif
   int agreed = 0, harmless = 0, broken = 0;
   for (int victim = 0; victim < kRanks; ++victim) {
-    for (long k = 1;; ++k) {
+    for (long k = 1;; k += kStep) {
       const FaultRun run = run_with_fault(victim, k);
       if (!run.hit) break;
       INFO("rank " << victim << ", call " << k << ", " << run.name);
@@ -284,7 +292,7 @@ TEST_CASE("1.41 whichever system call of a registration fails on whichever rank,
   }
   WARN(agreed << " errors on all ranks, " << harmless << " without effect, " << broken
               << " of the connections");
-  CHECK(agreed > 50);
+  CHECK(agreed > 50 / kStep);
 }
 
 TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") {

@@ -88,8 +88,13 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   ORIEL_CO_TRY(session_, co_await boot::Session::join(loop_, id, rank, size,
                                                       std::move(session_options), deadline));
   ORIEL_CO_TRY(const auto activity, session_->activate(loop_, deadline));
+  memory_ = &host_memory();
+  if (options.memory) {
+    ORIEL_CO_TRY(memory_, options.memory(rank));
+  }
   ByteWriter writer;
-  Bytes mine = writer.put(process_number()).take();
+  Bytes mine =
+      writer.put(process_number()).put(static_cast<std::int32_t>(memory_->device())).take();
   ORIEL_CO_TRY(const auto processes,
                co_await session_->world().all_gather(boot::Operation::topology, std::move(mine)));
   std::vector<int> team(static_cast<std::size_t>(size));
@@ -100,13 +105,14 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   WindowManagerOptions manager_options;
   for (const int member : team) {
     ByteReader reader(processes[static_cast<std::size_t>(member)]);
-    manager_options.members.push_back({reader.get<std::uint64_t>(), -1});
+    const auto process = reader.get<std::uint64_t>();
+    manager_options.members.push_back({process, reader.get<std::int32_t>()});
   }
   ORIEL_CO_TRY(auto group, co_await session_->subgroup(std::move(team)));
   team_ = std::make_unique<boot::Group>(std::move(group));
   manager_options.world = &session_->world();
   manager_options.team = team_.get();
-  manager_options.memory = &host_memory();
+  manager_options.memory = memory_;
   manager_options.slot_bytes = slot_bytes_;
   manager_options.key = session_->key(boot::KeyPurpose::fd_exchange);
   manager_options.communicator = session_->number();
@@ -138,12 +144,28 @@ Status WindowRank::agree(Status mine) {
   return loop_.run(session_->world().agree(boot::Operation::test, std::move(mine), {}));
 }
 
+Status WindowRank::same_everywhere(const std::string& text) {
+  ORIEL_TRY(const auto activity, session_->activate(loop_, Deadline::after(kPatience)));
+  return loop_.run(session_->world().agree(boot::Operation::test, {},
+                                           {{"the text", std::hash<std::string>()(text)}}));
+}
+
+bool can_run(const std::vector<int>& layout) {
+#ifdef __SANITIZE_THREAD__
+  return layout.size() == 1 || *std::max_element(layout.begin(), layout.end()) == 1;
+#else
+  return !layout.empty();
+#endif
+}
+
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body) {
+  if (!can_run(layout)) return {};
   const auto id = boot::create_unique_id(kLoopback);
   if (!id.ok()) return {id.error().to_string()};
   const int size = std::accumulate(layout.begin(), layout.end(), 0);
-  if (layout.size() == 1) return run_threads(id.value(), 0, size, size, options, body);
+  if (layout.size() == 1 && !options.always_fork)
+    return run_threads(id.value(), 0, size, size, options, body);
   const auto process = [&](int index) -> Status {
     const int first = std::accumulate(layout.begin(), layout.begin() + index, 0);
     const auto verdicts = run_threads(id.value(), first, layout[static_cast<std::size_t>(index)],

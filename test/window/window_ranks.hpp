@@ -35,6 +35,9 @@ struct RankOptions {
   std::size_t slot_bytes = kSlotUnitBytes;
   std::chrono::milliseconds timeout = kPatience;
   std::vector<Participant*> participants;
+  /// The memory of each world rank; called in the rank's process. Null: the host's.
+  std::function<Result<Memory*>(int rank)> memory;
+  bool always_fork = false;  ///< also where one process has all ranks
 };
 
 /// One rank with its session, groups and manager.
@@ -49,6 +52,7 @@ class WindowRank {
   WindowManager& manager() { return *manager_; }
   CountingSink& sink() { return sink_; }
   boot::Session& session() { return *session_; }
+  Memory& memory() { return *memory_; }
   FlatSpace& space() { return *manager_->flat_space(); }
 
   Result<std::vector<RegisteredWindow>> register_batch(std::vector<WindowRequest> requests);
@@ -56,6 +60,8 @@ class WindowRank {
   Status barrier();
   /// The world's outcome of each rank's own.
   Status agree(Status mine);
+  /// That the world's ranks all have this text.
+  Status same_everywhere(const std::string& text);
   /// The window of the team's rank `index` as this rank has it mapped.
   std::byte* peer(const RegisteredWindow& window, int index) const {
     return window.flat_base + static_cast<std::size_t>(index) * slot_bytes_;
@@ -72,6 +78,7 @@ class WindowRank {
   std::unique_ptr<boot::Group> team_;
   CountingSink sink_;
   std::unique_ptr<WindowManager> manager_;
+  Memory* memory_ = nullptr;
   std::size_t slot_bytes_ = 0;
   Duration timeout_{};
 };
@@ -79,9 +86,14 @@ class WindowRank {
 using RankBody = std::function<Status(WindowRank&)>;
 
 /// Runs `body` on every rank; layout[p] ranks live as threads of process p. One process: threads of
-/// this one; several: all are forked. "ok" or the error of each rank.
+/// this one, unless options say otherwise; several: all are forked. "ok" or the error of each rank;
+/// nothing unless can_run().
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body);
+
+/// Whether this build can run the layout: the thread sanitizer ends a forked process that starts
+/// threads.
+bool can_run(const std::vector<int>& layout);
 
 /// Checks that every rank said "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
