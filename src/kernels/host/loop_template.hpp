@@ -233,20 +233,20 @@ __attribute__((noinline)) void reduce_one(const R& reduction, const std::byte* c
   store_vector(result, reduction.finish(strip.acc[0]));
 }
 
-/// Fewer bytes than a register holds: through copies of the sources.
+/// Fewer bytes than a register holds: through padded copies of the sources.
 template <typename R>
 __attribute__((noinline)) void reduce_short(const R& reduction, const ReduceLoopArgs& args,
                                             std::size_t bytes) {
   alignas(kVectorBytes) std::byte staged[kMaxLoopArrays][kVectorBytes];
   const std::byte* srcs[kMaxLoopArrays];
   for (int k = 0; k < args.n_srcs; ++k) {
-    store_vector(staged[k], Vector<std::uint32_t>{});
-    __builtin_memcpy(staged[k], args.srcs[k], bytes);
+    store_vector(staged[k], load_partial(args.srcs[k], bytes));
     srcs[k] = staged[k];
   }
   alignas(kVectorBytes) std::byte result[kVectorBytes];
   reduce_one(reduction, srcs, args.n_srcs, 0, result);
-  for (int d = 0; d < args.n_dsts; ++d) __builtin_memcpy(args.dsts[d], result, bytes);
+  const auto padded = load_vector<Vector<std::uint64_t>>(result);
+  for (int d = 0; d < args.n_dsts; ++d) store_partial(args.dsts[d], padded, bytes);
 }
 
 ORIEL_LANES_FN void copy_result(const ReduceLoopArgs& args, std::size_t offset,

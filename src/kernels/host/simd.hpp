@@ -56,6 +56,70 @@ ORIEL_LANES_FN void store_vector(std::byte* to, V v) {
   __builtin_memcpy(to, &v, sizeof(V));
 }
 
+// The first bytes of a register, fewer than it holds, the others zero. Not through a copy in
+// memory: a load wider than the stores before it waits until they have left the processor.
+#if ORIEL_VECTOR_BYTES == 64
+ORIEL_LANES_FN Vector<std::uint64_t> load_partial(const std::byte* from, std::size_t bytes) {
+  return (Vector<std::uint64_t>)_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, from);
+}
+
+ORIEL_LANES_FN void store_partial(std::byte* to, Vector<std::uint64_t> v, std::size_t bytes) {
+  _mm512_mask_storeu_epi8(to, (__mmask64{1} << bytes) - 1, (__m512i)v);
+}
+#else
+// Words of 1 to 8 bytes, on little-endian processors, which all that this is compiled for are.
+template <typename Part>
+ORIEL_LANES_FN std::uint64_t load_both_ends(const std::byte* from, std::size_t bytes) {
+  Part low, high;  // they overlap, unless `bytes` is twice their size
+  __builtin_memcpy(&low, from, sizeof(Part));
+  __builtin_memcpy(&high, from + bytes - sizeof(Part), sizeof(Part));
+  return low | static_cast<std::uint64_t>(high) << (8 * (bytes - sizeof(Part)));
+}
+
+ORIEL_LANES_FN std::uint64_t load_word(const std::byte* from, std::size_t bytes) {
+  if (bytes >= 4) return load_both_ends<std::uint32_t>(from, bytes);
+  if (bytes >= 2) return load_both_ends<std::uint16_t>(from, bytes);
+  return static_cast<std::uint64_t>(*from);
+}
+
+ORIEL_LANES_FN void store_word(std::byte* to, std::uint64_t word, std::size_t bytes) {
+  if (bytes == 8) {
+    __builtin_memcpy(to, &word, 8);
+    return;
+  }
+  if ((bytes & 4) != 0) {
+    __builtin_memcpy(to, &word, 4);
+    to += 4;
+    word >>= 32;
+  }
+  if ((bytes & 2) != 0) {
+    __builtin_memcpy(to, &word, 2);
+    to += 2;
+    word >>= 16;
+  }
+  if ((bytes & 1) != 0) __builtin_memcpy(to, &word, 1);
+}
+
+[[maybe_unused]] __attribute__((noinline)) Vector<std::uint64_t> load_partial(const std::byte* from,
+                                                                              std::size_t bytes) {
+  Vector<std::uint64_t> v{};
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < kVectorBytes / 8; ++i) {
+    if (bytes > 8 * i) v[i] = load_word(from + 8 * i, bytes - 8 * i < 8 ? bytes - 8 * i : 8);
+  }
+  return v;
+}
+
+[[maybe_unused]] __attribute__((noinline)) void store_partial(std::byte* to,
+                                                              Vector<std::uint64_t> v,
+                                                              std::size_t bytes) {
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < kVectorBytes / 8; ++i) {
+    if (bytes > 8 * i) store_word(to + 8 * i, v[i], bytes - 8 * i < 8 ? bytes - 8 * i : 8);
+  }
+}
+#endif
+
 /// Past the caches; `to` is a multiple of kVectorBytes. Other processors store as usual.
 template <typename V>
 ORIEL_LANES_FN void stream_vector(std::byte* to, V v) {

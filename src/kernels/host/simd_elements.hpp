@@ -205,8 +205,9 @@ struct ByteElements {
     const VectorF32 magnitude =
         less_or_second((VectorF32)splat(Format::kMax), (VectorF32)(bits & 0x7fffffffu));
     using VectorI32 = Vector<std::int32_t>;
+    // NaN wraps round to below zero, and takes the least power.
     const VectorI32 shifted =
-        ((VectorI32)magnitude & 0x7f800000) + std::int32_t{Format::kMantissaShift << 23};
+        (VectorI32)(((VectorU32)magnitude & 0x7f800000u) + (Format::kMantissaShift << 23));
     const VectorI32 least = splat(std::int32_t{Format::kMagicBits});
     const VectorF32 magic = (VectorF32)(shifted > least ? shifted : least);
     const VectorU32 rounded = (VectorU32)((magnitude + magic) - magic);
