@@ -81,7 +81,7 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
   arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
   arguments.rank = team_facts_.index;
   arguments.ranks = static_cast<std::int32_t>(team_facts_.members.size());
-  arguments.scratch_offset = control_.slot_offset;
+  arguments.scratch = control_.flat_base + control_.slot_offset;
   arguments.layout = layout_;
 
   const auto split =

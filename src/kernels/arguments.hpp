@@ -27,25 +27,27 @@ enum class FailureKind : std::uint32_t { none = 0, signature = 1 };
 
 /// All that an all-reduce needs to run, passed by value into the kernel (or to the CPU's threads).
 /// Ranks here are indices in the LSA team.
+/// The fields that a small message needs come first: the GPU fetches parameters by cache lines.
 struct AllReduceArguments {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;  ///< elements
-  DataType type = DataType::u8;
-  ReduceOp op = ReduceOp::sum;
-
-  std::byte* flat_base = nullptr;  ///< of the LSA team's addresses: slot 0, offset 0
-  std::uint32_t stride_4g = 0;     ///< distance of two slots, in units of 4 GiB
+  std::uint64_t count = 0;       ///< elements
+  std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0
+  std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
-  std::uint64_t scratch_offset = 0;  ///< of the scratch buffer in every slot
+  /// Which of its family's operations a kernel performs (see family.hpp).
+  bool average = false;
+  bool scaled = false;
+  bool maximum = false;
+  ScratchLayout layout;
+  std::uint64_t share = 0;  ///< of the work, per rank (see Split)
+  std::uint64_t part = 0;   ///< of a share, per CTA
+
+  std::byte* flat_base = nullptr;  ///< of the LSA team's addresses: slot 0, offset 0
   /// Where input and output lie in this rank's slot, if they are registered.
   std::uint64_t input_offset = kNoOffset;
   std::uint64_t output_offset = kNoOffset;
-  ScratchLayout layout;
-
-  std::uint64_t share = 0;        ///< of the work, per rank (see Split)
-  std::uint64_t part = 0;         ///< of a share, per CTA
   std::uint32_t chunk_bytes = 0;  ///< of the stream algorithm, a multiple of 128
   std::uint32_t depth = 0;        ///< slots of its rings: chunks of a CTA on their way at once
   std::uint32_t lead = 0;         ///< chunks it sends ahead of the one it reduces, below depth
@@ -55,10 +57,8 @@ struct AllReduceArguments {
   /// This rank's scalar of a pre-multiplied sum: its bytes, or where the device reads them.
   std::uint64_t scalar_bits = 0;
   const void* scalar_pointer = nullptr;
-  /// Which of its family's operations a kernel performs (see reduction.hpp).
-  bool average = false;
-  bool scaled = false;
-  bool maximum = false;
+  DataType type = DataType::u8;
+  ReduceOp op = ReduceOp::sum;
 
   device::WaitControl wait;
   CallFailure* failure = nullptr;

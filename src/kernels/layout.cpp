@@ -13,19 +13,22 @@ ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_
 
   constexpr std::uint64_t kPage = 4096;
   const auto round_up = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
+  const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
   layout.doorbell = 0;
-  layout.epochs = kSectorBytes;
+  layout.epochs = narrow(kSectorBytes);
   layout.flags = round_up(layout.epochs + ctas * sizeof(CtaCounters));
-  layout.hellos = round_up(layout.flags + ctas * kFlagKinds * sources * kSectorBytes);
-  layout.lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
+  const std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  layout.lines = narrow(lines);
 
-  const std::uint64_t left = budget_bytes > layout.lines ? budget_bytes - layout.lines : 0;
-  // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
-  layout.line_bytes = left / 4 / kParities / ctas / 128 * 128;
+  const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
-  layout.lane_bytes[0] = layout.line_bytes / others / 16 * 16;
-  layout.lane_bytes[1] = layout.line_bytes / others / 2 / 16 * 16;
-  layout.rings = round_up(layout.lines + kParities * ctas * layout.line_bytes);
+  // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
+  layout.line_bytes = narrow(left / 4 / kParities / ctas / 128 * 128);
+  layout.parity_bytes = narrow(ctas * layout.line_bytes);
+  layout.lane_bytes[0] = narrow(layout.line_bytes / others / 16 * 16);
+  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / 16 * 16);
+  layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;
   layout.total_bytes = layout.rings + ctas * layout.ring_bytes;

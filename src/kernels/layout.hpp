@@ -17,19 +17,22 @@ namespace oriel::kernels {
 /// of the others only, and owns its epoch words, flags, line slots and rings. Calls may therefore
 /// use different numbers of CTAs without any agreement between CTAs.
 struct ScratchLayout {
-  std::int32_t ranks = 1;
+  std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
+  // What the line algorithms use is 32 bits wide, because a GPU multiplies 64 bits slowly, and in
+  // products and quotients ready made.
+  std::uint32_t lines = 0;         ///< per parity and CTA: `line_bytes` of packet slots
+  std::uint32_t line_bytes = 0;    ///< of one CTA and parity
+  std::uint32_t parity_bytes = 0;  ///< of all CTAs
+  /// What of `line_bytes` each source has for each of its slots per line: with one slot (one-shot)
+  /// or two (two-shot).
+  std::uint32_t lane_bytes[2] = {};
   std::int32_t max_ctas = 1;
+  std::int32_t ranks = 1;
   std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
-  std::uint64_t epochs = 0;    ///< per CTA: CtaCounters
-  std::uint64_t flags = 0;     ///< per CTA, kind and source rank: one u32 in a sector of its own
+  std::uint64_t flags = 0;     ///< per CTA and source rank: one u32 in a sector of its own
   std::uint64_t hellos =
       0;                    ///< per CTA, parity and source rank: a greeting of the stream algorithm
-  std::uint64_t lines = 0;  ///< per parity and CTA: `line_bytes` of packet slots
   std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
-  std::uint64_t line_bytes = 0;
-  /// What of these each source has for each of its slots per line: with one (one-shot) or two
-  /// (two-shot). Here because a GPU divides slowly.
-  std::uint64_t lane_bytes[2] = {};
   std::uint64_t ring_bytes = 0;
   std::uint64_t total_bytes = 0;
 };
@@ -43,6 +46,7 @@ inline constexpr std::uint64_t kSectorBytes = 64;
 struct alignas(kSectorBytes) CtaCounters {
   std::uint32_t line_epoch;  ///< calls of packet algorithms
   std::uint32_t chunk;       ///< chunks that the stream algorithm has moved
+  std::uint32_t step;        ///< steps of the stream algorithm: the value of its flags
   std::uint32_t greeting;    ///< calls of the stream algorithm
 };
 
@@ -53,8 +57,8 @@ inline constexpr std::uint64_t kParities = 2;
 
 inline constexpr std::uint64_t kHelloBytes = 64;
 
-enum class FlagKind : std::uint8_t { input = 0, output = 1 };
-inline constexpr std::uint64_t kFlagKinds = 2;
+/// The two rings of a CTA: other ranks' inputs to its share, and their results.
+enum class Ring : std::uint8_t { input, output };
 
 /// The slot of rank `source` among the ranks - 1 slots that rank `owner` keeps for the others.
 ORIEL_DEVICE_FN constexpr std::uint32_t slot_of(int source, int owner, int ranks) {

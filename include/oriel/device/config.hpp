@@ -19,11 +19,14 @@
 #define ORIEL_DEVICE_SLOW [[maybe_unused]] static
 #endif
 
-/// ORIEL_DEVICE_UNROLL before a loop unrolls it in GPU code, where registers cannot be indexed.
+/// ORIEL_DEVICE_UNROLL before a loop unrolls it in GPU code, where registers cannot be indexed;
+/// ORIEL_DEVICE_KEEP_LOOP keeps the compiler from doing so.
 #if defined(__CUDA_ARCH__)
 #define ORIEL_DEVICE_UNROLL _Pragma("unroll")
+#define ORIEL_DEVICE_KEEP_LOOP _Pragma("unroll 1")
 #else
 #define ORIEL_DEVICE_UNROLL
+#define ORIEL_DEVICE_KEEP_LOOP
 #endif
 
 #if defined(__CUDA_ARCH__)

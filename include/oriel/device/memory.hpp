@@ -101,6 +101,13 @@ struct Memory {
   [[nodiscard]] static ORIEL_DEVICE_FN std::uint64_t clock_ns() { return arch::clock_ns(); }
 };
 
+/// Has `value` computed here and not later, where it is first used: for what a kernel can get ready
+/// while it waits for its predecessor. No effect on the host.
+template <class T>
+ORIEL_DEVICE_FN void keep_in_register(T*& value) {
+  arch::keep_in_register(value);
+}
+
 /// Waits until the kernels that this one depends on by programmatic launch have ended and their
 /// writes are visible. Every CTA calls it before it touches user memory, scratch or an epoch; a
 /// kernel without such dependence passes at once, as does the host. Blocking, all threads of a CTA.

@@ -104,6 +104,17 @@ ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
   return epoch % 0x7fffffffu + 1;
 }
 
+/// Polls of a line before the wait that can be ended.
+inline constexpr std::uint32_t kQuickPolls = 256;
+
+/// Waits until the line in `slot` has arrived; false if the wait was given up.
+template <class Line>
+ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, std::uint32_t flag,
+                                  device::WaitTarget target, const AllReduceArguments& arguments) {
+  const auto arrived = [&] { return Line::arrived(Line::load(slot), flag); };
+  return device::wait_until(arrived, arguments.wait, target) == device::WaitOutcome::ready;
+}
+
 /// The line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
 /// `stages` slots per line and source: a two-shot algorithm has two.
 ///
@@ -117,98 +128,129 @@ class Lanes {
   static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 64;
 #endif
 
-  /// One line from each of the other ranks, in registers.
+  /// One line from each of the other ranks, in registers: from the right-hand neighbour first, and
+  /// so on around, for then lanes and indices are constants after unrolling.
   struct Arrivals {
     typename Line::Raw raw[kMaxRanks];
-    template <class T>
-    ORIEL_DEVICE_FN Payload<T, Line::kBytes> payload(int rank) const {
-      return Line::payload(raw[rank]);
-    }
   };
 
-  ORIEL_DEVICE_FN Lanes(const AllReduceArguments& arguments, const Places& places, int stages)
+  /// Computes what does not depend on the last call; call begin() once that has ended.
+  ORIEL_DEVICE_FN Lanes(const AllReduceArguments& arguments, const Places& places, GridPlace place,
+                        int stages)
       : arguments_(arguments),
         places_(places),
-        epoch_(device::Memory::load<device::Order::weak>(&places.counters()->line_epoch)),
-        lane_bytes_(arguments.layout.lane_bytes[stages - 1]) {}
+        own_(places.scratch(arguments.rank, 0)),
+        offset_(arguments.layout.lines + place.cta * arguments.layout.line_bytes),
+        lane_bytes_(arguments.layout.lane_bytes[stages - 1]) {
+    if constexpr (kRanks > 0) {
+      for_each_peer([&](int rank, int place_of_peer) {
+        peers_[place_of_peer] = places.scratch(rank, 0);
+        device::keep_in_register(peers_[place_of_peer]);
+      });
+    }
+    device::keep_in_register(own_);
+  }
+
+  ORIEL_DEVICE_FN void begin() {
+    epoch_ = device::Memory::load<device::Order::weak>(&places_.counters()->line_epoch);
+    offset_ += (epoch_ & 1) * arguments_.layout.parity_bytes;
+  }
 
   ORIEL_DEVICE_FN int ranks() const {
     return kRanks > 0 ? kRanks : arguments_.ranks;
   }
 
-  /// Calls action(rank) for every other rank, each rank beginning with its right-hand neighbour, so
-  /// that not all of them write to the same one at once.
+  /// Calls action(rank, place) for every other rank, in the order of Arrivals. Each rank begins
+  /// with its right-hand neighbour, so that not all of them write to the same one at once.
   template <class Action>
   ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
     ORIEL_DEVICE_UNROLL
-    for (int distance = 1; distance < kMaxRanks; ++distance) {
-      if (kRanks == 0 && distance >= arguments_.ranks) break;
-      const int rank = arguments_.rank + distance;
-      action(rank < ranks() ? rank : rank - ranks());
-    }
-  }
-
-  /// The same in rank order, with an index that is a constant after unrolling: what Arrivals holds
-  /// stays in registers only so.
-  template <class Action>
-  ORIEL_DEVICE_FN void for_each_source(const Action& action) const {
-    ORIEL_DEVICE_UNROLL
-    for (int rank = 0; rank < kMaxRanks; ++rank) {
-      if (kRanks == 0 && rank >= arguments_.ranks) break;
-      if (rank != arguments_.rank) action(rank);
+    for (int place = 0; place < kMaxRanks - 1; ++place) {
+      if (kRanks == 0 && place >= arguments_.ranks - 1) break;
+      action(peer_at(place), place);
     }
   }
 
   template <class Encoded>
-  ORIEL_DEVICE_FN void send(int rank, int stage, std::uint64_t line, const Encoded& encoded) const {
-    Line::send(slot(rank, stage, line, arguments_.rank), encoded, flag_of(epoch_));
+  ORIEL_DEVICE_FN void send(int rank, int place, int stage, std::uint32_t line,
+                            const Encoded& encoded) const {
+    // Seen from the peer, this rank is at the opposite place.
+    std::byte* const base = kRanks > 0 ? peers_[place] : places_.scratch(rank, 0);
+    Line::send(base + slot(ranks() - 2 - place, stage, line), encoded, flag_of(epoch_));
   }
   template <class Encoded>
-  ORIEL_DEVICE_FN void send_to_all(int stage, std::uint64_t line, const Encoded& encoded) const {
-    for_each_peer([&](int rank) { send(rank, stage, line, encoded); });
+  ORIEL_DEVICE_FN void send_to_all(int stage, std::uint32_t line, const Encoded& encoded) const {
+    for_each_peer([&](int rank, int place) { send(rank, place, stage, line, encoded); });
   }
 
   /// Wakes the ranks that sleep for want of what has been sent; nothing on a GPU.
   ORIEL_DEVICE_FN void publish() const {
     device::ring_fence();
-    for_each_peer([&](int rank) { device::ring_fenced(places_.doorbell(rank)); });
+    for_each_peer([&](int rank, int) { device::ring_fenced(places_.doorbell(rank)); });
   }
 
   /// Waits for the line of every rank for which exists(rank) holds and empties its slots. False if
   /// the wait was given up: the caller sends nothing more.
   template <class Exists>
-  ORIEL_DEVICE_FN bool receive_from(int stage, std::uint64_t line, Arrivals& arrivals,
+  ORIEL_DEVICE_FN bool receive_from(int stage, std::uint32_t line, Arrivals& arrivals,
                                     const Exists& exists) const {
     const std::uint32_t flag = flag_of(epoch_);
-    const int me = arguments_.rank;
     // All loads first: they overlap, and mostly find what they want.
+    for_each_peer([&](int rank, int place) {
+      if (exists(rank)) arrivals.raw[place] = Line::load(own_ + slot(place, stage, line));
+    });
     ORIEL_DEVICE_UNROLL
-    for (int rank = 0; rank < kMaxRanks; ++rank) {
-      if (kRanks == 0 && rank >= arguments_.ranks) break;
-      if (rank == me || !exists(rank)) continue;
-      arrivals.raw[rank] = Line::load(slot(me, stage, line, rank));
-    }
-    ORIEL_DEVICE_UNROLL
-    for (int rank = 0; rank < kMaxRanks; ++rank) {
-      if (kRanks == 0 && rank >= arguments_.ranks) break;
-      if (rank == me || !exists(rank)) continue;
-      std::byte* const from = slot(me, stage, line, rank);
-      if (!Line::arrived(arrivals.raw[rank], flag)) {
-        const auto arrived = [&] {
-          arrivals.raw[rank] = Line::load(from);
-          return Line::arrived(arrivals.raw[rank], flag);
-        };
-        if (device::wait_until(arrived, arguments_.wait, {rank, epoch_}) !=
-            device::WaitOutcome::ready) {
+    for (int place = 0; place < kMaxRanks - 1; ++place) {
+      if (kRanks == 0 && place >= arguments_.ranks - 1) break;
+      const int rank = peer_at(place);
+      if (!exists(rank)) continue;
+      std::byte* const from = own_ + slot(place, stage, line);
+      // A short loop of its own before the long wait: its code and registers would otherwise crowd
+      // the path that every small message takes.
+      typename Line::Raw raw = arrivals.raw[place];
+      ORIEL_DEVICE_KEEP_LOOP
+      for (std::uint32_t poll = 0; !Line::arrived(raw, flag); ++poll) {
+        if (poll == kQuickPolls && !await_line<Line>(from, flag, {rank, epoch_}, arguments_)) {
           return false;
         }
+        raw = Line::load(from);
       }
+      arrivals.raw[place] = raw;
       Line::empty(from);
     }
     return true;
   }
-  ORIEL_DEVICE_FN bool receive_from_all(int stage, std::uint64_t line, Arrivals& arrivals) const {
+  ORIEL_DEVICE_FN bool receive_from_all(int stage, std::uint32_t line, Arrivals& arrivals) const {
     return receive_from(stage, line, arrivals, [](int) { return true; });
+  }
+
+  /// The reduction of all ranks' lines: this rank's own, and what has arrived.
+  template <class Reduction, class T>
+  ORIEL_DEVICE_FN auto reduce(const Reduction& reduction, const Payload<T, Line::kBytes>& mine,
+                              const Arrivals& arrivals) const {
+    constexpr int kBytes = Line::kBytes;
+    Payload<T, kBytes> by_rank[kMaxRanks];
+    if constexpr (kRanks > 0) {
+      // By selection and not by index, which registers do not have: rotate by the bits of the rank.
+      static_assert(kRanks == 2 || kRanks == 4);
+      Payload<T, kBytes> turned[kRanks];
+      ORIEL_DEVICE_UNROLL
+      for (int i = 0; i < kRanks; ++i) {
+        const int before = (i + kRanks - 1) % kRanks;
+        turned[i] = select((arguments_.rank & 1) != 0, own_or(mine, arrivals, before),
+                           own_or(mine, arrivals, i));
+      }
+      ORIEL_DEVICE_UNROLL
+      for (int i = 0; i < kRanks; ++i) {
+        by_rank[i] = select((arguments_.rank & 2) != 0, turned[(i + 2) % kRanks], turned[i]);
+      }
+    } else {
+      by_rank[arguments_.rank] = mine;
+      for_each_peer(
+          [&](int rank, int place) { by_rank[rank] = Line::payload(arrivals.raw[place]); });
+    }
+    return fold_ranks<kRanks, kBytes>(reduction, arguments_.ranks,
+                                      [&](int rank) { return by_rank[rank]; });
   }
 
   /// Ends the call for this CTA: the next one uses the other parity. Every thread calls it.
@@ -221,16 +263,48 @@ class Lanes {
   }
 
  private:
-  ORIEL_DEVICE_FN std::byte* slot(int owner, int stage, std::uint64_t line, int source) const {
-    const auto lane = static_cast<std::uint64_t>(stage) * static_cast<std::uint64_t>(ranks() - 1) +
-                      slot_of(source, owner, ranks());
-    return places_.lines(owner, epoch_ & 1) + lane * lane_bytes_ + line * 16;
+  /// The rank whose line is at `place` of Arrivals.
+  ORIEL_DEVICE_FN int peer_at(int place) const {
+    const int rank = arguments_.rank + 1 + place;
+    return rank < ranks() ? rank : rank - ranks();
+  }
+  /// Where a rank keeps the line of the peer at `place` (see slot_of), in its scratch memory.
+  ORIEL_DEVICE_FN std::uint32_t slot(int place, int stage, std::uint32_t line) const {
+    const auto lane = static_cast<std::uint32_t>(stage * (ranks() - 1) + place);
+    return offset_ + lane * lane_bytes_ + line * 16;
+  }
+
+  /// By distance from this rank to the right: its own payload at 0.
+  template <class T>
+  ORIEL_DEVICE_FN static Payload<T, Line::kBytes> own_or(const Payload<T, Line::kBytes>& mine,
+                                                         const Arrivals& arrivals, int distance) {
+    return distance == 0 ? mine : Line::payload(arrivals.raw[distance - 1]);
+  }
+  template <class T>
+  ORIEL_DEVICE_FN static Payload<T, Line::kBytes> select(bool first,
+                                                         const Payload<T, Line::kBytes>& a,
+                                                         const Payload<T, Line::kBytes>& b) {
+    struct Words {
+      std::uint32_t word[Line::kBytes / 4];
+    };
+    using Chosen = Payload<T, Line::kBytes>;
+    const auto from_a = __builtin_bit_cast(Words, a);
+    const auto from_b = __builtin_bit_cast(Words, b);
+    Words chosen;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < Line::kBytes / 4; ++i) {
+      chosen.word[i] = first ? from_a.word[i] : from_b.word[i];
+    }
+    return __builtin_bit_cast(Chosen, chosen);
   }
 
   const AllReduceArguments& arguments_;
   const Places& places_;
-  std::uint32_t epoch_;
-  std::uint64_t lane_bytes_;
+  std::byte* peers_[kMaxRanks];  // scratch memory of the ranks at each place, unless kRanks is 0
+  std::byte* own_;
+  std::uint32_t offset_;  // of this CTA's slots of the epoch's parity, in scratch memory
+  std::uint32_t lane_bytes_;
+  std::uint32_t epoch_ = 0;
 };
 
 ORIEL_DEVICE_FN constexpr std::uint64_t smaller(std::uint64_t a, std::uint64_t b) {

@@ -22,11 +22,8 @@ namespace oriel::kernels {
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
-  device::grid_dependency_wait();
-
   const Places places(arguments, place.cta);
-  const Lanes<Line, kRanks> lanes(arguments, places, 1);
-  const FamilyReduction<T, kFamily> reduction(arguments);
+  Lanes<Line, kRanks> lanes(arguments, places, place, 1);
   const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
   const UserBuffer<T, Line::kBytes> output(arguments.output, arguments.count);
 
@@ -35,31 +32,35 @@ ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t first = place.cta * threads;
   if (first >= lines) return;  // the same on all ranks; this CTA's epoch stays as it is
 
+  device::grid_dependency_wait();
+  lanes.begin();
+  const FamilyReduction<T, kFamily> reduction(arguments);  // may read a scalar of the stream's
+
   const std::uint64_t step = place.ctas * threads;
   Payload<T, Line::kBytes> mine{};
   bool alive = true;
-  std::uint64_t slot = Group::rank();
+  std::uint32_t slot = Group::rank();
   std::uint64_t line = first + Group::rank();
+  const auto slot_at = [&](std::uint64_t i) {
+    return slot + static_cast<std::uint32_t>(i * threads);
+  };
   while (alive && line < lines) {
     const std::uint64_t batch = lines_in_flight(lines - line, step);
     for (std::uint64_t i = 0; i < batch; ++i) {
       mine = reduction.scale(input.load(line + i * step));
-      lanes.send_to_all(0, slot + i * threads, Line::encode(mine));
+      lanes.send_to_all(0, slot_at(i), Line::encode(mine));
     }
     lanes.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       typename Lanes<Line, kRanks>::Arrivals arrivals;
-      alive = lanes.receive_from_all(0, slot + i * threads, arrivals);
+      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
       if (kSendsAhead) mine = reduction.scale(input.load(line + i * step));
-      output.store(line + i * step,
-                   fold_ranks<kRanks, Line::kBytes>(reduction, arguments.ranks, [&](int rank) {
-                     return rank == arguments.rank ? mine : arrivals.template payload<T>(rank);
-                   }));
+      output.store(line + i * step, lanes.reduce(reduction, mine, arrivals));
     }
     line += batch * step;
-    slot += batch * threads;
+    slot += static_cast<std::uint32_t>(batch * threads);
   }
   lanes.template end_epoch<Group>();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "oriel/device/config.hpp"
+#include "oriel/device/window.hpp"
 
 #include "kernels/arguments.hpp"
 
@@ -24,13 +25,10 @@ class Places {
 
   /// What lies at `offset` of `rank`'s slot.
   ORIEL_DEVICE_FN std::byte* slot(int rank, std::uint64_t offset) const {
-    // One add to the high word: slots are multiples of 4 GiB apart.
-    const std::uint64_t high =
-        static_cast<std::uint64_t>(arguments_.stride_4g * static_cast<std::uint32_t>(rank)) << 32;
-    return arguments_.flat_base + high + offset;
+    return peer(arguments_.flat_base + offset, rank);
   }
   ORIEL_DEVICE_FN std::byte* scratch(int rank, std::uint64_t offset) const {
-    return slot(rank, arguments_.scratch_offset + offset);
+    return peer(arguments_.scratch + offset, rank);
   }
 
   ORIEL_DEVICE_FN device::Doorbell& doorbell(int rank) const {
@@ -43,10 +41,9 @@ class Places {
   }
 
   /// The flag that `source` raises at `owner`.
-  ORIEL_DEVICE_FN std::uint32_t* flag(int owner, FlagKind kind, int source) const {
-    const auto ranks = static_cast<std::uint64_t>(arguments_.ranks);
-    const std::uint64_t index = (cta_ * kFlagKinds + static_cast<std::uint64_t>(kind)) * ranks +
-                                static_cast<std::uint64_t>(source);
+  ORIEL_DEVICE_FN std::uint32_t* flag(int owner, int source) const {
+    const std::uint64_t index =
+        cta_ * static_cast<std::uint64_t>(arguments_.ranks) + static_cast<std::uint64_t>(source);
     return reinterpret_cast<std::uint32_t*>(
         scratch(owner, arguments_.layout.flags + index * kSectorBytes));
   }
@@ -58,26 +55,24 @@ class Places {
     return scratch(owner, arguments_.layout.hellos + index * kHelloBytes);
   }
 
-  /// The packet slots of this CTA index at `owner`.
-  ORIEL_DEVICE_FN std::byte* lines(int owner, std::uint32_t parity) const {
-    const std::uint64_t index =
-        parity * static_cast<std::uint64_t>(arguments_.layout.max_ctas) + cta_;
-    return scratch(owner, arguments_.layout.lines + index * arguments_.layout.line_bytes);
-  }
-
   /// The slot for `source`'s chunk in the input ring (or the output ring) of this CTA at `owner`.
   /// The rings have fixed halves, because a call with another chunk size may begin while a slower
   /// rank still copies out of the last one.
-  ORIEL_DEVICE_FN std::byte* ring(int owner, FlagKind kind, std::uint32_t chunk, int source) const {
+  ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t chunk, int source) const {
     const auto sources = static_cast<std::uint64_t>(arguments_.ranks - 1);
     const std::uint64_t index =
         (chunk % arguments_.depth) * sources + slot_of(source, owner, arguments_.ranks);
-    const std::uint64_t half = kind == FlagKind::input ? 0 : arguments_.layout.ring_bytes / 2;
+    const std::uint64_t half = ring == Ring::input ? 0 : arguments_.layout.ring_bytes / 2;
     return scratch(owner, arguments_.layout.rings + cta_ * arguments_.layout.ring_bytes + half +
                               index * arguments_.chunk_bytes);
   }
 
  private:
+  /// From rank 0 to `rank`: one add to the high word, for slots are multiples of 4 GiB apart.
+  ORIEL_DEVICE_FN std::byte* peer(std::byte* address, int rank) const {
+    return device::advance_4g(address, arguments_.stride_4g * static_cast<std::uint32_t>(rank));
+  }
+
   const AllReduceArguments& arguments_;
   std::uint64_t cta_;
 };

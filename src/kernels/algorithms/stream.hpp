@@ -11,9 +11,17 @@
 namespace oriel::kernels {
 
 /// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
-/// share; each CTA has a part of every share and moves it in chunks through a ring of slots at the
-/// owner, a flag behind each chunk. While the owner reduces chunk i, the next ones are under
-/// way, so that both trips keep the links busy. (ranks - 1) / ranks x 2 x bytes sent.
+/// share; each CTA has a part of every share and moves it in chunks through rings of slots at the
+/// owner. (ranks - 1) / ranks x 2 x bytes sent by each rank.
+///
+/// A call goes in steps, and after each a rank raises one flag at every other rank: step 0 sends
+/// the inputs of the first `lead` chunks; step i + 1 sends the inputs of chunk i + lead, reduces
+/// chunk i and stores its result everywhere. So both trips share the links and the fences, of which
+/// a flag needs one.
+///
+/// No slot is overwritten too early, without any flag for that: a rank sends input chunk i only
+/// after it has received, and copied out, all results of chunk i - depth; and the result of a chunk
+/// says that its owner has read the inputs.
 ///
 /// Whether a user buffer is registered is known to its rank only, so each pair of ranks settles it
 /// with a greeting: if both have their output at the same offset of the slots, the owner stores
@@ -21,10 +29,6 @@ namespace oriel::kernels {
 /// the same way a CPU owner reads the other's input where it lies instead of having it sent; on a
 /// GPU stores across the link are faster than loads (8 % on an H200), so inputs are always sent. A
 /// greeting also carries the call's signature: ranks that disagree give up at once.
-///
-/// No slot is overwritten too early, without any flag for that: a rank sends input chunk i only
-/// after it has received, and copied out, all results of chunk i - depth; and the result of a
-/// chunk says that its owner has read the inputs.
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///
@@ -49,33 +53,39 @@ class StreamAllReduce {
     device::grid_launch_dependents();
     device::grid_dependency_wait();
     const CtaCounters* counters = places_.counters();
-    base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
+    ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
+    step_base_ = device::Memory::load<device::Order::weak>(&counters->step);
     const std::uint32_t greeting = device::Memory::load<device::Order::weak>(&counters->greeting);
 
     Greetings<Group> greetings(arguments_, places_, greeting);
     greetings.send();
-    if (Mover::kPulls && !settle(greetings)) return;
+    // Who reads inputs in place must know of whom before the first is sent.
+    if (Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
     for (std::uint32_t i = 0; i < arguments_.lead && i < chunks_; ++i) send_inputs(i);
-    if (!Mover::kPulls && !settle(greetings)) return;
+    raise(0);
+    if (!Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
+      const std::uint32_t next = i + arguments_.lead;
+      if (next < chunks_) {
+        for (; retired + arguments_.depth <= next; ++retired) {
+          if (!retire(retired)) return;
+        }
+        send_inputs(next);
+      }
       if (!wait_for_inputs(i)) return;
       reduce(i);
-      const std::uint32_t next = i + arguments_.lead;
-      if (next >= chunks_) continue;
-      for (; retired + arguments_.depth <= next; ++retired) {
-        if (!retire(retired)) return;
-      }
-      send_inputs(next);
+      raise(i + 1);
     }
     for (; retired < chunks_; ++retired) {
       if (!retire(retired)) return;
     }
-    Group::sync();  // all threads have read the counters
-    if (Group::rank() == 0) {
-      device::Memory::store<device::Order::weak>(&places_.counters()->chunk, base_ + chunks_);
-      device::Memory::store<device::Order::weak>(&places_.counters()->greeting, greeting + 1);
+    if (Group::rank() == 0) {  // retire() has synchronised: all threads have read the counters
+      CtaCounters* const mine = places_.counters();
+      device::Memory::store<device::Order::weak>(&mine->chunk, ring_base_ + chunks_);
+      device::Memory::store<device::Order::weak>(&mine->step, step_base_ + chunks_ + 1);
+      device::Memory::store<device::Order::weak>(&mine->greeting, greeting + 1);
     }
   }
 
@@ -101,9 +111,6 @@ class StreamAllReduce {
     }
   }
 
-  ORIEL_DEVICE_FN bool settle(Greetings<Group>& greetings) {
-    return greetings.receive(pulls_, direct_, mover_);
-  }
   ORIEL_DEVICE_FN bool pulls(int rank) const {
     return Mover::kPulls && ((pulls_ >> rank) & 1) != 0;
   }
@@ -113,39 +120,35 @@ class StreamAllReduce {
     for_each_peer([&](int owner) {
       if (pulls(owner)) return;
       const Span part = span(owner, i);
-      mover_.send(places_.ring(owner, FlagKind::input, base_ + i, arguments_.rank), part.first,
+      mover_.send(places_.ring(owner, Ring::input, ring_base_ + i, arguments_.rank), part.first,
                   part.count);
     });
-    raise(FlagKind::input, i, [&](int owner) { return !pulls(owner); });
   }
 
-  /// Tells all chosen ranks that everything this group has stored for chunk `i` is there.
-  template <class Chosen>
-  ORIEL_DEVICE_FN void raise(FlagKind kind, std::uint32_t i, const Chosen& chosen) {
+  /// Tells all ranks that what this group has stored up to `step` is there.
+  ORIEL_DEVICE_FN void raise(std::uint32_t step) {
     Group::sync();
     for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks;
          rank += static_cast<int>(Group::size())) {
-      if (rank == arguments_.rank || !chosen(rank)) continue;
-      device::Memory::store<device::Order::release>(places_.flag(rank, kind, arguments_.rank),
-                                                    base_ + i + 1);
+      if (rank == arguments_.rank) continue;
+      device::Memory::store<device::Order::release>(places_.flag(rank, arguments_.rank),
+                                                    step_base_ + step + 1);
     }
-    if constexpr (Mover::kPulls) {
-      device::ring_fence();
-      for_each_peer([&](int rank) {
-        if (chosen(rank)) device::ring_fenced(places_.doorbell(rank));
-      });
-    }
+#if !ORIEL_DEVICE_CODE
+    device::ring_fence();
+    for_each_peer([&](int rank) { device::ring_fenced(places_.doorbell(rank)); });
+#endif
   }
 
-  /// Waits until the flags of all chosen ranks have reached chunk `i`.
+  /// Waits until all chosen ranks have done `step`.
   template <class Chosen>
-  ORIEL_DEVICE_FN bool wait_for(FlagKind kind, std::uint32_t i, const Chosen& chosen) {
-    const std::uint32_t goal = base_ + i + 1;
+  ORIEL_DEVICE_FN bool wait_for(std::uint32_t step, const Chosen& chosen) {
+    const std::uint32_t goal = step_base_ + step + 1;
     bool alive = true;
     for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks && alive;
          rank += static_cast<int>(Group::size())) {
       if (rank == arguments_.rank || !chosen(rank)) continue;
-      const std::uint32_t* flag = places_.flag(arguments_.rank, kind, rank);
+      const std::uint32_t* flag = places_.flag(arguments_.rank, rank);
       const auto reached = [&] {
         const auto value = device::Memory::load<device::Order::acquire>(flag);
         return static_cast<std::int32_t>(value - goal) >= 0;
@@ -157,12 +160,12 @@ class StreamAllReduce {
   }
 
   ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
-    if (!wait_for(FlagKind::input, i, [&](int rank) { return !pulls(rank); })) return false;
+    const std::uint32_t sent = i < arguments_.lead ? 0 : i - arguments_.lead + 1;
     // A rank whose input is read in place sends none, and so does not say by that whether its
     // output ring has room; its own result of the chunk before does.
-    if (!Mover::kPulls || i == 0) return true;
-    return wait_for(FlagKind::output, i - 1,
-                    [&](int rank) { return pulls(rank) && !direct(rank); });
+    if (!Mover::kPulls) return wait_for(sent, [](int) { return true; });
+    return wait_for(sent, [&](int rank) { return !pulls(rank); }) &&
+           wait_for(i, [&](int rank) { return pulls(rank) && !direct(rank); });
   }
 
   ORIEL_DEVICE_FN void reduce(std::uint32_t i) {
@@ -172,28 +175,27 @@ class StreamAllReduce {
     const auto source = [&](int rank) -> const std::byte* {
       if (rank == me) return arguments_.input + offset;
       if (pulls(rank)) return places_.slot(rank, arguments_.input_offset + offset);
-      return places_.ring(me, FlagKind::input, base_ + i, rank);
+      return places_.ring(me, Ring::input, ring_base_ + i, rank);
     };
     const auto target = [&](int rank) -> std::byte* {
       if (rank == me) return arguments_.output + offset;
       if (direct(rank)) return places_.slot(rank, arguments_.output_offset + offset);
-      return places_.ring(rank, FlagKind::output, base_ + i, me);
+      return places_.ring(rank, Ring::output, ring_base_ + i, me);
     };
     mover_.reduce(source, target, part.count);
-    raise(FlagKind::output, i, [](int) { return true; });
   }
 
   /// Waits for the results of chunk `i` from all owners and copies what they could not store into
   /// the output themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
-    if (!wait_for(FlagKind::output, i, [](int) { return true; })) return false;
+    if (!wait_for(i + 1, [](int) { return true; })) return false;
     for_each_peer([&](int owner) {
       if (direct(owner)) return;
       const Span part = span(owner, i);
-      mover_.copy_out(part.first, places_.ring(arguments_.rank, FlagKind::output, base_ + i, owner),
+      mover_.copy_out(part.first,
+                      places_.ring(arguments_.rank, Ring::output, ring_base_ + i, owner),
                       part.count);
     });
-    Group::sync();
     return true;
   }
 
@@ -205,9 +207,10 @@ class StreamAllReduce {
   std::uint64_t end_ = 0;
   std::uint64_t chunk_ = 0;
   std::uint32_t chunks_ = 0;
-  std::uint32_t base_ = 0;
-  std::uint64_t pulls_ = 0;   // bit per rank: its input is read where it lies
-  std::uint64_t direct_ = 0;  // bit per rank: its output is written where it lies
+  std::uint32_t ring_base_ = 0;  // chunks of earlier calls: where the rings stand
+  std::uint32_t step_base_ = 0;  // steps of earlier calls: where the flags stand
+  std::uint64_t pulls_ = 0;      // bit per rank: its input is read where it lies
+  std::uint64_t direct_ = 0;     // bit per rank: its output is written where it lies
 };
 
 }  // namespace oriel::kernels

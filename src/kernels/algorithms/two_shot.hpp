@@ -21,11 +21,8 @@ namespace oriel::kernels {
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
-  device::grid_dependency_wait();
-
   const Places places(arguments, place.cta);
-  const Lanes<Line, kRanks> lanes(arguments, places, 2);
-  const FamilyReduction<T, kFamily> reduction(arguments);
+  Lanes<Line, kRanks> lanes(arguments, places, place, 2);
   const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
   const UserBuffer<T, Line::kBytes> output(arguments.output, arguments.count);
 
@@ -36,6 +33,10 @@ ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t first = place.cta * threads;
   if (first >= share) return;  // the same on all ranks; this CTA's epoch stays as it is
 
+  device::grid_dependency_wait();
+  lanes.begin();
+  const FamilyReduction<T, kFamily> reduction(arguments);  // may read a scalar of the stream's
+
   const std::uint64_t step = place.ctas * threads;
 
   // The last shares may be short, or empty: nothing is sent for lines past the end. Share 0 has
@@ -43,16 +44,26 @@ ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace pla
   const auto line_of = [&](int owner, std::uint64_t index) {
     return static_cast<std::uint64_t>(owner) * share + index;
   };
+  Payload<T, Line::kBytes> mine{};
   bool alive = true;
-  std::uint64_t slot = Group::rank();
+  std::uint32_t slot = Group::rank();
   std::uint64_t index = first + Group::rank();
+  const auto slot_at = [&](std::uint64_t i) {
+    return slot + static_cast<std::uint32_t>(i * threads);
+  };
   while (alive && index < share) {
     const std::uint64_t batch = lines_in_flight(share - index, step);
     for (std::uint64_t i = 0; i < batch; ++i) {
-      lanes.for_each_peer([&](int owner) {
+      // All loads before the first store, so that they overlap.
+      Payload<T, Line::kBytes> outgoing[Lanes<Line, kRanks>::kMaxRanks];
+      lanes.for_each_peer([&](int owner, int peer) {
         const std::uint64_t line = line_of(owner, index + i * step);
-        if (line >= lines) return;
-        lanes.send(owner, 0, slot + i * threads, Line::encode(reduction.scale(input.load(line))));
+        if (line < lines) outgoing[peer] = input.load(line);
+      });
+      if (!kSendsAhead && line_of(me, index) < lines) mine = input.load(line_of(me, index));
+      lanes.for_each_peer([&](int owner, int peer) {
+        if (line_of(owner, index + i * step) >= lines) return;
+        lanes.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
       });
     }
     lanes.publish();
@@ -60,14 +71,13 @@ ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace pla
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const std::uint64_t line = line_of(me, index + i * step);
       if (line >= lines) break;
-      const auto mine = reduction.scale(input.load(line));
+      if (kSendsAhead) mine = input.load(line);
+      mine = reduction.scale(mine);
       typename Lanes<Line, kRanks>::Arrivals arrivals;
-      alive = lanes.receive_from_all(0, slot + i * threads, arrivals);
+      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
-      const auto result = fold_ranks<kRanks, Line::kBytes>(
-          reduction, arguments.ranks,
-          [&](int rank) { return rank == me ? mine : arrivals.template payload<T>(rank); });
-      lanes.send_to_all(1, slot + i * threads, Line::encode(result));
+      const auto result = lanes.reduce(reduction, mine, arrivals);
+      lanes.send_to_all(1, slot_at(i), Line::encode(result));
       output.store(line, result);
     }
     if (!alive) break;
@@ -75,16 +85,16 @@ ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace pla
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
-      typename Lanes<Line, kRanks>::Arrivals results;
-      alive = lanes.receive_from(1, slot + i * threads, results, exists);
+      typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some out
+      alive = lanes.receive_from(1, slot_at(i), results, exists);
       if (!alive) break;
-      lanes.for_each_source([&](int owner) {
+      lanes.for_each_peer([&](int owner, int peer) {
         if (!exists(owner)) return;
-        output.store(line_of(owner, index + i * step), results.template payload<T>(owner));
+        output.store(line_of(owner, index + i * step), Line::payload(results.raw[peer]));
       });
     }
     index += batch * step;
-    slot += batch * threads;
+    slot += static_cast<std::uint32_t>(batch * threads);
   }
   lanes.template end_epoch<Group>();
 }

@@ -157,4 +157,9 @@ ORIEL_DEVICE_FN void grid_launch_dependents() {
 #endif
 }
 
+template <class T>
+ORIEL_DEVICE_FN void keep_in_register(T*& value) {
+  asm volatile("" : "+l"(value));
+}
+
 }  // namespace oriel::device::arch

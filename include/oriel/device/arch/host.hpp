@@ -211,4 +211,7 @@ ORIEL_DEVICE_FN bool warp_any(bool mine) {
 ORIEL_DEVICE_FN void grid_dependency_wait() {}
 ORIEL_DEVICE_FN void grid_launch_dependents() {}
 
+template <class T>
+ORIEL_DEVICE_FN void keep_in_register(T*&) {}
+
 }  // namespace oriel::device::arch
