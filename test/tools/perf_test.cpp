@@ -190,7 +190,7 @@ TEST_CASE("1.35 a rank that dies, fails or stops answering is named") {
 TEST_CASE("1.35 an interrupted run takes its ranks along") {
   Program program(perf_command(
       {"--counts", "64", "-n", "10", "--rounds", "9999", "--env", "FAKE_NCCL_DELAY_US=1000"}));
-  usleep(700'000);
+  REQUIRE(program.wait_for_output("(elements)"));
   kill(program.pid(), SIGTERM);
   const auto result = program.wait();
   CHECK(result.status == 128 + SIGTERM);

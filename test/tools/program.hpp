@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,8 +66,20 @@ class Program {
 
   pid_t pid() const { return pid_; }
 
+  /// Reads standard output until `text` is in it; false if it did not come.
+  bool wait_for_output(const std::string& text,
+                       std::chrono::seconds limit = std::chrono::seconds(60)) {
+    const auto start = std::chrono::steady_clock::now();
+    bool out_open = true, err_open = true;
+    while (early_.out.find(text) == std::string::npos) {
+      if (!out_open || std::chrono::steady_clock::now() - start > limit) return false;
+      read_some(out_open, err_open, early_, 20);
+    }
+    return true;
+  }
+
   ProgramResult wait(std::chrono::seconds limit = std::chrono::seconds(60)) {
-    ProgramResult result;
+    ProgramResult result = early_;
     const auto start = std::chrono::steady_clock::now();
     bool out_open = true, err_open = true;
     int status = 0;
@@ -102,6 +115,7 @@ class Program {
     return got > 0;
   }
 
+  ProgramResult early_;  // what wait_for_output() has read
   pid_t pid_ = -1;
   int out_ = -1;
   int err_ = -1;
@@ -114,7 +128,13 @@ inline ProgramResult run_program(std::vector<std::string> command,
   return program.wait();
 }
 
-/// Whether a process with this number exists.
+/// Whether a process with this number still runs. One that has ended counts as gone even if nobody
+/// has collected its status, which is up to init for orphans.
 inline bool is_alive(pid_t pid) {
-  return kill(pid, 0) == 0;
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return false;
+  const std::size_t name_end = line.rfind(')');
+  const char state = name_end + 2 < line.size() ? line[name_end + 2] : 'X';
+  return state != 'Z' && state != 'X';
 }
