@@ -165,6 +165,7 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
     const TimePoint now = loop.clock().now();
     if (deadline.expired(now)) {
       std::vector<int> absent;
+      absent.reserve(places.size());
       for (const std::size_t peer : places) absent.push_back(ranks_[peer]);
       fail(Error(ErrorCode::timeout,
                  fmt::format("no answer in time from rank{} {}", absent.size() > 1 ? "s" : "",

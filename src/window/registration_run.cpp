@@ -170,7 +170,10 @@ Task<Status> RegistrationRun::agree_on_places() {
     Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
     if (!gathered.ok()) co_return std::move(gathered).error();
     auto settled = settle(gathered.value(), floor, bytes);
-    if (!settled.ok()) stop(std::move(settled).error());
+    if (!settled.ok()) {
+      stop(std::move(settled).error());
+      co_return Status();
+    }
     if (stopped_) co_return Status();
     if (settled.value()) {
       note(keep_places());
