@@ -168,6 +168,12 @@ void Rendezvous::on_done(Connection from) {
   finished_ = ++done_ == size_;
 }
 
+void Rendezvous::on_gave_up(Connection from, const Error& reason, TimePoint now) {
+  const auto it = rank_of_.find(from);
+  if (it == rank_of_.end() || failure_ || members_.at(it->second).done) return;
+  fail(Error(reason).with_origin(it->second), now);
+}
+
 void Rendezvous::on_closed(Connection connection, TimePoint now) {
   const auto it = rank_of_.find(connection);
   if (it == rank_of_.end()) return;

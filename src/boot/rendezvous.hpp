@@ -23,8 +23,9 @@ inline constexpr int kMaxRanks = 1 << 20;
 /// The ranks that a rank is linked to: those at distance 2^k (mod size) on either side, ascending.
 std::vector<int> link_neighbours(int rank, int size);
 
-/// What a rank says to the root service once both have proved the secret; then nothing until
-/// kRootDone, one byte, when it has linked to all its neighbours and they to it.
+/// What a rank says to the root service once both have proved the secret; then nothing until it
+/// ends with kRootDone, one byte, when it has linked to all its neighbours and they to it, or with
+/// kRootGaveUp and the ErrorRecord of its reason.
 struct RootHello {
   static constexpr std::size_t kBytes = 48;
 
@@ -38,6 +39,7 @@ struct RootHello {
   static Result<RootHello> decode(ByteView bytes);
 };
 inline constexpr std::byte kRootDone{0x44};
+inline constexpr std::byte kRootGaveUp{0x47};
 
 /// The payload of FrameKind::root_peers.
 using PeerAddresses = std::vector<std::pair<int, SocketAddress>>;
@@ -60,6 +62,8 @@ class Rendezvous {
 
   void on_hello(Connection from, const RootHello& hello, TimePoint now);
   void on_done(Connection from);
+  /// The rank cannot go on. Its reason may name another rank, and becomes everybody's.
+  void on_gave_up(Connection from, const Error& reason, TimePoint now);
   /// The connection has ended: the death of its rank, unless it was done.
   void on_closed(Connection connection, TimePoint now);
   void on_time(TimePoint now);

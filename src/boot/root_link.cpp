@@ -81,10 +81,20 @@ Status Session::RootLink::watch() {
 }
 
 void Session::RootLink::done() {
-  const std::array<std::byte, 1> word = {kRootDone};
-  const ByteView view = word;
+  say(std::array{kRootDone});
+}
+
+void Session::RootLink::give_up(const Error& reason) {
+  if (size_ == 0) return;  // not greeted yet
+  ByteWriter word;
+  word.put(kRootGaveUp);
+  ErrorRecord::encode(word, reason);
+  say(word.take());
+}
+
+void Session::RootLink::say(ByteView word) {
   // If it cannot be written the root service is gone, and has no more use for it.
-  static_cast<void>(write_some(fd_.get(), std::span(&view, 1)));
+  static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }
 
 }  // namespace oriel::boot

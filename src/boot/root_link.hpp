@@ -35,10 +35,13 @@ class Session::RootLink {
   Status watch();
   /// This rank is linked to all its neighbours.
   void done();
+  /// This rank cannot go on, and the others should know why.
+  void give_up(const Error& reason);
 
  private:
   Status on_frame(const Frame& frame);
   Error gone() const;
+  void say(ByteView word);
 
   int rank_;
   Links* links_;

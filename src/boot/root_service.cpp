@@ -13,11 +13,14 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
+#include "boot/verdict.hpp"
 
 namespace oriel::boot {
 namespace {
 
 constexpr Duration kHelloTime = std::chrono::seconds(2);
+constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
+static_assert(kLastWordBytes >= RootHello::kBytes);
 
 const Clock& steady() {
   return SteadyClock::instance();
@@ -27,6 +30,8 @@ const Clock& steady() {
 
 struct RootService::Keeper {
   std::atomic<RootService*> service{nullptr};
+  // The clock is made first and so destroyed last: the thread reads it until it is joined.
+  Keeper() { static_cast<void>(steady()); }
   ~Keeper() {
     // A forked child that never asked for the service must not touch its parent's.
     RootService* mine = service.exchange(nullptr);
@@ -212,25 +217,42 @@ void RootService::on_proven(ProvenConnection connection) {
 void RootService::on_client(Rendezvous::Connection id) {
   Client& client = running_->clients.at(id);
   const auto served = served_.find(client.number);
-  std::array<std::byte, RootHello::kBytes> buffer;
-  const std::size_t want = client.greeted ? 1 : RootHello::kBytes - client.received.size();
-  const auto got = read_some(client.fd.get(), std::span(buffer).first(want));
+  std::array<std::byte, kLastWordBytes> buffer;
+  const std::size_t limit = client.greeted ? kLastWordBytes : RootHello::kBytes;
+  const auto got =
+      read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
   if (!got.ok() || got.value().closed || served == served_.end()) return drop(id);
-  if (got.value().would_block) return;
-  Rendezvous& rendezvous = served->second.rendezvous;
-  if (client.greeted) {
-    if (buffer[0] != kRootDone) return drop(id);
-    rendezvous.on_done(id);
-    return drop(id);
-  }
   client.received.insert(client.received.end(), buffer.begin(),
                          buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
+  Rendezvous& rendezvous = served->second.rendezvous;
+  if (client.greeted) {
+    if (on_last_word(id, client, rendezvous)) drop(id);
+    return;
+  }
   if (client.received.size() < RootHello::kBytes) return;
   const auto hello = RootHello::decode(client.received);
   if (!hello.ok()) return drop(id);
   client.greeted = true;
+  client.received.clear();
   rendezvous.on_hello(id, hello.value(), steady().now());
   deliver(client.number);
+}
+
+bool RootService::on_last_word(Rendezvous::Connection id, const Client& client,
+                               Rendezvous& rendezvous) {
+  if (client.received.empty()) return false;
+  if (client.received[0] == kRootDone) {
+    rendezvous.on_done(id);
+    return true;
+  }
+  if (client.received[0] != kRootGaveUp) return true;
+  if (client.received.size() < kLastWordBytes) return false;
+  ByteReader reader(ByteView(client.received).subspan(1));
+  std::optional<Error> reason;
+  if (ErrorRecord::decode(reader, reason).ok()) {
+    rendezvous.on_gave_up(id, *reason, steady().now());
+  }
+  return true;
 }
 
 void RootService::drop(Rendezvous::Connection id) {

@@ -69,6 +69,8 @@ class RootService {
   void wake();
   void on_proven(ProvenConnection connection);
   void on_client(Rendezvous::Connection id);
+  /// Whether the client's last word is complete.
+  static bool on_last_word(Rendezvous::Connection id, const Client& client, Rendezvous& rendezvous);
   void drop(Rendezvous::Connection id);
   void deliver(std::uint64_t number);
   void remove_finished();

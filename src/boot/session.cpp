@@ -98,7 +98,18 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
 
 Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
   RootLink root(rank_, *links_, mutex_);
-  ORIEL_CO_CHECK(co_await meet(id, std::move(options), root));
+  Status connected = co_await meet(id, std::move(options), root);
+  if (connected.ok()) connected = co_await link_up(root);
+  const std::lock_guard lock(mutex_);
+  if (connected.ok()) {
+    root.done();
+  } else {
+    root.give_up(connected.error());
+  }
+  co_return connected;
+}
+
+Task<Status> Session::link_up(RootLink& root) {
   // Until every rank is linked to every neighbour only the root service sees a rank die.
   {
     const std::lock_guard lock(mutex_);
@@ -106,10 +117,7 @@ Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
   }
   std::vector<int> neighbours = link_neighbours(rank_, size_);
   ORIEL_CO_CHECK(co_await link_to(std::move(neighbours)));
-  ORIEL_CO_CHECK(co_await exchange_addresses());
-  const std::lock_guard lock(mutex_);
-  root.done();
-  co_return Status();
+  co_return co_await exchange_addresses();
 }
 
 Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {

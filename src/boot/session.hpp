@@ -106,6 +106,7 @@ class Session final : private Transport {
 
   Task<Status> connect(const UniqueId& id, SessionOptions options);
   Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
+  Task<Status> link_up(RootLink& root);
   Task<Status> link_to(std::vector<int> peers);
   Task<Status> exchange_addresses();
   /// Waits until something is ready (or a timer is due) and pumps. The timeout's message says

@@ -16,6 +16,8 @@ namespace oriel::comm {
 
 struct Monitor::Keeper {
   std::atomic<Monitor*> monitor{nullptr};
+  // The clock is made first and so destroyed last: the thread reads it until it is joined.
+  Keeper() { static_cast<void>(SteadyClock::instance()); }
   ~Keeper() {
     // A forked child that never watched anything must not touch its parent's.
     Monitor* mine = monitor.exchange(nullptr);

@@ -27,6 +27,12 @@ using std::chrono::steady_clock;
 
 const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSlowedDown = true;
+#else
+constexpr bool kSlowedDown = false;
+#endif
+
 UniqueId new_id(const SocketOptions& socket = kLoopback.socket) {
   auto id = create_unique_id(socket);
   REQUIRE(id.ok());
@@ -128,7 +134,7 @@ TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
   const auto spent = milliseconds_since(begin);
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
   WARN("64 processes, fork to reaped: " << spent << " ms");
-  CHECK(spent < 2000);
+  CHECK(spent < (kSlowedDown ? 20000 : 2000));
 }
 
 TEST_CASE("1.7 ranks meet over IPv6") {
@@ -175,6 +181,8 @@ TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within
     const auto killed = steady_clock::now();
     ranks.kill(victim, SIGKILL);
     const auto verdicts = ranks.collect(20s);
+    const auto spent = milliseconds_since(killed);
+    bool all_came = true;
     // A victim that had not come to the rendezvous yet cannot be known to be dead; only then do the
     // others wait for it, and are told so.
     for (int rank = 0; rank < size; ++rank) {
@@ -185,10 +193,11 @@ TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within
           contains(verdict, fmt::format("rank {} has died", victim)) ||
           contains(verdict, fmt::format("rank {} of {} has not joined", victim, size));
       CHECK(named);
-      if (contains(verdict, "has not joined")) continue;
-      CHECK(milliseconds_since(killed) < 1000);
+      all_came = all_came && !contains(verdict, "has not joined");
     }
-    slowest = std::max(slowest, milliseconds_since(killed));
+    if (!all_came) continue;
+    CHECK(spent < 1000);
+    slowest = std::max(slowest, spent);
   }
   WARN("SIGKILL to the last survivor's end, at worst: " << slowest << " ms");
 }

@@ -261,6 +261,17 @@ TEST_CASE(
   death.on_closed(12, now);
   CHECK(contains(text_sent_to(11, death.take_outgoing()), "rank 2 has died"));
 
+  // The reason of a rank that gives up is everybody's, whomever it blames.
+  Rendezvous blame(kHere, Deadline::never());
+  for (int rank = 0; rank < 3; ++rank) {
+    blame.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, 3), now);
+  }
+  static_cast<void>(blame.take_outgoing());
+  blame.on_gave_up(1, Error(ErrorCode::remote, "rank 2 has died: so rank 1 says").with_origin(2),
+                   now);
+  blame.on_closed(1, now);
+  CHECK(contains(text_sent_to(0, blame.take_outgoing()), "rank 2 has died: so rank 1 says"));
+
   Rendezvous good(kHere, Deadline::never());
   for (int rank = 0; rank < 3; ++rank) {
     good.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, 3), now);
