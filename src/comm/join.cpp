@@ -172,7 +172,10 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
   attempt(device_->make_notice_board(), notices_);
   attempt(device_->make_executor(), executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
-  if (local.ok()) attempt(device_->memory().allocate(layout_.total_bytes), scratch_);
+  // Few calls use all of it, and making it present costs a rank more than the rest of its start.
+  if (local.ok()) {
+    attempt(device_->memory().allocate(layout_.total_bytes, window::Backing::on_demand), scratch_);
+  }
   if (local.ok()) {
     local = device_->prepare_scratch(static_cast<std::byte*>(scratch_), layout_);
   }

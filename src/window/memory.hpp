@@ -10,8 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "base/fd.hpp"
 #include "oriel/error.hpp"
+
+#include "base/fd.hpp"
 
 /// Memory that several ranks can map, behind one interface: sealed memfds on the host, cuMem
 /// allocations on GPUs.
@@ -79,6 +80,10 @@ class Mapping {
   virtual std::size_t bytes() const = 0;
 };
 
+/// Whether memory is made present when it is allocated, as far as the device leaves a choice (the
+/// host does), or page by page when it is first touched.
+enum class Backing : std::uint8_t { ready, on_demand };
+
 /// The memory of one device of this process (the host counts as one). Thread-safe. Nothing here
 /// synchronises a device or fails a stream capture that another thread has begun.
 class Memory {
@@ -91,14 +96,15 @@ class Memory {
   virtual std::size_t granularity() const = 0;
 
   /// Shareable memory of at least `bytes`, mapped and ready for use; what ncclMemAlloc returns.
-  virtual Result<void*> allocate(std::size_t bytes) = 0;
+  Result<void*> allocate(std::size_t bytes) { return allocate(bytes, Backing::ready); }
+  virtual Result<void*> allocate(std::size_t bytes, Backing backing) = 0;
   /// Frees what allocate() of the same device returned; windows that are registered on it keep the
   /// memory itself alive. invalid_argument for any other pointer.
   virtual Status free(void* pointer) = 0;
 
-  /// The allocations, mapped back to back, behind [pointer, pointer + bytes). Refused, with the call
-  /// to use instead as hint: memory that cannot be shared (malloc, cudaMalloc), a missing handle
-  /// type (named), a range past the end of its allocation.
+  /// The allocations, mapped back to back, behind [pointer, pointer + bytes). Refused, with the
+  /// call to use instead as hint: memory that cannot be shared (malloc, cudaMalloc), a missing
+  /// handle type (named), a range past the end of its allocation.
   virtual Result<std::vector<Segment>> find_segments(const void* pointer, std::size_t bytes) = 0;
 
   virtual Result<ShareableHandle> export_handle(const Allocation& allocation) = 0;
@@ -107,7 +113,8 @@ class Memory {
   virtual Result<AllocationRef> import_handle(ShareableHandle handle, AllocationId id,
                                               std::size_t bytes) = 0;
 
-  virtual Result<std::unique_ptr<AddressRange>> reserve(std::size_t bytes, std::size_t alignment) = 0;
+  virtual Result<std::unique_ptr<AddressRange>> reserve(std::size_t bytes,
+                                                        std::size_t alignment) = 0;
   /// Maps all of `allocation` at `at`, which lies, granule-aligned and free, in `range`.
   virtual Result<std::unique_ptr<Mapping>> map(AddressRange& range, std::byte* at,
                                                AllocationRef allocation) = 0;

@@ -64,7 +64,7 @@ void Occupancy::give_back(std::byte* at) {
 
 void BlockMemory::prepare(std::byte*, std::size_t) {}
 
-Result<void*> BlockMemory::allocate(std::size_t bytes) {
+Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
   if (bytes == 0 || bytes > kMaxMemoryBytes) {
     return Error(
         ErrorCode::invalid_argument,
@@ -77,7 +77,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes) {
             reserve(rounded, rounded % kHugePageBytes == 0 ? kHugePageBytes : granularity()));
   std::byte* const base = block.range->base();
   ORIEL_TRY(block.mapping, map(*block.range, base, block.allocation));
-  prepare(base, rounded);
+  if (backing == Backing::ready) prepare(base, rounded);
   const std::lock_guard lock(mutex_);
   blocks_.emplace(address_of(base), std::move(block));
   return static_cast<void*>(base);

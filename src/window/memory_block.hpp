@@ -53,13 +53,14 @@ class Occupancy {
 /// as a peer's would be.
 class BlockMemory : public Memory {
  public:
-  Result<void*> allocate(std::size_t bytes) final;
+  using Memory::allocate;
+  Result<void*> allocate(std::size_t bytes, Backing backing) final;
   Status free(void* pointer) final;
 
  protected:
   /// Fresh memory of at least `bytes`, a multiple of granularity().
   virtual Result<AllocationRef> create(std::size_t bytes) = 0;
-  /// Called once on what allocate() is about to return.
+  /// Called once on what allocate() is about to return, if it is to be ready.
   virtual void prepare(std::byte* base, std::size_t bytes);
 
   /// The block of allocate() that `pointer` points into.
