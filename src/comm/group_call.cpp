@@ -158,6 +158,8 @@ Status ThreadGroup::end(bool& in_progress) {
     return Error(ErrorCode::invalid_usage, "ncclGroupEnd without ncclGroupStart");
   }
   if (--depth_ > 0) return {};
+  // A communicator whose other ranks may be what was refused would wait for them in vain.
+  if (error_) drop_inits();
   GroupJobs jobs = std::exchange(jobs_, GroupJobs{});
   const auto refused = std::exchange(error_, std::nullopt);
   Status status = run(std::move(jobs), in_progress);
