@@ -93,7 +93,7 @@ class CudaDevice final : public Device {
   window::Memory& memory() override { return memory_; }
   std::size_t memory_bytes() const override { return memory_bytes_; }
   int max_ctas(int ranks_here) const override {
-    return std::max(1, std::min(128, multiprocessors_ / std::max(1, ranks_here)));
+    return std::max(1, std::min(144, multiprocessors_ / std::max(1, ranks_here)));
   }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) override;

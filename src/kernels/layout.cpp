@@ -24,7 +24,7 @@ ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_
   const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
-  layout.line_bytes = narrow(left / 4 / kParities / ctas / 128 * 128);
+  layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
   layout.lane_bytes[0] = narrow(layout.line_bytes / others / 16 * 16);
   layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / 16 * 16);

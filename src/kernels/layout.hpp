@@ -66,7 +66,7 @@ ORIEL_DEVICE_FN constexpr std::uint32_t slot_of(int source, int owner, int ranks
   return static_cast<std::uint32_t>(distance < 0 ? distance + ranks : distance);
 }
 
-/// Divides `budget_bytes` among the parts: a quarter for the line slots, the rest for the rings.
+/// Divides `budget_bytes` among the parts: a fifth for the line slots, the rest for the rings.
 ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_bytes);
 
 /// Largest chunk of the stream algorithm with `depth` slots in each ring.
