@@ -69,6 +69,24 @@ Status Communicator::check_arguments(const AllReduceRequest& request) const {
   return {};
 }
 
+void Communicator::set_waits(kernels::AllReduceArguments& arguments) const {
+  Notices* const notices = notices_->on_device();
+  arguments.failure = &notices->failure;
+  arguments.wait.abort = &notices->abort;
+  arguments.wait.stall = &notices->stall;
+  arguments.wait.self = arguments.rank;
+  if (settings_->collective_timeout) {
+    arguments.wait.timeout_ns = static_cast<std::uint64_t>(
+        std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
+  }
+  if (device_->backend() == kernels::Backend::host) {
+    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(
+        control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
+        control_.slot_offset + layout_.doorbell);
+    tune_waits(arguments.wait, arguments.ranks, settings_->spin_microseconds);
+  }
+}
+
 kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest& request,
                                                          const kernels::Plan& plan) const {
   kernels::AllReduceArguments arguments;
@@ -114,21 +132,7 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
     arguments.scalar_pointer = nullptr;
   }
 
-  Notices* const notices = notices_->on_device();
-  arguments.failure = &notices->failure;
-  arguments.wait.abort = &notices->abort;
-  arguments.wait.stall = &notices->stall;
-  arguments.wait.self = arguments.rank;
-  if (settings_->collective_timeout) {
-    arguments.wait.timeout_ns = static_cast<std::uint64_t>(
-        std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
-  }
-  if (device_->backend() == kernels::Backend::host) {
-    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(
-        control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
-        control_.slot_offset + layout_.doorbell);
-    tune_waits(arguments.wait, arguments.ranks, settings_->spin_microseconds);
-  }
+  set_waits(arguments);
   return arguments;
 }
 

@@ -106,6 +106,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
 
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;
+  void set_waits(kernels::AllReduceArguments& arguments) const;
   kernels::AllReduceArguments make_arguments(const AllReduceRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
