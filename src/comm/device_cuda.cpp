@@ -13,7 +13,9 @@
 #include "base/try.hpp"
 #include "comm/device.hpp"
 #include "comm/executor_cuda.hpp"
+#include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
+#include "shadow/shadow_pool_cuda.hpp"
 #include "topo/device_reach.hpp"
 #include "window/memory_cuda.hpp"
 
@@ -138,72 +140,12 @@ Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLay
   return cuda_status("clearing scratch memory", cuda().stream_synchronize(stream.get()));
 }
 
-/// Window objects in device memory, one allocation for each.
-class CudaWindowSink final : public window::WindowSink {
- public:
-  CudaWindowSink(CUcontext context, OwnedStream stream, const TeamFacts& facts)
-      : context_(context), stream_(std::move(stream)), facts_(facts) {}
-  ~CudaWindowSink() override {
-    auto scope = CudaScope::enter(context_);
-    if (scope.ok() && indices_ != 0) static_cast<void>(cuda().mem_free(indices_));
-  }
-
-  Status upload_indices() {
-    std::vector<std::int32_t> indices(static_cast<std::size_t>(facts_.world_size), -1);
-    for (std::size_t i = 0; i < facts_.members.size(); ++i) {
-      indices[static_cast<std::size_t>(facts_.members[i])] = static_cast<std::int32_t>(i);
-    }
-    ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-    const std::size_t bytes = indices.size() * sizeof(std::int32_t);
-    ORIEL_CHECK(cuda_status("allocating a table of ranks", cuda().mem_alloc(&indices_, bytes)));
-    return upload(indices_, indices.data(), bytes);
-  }
-
-  Result<void*> create(const window::WindowFacts& facts) override {
-    device::WindowObject object{};
-    object.flat_base = reinterpret_cast<char*>(facts.window.flat_base) + facts.window.slot_offset;
-    object.lsa_rank = facts_.index;
-    object.world_rank = facts_.world_rank;
-    object.stride_4g = static_cast<std::uint32_t>(facts.slot_bytes >> 32);
-    object.magic = device::kWindowMagic;
-    object.version = device::kWindowVersion;
-    object.size_bytes = facts.window.bytes;
-    object.world_size = facts_.world_size;
-    object.lsa_size = static_cast<std::int32_t>(facts_.members.size());
-    object.lsa_index_of = reinterpret_cast<const std::int32_t*>(indices_);
-    ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-    CUdeviceptr place = 0;
-    ORIEL_CHECK(cuda_status("allocating a window object", cuda().mem_alloc(&place, sizeof object)));
-    if (auto status = upload(place, &object, sizeof object); !status.ok()) {
-      static_cast<void>(cuda().mem_free(place));
-      return std::move(status).error();
-    }
-    return reinterpret_cast<void*>(place);
-  }
-  void destroy(void* handle) noexcept override {
-    auto scope = CudaScope::enter(context_);
-    if (scope.ok()) static_cast<void>(cuda().mem_free(reinterpret_cast<CUdeviceptr>(handle)));
-  }
-
- private:
-  Status upload(CUdeviceptr target, const void* source, std::size_t bytes) {
-    ORIEL_CHECK(cuda_status("uploading a window object",
-                            cuda().memcpy_h_to_d_async(target, source, bytes, stream_.get())));
-    return cuda_status("uploading a window object", cuda().stream_synchronize(stream_.get()));
-  }
-
-  CUcontext context_;
-  OwnedStream stream_;
-  TeamFacts facts_;
-  CUdeviceptr indices_ = 0;
-};
-
 Result<std::unique_ptr<window::WindowSink>> CudaDevice::make_window_sink(const TeamFacts& facts) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
-  ORIEL_TRY(auto stream, OwnedStream::create());
-  auto sink = std::make_unique<CudaWindowSink>(context_.get(), std::move(stream), facts);
-  ORIEL_CHECK(sink->upload_indices());
-  return std::unique_ptr<window::WindowSink>(std::move(sink));
+  ORIEL_TRY(auto windows, shadow::cuda_pool(ordinal_, sizeof(device::WindowObject),
+                                            alignof(device::WindowObject)));
+  ORIEL_TRY(auto tables,
+            shadow::cuda_pool(ordinal_, PooledWindowSink::table_bytes(facts.world_size), 64));
+  return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
 }
 
 }  // namespace

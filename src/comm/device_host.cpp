@@ -9,6 +9,7 @@
 #include "oriel/device/window.hpp"
 
 #include "comm/device.hpp"
+#include "comm/window_sink.hpp"
 #include "kernels/all_reduce_host.hpp"
 #include "window/memory_host.hpp"
 
@@ -44,45 +45,6 @@ class HostExecutor final : public Executor {
   std::mutex mutex_;
 };
 
-/// Window objects in host memory. They share one table of LSA indices.
-class HostWindowSink final : public window::WindowSink {
- public:
-  explicit HostWindowSink(const TeamFacts& facts)
-      : facts_(facts), lsa_index_of_(static_cast<std::size_t>(facts.world_size), -1) {
-    for (std::size_t i = 0; i < facts.members.size(); ++i) {
-      lsa_index_of_[static_cast<std::size_t>(facts.members[i])] = static_cast<std::int32_t>(i);
-    }
-  }
-
-  Result<void*> create(const window::WindowFacts& facts) override {
-    auto object = std::make_unique<device::WindowObject>();
-    object->flat_base = reinterpret_cast<char*>(facts.window.flat_base) + facts.window.slot_offset;
-    object->lsa_rank = facts_.index;
-    object->world_rank = facts_.world_rank;
-    object->stride_4g = static_cast<std::uint32_t>(facts.slot_bytes >> 32);
-    object->magic = device::kWindowMagic;
-    object->version = device::kWindowVersion;
-    object->size_bytes = facts.window.bytes;
-    object->world_size = facts_.world_size;
-    object->lsa_size = static_cast<std::int32_t>(facts_.members.size());
-    object->lsa_index_of = lsa_index_of_.data();
-    const std::lock_guard lock(mutex_);
-    void* const handle = object.get();
-    objects_.emplace(handle, std::move(object));
-    return handle;
-  }
-  void destroy(void* handle) noexcept override {
-    const std::lock_guard lock(mutex_);
-    objects_.erase(handle);
-  }
-
- private:
-  TeamFacts facts_;
-  std::vector<std::int32_t> lsa_index_of_;
-  std::mutex mutex_;
-  std::map<void*, std::unique_ptr<device::WindowObject>> objects_;
-};
-
 class HostDevice final : public Device {
  public:
   kernels::Backend backend() const override { return kernels::Backend::host; }
@@ -108,7 +70,9 @@ class HostDevice final : public Device {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
   Result<std::unique_ptr<window::WindowSink>> make_window_sink(const TeamFacts& facts) override {
-    return std::unique_ptr<window::WindowSink>(std::make_unique<HostWindowSink>(facts));
+    auto windows = shadow::host_pool(sizeof(device::WindowObject), alignof(device::WindowObject));
+    auto tables = shadow::host_pool(PooledWindowSink::table_bytes(facts.world_size), 64);
+    return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
   }
 };
 

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "oriel/device/window.hpp"
+#include "oriel/error.hpp"
+
+#include "comm/device.hpp"
+#include "shadow/shadow_pool.hpp"
+#include "window/participant.hpp"
+
+namespace oriel::comm {
+
+/// Makes the objects behind the window handles of one communicator, in the pool of its device. They
+/// share a table that tells which world rank has which place in the LSA team.
+class PooledWindowSink final : public window::WindowSink {
+ public:
+  /// `windows` holds objects of a WindowObject's size, `tables` of at least 4 bytes for each world
+  /// rank; both of the device that the communicator's kernels run on.
+  static Result<std::unique_ptr<window::WindowSink>> make(
+      std::shared_ptr<shadow::ShadowPool> windows, std::shared_ptr<shadow::ShadowPool> tables,
+      const TeamFacts& facts);
+  ~PooledWindowSink() override;
+
+  /// The size of the table for so many world ranks, rounded so that communicators share pools.
+  static std::size_t table_bytes(int world_size);
+
+  Result<void*> create(const window::WindowFacts& facts) override;
+  Status flush() override;
+  void destroy(void* handle) noexcept override;
+
+ private:
+  PooledWindowSink(std::shared_ptr<shadow::ShadowPool> windows,
+                   std::shared_ptr<shadow::ShadowPool> tables, TeamFacts facts)
+      : windows_(std::move(windows)), tables_(std::move(tables)), facts_(std::move(facts)) {}
+
+  shadow::Shadows<device::WindowObject> windows_;
+  std::shared_ptr<shadow::ShadowPool> tables_;
+  TeamFacts facts_;
+  void* lsa_index_of_ = nullptr;  // of tables_
+};
+
+}  // namespace oriel::comm
