@@ -82,7 +82,7 @@ void Communicator::set_waits(kernels::AllReduceArguments& arguments) const {
   if (device_->backend() == kernels::Backend::host) {
     arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(
         control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
-        control_.slot_offset + layout_.doorbell);
+        layout_.doorbell);
     tune_waits(arguments.wait, arguments.ranks, settings_->spin_microseconds);
   }
 }
@@ -95,11 +95,11 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
   arguments.count = request.count;
   arguments.type = request.type;
   arguments.op = request.op;
-  arguments.flat_base = control_.flat_base;
+  arguments.flat_base = control_.flat_base - control_.slot_offset;
   arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
   arguments.rank = team_facts_.index;
   arguments.ranks = static_cast<std::int32_t>(team_facts_.members.size());
-  arguments.scratch = control_.flat_base + control_.slot_offset;
+  arguments.scratch = control_.flat_base;
   arguments.layout = layout_;
 
   const auto split =
