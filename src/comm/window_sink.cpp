@@ -34,7 +34,7 @@ PooledWindowSink::~PooledWindowSink() {
 
 Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
   device::WindowObject object{};
-  object.flat_base = reinterpret_cast<char*>(facts.window.flat_base) + facts.window.slot_offset;
+  object.flat_base = reinterpret_cast<char*>(facts.window.flat_base);
   object.lsa_rank = facts_.index;
   object.world_rank = facts_.world_rank;
   object.stride_4g = static_cast<std::uint32_t>(facts.slot_bytes >> 32);
