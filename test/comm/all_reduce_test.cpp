@@ -317,8 +317,6 @@ int scaled(int calls) {
   return percent != nullptr ? std::max(1, calls * std::atoi(percent) / 100) : calls;
 }
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
-
 void run_batch(Cast cast, int ranks, const Variables& variables, const BatchOptions& options) {
   Environment environment(variables);
   std::string settings;
@@ -370,10 +368,10 @@ TEST_CASE("1.29 bits do not depend on the algorithm") {
     for (const char* deterministic : {"0", "1"}) {
       for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
         for (const char* chunk : {"1024", "32K"}) {
-          Environment environment({{"ORIEL_ALGORITHM", algorithm},
-                                   {"ORIEL_DETERMINISTIC", deterministic},
-                                   {"ORIEL_CHUNK", chunk},
-                                   {"ORIEL_SCRATCH_SIZE", "16M"}});
+          Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm},
+                                            {"ORIEL_DETERMINISTIC", deterministic},
+                                            {"ORIEL_CHUNK", chunk},
+                                            {"ORIEL_SCRATCH_SIZE", "16M"}});
           Stage stage(Cast::threads, ranks, [](Players& players) {
             auto comms = players.init();
             std::vector<std::byte> data(77'777 * 4);

@@ -76,8 +76,15 @@ class Notes final : public Watched {
   std::string text_;
 };
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
 template <typename Predicate>
 bool wait_for(std::chrono::milliseconds patience, Predicate predicate) {
+  if (kThreadSanitizer) patience *= 10;
   const auto end = std::chrono::steady_clock::now() + patience;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() >= end) return false;
@@ -124,6 +131,10 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
 }  // namespace
 
 TEST_CASE("1.12 the death of an idle rank is reported to every rank within a second") {
+  if (kThreadSanitizer) {
+    WARN("skipped: the thread sanitizer ends forked processes that start threads");
+    return;
+  }
   for (const int size : {2, 3, 5, 8}) {
     for (const bool with_pidfds : {true, false}) {
       const int victim = size / 2;
@@ -177,7 +188,8 @@ TEST_CASE("1.12 the monitor ticks while something is watched and ends its thread
     Monitor::instance().unwatch(two);  // of what is not watched: nothing
     CHECK_FALSE(Monitor::instance().running());
   }
-  CHECK(wait_for(2s, [&] { return threads() == threads_before; }));
+  // The sanitizer starts a thread of its own with our first.
+  if (!kThreadSanitizer) CHECK(wait_for(2s, [&] { return threads() == threads_before; }));
   CHECK(count_entries("/proc/self/fd") == fds_before);
 }
 

@@ -79,7 +79,7 @@ const char* name_of(Cast cast) {
   return "communicators of one thread";
 }
 
-Environment::Environment(std::vector<std::pair<std::string, std::string>> variables) {
+Environment::Environment(const Variables& variables) {
   for (const auto& [name, value] : variables) {
     before_.emplace_back(name, value_of(name));
     set_variable(name, value);

@@ -26,17 +26,19 @@ enum class Cast { processes, threads, group };
 inline constexpr Cast kCasts[] = {Cast::processes, Cast::threads, Cast::group};
 const char* name_of(Cast cast);
 
-/// Environment variables, set until destroyed, also for Oriel's settings of this process. A null
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// Environment variables, set until destroyed, also for Oriel's settings of this process. An empty
 /// value unsets.
 class Environment {
  public:
-  explicit Environment(std::vector<std::pair<std::string, std::string>> variables);
+  explicit Environment(const Variables& variables);
   ~Environment();
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
  private:
-  std::vector<std::pair<std::string, std::string>> before_;
+  Variables before_;
 };
 
 /// Memory that all players share: how they meet, and words for the body's own use.

@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "support/ranks.hpp"
+
+/// Ranks that die, stop, abort or make other calls while the others wait for them.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+std::uint64_t now_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch())
+          .count());
+}
+
+// Words of the board.
+constexpr std::size_t kCalls = 0;   // by rank: calls that it has completed
+constexpr std::size_t kEnded = 64;  // by rank: when its error came
+
+/// All-reduces until one fails, and checks that the failure is as it should be.
+void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>& data,
+                          const std::vector<std::string>& words) {
+  const auto rank = static_cast<std::size_t>(players.first());
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess) {
+    result =
+        ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
+    if (result == ncclSuccess) players.word(kCalls + rank) += 1;
+  }
+  players.word(kEnded + rank) = now_ms();
+  expect_error(result, result, "ncclAllReduce", words);
+  // From now on the communicator is of no use, and says so.
+  ncclResult_t state = ncclSuccess;
+  require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+  require(state == result, fmt::format("the asynchronous error is {}, not {}", state, result));
+  expect_error(ncclAllReduce(data.data(), data.data(), 1, ncclFloat, ncclMax, comm, nullptr),
+               result, "a later call", words);
+  const std::string text = ncclGetLastError(comm);
+  for (const std::string& word : words) {
+    require(text.find(word) != std::string::npos,
+            fmt::format("ncclGetLastError(comm): no \"{}\" in \"{}\"", word, text));
+  }
+  Buffer buffer(4096);
+  ncclWindow_t window = nullptr;
+  require(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0) == result,
+          "a registration after the failure");
+  require(ncclCommFinalize(comm) == result, "ncclCommFinalize after the failure");
+  require(ncclCommDestroy(comm), "ncclCommDestroy after the failure");
+}
+
+TEST_CASE("1.12 survivors of a killed rank get an error that names it within a second") {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
+    for (const std::size_t count : {std::size_t{3}, std::size_t{100'000}}) {
+      INFO(algorithm << ", " << count << " elements");
+      Stage stage(Cast::processes, 4, [&](Players& players) {
+        auto comms = players.init();
+        std::vector<float> data(count, 1.0f);
+        reduce_until_failure(players, comms[0], data, {"rank 2"});
+      });
+      REQUIRE(stage.wait_for_word(kCalls + 2, 20, 30s));
+      const std::uint64_t killed = now_ms();
+      stage.kill(2, SIGKILL);
+      const auto verdicts = stage.collect(30s);
+      for (const int rank : {0, 1, 3}) {
+        CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+        const std::uint64_t ended = stage.board().words[kEnded + static_cast<std::size_t>(rank)];
+        CHECK(ended - killed < 1000);
+      }
+    }
+  }
+}
+
+TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT names a stopped rank") {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    INFO(algorithm);
+    Environment environment(
+        Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "700ms"}});
+    Stage stage(Cast::processes, 3, [](Players& players) {
+      auto comms = players.init();
+      std::vector<float> data(5000, 1.0f);
+      reduce_until_failure(players, comms[0], data, {"rank 1"});
+    });
+    REQUIRE(stage.wait_for_word(kCalls + 1, 20, 30s));
+    stage.kill(1, SIGSTOP);
+    REQUIRE(stage.wait_for_word(kEnded + 0, 1, 10s));
+    REQUIRE(stage.wait_for_word(kEnded + 2, 1, 10s));
+    stage.kill(1, SIGCONT);  // wakes to find the communicator ended
+    check_all_ok(stage.collect(20s));
+  }
+}
+
+TEST_CASE("1.12 without the timeout a stopped rank may come back") {
+  Stage stage(Cast::processes, 3, [](Players& players) {
+    auto comms = players.init();
+    std::vector<double> data(20'000);
+    for (int i = 0; i < 200; ++i) {
+      std::fill(data.begin(), data.end(), i + players.first());
+      require(ncclAllReduce(data.data(), data.data(), data.size(), ncclDouble, ncclSum, comms[0],
+                            nullptr),
+              "ncclAllReduce");
+      require(data.front() == 3 * i + 3 && data.back() == 3 * i + 3, "the sum");
+      players.word(kCalls + static_cast<std::size_t>(players.first())) += 1;
+    }
+    players.destroy(comms);
+  });
+  REQUIRE(stage.wait_for_word(kCalls + 2, 20, 30s));
+  stage.kill(2, SIGSTOP);
+  std::this_thread::sleep_for(2500ms);
+  stage.kill(2, SIGCONT);
+  check_all_ok(stage.collect(30s));
+}
+
+TEST_CASE("1.12 a rank that waits for ten seconds says at INFO for whom", "[.long]") {
+  const std::string path = fmt::format("/tmp/oriel_stall_{}", ::getpid());
+  Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path + ".%p"}});
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    std::vector<float> data(5000, 1.0f);
+    if (players.first() == 1) std::this_thread::sleep_for(12s);
+    require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
+            "ncclAllReduce");
+    players.destroy(comms);
+  });
+  const pid_t pid = stage.pid(0);
+  check_all_ok(stage.collect(30s));
+  const std::string log = fmt::format("{}.{}", path, pid);
+  std::FILE* file = std::fopen(log.c_str(), "r");
+  REQUIRE(file != nullptr);
+  std::string text(100'000, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  CHECK(text.find("waiting for rank 1") != std::string::npos);
+  std::system(("rm -f " + path + ".*").c_str());
+}
+
+TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    INFO(algorithm);
+    Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
+    check_all_ok(play(Cast::processes, 2, [](Players& players) {
+      auto comms = players.init();
+      std::vector<float> data(5000, 1.0f);
+      if (players.first() == 1) {
+        // Never comes; learns of the abort.
+        ncclResult_t state = ncclSuccess;
+        for (int i = 0; i < 500 && state == ncclSuccess; ++i) {
+          std::this_thread::sleep_for(10ms);
+          require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+        }
+        const std::string text = ncclGetLastError(comms[0]);
+        require(state != ncclSuccess && text.find("rank 0") != std::string::npos,
+                fmt::format("after the peer's abort: {} \"{}\"", static_cast<int>(state), text));
+        require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+        return;
+      }
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(300ms);
+        require(ncclCommAbort(comms[0]), "ncclCommAbort");
+      });
+      const auto begun = steady_clock::now();
+      const ncclResult_t result =
+          ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr);
+      const auto took = steady_clock::now() - begun;
+      aborter.join();
+      require(result != ncclSuccess, "an aborted call has not succeeded");
+      require(took < 3s, "the abort took too long");
+      expect_error(result, result, "ncclAllReduce", {"abort"});
+    }));
+  }
+}
+
+TEST_CASE("1.12 ncclCommAbort ends a blocked init of a non-blocking communicator") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    if (players.first() == 1) {
+      players.barrier();
+      return;  // never joins
+    }
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm, 2, id, 0, &config);
+    require(result == ncclInProgress, fmt::format("init returned {}", static_cast<int>(result)));
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclInProgress, "still starting");
+    float value = 1;
+    expect_error(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr),
+                 ncclInvalidUsage, "before it has started", {"not started"});
+    const auto begun = steady_clock::now();
+    require(ncclCommAbort(comm), "ncclCommAbort");
+    require(steady_clock::now() - begun < 1s, "abort does not wait");
+    expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument, "after the abort");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("1.12 init names the rank that never came or died") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "1500ms"}});
+  for (const bool dies : {false, true}) {
+    INFO((dies ? "killed" : "absent"));
+    Stage stage(Cast::processes, 3, [&](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      if (players.first() == 2 && !dies) return;
+      if (players.first() == 2) ::raise(SIGKILL);
+      ncclComm_t comm = nullptr;
+      const ncclResult_t result = ncclCommInitRank(&comm, 3, id, players.first());
+      require(result != ncclSuccess && comm == nullptr, "init cannot have succeeded");
+      expect_error(result, result, "init", {"2"});
+    });
+    const auto verdicts = stage.collect(20s);
+    CHECK(verdicts[0] == "ok");
+    CHECK(verdicts[1] == "ok");
+  }
+}
+
+TEST_CASE("1.12 a rank killed before a registration is named by the others") {
+  Stage stage(Cast::processes, 3, [](Players& players) {
+    auto comms = players.init();
+    Buffer buffer(65536);
+    players.barrier();
+    if (players.first() == 1) ::raise(SIGKILL);
+    ncclWindow_t window = nullptr;
+    const auto begun = steady_clock::now();
+    const ncclResult_t result = ncclCommWindowRegister(comms[0], buffer.at(), 65536, &window, 1);
+    require(result != ncclSuccess && window == nullptr, "it cannot have succeeded");
+    require(steady_clock::now() - begun < 2s, "it took too long");
+    expect_error(result, result, "ncclCommWindowRegister", {"rank 1"});
+    require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+  });
+  const auto verdicts = stage.collect(20s);
+  CHECK(verdicts[0] == "ok");
+  CHECK(verdicts[2] == "ok");
+}
+
+TEST_CASE("1.38 streamed calls that do not match end with a named error on every rank") {
+  for (const Cast cast : {Cast::processes, Cast::threads}) {
+    for (const int wrong : {0, 2}) {
+      INFO(name_of(cast) << ", rank " << wrong);
+      Environment environment(Variables{{"ORIEL_ALGORITHM", "stream"}});
+      check_all_ok(play(cast, 3, [&](Players& players) {
+        auto comms = players.init();
+        players.barrier();  // else a rank may hear of the failure before its init has ended
+        std::vector<float> data(10'000, 1.0f);
+        const std::size_t count = players.first() == wrong ? 9'999 : 10'000;
+        const ncclResult_t result =
+            ncclAllReduce(data.data(), data.data(), count, ncclFloat, ncclSum, comms[0], nullptr);
+        require(result != ncclSuccess, "calls that differ were taken for one");
+        expect_error(result, result, "ncclAllReduce", {fmt::format("{}", wrong), "calls"});
+        require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+      }));
+    }
+  }
+}
+
+/// Kills and stops at random moments: nobody hangs, nobody returns wrong data.
+TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
+  const char* given = std::getenv("ORIEL_TEST_SEED");
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
+  const char* rounds = std::getenv("ORIEL_TEST_KILLS");
+  const int kills = rounds != nullptr ? std::atoi(rounds) : 12;
+  WARN("ORIEL_TEST_SEED=" << seed << ", ORIEL_TEST_KILLS=" << kills);
+  std::mt19937_64 rng(seed);
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "5s"}});
+  for (int round = 0; round < kills + kills / 2; ++round) {
+    const bool stop = round % 3 == 2;
+    const int victim = static_cast<int>(rng() % 3);
+    const auto delay = std::chrono::microseconds(rng() % 60'000);
+    INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
+                  << delay.count() << " us");
+    Stage stage(Cast::processes, 3, [&](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      for (int cycle = 0; cycle < (stop ? 5 : 100'000); ++cycle) {
+        ncclComm_t comm = nullptr;
+        if (ncclCommInitRank(&comm, 3, cycle == 0 ? id : players.next_id(), players.first()) !=
+            ncclSuccess) {
+          require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
+          return;
+        }
+        Buffer buffer(1 << 20);
+        ncclWindow_t window = nullptr;
+        ncclResult_t result = ncclCommWindowRegister(comm, buffer.at(), 1 << 20, &window, 1);
+        auto* const data = reinterpret_cast<float*>(buffer.at());
+        for (int call = 0; call < 30 && result == ncclSuccess; ++call) {
+          const std::size_t count = call % 2 == 0 ? 7 : 100'000;
+          std::fill(data, data + count, static_cast<float>(players.first() + call));
+          result = ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
+          if (result != ncclSuccess) break;
+          const auto sum = static_cast<float>(3 * call + 3);
+          require(std::all_of(data, data + count, [&](float x) { return x == sum; }), "wrong data");
+        }
+        if (result != ncclSuccess) {
+          require(!stop, std::string("a stop must not fail a call: ") + ncclGetLastError(nullptr));
+          expect_error(result, result, "the error", {"rank"});
+        }
+        require(ncclCommDestroy(comm), "ncclCommDestroy");
+        if (result != ncclSuccess) return;
+      }
+    });
+    std::this_thread::sleep_for(delay);
+    if (!stop) {
+      stage.kill(victim, SIGKILL);
+      stage.board().ids_failed = 1;  // nobody waits for an id that will not come
+    } else {
+      stage.kill(victim, SIGSTOP);
+      std::this_thread::sleep_for(300ms);
+      stage.kill(victim, SIGCONT);
+    }
+    const auto verdicts = stage.collect(70s);
+    for (int rank = 0; rank < 3; ++rank) {
+      INFO("rank " << rank);
+      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      if (!stop && rank == victim) {
+        CHECK(verdict.find("killed") != std::string::npos);
+      } else if (!stop && verdict.find("no unique id") != std::string::npos) {
+        SUCCEED("it was between two communicators");
+      } else {
+        CHECK(verdict == "ok");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace oriel::test

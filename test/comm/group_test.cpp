@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "support/ranks.hpp"
+
+/// Several ranks in one thread, groups and what can go wrong in them, non-blocking communicators.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+void run_alone(const std::function<void()>& body) {
+  check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
+}
+
+ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
+  return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
+}
+
+TEST_CASE("1.10 ncclCommInitAll makes all ranks in one thread") {
+  run_alone([] {
+    for (const int ranks : {1, 2, 5}) {
+      std::vector<ncclComm_t> comms(static_cast<std::size_t>(ranks));
+      require(ncclCommInitAll(comms.data(), ranks, nullptr), "ncclCommInitAll");
+      std::vector<float> data(static_cast<std::size_t>(ranks));
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto i = static_cast<std::size_t>(rank);
+        int value = -1;
+        require(ncclCommUserRank(comms[i], &value), "ncclCommUserRank");
+        require(value == rank, "the rank");
+        require(ncclCommCount(comms[i], &value), "ncclCommCount");
+        require(value == ranks, "the count");
+        data[i] = static_cast<float>(rank + 1);
+        require(sum(&data[i], 1, comms[i]), "ncclAllReduce");
+      }
+      require(ncclGroupEnd(), "ncclGroupEnd");
+      for (const float x : data) {
+        require(x == static_cast<float>(ranks * (ranks + 1)) / 2, "the sum");
+      }
+      for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+    }
+    ncclComm_t comm = nullptr;
+    const int devices[] = {0};
+    expect_error(ncclCommInitAll(nullptr, 1, nullptr), ncclInvalidArgument, "null", {"null"});
+    expect_error(ncclCommInitAll(&comm, 0, nullptr), ncclInvalidArgument, "no rank", {"0"});
+    expect_error(ncclCommInitAll(&comm, 1, devices), ncclInvalidArgument, "devices", {"devlist"});
+    require(comm == nullptr, "a failed init leaves null");
+  });
+}
+
+TEST_CASE("1.10 groups nest, and the outermost counts") {
+  run_alone([] {
+    expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd alone", {"ncclGroupStart"});
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclGroupEnd(), "an empty group");
+    ncclComm_t comms[2];
+    require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
+    float data[2] = {1, 2};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(sum(&data[0], 1, comms[0]), "note");
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(sum(&data[1], 1, comms[1]), "note");
+    require(ncclGroupEnd(), "the inner end");
+    require(data[0] == 1 && data[1] == 2, "nothing has run yet");
+    require(ncclGroupEnd(), "the outer end");
+    require(data[0] == 3 && data[1] == 3, "the sum");
+    // Windows are stored at the end.
+    Buffer first(8192), second(8192);
+    ncclWindow_t windows[4] = {};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommWindowRegister(comms[0], first.at(), 4096, &windows[0], 1), "note");
+    require(ncclCommWindowRegister(comms[1], second.at(), 4096, &windows[1], 1), "note");
+    require(ncclCommWindowRegister(comms[0], first.at(4096), 4096, &windows[2], 1), "note");
+    require(ncclCommWindowRegister(comms[1], second.at(4096), 4096, &windows[3], 1), "note");
+    require(windows[0] == nullptr, "not yet");
+    require(ncclGroupEnd(), "ncclGroupEnd");
+    for (ncclWindow_t window : windows) require(window != nullptr, "a window");
+    for (int i = 0; i < 4; ++i) {
+      require(ncclCommWindowDeregister(comms[i % 2], windows[i]), "deregister");
+    }
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.10 many calls and communicators in one group") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 3, [](Players& players) {
+      auto first = players.init();
+      auto second = players.init();
+      std::vector<std::vector<float>> data;
+      for (std::size_t i = 0; i < first.size(); ++i) data.emplace_back(40, 1.0f);
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        // Each element by a call of its own; later ones build on earlier ones of a communicator.
+        for (std::size_t k = 0; k < 20; ++k) {
+          require(sum(&data[i][k], 1, first[i]), "note");
+          require(sum(&data[i][k], 1, first[i]), "note");
+          require(sum(&data[i][20 + k], 1, second[i]), "note");
+        }
+      }
+      require(ncclGroupEnd(), "ncclGroupEnd");
+      for (const auto& mine : data) {
+        for (std::size_t k = 0; k < 40; ++k) require(mine[k] == (k < 20 ? 9.0f : 3.0f), "the sum");
+      }
+      players.destroy(first);
+      players.destroy(second);
+    }));
+  }
+}
+
+TEST_CASE("1.38 an error inside a group is returned at its end, and the thread goes on") {
+  run_alone([] {
+    ncclComm_t comms[2];
+    require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
+    float data[2] = {1, 2};
+    require(ncclGroupStart(), "ncclGroupStart");
+    expect_error(ncclAllReduce(data, data, 1, ncclFloat, ncclNumOps, comms[0], nullptr),
+                 ncclInvalidArgument, "the bad call", {"reduction"});
+    expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd", {"reduction"});
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(sum(&data[0], 1, comms[0]), "note");
+    require(sum(&data[1], 1, comms[1]), "note");
+    require(ncclGroupEnd(), "the next group");
+    require(data[0] == 3 && data[1] == 3, "the sum");
+    // A rank that does not exist ends the group at once, not by the deadline of set-up.
+    ncclUniqueId id;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    ncclComm_t more[2] = {};
+    const auto begun = std::chrono::steady_clock::now();
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommInitRank(&more[0], 2, id, 0), "note");
+    expect_error(ncclCommInitRank(&more[1], 2, id, 2), ncclInvalidArgument, "rank 2 of 2");
+    expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd", {"rank 2 of 2"});
+    require(std::chrono::steady_clock::now() - begun < 2s, "the group waited for a refused rank");
+    require(more[0] == nullptr && more[1] == nullptr, "a failed init leaves null");
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.31 a non-blocking communicator is in progress until it is ready") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      const ncclUniqueId id = players.next_id();
+      std::vector<ncclComm_t> comms(players.ranks().size());
+      const ncclResult_t started = players.together([&](std::size_t i, int rank) {
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      require(started == ncclInProgress || started == ncclSuccess,
+              fmt::format("init returned {}", static_cast<int>(started)));
+      for (ncclComm_t comm : comms) {
+        require(comm != nullptr, "the handle is there at once");
+        ncclResult_t state = ncclInProgress;
+        for (int i = 0; i < 2000 && state == ncclInProgress; ++i) {
+          require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+          std::this_thread::sleep_for(5ms);
+        }
+        require(state == ncclSuccess,
+                fmt::format("{}: {}", static_cast<int>(state), ncclGetLastError(comm)));
+      }
+      std::vector<float> data(comms.size(), 2.0f);
+      require(players.together([&](std::size_t i, int) { return sum(&data[i], 1, comms[i]); }),
+              "ncclAllReduce");
+      for (const float x : data) require(x == 4, "the sum");
+      players.destroy(comms);
+    }));
+  }
+}
+
+TEST_CASE("1.31 a non-blocking init that fails says why") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "300ms"}});
+  run_alone([] {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclUniqueId id;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    ncclComm_t comm = nullptr;
+    const ncclResult_t started = ncclCommInitRankConfig(&comm, 2, id, 0, &config);
+    require(started == ncclInProgress, "init");
+    ncclResult_t state = ncclInProgress;
+    for (int i = 0; i < 2000 && state == ncclInProgress; ++i) {
+      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      std::this_thread::sleep_for(5ms);
+    }
+    const std::string text = ncclGetLastError(comm);
+    require(state != ncclSuccess && state != ncclInProgress, "the other rank never came");
+    require(text.find("1") != std::string::npos, text);
+    float value = 1;
+    require(sum(&value, 1, comm) == state, "a call on what has failed");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.10 fifty communicators of eight threads in one process") {
+  check_all_ok(play(
+      Cast::threads, 8,
+      [](Players& players) {
+        std::vector<std::vector<ncclComm_t>> all;
+        for (int i = 0; i < 50; ++i) all.push_back(players.init());
+        for (auto& comms : all) {
+          std::vector<float> data(1000, 1.0f);
+          require(sum(data.data(), data.size(), comms[0]), "ncclAllReduce");
+          require(data.front() == 8 && data.back() == 8, "the sum");
+        }
+        for (auto& comms : all) players.destroy(comms);
+      },
+      100s));
+}
+
+}  // namespace
+}  // namespace oriel::test
