@@ -87,7 +87,8 @@ Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
   {
     std::vector<std::jthread> threads;
     std::size_t next = 0;
-    for (const auto& [communicator, sequence] : inline_jobs) {
+    for (const auto& entry : inline_jobs) {
+      const std::vector<const AllReduceJob*>& sequence = entry.second;
       Status& outcome = outcomes[next++];
       if (next == inline_jobs.size()) {
         outcome = run_sequence(sequence);  // the last on this thread
@@ -102,6 +103,7 @@ Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
 
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
   std::vector<Task<Status>> tasks;
+  tasks.reserve(jobs.size());
   for (const FinalizeJob& job : jobs) tasks.push_back(job.communicator->finalize(loop));
   Status first;
   for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));

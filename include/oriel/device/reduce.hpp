@@ -64,8 +64,8 @@ ORIEL_DEVICE_FN constexpr A minimum(A a, A b) {
       if (!__builtin_is_constant_evaluated()) return arch::min_nan(a, b);
     }
 #endif
-    if (a != a) return a;
-    if (b != b) return b;
+    if (a != a) return a;  // NOLINT(misc-redundant-expression): NaN
+    if (b != b) return b;  // NOLINT(misc-redundant-expression): NaN
     if (a == b) return sign_bit(a) ? a : b;
   }
   return b < a ? b : a;
@@ -79,8 +79,8 @@ ORIEL_DEVICE_FN constexpr A maximum(A a, A b) {
       if (!__builtin_is_constant_evaluated()) return arch::max_nan(a, b);
     }
 #endif
-    if (a != a) return a;
-    if (b != b) return b;
+    if (a != a) return a;  // NOLINT(misc-redundant-expression): NaN
+    if (b != b) return b;  // NOLINT(misc-redundant-expression): NaN
     if (a == b) return sign_bit(a) ? b : a;
   }
   return a < b ? b : a;

@@ -19,7 +19,8 @@ namespace oriel::kernels {
 /// A thread does the same line of every share, in both trips, and waits for no other thread.
 /// In place is allowed: a thread has sent its line of every share before it writes any of them.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
-ORIEL_DEVICE_FN void two_shot(const AllReduceArguments& arguments, GridPlace place) {
+ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
+    const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 2);
