@@ -327,6 +327,7 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
       std::vector<Buffer> buffers;
       for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
       players.barrier();
+      std::this_thread::sleep_for(500ms);  // the meeting point of the ranks closes behind them
       const Held before = held();
       // What rank 1 does wrong; the others call correctly.
       std::vector<char> foreign(1 << 16);
