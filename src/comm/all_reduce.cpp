@@ -69,22 +69,21 @@ Status Communicator::check_arguments(const AllReduceRequest& request) const {
   return {};
 }
 
-void Communicator::set_waits(kernels::AllReduceArguments& arguments) const {
+device::WaitControl Communicator::wait_control(void* doorbell) const {
   Notices* const notices = notices_->on_device();
-  arguments.failure = &notices->failure;
-  arguments.wait.abort = &notices->abort;
-  arguments.wait.stall = &notices->stall;
-  arguments.wait.self = arguments.rank;
+  device::WaitControl wait;
+  wait.abort = &notices->abort;
+  wait.stall = &notices->stall;
+  wait.self = rank();
   if (settings_->collective_timeout) {
-    arguments.wait.timeout_ns = static_cast<std::uint64_t>(
+    wait.timeout_ns = static_cast<std::uint64_t>(
         std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
   }
   if (device_->backend() == kernels::Backend::host) {
-    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(
-        control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
-        layout_.doorbell);
-    tune_waits(arguments.wait, arguments.ranks, settings_->spin_microseconds);
+    wait.doorbell = static_cast<device::Doorbell*>(doorbell);
+    tune_waits(wait, static_cast<int>(team_facts_.members.size()), settings_->spin_microseconds);
   }
+  return wait;
 }
 
 kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest& request,
@@ -132,7 +131,10 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
     arguments.scalar_pointer = nullptr;
   }
 
-  set_waits(arguments);
+  arguments.failure = &notices_->on_device()->failure;
+  arguments.wait =
+      wait_control(control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
+                   layout_.doorbell);
   return arguments;
 }
 

@@ -121,7 +121,7 @@ std::optional<Error> Communicator::given_up() const {
   }
   const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
   if (gave_up != 0) {
-    const int other = world_rank(device::stalled_rank(gave_up));
+    const int other = device::stalled_rank(gave_up);
     return Error(ErrorCode::timeout,
                  fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
                              rank(), other))
@@ -153,10 +153,8 @@ void Communicator::tick(TimePoint now) {
   // The record is written one second into the wait.
   if (stall_told_ || now - stall_noticed_ < kNameAfter - std::chrono::seconds(1)) return;
   stall_told_ = true;
-  const auto index = static_cast<std::size_t>(device::stalled_rank(waiting));
-  const auto& members = team_facts_.members;
   Log(rank()).info("waiting for rank {} in a collective for 10 s: it is stopped, late, or gone",
-                   index < members.size() ? members[index] : -1);
+                   device::stalled_rank(waiting));
 }
 
 }  // namespace oriel::comm

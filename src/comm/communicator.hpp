@@ -18,7 +18,9 @@
 #include "base/task.hpp"
 #include "boot/session.hpp"
 #include "comm/device.hpp"
+#include "comm/device_comm.hpp"
 #include "comm/monitor.hpp"
+#include "comm/window_sink.hpp"
 #include "kernels/choice.hpp"
 #include "topo/lsa_teams.hpp"
 #include "window/window_manager.hpp"
@@ -78,6 +80,11 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<std::vector<void*>>> register_windows(EventLoop& loop,
                                                     std::vector<window::WindowRequest> requests);
   Status deregister_window(const void* handle);
+  /// A registered window as kernels see it; empty for any other handle.
+  device::WindowView window_view(const void* handle) const { return sink_->view(handle); }
+
+  /// Control memory for kernels of the user's. Ranks that ask for different things get an error.
+  Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
   Status all_reduce(const AllReduceRequest& request);
 
@@ -104,9 +111,12 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
 
+  friend class DeviceCommMemory;
+
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;
-  void set_waits(kernels::AllReduceArguments& arguments) const;
+  /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.
+  device::WaitControl wait_control(void* doorbell) const;
   kernels::AllReduceArguments make_arguments(const AllReduceRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
@@ -123,7 +133,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<boot::Group> team_;
 
   std::unique_ptr<NoticeBoard> notices_;
-  std::unique_ptr<window::WindowSink> sink_;
+  std::unique_ptr<PooledWindowSink> sink_;
   std::unique_ptr<window::WindowManager> windows_;
   std::unique_ptr<Executor> executor_;
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "oriel/device/wait.hpp"
@@ -14,9 +15,10 @@
 #include "kernels/choice.hpp"
 #include "topo/rank_info.hpp"
 #include "window/memory.hpp"
-#include "window/participant.hpp"
 
 namespace oriel::comm {
+
+class PooledWindowSink;
 
 /// Words through which the host ends a communicator's waits and learns of them: in host memory that
 /// its kernels can reach too.
@@ -73,9 +75,13 @@ class Device {
   virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) = 0;
   /// Makes fresh scratch memory what the algorithms expect. Waits for it.
   virtual Status prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) = 0;
+  /// Makes fresh memory of `bytes` (a multiple of 4) zero, but for `part` at `offset`. Waits for
+  /// it.
+  virtual Status prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
+                                 std::span<const std::byte> part) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
   virtual Result<std::unique_ptr<Executor>> make_executor() = 0;
-  virtual Result<std::unique_ptr<window::WindowSink>> make_window_sink(const TeamFacts& facts) = 0;
+  virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
 };
 
 /// The device that a call of this thread means: the current CUDA device, or the host if there is no

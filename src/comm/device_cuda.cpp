@@ -100,6 +100,8 @@ class CudaDevice final : public Device {
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) override;
   Status prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) override;
+  Status prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
+                         std::span<const std::byte> part) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
     return CudaNoticeBoard::make(context_.get());
@@ -107,7 +109,7 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<Executor>> make_executor() override {
     return CudaExecutor::make(context_.get());
   }
-  Result<std::unique_ptr<window::WindowSink>> make_window_sink(const TeamFacts& facts) override;
+  Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
 
  private:
   CudaDevice(int ordinal, CUdevice handle, PrimaryContext context, window::Memory& memory)
@@ -140,7 +142,20 @@ Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLay
   return cuda_status("clearing scratch memory", cuda().stream_synchronize(stream.get()));
 }
 
-Result<std::unique_ptr<window::WindowSink>> CudaDevice::make_window_sink(const TeamFacts& facts) {
+Status CudaDevice::prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
+                                   std::span<const std::byte> part) {
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
+  ORIEL_TRY(const auto stream, OwnedStream::create());
+  const auto base = reinterpret_cast<CUdeviceptr>(memory);
+  CUresult status = cuda().memset_d32_async(base, 0, bytes / 4, stream.get());
+  if (status == CUDA_SUCCESS) {
+    status = cuda().memcpy_h_to_d_async(base + offset, part.data(), part.size(), stream.get());
+  }
+  const CUresult done = cuda().stream_synchronize(stream.get());  // it reads `part`
+  return cuda_status("preparing control memory", status != CUDA_SUCCESS ? status : done);
+}
+
+Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const TeamFacts& facts) {
   ORIEL_TRY(auto windows, shadow::cuda_pool(ordinal_, sizeof(device::WindowObject),
                                             alignof(device::WindowObject)));
   ORIEL_TRY(auto tables,

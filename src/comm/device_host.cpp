@@ -63,13 +63,18 @@ class HostDevice final : public Device {
   Status prepare_scratch(std::byte* /*scratch*/, const kernels::ScratchLayout&) override {
     return {};  // a fresh memfd is zero, which is what flagged lines and counters begin with
   }
+  Status prepare_control(std::byte* memory, std::size_t /*bytes*/, std::size_t offset,
+                         std::span<const std::byte> part) override {
+    std::memcpy(memory + offset, part.data(), part.size());  // into a fresh memfd, zero as well
+    return {};
+  }
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
   }
   Result<std::unique_ptr<Executor>> make_executor() override {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
-  Result<std::unique_ptr<window::WindowSink>> make_window_sink(const TeamFacts& facts) override {
+  Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {
     auto windows = shadow::host_pool(sizeof(device::WindowObject), alignof(device::WindowObject));
     auto tables = shadow::host_pool(PooledWindowSink::table_bytes(facts.world_size), 64);
     return PooledWindowSink::make(std::move(windows), std::move(tables), facts);

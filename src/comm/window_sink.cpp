@@ -15,7 +15,7 @@ std::size_t PooledWindowSink::table_bytes(int world_size) {
   return std::bit_ceil(static_cast<std::size_t>(world_size) * sizeof(std::int32_t));
 }
 
-Result<std::unique_ptr<window::WindowSink>> PooledWindowSink::make(
+Result<std::unique_ptr<PooledWindowSink>> PooledWindowSink::make(
     std::shared_ptr<shadow::ShadowPool> windows, std::shared_ptr<shadow::ShadowPool> tables,
     const TeamFacts& facts) {
   std::unique_ptr<PooledWindowSink> sink(
@@ -25,7 +25,7 @@ Result<std::unique_ptr<window::WindowSink>> PooledWindowSink::make(
     indices[static_cast<std::size_t>(facts.members[i])] = static_cast<std::int32_t>(i);
   }
   ORIEL_TRY(sink->lsa_index_of_, sink->tables_->allocate(std::as_bytes(std::span(indices))));
-  return std::unique_ptr<window::WindowSink>(std::move(sink));
+  return sink;
 }
 
 PooledWindowSink::~PooledWindowSink() {
@@ -56,6 +56,10 @@ Status PooledWindowSink::flush() {
 void PooledWindowSink::destroy(void* handle) noexcept {
   const Status freed = windows_.free(static_cast<device::WindowObject*>(handle));
   if (!freed.ok()) Log(facts_.world_rank).warn("{}", freed.error().to_string());
+}
+
+device::WindowView PooledWindowSink::view(const void* handle) const {
+  return device::WindowView::of(windows_.find(static_cast<const device::WindowObject*>(handle)));
 }
 
 }  // namespace oriel::comm

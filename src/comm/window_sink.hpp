@@ -20,9 +20,9 @@ class PooledWindowSink final : public window::WindowSink {
  public:
   /// `windows` holds objects of a WindowObject's size, `tables` of at least 4 bytes for each world
   /// rank; both of the device that the communicator's kernels run on.
-  static Result<std::unique_ptr<window::WindowSink>> make(
-      std::shared_ptr<shadow::ShadowPool> windows, std::shared_ptr<shadow::ShadowPool> tables,
-      const TeamFacts& facts);
+  static Result<std::unique_ptr<PooledWindowSink>> make(std::shared_ptr<shadow::ShadowPool> windows,
+                                                        std::shared_ptr<shadow::ShadowPool> tables,
+                                                        const TeamFacts& facts);
   ~PooledWindowSink() override;
 
   /// The size of the table for so many world ranks, rounded so that communicators share pools.
@@ -31,6 +31,10 @@ class PooledWindowSink final : public window::WindowSink {
   Result<void*> create(const window::WindowFacts& facts) override;
   Status flush() override;
   void destroy(void* handle) noexcept override;
+
+  /// The window as kernels see it, from the host's copy of its object; empty for a handle that
+  /// create() has not returned or that was destroyed.
+  device::WindowView view(const void* handle) const;
 
  private:
   PooledWindowSink(std::shared_ptr<shadow::ShadowPool> windows,

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/error.hpp"
+
+namespace oriel::comm {
+
+class Communicator;
+
+/// What a user's kernels need of their own; the same on all ranks.
+struct DeviceCommRequest {
+  std::uint32_t barrier_slots = 1;
+};
+
+/// Control memory for kernels of a user's: barrier slots, a doorbell and the team's ranks, in a
+/// window beside the library's own. Kernels wait with the communicator's notices, so its abort ends
+/// their waits, and a wait that they give up poisons it.
+///
+/// Holds its communicator. Destroy it when its kernels have ended on all ranks; move-only.
+class DeviceCommMemory {
+ public:
+  DeviceCommMemory(DeviceCommMemory&& other) noexcept;
+  DeviceCommMemory& operator=(DeviceCommMemory&&) = delete;
+  ~DeviceCommMemory();
+
+  const device::CommView& view() const { return view_; }
+
+ private:
+  friend class Communicator;
+  explicit DeviceCommMemory(std::shared_ptr<Communicator> communicator);
+  /// Allocates and fills it. Local.
+  Status prepare(const DeviceCommRequest& request);
+  /// Completes the view once `registered` is known. Local.
+  void show(char* control_base, std::uint32_t stride_4g);
+
+  struct Layout {
+    std::uint64_t doorbell = 0;
+    std::uint64_t ranks = 0;  ///< world rank of each member of the team
+    std::uint64_t barrier = 0;
+    std::uint64_t total_bytes = 0;
+  };
+
+  std::shared_ptr<Communicator> communicator_;
+  Layout layout_;
+  void* memory_ = nullptr;        // of Memory::allocate
+  const void* handle_ = nullptr;  // of its window
+  device::CommView view_;
+};
+
+}  // namespace oriel::comm
