@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "support/rank_memory.hpp"
+#include "support/ranks.hpp"
+
+/// Random all-reduces compared with a reference, for ranks of any kind.
+namespace oriel::test {
+
+/// A well-mixed function of both.
+std::uint64_t mix(std::uint64_t a, std::uint64_t b);
+/// Never 0.
+std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count);
+
+/// ORIEL_TEST_SEED, or a new one.
+std::uint64_t test_seed();
+/// `calls`, scaled by ORIEL_TEST_PERCENT.
+int scaled(int calls);
+
+struct BatchOptions {
+  std::uint64_t seed = 0;  ///< of what all ranks draw alike: types, counts, places, values
+  int calls = 0;
+  std::size_t most = 0;  ///< elements of a call
+  std::chrono::milliseconds patience = std::chrono::seconds(100);
+};
+
+/// Runs a batch of random calls among `ranks` ranks and CHECKs each: the bits of the reference, the
+/// same on every rank; a computation in higher precision; bytes around the output and the input
+/// unchanged.
+void run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
+               const BatchOptions& options);
+
+}  // namespace oriel::test

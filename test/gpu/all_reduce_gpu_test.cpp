@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "comm/all_reduce_reference.hpp"
+#include "comm/random_all_reduces.hpp"
+#include "gpu/gpu_ranks.hpp"
+
+/// Results of all-reduces on GPU memory of every kind.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const int kGpus = gpus();  // skips the program
+const Venue kVenue = gpu_venue();
+
+struct Round {
+  Cast cast;
+  int ranks;
+  const char* algorithm;
+  int calls;
+  std::size_t most;
+};
+
+TEST_CASE("1.40 1.26 1.27 1.10 1,100 random all-reduces on GPUs equal the reference bit for bit") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed << " on " << kGpus << " GPU(s)");
+  std::mt19937_64 rng(seed);
+  const Round rounds[] = {
+      {Cast::processes, 4, "", 150, 300'000},
+      {Cast::processes, 4, "one_shot", 100, 40'000},
+      {Cast::processes, 4, "two_shot", 100, 60'000},
+      {Cast::processes, 4, "stream", 150, 100'000},
+      {Cast::threads, 4, "", 150, 100'000},
+      {Cast::processes, 2, "stream", 100, 300'000},
+      {Cast::threads, 2, "", 100, 100'000},
+      {Cast::threads, 3, "", 100, 60'000},
+      {Cast::group, 4, "", 50, 60'000},
+      {Cast::threads, 8, "", 80, 40'000},
+      {Cast::processes, 1, "", 40, 60'000},
+  };
+  for (Round round : rounds) {
+    // Processes that share a GPU take turns on it: a few calls show that it works.
+    const bool in_turns = round.cast == Cast::processes && round.ranks > kGpus;
+    if (in_turns) round.cast = Cast::threads;
+    Variables variables = {{"ORIEL_ALGORITHM", round.algorithm}};
+    if (std::string(round.algorithm) == "stream") {
+      variables.emplace_back("ORIEL_SCRATCH_SIZE", rng() % 2 == 0 ? "4M" : "64M");
+      variables.emplace_back("ORIEL_CHUNK", std::to_string(128 << rng() % 8));
+      variables.emplace_back("ORIEL_DEPTH", std::to_string(2 + rng() % 6));
+    }
+    if (rng() % 3 == 0) variables.emplace_back("ORIEL_CTAS", std::to_string(1 + rng() % 16));
+    run_batch(kVenue, round.cast, round.ranks, variables,
+              {rng(), scaled(round.calls), round.most, 40s});
+  }
+}
+
+TEST_CASE("1.10 processes that share a GPU take turns and agree") {
+  const int ranks = kGpus + 1;
+  if (ranks > 5) {
+    WARN("skipped: " << kGpus << " GPUs");
+    return;
+  }
+  run_batch(kVenue, Cast::processes, ranks, {{"ORIEL_CTAS", "4"}}, {test_seed(), 10, 2'000, 40s});
+}
+
+/// Sums f32 and bf16 numbers of two sizes and stores the hashes of all results in the rank's word.
+void hash_sums(Players& players) {
+  RankGpu gpu(players.first());
+  ncclComm_t comm = init_rank(players, gpu);
+  std::uint64_t hash = 1;
+  constexpr std::size_t kMost = 177'777;
+  std::byte* const data = gpu.allocate(kMost * 4, false);
+  players.barrier();
+  for (const DataType type : {DataType::f32, DataType::bf16}) {
+    for (const std::size_t count : {std::size_t{7'777}, kMost}) {
+      std::vector<std::byte> host(count * size_of(type));
+      fill_elements(type, Inputs::moderate, static_cast<std::uint64_t>(players.first()),
+                    host.data(), count);
+      gpu.copy_in(data, host.data(), host.size());
+      require(ncclAllReduce(data, data, count, static_cast<ncclDataType_t>(type), ncclSum, comm,
+                            gpu.stream()),
+              "ncclAllReduce");
+      gpu.wait(gpu.stream(), comm);
+      gpu.copy_out(host.data(), data, host.size());
+      hash = mix(hash, hash_bytes(host.data(), host.size()));
+    }
+  }
+  players.word(static_cast<std::size_t>(players.first())) = hash | 1;
+  players.barrier();
+  require(ncclCommDestroy(comm), "ncclCommDestroy");
+  players.barrier();
+}
+
+// With the setting and without: inside one team the additions are always the same.
+TEST_CASE("1.29 bits do not depend on the algorithm or the number of CTAs") {
+  constexpr int kRanks = 4;
+  std::vector<std::uint64_t> hashes;
+  const auto run = [&](const char* algorithm, const char* ctas, const char* deterministic) {
+    Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm},
+                                      {"ORIEL_CTAS", ctas},
+                                      {"ORIEL_DETERMINISTIC", deterministic}});
+    Stage stage(natural_cast(kRanks), kRanks, hash_sums);
+    check_all_ok(stage.collect(40s));
+    for (std::size_t rank = 0; rank < kRanks; ++rank) hashes.push_back(stage.board().words[rank]);
+  };
+  run("", "", "0");
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    run(algorithm, "5", "1");
+    run(algorithm, "32", "1");
+  }
+  CHECK(hashes.front() != 0);
+  CHECK(std::count(hashes.begin(), hashes.end(), hashes.front()) ==
+        static_cast<std::ptrdiff_t>(hashes.size()));
+}
+
+}  // namespace
+}  // namespace oriel::test

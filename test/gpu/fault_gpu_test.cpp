@@ -1,0 +1,353 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "gpu/gpu_ranks.hpp"
+
+/// Ranks on GPUs that die, stop or abort while kernels of the others wait for them. Ranks are
+/// processes here, so that they can be killed.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+const int kGpus = gpus();  // skips the program
+const int kRanks = std::clamp(kGpus, 2, 4);
+const bool kShared = kRanks > kGpus;  // then ranks take turns on a GPU, and all takes longer
+const int kVictim = kRanks - 1;
+constexpr std::size_t kMost = 2'000'000;
+
+std::uint64_t now_ms() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch())
+          .count());
+}
+
+// Words of the board.
+constexpr std::size_t kCalls = 0;   // by rank: calls that it has completed
+constexpr std::size_t kEnded = 64;  // by rank: when its kernels had ended and its error had come
+
+ncclResult_t async_error(ncclComm_t comm) {
+  ncclResult_t state = ncclInternalError;
+  require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+  return state;
+}
+
+/// The asynchronous error once there is one, at the latest after `patience`.
+ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
+  const auto end = steady_clock::now() + patience;
+  ncclResult_t state = async_error(comm);
+  while (state == ncclSuccess && steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+    state = async_error(comm);
+  }
+  return state;
+}
+
+void require_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    require(text.find(word) != std::string::npos, fmt::format("no \"{}\" in \"{}\"", word, text));
+  }
+}
+
+struct Rank {
+  explicit Rank(Players& players)
+      : gpu(players.first()), data(reinterpret_cast<float*>(gpu.allocate(kMost * 4, false))) {
+    require_cuda(cudaMemsetAsync(data, 0, kMost * 4, gpu.stream()), "clearing");
+    gpu.wait(gpu.stream(), nullptr);
+  }
+  ncclResult_t enqueue(std::size_t count, ncclComm_t comm) const {
+    return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
+  }
+  RankGpu gpu;
+  float* data;
+};
+
+/// Makes calls, several of them under way at once, until the communicator has failed and its
+/// kernels have ended.
+ncclResult_t reduce_until_failure(Players& players, Rank& rank, ncclComm_t comm,
+                                  std::size_t count) {
+  const auto index = static_cast<std::size_t>(players.first());
+  ncclResult_t state = ncclSuccess;
+  while (state == ncclSuccess) {
+    for (int i = 0; i < 4 && state == ncclSuccess; ++i) state = rank.enqueue(count, comm);
+    require(rank.gpu.done(rank.gpu.stream(), 10s), "the kernels have not ended");
+    if (state == ncclSuccess) state = async_error(comm);
+    if (state == ncclSuccess) players.word(kCalls + index) += 4;
+  }
+  players.word(kEnded + index) = now_ms();
+  return state;
+}
+
+/// From the failure on the communicator is of no use, and says so.
+void check_refusals(Rank& rank, ncclComm_t comm, ncclResult_t error,
+                    const std::vector<std::string>& words) {
+  require(async_error(comm) == error, "the asynchronous error has changed");
+  require_words(ncclGetLastError(comm), words);
+  expect_error(rank.enqueue(1, comm), error, "a later call", words);
+  Buffer buffer(4096);
+  ncclWindow_t window = nullptr;
+  require(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0) == error,
+          "a registration after the failure");
+  require(ncclCommFinalize(comm) == error, "ncclCommFinalize after the failure");
+  require(ncclCommDestroy(comm), "ncclCommDestroy after the failure");
+}
+
+/// The GPU serves a new communicator of `size` ranks in this process.
+void check_new_communicator(const ncclUniqueId& id, Rank& rank, int index, int size) {
+  ncclComm_t comm = nullptr;
+  require(ncclCommInitRank(&comm, size, id, index), "a new communicator");
+  const std::vector<float> ones(1000, 1.0f);
+  rank.gpu.copy_in(rank.data, ones.data(), 4000);
+  require(rank.enqueue(1000, comm), "ncclAllReduce of a new communicator");
+  rank.gpu.wait(rank.gpu.stream(), comm);
+  std::vector<float> sums(1000);
+  rank.gpu.copy_out(sums.data(), rank.data, 4000);
+  require(
+      std::all_of(sums.begin(), sums.end(), [&](float x) { return x == static_cast<float>(size); }),
+      "the sum of a new communicator");
+  require(ncclCommDestroy(comm), "ncclCommDestroy of a new communicator");
+}
+
+struct Load {
+  const char* algorithm;
+  std::size_t count;
+};
+
+TEST_CASE("1.12 1.41 survivors of a killed rank get an error that names it, and go on") {
+  const std::uint64_t limit_ms = kShared ? 8000 : 2000;
+  for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
+    INFO(load.algorithm << ", " << load.count << " elements, " << kRanks << " ranks on " << kGpus
+                        << " GPU(s)");
+    Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
+    Stage stage(Cast::processes, kRanks, [&](Players& players) {
+      Rank rank(players);
+      ncclComm_t comm = init_rank(players, rank.gpu);
+      const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
+      check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
+      // The victim is the last rank, so the survivors keep their numbers.
+      check_new_communicator(players.next_id(), rank, players.first(), kRanks - 1);
+    });
+    REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
+    std::this_thread::sleep_for(7ms);
+    const std::uint64_t killed = now_ms();
+    stage.kill(kVictim, SIGKILL);
+    const auto verdicts = stage.collect(35s);
+    std::string times;
+    for (int rank = 0; rank < kRanks - 1; ++rank) {
+      CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+      const std::uint64_t ended = stage.board().words[kEnded + static_cast<std::size_t>(rank)];
+      CHECK(ended - killed < limit_ms);
+      times += fmt::format(" {}", ended - killed);
+    }
+    std::printf("%s, %zu elements: ms from SIGKILL to the survivors' errors:%s\n", load.algorithm,
+                load.count, times.c_str());
+    std::fflush(stdout);
+  }
+}
+
+TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped rank") {
+  for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
+    INFO(load.algorithm);
+    Environment environment(
+        Variables{{"ORIEL_ALGORITHM", load.algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "700ms"}});
+    Stage stage(Cast::processes, kRanks, [&](Players& players) {
+      Rank rank(players);
+      ncclComm_t comm = init_rank(players, rank.gpu);
+      const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
+      check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
+      // The stopped rank has come back.
+      check_new_communicator(players.next_id(), rank, players.first(), kRanks);
+    });
+    REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
+    const std::uint64_t stopped = now_ms();
+    stage.kill(kVictim, SIGSTOP);
+    bool all_ended = true;
+    std::string times;
+    for (std::size_t rank = 0; rank + 1 < static_cast<std::size_t>(kRanks); ++rank) {
+      all_ended = stage.wait_for_word(kEnded + rank, 1, 12s) && all_ended;
+      times += fmt::format(" {}", stage.board().words[kEnded + rank] - stopped);
+    }
+    stage.kill(kVictim, SIGCONT);  // wakes to find the communicator ended
+    CHECK(all_ended);
+    std::printf("%s, %zu elements: ms from SIGSTOP to the errors:%s\n", load.algorithm, load.count,
+                times.c_str());
+    std::fflush(stdout);
+    check_all_ok(stage.collect(35s));
+  }
+}
+
+TEST_CASE("1.12 without the timeout a stopped rank may come back") {
+  Stage stage(Cast::processes, kRanks, [](Players& players) {
+    Rank rank(players);
+    ncclComm_t comm = init_rank(players, rank.gpu);
+    const int calls = kShared ? 40 : 400;
+    for (int i = 0; i < calls; ++i) {
+      const std::vector<float> values(5000, static_cast<float>(i + players.first()));
+      rank.gpu.copy_in(rank.data, values.data(), 20'000);
+      require(rank.enqueue(5000, comm), "ncclAllReduce");
+      rank.gpu.wait(rank.gpu.stream(), comm);
+      float sums[2];
+      rank.gpu.copy_out(&sums[0], rank.data, 4);
+      rank.gpu.copy_out(&sums[1], rank.data + 4999, 4);
+      const auto expected = static_cast<float>(kRanks * i + kRanks * (kRanks - 1) / 2);
+      require(sums[0] == expected && sums[1] == expected, "the sum");
+      players.word(kCalls + static_cast<std::size_t>(players.first())) += 1;
+    }
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+  REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 10, 30s));
+  stage.kill(kVictim, SIGSTOP);
+  std::this_thread::sleep_for(1800ms);
+  stage.kill(kVictim, SIGCONT);
+  check_all_ok(stage.collect(30s));
+}
+
+/// Rank 1 never makes the call; rank 0 gives it up from another thread.
+void abort_blocked_call(Players& players, std::size_t count) {
+  Rank rank(players);
+  ncclComm_t comm = init_rank(players, rank.gpu);
+  if (players.first() == 1) {
+    require(error_within(comm, 15s) != ncclSuccess, "nothing is heard of the peer's abort");
+    require_words(ncclGetLastError(comm), {"rank 0"});
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  } else {
+    require(rank.enqueue(count, comm), "ncclAllReduce");
+    ncclResult_t aborted = ncclInternalError;
+    steady_clock::time_point begun;
+    std::thread aborter([&] {
+      std::this_thread::sleep_for(300ms);
+      begun = steady_clock::now();
+      aborted = ncclCommAbort(comm);
+    });
+    const bool ended = rank.gpu.done(rank.gpu.stream(), 10s);
+    const auto end = steady_clock::now();
+    aborter.join();
+    require(ended, "the abort has not ended the kernel");
+    require(aborted, "ncclCommAbort");
+    require(end >= begun, "the kernel ended before the abort");
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - begun);
+    std::printf("%zu elements: the kernel ended %.1f ms after ncclCommAbort began\n", count,
+                static_cast<double>(took.count()) / 1000);
+    std::fflush(stdout);
+    require(took < 1s, "the abort took too long");
+    ncclResult_t state = ncclSuccess;
+    expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument, "after the abort");
+  }
+  check_new_communicator(players.next_id(), rank, players.first(), 2);
+}
+
+TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked kernel, and the GPU is of use") {
+  for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
+    INFO(load.algorithm);
+    Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
+    check_all_ok(play(
+        Cast::processes, 2, [&](Players& players) { abort_blocked_call(players, load.count); },
+        35s));
+  }
+}
+
+/// One communicator after the other, until a call fails; `stop` says that none may.
+void live(Players& players, bool stop) {
+  RankGpu gpu(players.first());
+  const std::size_t bytes = 400'000;
+  auto* const plain = reinterpret_cast<float*>(gpu.allocate(bytes, false));
+  std::vector<float> host(bytes / 4);
+  const std::string rank_word = "rank";
+  for (int cycle = 0; cycle < (stop ? 4 : 100'000); ++cycle) {
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    if (ncclCommInitRank(&comm, kRanks, id, players.first()) != ncclSuccess) {
+      require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
+      return;
+    }
+    Buffer buffer(bytes);
+    ncclWindow_t window = nullptr;
+    ncclResult_t result = ncclCommWindowRegister(comm, buffer.at(), bytes, &window, 1);
+    std::string text = result == ncclSuccess ? "" : ncclGetLastError(nullptr);
+    for (int call = 0; call < 20 && result == ncclSuccess; ++call) {
+      float* const data = call % 4 < 2 ? plain : reinterpret_cast<float*>(buffer.at());
+      const std::size_t count = call % 2 == 0 ? 7 : bytes / 4;
+      host.assign(host.size(), static_cast<float>(players.first() + call));
+      gpu.copy_in(data, host.data(), count * 4);
+      result = ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
+      if (result == ncclSuccess) {
+        require(gpu.done(gpu.stream(), 15s), "a kernel does not end");
+        result = async_error(comm);
+      }
+      if (result != ncclSuccess) {
+        text = ncclGetLastError(comm);
+        break;
+      }
+      gpu.copy_out(host.data(), data, count * 4);
+      const auto sum = static_cast<float>(kRanks * call + kRanks * (kRanks - 1) / 2);
+      require(std::all_of(host.begin(), host.begin() + static_cast<std::ptrdiff_t>(count),
+                          [&](float x) { return x == sum; }),
+              "wrong data");
+      players.word(kCalls + static_cast<std::size_t>(players.first())) += 1;
+    }
+    require(!stop || result == ncclSuccess, "a stop must not fail a call: " + text);
+    if (result != ncclSuccess) require_words(text, {rank_word});
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    if (result != ncclSuccess) return;
+  }
+}
+
+TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
+  const char* given = std::getenv("ORIEL_TEST_SEED");
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
+  const char* rounds = std::getenv("ORIEL_TEST_KILLS");
+  const int kills = rounds != nullptr ? std::atoi(rounds) : 6;
+  WARN("ORIEL_TEST_SEED=" << seed << ", ORIEL_TEST_KILLS=" << kills);
+  std::mt19937_64 rng(seed);
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "6s"}});
+  for (int round = 0; round < kills + kills / 2; ++round) {
+    const bool stop = round % 3 == 2;
+    const bool early = round % 6 == 1;  // while CUDA or the first communicator starts
+    const int victim = static_cast<int>(rng() % static_cast<std::uint64_t>(kRanks));
+    const auto delay = std::chrono::microseconds(rng() % (early ? 1'500'000 : 150'000));
+    INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
+                  << delay.count() << " us" << (early ? " from its start" : ""));
+    Stage stage(Cast::processes, kRanks, [&](Players& players) { live(players, stop); });
+    if (!early) {
+      REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(victim), 1, 30s));
+    }
+    std::this_thread::sleep_for(delay);
+    if (stop) {
+      stage.kill(victim, SIGSTOP);
+      std::this_thread::sleep_for(300ms);
+      stage.kill(victim, SIGCONT);
+    } else {
+      stage.kill(victim, SIGKILL);
+      stage.board().ids_failed = 1;  // nobody waits for an id that will not come
+    }
+    const auto verdicts = stage.collect(40s);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      INFO("rank " << rank);
+      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      if (!stop && rank == victim) {
+        CHECK(verdict.find("killed") != std::string::npos);
+      } else if (!stop && verdict.find("no unique id") != std::string::npos) {
+        SUCCEED("it was between two communicators");
+      } else {
+        CHECK(verdict == "ok");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace oriel::test

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/gpu_ranks.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace oriel::test {
+namespace {
+
+int count_gpus() {
+  // Streams beyond the device's queues would share one, and a kernel that waits for another rank's
+  // would keep that one out. CUDA reads this when it starts, in the children.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int found = 0;
+    if (cudaGetDeviceCount(&found) != cudaSuccess) found = 0;
+    ::_exit(std::min(found, 100));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  if (found == 0) {
+    std::printf("skipped: needs a GPU\n");
+    std::fflush(stdout);
+    ::_exit(77);
+  }
+  return found;
+}
+
+template <class Predicate>
+bool poll(std::chrono::milliseconds patience, const Predicate& predicate) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (;;) {
+    if (predicate()) return true;
+    const auto waited = std::chrono::steady_clock::now() - begun;
+    if (waited > patience) return false;
+    if (waited > std::chrono::microseconds(200)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+}  // namespace
+
+int gpus() {
+  static const int found = count_gpus();
+  return found;
+}
+
+Cast natural_cast(int ranks) {
+  return ranks <= gpus() ? Cast::processes : Cast::threads;
+}
+
+void require_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
+
+RankGpu::RankGpu(int rank) : device_(rank % gpus()) {
+  // A test that is killed takes its ranks along.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  enter();
+  for (cudaStream_t& stream : streams_) {
+    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  }
+}
+
+RankGpu::~RankGpu() {
+  if (std::uncaught_exceptions() > 0) return;
+  enter();
+  for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  for (const Allocation& allocation : allocations_) {
+    if (allocation.registrable) {
+      static_cast<void>(ncclMemFree(allocation.base));
+    } else {
+      cudaFree(allocation.base);
+    }
+  }
+}
+
+void RankGpu::enter() const {
+  require_cuda(cudaSetDevice(device_), "cudaSetDevice");
+}
+
+std::byte* RankGpu::allocate(std::size_t bytes, bool registrable) {
+  enter();
+  void* base = nullptr;
+  if (registrable) {
+    require(ncclMemAlloc(&base, bytes), "ncclMemAlloc");
+  } else {
+    require_cuda(cudaMalloc(&base, bytes), "cudaMalloc");
+  }
+  allocations_.push_back({base, registrable});
+  return static_cast<std::byte*>(base);
+}
+
+void RankGpu::copy_in(void* to, const void* from, std::size_t bytes) {
+  require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "writing");
+  wait(stream(), nullptr);
+}
+
+void RankGpu::copy_out(void* to, const void* from, std::size_t bytes) {
+  require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "reading");
+  wait(stream(), nullptr);
+}
+
+bool RankGpu::done(cudaStream_t stream, std::chrono::milliseconds patience) const {
+  enter();
+  return poll(patience, [&] {
+    const cudaError_t status = cudaStreamQuery(stream);
+    if (status == cudaErrorNotReady) return false;
+    require_cuda(status, "waiting for a stream");
+    return true;
+  });
+}
+
+void RankGpu::wait(cudaStream_t stream, ncclComm_t comm) const {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  bool ended = false;
+  while (!ended && std::chrono::steady_clock::now() < end) {
+    ended = done(stream, std::chrono::milliseconds(50));
+    if (comm == nullptr) continue;
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclSuccess, std::string("asynchronous error: ") + ncclGetLastError(comm));
+  }
+  require(ended, "what was enqueued has not ended within " + std::to_string(kPatience.count()) +
+                     " seconds");
+}
+
+ncclComm_t init_rank(Players& players, const RankGpu& gpu) {
+  gpu.enter();
+  const ncclUniqueId id = players.next_id();
+  ncclComm_t comm = nullptr;
+  require(ncclCommInitRank(&comm, players.size(), id, players.first()), "ncclCommInitRank");
+  return comm;
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,402 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "gpu/gpu_ranks.hpp"
+#include "gpu/graph.hpp"
+
+/// The order of calls on GPUs: several streams, captured calls, several graphs. What is promised:
+/// plain calls of one communicator run in the order of the calls, whatever their streams, and so do
+/// the calls of one capture. Launches of graphs run as the user orders them.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const int kGpus = gpus();  // skips the program
+const int kRanks = kGpus == 2 || kGpus == 3 ? kGpus : 4;
+
+/// How many elements, for each of the algorithms.
+const std::size_t kCounts[] = {3, 20'000, 700'000};
+
+/// One rank with a communicator and a row of buffers. Every call multiplies by an odd number, all
+/// modulo 2^64, so that an element tells how many calls it has gone through.
+class Rank {
+ public:
+  static constexpr std::size_t kBuffers = 13;
+  static constexpr std::size_t kMost = 700'000;
+
+  explicit Rank(Players& players) : players_(players), gpu_(players.first()) {
+    const std::size_t bytes = kBuffers * kMost * 8;
+    memory_ = reinterpret_cast<std::uint64_t*>(gpu_.allocate(bytes, true));
+    unregistered_ = reinterpret_cast<std::uint64_t*>(gpu_.allocate(bytes, false));
+    comm_ = init_rank(players, gpu_);
+    players.register_windows({comm_}, {memory_}, bytes);
+    std::uint64_t scalar = players.first() == 0 ? 3 : 2;
+    require(ncclRedOpCreatePreMulSum(&op_, &scalar, ncclUint64, ncclScalarHostImmediate, comm_),
+            "ncclRedOpCreatePreMulSum");
+    factor_ = 3 + 2 * (static_cast<std::uint64_t>(players.size()) - 1);
+    // Every kernel is loaded before one of them has to wait for another rank of this process.
+    for (const std::size_t count : kCounts) {
+      set(0, count, 0);
+      call(0, 0, count, a());
+      gpu_.wait(a(), comm_);
+    }
+    players.barrier();
+  }
+  // After the last wait.
+  void end() {
+    players_.barrier();
+    require(ncclRedOpDestroy(op_, comm_), "ncclRedOpDestroy");
+    require(ncclCommDestroy(comm_), "ncclCommDestroy");
+    players_.barrier();
+  }
+
+  Players& players() { return players_; }
+  RankGpu& gpu() { return gpu_; }
+  ncclComm_t comm() const { return comm_; }
+  cudaStream_t a() const { return gpu_.stream(0); }
+  cudaStream_t b() const { return gpu_.stream(1); }
+
+  /// Even buffers are registered, odd ones are not.
+  std::uint64_t* buffer(std::size_t index) const {
+    return (index % 2 == 0 ? memory_ : unregistered_) + index * kMost;
+  }
+  static std::uint64_t start_of(std::size_t element) { return 2 * element + 1; }
+
+  /// Elements that have gone through `calls` calls. Waits for stream a.
+  void set(std::size_t index, std::size_t count, int calls) {
+    std::vector<std::uint64_t> host(count);
+    const std::uint64_t product = power(calls);
+    for (std::size_t k = 0; k < count; ++k) host[k] = start_of(k) * product;
+    gpu_.copy_in(buffer(index), host.data(), count * 8);
+  }
+  void call(std::size_t from, std::size_t to, std::size_t count, cudaStream_t stream) {
+    require(ncclAllReduce(buffer(from), buffer(to), count, ncclUint64, op_, comm_, stream),
+            "ncclAllReduce");
+  }
+  void wait() {
+    gpu_.wait(a(), comm_);
+    gpu_.wait(b(), comm_);
+  }
+  /// Throws unless every element has gone through `calls` calls. Waits for stream a.
+  void check(std::size_t index, std::size_t count, int calls, const std::string& what) {
+    std::vector<std::uint64_t> host(count);
+    gpu_.copy_out(host.data(), buffer(index), count * 8);
+    const std::uint64_t product = power(calls);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (host[k] == start_of(k) * product) continue;
+      throw std::runtime_error(
+          fmt::format("{}: element {} of {} is {:#x}, not {:#x} as after {} calls", what, k, count,
+                      host[k], start_of(k) * product, calls));
+    }
+  }
+  /// Makes `stream` late, such that what does not wait for it is early.
+  void delay(cudaStream_t stream) {
+    require_cuda(cudaLaunchHostFunc(
+                     stream, [](void*) { std::this_thread::sleep_for(10ms); }, nullptr),
+                 "delaying a stream");
+  }
+
+ private:
+  std::uint64_t power(int calls) const {
+    std::uint64_t result = 1;
+    for (int i = 0; i < calls; ++i) result *= factor_;
+    return result;
+  }
+
+  Players& players_;
+  RankGpu gpu_;
+  std::uint64_t* memory_ = nullptr;
+  std::uint64_t* unregistered_ = nullptr;
+  ncclComm_t comm_ = nullptr;
+  ncclRedOp_t op_ = ncclSum;
+  std::uint64_t factor_ = 1;
+};
+
+/// Plays `body` on every rank. Kernels of ranks that share a GPU are kept small, because several of
+/// each rank may be under way.
+void run(const std::function<void(Rank&)>& body) {
+  const bool shared = kRanks > kGpus;
+  Environment environment(Variables{{"ORIEL_CTAS", shared ? "8" : ""}});
+  check_all_ok(play(
+      natural_cast(kRanks), kRanks,
+      [&](Players& players) {
+        Rank rank(players);
+        body(rank);
+        rank.end();
+      },
+      45s));
+}
+
+TEST_CASE("1.13 plain calls on two streams run in the order of the calls") {
+  run([](Rank& rank) {
+    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
+    for (const std::size_t count : kCounts) {
+      for (int round = 0; round < 4; ++round) {
+        for (std::size_t i = 0; i < Rank::kBuffers; ++i) rank.set(i, count, 1000);
+        rank.set(0, count, 0);
+        // Each rank delays and changes streams where it likes: that is nobody else's affair.
+        for (std::size_t i = 0; i + 1 < Rank::kBuffers; ++i) {
+          const cudaStream_t stream =
+              (round == 0 ? i % 2 == 0 : rng() % 2 == 0) ? rank.a() : rank.b();
+          if (i == 0 || rng() % 6 == 0) rank.delay(stream);
+          rank.call(i, i + 1, count, stream);
+        }
+        rank.wait();
+        for (std::size_t i = 1; i < Rank::kBuffers; ++i) {
+          rank.check(i, count, static_cast<int>(i), fmt::format("round {}, link {}", round, i));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("1.13 a call follows the last one although its stream was destroyed") {
+  run([](Rank& rank) {
+    for (int round = 0; round < 20; ++round) {
+      rank.set(0, 20'000, 0);
+      cudaStream_t passing = nullptr;
+      require_cuda(cudaStreamCreateWithFlags(&passing, cudaStreamNonBlocking), "making a stream");
+      rank.call(0, 1, 20'000, passing);
+      rank.gpu().wait(passing, rank.comm());
+      require_cuda(cudaStreamDestroy(passing), "destroying a stream");
+      rank.call(1, 2, 20'000, rank.b());
+      rank.wait();
+      rank.check(2, 20'000, 2, fmt::format("round {}", round));
+    }
+  });
+}
+
+TEST_CASE("1.13 captured and plain calls alternate") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      rank.set(0, count, 0);
+      const Graph graph = Graph::capture(rank.a(), [&] {
+        rank.call(0, 1, count, rank.a());
+        rank.call(1, 1, count, rank.a());
+        rank.call(1, 0, count, rank.a());
+      });
+      rank.players().barrier();
+      int calls = 0;
+      for (int round = 0; round < 8; ++round) {
+        for (int i = 0; i < round % 3; ++i, ++calls) rank.call(0, 0, count, rank.a());
+        graph.launch(rank.a());
+        calls += 3;
+      }
+      rank.wait();
+      rank.check(0, count, calls, "alternating");
+      rank.players().barrier();  // before the graph goes
+    }
+  });
+}
+
+TEST_CASE("1.13 several graphs of one communicator live and are launched in any order") {
+  run([](Rank& rank) {
+    constexpr std::size_t kGraphs = 6;
+    std::mt19937_64 rng(77);  // the same order on every rank
+    std::vector<Graph> graphs;
+    std::vector<int> calls(kGraphs, 0);
+    const auto count_of = [](std::size_t g) { return kCounts[g % 3]; };
+    const auto capture = [&](std::size_t g) {
+      return Graph::capture(rank.a(), [&] {
+        for (std::size_t i = 0; i <= g; ++i) rank.call(g, g, count_of(g), rank.a());
+      });
+    };
+    for (std::size_t g = 0; g < kGraphs; ++g) {
+      rank.set(g, count_of(g), 0);
+      graphs.push_back(capture(g));
+    }
+    rank.players().barrier();
+    for (int step = 0; step < 120; ++step) {
+      const std::size_t g = rng() % kGraphs;
+      if (step % 40 == 39) {  // one goes, a new one comes
+        rank.wait();
+        rank.players().barrier();
+        graphs[g] = capture(g);
+        rank.players().barrier();
+      }
+      if (rng() % 4 == 0) {
+        rank.call(g, g, count_of(g), rank.a());
+        calls[g] += 1;
+      } else {
+        graphs[g].launch(rank.a());
+        calls[g] += static_cast<int>(g) + 1;
+      }
+    }
+    rank.wait();
+    for (std::size_t g = 0; g < kGraphs; ++g) {
+      rank.check(g, count_of(g), calls[g], fmt::format("graph {}", g));
+    }
+    rank.players().barrier();
+  });
+}
+
+// CUDA lets a launch of a graph wait for the one before, also on another stream.
+TEST_CASE("1.13 one graph is launched on two streams") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      rank.set(0, count, 0);
+      const Graph graph = Graph::capture(rank.a(), [&] {
+        rank.call(0, 1, count, rank.a());
+        rank.call(1, 0, count, rank.a());
+      });
+      rank.players().barrier();
+      for (int i = 0; i < 20; ++i) graph.launch(i % 2 == 0 ? rank.a() : rank.b());
+      rank.wait();
+      rank.check(0, count, 40, "one graph on two streams");
+      rank.players().barrier();
+    }
+  });
+}
+
+TEST_CASE("1.13 two graphs and plain calls on two streams run as events order them") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      for (std::size_t i = 0; i < 4; ++i) rank.set(i, count, 1000);
+      rank.set(0, count, 0);
+      const Graph there = Graph::capture(rank.a(), [&] {
+        rank.call(0, 1, count, rank.a());
+        rank.call(1, 2, count, rank.a());
+      });
+      const Graph back = Graph::capture(rank.a(), [&] { rank.call(3, 0, count, rank.a()); });
+      rank.players().barrier();
+      for (int round = 0; round < 8; ++round) {
+        if (round % 3 == 0) rank.delay(rank.a());
+        there.launch(rank.a());
+        order(rank.a(), rank.b());
+        rank.call(2, 3, count, rank.b());
+        back.launch(rank.b());
+        order(rank.b(), rank.a());
+      }
+      rank.wait();
+      rank.check(0, count, 8 * 4, "two graphs");
+      rank.players().barrier();
+    }
+  });
+}
+
+TEST_CASE("1.13 a capture takes in a group") {
+  run([](Rank& rank) {
+    const auto mode = natural_cast(kRanks) == Cast::processes ? cudaStreamCaptureModeGlobal
+                                                              : cudaStreamCaptureModeThreadLocal;
+    for (std::size_t i = 0; i < 4; ++i) rank.set(i, kCounts[i % 3], 0);
+    const Graph graph = Graph::capture(
+        rank.a(),
+        [&] {
+          require(ncclGroupStart(), "ncclGroupStart");
+          for (std::size_t i = 0; i < 4; ++i) rank.call(i, i, kCounts[i % 3], rank.a());
+          rank.call(3, 3, kCounts[0], rank.a());
+          require(ncclGroupEnd(), "ncclGroupEnd");
+        },
+        mode);
+    rank.players().barrier();
+    for (int i = 0; i < 5; ++i) graph.launch(rank.a());
+    rank.wait();
+    for (std::size_t i = 0; i < 4; ++i) {
+      rank.check(i, kCounts[i % 3], i == 3 ? 10 : 5, fmt::format("buffer {} of a group", i));
+    }
+    rank.players().barrier();
+  });
+}
+
+TEST_CASE("1.13 a captured call may be the first of its kernel") {
+  run([](Rank& rank) {
+    auto* const data = reinterpret_cast<float*>(rank.buffer(0));
+    const auto value = static_cast<float>(rank.players().first());
+    rank.gpu().copy_in(data, &value, sizeof value);
+    const Graph graph = Graph::capture(rank.a(), [&] {
+      require(ncclAllReduce(data, data, 1, ncclFloat, ncclMax, rank.comm(), rank.a()),
+              "ncclAllReduce");
+    });
+    rank.players().barrier();
+    graph.launch(rank.a());
+    rank.wait();
+    float result = -1;
+    rank.gpu().copy_out(&result, data, sizeof result);
+    require(result == static_cast<float>(rank.players().size() - 1),
+            fmt::format("the maximum is {}", result));
+    rank.players().barrier();
+  });
+}
+
+TEST_CASE("1.13 calls on two streams of one capture run in the order of the calls") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      for (std::size_t i = 0; i < 7; ++i) rank.set(i, count, 1000);
+      const Graph graph = Graph::capture(rank.a(), [&] {
+        order(rank.a(), rank.b());
+        for (std::size_t i = 0; i < 6; ++i) {
+          rank.call(i, i + 1, count, i % 2 == 0 ? rank.a() : rank.b());
+        }
+        order(rank.b(), rank.a());
+      });
+      rank.players().barrier();
+      for (int round = 0; round < 4; ++round) {
+        rank.set(0, count, round);
+        graph.launch(rank.a());
+        rank.wait();
+        rank.check(6, count, round + 6, "two captured streams");
+      }
+      rank.players().barrier();
+    }
+  });
+}
+
+/// Captures calls on stream a, with plain calls on stream b between them.
+void capture_beside_plain_calls(Rank& rank, std::size_t count) {
+  rank.set(0, count, 0);
+  rank.set(2, count, 0);
+  const Graph graph = Graph::capture(
+      rank.a(),
+      [&] {
+        rank.call(0, 1, count, rank.a());
+        rank.call(2, 3, count, rank.b());
+        rank.call(1, 0, count, rank.a());
+        rank.call(3, 2, count, rank.b());
+        require(rank.gpu().done(rank.b(), kPatience), "plain calls beside a capture have not run");
+      },
+      cudaStreamCaptureModeRelaxed);  // the others allow no question about stream b
+  rank.check(2, count, 2, "plain calls beside a capture");
+  rank.check(0, count, 0, "captured, not launched");
+  rank.players().barrier();
+  graph.launch(rank.a());
+  graph.launch(rank.a());
+  rank.wait();
+  rank.check(0, count, 4, "launched");
+  rank.check(2, count, 2, "plain, after the launches");
+  rank.players().barrier();
+}
+
+TEST_CASE("1.13 plain calls on one stream while another is captured") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      rank.set(4, count, 0);
+      rank.call(4, 4, count, rank.b());  // the last plain call before the capture
+      rank.wait();
+      capture_beside_plain_calls(rank, count);
+    }
+  });
+}
+
+TEST_CASE("1.13 plain calls while the stream of the last plain call is captured") {
+  run([](Rank& rank) {
+    for (const std::size_t count : kCounts) {
+      rank.set(4, count, 0);
+      rank.call(4, 4, count, rank.a());
+      rank.wait();
+      capture_beside_plain_calls(rank, count);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace oriel::test
