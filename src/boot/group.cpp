@@ -43,7 +43,6 @@ struct Header {
   std::uint32_t sequence;
   std::uint32_t group;  // hash of the member list
 
-  static constexpr std::size_t kBytes = 12;
   bool operator==(const Header&) const = default;
 };
 

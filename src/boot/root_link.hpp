@@ -17,9 +17,7 @@ namespace oriel::boot {
 /// and, once watched, reports the root service's end or errors as the session's failure.
 class Session::RootLink {
  public:
-  /// `mutex` guards `links`.
-  RootLink(int rank, Links& links, std::mutex& mutex)
-      : rank_(rank), links_(&links), mutex_(&mutex) {}
+  RootLink(int rank, Links& links) : rank_(rank), links_(&links) {}
   ~RootLink();
   RootLink(const RootLink&) = delete;
   RootLink& operator=(const RootLink&) = delete;
@@ -45,7 +43,6 @@ class Session::RootLink {
 
   int rank_;
   Links* links_;
-  std::mutex* mutex_;
   OwnedFd fd_;
   Poller::Token token_ = 0;
   FrameReader reader_;

@@ -97,7 +97,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
 }
 
 Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
-  RootLink root(rank_, *links_, mutex_);
+  RootLink root(rank_, *links_);
   Status connected = co_await meet(id, std::move(options), root);
   if (connected.ok()) connected = co_await link_up(root);
   const std::lock_guard lock(mutex_);

@@ -79,8 +79,7 @@ class CudaDevice final : public Device {
     ORIEL_CHECK(cuda_status("opening a device", cuda().device_get(&handle, ordinal)));
     ORIEL_TRY(auto context, PrimaryContext::retain(handle));
     ORIEL_TRY(auto* const memory, window::cuda_memory(ordinal));
-    std::unique_ptr<CudaDevice> device(
-        new CudaDevice(ordinal, handle, std::move(context), *memory));
+    std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, std::move(context), *memory));
     ORIEL_CHECK(cuda_status("asking for the size of a device",
                             cuda().device_total_mem(&device->memory_bytes_, handle)));
     ORIEL_CHECK(
@@ -112,11 +111,10 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
 
  private:
-  CudaDevice(int ordinal, CUdevice handle, PrimaryContext context, window::Memory& memory)
-      : ordinal_(ordinal), handle_(handle), context_(std::move(context)), memory_(memory) {}
+  CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
+      : ordinal_(ordinal), context_(std::move(context)), memory_(memory) {}
 
   const int ordinal_;
-  const CUdevice handle_;
   PrimaryContext context_;
   window::Memory& memory_;
   std::size_t memory_bytes_ = 0;
