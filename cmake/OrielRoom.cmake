@@ -13,7 +13,7 @@ function(oriel_add_room name)
   if(ORIEL_HAVE_CUDA)
     target_include_directories(oriel_${name} SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   endif()
-  target_link_libraries(oriel_${name} PUBLIC Threads::Threads fmt::fmt-header-only
+  target_link_libraries(oriel_${name} PUBLIC Threads::Threads ${oriel_fmt}
     PRIVATE oriel_build_flags)
   foreach(room ${arg_ROOMS})
     target_link_libraries(oriel_${name} PUBLIC oriel_${room})
