@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "oriel/api.hpp"
+#include "oriel/device/comm.hpp"
+
+namespace oriel {
+
+class Communicator;
+
+/// What kernels of a user's need; the same on all ranks.
+struct DeviceCommOptions {
+  /// Barriers that can be under way at once, 1 to 65536: the CTAs of the largest kernel that will
+  /// use it (on the CPU: the threads of one rank). Each takes 64 bytes and 4 bytes for each rank of
+  /// the node, rounded up to 64.
+  std::uint32_t barrier_slots = 32;
+};
+
+/// A communicator for kernels of your own: Communicator::device_comm makes it. Its flags and
+/// counters are its own, so its kernels and the library's collectives may run at the same time. Two
+/// kernels that may run at once need two of them, or distinct barrier slots.
+///
+/// Waits in its kernels end as the library's do: the peer acts; the communicator is aborted, or a
+/// peer dies; or ORIEL_COLLECTIVE_TIMEOUT passes, which makes the communicator unusable.
+///
+/// It holds its communicator. Destroy it when its kernels have ended on all ranks. Move-only.
+/// Distinct objects may be used by distinct threads, one object by one thread at a time.
+class ORIEL_API DeviceComm {
+ public:
+  DeviceComm(DeviceComm&& other) noexcept;
+  DeviceComm& operator=(DeviceComm&& other) noexcept;
+  ~DeviceComm();
+
+  /// What a kernel takes by value. Valid until this is destroyed. Local, does not block. Requires
+  /// that this was not moved from.
+  const device::CommView& view() const;
+
+ private:
+  friend class Communicator;
+  struct Impl;
+  explicit DeviceComm(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace oriel

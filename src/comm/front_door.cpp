@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/front_door.hpp"
+
+#include <fmt/format.h>
+
+#include "base/settings.hpp"
+#include "base/try.hpp"
+#include "comm/comm_entry.hpp"
+
+namespace oriel::comm {
+
+Result<boot::UniqueId> make_unique_id() {
+  ORIEL_TRY(const Settings* settings, process_settings());
+  boot::SocketOptions options;
+  options.ifname = settings->socket_ifname;
+  return boot::create_unique_id(options);
+}
+
+Status destroy_communicator(ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  const auto communicator = entry->communicator();
+  Status drained;
+  if (communicator.ok()) drained = communicator.value()->drain();
+  comm_table().remove(handle);
+  return drained;
+}
+
+Status check_rank(int rank, int size) {
+  if (rank >= 0 && rank < size) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
+      .with_hint("ranks go from 0 to nranks - 1");
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nccl.h"
+#include "oriel/error.hpp"
+
+#include "boot/unique_id.hpp"
+
+/// What the C and the C++ interface have in common.
+namespace oriel::comm {
+
+/// An id for a communicator whose meeting this process serves.
+Result<boot::UniqueId> make_unique_id();
+
+/// Waits for the communicator's work, unless it is unusable, and ends its handle.
+Status destroy_communicator(ncclComm_t handle);
+
+/// Refuses all but 0 <= rank < size.
+Status check_rank(int rank, int size);
+
+}  // namespace oriel::comm
