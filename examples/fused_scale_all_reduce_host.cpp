@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs fused_scale_all_reduce.hpp on CPU ranks and compares it with the library's all-reduce:
+//   ORIEL_BACKEND=host oriel-run -n 2 fused_scale_all_reduce_host
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "fused_scale_all_reduce.hpp"
+#include "launched.hpp"
+
+int main() {
+  constexpr std::uint64_t kCount = 1'000'003;
+  constexpr std::uint32_t kBlocks = 2;  // threads of a rank
+  const Launched me = Launched::from_environment();
+  auto comm = must(oriel::Communicator::init(share_unique_id(me), me.rank, me.ranks));
+  if (comm.cuda_device() >= 0) {
+    std::printf("skipped: ranks live on GPUs; set ORIEL_BACKEND=host\n");
+    return 77;
+  }
+
+  // Two windows, and what the kernel's barriers need.
+  auto x_memory = must(comm.allocate(kCount * sizeof(float)));
+  auto y_memory = must(comm.allocate(kCount * sizeof(float)));
+  auto x_window = must(comm.register_window(x_memory));
+  auto y_window = must(comm.register_window(y_memory));
+  auto device_comm = must(comm.device_comm({.barrier_slots = kBlocks}));
+
+  auto* const x = static_cast<float*>(x_window.data());
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    x[i] = static_cast<float>(i % 1000) * static_cast<float>(me.rank + 1) - 750;
+  }
+
+  // Each thread is one block of the kernel.
+  const FusedScaleAllReduce job{device_comm.view(), x_window.view(), y_window.view(), kCount, 0.5f};
+  std::atomic<std::uint32_t> done{0};
+  {
+    std::vector<std::jthread> blocks;
+    for (std::uint32_t block = 0; block < kBlocks; ++block) {
+      blocks.emplace_back([&, block] {
+        done += fused_scale_all_reduce(oriel::device::Thread{}, job, block, kBlocks);
+      });
+    }
+  }
+  if (done != kBlocks) {
+    const auto error = comm.async_error();
+    std::fprintf(stderr, "the kernel gave up: %s\n", error ? error->to_string().c_str() : "?");
+    return 1;
+  }
+
+  // The sums are small integers, so both ways must give the same bits.
+  const auto* const y = static_cast<const float*>(y_window.data());
+  must(comm.all_reduce({.input = x, .output = x, .count = kCount}));
+  std::uint64_t wrong = 0;
+  for (std::uint64_t i = 0; i < kCount; ++i) wrong += y[i] != (x[i] > 0 ? 0.5f * x[i] : 0);
+  std::printf("rank %d of %d: %llu elements, %llu wrong\n", me.rank, me.ranks,
+              static_cast<unsigned long long>(kCount), static_cast<unsigned long long>(wrong));
+  must(comm.all_reduce({.input = &wrong,
+                        .output = &wrong,
+                        .count = 1,
+                        .type = oriel::DataType::u64}));  // everybody's verdict
+  return wrong == 0 ? 0 : 1;
+}
