@@ -242,24 +242,14 @@ void Links::read_link(int peer, Link& link, bool to_the_end) {
   for (int i = 0; !link.closed && (to_the_end || i < kReadsAtOnce); ++i) {
     if (!to_the_end && link.inbox_bytes > kMaxInboxBytes) break;
     const auto got = read_some(link.fd.get(), scratch_);
-    if (!got.ok()) {
-      liveness_.aborted(identity_.rank,
-                        Error(got.error()).with_context(fmt::format("reading from rank {}", peer)));
-      on_closed(peer, link);
-      return;
-    }
+    if (!got.ok()) return give_up_link(peer, link, "reading from", got.error());
     if (got.value().closed) return on_closed(peer, link);
     if (got.value().would_block) break;
     std::vector<Frame> frames;
     const auto bytes = ByteView(scratch_).first(got.value().bytes);
     const Status fed = link.reader.feed(bytes, frames);
     take_frames(peer, link, std::move(frames));
-    if (!fed.ok()) {
-      liveness_.aborted(identity_.rank,
-                        Error(fed.error()).with_context(fmt::format("reading from rank {}", peer)));
-      on_closed(peer, link);
-      return;
-    }
+    if (!fed.ok()) return give_up_link(peer, link, "reading from", fed.error());
     if (got.value().bytes < scratch_.size()) {
       if (!to_the_end) break;
     }
@@ -288,16 +278,8 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
 
 void Links::write_link(int peer, Link& link) {
   while (!link.closed && !link.queue.empty()) {
-    std::array<ByteView, kBuffersAtOnce> buffers;
-    const std::size_t count = std::min(link.queue.size(), buffers.size());
-    for (std::size_t i = 0; i < count; ++i) buffers[i] = link.queue[i];
-    buffers[0] = buffers[0].subspan(link.queue_offset);
-    const auto sent = write_some(link.fd.get(), std::span(buffers).first(count));
-    if (!sent.ok()) {
-      liveness_.aborted(identity_.rank,
-                        Error(sent.error()).with_context(fmt::format("writing to rank {}", peer)));
-      return on_closed(peer, link);
-    }
+    const auto sent = write_queue(link);
+    if (!sent.ok()) return give_up_link(peer, link, "writing to", sent.error());
     if (sent.value().would_block) break;
     if (sent.value().closed) {
       // Its last words may lie in our receive buffer; reading meets the end after them.
@@ -305,23 +287,53 @@ void Links::write_link(int peer, Link& link) {
       link.queue_bytes = link.queue_offset = 0;
       return read_link(peer, link, true);
     }
-    link.queue_bytes -= sent.value().bytes;
-    link.queue_offset += sent.value().bytes;
-    while (!link.queue.empty() && link.queue_offset >= link.queue.front().size()) {
-      link.queue_offset -= link.queue.front().size();
-      link.queue.pop_front();
-    }
+    take_off_queue(link, sent.value().bytes);
   }
   update_interest(link);
 }
 
-void Links::on_closed(int peer, Link& link) {
+Result<IoOutcome> Links::write_queue(const Link& link) {
+  std::array<ByteView, kBuffersAtOnce> buffers;
+  const std::size_t count = std::min(link.queue.size(), buffers.size());
+  for (std::size_t i = 0; i < count; ++i) buffers[i] = link.queue[i];
+  buffers[0] = buffers[0].subspan(link.queue_offset);
+  return write_some(link.fd.get(), std::span(buffers).first(count));
+}
+
+void Links::take_off_queue(Link& link, std::size_t bytes) {
+  link.queue_bytes -= bytes;
+  link.queue_offset += bytes;
+  while (!link.queue.empty() && link.queue_offset >= link.queue.front().size()) {
+    link.queue_offset -= link.queue.front().size();
+    link.queue.pop_front();
+  }
+}
+
+// The peer has done nothing wrong, and should not take the end of the connection for our death: it
+// gets our reason first, as far as the socket still takes it.
+void Links::give_up_link(int peer, Link& link, const char* what, const Error& error) {
+  liveness_.aborted(identity_.rank,
+                    Error(error).with_context(fmt::format("{} rank {}", what, peer)));
+  for (Bytes& notice : liveness_.everything()) enqueue(link, std::move(notice));
+  while (!link.queue.empty()) {
+    const auto sent = write_queue(link);
+    if (!sent.ok() || sent.value().bytes == 0) break;
+    take_off_queue(link, sent.value().bytes);
+  }
+  close_link(link);
+}
+
+void Links::close_link(Link& link) {
   poller_.remove(link.token);
   link.token = 0;
   link.closed = true;
   link.fd.reset();
   link.queue.clear();
   link.queue_bytes = link.queue_offset = 0;
+}
+
+void Links::on_closed(int peer, Link& link) {
+  close_link(link);
   liveness_.died(peer, fmt::format("its connection to rank {} has closed", identity_.rank));
 }
 

@@ -16,6 +16,7 @@
 #include "boot/frame.hpp"
 #include "boot/liveness.hpp"
 #include "boot/poller.hpp"
+#include "boot/tcp.hpp"
 
 namespace oriel::boot {
 
@@ -106,6 +107,10 @@ class Links {
   void read_link(int peer, Link& link, bool to_the_end);
   void take_frames(int peer, Link& link, std::vector<Frame> frames);
   void write_link(int peer, Link& link);
+  static Result<IoOutcome> write_queue(const Link& link);
+  static void take_off_queue(Link& link, std::size_t bytes);
+  void give_up_link(int peer, Link& link, const char* what, const Error& error);
+  void close_link(Link& link);
   void enqueue(Link& link, Bytes frame);
   void on_closed(int peer, Link& link);
   void update_interest(Link& link);

@@ -261,7 +261,10 @@ Result<Session::Activity> Session::activate(EventLoop& loop, Deadline deadline) 
 
 void Session::end_activity() {
   const std::lock_guard lock(mutex_);
-  if (links_) tell_stuck(-1);
+  if (links_) {
+    tell_stuck(-1);
+    links_->spread_news();  // nobody may turn the links for long
+  }
   loop_ = nullptr;
   // Armed again, a watcher learns at once of what came while it was not looking.
   if (idle_epoll_ >= 0) wake();
