@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "oriel/communicator.hpp"
+
+#include "support/ranks.hpp"
+
+/// Ranks of the C++ interface for tests.
+namespace oriel::test {
+
+/// The value, or an exception with the error's text.
+template <class T>
+T must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().to_string());
+  if constexpr (!std::is_void_v<T>) return std::move(result).value();
+}
+
+/// Throws unless `result` is an error of this code whose text has every word.
+template <class T>
+void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::string>& words) {
+  require(!result.ok(), "it succeeded");
+  const std::string text = result.error().to_string();
+  require(result.error().code() == code,
+          fmt::format("{}, not {}: {}", to_string(result.error().code()), to_string(code), text));
+  for (const std::string& word : words) {
+    require(text.find(word) != std::string::npos, fmt::format("no \"{}\" in \"{}\"", word, text));
+  }
+}
+
+/// A communicator over all ranks, for the one that this player plays.
+inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  return must(Communicator::init(id, players.first(), players.size(), options));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "api/api_ranks.hpp"
+#include "support/process_state.hpp"
+
+/// The C++ interface: communicators, buffers and windows.
+namespace oriel::test {
+namespace {
+
+constexpr Cast kRankPerPlayer[] = {Cast::processes, Cast::threads};
+constexpr std::size_t kBytes = 3 * 4096;
+
+void on_all_casts(int size, const Body& body) {
+  for (const Cast cast : kRankPerPlayer) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, size, body));
+  }
+}
+
+/// What this process holds while no player does anything. Rank 0 looks, since counting opens a
+/// descriptor itself; others get zeros.
+ProcessState settled_state(Players& players) {
+  players.barrier();
+  ProcessState state;
+  if (players.first() == 0) state = process_state();
+  players.barrier();
+  return state;
+}
+
+TEST_CASE("1.25 a C++ program makes an id, a communicator, windows and an all-reduce") {
+  on_all_casts(3, [](Players& players) {
+    auto comm = join(players);
+    const int rank = players.first();
+    require(comm.rank() == rank && comm.size() == 3, "rank and size");
+    require(comm.cuda_device() == -1, "the CPU");
+    require(comm.lsa_team() == std::vector<int>{0, 1, 2}, "the team");
+
+    const auto memory = must(comm.allocate(kBytes));
+    require(memory.bytes() == kBytes && memory.data() != nullptr, "the buffer");
+    const auto window = must(comm.register_window(memory));
+    require(window.data() == memory.data() && window.bytes() == kBytes, "the window");
+    auto* const data = static_cast<double*>(memory.data());
+    for (int i = 0; i < 512; ++i) data[i] = i + rank;
+    must(comm.all_reduce(
+        {.input = data, .output = data, .count = 512, .type = DataType::f64, .op = ReduceOp::max}));
+    for (int i = 0; i < 512; ++i) require(data[i] == i + 2, "the maximum");
+
+    const float factor = 0.25f * static_cast<float>(rank + 1);
+    float value = 4;
+    must(comm.all_reduce({.input = &value,
+                          .output = &value,
+                          .count = 1,
+                          .op = ReduceOp::premul_sum,
+                          .scalar = &factor}));
+    require(value == 6, "the pre-multiplied sum");
+    must(comm.close());
+  });
+}
+
+TEST_CASE("1.25 a window's view reaches all ranks' memory, and nothing after close()") {
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    const int rank = players.first();
+    const auto memory = must(comm.allocate(kBytes));
+    auto window = must(comm.register_window(memory));
+    const device::WindowView view = window.view();
+    require(view.lsa_rank == rank && view.lsa_size == 2 && view.world_size == 2, "the ranks");
+    *static_cast<int*>(view.lsa_peer(1 - rank, 4096, sizeof(int))) = 100 + rank;
+    players.barrier();
+    require(static_cast<int*>(memory.data())[1024] == 101 - rank, "what the peer wrote");
+    require(view.world_peer(1 - rank, 0, kBytes) == view.lsa_peer(1 - rank, 0, 1), "by world rank");
+    require(view.lsa_peer(0, 1, kBytes) == nullptr && view.lsa_peer(2, 0, 1) == nullptr,
+            "what lies outside");
+    // The handle is the C interface's.
+    const device::WindowView same = device::WindowView::of(window.handle());
+    require(same.flat_base == view.flat_base && same.size_bytes == kBytes, "the handle's view");
+    players.barrier();
+    Window moved = std::move(window);
+    require(window.handle() == nullptr && window.view().local(0, 1) == nullptr, "moved from");
+    must(moved.close());
+    must(moved.close());
+    require(moved.handle() == nullptr && moved.view().local(0, 1) == nullptr, "closed");
+  });
+}
+
+TEST_CASE("1.25 windows and their communicator may go in any order") {
+  on_all_casts(2, [](Players& players) {
+    std::optional<Window> window;
+    oriel::Buffer memory;
+    {
+      auto comm = join(players);
+      memory = must(comm.allocate(kBytes));
+      window.emplace(must(comm.register_window(memory)));
+      must(comm.close());
+      require(comm.rank() == players.first() && comm.handle() == nullptr, "a closed one");
+      float value = 1;
+      must_fail(comm.all_reduce({.input = &value, .output = &value, .count = 1}),
+                ErrorCode::invalid_usage, {"closed"});
+      must_fail(comm.register_window(memory), ErrorCode::invalid_usage, {"closed"});
+      must_fail(comm.device_comm(), ErrorCode::invalid_usage, {"closed"});
+      must_fail(comm.allocate(1), ErrorCode::invalid_usage, {"closed"});
+      require(!comm.async_error(), "no error");
+      comm.abort();  // nothing to end
+      must(comm.close());
+    }
+    const int rank = players.first();
+    *static_cast<int*>(window->view().lsa_peer(1 - rank, 0, sizeof(int))) = 7;
+    players.barrier();
+    require(*static_cast<int*>(memory.data()) == 7, "what the peer wrote");
+    players.barrier();
+    memory = oriel::Buffer();  // the window keeps the memory itself
+    *static_cast<int*>(window->view().lsa_peer(1 - rank, 0, sizeof(int))) = 8;
+    players.barrier();
+    require(*static_cast<int*>(window->view().local(0, sizeof(int))) == 8, "through the window");
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.25 several windows are registered at once, or none") {
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(kBytes));
+    auto* const base = static_cast<std::byte*>(memory.data());
+    const MemoryRange ranges[] = {{base, kBytes}, {base + 4096, 100}, {base + 8192, 4096}};
+    const auto windows = must(comm.register_windows(ranges));
+    require(windows.size() == 3 && windows[1].data() == base + 4096 && windows[1].bytes() == 100,
+            "three windows");
+    const ProcessState before = settled_state(players);
+    // Rank 1 fails, and both hear of it.
+    std::vector<MemoryRange> bad(std::begin(ranges), std::end(ranges));
+    if (players.first() == 1) bad[2].data = nullptr;
+    must_fail(comm.register_windows(bad), ErrorCode::invalid_argument, {"rank 1", "null"});
+    require(settled_state(players) == before, "the failed registration left something behind");
+  });
+}
+
+TEST_CASE("1.25 wrong arguments of the C++ interface are named") {
+  const auto refused = Communicator::init(UniqueId{}, 0, 1);
+  must_fail(refused, ErrorCode::invalid_argument, {"unique id", "Communicator::init"});
+  must_fail(Communicator::borrow(nullptr), ErrorCode::invalid_argument, {"null"});
+  const auto id = must(UniqueId::create());
+  must_fail(Communicator::init(id, 2, 2), ErrorCode::invalid_argument, {"rank 2 of 2"});
+  must_fail(Communicator::init(id, -1, 2), ErrorCode::invalid_argument, {"rank -1"});
+  must_fail(Communicator::init(id, 0, 1, {.max_ctas = 1025}), ErrorCode::invalid_argument,
+            {"max_ctas", "1025"});
+  must_fail(Communicator::init(id, 0, 1, {.min_ctas = 3, .max_ctas = 2}),
+            ErrorCode::invalid_argument, {"min_ctas", "3", "2"});
+
+  check_all_ok(play(Cast::processes, 1, [](Players& players) {
+    auto comm = join(players);
+    float value = 1;
+    AllReduceArguments call{.input = &value, .output = &value, .count = 1};
+    call.op = ReduceOp::premul_sum;
+    must_fail(comm.all_reduce(call), ErrorCode::invalid_argument, {"scalar", "premul_sum"});
+    call.op = ReduceOp::min;
+    call.scalar = &value;
+    must_fail(comm.all_reduce(call), ErrorCode::invalid_argument, {"scalar", "min"});
+    call.scalar = nullptr;
+    call.type = static_cast<DataType>(12);
+    must_fail(comm.all_reduce(call), ErrorCode::invalid_argument, {"type is 12"});
+    call.type = DataType::f32;
+    call.op = static_cast<ReduceOp>(6);
+    must_fail(comm.all_reduce(call), ErrorCode::invalid_argument, {"op is 6"});
+    call.op = ReduceOp::sum;
+    call.stream = &value;
+    must_fail(comm.all_reduce(call), ErrorCode::invalid_argument, {"stream"});
+    must_fail(comm.allocate(0), ErrorCode::invalid_argument, {});
+    must_fail(comm.register_window(MemoryRange{&value, 4}), ErrorCode::invalid_argument, {});
+  }));
+}
+
+TEST_CASE("1.25 the C and the C++ interface take each other's communicators") {
+  on_all_casts(2, [](Players& players) {
+    const float expected = 3;
+    {
+      auto comm = join(players);
+      float value = static_cast<float>(players.first() + 1);
+      require(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm.handle(), nullptr),
+              "ncclAllReduce of a C++ communicator");
+      require(value == expected, "the sum");
+      ncclComm_t handle = comm.handle();
+      must(comm.close());
+      expect_error(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, handle, nullptr),
+                   ncclInvalidArgument, "after close()");
+    }
+    auto comms = players.init();
+    {
+      auto borrowed = must(Communicator::borrow(comms[0]));
+      require(borrowed.rank() == players.first() && borrowed.size() == 2, "rank and size");
+      float value = static_cast<float>(players.first() + 1);
+      must(borrowed.all_reduce({.input = &value, .output = &value, .count = 1}));
+      require(value == expected, "the sum");
+    }
+    players.barrier();
+    const ncclComm_t stale = comms[0];
+    players.destroy(comms);
+    must_fail(Communicator::borrow(stale), ErrorCode::invalid_argument, {"no communicator"});
+  });
+}
+
+TEST_CASE("1.25 abort() from another thread ends a call, and the communicator says why") {
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    if (players.first() == 0) {
+      std::jthread aborter([&comm] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        comm.abort();
+      });
+      float value = 1;
+      must_fail(comm.all_reduce({.input = &value, .output = &value, .count = 1}),
+                ErrorCode::aborted, {"abort"});
+      aborter.join();
+      const auto error = comm.async_error();
+      require(error && error->code() == ErrorCode::aborted, "the asynchronous error");
+    }
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.25 cycles of the C++ interface leave nothing behind") {
+  on_all_casts(2, [](Players& players) {
+    ProcessState after_third;
+    for (int cycle = 1; cycle <= 23; ++cycle) {
+      {
+        auto comm = join(players);
+        const auto memory = must(comm.allocate(kBytes));
+        const auto window = must(comm.register_window(memory));
+        const auto kernels = must(comm.device_comm({.barrier_slots = 4}));
+        players.barrier();
+      }
+      if (cycle == 3) after_third = settled_state(players);
+    }
+    const ProcessState now = settled_state(players);
+    require(now == after_third, fmt::format("{} fds and {} mappings, before {} and {}", now.fds,
+                                            now.mappings, after_third.fds, after_third.mappings));
+  });
+}
+
+}  // namespace
+}  // namespace oriel::test

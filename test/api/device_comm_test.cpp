@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "oriel/device/barrier.hpp"
+#include "oriel/device/group.hpp"
+
+#include "../examples/fused_scale_all_reduce.hpp"
+#include "api/api_ranks.hpp"
+
+/// Communicators for kernels of a user's own.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::WaitOutcome;
+using Barrier = device::LsaBarrier<device::Thread>;
+
+constexpr Cast kRankPerPlayer[] = {Cast::processes, Cast::threads};
+
+void on_all_casts(int size, const Body& body) {
+  for (const Cast cast : kRankPerPlayer) {
+    INFO(name_of(cast) << " x " << size);
+    check_all_ok(play(cast, size, body));
+  }
+}
+
+// Until the monitor has seen why a wait ended.
+std::optional<Error> error_of(const Communicator& comm) {
+  for (int i = 0; i < 300 && !comm.async_error(); ++i) std::this_thread::sleep_for(10ms);
+  return comm.async_error();
+}
+
+TEST_CASE("1.25 a device communicator's view says who is where, and its barriers begin at zero") {
+  on_all_casts(3, [](Players& players) {
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm({.barrier_slots = 5}));
+    const device::CommView& view = kernels.view();
+    require(view.world_rank == players.first() && view.world_size == 3, "in the world");
+    require(view.lsa_rank == players.first() && view.lsa_size == 3, "in the team");
+    require(view.barrier_slots == 5 && view.wait.self == players.first(), "as asked for");
+    for (int i = 0; i < 3; ++i) require(view.world_rank_of(i) == i, "the team's ranks");
+    for (std::uint64_t at = 0; at < device::LsaBarrierLayout::bytes_needed(3, 5); ++at) {
+      require(*view.control(view.lsa_rank, view.barrier_offset + at) == 0, "fresh flags");
+    }
+    players.barrier();
+    // Rounds on one slot, and more of them on others.
+    for (std::uint32_t slot = 0; slot < 5; ++slot) {
+      for (std::uint32_t round = 0; round <= slot; ++round) {
+        Barrier barrier({}, view, slot);
+        require(barrier.sync() == WaitOutcome::ready, "the barrier");
+      }
+    }
+    Barrier outside({}, view, 5);
+    require(outside.sync() == WaitOutcome::aborted, "a slot that does not exist");
+    players.barrier();
+  });
+}
+
+TEST_CASE(
+    "1.25 a user's kernel, another one and the library's all-reduce do not disturb each other") {
+  on_all_casts(2, [](Players& players) {
+    constexpr std::uint64_t kCount = 777;
+    constexpr int kRounds = 50;
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(4 * 4096));
+    auto* const base = static_cast<std::byte*>(memory.data());
+    const MemoryRange ranges[] = {
+        {base, 4096}, {base + 4096, 4096}, {base + 8192, 4096}, {base + 12288, 4096}};
+    const auto windows = must(comm.register_windows(ranges));
+    const auto first = must(comm.device_comm({.barrier_slots = 1}));
+    const auto second = must(comm.device_comm({.barrier_slots = 2}));
+    for (const int w : {0, 2}) {
+      auto* const x = static_cast<float*>(windows[static_cast<std::size_t>(w)].data());
+      for (std::uint64_t i = 0; i < kCount; ++i) {
+        x[i] = static_cast<float>(i) * static_cast<float>(players.first() + w + 1);
+      }
+    }
+    players.barrier();
+    bool good[2] = {true, true};
+    const auto run = [&](int which, const DeviceComm& kernels) {
+      const auto at = static_cast<std::size_t>(2 * which);
+      const FusedScaleAllReduce job{kernels.view(), windows[at].view(), windows[at + 1].view(),
+                                    kCount, 2.0f};
+      for (int round = 0; round < kRounds; ++round) {
+        good[which] = good[which] && fused_scale_all_reduce(device::Thread{}, job, 0, 1);
+      }
+      const auto* const y = static_cast<const float*>(windows[at + 1].data());
+      const float factor = 2.0f * static_cast<float>(2 * which + 1 + 2 * which + 2);
+      for (std::uint64_t i = 0; i < kCount; ++i) {
+        good[which] = good[which] && y[i] == factor * static_cast<float>(i);
+      }
+    };
+    {
+      std::jthread one([&] { run(0, first); });
+      std::jthread other([&] { run(1, second); });
+      for (int round = 0; round < kRounds; ++round) {
+        float value = static_cast<float>(players.first() + round);
+        must(comm.all_reduce({.input = &value, .output = &value, .count = 1}));
+        require(value == static_cast<float>(2 * round + 1), "the library's sum");
+      }
+    }
+    require(good[0] && good[1], "the kernels' results");
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.25 ranks that ask for different device communicators get the same error") {
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    const auto rank = static_cast<std::uint32_t>(players.first());
+    must_fail(comm.device_comm({.barrier_slots = 4 + rank}), ErrorCode::invalid_usage,
+              {"barrier_slots", "4", "5"});
+    must_fail(comm.device_comm({.barrier_slots = rank}), ErrorCode::invalid_argument,
+              {"rank 0", "barrier_slots is 0", "65536"});
+    must_fail(comm.device_comm({.barrier_slots = 65537}), ErrorCode::invalid_argument, {"65537"});
+    const auto kernels = must(comm.device_comm({.barrier_slots = 65536}));
+    Barrier barrier({}, kernels.view(), 65535);
+    require(barrier.sync() == WaitOutcome::ready, "the last slot");
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.12 a user's kernel ends when a peer dies, and the communicator names it") {
+  Stage stage(Cast::processes, 3, [](Players& players) {
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm());
+    players.word(0) += 1;
+    if (players.first() == 1) std::this_thread::sleep_for(60s);
+    Barrier barrier({}, kernels.view(), 0);
+    require(barrier.sync() == WaitOutcome::aborted, "the wait of a dead rank's peer");
+    const auto error = error_of(comm);
+    require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    must_fail(comm.device_comm(), error->code(), {"rank 1"});
+  });
+  REQUIRE(stage.wait_for_word(0, 3, 30s));
+  std::this_thread::sleep_for(100ms);
+  const auto killed = std::chrono::steady_clock::now();
+  stage.kill(1, SIGKILL);
+  const auto verdicts = stage.collect(30s);
+  CHECK(std::chrono::steady_clock::now() - killed < 5s);
+  CHECK(verdicts[0] == "ok");
+  CHECK(verdicts[2] == "ok");
+}
+
+TEST_CASE("1.12 a user's kernel gives up after ORIEL_COLLECTIVE_TIMEOUT, which names the culprit") {
+  Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "500ms"}});
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm());
+    if (players.first() == 0) {
+      Barrier barrier({}, kernels.view(), 3);
+      require(barrier.sync() == WaitOutcome::timed_out, "the wait");
+      require(barrier.sync() == WaitOutcome::timed_out, "a session that has ended");
+    }
+    const auto error = error_of(comm);
+    require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.12 abort() ends the waits of a user's kernel on both ranks") {
+  on_all_casts(2, [](Players& players) {
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm());
+    // Rank 0 waits on one slot, rank 1 on another: neither would ever end.
+    WaitOutcome outcome = WaitOutcome::ready;
+    std::jthread waiter([&] {
+      Barrier barrier({}, kernels.view(), static_cast<std::uint32_t>(players.first()));
+      outcome = barrier.sync();
+    });
+    std::this_thread::sleep_for(200ms);
+    if (players.first() == 0) comm.abort();
+    waiter.join();
+    require(outcome == WaitOutcome::aborted, "the wait");
+    require(error_of(comm).has_value(), "the asynchronous error");
+    players.barrier();
+  });
+}
+
+TEST_CASE("1.14 with several nodes a device communicator speaks of its own node") {
+  check_all_ok(play(Cast::processes, 4, [](Players& players) {
+    // Nodes {0, 2} and {1, 3}.
+    const Environment environment(
+        Variables{{"ORIEL_HOSTID", players.first() % 2 == 0 ? "even" : "odd"}});
+    auto comm = join(players);
+    const int odd = players.first() % 2;
+    require(comm.lsa_team() == std::vector<int>{odd, odd + 2}, "the team");
+    const auto kernels = must(comm.device_comm({.barrier_slots = 1}));
+    const device::CommView& view = kernels.view();
+    require(view.world_size == 4 && view.lsa_size == 2, "the sizes");
+    require(view.lsa_rank == players.first() / 2, "the place");
+    require(view.world_rank_of(0) == odd && view.world_rank_of(1) == odd + 2, "the ranks");
+    Barrier barrier({}, view, 0);
+    require(barrier.sync() == WaitOutcome::ready, "the barrier");
+    const auto memory = must(comm.allocate(4096));
+    const auto window = must(comm.register_window(memory));
+    require(window.view().world_peer(1 - odd, 0, 4) == nullptr, "a rank out of reach");
+    require(window.view().world_peer(odd + 2, 0, 4) != nullptr, "a rank within reach");
+    players.barrier();
+  }));
+}
+
+}  // namespace
+}  // namespace oriel::test
