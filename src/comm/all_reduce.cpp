@@ -69,6 +69,12 @@ Status Communicator::check_arguments(const AllReduceRequest& request) const {
   return {};
 }
 
+device::Doorbell* Communicator::own_doorbell() const {
+  const auto slot = static_cast<std::size_t>(team_facts_.index);
+  return reinterpret_cast<device::Doorbell*>(control_.flat_base + slot * slot_bytes_ +
+                                             layout_.doorbell);
+}
+
 device::WaitControl Communicator::wait_control(void* doorbell) const {
   Notices* const notices = notices_->on_device();
   device::WaitControl wait;
@@ -132,9 +138,7 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
   }
 
   arguments.failure = &notices_->on_device()->failure;
-  arguments.wait =
-      wait_control(control_.flat_base + static_cast<std::size_t>(arguments.rank) * slot_bytes_ +
-                   layout_.doorbell);
+  arguments.wait = wait_control(own_doorbell());
   return arguments;
 }
 
@@ -149,10 +153,7 @@ Status Communicator::all_reduce(const AllReduceRequest& request) {
   plan.ctas = std::min(std::max(plan.ctas, options_.min_ctas), layout_.max_ctas);
   ORIEL_CHECK(executor_->run(plan, make_arguments(request, plan), request.stream));
   if (device_->backend() == kernels::Backend::host) {
-    if (auto error = given_up()) {
-      session_->abort(*error);
-      poison(std::move(*error));
-    }
+    if (const auto error = given_up()) give_up(*error);
     if (poisoned_) return *async_error();
   }
   return {};

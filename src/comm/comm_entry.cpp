@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/comm_entry.hpp"
 
+#include <vector>
+
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -62,6 +65,14 @@ HandleTable<CommEntry, ncclComm_t>& comm_table() {
   // Never destroyed: threads of the application may still call while the process exits.
   static auto* const table = new HandleTable<CommEntry, ncclComm_t>;
   return *table;
+}
+
+void keep_for_ever(std::shared_ptr<CommEntry> entry) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<CommEntry>>;
+  Log(entry->rank()).warn("the communicator's work has not ended, so its memory is not given back");
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(entry));
 }
 
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {

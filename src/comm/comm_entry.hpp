@@ -60,6 +60,10 @@ class CommEntry {
 /// The table behind all ncclComm_t of this process.
 HandleTable<CommEntry, ncclComm_t>& comm_table();
 
+/// Leaks the communicator of `entry`, whose enqueued work has not ended: kernels may still start
+/// that use its memory.
+void keep_for_ever(std::shared_ptr<CommEntry> entry);
+
 /// The entry of a handle; invalid_argument for null, for one that was destroyed, and for one that
 /// was never made.
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle);

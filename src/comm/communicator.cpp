@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "oriel/device/doorbell.hpp"
+
 #include "base/log.hpp"
 #include "base/try.hpp"
 
@@ -42,8 +44,8 @@ Status Communicator::deregister_window(const void* handle) {
 
 Task<Status> Communicator::finalize(EventLoop& loop) {
   ORIEL_CO_CHECK(check_usable());
+  const Status drained = drain();  // may take as long as the user's work on the stream
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
-  const Status drained = executor_->drain(Deadline::never());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
   Status mine = drained;
   std::vector<boot::AgreedField> fields;
@@ -54,8 +56,16 @@ Task<Status> Communicator::finalize(EventLoop& loop) {
 }
 
 Status Communicator::drain() {
-  if (poisoned_) return {};
-  return executor_->drain(Deadline::never());
+  constexpr auto kSlice = std::chrono::milliseconds(20);
+  const Clock& clock = SteadyClock::instance();
+  std::optional<Deadline> grace;
+  for (;;) {
+    Status drained = executor_->drain(Deadline::after(kSlice, clock));
+    if (drained.ok() || drained.error().code() != ErrorCode::timeout) return drained;
+    if (!poisoned_) continue;
+    if (!grace) grace = Deadline::after(kDrainGrace, clock);
+    if (grace->expired(clock.now())) return drained;
+  }
 }
 
 void Communicator::abort(const Error& reason) {
@@ -79,6 +89,12 @@ void Communicator::poison(Error error) {
   poisoned_ = true;
   // Ends the waits of kernels and threads: nothing that they wait for will come.
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
+  if (device_->backend() == kernels::Backend::host) device::ring(*own_doorbell());
+}
+
+void Communicator::give_up(const Error& error) {
+  session_->abort(error);
+  poison(error);
 }
 
 Status Communicator::check_usable() const {
@@ -104,16 +120,10 @@ void Communicator::peer_left(int rank) {
 
 std::optional<Error> Communicator::given_up() const {
   const Notices& notices = notices_->host();
-  const auto world_rank = [&](std::int32_t index) {
-    const auto& members = team_facts_.members;
-    return index >= 0 && index < static_cast<int>(members.size())
-               ? members[static_cast<std::size_t>(index)]
-               : -1;
-  };
   const std::uint64_t failure =
       __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
   if (static_cast<kernels::FailureKind>(failure & 0xffffffffu) == kernels::FailureKind::signature) {
-    const int other = world_rank(static_cast<std::int32_t>(failure >> 32));
+    const int other = world_rank_of(static_cast<std::int32_t>(failure >> 32));
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ranks {} and {} are in different calls", rank(), other))
         .with_origin(other)
@@ -131,30 +141,48 @@ std::optional<Error> Communicator::given_up() const {
   return std::nullopt;
 }
 
+int Communicator::world_rank_of(int index) const {
+  const auto& members = team_facts_.members;
+  const bool known = index >= 0 && index < static_cast<int>(members.size());
+  return known ? members[static_cast<std::size_t>(index)] : -1;
+}
+
 void Communicator::tick(TimePoint now) {
   if (poisoned_) return;
-  if (auto error = given_up()) {
-    session_->abort(*error);
-    poison(std::move(*error));
+  if (const auto error = given_up()) {
+    give_up(*error);
+  } else {
+    watch_stall(now);
+  }
+}
+
+void Communicator::watch_stall(TimePoint now) {
+  const auto& record = notices_->host().stall;
+  const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
+  if (waiting == 0) return;
+  const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
+  if (since != stall_.since_ns) {
+    stall_ = {since, now, false, 0};
     return;
   }
-  constexpr auto kNameAfter = std::chrono::seconds(10);
-  const auto& stall = notices_->host().stall;
-  const std::uint64_t waiting = __atomic_load_n(&stall.waiting, __ATOMIC_ACQUIRE);
-  const std::uint64_t since = __atomic_load_n(&stall.since_ns, __ATOMIC_RELAXED);
-  if (waiting == 0 || since != stall_named_) {
-    if (waiting != 0) {
-      stall_named_ = since;
-      stall_noticed_ = now;
-      stall_told_ = false;
-    }
-    return;
+  const int culprit = device::stalled_rank(waiting);
+  // What a rank has sent before it left has arrived long before three more ticks have passed.
+  constexpr int kTicksToArrive = 3;
+  if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
+    return give_up(
+        Error(ErrorCode::remote,
+              fmt::format("rank {} has destroyed its communicator, while rank {} waits for it in a "
+                          "collective",
+                          culprit, rank()))
+            .with_origin(culprit)
+            .with_hint("all ranks make the same collective calls before they destroy"));
   }
   // The record is written one second into the wait.
-  if (stall_told_ || now - stall_noticed_ < kNameAfter - std::chrono::seconds(1)) return;
-  stall_told_ = true;
+  constexpr auto kNameAfter = std::chrono::seconds(10) - std::chrono::seconds(1);
+  if (stall_.told || now - stall_.noticed < kNameAfter) return;
+  stall_.told = true;
   Log(rank()).info("waiting for rank {} in a collective for 10 s: it is stopped, late, or gone",
-                   device::stalled_rank(waiting));
+                   culprit);
 }
 
 }  // namespace oriel::comm

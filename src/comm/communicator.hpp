@@ -92,8 +92,11 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> finalize(EventLoop& loop);
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason);
-  /// Waits for enqueued work, unless poisoned; before the object is destroyed.
+  /// Waits for enqueued work, before the object is destroyed. Once poisoned its kernels end by
+  /// themselves; what the user has put before them may not, so then for at most kDrainGrace: a
+  /// timeout means that the object must be kept, for kernels may still use its memory.
   Status drain();
+  static constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
   std::optional<Error> async_error() const;
 
@@ -115,12 +118,19 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
 
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;
+  /// On the host: what wakes this rank's thread. Lives in the control window.
+  device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.
   device::WaitControl wait_control(void* doorbell) const;
   kernels::AllReduceArguments make_arguments(const AllReduceRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
   std::optional<Error> given_up() const;
+  void watch_stall(TimePoint now);
+  /// The world rank of a member of the team; -1 if there is none at `index`.
+  int world_rank_of(int index) const;
+  /// Tells all ranks that the communicator is of no more use.
+  void give_up(const Error& error);
   void poison(Error error);
 
   Device* device_;
@@ -149,9 +159,14 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::atomic<bool> poisoned_{false};
   std::atomic<bool> finalized_{false};
   bool watched_ = false;
-  TimePoint stall_noticed_{};
-  std::uint64_t stall_named_ = 0;  // since_ns of the stall that was noticed
-  bool stall_told_ = false;        // the log has named it
+  /// A wait that has lasted for a second, as the ticks see it.
+  struct Stall {
+    std::uint64_t since_ns = 0;  // tells it from others
+    TimePoint noticed{};
+    bool told = false;         // the log has named it
+    int ticks_since_left = 0;  // ticks at which the one it waits for was gone
+  };
+  Stall stall_;
 };
 
 }  // namespace oriel::comm

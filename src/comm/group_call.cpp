@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <system_error>
 #include <thread>
 
 #include "base/log.hpp"
@@ -14,6 +15,24 @@ namespace {
 
 void keep_first(Status& first, Status next) {
   if (first.ok() && !next.ok()) first = std::move(next);
+}
+
+// Forgets communicators that were to start, with their handles.
+void drop(std::vector<InitJob>& inits) {
+  for (InitJob& job : inits) {
+    comm_table().remove(job.handle);
+    *job.out = nullptr;
+  }
+  inits.clear();
+}
+
+// The user of a non-blocking communicator keeps its handle, which tells the error.
+void refuse(InitJob& job, Error error) {
+  if (job.entry->blocking()) {
+    comm_table().remove(job.handle);
+    *job.out = nullptr;
+  }
+  job.entry->finished(std::move(error));
 }
 
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
@@ -28,12 +47,10 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
     InitJob& job = jobs[i];
     if (!results[i].ok()) {
       keep_first(first, results[i].error());
-      if (job.entry->blocking()) {
-        comm_table().remove(job.handle);
-        *job.out = nullptr;
-      }
+      refuse(job, std::move(results[i]).error());
+    } else {
+      job.entry->finished(std::move(results[i]));
     }
-    job.entry->finished(std::move(results[i]));
   }
   return first;
 }
@@ -58,11 +75,16 @@ Status run_windows(EventLoop& loop, const std::vector<WindowJob>& jobs) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto& batch = batches[order[i]];
     for (std::size_t k = 0; k < batch.size(); ++k) {
+      if (batch[k]->out == nullptr) continue;  // refused
       *batch[k]->out = results[i].ok() ? static_cast<ncclWindow_t>(results[i].value()[k]) : nullptr;
     }
     if (!results[i].ok()) keep_first(first, std::move(results[i]).error());
   }
   return first;
+}
+
+Error no_thread(const std::system_error& error) {
+  return system_error("starting a thread for a group's call", error.code().value());
 }
 
 Status run_sequence(const std::vector<const AllReduceJob*>& jobs) {
@@ -87,13 +109,19 @@ Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
   {
     std::vector<std::jthread> threads;
     std::size_t next = 0;
-    for (const auto& entry : inline_jobs) {
-      const std::vector<const AllReduceJob*>& sequence = entry.second;
+    for (const auto& [communicator, jobs_of_it] : inline_jobs) {
+      const std::vector<const AllReduceJob*>& sequence = jobs_of_it;
       Status& outcome = outcomes[next++];
       if (next == inline_jobs.size()) {
         outcome = run_sequence(sequence);  // the last on this thread
-      } else {
+        continue;
+      }
+      try {
         threads.emplace_back([&outcome, &sequence] { outcome = run_sequence(sequence); });
+      } catch (const std::system_error& error) {
+        outcome = no_thread(error);
+        // The other ranks, perhaps threads of this very group, would wait for this one.
+        communicator->abort(outcome.error());
       }
     }
   }
@@ -117,11 +145,7 @@ Status run_jobs(GroupJobs jobs) {
   if (!jobs.inits.empty() || !jobs.windows.empty() || !jobs.finalizes.empty()) {
     auto loop = EventLoop::create();
     if (!loop.ok()) {
-      for (InitJob& job : jobs.inits) {
-        comm_table().remove(job.handle);
-        *job.out = nullptr;
-        job.entry->finished(loop.error());
-      }
+      for (InitJob& job : jobs.inits) refuse(job, loop.error());
       return std::move(loop).error();
     }
     if (!jobs.inits.empty()) keep_first(first, run_inits(loop.value(), jobs.inits));
@@ -142,15 +166,27 @@ ThreadGroup& ThreadGroup::current() {
 }
 
 Status ThreadGroup::run(GroupJobs jobs, bool& in_progress) {
-  const bool background = std::any_of(jobs.inits.begin(), jobs.inits.end(),
-                                      [](const auto& job) { return !job.entry->blocking(); });
-  if (!background) return run_jobs(std::move(jobs));
+  const auto count = std::count_if(jobs.inits.begin(), jobs.inits.end(),
+                                   [](const auto& job) { return !job.entry->blocking(); });
+  if (count == 0) return run_jobs(std::move(jobs));
+  if (count != static_cast<std::ptrdiff_t>(jobs.inits.size())) {
+    drop(jobs.inits);
+    return Error(ErrorCode::invalid_usage,
+                 "a group starts blocking and non-blocking communicators");
+  }
   // The caller polls ncclCommGetAsyncError. The thread ends by the deadline of set-up at the
   // latest, and sooner if a communicator is aborted; it holds all that it uses.
-  std::thread([jobs = std::move(jobs)]() mutable {
-    const Status status = run_jobs(std::move(jobs));
-    if (!status.ok()) Log().warn("a non-blocking group has failed: {}", status.error().to_string());
-  }).detach();
+  auto shared = std::make_shared<GroupJobs>(std::move(jobs));
+  try {
+    std::thread([shared] {
+      const Status status = run_jobs(std::move(*shared));
+      if (status.ok()) return;
+      Log().warn("a non-blocking group has failed: {}", status.error().to_string());
+    }).detach();
+  } catch (const std::system_error& error) {
+    drop(shared->inits);
+    return no_thread(error);
+  }
   in_progress = true;
   return {};
 }
@@ -174,11 +210,7 @@ void ThreadGroup::remember(const Error& error) {
 }
 
 void ThreadGroup::drop_inits() {
-  for (InitJob& job : jobs_.inits) {
-    comm_table().remove(job.handle);
-    *job.out = nullptr;
-  }
-  jobs_.inits.clear();
+  drop(jobs_.inits);
 }
 
 Status ThreadGroup::submit(InitJob job, bool& in_progress) {

@@ -157,22 +157,26 @@ Status finalize(ncclComm_t handle) {
   return ThreadGroup::current().submit(FinalizeJob{std::move(communicator)});
 }
 
-Status destroy(ncclComm_t handle) {
-  if (handle == nullptr) return {};
-  ORIEL_TRY(const auto entry, find_entry(handle));
+Status retire(ncclComm_t handle, const std::shared_ptr<CommEntry>& entry) {
   const auto communicator = entry->communicator();
   Status drained;
   if (communicator.ok()) drained = communicator.value()->drain();
+  if (!drained.ok() && drained.error().code() == ErrorCode::timeout) keep_for_ever(entry);
   comm_table().remove(handle);
   return drained;
+}
+
+Status destroy(ncclComm_t handle) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  return retire(handle, entry);
 }
 
 Status abort(ncclComm_t handle) {
   if (handle == nullptr) return {};
   ORIEL_TRY(const auto entry, find_entry(handle));
   entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called").with_origin(entry->rank()));
-  comm_table().remove(handle);
-  return {};
+  return retire(handle, entry);
 }
 
 Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
@@ -210,12 +214,15 @@ Status free_memory(void* pointer) {
 
 Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclWindow_t* out,
                        int flags) {
-  ORIEL_CHECK(require(out, "win"));
-  *out = nullptr;
+  if (out != nullptr) *out = nullptr;
   ORIEL_TRY(auto communicator, find_communicator(handle));
   WindowJob job;
   job.communicator = std::move(communicator);
-  job.request = {buffer, bytes, static_cast<std::uint32_t>(flags)};
+  job.request.pointer = buffer;
+  job.request.bytes = bytes;
+  job.request.flags = static_cast<std::uint32_t>(flags);
+  // The other ranks are on their way to this call; they learn of the mistake there.
+  if (const Status given = require(out, "win"); !given.ok()) job.request.refused = given.error();
   job.out = out;
   return ThreadGroup::current().submit(std::move(job));
 }

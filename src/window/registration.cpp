@@ -67,6 +67,7 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
   std::vector<std::vector<Segment>> found;
   for (const WindowRequest& request : requests) {
     const auto context = [&] { return fmt::format("window {} of the batch", found.size()); };
+    if (request.refused) return Error(*request.refused).with_context(context());
     if (Status checked = check_request(request); !checked.ok()) {
       return std::move(checked).error().with_context(context());
     }

@@ -25,6 +25,8 @@ struct WindowRequest {
   void* pointer = nullptr;
   std::size_t bytes = 0;
   std::uint32_t flags = 0;
+  /// What the caller has already found wrong with it: all ranks then learn of that.
+  std::optional<Error> refused{};
 };
 
 /// NCCL_WIN_COLL_SYMMETRIC, the only flag there is.
