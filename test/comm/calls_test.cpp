@@ -23,6 +23,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Sanitizers take ten times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kCycles = 103;
+#else
+constexpr int kCycles = 1003;
+#endif
+
 struct Held {
   std::size_t fds;
   std::size_t mappings;
@@ -43,15 +50,31 @@ std::string text_of(const Held& held) {
   return fmt::format("{} fds, {} mappings, {} threads", held.fds, held.mappings, held.threads);
 }
 
-// Threads end a little after those who joined them have gone on.
+/// What init leaves to be closed behind the last rank goes a little later, as do threads that were
+/// joined: what is held has been taken once it has stayed the same for a while.
+Held settled() {
+  Held before = held();
+  for (int same = 0; same < 20;) {
+    std::this_thread::sleep_for(10ms);
+    const Held now = held();
+    same = now == before ? same + 1 : 0;
+    before = now;
+  }
+  return before;
+}
+
+/// Nothing more is held than was; less is no leak (what init leaves may have gone since).
 void require_held(const Held& expected, const std::string& when) {
+  const auto within = [&](const Held& now) {
+    return now.fds <= expected.fds && now.mappings <= expected.mappings &&
+           now.threads <= expected.threads;
+  };
   Held now = held();
-  for (int i = 0; i < 100 && !(now == expected); ++i) {
+  for (int i = 0; i < 300 && !within(now); ++i) {
     std::this_thread::sleep_for(10ms);
     now = held();
   }
-  require(now == expected,
-          fmt::format("{}: {} instead of {}", when, text_of(now), text_of(expected)));
+  require(within(now), fmt::format("{}: {} instead of {}", when, text_of(now), text_of(expected)));
 }
 
 ncclComm_t init_alone() {
@@ -327,8 +350,8 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
       std::vector<Buffer> buffers;
       for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
       players.barrier();
-      std::this_thread::sleep_for(500ms);  // the meeting point of the ranks closes behind them
-      const Held before = held();
+      const Held before = settled();
+      players.barrier();
       // What rank 1 does wrong; the others call correctly.
       std::vector<char> foreign(1 << 16);
       struct Misuse {
@@ -358,6 +381,12 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
                                                   4096 * 4096);
                  },
                  4096, 1, {"ncclMemAlloc"}),
+          Misuse{"no place for the window",
+                 [](ncclComm_t comm, Buffer& buffer, ncclWindow_t* out) {
+                   *out = nullptr;
+                   return ncclCommWindowRegister(comm, buffer.at(), 65536, nullptr, 1);
+                 },
+                 {"win", "null"}},
           misuse("unknown flags", own, 65536, 0x40, {"flag"}),
           misuse("another size", own, 131072, 1, {"size"}),
           misuse("other flags", own, 65536, 0, {"flags"}),
@@ -399,6 +428,7 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
               fmt::format("another number of windows: {}", ncclGetLastError(nullptr)));
       players.barrier();
       require_held(before, "another number of windows");
+      players.barrier();
       // The communicators are as good as new.
       std::vector<void*> pointers;
       for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
@@ -481,14 +511,14 @@ TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
   }));
 }
 
-TEST_CASE("promise 3 cycle 203 of create and destroy holds what cycle 3 held") {
+TEST_CASE("promise 3 cycle 1,003 of create and destroy holds what cycle 3 held") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(
         cast, 2,
         [](Players& players) {
           Held third{};
-          for (int cycle = 1; cycle <= 203; ++cycle) {
+          for (int cycle = 1; cycle <= kCycles; ++cycle) {
             auto comms = players.init();
             std::vector<Buffer> buffers;
             std::vector<void*> pointers;
@@ -504,11 +534,9 @@ TEST_CASE("promise 3 cycle 203 of create and destroy holds what cycle 3 held") {
             players.destroy(comms);
             buffers.clear();
             players.barrier();
-            if (cycle == 3) {
-              std::this_thread::sleep_for(50ms);
-              third = held();
-            }
-            if (cycle == 203) require_held(third, "cycle 203");
+            if (cycle == 3) third = settled();
+            players.barrier();
+            if (cycle == kCycles) require_held(third, fmt::format("cycle {}", cycle));
             players.barrier();
           }
         },
