@@ -248,6 +248,42 @@ TEST_CASE("1.12 a rank killed before a registration is named by the others") {
   CHECK(verdicts[2] == "ok");
 }
 
+TEST_CASE("1.12 a rank that destroys early ends the others' waits") {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    INFO(algorithm);
+    Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
+    check_all_ok(play(Cast::processes, 3, [](Players& players) {
+      auto comms = players.init();
+      std::vector<float> data(5000, 1.0f);
+      require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr),
+              "ncclAllReduce");
+      if (players.first() == 1) return players.destroy(comms);
+      const auto begun = steady_clock::now();
+      const ncclResult_t result =
+          ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr);
+      require(result != ncclSuccess, "a call that a rank does not make cannot succeed");
+      require(steady_clock::now() - begun < 5s, "it took too long");
+      expect_error(result, result, "ncclAllReduce", {"rank 1", "destroyed"});
+      require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+    }));
+  }
+}
+
+TEST_CASE("1.12 ranks that destroy after their last call disturb nobody") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    for (int round = 0; round < 20; ++round) {
+      auto comms = players.init();
+      std::vector<float> data(50'000, 1.0f);
+      // The others are still in the call when the first one leaves.
+      std::this_thread::sleep_for(std::chrono::microseconds(500 * players.first()));
+      require(
+          ncclAllReduce(data.data(), data.data(), 50'000, ncclFloat, ncclSum, comms[0], nullptr),
+          "ncclAllReduce");
+      players.destroy(comms);
+    }
+  }));
+}
+
 TEST_CASE("1.38 streamed calls that do not match end with a named error on every rank") {
   for (const Cast cast : {Cast::processes, Cast::threads}) {
     for (const int wrong : {0, 2}) {

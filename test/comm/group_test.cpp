@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -199,6 +200,21 @@ TEST_CASE("1.31 a non-blocking init that fails says why") {
     float value = 1;
     require(sum(&value, 1, comm) == state, "a call on what has failed");
     require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.31 a group starts blocking or non-blocking communicators, not both") {
+  run_alone([] {
+    ncclConfig_t later = NCCL_CONFIG_INITIALIZER;
+    later.blocking = 0;
+    std::array<ncclUniqueId, 2> ids;
+    for (ncclUniqueId& id : ids) require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    std::array<ncclComm_t, 2> comms{};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommInitRank(&comms[0], 1, ids[0], 0), "init");
+    require(ncclCommInitRankConfig(&comms[1], 1, ids[1], 0, &later), "init");
+    expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", {"non-blocking"});
+    require(comms[0] == nullptr && comms[1] == nullptr, "handles are left");
   });
 }
 
