@@ -1,0 +1,111 @@
+#!/bin/bash
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+# Runs everything that needs GPUs, one after the other, from a build folder that may have been made
+# on another machine (what is needed of it: bin/ and lib/). Needs the source tree beside it.
+#
+# usage: run_all.sh BUILD_FOLDER [LOG_FOLDER [NAME...]]
+#
+# One line for each: PASS, FAIL or SKIP, seconds, name; of failures the end of the output, of some
+# others the figures they print. Whole outputs go to LOG_FOLDER/run_all.log. Every step has a time
+# limit, after which all its processes are killed. NAME... restricts the run to these steps.
+# Exit status: 0 unless a step failed.
+set -u
+
+# NVLink multicast stays off whatever a program asks for.
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${1:?usage: $0 BUILD_FOLDER [LOG_FOLDER [NAME...]]}" && pwd) || exit 2
+logs=${2:-$(mktemp -d)}
+mkdir -p "$logs"
+log=$(mktemp)  # of the current step
+: >"$logs/run_all.log"
+trap 'rm -f "$log"' EXIT
+wanted=" ${*:3} "
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+room=7500  # characters of output that failures and figures may still take
+passed=0 failed=0 skipped=0
+
+# At most $1 characters of the end of standard input, while there is room.
+show() {
+  local text most=$1
+  [ "$most" -le "$room" ] || most=$room
+  [ "$most" -gt 0 ] || return 0
+  text=$(tail -c "$most" | cut -c 1-400 | sed 's/^/    /')
+  [ -n "$text" ] || return 0
+  printf '%s\n' "$text"
+  room=$((room - ${#text}))
+}
+
+# step NAME LIMIT_SECONDS COMMAND...: exit status 77 says that it was skipped.
+step() {
+  local name=$1 limit=$2 begin status seconds
+  shift 2
+  [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || return 0
+  begin=$(date +%s%N)
+  LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+    timeout -k 3 "$limit" "$@" >"$log" 2>&1 </dev/null
+  status=$?
+  seconds=$(printf '%d.%d' $((($(date +%s%N) - begin) / 1000000000)) \
+    $((($(date +%s%N) - begin) / 100000000 % 10)))
+  { echo "==== $name: status $status, $seconds s" && cat "$log"; } >>"$logs/run_all.log"
+  case $status in
+    0)
+      passed=$((passed + 1))
+      echo "PASS ${seconds}s $name"
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel)' \
+        "$log" | show 900
+      ;;
+    77)
+      skipped=$((skipped + 1))
+      echo "SKIP ${seconds}s $name: $(grep -m 1 -i skipped "$log" | cut -c 1-200)"
+      ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAIL ${seconds}s $name: $([ $status -ge 124 ] && echo "killed or past its limit of $limit s, ")status $status"
+      grep -v '^[~ .=-]*$' "$log" | show 1500
+      ;;
+  esac
+}
+
+# sanitize TOOL: oriel-perf at small sizes under one tool of compute-sanitizer, with every algorithm.
+sanitize() {
+  local tool=$1 sanitizer out
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  [ -x "$sanitizer" ] || { echo "skipped: there is no compute-sanitizer" && return 77; }
+  [ "$gpus" -ge 2 ] || { echo "skipped: needs 2 GPUs" && return 77; }
+  local run=("$sanitizer" --tool "$tool" --report-api-errors no --target-processes all
+    --error-exitcode 9 "$build/bin/oriel-perf" all_reduce --backend cuda
+    --ranks $((gpus < 4 ? gpus : 4)) -n 2 -w 1 --rounds 1 -d float,int8)
+  out=$(mktemp)
+  for form in "-b 8 -e 512K -f 256" "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register both" \
+    "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register none"; do
+    # shellcheck disable=SC2086  # options in one string
+    "${run[@]}" $form 2>&1 | tee "$out"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
+    grep -q 'SUMMARY: 0' "$out" || { echo "no report of $tool" && return 1; }
+    ! grep -E 'SUMMARY: [1-9]' "$out" || return 1
+  done
+  rm -f "$out"
+}
+export -f sanitize
+export build gpus
+
+echo "$gpus GPU(s): $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' ' | tr '\n' ';')"
+bin=$build/bin
+step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
+step device_cuda 60 "$bin/test_device_cuda"
+step memory_cuda 60 "$bin/test_memory_cuda"
+step registration_gpu 90 "$bin/test_registration_gpu"
+step all_reduce 120 "$bin/test_gpu_all_reduce"
+step order 90 "$bin/test_gpu_order"
+step faults 120 "$bin/test_gpu_faults"
+step register 90 "$bin/test_gpu_register"
+step program_of_own_header 40 "$bin/test_program_oriel_header"
+step program_of_nvidia_header 100 sh "$here/build_with_nvidia_header.sh" "$build"
+step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
+step memcheck 150 bash -c 'sanitize memcheck'
+step racecheck 150 bash -c 'sanitize racecheck'
+echo "$passed passed, $failed failed, $skipped skipped; whole outputs in $logs/run_all.log"
+[ "$failed" -eq 0 ]
