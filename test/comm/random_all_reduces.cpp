@@ -348,15 +348,18 @@ class Batch {
 
 }  // namespace
 
-void run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
+bool run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
                const BatchOptions& options) {
   Environment environment(variables);
   std::string settings;
   for (const auto& [name, value] : variables) settings += " " + name + "=" + value;
   INFO(ranks << " ranks as " << name_of(cast) << settings << ", seed " << options.seed);
-  check_all_ok(play(
+  const auto verdicts = play(
       cast, ranks, [&](Players& players) { Batch(venue, players, options).run(); },
-      options.patience));
+      options.patience);
+  check_all_ok(verdicts);
+  return std::count(verdicts.begin(), verdicts.end(), "ok") ==
+         static_cast<std::ptrdiff_t>(verdicts.size());
 }
 
 }  // namespace oriel::test

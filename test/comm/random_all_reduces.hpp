@@ -31,8 +31,8 @@ struct BatchOptions {
 
 /// Runs a batch of random calls among `ranks` ranks and CHECKs each: the bits of the reference, the
 /// same on every rank; a computation in higher precision; bytes around the output and the input
-/// unchanged.
-void run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
+/// unchanged. Whether all was right.
+bool run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
                const BatchOptions& options);
 
 }  // namespace oriel::test
