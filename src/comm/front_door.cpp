@@ -22,6 +22,7 @@ Status destroy_communicator(ncclComm_t handle) {
   const auto communicator = entry->communicator();
   Status drained;
   if (communicator.ok()) drained = communicator.value()->drain();
+  if (!drained.ok() && drained.error().code() == ErrorCode::timeout) keep_for_ever(entry);
   comm_table().remove(handle);
   return drained;
 }

@@ -7,12 +7,12 @@
 
 #include "nccl.h"
 
-#include "base/settings.hpp"
 #include "base/try.hpp"
 #include "boot/unique_id.hpp"
 #include "comm/comm_entry.hpp"
 #include "comm/config.hpp"
 #include "comm/device.hpp"
+#include "comm/front_door.hpp"
 #include "comm/group_call.hpp"
 #include "comm/last_error.hpp"
 
@@ -82,13 +82,6 @@ Status get_version(int* version) {
   return {};
 }
 
-Result<boot::UniqueId> make_unique_id() {
-  ORIEL_TRY(const Settings* settings, process_settings());
-  boot::SocketOptions options;
-  options.ifname = settings->socket_ifname;
-  return boot::create_unique_id(options);
-}
-
 Status get_unique_id(ncclUniqueId* out) {
   ORIEL_CHECK(require(out, "uniqueId"));
   ORIEL_TRY(const auto id, make_unique_id());
@@ -100,10 +93,7 @@ Status get_unique_id(ncclUniqueId* out) {
 
 Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank, Device* device,
                   const CommunicatorOptions& options, bool& in_progress) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
-        .with_hint("ranks go from 0 to nranks - 1");
-  }
+  ORIEL_CHECK(check_rank(rank, size));
   InitJob job;
   job.request = JoinRequest{id, rank, size, device, options};
   job.entry = std::make_shared<CommEntry>(rank, size, device->ordinal(), options.blocking);
@@ -157,26 +147,15 @@ Status finalize(ncclComm_t handle) {
   return ThreadGroup::current().submit(FinalizeJob{std::move(communicator)});
 }
 
-Status retire(ncclComm_t handle, const std::shared_ptr<CommEntry>& entry) {
-  const auto communicator = entry->communicator();
-  Status drained;
-  if (communicator.ok()) drained = communicator.value()->drain();
-  if (!drained.ok() && drained.error().code() == ErrorCode::timeout) keep_for_ever(entry);
-  comm_table().remove(handle);
-  return drained;
-}
-
 Status destroy(ncclComm_t handle) {
-  if (handle == nullptr) return {};
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  return retire(handle, entry);
+  return handle == nullptr ? Status() : destroy_communicator(handle);
 }
 
 Status abort(ncclComm_t handle) {
   if (handle == nullptr) return {};
   ORIEL_TRY(const auto entry, find_entry(handle));
   entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called").with_origin(entry->rank()));
-  return retire(handle, entry);
+  return destroy_communicator(handle);
 }
 
 Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
