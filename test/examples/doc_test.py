@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""1.25: every piece of C++ in docs/programming.md stands, line for line, in the file that the
+comment above it names; and what it says of files holds.
+
+doc_test.py ROOT"""
+import pathlib
+import re
+import sys
+
+BLOCK = re.compile(r"(?:^<!-- (?P<path>[^\n]+) -->\n)?^```cpp\n(?P<code>.*?)^```$", re.M | re.S)
+LARGEST = 80  # lines of a kernel's file and of a program that runs it
+
+
+def findings(text, read):
+    """What is wrong with the blocks of `text`; `read` gives a file's text by its path."""
+    blocks = list(BLOCK.finditer(text))
+    if not blocks:
+        yield "there is no C++ in it"
+    for block in blocks:
+        line = text.count("\n", 0, block.start()) + 1
+        if block["path"] is None:
+            yield f"line {line}: no comment names the file of this code"
+        elif "\n" + block["code"] not in "\n" + read(block["path"]):
+            yield f"line {line}: this is not in {block['path']} as it stands here"
+
+
+def self_test():
+    """The check must find what is planted."""
+    files = {"a.hpp": "int a;\nint b;\n  int c;\n"}
+    good = "<!-- a.hpp -->\n```cpp\nint b;\n  int c;\n```\n"
+    assert not list(findings(good, files.get))
+    for bad in (good.replace("int b", "int d"), good.replace("  int c", "int c"),
+                good.replace("<!-- a.hpp -->\n", ""), good.replace("int b;\n", "b;\n"), "text\n",
+                good + good.replace("int b", "int e")):
+        assert list(findings(bad, files.get)), bad
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    self_test()
+    found = list(findings((root / "docs/programming.md").read_text(encoding="utf-8"),
+                          lambda path: (root / path).read_text(encoding="utf-8")))
+    for name in ("fused_scale_all_reduce.hpp", "fused_scale_all_reduce_host.cpp",
+                 "fused_scale_all_reduce.cu"):
+        lines = (root / "examples" / name).read_text(encoding="utf-8").count("\n")
+        if lines >= LARGEST:
+            found.append(f"examples/{name} has {lines} lines; it is to have less than {LARGEST}")
+    for finding in found:
+        print(f"docs/programming.md: {finding}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
