@@ -413,7 +413,6 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
         require_held(before, wrong.name);
         players.barrier();
       }
-      // Another number of windows.
       ncclResult_t result = ncclGroupStart();
       std::vector<ncclWindow_t> windows(2 * comms.size(), nullptr);
       for (std::size_t i = 0; i < comms.size(); ++i) {
