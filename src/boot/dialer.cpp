@@ -87,6 +87,31 @@ bool is_refusal(const Error& error) {
 
 namespace {
 
+bool can_try_again(const Error& error) {
+  if (error.code() == ErrorCode::remote) return true;
+  if (error.native().domain != NativeDomain::os_errno) return false;
+  switch (error.native().value) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ETIMEDOUT:
+    case EADDRNOTAVAIL:
+    case EAGAIN:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool is_local_failure(const Error& error) {
+  return error.code() == ErrorCode::system && !can_try_again(error);
+}
+
+namespace {
+
 constexpr Duration kFirstPause = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::milliseconds(100);
 
@@ -110,23 +135,6 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
     }
   }
   co_return dialer.release();
-}
-
-bool can_try_again(const Error& error) {
-  if (error.code() == ErrorCode::remote) return true;
-  if (error.native().domain != NativeDomain::os_errno) return false;
-  switch (error.native().value) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case ETIMEDOUT:
-    case EADDRNOTAVAIL:
-    case EAGAIN:
-      return true;
-    default:
-      return false;
-  }
 }
 
 /// How long the same failure has come back.

@@ -57,6 +57,9 @@ class Dialer {
 
 /// Whether `error` says that nobody listens where we tried to connect.
 bool is_refusal(const Error& error);
+/// Whether `error` is of this host's own calls, and not of the network or of who is at its other
+/// end.
+bool is_local_failure(const Error& error);
 
 /// Connects and proves, trying again until `deadline` where an attempt is cut off, since a listener
 /// in a crush closes honest connections too. An address where nobody listens, or whoever listens

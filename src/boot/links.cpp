@@ -128,10 +128,7 @@ void Links::add_link(int peer, OwnedFd fd) {
   link.fd = std::move(fd);
   const auto token = poller_.add(
       link.fd.get(), EPOLLIN, [this, peer](std::uint32_t events) { on_link_event(peer, events); });
-  if (!token.ok()) {
-    liveness_.aborted(identity_.rank, Error(token.error()).with_origin(identity_.rank));
-    return;
-  }
+  if (!token.ok()) return give_up_link(peer, link, "watching the connection with", token.error());
   link.token = token.value();
   Link& added = links_.emplace(peer, std::move(link)).first->second;
   for (Bytes& notice : liveness_.everything()) enqueue(added, std::move(notice));
@@ -319,6 +316,12 @@ void Links::give_up_link(int peer, Link& link, const char* what, const Error& er
     const auto sent = write_queue(link);
     if (!sent.ok() || sent.value().bytes == 0) break;
     take_off_queue(link, sent.value().bytes);
+  }
+  // Unread bytes would make the kernel reset the connection, and lose what it has not sent yet.
+  for (int i = 0; i < kReadsAtOnce; ++i) {
+    scratch_.resize(kReadBytes);
+    const auto got = read_some(link.fd.get(), scratch_);
+    if (!got.ok() || got.value().bytes == 0) break;
   }
   close_link(link);
 }

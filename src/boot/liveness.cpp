@@ -63,7 +63,8 @@ void Liveness::died(int rank, const std::string& how) {
 }
 
 void Liveness::aborted(int rank, const Error& reason) {
-  if (!valid(rank) || aborted_[static_cast<std::size_t>(rank)]) return;
+  // What goes wrong on a rank's way out no longer concerns the others.
+  if (!valid(rank) || aborted_[static_cast<std::size_t>(rank)] || has_left(rank)) return;
   aborted_[static_cast<std::size_t>(rank)] = true;
   Error error = Error(reason).with_scope(Scope::communicator).with_origin(rank);
   const Bytes notice = encode_notice(FrameKind::aborted, rank, error);

@@ -33,7 +33,7 @@ class Liveness {
   void left(int rank);
   /// A rank has died; `how` completes "rank 3 has died: ".
   void died(int rank, const std::string& how);
-  /// A rank (this one or another) has given up, with its error.
+  /// A rank (this one or another) has given up, with its error. Does nothing once it has left.
   void aborted(int rank, const Error& reason);
   /// This rank has waited long for rank `on`; -1: it no longer does.
   void stuck(int on);

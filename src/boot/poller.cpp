@@ -26,9 +26,12 @@ Result<Poller::Token> Poller::add(int fd, std::uint32_t events, Handler handler)
   epoll_event event{};
   event.events = events;
   event.data.u64 = token;
-  if (sys().epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return system_error("epoll_ctl");
+  int status = sys().epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+  // Removing it may have failed before: then it is a member without a handler.
+  if (status != 0 && errno == EEXIST) {
+    status = sys().epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
   }
+  if (status != 0) return system_error("epoll_ctl");
   handlers_.emplace(token, Member{fd, events, std::make_shared<Handler>(std::move(handler))});
   return token;
 }

@@ -12,6 +12,19 @@
 
 namespace oriel::boot {
 
+namespace {
+
+constexpr Duration kTellingTime = std::chrono::seconds(1);
+
+Bytes last_word(const Error& reason) {
+  ByteWriter word;
+  word.put(kRootGaveUp);
+  ErrorRecord::encode(word, reason);
+  return word.take();
+}
+
+}  // namespace
+
 Session::RootLink::~RootLink() {
   links_->poller().remove(token_);
 }
@@ -22,6 +35,7 @@ Status Session::RootLink::greet(const RootHello& hello) {
   const ByteView view = bytes;
   ORIEL_TRY(const IoOutcome sent, write_some(fd_.get(), std::span(&view, 1)));
   if (sent.bytes != view.size()) return gone();
+  greeted_ = true;
   return {};
 }
 
@@ -85,16 +99,39 @@ void Session::RootLink::done() {
 }
 
 void Session::RootLink::give_up(const Error& reason) {
-  if (size_ == 0) return;  // not greeted yet
-  ByteWriter word;
-  word.put(kRootGaveUp);
-  ErrorRecord::encode(word, reason);
-  say(word.take());
+  if (!greeted_) return;
+  // Unread bytes would make the kernel reset the connection when it closes, and lose our word.
+  std::array<std::byte, 4096> unread;
+  for (auto got = read_some(fd_.get(), unread); got.ok() && got.value().bytes > 0;) {
+    got = read_some(fd_.get(), unread);
+  }
+  say(last_word(reason));
 }
 
 void Session::RootLink::say(ByteView word) {
   // If it cannot be written the root service is gone, and has no more use for it.
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
+}
+
+Task<void> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                     Deadline deadline) {
+  const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
+  const auto connection = co_await dial(loop, std::move(target), kTellingTime, end);
+  if (!connection.ok()) co_return;  // then the others learn of the absence by their deadlines
+  const Bytes introduction = hello.encode();
+  const Bytes word = last_word(reason);
+  const std::array<ByteView, 2> views = {introduction, word};
+  const int fd = connection.value().get();
+  static_cast<void>(write_some(fd, views));
+  // The root service ends the connection when it has read this; to close before would lose it if
+  // something has come meanwhile.
+  std::array<std::byte, 1024> answer;
+  for (;;) {
+    const Status ready = co_await loop.readable(fd, end);
+    if (!ready.ok()) co_return;
+    const auto got = read_some(fd, answer);
+    if (!got.ok() || got.value().closed) co_return;
+  }
 }
 
 }  // namespace oriel::boot

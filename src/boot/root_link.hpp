@@ -5,7 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "base/deadline.hpp"
+#include "base/event_loop.hpp"
 #include "base/fd.hpp"
+#include "base/task.hpp"
+#include "boot/dialer.hpp"
 #include "boot/frame.hpp"
 #include "boot/links.hpp"
 #include "boot/rendezvous.hpp"
@@ -25,6 +29,7 @@ class Session::RootLink {
   void take(OwnedFd fd) { fd_ = std::move(fd); }
   int fd() const { return fd_.get(); }
   Status greet(const RootHello& hello);
+  bool greeted() const { return greeted_; }
   /// Takes in what has arrived. The error is the rendezvous's, or the root service's end.
   Status read();
   const std::optional<PeerAddresses>& peers() const { return peers_; }
@@ -47,8 +52,15 @@ class Session::RootLink {
   Poller::Token token_ = 0;
   FrameReader reader_;
   int size_ = 0;
+  bool greeted_ = false;
   int host_rank_ = -1;
   std::optional<PeerAddresses> peers_;
 };
+
+/// For a rank that has failed before it could introduce itself: does so on a connection of its own,
+/// and gives up with `reason`, so that the other ranks need not wait for it until their deadlines.
+/// Tries for a second, and not after `deadline`.
+Task<void> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                     Deadline deadline);
 
 }  // namespace oriel::boot

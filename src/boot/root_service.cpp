@@ -19,8 +19,20 @@ namespace oriel::boot {
 namespace {
 
 constexpr Duration kHelloTime = std::chrono::seconds(2);
+constexpr Duration kPause = std::chrono::milliseconds(10);
+constexpr int kFailuresMost = 100;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
 static_assert(kLastWordBytes >= RootHello::kBytes);
+
+/// Calls `attempt` until it succeeds, a few times: a rank should not be blamed for a call of this
+/// process that fails once.
+template <typename Attempt>
+auto persist(const Attempt& attempt) {
+  constexpr int kAttempts = 4;
+  auto result = attempt();
+  for (int i = 1; i < kAttempts && !result.ok(); ++i) result = attempt();
+  return result;
+}
 
 const Clock& steady() {
   return SteadyClock::instance();
@@ -162,6 +174,7 @@ Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) 
 }
 
 void RootService::run() {
+  int failures = 0;  // in a row
   for (;;) {
     Deadline deadline = Deadline::never();
     Poller* poller = nullptr;
@@ -177,12 +190,18 @@ void RootService::run() {
     }
     // Only this thread ends the poller; others may add listeners to it meanwhile.
     auto events = poller->wait(deadline, steady());
+    if (!events.ok() && ++failures <= kFailuresMost) {
+      // Ranks of other processes count on this thread, so it tries again before it gives up.
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
     const std::lock_guard lock(mutex_);
     if (!events.ok()) {
       running_.reset();  // closes every connection, which ends the ranks' waits
       served_.clear();
       return;
     }
+    failures = 0;
     running_->poller.dispatch(events.value());
     on_time(steady().now());
   }
@@ -205,8 +224,10 @@ void RootService::wake() {
 
 void RootService::on_proven(ProvenConnection connection) {
   const Rendezvous::Connection id = next_client_++;
-  const auto token = running_->poller.add(connection.fd.get(), EPOLLIN,
-                                          [this, id](std::uint32_t) { on_client(id); });
+  const auto token = persist([&] {
+    return running_->poller.add(connection.fd.get(), EPOLLIN,
+                                [this, id](std::uint32_t) { on_client(id); });
+  });
   if (!token.ok()) return;  // the rank sees its connection close and tries again
   running_->clients.emplace(id, Client{.fd = std::move(connection.fd),
                                        .token = token.value(),
@@ -219,8 +240,9 @@ void RootService::on_client(Rendezvous::Connection id) {
   const auto served = served_.find(client.number);
   std::array<std::byte, kLastWordBytes> buffer;
   const std::size_t limit = client.greeted ? kLastWordBytes : RootHello::kBytes;
-  const auto got =
-      read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
+  const auto got = persist([&] {
+    return read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
+  });
   if (!got.ok() || got.value().closed || served == served_.end()) return drop(id);
   client.received.insert(client.received.end(), buffer.begin(),
                          buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
@@ -277,7 +299,8 @@ void RootService::deliver(std::uint64_t number) {
     const auto client = running_->clients.find(to);
     if (client == running_->clients.end()) continue;
     const ByteView view = frame;
-    const auto sent = write_some(client->second.fd.get(), std::span(&view, 1));
+    const auto sent =
+        persist([&] { return write_some(client->second.fd.get(), std::span(&view, 1)); });
     if (!sent.ok() || sent.value().bytes != view.size()) broken.push_back(to);
   }
   for (const auto id : broken) drop(id);

@@ -69,36 +69,60 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
     root.retire(id.number);
     co_return session;
   }
-  ORIEL_CO_TRY(
-      session->links_,
-      Links::create(
-          {.rank = rank, .size = size, .realm = id.number, .key = session->key(KeyPurpose::link)},
-          loop.clock()));
-  session->wake_ = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!session->wake_) co_return system_error("eventfd");
-  const int wake_fd = session->wake_.get();
-  const auto watched = session->links_->poller().add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
-    eventfd_t count = 0;
-    static_cast<void>(::eventfd_read(wake_fd, &count));
-  });
-  if (!watched.ok()) co_return watched.error();
-
-  Status joined;
-  {
+  Status joined = session->make_links(loop);
+  if (joined.ok()) {
     ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
     joined = co_await session->connect(id, std::move(options));
     if (!joined.ok()) session->give_up(joined.error());
   }
   if (!joined.ok()) {
-    co_return std::move(joined).error().with_context(
-        fmt::format("joining as rank {} of {}", rank, size));
+    Error error = std::move(joined).error();
+    if (is_local_failure(error)) error = std::move(error).with_origin(rank);
+    if (!session->introduced_ && is_local_failure(error)) {
+      // The others wait for this rank, and would learn nothing until their deadlines.
+      DialTarget root_target = session->root_target(id);
+      constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once
+      const RootHello hello = {.rank = rank,
+                               .size = size,
+                               .patience_ms = kPatienceMs,
+                               .process = process_number(),
+                               .address = id.root};
+      Error reason = error;
+      co_await tell_root(loop, std::move(root_target), hello, std::move(reason), deadline);
+    }
+    co_return std::move(error).with_context(fmt::format("joining as rank {} of {}", rank, size));
   }
   co_return session;
+}
+
+Status Session::make_links(const EventLoop& loop) {
+  ORIEL_TRY(
+      links_,
+      Links::create({.rank = rank_, .size = size_, .realm = number_, .key = key(KeyPurpose::link)},
+                    loop.clock()));
+  wake_ = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return system_error("eventfd");
+  const int wake_fd = wake_.get();
+  const auto watched = links_->poller().add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(wake_fd, &count));
+  });
+  if (!watched.ok()) return watched.error();
+  return {};
+}
+
+DialTarget Session::root_target(const UniqueId& id) const {
+  return {.address = id.root,
+          .purpose = KeyPurpose::rendezvous,
+          .realm = id.number,
+          .key = key(KeyPurpose::rendezvous),
+          .claim = {.from = rank_, .to = -1, .tag = 0}};
 }
 
 Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
   RootLink root(rank_, *links_);
   Status connected = co_await meet(id, std::move(options), root);
+  introduced_ = root.greeted();
   if (connected.ok()) connected = co_await link_up(root);
   const std::lock_guard lock(mutex_);
   if (connected.ok()) {
@@ -121,11 +145,7 @@ Task<Status> Session::link_up(RootLink& root) {
 }
 
 Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
-  DialTarget target = {.address = id.root,
-                       .purpose = KeyPurpose::rendezvous,
-                       .realm = id.number,
-                       .key = key(KeyPurpose::rendezvous),
-                       .claim = {.from = rank_, .to = -1, .tag = 0}};
+  DialTarget target = root_target(id);
   auto dialed = co_await dial(*loop_, std::move(target), kRootPatience, deadline_);
   if (!dialed.ok()) co_return std::move(dialed).error().with_context("finding the root service");
   root.take(std::move(dialed).value());

@@ -104,6 +104,8 @@ class Session final : private Transport {
   Task<Result<Bytes>> receive(int peer) override;
   void give_up(const Error& reason) override;
 
+  Status make_links(const EventLoop& loop);
+  DialTarget root_target(const UniqueId& id) const;
   Task<Status> connect(const UniqueId& id, SessionOptions options);
   Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
   Task<Status> link_up(RootLink& root);
@@ -130,6 +132,7 @@ class Session final : private Transport {
   Group world_;
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
+  bool introduced_ = false;  // the root service knows this rank
 
   mutable std::mutex mutex_;      // guards all below
   OwnedFd wake_;                  // in the links' poller

@@ -75,7 +75,11 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
       processes.push_back({rank, info.pid});
     }
   }
-  ORIEL_CO_CHECK(Monitor::instance().watch(*this, *session_, std::move(processes)));
+  Status watched = Monitor::instance().watch(*this, *session_, std::move(processes));
+  if (!watched.ok()) {
+    session_->abort(watched.error());  // the others have joined; their next call yields this
+    co_return std::move(watched).error().with_origin(rank());
+  }
   watched_ = true;
   co_return Status();
 }
