@@ -173,7 +173,7 @@ void walk_all(Players& players, const Walk& walk) {
   }
   players.barrier();
   std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
-  const Holding before = holding();
+  Holding before = holding();
   players.barrier();
 
   std::vector<std::string> complaints;
@@ -199,6 +199,7 @@ void walk_all(Players& players, const Walk& walk) {
       if (!verdict.agreed) complaints.push_back(where + outcome.text);
       if (counts && !settles_at(before)) {
         complaints.push_back(where + "left behind: " + before.text() + " -> " + holding().text());
+        before = holding();  // told once
       }
       players.barrier();
     }
