@@ -3,6 +3,7 @@
 #include "boot/root_link.hpp"
 
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,10 +24,27 @@ Bytes last_word(const Error& reason) {
   return word.take();
 }
 
+// The root service ends the connection when it has read our last word and passed it on; to close
+// before would lose the word if something has come meanwhile.
+Task<void> until_closed(EventLoop& loop, int fd, Deadline end) {
+  std::array<std::byte, 1024> unread;
+  for (;;) {
+    const Status ready = co_await loop.readable(fd, end);
+    if (!ready.ok()) co_return;
+    const auto got = read_some(fd, unread);
+    if (!got.ok() || got.value().closed) co_return;
+  }
+}
+
 }  // namespace
 
 Session::RootLink::~RootLink() {
   links_->poller().remove(token_);
+}
+
+Task<void> Session::RootLink::linger(EventLoop& loop) {
+  if (!greeted_) co_return;
+  co_await until_closed(loop, fd_.get(), Deadline::after(kTellingTime, loop.clock()));
 }
 
 Status Session::RootLink::greet(const RootHello& hello) {
@@ -100,6 +118,7 @@ void Session::RootLink::done() {
 
 void Session::RootLink::give_up(const Error& reason) {
   if (!greeted_) return;
+  links_->poller().remove(std::exchange(token_, 0));  // see linger()
   // Unread bytes would make the kernel reset the connection when it closes, and lose our word.
   std::array<std::byte, 4096> unread;
   for (auto got = read_some(fd_.get(), unread); got.ok() && got.value().bytes > 0;) {
@@ -123,15 +142,7 @@ Task<void> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error 
   const std::array<ByteView, 2> views = {introduction, word};
   const int fd = connection.value().get();
   static_cast<void>(write_some(fd, views));
-  // The root service ends the connection when it has read this; to close before would lose it if
-  // something has come meanwhile.
-  std::array<std::byte, 1024> answer;
-  for (;;) {
-    const Status ready = co_await loop.readable(fd, end);
-    if (!ready.ok()) co_return;
-    const auto got = read_some(fd, answer);
-    if (!got.ok() || got.value().closed) co_return;
-  }
+  co_await until_closed(loop, fd, end);
 }
 
 }  // namespace oriel::boot

@@ -40,6 +40,9 @@ class Session::RootLink {
   void done();
   /// This rank cannot go on, and the others should know why.
   void give_up(const Error& reason);
+  /// After give_up(): waits for a moment until the root service has passed the reason on, which it
+  /// shows by closing. It may be a thread of this very process, which may end next.
+  Task<void> linger(EventLoop& loop);
 
  private:
   Status on_frame(const Frame& frame);

@@ -248,8 +248,9 @@ void RootService::on_client(Rendezvous::Connection id) {
                          buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
   Rendezvous& rendezvous = served->second.rendezvous;
   if (client.greeted) {
-    if (on_last_word(id, client, rendezvous)) drop(id);
-    return;
+    if (!on_last_word(id, client, rendezvous)) return;
+    deliver(client.number);  // before this rank sees its connection close, and perhaps exits
+    return drop(id);
   }
   if (client.received.size() < RootHello::kBytes) return;
   const auto hello = RootHello::decode(client.received);

@@ -124,12 +124,15 @@ Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
   Status connected = co_await meet(id, std::move(options), root);
   introduced_ = root.greeted();
   if (connected.ok()) connected = co_await link_up(root);
-  const std::lock_guard lock(mutex_);
-  if (connected.ok()) {
-    root.done();
-  } else {
-    root.give_up(connected.error());
+  {
+    const std::lock_guard lock(mutex_);
+    if (connected.ok()) {
+      root.done();
+    } else {
+      root.give_up(connected.error());
+    }
   }
+  if (!connected.ok()) co_await root.linger(*loop_);
   co_return connected;
 }
 
