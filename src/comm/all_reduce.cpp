@@ -142,18 +142,30 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
   return arguments;
 }
 
-Status Communicator::all_reduce(const AllReduceRequest& request) {
+Result<kernels::Plan> Communicator::plan_for(const AllReduceRequest& request) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
-  if (request.count == 0) return {};
+  if (request.count == 0) return kernels::Plan{};
   ORIEL_CHECK(check_arguments(request));
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
   ORIEL_TRY(auto plan, kernels::choose_plan(table, overrides_, device_->backend(), layout_,
                                             request.type, request.count));
   plan.ctas = std::min(std::max(plan.ctas, options_.min_ctas), layout_.max_ctas);
+  return plan;
+}
+
+Status Communicator::prepare(const AllReduceRequest& request) {
+  if (request.count == 0) return {};
+  ORIEL_TRY(const auto plan, plan_for(request));
+  return executor_->prepare(plan, make_arguments(request, plan));
+}
+
+Status Communicator::all_reduce(const AllReduceRequest& request) {
+  ORIEL_TRY(const auto plan, plan_for(request));
+  if (request.count == 0) return {};
   ORIEL_CHECK(executor_->run(plan, make_arguments(request, plan), request.stream));
   if (device_->backend() == kernels::Backend::host) {
-    if (const auto error = given_up()) give_up(*error);
+    look_for_failure();
     if (poisoned_) return *async_error();
   }
   return {};

@@ -31,7 +31,9 @@ std::optional<Error> CommEntry::async_error() const {
     if (error_) return error_;
     started = communicator_;
   }
-  return started != nullptr ? started->async_error() : std::nullopt;
+  if (started == nullptr) return std::nullopt;
+  started->look_for_failure();
+  return started->async_error();
 }
 
 void CommEntry::starting_in(EventLoop& loop) {

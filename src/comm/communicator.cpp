@@ -147,13 +147,14 @@ int Communicator::world_rank_of(int index) const {
   return known ? members[static_cast<std::size_t>(index)] : -1;
 }
 
-void Communicator::tick(TimePoint now) {
+void Communicator::look_for_failure() {
   if (poisoned_) return;
-  if (const auto error = given_up()) {
-    give_up(*error);
-  } else {
-    watch_stall(now);
-  }
+  if (const auto error = given_up()) give_up(*error);
+}
+
+void Communicator::tick(TimePoint now) {
+  look_for_failure();
+  if (!poisoned_) watch_stall(now);
 }
 
 void Communicator::watch_stall(TimePoint now) {

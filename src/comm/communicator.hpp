@@ -87,6 +87,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
   Status all_reduce(const AllReduceRequest& request);
+  /// Makes ready what that call would first have to wait for (Executor::prepare). Local.
+  Status prepare(const AllReduceRequest& request);
 
   /// Completes what was enqueued and ends the communicator's use for collectives.
   Task<Status> finalize(EventLoop& loop);
@@ -99,6 +101,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   static constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
   std::optional<Error> async_error() const;
+  /// Sees to a wait that a kernel has given up without waiting for the monitor's next tick.
+  void look_for_failure();
 
   // From the monitor's thread.
   void peer_lost(Error error) override;
@@ -118,6 +122,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
 
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;
+  /// Checks the call and chooses how to carry it out.
+  Result<kernels::Plan> plan_for(const AllReduceRequest& request) const;
   /// On the host: what wakes this rank's thread. Lives in the control window.
   device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.

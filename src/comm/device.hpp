@@ -42,6 +42,10 @@ class Executor {
   virtual ~Executor() = default;
   /// Checks what the device needs to know of a call's `stream`. Local.
   virtual Status check_stream(void* stream) = 0;
+  /// Makes ready what run() would first have to wait for. Local; needs to be called only by threads
+  /// that run several calls which wait for each other.
+  virtual Status prepare(const kernels::Plan& plan,
+                         const kernels::AllReduceArguments& arguments) = 0;
   /// On the host: runs the call on this thread, to its end. On a GPU: enqueues it on `stream`,
   /// behind the calls before it also if those went to other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,

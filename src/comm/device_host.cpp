@@ -32,6 +32,10 @@ class HostExecutor final : public Executor {
     return Error(ErrorCode::invalid_argument, "the stream is not null, but there is no GPU")
         .with_hint("pass a null stream: without a GPU a collective ends when its call returns");
   }
+  Status prepare(const kernels::Plan& /*plan*/,
+                 const kernels::AllReduceArguments& /*arguments*/) override {
+    return {};
+  }
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* /*stream*/) override {
     // Two calls of one communicator share its scratch; the second thread waits here.

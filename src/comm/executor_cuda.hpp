@@ -15,10 +15,11 @@ namespace oriel::comm {
 /// although calls may go to several streams.
 ///
 /// Calls on one stream are ordered by it. When a call goes to another stream than the last one, it
-/// waits there for an event recorded on the last one. While a stream is captured the same is said
-/// by a dependency between the nodes. What cannot be seen from here is when a graph is launched:
-/// launches, and calls outside graphs, on different streams are for the user to order.
-/// Thread-safe.
+/// waits there for an event recorded behind the last one: at once, in a communicator that has used
+/// two streams (an event between two kernels costs their overlap), or afterwards, the first time.
+/// While a stream is captured the same is said by a dependency between the nodes. What cannot be
+/// seen from here is when a graph is launched: launches, and calls outside graphs, on different
+/// streams are for the user to order. Thread-safe.
 class CudaExecutor final : public Executor {
  public:
   /// `context` must outlive the executor.
@@ -26,6 +27,7 @@ class CudaExecutor final : public Executor {
   ~CudaExecutor() override;
 
   Status check_stream(void* stream) override;
+  Status prepare(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments) override;
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* stream) override;
   Status drain(Deadline deadline) override;
@@ -33,6 +35,8 @@ class CudaExecutor final : public Executor {
  private:
   CudaExecutor(CUcontext context, CUevent event) : context_(context), event_(event) {}
   Status follow_last_call(CUstream stream);
+  /// Has event_ stand behind the last call; false if its stream is no more.
+  Result<bool> record_last_call();
   Status follow_captured_call(CUstream stream, unsigned long long capture);
   Status remember_captured_call(CUstream stream, unsigned long long capture);
 
@@ -44,8 +48,10 @@ class CudaExecutor final : public Executor {
   struct LastCall {
     CUstream stream;
     unsigned long long number;
+    bool recorded;  // event_ stands behind it
   };
   std::optional<LastCall> last_;
+  bool several_streams_ = false;
   // The last call inside a capture, and the nodes that a next one in the same capture follows.
   unsigned long long capture_ = 0;
   CUstream captured_stream_ = nullptr;

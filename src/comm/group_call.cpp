@@ -104,7 +104,14 @@ Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
     const bool on_host = job.communicator->device().backend() == kernels::Backend::host;
     (on_host ? inline_jobs[job.communicator.get()] : enqueued).push_back(&job);
   }
-  Status first = run_sequence(enqueued);
+  Status first;
+  if (enqueued.size() > 1) {
+    for (const AllReduceJob* job : enqueued) {
+      // What is wrong with a call is told when it is run.
+      static_cast<void>(job->communicator->prepare(job->request));
+    }
+  }
+  keep_first(first, run_sequence(enqueued));
   std::vector<Status> outcomes(inline_jobs.size());
   {
     std::vector<std::jthread> threads;

@@ -22,6 +22,13 @@ const KernelSet& kernels_for(DataType type) {
   return sets[static_cast<std::size_t>(type)];
 }
 
+const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
+  const auto algorithm = static_cast<std::size_t>(plan.algorithm);
+  const auto family = static_cast<std::size_t>(family_of(arguments.op));
+  const auto variant = static_cast<std::size_t>(variant_for(arguments.ranks));
+  return kernels_for(arguments.type).kernel[algorithm][family][variant];
+}
+
 Error runtime_error(const std::string& what, cudaError_t status) {
   return Error(ErrorCode::cuda, fmt::format("{} failed: {}", what, cudaGetErrorString(status)))
       .with_native(NativeDomain::cuda_runtime, static_cast<int>(status));
@@ -31,10 +38,7 @@ Error runtime_error(const std::string& what, cudaError_t status) {
 
 Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
                          CUstream_st* stream) {
-  const auto family = static_cast<std::size_t>(family_of(arguments.op));
-  const auto variant = static_cast<std::size_t>(variant_for(arguments.ranks));
-  const void* kernel =
-      kernels_for(arguments.type).kernel[static_cast<std::size_t>(plan.algorithm)][family][variant];
+  const void* kernel = kernel_for(plan, arguments);
 
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -56,18 +60,12 @@ Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
   return {};
 }
 
-Status preload_kernels(DataType type) {
-  const KernelSet& set = kernels_for(type);
-  for (const auto& families : set.kernel) {
-    for (const auto& variants : families) {
-      for (const void* kernel : variants) {
-        cudaFuncAttributes attributes{};
-        const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
-        if (status != cudaSuccess) return runtime_error("loading kernels", status);
-      }
-    }
-  }
-  return {};
+Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel_for(plan, arguments));
+  if (status == cudaSuccess) return {};
+  return runtime_error(
+      fmt::format("loading {} of {}", name_of(plan.algorithm), name_of(arguments.type)), status);
 }
 
 }  // namespace oriel::kernels

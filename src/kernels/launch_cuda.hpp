@@ -17,7 +17,10 @@ namespace oriel::kernels {
 Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
                          CUstream_st* stream);
 
-/// Loads all kernels of a type now, so that the first launch (perhaps inside a capture) does not.
-Status preload_kernels(DataType type);
+/// Loads the kernel of `plan`, which its first launch on a device would do otherwise (CUDA's lazy
+/// loading). Loading may wait until all kernels of the device have ended, and one of ours ends only
+/// when its peers have been launched: whoever launches for several devices from one thread loads
+/// everything first. Cheap where it has been done.
+Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments);
 
 }  // namespace oriel::kernels
