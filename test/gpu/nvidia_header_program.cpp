@@ -80,6 +80,7 @@ struct Side {
   template <class T>
   std::vector<T> read(const void* from, std::size_t count) const {
     std::vector<T> values(count);
+    CUDA(cudaSetDevice(device_of(rank)));  // window memory is not every device's to copy
     CUDA(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     return values;
