@@ -33,35 +33,8 @@ Status CudaExecutor::prepare(const kernels::Plan& plan,
   return kernels::load_all_reduce(plan, arguments);
 }
 
-Result<bool> CudaExecutor::record_last_call() {
-  if (last_->recorded) return true;
-  // A destroyed stream has no number, or another one; its work is done or goes on unobserved, and
-  // the user who destroyed it has ordered what follows.
-  CUstreamCaptureStatus status{};
-  if (cuda().stream_is_capturing(last_->stream, &status) != CUDA_SUCCESS) return false;
-  if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    // A record would become part of the graph, and so would all that follows it. To ask for the
-    // stream's number would invalidate the capture (driver 580.159).
-    return Error(ErrorCode::invalid_usage,
-                 "the stream of the last call is being captured, so nothing can be ordered behind "
-                 "that call")
-        .with_hint("end the capture first, or call once on a second stream before it begins");
-  }
-  unsigned long long number = 0;
-  if (cuda().stream_get_id(last_->stream, &number) != CUDA_SUCCESS || number != last_->number) {
-    return false;
-  }
-  ORIEL_CHECK(cuda_status("recording the end of the last call",
-                          cuda().event_record(event_, last_->stream)));
-  last_->recorded = true;
-  return true;
-}
-
-Status CudaExecutor::follow_last_call(CUstream stream) {
-  if (!last_ || last_->stream == stream) return {};
-  several_streams_ = true;
-  ORIEL_TRY(const bool recorded, record_last_call());
-  if (!recorded) return {};
+Status CudaExecutor::follow_last_call(CUstream stream, unsigned long long number) {
+  if (!last_stream_ || *last_stream_ == number) return {};
   return cuda_status("waiting for the last call on another stream",
                      cuda().stream_wait_event(stream, event_, CU_EVENT_WAIT_DEFAULT));
 }
@@ -107,26 +80,20 @@ Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArgu
     ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
     return remember_captured_call(stream, capture);
   }
-  ORIEL_CHECK(follow_last_call(stream));
+  unsigned long long number = 0;
+  ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));
+  ORIEL_CHECK(follow_last_call(stream, number));
   ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
-  if (!last_ || last_->stream != stream) {
-    LastCall call{stream, 0, false};
-    ORIEL_CHECK(
-        cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &call.number)));
-    last_ = call;
-  }
-  last_->recorded = false;
-  if (!several_streams_) return {};
-  ORIEL_TRY([[maybe_unused]] const bool recorded, record_last_call());
-  return {};
+  // Now, for later the user may have begun to capture the stream, or destroyed it: the driver
+  // (580.159) crashes when it is asked anything about a destroyed stream.
+  last_stream_ = number;
+  return cuda_status("recording the end of the call", cuda().event_record(event_, stream));
 }
 
 Status CudaExecutor::drain(Deadline deadline) {
   const std::lock_guard lock(mutex_);
-  if (!last_) return {};
+  if (!last_stream_) return {};
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  ORIEL_TRY(const bool recorded, record_last_call());
-  if (!recorded) return {};
   for (;;) {
     const CUresult status = cuda().event_query(event_);
     if (status == CUDA_SUCCESS) return {};

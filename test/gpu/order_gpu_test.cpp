@@ -389,25 +389,6 @@ TEST_CASE("1.13 plain calls on one stream while another is captured") {
 
 TEST_CASE("1.13 plain calls while the stream of the last plain call is captured") {
   run([](Rank& rank) {
-    // The first use of a second stream comes too late to stand behind the call before the capture:
-    // it is refused, and the capture goes on.
-    constexpr std::size_t kFew = 100;
-    rank.set(0, kFew, 0);
-    const Graph graph = Graph::capture(
-        rank.a(),
-        [&] {
-          rank.call(0, 1, kFew, rank.a());
-          expect_error(ncclAllReduce(rank.buffer(2), rank.buffer(3), kFew, ncclUint64, ncclSum,
-                                     rank.comm(), rank.b()),
-                       ncclInvalidUsage, "ncclAllReduce", {"captured"});
-          rank.call(1, 0, kFew, rank.a());
-        },
-        cudaStreamCaptureModeRelaxed);
-    graph.launch(rank.a());
-    rank.wait();
-    rank.check(0, kFew, 2, "captured beside a refused call");
-    rank.players().barrier();
-    // From now on every call is followed by an event.
     for (const std::size_t count : kCounts) {
       rank.set(4, count, 0);
       rank.call(4, 4, count, rank.a());
