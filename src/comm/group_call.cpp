@@ -152,7 +152,12 @@ Status run_jobs(GroupJobs jobs) {
   if (!jobs.inits.empty() || !jobs.windows.empty() || !jobs.finalizes.empty()) {
     auto loop = EventLoop::create();
     if (!loop.ok()) {
-      for (InitJob& job : jobs.inits) refuse(job, loop.error());
+      const Error& error = loop.error();
+      for (InitJob& job : jobs.inits) refuse(job, Error(error).with_origin(job.request.rank));
+      // The other ranks are on their way to these calls, and would wait for this one.
+      for (const WindowJob& job : jobs.windows) job.communicator->abort(error);
+      for (const AllReduceJob& job : jobs.all_reduces) job.communicator->abort(error);
+      for (const FinalizeJob& job : jobs.finalizes) job.communicator->abort(error);
       return std::move(loop).error();
     }
     if (!jobs.inits.empty()) keep_first(first, run_inits(loop.value(), jobs.inits));
