@@ -18,6 +18,15 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr int kReadsAtOnce = 16;  // then the other links get their turn
 constexpr std::size_t kBuffersAtOnce = 16;
 
+// Whether a notice of departure, already checked, names `peer`.
+bool names(ByteView departures, int peer) {
+  ByteReader reader(departures);
+  while (reader.left() > 0) {
+    if (reader.get<std::int32_t>() == peer) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Links>> Links::create(Identity identity, const Clock& clock) {
@@ -214,6 +223,11 @@ std::optional<Bytes> Links::pop(int peer) {
   return message;
 }
 
+bool Links::ended(int peer) const {
+  const auto it = links_.find(peer);
+  return it != links_.end() && (it->second.closed || it->second.left);
+}
+
 std::string Links::dial_trouble(int peer) const {
   const auto it = dials_.find(peer);
   return it == dials_.end() ? std::string() : it->second.trouble;
@@ -269,6 +283,8 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
       liveness_.aborted(
           identity_.rank,
           Error(taken.error()).with_context(fmt::format("reading from rank {}", peer)));
+    } else if (frame.kind == FrameKind::left && names(frame.payload, peer)) {
+      link.left = true;
     }
   }
 }

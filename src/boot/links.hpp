@@ -67,6 +67,9 @@ class Links {
   /// Whether something that was sent is not on its way yet, here or in the kernel.
   bool unsent() const;
   std::optional<Bytes> pop(int peer);
+  /// Whether no message of this peer's can come any more but what pop() has: it has said itself
+  /// that it leaves, or has closed the link.
+  bool ended(int peer) const;
 
   Liveness& liveness() { return liveness_; }
   const Liveness& liveness() const { return liveness_; }
@@ -86,6 +89,7 @@ class Links {
     std::size_t queue_offset = 0;  // of the first entry, already written
     std::size_t queue_bytes = 0;
     bool closed = false;  // by the peer; the inbox can still be read
+    bool left = false;    // the peer has said so here, behind its last message
   };
   struct Dial {
     DialTarget target;

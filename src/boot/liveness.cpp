@@ -70,7 +70,7 @@ void Liveness::aborted(int rank, const Error& reason) {
   const Bytes notice = encode_notice(FrameKind::aborted, rank, error);
   outgoing_.push_back(notice);
   notices_.push_back(notice);
-  if (rank != rank_) events_.push_back({PeerEvent::Kind::lost, rank, error});
+  events_.push_back({PeerEvent::Kind::lost, rank, error});
   remember(std::move(error));
 }
 

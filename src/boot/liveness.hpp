@@ -14,7 +14,8 @@
 
 namespace oriel::boot {
 
-/// Something a session has learned about another rank.
+/// Something a session has learned about a rank. That this rank itself has given up is told too:
+/// it may have been for a link that failed while nobody was in a call.
 struct PeerEvent {
   enum class Kind : std::uint8_t { left, lost };
   Kind kind;

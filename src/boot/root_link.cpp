@@ -132,17 +132,17 @@ void Session::RootLink::say(ByteView word) {
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }
 
-Task<void> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
-                     Deadline deadline) {
+Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                       Deadline deadline) {
   const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
-  const auto connection = co_await dial(loop, std::move(target), kTellingTime, end);
-  if (!connection.ok()) co_return;  // then the others learn of the absence by their deadlines
+  ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, std::move(target), kTellingTime, end));
   const Bytes introduction = hello.encode();
   const Bytes word = last_word(reason);
   const std::array<ByteView, 2> views = {introduction, word};
-  const int fd = connection.value().get();
-  static_cast<void>(write_some(fd, views));
+  const int fd = connection.get();
+  ORIEL_CO_CHECK(write_some(fd, views));
   co_await until_closed(loop, fd, end);
+  co_return Status();
 }
 
 }  // namespace oriel::boot

@@ -62,8 +62,8 @@ class Session::RootLink {
 
 /// For a rank that has failed before it could introduce itself: does so on a connection of its own,
 /// and gives up with `reason`, so that the other ranks need not wait for it until their deadlines.
-/// Tries for a second, and not after `deadline`.
-Task<void> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
-                     Deadline deadline);
+/// Tries for a second, and not after `deadline`; the error is why that did not work.
+Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                       Deadline deadline);
 
 }  // namespace oriel::boot

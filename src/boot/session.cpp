@@ -36,6 +36,14 @@ std::string seconds(Duration duration) {
   return fmt::format("{:.1f} s", std::chrono::duration<double>(duration).count());
 }
 
+DialTarget root_target(const UniqueId& id, const Key& key, int rank) {
+  return {.address = id.root,
+          .purpose = KeyPurpose::rendezvous,
+          .realm = id.number,
+          .key = key,
+          .claim = {.from = rank, .to = -1, .tag = 0}};
+}
+
 }  // namespace
 
 Session::Session(const UniqueId& id, int rank, int size)
@@ -79,20 +87,30 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
     Error error = std::move(joined).error();
     if (is_local_failure(error)) error = std::move(error).with_origin(rank);
     if (!session->introduced_ && is_local_failure(error)) {
-      // The others wait for this rank, and would learn nothing until their deadlines.
-      DialTarget root_target = session->root_target(id);
-      constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once
-      const RootHello hello = {.rank = rank,
-                               .size = size,
-                               .patience_ms = kPatienceMs,
-                               .process = process_number(),
-                               .address = id.root};
       Error reason = error;
-      co_await tell_root(loop, std::move(root_target), hello, std::move(reason), deadline);
+      static_cast<void>(co_await decline(loop, id, rank, size, std::move(reason), deadline));
     }
     co_return std::move(error).with_context(fmt::format("joining as rank {} of {}", rank, size));
   }
   co_return session;
+}
+
+Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
+                              Deadline deadline) {
+  RootService& root = RootService::instance();
+  if (size == 1) {
+    root.retire(id.number);
+    co_return Status();
+  }
+  const Key key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number);
+  DialTarget target = root_target(id, key, rank);
+  constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once
+  const RootHello hello = {.rank = rank,
+                           .size = size,
+                           .patience_ms = kPatienceMs,
+                           .process = process_number(),
+                           .address = id.root};
+  co_return co_await tell_root(loop, std::move(target), hello, std::move(reason), deadline);
 }
 
 Status Session::make_links(const EventLoop& loop) {
@@ -109,14 +127,6 @@ Status Session::make_links(const EventLoop& loop) {
   });
   if (!watched.ok()) return watched.error();
   return {};
-}
-
-DialTarget Session::root_target(const UniqueId& id) const {
-  return {.address = id.root,
-          .purpose = KeyPurpose::rendezvous,
-          .realm = id.number,
-          .key = key(KeyPurpose::rendezvous),
-          .claim = {.from = rank_, .to = -1, .tag = 0}};
 }
 
 Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
@@ -148,7 +158,7 @@ Task<Status> Session::link_up(RootLink& root) {
 }
 
 Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
-  DialTarget target = root_target(id);
+  DialTarget target = root_target(id, key(KeyPurpose::rendezvous), rank_);
   auto dialed = co_await dial(*loop_, std::move(target), kRootPatience, deadline_);
   if (!dialed.ok()) co_return std::move(dialed).error().with_context("finding the root service");
   root.take(std::move(dialed).value());
@@ -338,7 +348,8 @@ Task<Result<Bytes>> Session::receive(int peer) {
         progressed();
         co_return std::move(*message);
       }
-      if (links_->liveness().has_left(peer)) {
+      // Others may tell of its departure before its last message has come.
+      if (links_->ended(peer)) {
         co_return failed(
             Error(ErrorCode::remote, fmt::format("rank {} has left the communicator", peer))
                 .with_origin(peer)
@@ -433,6 +444,11 @@ void Session::give_up(const Error& reason) {
   abort(reason);
 }
 
+void Session::leave() {
+  const std::lock_guard lock(mutex_);
+  if (links_) links_->say_left();
+}
+
 void Session::abort(const Error& reason) {
   const std::lock_guard lock(mutex_);
   if (!links_) {
@@ -521,10 +537,11 @@ Session::~Session() {
   }
   detach_idle();
   const std::lock_guard lock(mutex_);
-  // What has arrived is read first: unread bytes would make the kernel reset the connection, and
-  // cut off our last words.
-  static_cast<void>(links_->pump());
+  // First, so that nobody is told of what may fail below.
   links_->say_left();
+  // What has arrived is read: unread bytes would make the kernel reset the connection, and cut off
+  // our last words.
+  static_cast<void>(links_->pump());
   // A peer's word that comes after close() makes the kernel drop what it has not sent yet.
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFlushTime, clock);

@@ -50,6 +50,11 @@ class Session final : private Transport {
   static Task<Result<std::unique_ptr<Session>>> join(EventLoop& loop, UniqueId id, int rank,
                                                      int size, SessionOptions options,
                                                      Deadline deadline);
+  /// For a rank that cannot even begin to join: tells the other ranks `reason`, for which they
+  /// would wait until their deadlines. Takes a second at most; the error is why they could not be
+  /// told.
+  static Task<Status> decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
+                              Deadline deadline);
 
   /// Tells the other ranks that this one has left and closes. Does not wait, unless messages are
   /// still to be sent: then at most kFlushTime.
@@ -74,6 +79,9 @@ class Session final : private Transport {
   /// an Activity.
   Task<Result<Group>> subgroup(std::vector<int> world_ranks);
 
+  /// Tells the other ranks that this one has made its last call. They go on with what they have of
+  /// it already; what goes wrong here from now on is no longer told. Does not wait. Idempotent.
+  void leave();
   /// Ends the session with `reason`, here and on every other rank. Does not wait. Idempotent.
   void abort(const Error& reason);
   /// Tells the session of a death seen from elsewhere (a pidfd), so that it tells the other ranks.
@@ -87,7 +95,7 @@ class Session final : private Transport {
   Status attach_idle(int epoll_fd, std::uint64_t token);
   void detach_idle();
   /// Turns the links once without waiting, unless an Activity is alive, and watches again. Yields
-  /// what happened to other ranks since the last call, whoever learned it.
+  /// what happened to the ranks since the last call, whoever learned it.
   std::vector<PeerEvent> pump_idle();
   /// When pump_idle() is to be called even if nothing is ready.
   Deadline idle_timer() const;
@@ -105,7 +113,6 @@ class Session final : private Transport {
   void give_up(const Error& reason) override;
 
   Status make_links(const EventLoop& loop);
-  DialTarget root_target(const UniqueId& id) const;
   Task<Status> connect(const UniqueId& id, SessionOptions options);
   Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
   Task<Status> link_up(RootLink& root);

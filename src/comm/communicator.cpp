@@ -21,6 +21,13 @@ Communicator::~Communicator() {
   if (scratch_ != nullptr) static_cast<void>(device_->memory().free(scratch_));
 }
 
+Result<EventLoop> Communicator::make_loop() {
+  auto loop = EventLoop::create();
+  if (loop.ok()) return loop;
+  abort(loop.error());
+  return *async_error();
+}
+
 Task<Result<std::vector<void*>>> Communicator::register_windows(
     EventLoop& loop, std::vector<window::WindowRequest> requests) {
   ORIEL_CO_CHECK(check_usable());
@@ -52,6 +59,7 @@ Task<Status> Communicator::finalize(EventLoop& loop) {
   ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::finalize, std::move(mine),
                                                   std::move(fields)));
   finalized_ = true;
+  session_->leave();
   co_return Status();
 }
 
@@ -70,7 +78,7 @@ Status Communicator::drain() {
 
 void Communicator::abort(const Error& reason) {
   session_->abort(reason);
-  poison(reason);
+  poison(Error(reason).with_origin(rank()));
 }
 
 std::optional<Error> Communicator::async_error() const {

@@ -76,6 +76,10 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Device& device() const { return *device_; }
   const std::vector<int>& team() const { return team_facts_.members; }
 
+  /// A loop for a collective call of this communicator alone. If there can be none the other ranks,
+  /// on their way to the same call, are told: the communicator is of no more use.
+  Result<EventLoop> make_loop();
+
   /// Registers a batch of windows; one handle for each.
   Task<Result<std::vector<void*>>> register_windows(EventLoop& loop,
                                                     std::vector<window::WindowRequest> requests);

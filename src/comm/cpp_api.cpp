@@ -251,7 +251,7 @@ Result<std::vector<Window>> Communicator::register_windows(std::span<const Memor
       request.flags = NCCL_WIN_COLL_SYMMETRIC;
       requests.push_back(std::move(request));
     }
-    ORIEL_TRY(auto loop, EventLoop::create());
+    ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(const auto handles,
               loop.run(impl_->communicator->register_windows(loop, std::move(requests))));
     std::vector<Window> windows;
@@ -307,7 +307,7 @@ Status Communicator::all_reduce(const AllReduceArguments& arguments) {
 Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
   return guard("oriel::Communicator::device_comm", [&]() -> Result<DeviceComm> {
     ORIEL_CHECK(impl_->check_open());
-    ORIEL_TRY(auto loop, EventLoop::create());
+    ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(auto memory, loop.run(impl_->communicator->make_device_comm(
                                loop, comm::DeviceCommRequest{options.barrier_slots})));
     return DeviceComm(std::unique_ptr<DeviceComm::Impl>(new DeviceComm::Impl{std::move(memory)}));

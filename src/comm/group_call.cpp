@@ -13,6 +13,9 @@
 namespace oriel::comm {
 namespace {
 
+// For what this rank cannot take part in.
+constexpr Duration kTellingTime = std::chrono::seconds(2);
+
 void keep_first(Status& first, Status next) {
   if (first.ok() && !next.ok()) first = std::move(next);
 }
@@ -52,6 +55,34 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
       job.entry->finished(std::move(results[i]));
     }
   }
+  return first;
+}
+
+// The other ranks are on their way to these calls, and would wait for this one.
+Status refuse_all(GroupJobs& jobs, const Error& error) {
+  Status first;
+  // Telling takes a loop too; perhaps there can be one a moment later. If not, the others'
+  // deadlines name this rank.
+  auto loop = EventLoop::create();
+  for (InitJob& job : jobs.inits) {
+    const JoinRequest& request = job.request;
+    Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
+    keep_first(first, Error(reason));
+    if (loop.ok()) {
+      const Deadline deadline = Deadline::after(kTellingTime, SteadyClock::instance());
+      const Status told = loop.value().run(boot::Session::decline(
+          loop.value(), request.id, request.rank, request.size, Error(reason), deadline));
+      if (!told.ok()) Log(request.rank).info("{}", told.error().to_string());
+    }
+    refuse(job, std::move(reason));
+  }
+  const auto abort = [&](const auto& job) {
+    job.communicator->abort(error);
+    keep_first(first, *job.communicator->async_error());
+  };
+  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
+  std::for_each(jobs.all_reduces.begin(), jobs.all_reduces.end(), abort);
+  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
   return first;
 }
 
@@ -151,15 +182,7 @@ Status run_jobs(GroupJobs jobs) {
   Status first;
   if (!jobs.inits.empty() || !jobs.windows.empty() || !jobs.finalizes.empty()) {
     auto loop = EventLoop::create();
-    if (!loop.ok()) {
-      const Error& error = loop.error();
-      for (InitJob& job : jobs.inits) refuse(job, Error(error).with_origin(job.request.rank));
-      // The other ranks are on their way to these calls, and would wait for this one.
-      for (const WindowJob& job : jobs.windows) job.communicator->abort(error);
-      for (const AllReduceJob& job : jobs.all_reduces) job.communicator->abort(error);
-      for (const FinalizeJob& job : jobs.finalizes) job.communicator->abort(error);
-      return std::move(loop).error();
-    }
+    if (!loop.ok()) return refuse_all(jobs, loop.error());
     if (!jobs.inits.empty()) keep_first(first, run_inits(loop.value(), jobs.inits));
     if (!jobs.windows.empty()) keep_first(first, run_windows(loop.value(), jobs.windows));
     if (!jobs.all_reduces.empty()) keep_first(first, run_all_reduces(jobs.all_reduces));
