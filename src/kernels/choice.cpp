@@ -17,11 +17,16 @@ namespace {
 
 constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
 
-// Payload bytes of a 16-byte line: floats fill it on a GPU, all else shares it with flags.
+std::uint64_t line_bytes(Backend backend) {
+  return backend == Backend::cuda ? kGpuLineBytes : kEagerLineBytes;
+}
+
+// Payload bytes of a line: on a GPU floats fill it, and all else shares it with flags by halves.
 std::uint64_t line_payload(Backend backend, DataType type) {
+  if (backend == Backend::host) return kEagerPayloadBytes;
   const bool is_float = type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
                         type == DataType::f64 || type == DataType::e4m3 || type == DataType::e5m2;
-  return backend == Backend::cuda && is_float ? 16 : 8;
+  return is_float ? kGpuLineBytes : kGpuLineBytes / 2;
 }
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
@@ -148,7 +153,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   // A CTA's threads take lines in turns of one each; all slots of a turn are its own.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = divide_up(lines, threads * static_cast<std::uint64_t>(plan.ctas));
-  return turns * threads * 16 <= layout.lane_bytes[shared ? 1 : 0];
+  return turns * threads * line_bytes(backend) <= layout.lane_bytes[shared ? 1 : 0];
 }
 
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {
@@ -170,7 +175,8 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
                          const ScratchLayout& layout, DataType type, std::uint64_t count) {
   // The table speaks of full lines; types whose lines are half flags count double.
   const std::uint64_t bytes = count * size_of(type);
-  const std::uint64_t weight = backend == Backend::cuda ? 16 / line_payload(backend, type) : 1;
+  const std::uint64_t weight =
+      backend == Backend::cuda ? kGpuLineBytes / line_payload(backend, type) : 1;
   const TableEntry* entry = table.find(backend, layout.ranks, bytes * weight);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_usage,

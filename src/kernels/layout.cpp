@@ -26,8 +26,8 @@ ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_
   // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
   layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
-  layout.lane_bytes[0] = narrow(layout.line_bytes / others / 16 * 16);
-  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / 16 * 16);
+  layout.lane_bytes[0] = narrow(layout.line_bytes / others / kEagerLineBytes * kEagerLineBytes);
+  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kEagerLineBytes * kEagerLineBytes);
   layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;

@@ -44,10 +44,11 @@ inline constexpr std::uint64_t kSectorBytes = 64;
 /// Counts of what a CTA index has done on this communicator; equal on all ranks between calls. They
 /// live in device memory, so that a replayed graph goes on where the last call ended.
 struct alignas(kSectorBytes) CtaCounters {
-  std::uint32_t line_epoch;  ///< calls of packet algorithms
-  std::uint32_t chunk;       ///< chunks that the stream algorithm has moved
-  std::uint32_t step;        ///< steps of the stream algorithm: the value of its flags
-  std::uint32_t greeting;    ///< calls of the stream algorithm
+  std::uint32_t line_epoch;   ///< calls of packet algorithms
+  std::uint32_t chunk;        ///< chunks that the stream algorithm has moved
+  std::uint32_t step;         ///< steps of the stream algorithm: the value of its flags
+  std::uint32_t greeting;     ///< calls of the stream algorithm
+  std::uint64_t eager_calls;  ///< calls of the line algorithms between CPU ranks
 };
 
 /// Two slots for each pair of ranks suffice: a rank that begins call k + 2 has finished call k + 1,
@@ -56,6 +57,11 @@ struct alignas(kSectorBytes) CtaCounters {
 inline constexpr std::uint64_t kParities = 2;
 
 inline constexpr std::uint64_t kHelloBytes = 64;
+
+/// Lines of GPUs have 16 bytes; those of CPUs are cache lines, 8 bytes of which are a flag.
+inline constexpr std::size_t kGpuLineBytes = 16;
+inline constexpr std::size_t kEagerLineBytes = 64;
+inline constexpr std::size_t kEagerPayloadBytes = kEagerLineBytes - sizeof(std::uint64_t);
 
 /// The two rings of a CTA: other ranks' inputs to its share, and their results.
 enum class Ring : std::uint8_t { input, output };

@@ -67,6 +67,7 @@ HostMover::HostMover(const AllReduceArguments& arguments)
       isa_(isa_in_use()),
       element_bytes_(size_of(arguments.type)),
       streaming_(arguments.count * element_bytes_ >= host::kStreamingBytes) {
+  if (!arguments.scaled) return;
   scalars_.fill(one_of(arguments.type));
   scalars_[static_cast<std::size_t>(arguments.rank)] = arguments.scalar_bits;
 }
@@ -93,10 +94,10 @@ void HostMover::copy_out(std::uint64_t first, const std::byte* slot, std::uint64
 }
 
 void HostMover::reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
-                              std::uint64_t count) const {
+                              int n_targets, std::uint64_t count) const {
   host::ReduceLoopArgs loop;
   loop.dsts = targets;
-  loop.n_dsts = arguments_.ranks;
+  loop.n_dsts = n_targets;
   loop.srcs = sources;
   loop.n_srcs = arguments_.ranks;
   loop.count = count;

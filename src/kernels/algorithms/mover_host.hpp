@@ -33,21 +33,26 @@ class HostMover {
       sources[rank] = source(static_cast<int>(rank));
       targets[rank] = target(static_cast<int>(rank));
     }
-    reduce_arrays(sources.data(), targets.data(), count);
+    reduce_arrays(sources.data(), targets.data(), arguments_.ranks, count);
+  }
+
+  /// Reduces `count` elements of all ranks, by rank at `sources`, to `target`.
+  void reduce_into(std::byte* target, const std::byte* const* sources, std::uint64_t count) const {
+    reduce_arrays(sources, &target, 1, count);
   }
 
   /// A rank whose input this one reads in place has not scaled it.
   void set_scalar(int rank, std::uint64_t bits) { scalars_[static_cast<std::size_t>(rank)] = bits; }
 
  private:
-  void reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
+  void reduce_arrays(const std::byte* const* sources, std::byte* const* targets, int n_targets,
                      std::uint64_t count) const;
 
   const AllReduceArguments& arguments_;
   host::Isa isa_;
   std::uint64_t element_bytes_;
   bool streaming_;
-  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;
+  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
 };
 
 /// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.

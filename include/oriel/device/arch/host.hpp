@@ -100,6 +100,17 @@ ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
   *address = value;
 }
 
+/// Asks for a cache line that is about to be written, without waiting for it.
+ORIEL_DEVICE_FN void prefetch_for_write(const void* address) {
+#if defined(__x86_64__)
+  // The compiler's builtin asks for a shared copy where the target is plain x86-64: on the first
+  // processors of that kind this instruction does nothing, but it is valid on all.
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(address)));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 // --- read-modify-write ----------------------------------------------------------------------
 
 template <Order kOrder, Scope, class T>

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "oriel/device/memory.hpp"
+#include "oriel/device/wait.hpp"
+
+#include "kernels/algorithms/places.hpp"
+
+/// How CPU ranks exchange small messages: in cache lines of which each carries its own flag, so
+/// that the receiver waits for the data alone and for nothing before or after them.
+namespace oriel::kernels {
+
+/// A cache line of a message, in the receiver's memory. The sender writes the payload and then the
+/// flag with release; the receiver waits for the flag with acquire. The two never part in practice:
+/// both lie in the one line that travels, so a line costs one transfer and no more.
+///
+/// The flag is the number of the call, in 64 bits: it never repeats, and memory that nobody has
+/// written yet (zero) never looks like a line.
+struct alignas(kEagerLineBytes) EagerLine {
+  std::byte payload[kEagerPayloadBytes];
+  std::uint64_t flag;
+};
+static_assert(sizeof(EagerLine) == kEagerLineBytes);
+
+/// The lines between a CPU rank and all others in one call. `stages` messages from each to each,
+/// one after the other: a two-shot algorithm has two.
+///
+/// A line is used again two calls later (see kParities), so no rank ever waits for room.
+class EagerLanes {
+ public:
+  EagerLanes(const AllReduceArguments& arguments, int stages)
+      : arguments_(arguments),
+        places_(arguments, 0),
+        lane_bytes_(arguments.layout.lane_bytes[stages - 1]) {
+    const std::uint64_t calls = places_.counters()->eager_calls;
+    flag_ = calls + 1;
+    offset_ = arguments.layout.lines + (calls % kParities) * arguments.layout.parity_bytes;
+  }
+
+  /// Writes `bytes` bytes at `from` (any alignment) into the lines `first` and following at `rank`.
+  void send(int rank, int stage, std::uint64_t first, const std::byte* from,
+            std::size_t bytes) const {
+    EagerLine* line = lane(rank, arguments_.rank, stage) + first;
+    const std::size_t lines = (bytes + kEagerPayloadBytes - 1) / kEagerPayloadBytes;
+    // The receiver has read these lines two calls ago. Stores leave the processor in order, so
+    // without this the lines would come back one after the other.
+    for (std::size_t i = 0; i < std::min(lines, kAhead); ++i)
+      device::arch::prefetch_for_write(line + i);
+    for (std::size_t i = 0; i < lines; ++i, ++line) {
+      if (i + kAhead < lines) device::arch::prefetch_for_write(line + kAhead);
+      const std::size_t part = std::min(bytes - i * kEagerPayloadBytes, kEagerPayloadBytes);
+      copy_payload(line->payload, from + i * kEagerPayloadBytes, part);
+      device::Memory::store<device::Order::release>(&line->flag, flag_);
+    }
+  }
+
+  /// Wakes the ranks that sleep for want of what has been sent.
+  void publish() const {
+    device::ring_fence();
+    for (int rank = 0; rank < arguments_.ranks; ++rank) {
+      if (rank != arguments_.rank) device::ring_fenced(places_.doorbell(rank));
+    }
+  }
+
+  /// Waits for what `rank` has sent and copies it to `to`. False if the wait was given up: the
+  /// caller sends nothing more.
+  [[nodiscard]] bool receive(int rank, int stage, std::uint64_t first, std::byte* to,
+                             std::size_t bytes) const {
+    const EagerLine* line = lane(arguments_.rank, rank, stage) + first;
+    for (; bytes > 0; ++line) {
+      if (!arrived(*line) && !await(*line, rank)) return false;
+      const std::size_t part = std::min(bytes, kEagerPayloadBytes);
+      copy_payload(to, line->payload, part);
+      to += part;
+      bytes -= part;
+    }
+    return true;
+  }
+
+  /// Ends the call: the next one uses the other parity.
+  void end() const { places_.counters()->eager_calls = flag_; }
+
+ private:
+  /// Lines that a sender asks for before it writes them.
+  static constexpr std::size_t kAhead = 16;
+  /// Polls of a line before the wait that can be ended.
+  static constexpr std::uint32_t kQuickPolls = 256;
+
+  /// The lines that `owner` keeps for what `source` sends it in `stage`.
+  EagerLine* lane(int owner, int source, int stage) const {
+    const auto index = static_cast<std::uint32_t>(stage * (arguments_.ranks - 1)) +
+                       slot_of(source, owner, arguments_.ranks);
+    return reinterpret_cast<EagerLine*>(places_.scratch(owner, offset_ + index * lane_bytes_));
+  }
+
+  static void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (bytes == kEagerPayloadBytes) {
+      std::memcpy(to, from, kEagerPayloadBytes);  // a constant: a few vector moves
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  bool arrived(const EagerLine& line) const {
+    return device::Memory::load<device::Order::acquire>(&line.flag) == flag_;
+  }
+  [[nodiscard]] bool await(const EagerLine& line, int rank) const {
+    for (std::uint32_t poll = 0; poll < kQuickPolls; ++poll) {
+      if (arrived(line)) return true;
+    }
+    return device::wait_until([&] { return arrived(line); }, arguments_.wait, {rank, flag_}) ==
+           device::WaitOutcome::ready;
+  }
+
+  const AllReduceArguments& arguments_;
+  Places places_;
+  std::uint64_t lane_bytes_;
+  std::uint64_t offset_ = 0;  // of the lines of the call's parity, in scratch memory
+  std::uint64_t flag_ = 0;
+};
+
+}  // namespace oriel::kernels
