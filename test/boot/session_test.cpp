@@ -60,6 +60,38 @@ Status live(const UniqueId& id, int rank, int size) {
   return loop.run(whole_life(loop, id, rank, size));
 }
 
+/// Runs each rank on a thread of its own: "ok" or the error of each.
+std::vector<std::string> run_threads(int size, const std::function<Status(int rank)>& body) {
+  std::vector<std::string> verdicts(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Status status = body(rank);
+      verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
+    });
+  }
+  threads.clear();  // joins
+  return verdicts;
+}
+
+/// Joins and agrees; rank `hasty` leaves as soon as it can, and has a failure then.
+Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, int hasty) {
+  const Deadline deadline = Deadline::after(20s);
+  SessionOptions options = kLoopback;
+  ORIEL_CO_TRY(const auto session,
+               co_await Session::join(loop, id, rank, size, std::move(options), deadline));
+  ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
+  std::vector<AgreedField> fields;
+  Status mine;
+  ORIEL_CO_CHECK(
+      co_await session->world().agree(Operation::finalize, std::move(mine), std::move(fields)));
+  if (rank == hasty) {
+    session->leave();
+    session->abort(Error(ErrorCode::internal, "what concerns nobody any more"));
+  }
+  co_return Status();
+}
+
 }  // namespace
 
 TEST_CASE("1.10 ranks as processes join, run every protocol and leave") {
@@ -78,19 +110,73 @@ TEST_CASE("1.10 ranks as threads join, run every protocol and leave") {
     CAPTURE(size);
     auto id = create_unique_id(kLoopback.socket);
     REQUIRE(id.ok());
-    std::vector<std::string> verdicts(static_cast<std::size_t>(size));
-    {
-      std::vector<std::jthread> threads;
-      for (int rank = 0; rank < size; ++rank) {
-        threads.emplace_back([&, rank] {
-          const Status status = live(id.value(), rank, size);
-          verdicts[static_cast<std::size_t>(rank)] =
-              status.ok() ? "ok" : status.error().to_string();
-        });
-      }
-    }
+    const auto verdicts = run_threads(size, [&](int rank) { return live(id.value(), rank, size); });
     for (const auto& verdict : verdicts) CHECK(verdict == "ok");
   }
+}
+
+TEST_CASE("1.41 what fails on a rank that has left is not told to ranks in their last call") {
+  for (int i = 0; i < 60; ++i) {
+    const int size = 2 + i % 7;
+    const int hasty = i % size;
+    CAPTURE(size, hasty);
+    auto id = create_unique_id(kLoopback.socket);
+    REQUIRE(id.ok());
+    const auto verdicts = run_threads(size, [&](int rank) -> Status {
+      ORIEL_TRY(EventLoop loop, EventLoop::create());
+      return loop.run(agree_and_leave(loop, id.value(), rank, size, hasty));
+    });
+    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  }
+}
+
+TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
+  constexpr int kSize = 4;
+  for (int absent = 0; absent < kSize; ++absent) {
+    CAPTURE(absent);
+    auto id = create_unique_id(kLoopback.socket);
+    REQUIRE(id.ok());
+    const auto begin = std::chrono::steady_clock::now();
+    const auto verdicts = run_threads(kSize, [&](int rank) -> Status {
+      ORIEL_TRY(EventLoop loop, EventLoop::create());
+      if (rank != absent) return loop.run(whole_life(loop, id.value(), rank, kSize));
+      Error reason = Error(ErrorCode::system, "there is no loop").with_origin(rank);
+      return loop.run(
+          Session::decline(loop, id.value(), rank, kSize, std::move(reason), Deadline::after(10s)));
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < 10s);  // the ranks' patience is 20 s
+    for (int rank = 0; rank < kSize; ++rank) {
+      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      CAPTURE(rank, verdict);
+      if (rank == absent) {
+        CHECK(verdict == "ok");
+        continue;
+      }
+      CHECK(verdict.find("rank " + std::to_string(absent) + ": ") != std::string::npos);
+      CHECK(verdict.find("there is no loop") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("1.12 a rank that gives up while it is idle learns of it like the others") {
+  auto id = create_unique_id(kLoopback.socket);
+  REQUIRE(id.ok());
+  const auto verdicts = run_threads(2, [&](int rank) -> Status {
+    ORIEL_TRY(EventLoop loop, EventLoop::create());
+    ORIEL_TRY(const auto session,
+              loop.run(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s))));
+    if (rank == 1) session->abort(Error(ErrorCode::internal, "this rank gives up"));
+    const Deadline end = Deadline::after(10s);
+    while (!end.expired(SteadyClock::instance().now())) {
+      for (const PeerEvent& event : session->pump_idle()) {
+        if (event.kind != PeerEvent::Kind::lost) continue;
+        return event.error.origin_rank() == 1 ? Status() : Status(event.error);
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    return Error(ErrorCode::timeout, "no news");
+  });
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
 }
 
 TEST_CASE("1.10 several ranks of one thread advance together in one loop") {
