@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/session.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -97,8 +98,7 @@ Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, i
 TEST_CASE("1.10 ranks as processes join, run every protocol and leave") {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
     CAPTURE(size);
-    auto id = create_unique_id(kLoopback.socket);
-    REQUIRE(id.ok());
+    const ServedId id;
     const auto verdicts = run_forked(
         size, [&](int rank) { return live(id.value(), rank, size); }, 30s);
     for (const auto& verdict : verdicts) CHECK(verdict == "ok");
@@ -161,12 +161,16 @@ TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
 TEST_CASE("1.12 a rank that gives up while it is idle learns of it like the others") {
   auto id = create_unique_id(kLoopback.socket);
   REQUIRE(id.ok());
+  std::atomic<int> joined{0};
   const auto verdicts = run_threads(2, [&](int rank) -> Status {
+    const Deadline end = Deadline::after(10s);
     ORIEL_TRY(EventLoop loop, EventLoop::create());
     ORIEL_TRY(const auto session,
               loop.run(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s))));
+    // Otherwise the other rank might learn of it in its join.
+    ++joined;
+    while (joined < 2 && !end.expired(SteadyClock::instance().now())) std::this_thread::yield();
     if (rank == 1) session->abort(Error(ErrorCode::internal, "this rank gives up"));
-    const Deadline end = Deadline::after(10s);
     while (!end.expired(SteadyClock::instance().now())) {
       for (const PeerEvent& event : session->pump_idle()) {
         if (event.kind != PeerEvent::Kind::lost) continue;
