@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "support/ranks.hpp"
+
+/// How long whole communicators take to start. Runs alone: the time is what counts.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSlowedDown = true;
+#else
+constexpr bool kSlowedDown = false;
+#endif
+
+constexpr std::size_t kRanks = 64;
+constexpr std::size_t kCount = 1000;
+
+// Words of the board, by rank: times of the host's steady clock.
+constexpr std::size_t kBegan = 0;
+constexpr std::size_t kEnded = kRanks;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(steady_clock::now().time_since_epoch().count());
+}
+
+void start_and_add(Players& players) {
+  const int size = players.size();
+  const auto rank = static_cast<std::size_t>(players.first());
+  const ncclUniqueId id = players.next_id();
+  players.barrier();
+  players.word(kBegan + rank) = now_ns();
+  ncclComm_t comm = nullptr;
+  require(ncclCommInitRank(&comm, size, id, players.first()), "ncclCommInitRank");
+  players.word(kEnded + rank) = now_ns();
+  std::vector<std::int32_t> data(kCount);
+  std::iota(data.begin(), data.end(), players.first());
+  require(ncclAllReduce(data.data(), data.data(), kCount, ncclInt32, ncclSum, comm, nullptr),
+          "ncclAllReduce");
+  for (int i = 0; i < static_cast<int>(kCount); ++i) {
+    const int sum = size * i + size * (size - 1) / 2;
+    require(data[static_cast<std::size_t>(i)] == sum, "the sum");
+  }
+  require(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+}  // namespace
+
+TEST_CASE("1.11 64 communicators of one machine start within two seconds") {
+  Stage stage(Cast::processes, static_cast<int>(kRanks), start_and_add);
+  check_all_ok(stage.collect(60s));
+  std::uint64_t began = ~std::uint64_t{0};
+  std::uint64_t ended = 0;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    began = std::min(began, stage.board().words[kBegan + rank].load());
+    ended = std::max(ended, stage.board().words[kEnded + rank].load());
+  }
+  REQUIRE(ended > began);
+  const auto spent = std::chrono::nanoseconds(ended - began);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(spent);
+  WARN("64 processes, from the first call of init to the last return: " << milliseconds.count()
+                                                                        << " ms");
+  CHECK(milliseconds < (kSlowedDown ? 20s : 2s));
+}
+
+}  // namespace oriel::test
