@@ -47,6 +47,7 @@ void CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
   loop_ = nullptr;
   if (outcome.ok()) {
     communicator_ = std::move(outcome).value();
+    started_.store(communicator_.get(), std::memory_order_release);
   } else {
     error_ = std::move(outcome).error();
   }

@@ -248,9 +248,7 @@ Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
 Status all_reduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
                   ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
   ORIEL_TRY(const auto entry, find_entry(handle));
-  AllReduceJob job;
-  ORIEL_TRY(job.communicator, entry->communicator());
-  AllReduceRequest& request = job.request;
+  AllReduceRequest request;
   request.input = input;
   request.output = output;
   request.count = count;
@@ -269,7 +267,12 @@ Status all_reduce(const void* input, void* output, std::size_t count, ncclDataTy
     request.scalar_bits = reduction.scalar_bits;
     request.scalar_pointer = reduction.scalar_pointer;
   }
-  return ThreadGroup::current().submit(std::move(job));
+  ThreadGroup& group = ThreadGroup::current();
+  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
+    return started->all_reduce(request);
+  }
+  ORIEL_TRY(auto communicator, entry->communicator());
+  return group.submit(AllReduceJob{std::move(communicator), request});
 }
 
 const char* result_name(ncclResult_t result) {

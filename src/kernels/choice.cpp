@@ -30,7 +30,7 @@ std::uint64_t line_payload(Backend backend, DataType type) {
 }
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
+  return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
 Result<Algorithm> algorithm_of(const std::string& name) {
@@ -115,6 +115,7 @@ const TableEntry* ChoiceTable::find(Backend backend, int ranks, std::uint64_t by
     if (distance >= best_distance) continue;
     best = &entry;
     best_distance = distance;
+    if (distance == 0) break;  // entries are in the order of their sizes
   }
   return best;
 }
@@ -165,7 +166,7 @@ Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, st
     const auto round_up = [&](std::uint64_t n) { return divide_up(n, quantum) * quantum; };
     split.share = round_up(divide_up(count, sharers));
     split.part = round_up(divide_up(split.share, static_cast<std::uint64_t>(plan.ctas)));
-  } else {
+  } else if (plan.algorithm == Algorithm::two_shot) {
     split.share = divide_up(divide_up(count * size_of(type), line_payload(backend, type)), sharers);
   }
   return split;
