@@ -37,9 +37,10 @@ Isa detect_isa();
 /// At most so many sources and destinations in one call.
 inline constexpr int kMaxLoopArrays = 64;
 
-/// From so many bytes of destination per call on, streaming stores won on the machine where this
-/// was measured (the source then is in memory as well, and the destination is not read again soon).
-inline constexpr std::size_t kStreamingBytes = std::size_t{4} << 20;
+/// From so many bytes of a message on, streaming stores won on the machine where this was measured
+/// (docs/performance.md): buffers then mostly are in memory, and ordinary stores would fetch every
+/// line of the destination before they overwrite it.
+inline constexpr std::size_t kStreamingBytes = std::size_t{2} << 20;
 
 struct ReduceLoopArgs {
   /// n_dsts (1 to 64) arrays of count elements; all receive the same values. Aligned to the
