@@ -141,16 +141,18 @@ TEST_CASE("1.25 several windows are registered at once, or none") {
 }
 
 TEST_CASE("1.25 wrong arguments of the C++ interface are named") {
-  const auto refused = Communicator::init(UniqueId{}, 0, 1);
-  must_fail(refused, ErrorCode::invalid_argument, {"unique id", "Communicator::init"});
-  must_fail(Communicator::borrow(nullptr), ErrorCode::invalid_argument, {"null"});
-  const auto id = must(UniqueId::create());
-  must_fail(Communicator::init(id, 2, 2), ErrorCode::invalid_argument, {"rank 2 of 2"});
-  must_fail(Communicator::init(id, -1, 2), ErrorCode::invalid_argument, {"rank -1"});
-  must_fail(Communicator::init(id, 0, 1, {.max_ctas = 1025}), ErrorCode::invalid_argument,
-            {"max_ctas", "1025"});
-  must_fail(Communicator::init(id, 0, 1, {.min_ctas = 3, .max_ctas = 2}),
-            ErrorCode::invalid_argument, {"min_ctas", "3", "2"});
+  check_all_ok(play(Cast::processes, 1, [](Players&) {
+    const auto refused = Communicator::init(UniqueId{}, 0, 1);
+    must_fail(refused, ErrorCode::invalid_argument, {"unique id", "Communicator::init"});
+    must_fail(Communicator::borrow(nullptr), ErrorCode::invalid_argument, {"null"});
+    const auto id = must(UniqueId::create());
+    must_fail(Communicator::init(id, 2, 2), ErrorCode::invalid_argument, {"rank 2 of 2"});
+    must_fail(Communicator::init(id, -1, 2), ErrorCode::invalid_argument, {"rank -1"});
+    must_fail(Communicator::init(id, 0, 1, {.max_ctas = 1025}), ErrorCode::invalid_argument,
+              {"max_ctas", "1025"});
+    must_fail(Communicator::init(id, 0, 1, {.min_ctas = 3, .max_ctas = 2}),
+              ErrorCode::invalid_argument, {"min_ctas", "3", "2"});
+  }));
 
   check_all_ok(play(Cast::processes, 1, [](Players& players) {
     auto comm = join(players);

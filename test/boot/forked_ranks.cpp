@@ -89,6 +89,9 @@ std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience
       verdicts[rank] = "<killed by signal " + std::to_string(WTERMSIG(status)) + ">";
     } else if (verdicts[rank].empty()) {
       verdicts[rank] = "<ended without a word, status " + std::to_string(status) + ">";
+    } else if (WEXITSTATUS(status) != 0) {  // a sanitizer's finding at the very end
+      verdicts[rank] =
+          "<ended with " + std::to_string(WEXITSTATUS(status)) + " after: " + verdicts[rank] + ">";
     }
   }
   return verdicts;

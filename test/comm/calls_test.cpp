@@ -38,6 +38,11 @@ struct Held {
 };
 
 Held held() {
+#if defined(__SANITIZE_THREAD__)
+  // It keeps a thread of its own from the first one that is started in a process on.
+  static std::once_flag once;
+  std::call_once(once, [] { std::thread([] {}).join(); });
+#endif
   // One thread at a time: to list a directory is to have it open.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

@@ -18,6 +18,7 @@
 
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
+#include "boot/served_id.hpp"
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
 
@@ -131,17 +132,12 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
 }  // namespace
 
 TEST_CASE("1.12 the death of an idle rank is reported to every rank within a second") {
-  if (kThreadSanitizer) {
-    WARN("skipped: the thread sanitizer ends forked processes that start threads");
-    return;
-  }
   for (const int size : {2, 3, 5, 8}) {
     for (const bool with_pidfds : {true, false}) {
       const int victim = size / 2;
       CAPTURE(size, with_pidfds);
       const Shared<Board> board;
-      auto id = boot::create_unique_id(kLoopback.socket);
-      REQUIRE(id.ok());
+      const ServedId id;
       ForkedRanks ranks(size, [&](int rank) {
         return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
       });

@@ -12,7 +12,7 @@
 #include "base/process_number.hpp"
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
-#include "boot/unique_id.hpp"
+#include "boot/served_id.hpp"
 #include "window/memory_host.hpp"
 
 namespace oriel::window {
@@ -150,19 +150,9 @@ Status WindowRank::same_everywhere(const std::string& text) {
                                            {{"the text", std::hash<std::string>()(text)}}));
 }
 
-bool can_run(const std::vector<int>& layout) {
-#ifdef __SANITIZE_THREAD__
-  return layout.size() == 1 || *std::max_element(layout.begin(), layout.end()) == 1;
-#else
-  return !layout.empty();
-#endif
-}
-
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body) {
-  if (!can_run(layout)) return {};
-  const auto id = boot::create_unique_id(kLoopback);
-  if (!id.ok()) return {id.error().to_string()};
+  const ServedId id(kLoopback);
   const int size = std::accumulate(layout.begin(), layout.end(), 0);
   if (layout.size() == 1 && !options.always_fork)
     return run_threads(id.value(), 0, size, size, options, body);

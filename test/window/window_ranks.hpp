@@ -86,14 +86,9 @@ class WindowRank {
 using RankBody = std::function<Status(WindowRank&)>;
 
 /// Runs `body` on every rank; layout[p] ranks live as threads of process p. One process: threads of
-/// this one, unless options say otherwise; several: all are forked. "ok" or the error of each rank;
-/// nothing unless can_run().
+/// this one, unless options say otherwise; several: all are forked. "ok" or the error of each rank.
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body);
-
-/// Whether this build can run the layout: the thread sanitizer ends a forked process that starts
-/// threads.
-bool can_run(const std::vector<int>& layout);
 
 /// Checks that every rank said "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
