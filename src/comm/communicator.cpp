@@ -93,8 +93,9 @@ void Communicator::poison(Error error) {
     if (failure_) return;
     failure_ = std::move(error).with_scope(Scope::communicator);
     Log(rank()).warn("communicator is unusable from now on: {}", failure_->to_string());
+    // Under the lock: a caller who comes second and finds the failure there relies on this as well.
+    poisoned_ = true;
   }
-  poisoned_ = true;
   // Ends the waits of kernels and threads: nothing that they wait for will come.
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
   if (device_->backend() == kernels::Backend::host) device::ring(*own_doorbell());
