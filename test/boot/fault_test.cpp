@@ -317,9 +317,19 @@ TEST_CASE("1.8 a wrong secret is refused, and the communicator forms without it"
   UniqueId forged = id;
   forged.secret = Key::random();
   const auto begin = steady_clock::now();
+  const Shared<Finish> refused;
   const auto verdicts = run_forked(
       4,
-      [&](int rank) { return join_and_barrier(rank == 3 ? forged : id, rank == 3 ? 0 : rank, 3); },
+      [&](int rank) -> Status {
+        if (rank == 3) {
+          Status status = join_and_barrier(forged, 0, 3);
+          ++refused->ended;
+          return status;
+        }
+        // Once all three have joined, nobody listens there any more.
+        while (rank == 0 && refused->ended == 0) std::this_thread::sleep_for(1ms);
+        return join_and_barrier(id, rank, 3);
+      },
       20s);
   for (int rank = 0; rank < 3; ++rank) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
   CAPTURE(verdicts[3]);
