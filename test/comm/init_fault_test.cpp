@@ -256,6 +256,68 @@ void walk_all(Players& players, const Walk& walk) {
   require(complaints.empty(), all);
 }
 
+/// The life of communicators of one thread, in groups.
+Outcome live_in_groups(Players& players, FaultPlan& plan) {
+  Outcome outcome;
+  const ncclUniqueId id = players.next_id();
+  std::vector<ncclComm_t> comms(kRanks);
+  std::vector<ncclWindow_t> windows(kRanks);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < kRanks; ++i) buffers.emplace_back(kBytes);
+  const ScopedSystemFaults faults(plan, Reach::process);
+  const auto together = [&](const char* call, const auto& one) {
+    if (outcome.result == ncclSuccess) outcome.note(players.together(one), call);
+  };
+  together("ncclCommInitRank",
+           [&](std::size_t i, int rank) { return ncclCommInitRank(&comms[i], kRanks, id, rank); });
+  together("ncclCommWindowRegister", [&](std::size_t i, int) {
+    return ncclCommWindowRegister(comms[i], buffers[i].at(), kBytes, &windows[i],
+                                  NCCL_WIN_COLL_SYMMETRIC);
+  });
+  together("ncclCommFinalize", [&](std::size_t i, int) { return ncclCommFinalize(comms[i]); });
+  for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  return outcome;
+}
+
+/// The whole walk of one thread that plays all ranks: whichever of them an error is of, it is told
+/// at once and names a rank.
+void walk_in_groups(Players& players, long stride, long seed) {
+  const ncclUniqueId unused = players.next_id();
+  for (int i = 0; i < 3; ++i) {
+    FaultPlan none;
+    const Outcome outcome = live_in_groups(players, none);
+    require(outcome.result == ncclSuccess, outcome.text);
+  }
+  std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
+  Holding before = holding();
+  Count count;
+  std::string complaints;
+  int misses = 0;
+  for (long k = 1 + seed % stride; misses < kMissesToEnd && k < kCallsMost; k += stride) {
+    FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = kStatuses[static_cast<std::size_t>(seed + k) % kStatuses.size()];
+    const Outcome outcome = live_in_groups(players, plan);
+    misses = plan.hit() ? 0 : misses + 1;
+    const bool fine = outcome.result == ncclSuccess;
+    ++(fine ? count.harmless : count.agreed);
+    const std::string where =
+        fmt::format("\ncall {}, {}: ", k, plan.hit() ? plan.failed.load() : "none");
+    const bool named = outcome.blamed >= 0 && outcome.blamed < kRanks;
+    const bool late = outcome.text.find("timeout") != std::string::npos;
+    if (!fine && (!plan.hit() || !named || late)) complaints += where + outcome.text;
+    if (!settles_at(before)) {
+      complaints += where + "left behind: " + before.text() + " -> " + holding().text();
+      before = holding();  // told once
+    }
+  }
+  std::fprintf(stderr, "in groups: %d errors, %d without effect\n", count.agreed, count.harmless);
+  ncclComm_t last = nullptr;
+  require(ncclCommInitRank(&last, 1, unused, 0), "a communicator of one rank");
+  require(ncclCommDestroy(last), "ncclCommDestroy");
+  require(complaints.empty(), complaints);
+}
+
 }  // namespace
 
 TEST_CASE("1.41 whichever system call of init or registration fails on whichever rank, all agree") {
@@ -270,6 +332,15 @@ TEST_CASE("1.41 whichever system call of init or registration fails on whichever
     check_all_ok(play(
         walk.cast, kRanks, [&](Players& players) { walk_all(players, walk); }, 280s));
   }
+}
+
+TEST_CASE("1.41 whichever system call of a group's init or registration fails, the group ends") {
+  const long stride = number_from("ORIEL_TEST_STRIDE", 1);
+  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
+  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
+  check_all_ok(play(
+      Cast::group, kRanks, [&](Players& players) { walk_in_groups(players, stride, seed); }, 280s));
 }
 
 }  // namespace oriel::test
