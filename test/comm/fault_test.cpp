@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -12,6 +13,7 @@
 
 #include "nccl.h"
 
+#include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
 /// Ranks that die, stop, abort or make other calls while the others wait for them.
@@ -304,7 +306,21 @@ TEST_CASE("1.38 streamed calls that do not match end with a named error on every
   }
 }
 
-/// Kills and stops at random moments: nobody hangs, nobody returns wrong data.
+/// Throws unless this process comes to hold no more than `before`. The root service of a rendezvous
+/// that a dead rank never came to waits for it until the deadline.
+void require_nothing_left(const ProcessState& before) {
+  ProcessState now = process_state();
+  const auto end = steady_clock::now() + 8s;
+  while ((now.fds > before.fds || now.mappings > before.mappings) && steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+    now = process_state();
+  }
+  require(now.fds <= before.fds && now.mappings <= before.mappings,
+          fmt::format("left behind: {} fds, {} mappings -> {} fds, {} mappings", before.fds,
+                      before.mappings, now.fds, now.mappings));
+}
+
+/// Kills and stops at random moments: nobody hangs, nobody returns wrong data, nothing is left.
 TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
@@ -321,18 +337,19 @@ TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
     INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
                   << delay.count() << " us");
     Stage stage(Cast::processes, 3, [&](Players& players) {
+      const ProcessState before = process_state();
       const ncclUniqueId id = players.next_id();
       for (int cycle = 0; cycle < (stop ? 5 : 100'000); ++cycle) {
         ncclComm_t comm = nullptr;
         if (ncclCommInitRank(&comm, 3, cycle == 0 ? id : players.next_id(), players.first()) !=
             ncclSuccess) {
           require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
-          return;
+          return require_nothing_left(before);
         }
-        Buffer buffer(1 << 20);
+        std::optional<Buffer> buffer(std::in_place, 1 << 20);
         ncclWindow_t window = nullptr;
-        ncclResult_t result = ncclCommWindowRegister(comm, buffer.at(), 1 << 20, &window, 1);
-        auto* const data = reinterpret_cast<float*>(buffer.at());
+        ncclResult_t result = ncclCommWindowRegister(comm, buffer->at(), 1 << 20, &window, 1);
+        auto* const data = reinterpret_cast<float*>(buffer->at());
         for (int call = 0; call < 30 && result == ncclSuccess; ++call) {
           const std::size_t count = call % 2 == 0 ? 7 : 100'000;
           std::fill(data, data + count, static_cast<float>(players.first() + call));
@@ -346,8 +363,10 @@ TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
           expect_error(result, result, "the error", {"rank"});
         }
         require(ncclCommDestroy(comm), "ncclCommDestroy");
-        if (result != ncclSuccess) return;
+        buffer.reset();
+        if (result != ncclSuccess) break;
       }
+      require_nothing_left(before);
     });
     std::this_thread::sleep_for(delay);
     if (!stop) {
