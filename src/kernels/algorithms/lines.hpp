@@ -99,9 +99,11 @@ struct FlaggedLine {
   }
 };
 
-/// Flags of lines and greetings: never 0 (fresh memory) and never all ones (an empty slot).
+/// Flags of lines and greetings: never 0 (fresh memory) and never all ones (an empty slot). The
+/// slots of a parity are used in every second epoch, so its flags are all different until the
+/// epochs repeat, also across the wrap.
 ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
-  return epoch % 0x7fffffffu + 1;
+  return epoch / 2 + 1;
 }
 
 /// Polls of a line before the wait that can be ended.

@@ -83,7 +83,10 @@ class StreamAllReduce {
     }
     if (Group::rank() == 0) {  // retire() has synchronised: all threads have read the counters
       CtaCounters* const mine = places_.counters();
-      device::Memory::store<device::Order::weak>(&mine->chunk, ring_base_ + chunks_);
+      // Between calls the rings are empty. The count must not wrap inside one: where depth is no
+      // power of two, neighbouring chunks would share a slot.
+      const std::uint32_t chunk = ring_base_ + chunks_;
+      device::Memory::store<device::Order::weak>(&mine->chunk, chunk >> 31 != 0 ? 0u : chunk);
       device::Memory::store<device::Order::weak>(&mine->step, step_base_ + chunks_ + 1);
       device::Memory::store<device::Order::weak>(&mine->greeting, greeting + 1);
     }
