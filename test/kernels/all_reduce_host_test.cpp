@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/all_reduce_host.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "oriel/device/scalar.hpp"
+
+#include "device/lsa_memory.hpp"
+#include "kernels/algorithms/eager.hpp"
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/choice.hpp"
+
+namespace {
+
+using namespace oriel;
+using namespace oriel::kernels;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kScratchBytes = 4 << 20;
+constexpr std::uint32_t kNearWrap = std::numeric_limits<std::uint32_t>::max() - 2;
+
+struct Shape {
+  Algorithm algorithm = Algorithm::one_shot;
+  std::uint64_t count = 1;
+  std::size_t offset = 0;  // of the buffers from an address that is a multiple of 64, in elements
+  bool in_place = false;
+  std::chrono::microseconds lateness{0};  // of the last rank
+};
+
+/// Ranks as threads over scratch memory of the test's own, without a communicator.
+class Ranks {
+ public:
+  explicit Ranks(int ranks)
+      : ranks_(ranks),
+        layout_(make_scratch_layout(ranks, 1, kScratchBytes)),
+        memory_(ranks, layout_.total_bytes),
+        mapping_(memory_) {}
+
+  const ScratchLayout& layout() const { return layout_; }
+  std::byte* scratch(int rank) const {
+    return reinterpret_cast<std::byte*>(mapping_.base()) +
+           static_cast<std::size_t>(rank) * test::LsaMemory::kSlotBytes;
+  }
+  CtaCounters& counters(int rank) const {
+    return *reinterpret_cast<CtaCounters*>(scratch(rank) + layout_.epochs);
+  }
+
+  /// Sums `count` elements; the number of wrong ones over all ranks, and of bytes changed beside
+  /// the outputs.
+  template <class T>
+  std::uint64_t wrong_after(DataType type, const Shape& shape, std::uint32_t seed) const {
+    REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
+    std::vector<std::uint64_t> wrong(static_cast<std::size_t>(ranks_));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      threads.emplace_back([&, rank] {
+        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+        wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed);
+      });
+    }
+    std::uint64_t sum = 0;
+    for (auto& thread : threads) thread.join();
+    for (const auto one : wrong) sum += one;
+    return sum;
+  }
+
+ private:
+  static Plan plan_of(const Shape& shape) { return {shape.algorithm, 1, 1, 1024, 3, 2}; }
+  static int element(std::uint32_t seed, int rank, std::uint64_t i) {
+    return static_cast<int>((seed + static_cast<std::uint32_t>(rank) * 7 + i * 13) % 5);
+  }
+
+  template <class T>
+  std::uint64_t play(int rank, DataType type, const Shape& shape, std::uint32_t seed) const {
+    constexpr auto kGuard = std::byte{0x5a};
+    const std::size_t bytes = shape.count * sizeof(T);
+    const std::size_t begin = 64 + shape.offset * sizeof(T);
+    std::vector<std::byte> input(begin + bytes + 128, kGuard);
+    std::vector<std::byte> output(begin + bytes + 128, kGuard);
+    const auto align = [](std::vector<std::byte>& area) {
+      return area.data() + (-reinterpret_cast<std::uintptr_t>(area.data()) & 63);
+    };
+    std::byte* const to = align(output) + begin;
+    std::byte* const from = shape.in_place ? to : align(input) + begin;
+    for (std::uint64_t i = 0; i < shape.count; ++i) {
+      const auto value = static_cast<T>(static_cast<float>(element(seed, rank, i)));
+      std::memcpy(from + i * sizeof(T), &value, sizeof(T));
+    }
+
+    CallFailure failure{};
+    AllReduceArguments arguments = arguments_for(rank, type, shape);
+    arguments.input = from;
+    arguments.output = to;
+    arguments.failure = &failure;
+    run_all_reduce_on_host(shape.algorithm, arguments);
+
+    std::uint64_t wrong = failure.kind != 0 ? 1 : 0;
+    for (std::uint64_t i = 0; i < shape.count; ++i) {
+      int sum = 0;
+      for (int other = 0; other < ranks_; ++other) sum += element(seed, other, i);
+      const auto expected = static_cast<T>(static_cast<float>(sum));
+      wrong += std::memcmp(to + i * sizeof(T), &expected, sizeof(T)) != 0 ? 1 : 0;
+    }
+    for (const std::byte* at = output.data(); at < output.data() + output.size(); ++at) {
+      if ((at < to || at >= to + bytes) && *at != kGuard) ++wrong;
+    }
+    return wrong;
+  }
+
+  AllReduceArguments arguments_for(int rank, DataType type, const Shape& shape) const {
+    const Plan plan = plan_of(shape);
+    const Split split = split_work(plan, Backend::host, ranks_, type, shape.count);
+    AllReduceArguments arguments;
+    arguments.count = shape.count;
+    arguments.scratch = scratch(0);
+    arguments.flat_base = scratch(0);
+    arguments.stride_4g = 1;
+    arguments.rank = rank;
+    arguments.ranks = ranks_;
+    arguments.layout = layout_;
+    arguments.share = split.share;
+    arguments.part = split.part;
+    arguments.chunk_bytes = plan.chunk_bytes;
+    arguments.depth = plan.depth;
+    arguments.lead = plan.lead;
+    arguments.signature = static_cast<std::uint32_t>(shape.count % 1024);
+    arguments.type = type;
+    arguments.wait.timeout_ns = 20'000'000'000;
+    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
+    return arguments;
+  }
+
+  int ranks_;
+  ScratchLayout layout_;
+  test::LsaMemory memory_;
+  test::LsaMemory::Mapping mapping_;
+};
+
+template <class T>
+void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::mt19937& rng) {
+  constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
+  constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
+  for (const std::uint64_t count : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
+                                    5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
+    for (const bool in_place : {false, true}) {
+      const Shape shape{algorithm, count, rng() % 64, in_place, 0us};
+      INFO(name_of(algorithm) << ", type " << static_cast<int>(type) << ", count " << count
+                              << ", offset " << shape.offset << ", in place " << in_place);
+      REQUIRE(ranks.wrong_after<T>(type, shape, static_cast<std::uint32_t>(rng())) == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.43 lines of all types carry every count from and to every alignment") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  for (const int count : {2, 3, 7}) {
+    const Ranks ranks(count);
+    INFO(count << " ranks");
+    for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+      check_counts<std::uint8_t>(ranks, DataType::u8, algorithm, rng);
+      check_counts<device::f16>(ranks, DataType::f16, algorithm, rng);
+      check_counts<float>(ranks, DataType::f32, algorithm, rng);
+      check_counts<std::int64_t>(ranks, DataType::i64, algorithm, rng);
+    }
+  }
+}
+
+TEST_CASE("1.43 a line is one cache line, and what does not fit the lanes is refused") {
+  for (const int count : {2, 3, 64}) {
+    const ScratchLayout layout = make_scratch_layout(count, 1, kScratchBytes);
+    for (const std::uint32_t lane_bytes : layout.lane_bytes) {
+      CHECK(lane_bytes % kEagerLineBytes == 0);
+      CHECK(lane_bytes >= kEagerLineBytes);
+    }
+    CHECK(layout.lines % kEagerLineBytes == 0);
+    const std::uint64_t room = layout.lane_bytes[0] / kEagerLineBytes * kEagerPayloadBytes;
+    const Plan plan{Algorithm::one_shot, 1, 1, 0, 0, 0};
+    CHECK(fits(plan, Backend::host, layout, DataType::u8, room));
+    CHECK_FALSE(fits(plan, Backend::host, layout, DataType::u8, room + 1));
+  }
+}
+
+TEST_CASE("calls go on where the counts of calls wrap") {
+  // A late rank lets the others see what calls long ago have left in the same places.
+  const Ranks ranks(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    CtaCounters& counters = ranks.counters(rank);
+    counters.greeting = counters.step = kNearWrap;
+    counters.chunk = (1u << 31) - 3;  // starts again from there on
+    counters.eager_calls = kNearWrap;
+    for (std::uint64_t source = 0; source < 3; ++source) {
+      std::memcpy(ranks.scratch(rank) + ranks.layout().flags + source * kSectorBytes, &kNearWrap,
+                  4);
+    }
+  }
+  std::uint32_t seed = 0;
+  for (const Algorithm algorithm : {Algorithm::stream, Algorithm::one_shot, Algorithm::two_shot}) {
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      const Shape shape{algorithm, 300 + call * 1000, 0, false, 3ms};
+      INFO(name_of(algorithm) << ", call " << call);
+      REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, ++seed) == 0);
+    }
+  }
+  CHECK(ranks.counters(0).greeting == 5);
+  CHECK(ranks.counters(0).chunk < 100);
+  CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 16);
+}
+
+TEST_CASE("a flag differs from the one before in the same slot") {
+  const std::uint32_t last = std::numeric_limits<std::uint32_t>::max();
+  for (const std::uint32_t epoch : {0u, 1u, last / 2 - 2, last / 2 - 1, last / 2, last / 2 + 1,
+                                    last - 3, last - 2, last - 1, last}) {
+    INFO("epoch " << epoch);
+    CHECK(flag_of(epoch) != 0);
+    CHECK(flag_of(epoch) != ~0u);
+    CHECK(flag_of(epoch) != flag_of(epoch + 2));
+  }
+}
