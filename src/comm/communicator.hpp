@@ -119,6 +119,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   // The steps of join(), in order; each is collective.
   Task<Status> exchange_rank_infos(EventLoop& loop, Deadline deadline);
   Task<Status> agree_on_choices();
+  Task<Status> make_scratch();
   Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
 

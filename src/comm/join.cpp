@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -35,6 +37,31 @@ int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
   return most;
 }
 
+/// Where the time of a start goes, for the log.
+class StepTimes {
+ public:
+  void end(const char* step) {
+    const auto now = std::chrono::steady_clock::now();
+    if (log_enabled(LogLevel::info)) {
+      text_ +=
+          fmt::format("{}{} {:.1f}", text_.empty() ? "" : ", ", step, milliseconds(now - last_));
+    }
+    last_ = now;
+  }
+  void write(int rank, int size) const {
+    Log(rank).info("joined as rank {} of {} in {:.1f} ms: {}", rank, size,
+                   milliseconds(last_ - begin_), text_);
+  }
+
+ private:
+  static double milliseconds(std::chrono::steady_clock::duration duration) {
+    return std::chrono::duration<double, std::milli>(duration).count();
+  }
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = begin_;
+  std::string text_;
+};
+
 }  // namespace
 
 Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
@@ -55,17 +82,24 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
 }
 
 Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline deadline) {
+  StepTimes times;
   boot::SessionOptions options;
   options.socket.ifname = settings_->socket_ifname;
   auto session = co_await boot::Session::join(loop, request.id, request.rank, request.size,
                                               std::move(options), deadline);
   if (!session.ok()) co_return std::move(session).error();
   session_ = std::move(session).value();
+  times.end("rendezvous");
   {
     ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
     ORIEL_CO_CHECK(co_await exchange_rank_infos(loop, deadline));
+    times.end("topology");
     ORIEL_CO_CHECK(co_await agree_on_choices());
+    times.end("choices");
+    ORIEL_CO_CHECK(co_await make_scratch());
+    times.end("scratch memory");
     ORIEL_CO_CHECK(co_await make_control_window(loop, deadline));
+    times.end("its window");
   }
   std::vector<Watch> processes;
   for (int rank = 0; rank < size(); ++rank) {
@@ -81,6 +115,8 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
     co_return std::move(watched).error().with_origin(rank());
   }
   watched_ = true;
+  times.end("monitor");
+  times.write(rank(), size());
   co_return Status();
 }
 
@@ -163,7 +199,7 @@ Task<Status> Communicator::agree_on_choices() {
                                              std::move(fields));
 }
 
-Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadline) {
+Task<Status> Communicator::make_scratch() {
   Status local;
   const auto attempt = [&](auto result, auto& place) {
     if (!local.ok()) return;
@@ -184,9 +220,11 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
     local = device_->prepare_scratch(static_cast<std::byte*>(scratch_), layout_);
   }
   std::vector<boot::AgreedField> fields;
-  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::control_window, std::move(local),
-                                                  std::move(fields)));
+  co_return co_await session_->world().agree(boot::Operation::control_window, std::move(local),
+                                             std::move(fields));
+}
 
+Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadline) {
   window::WindowManagerOptions options;
   options.world = &session_->world();
   options.team = &*team_;
