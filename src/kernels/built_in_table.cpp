@@ -28,8 +28,8 @@ cuda 4 196608   one_shot  64 256 0 0 0
 cuda 4 393216   two_shot  32 256 0 0 0
 cuda 4 1572864  two_shot 128 256 0 0 0
 cuda 4 6291456  two_shot 128 512 0 0 0
-cuda 4 33554432 stream   128 512 20480 3 2
-cuda 4 max      stream   132 512 32768 2 1
+cuda 4 12582912 stream   128 512 20480 3 2
+cuda 4 max      stream   128 512 32768 2 1
 
 host 1 max      stream     1   1 65536 4 2
 host 2 1024     one_shot   1   1 0 0 0

@@ -13,6 +13,37 @@ namespace oriel::kernels {
 
 namespace detail {
 
+// As many words of 4 bytes as `bytes` has (at most a payload), the rest zero. Inline: short
+// messages are often no whole payload.
+template <class T, int kBytes>
+ORIEL_DEVICE_FN Payload<T, kBytes> load_words(const std::uint32_t* source, std::uint64_t bytes) {
+  struct Words {
+    std::uint32_t word[kBytes / 4];
+  } words{};
+  ORIEL_DEVICE_UNROLL
+  for (int i = 0; i < kBytes / 4; ++i) {
+    if (static_cast<std::uint64_t>(i) * 4 < bytes) {
+      words.word[i] = device::Memory::load_streaming(source + i);
+    }
+  }
+  return __builtin_bit_cast(Payload<T, kBytes>, words);
+}
+
+template <class T, int kBytes>
+ORIEL_DEVICE_FN void store_words(std::uint32_t* target, std::uint64_t bytes,
+                                 const Payload<T, kBytes>& value) {
+  struct Words {
+    std::uint32_t word[kBytes / 4];
+  };
+  const auto words = __builtin_bit_cast(Words, value);
+  ORIEL_DEVICE_UNROLL
+  for (int i = 0; i < kBytes / 4; ++i) {
+    if (static_cast<std::uint64_t>(i) * 4 < bytes) {
+      device::Memory::store<device::Order::weak>(target + i, words.word[i]);
+    }
+  }
+}
+
 // The first `count` elements (at most a payload of them) one by one, the rest zero. Out of line:
 // these paths are rare, and their code would crowd the instruction cache of the others.
 template <class T, int kBytes>
@@ -56,8 +87,14 @@ class UserBuffer {
   ORIEL_DEVICE_FN Value load(std::uint64_t index) const {
     const std::uint64_t first = index * kElements;
     if (aligned_ && first + kElements <= count_) return load_whole(first);
-    return detail::load_elements<T, kBytes>(reinterpret_cast<const T*>(address_) + first,
-                                            count_ - first);
+    if constexpr (sizeof(T) >= 4) {
+      return detail::load_words<T, kBytes>(
+          reinterpret_cast<const std::uint32_t*>(address_ + first * sizeof(T)),
+          (count_ - first) * sizeof(T));
+    } else {
+      return detail::load_elements<T, kBytes>(reinterpret_cast<const T*>(address_) + first,
+                                              count_ - first);
+    }
   }
 
   ORIEL_DEVICE_FN void store(std::uint64_t index, const Value& value) const {
@@ -66,8 +103,13 @@ class UserBuffer {
       store_whole(first, value);
       return;
     }
-    detail::store_elements<T, kBytes>(reinterpret_cast<T*>(address_) + first, count_ - first,
-                                      value);
+    if constexpr (sizeof(T) >= 4) {
+      detail::store_words<T, kBytes>(reinterpret_cast<std::uint32_t*>(address_ + first * sizeof(T)),
+                                     (count_ - first) * sizeof(T), value);
+    } else {
+      detail::store_elements<T, kBytes>(reinterpret_cast<T*>(address_) + first, count_ - first,
+                                        value);
+    }
   }
 
  private:

@@ -14,10 +14,10 @@ namespace oriel::kernels {
 /// share; each CTA has a part of every share and moves it in chunks through rings of slots at the
 /// owner. (ranks - 1) / ranks x 2 x bytes sent by each rank.
 ///
-/// A call goes in steps, and after each a rank raises one flag at every other rank: step 0 sends
-/// the inputs of the first `lead` chunks; step i + 1 sends the inputs of chunk i + lead, reduces
-/// chunk i and stores its result everywhere. So both trips share the links and the fences, of which
-/// a flag needs one.
+/// A call goes in steps, and after each a rank raises one flag at every other rank. Step i sends
+/// the inputs of chunk i, and reduces chunk i - lead and stores its result everywhere. So both
+/// trips share the links and the fences, of which a flag needs one, and a rank that waits for the
+/// inputs of a chunk mostly finds them: they were sent while it reduced the `lead` chunks before.
 ///
 /// No slot is overwritten too early, without any flag for that: a rank sends input chunk i only
 /// after it has received, and copied out, all results of chunk i - depth; and the result of a chunk
@@ -46,6 +46,7 @@ class StreamAllReduce {
     end_ = smaller(begin_ + arguments.part, arguments.share);
     chunk_ = arguments.chunk_bytes / element_bytes_;
     chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
+    lead_ = arguments.lead < chunks_ ? arguments.lead : chunks_;
   }
 
   ORIEL_DEVICE_FN void run() {
@@ -61,13 +62,15 @@ class StreamAllReduce {
     greetings.send();
     // Who reads inputs in place must know of whom before the first is sent.
     if (Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
-    for (std::uint32_t i = 0; i < arguments_.lead && i < chunks_; ++i) send_inputs(i);
-    raise(0);
+    for (std::uint32_t i = 0; i < lead_; ++i) {
+      send_inputs(i);
+      raise(i);
+    }
     if (!Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
-      const std::uint32_t next = i + arguments_.lead;
+      const std::uint32_t next = i + lead_;
       if (next < chunks_) {
         for (; retired + arguments_.depth <= next; ++retired) {
           if (!retire(retired)) return;
@@ -76,7 +79,7 @@ class StreamAllReduce {
       }
       if (!wait_for_inputs(i)) return;
       reduce(i);
-      raise(i + 1);
+      raise(next);
     }
     for (; retired < chunks_; ++retired) {
       if (!retire(retired)) return;
@@ -87,7 +90,7 @@ class StreamAllReduce {
       // power of two, neighbouring chunks would share a slot.
       const std::uint32_t chunk = ring_base_ + chunks_;
       device::Memory::store<device::Order::weak>(&mine->chunk, chunk >> 31 != 0 ? 0u : chunk);
-      device::Memory::store<device::Order::weak>(&mine->step, step_base_ + chunks_ + 1);
+      device::Memory::store<device::Order::weak>(&mine->step, step_base_ + chunks_ + lead_);
       device::Memory::store<device::Order::weak>(&mine->greeting, greeting + 1);
     }
   }
@@ -163,12 +166,9 @@ class StreamAllReduce {
   }
 
   ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
-    const std::uint32_t sent = i < arguments_.lead ? 0 : i - arguments_.lead + 1;
-    // A rank whose input is read in place sends none, and so does not say by that whether its
-    // output ring has room; its own result of the chunk before does.
-    if (!Mover::kPulls) return wait_for(sent, [](int) { return true; });
-    return wait_for(sent, [&](int rank) { return !pulls(rank); }) &&
-           wait_for(i, [&](int rank) { return pulls(rank) && !direct(rank); });
+    // A rank whose input is read in place sends none, but its step says that its output ring has
+    // room.
+    return wait_for(i, [&](int rank) { return !(pulls(rank) && direct(rank)); });
   }
 
   ORIEL_DEVICE_FN void reduce(std::uint32_t i) {
@@ -191,7 +191,7 @@ class StreamAllReduce {
   /// Waits for the results of chunk `i` from all owners and copies what they could not store into
   /// the output themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
-    if (!wait_for(i + 1, [](int) { return true; })) return false;
+    if (!wait_for(i + lead_, [](int) { return true; })) return false;
     for_each_peer([&](int owner) {
       if (direct(owner)) return;
       const Span part = span(owner, i);
@@ -210,6 +210,7 @@ class StreamAllReduce {
   std::uint64_t end_ = 0;
   std::uint64_t chunk_ = 0;
   std::uint32_t chunks_ = 0;
+  std::uint32_t lead_ = 0;       // chunks sent ahead of the one that is reduced
   std::uint32_t ring_base_ = 0;  // chunks of earlier calls: where the rings stand
   std::uint32_t step_base_ = 0;  // steps of earlier calls: where the flags stand
   std::uint64_t pulls_ = 0;      // bit per rank: its input is read where it lies
