@@ -276,6 +276,10 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 /// type and operation. The buffers are aligned to the element, and either equal or disjoint; each
 /// may be registered or not. With a GPU the work is enqueued on `stream` (and may be captured into
 /// a graph) and the call returns; `recvbuff` holds the result once the stream has got there.
+/// Calls of one communicator run one after the other, in the order of the calls, whatever their
+/// streams. For graphs that order is the launches', which the library does not see: launches of
+/// graphs that hold calls of one communicator, and its calls outside graphs, on different streams
+/// are for the caller to order, with events; all ranks in the same order.
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream);

@@ -19,7 +19,7 @@ namespace oriel::comm {
 /// never touched after its call: it may be destroyed or captured by then.
 /// While a stream is captured the same is said by a dependency between the nodes. What cannot be
 /// seen from here is when a graph is launched: launches, and calls outside graphs, on different
-/// streams are for the user to order. Thread-safe.
+/// streams are for the user to order (as nccl.h says). Thread-safe.
 class CudaExecutor final : public Executor {
  public:
   /// `context` must outlive the executor.
