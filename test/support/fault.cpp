@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <type_traits>
 
 namespace oriel::test {
@@ -12,8 +14,19 @@ namespace {
 thread_local FaultPlan* plan_of_thread = nullptr;
 std::atomic<FaultPlan*> plan_of_process{nullptr};
 
-FaultPlan* current_plan() {
-  return plan_of_thread != nullptr ? plan_of_thread : plan_of_process.load();
+std::atomic<int> askers_of_process{0};  // threads that may hold the process's plan just now
+
+/// What a call of this name must fail with, if it must.
+std::optional<int> failure_of(const char* name) {
+  const auto ask = [name](FaultPlan* plan) -> std::optional<int> {
+    if (plan == nullptr || !plan->next(name)) return std::nullopt;
+    return plan->status;
+  };
+  if (plan_of_thread != nullptr) return ask(plan_of_thread);
+  ++askers_of_process;
+  const auto status = ask(plan_of_process);
+  --askers_of_process;
+  return status;
 }
 
 template <typename T>
@@ -35,10 +48,10 @@ struct Hook<member, Return (*)(Args...)> {
   static inline bool releases = false;
 
   static Return call(Args... args) {
-    FaultPlan* plan = current_plan();
-    if (plan == nullptr || !plan->next(name)) return (real_system_table().*member)(args...);
+    const auto status = failure_of(name);
+    if (!status) return (real_system_table().*member)(args...);
     if (releases) static_cast<void>((real_system_table().*member)(args...));
-    errno = plan->status;
+    errno = *status;
     return failure<Return>();
   }
 };
@@ -89,6 +102,8 @@ ScopedSystemFaults::~ScopedSystemFaults() {
     plan_of_thread = nullptr;
   } else {
     plan_of_process = nullptr;
+    // The plan ends with its user's scope.
+    while (askers_of_process != 0) std::this_thread::yield();
   }
 }
 
