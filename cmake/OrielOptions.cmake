@@ -7,7 +7,8 @@ option(ORIEL_TOOLS "Build oriel-perf, oriel-run and the other tools" ON)
 option(ORIEL_WERROR "Treat warnings as errors (the presets turn it on)" OFF)
 set(ORIEL_CUDA AUTO CACHE STRING "Build the CUDA half: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE ORIEL_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(ORIEL_SANITIZE "" CACHE STRING "Sanitizers for the host half: address, thread, undefined")
+set(ORIEL_SANITIZE "" CACHE STRING "Sanitizer for the host half: address, thread")
+set(ORIEL_SANITIZE_ROOMS "" CACHE STRING "Further sanitizers for src/ alone: bounds, shift, ...")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -71,9 +72,17 @@ target_compile_options(oriel_build_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_warnings}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(ORIEL_SANITIZE)
+  set(oriel_sanitize -fsanitize=${ORIEL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE MATCHES "address")
+    # Checks by calls, not in line: a third less time to compile them.
+    list(APPEND oriel_sanitize --param=asan-instrumentation-with-call-threshold=0)
+  endif()
   target_compile_options(oriel_build_flags INTERFACE
-    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
+    "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_sanitize}>")
   target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE})
+endif()
+if(ORIEL_SANITIZE_ROOMS)
+  target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE_ROOMS})
 endif()
 target_compile_definitions(oriel_build_flags INTERFACE
   _GNU_SOURCE ORIEL_HAVE_CUDA=$<BOOL:${ORIEL_HAVE_CUDA}>)

@@ -15,19 +15,33 @@ function(oriel_add_room name)
   endif()
   target_link_libraries(oriel_${name} PUBLIC Threads::Threads ${oriel_fmt}
     PRIVATE oriel_build_flags)
+  if(ORIEL_SANITIZE_ROOMS)
+    target_compile_options(oriel_${name} PRIVATE
+      "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE_ROOMS};-fno-sanitize-recover=all>")
+  endif()
   foreach(room ${arg_ROOMS})
     target_link_libraries(oriel_${name} PUBLIC oriel_${room})
   endforeach()
   target_link_libraries(oriel_${name} PUBLIC ${arg_LIBRARIES})
 endfunction()
 
-# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [LIBRARIES ...])
+# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [LIBRARIES ...]
+#                [ONE_THREAD])
 #   A Catch2 program test/ROOM/NAME; its exit status is the verdict. A program that has nothing it
-#   could run on this machine exits with 77, which ctest counts as skipped.
+#   could run on this machine exits with 77, which ctest counts as skipped. ONE_THREAD says that
+#   neither the test nor what it tests starts a thread.
 function(oriel_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;CUDA_SOURCES;ROOMS;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT"
+    "SOURCES;CUDA_SOURCES;ROOMS;LABELS;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
+  endif()
+  if(arg_ONE_THREAD AND ORIEL_SANITIZE STREQUAL "thread")
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo
+      "skipped: it starts no thread, so there is nothing for the thread sanitizer")
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped"
+      LABELS "${arg_LABELS}")
+    return()
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
