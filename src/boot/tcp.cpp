@@ -54,7 +54,11 @@ Result<Listener> listen_tcp(const SocketAddress& local) {
   sockaddr_storage native{};
   const socklen_t length = local.to_native(native);
   if (sys().bind(fd.get(), reinterpret_cast<const sockaddr*>(&native), length) != 0) {
-    return system_error(fmt::format("bind to {}", local.to_string()));
+    Error error = system_error(fmt::format("bind to {}", local.to_string()));
+    if (local.port() != 0 || error.native().value != EADDRINUSE) return error;
+    return std::move(error).with_hint(
+        "all ports of net.ipv4.ip_local_port_range are taken; closed connections keep theirs for a "
+        "minute");
   }
   if (sys().listen(fd.get(), kBacklog) != 0) return system_error("listen");
   ORIEL_TRY(const SocketAddress bound, local_address(fd.get()));

@@ -40,7 +40,7 @@ constexpr std::size_t kOutcome = 1;  // by rank
 
 // What calls fail with for want of something, or without permission. None of them asks to be tried
 // again.
-constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS};
+constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS, EADDRINUSE};
 
 long number_from(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);
