@@ -66,6 +66,7 @@ Status live(const UniqueId& id, int rank, int size) {
 std::vector<std::string> run_threads(int size, const std::function<Status(int rank)>& body) {
   std::vector<std::string> verdicts(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
+  threads.reserve(verdicts.size());
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const Status status = body(rank);
@@ -191,6 +192,7 @@ TEST_CASE("1.10 several ranks of one thread advance together in one loop") {
     REQUIRE(id.ok());
     auto loop = std::move(EventLoop::create()).value();
     std::vector<Task<Status>> tasks;
+    tasks.reserve(static_cast<std::size_t>(size));
     for (int rank = 0; rank < size; ++rank) {
       tasks.push_back(whole_life(loop, id.value(), rank, size));
     }

@@ -263,6 +263,7 @@ Outcome live_in_groups(Players& players, FaultPlan& plan) {
   std::vector<ncclComm_t> comms(kRanks);
   std::vector<ncclWindow_t> windows(kRanks);
   std::vector<Buffer> buffers;
+  buffers.reserve(kRanks);
   for (int i = 0; i < kRanks; ++i) buffers.emplace_back(kBytes);
   const ScopedSystemFaults faults(plan, Reach::process);
   const auto together = [&](const char* call, const auto& one) {
