@@ -7,6 +7,7 @@
 
 #include "nccl.h"
 
+#include "base/descriptor_room.hpp"
 #include "base/try.hpp"
 #include "boot/unique_id.hpp"
 #include "comm/comm_entry.hpp"
@@ -19,6 +20,12 @@
 /// NCCL's C interface: each entry is one guarded call into the rooms.
 namespace oriel::comm {
 namespace {
+
+// When the library is loaded, for the process mostly has one thread then.
+[[maybe_unused]] const bool room_made = [] {
+  make_room_for_descriptors();
+  return true;
+}();
 
 ncclResult_t to_nccl(ErrorCode code) {
   switch (code) {
