@@ -74,20 +74,24 @@ void ShadowPool::mark_dirty(Place place) {
   any_dirty_ = true;
 }
 
-/// Makes room for at least one page more.
-Status ShadowPool::grow() {
+/// Makes room for one page more. Page by page, for a chunk has room for tens of thousands of
+/// objects, and a communicator needs a handful.
+Status ShadowPool::open_page() {
   const std::size_t page_bytes = kPageObjects * stride_;
-  ORIEL_TRY(std::unique_ptr<Chunk> chunk, backend_->make_chunk(page_bytes));
-  for (std::size_t at = 0; at + page_bytes <= chunk->bytes(); at += page_bytes) {
-    const Page page{chunk->device() + at, chunk->host() + at, chunks_.size()};
-    for (unsigned index = 0; index < kPageObjects; ++index) {
-      const Place place{pages_.size(), index};
-      places_.emplace(address_of(page.device + index * stride_), place);
-      fresh_.push_back(place);
-    }
-    pages_.push_back(page);
+  if (chunks_.empty() || chunk_used_ + page_bytes > chunks_.back()->bytes()) {
+    ORIEL_TRY(std::unique_ptr<Chunk> made, backend_->make_chunk(page_bytes));
+    chunks_.push_back(std::move(made));
+    chunk_used_ = 0;
   }
-  chunks_.push_back(std::move(chunk));
+  const Chunk& chunk = *chunks_.back();
+  const Page page{chunk.device() + chunk_used_, chunk.host() + chunk_used_, chunks_.size() - 1};
+  chunk_used_ += page_bytes;
+  for (unsigned index = 0; index < kPageObjects; ++index) {
+    const Place place{pages_.size(), index};
+    places_.emplace(address_of(page.device + index * stride_), place);
+    fresh_.push_back(place);
+  }
+  pages_.push_back(page);
   return {};
 }
 
@@ -98,7 +102,7 @@ Result<void*> ShadowPool::allocate(std::span<const std::byte> initial) {
   }
   const std::lock_guard lock(mutex_);
   std::deque<Place>* source = freed_.size() > kQuarantine ? &freed_ : &fresh_;
-  if (source->empty()) ORIEL_CHECK(grow());
+  if (source->empty()) ORIEL_CHECK(open_page());
   const Place place = source->front();
   source->pop_front();
   if (!initial.empty()) std::memcpy(copy_of(place), initial.data(), initial.size());
@@ -185,7 +189,10 @@ std::size_t ShadowPool::live() const {
 
 std::size_t ShadowPool::capacity() const {
   const std::lock_guard lock(mutex_);
-  return places_.size();
+  const std::size_t page_bytes = kPageObjects * stride_;
+  std::size_t pages = 0;
+  for (const auto& chunk : chunks_) pages += chunk->bytes() / page_bytes;
+  return pages * kPageObjects;
 }
 
 std::unique_ptr<Backend> make_host_backend() {

@@ -93,7 +93,7 @@ class ShadowPool {
     unsigned index;
   };
 
-  Status grow();
+  Status open_page();
   std::byte* copy_of(Place place) const;
   bool is_live(Place place) const;
   void mark_dirty(Place place);
@@ -104,6 +104,7 @@ class ShadowPool {
   mutable std::mutex mutex_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // destroyed before backend_
+  std::size_t chunk_used_ = 0;                  // bytes of the last chunk that pages have
   std::vector<Page> pages_;                     // in the order of their chunks and addresses
   std::unordered_map<std::uintptr_t, Place> places_;
   std::deque<Place> fresh_;  // never used

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shadow/shadow_pool_cuda.hpp"
 
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -25,7 +27,8 @@ void warn_unless_done(CUresult status, const char* what) {
 /// pinning it would wait for the device, and the driver stages small copies anyway.
 class CudaChunk final : public Chunk {
  public:
-  explicit CudaChunk(std::size_t bytes) : bytes_(bytes), host_(bytes) {}
+  explicit CudaChunk(std::size_t bytes)
+      : bytes_(bytes), host_(static_cast<std::byte*>(std::calloc(bytes, 1))) {}
   ~CudaChunk() override {
     const Result<RelaxedCapture> relaxed = RelaxedCapture::enter();
     if (mapped_) warn_unless_done(cuda().mem_unmap(base_, bytes_), "unmapping device objects");
@@ -39,6 +42,9 @@ class CudaChunk final : public Chunk {
 
   /// Steps of construction; after a failure the destructor takes back those that were done.
   Status make(const CUmemAllocationProp& wanted) {
+    if (host_ == nullptr) {
+      return Error(ErrorCode::system, fmt::format("no memory for {} bytes of copies", bytes_));
+    }
     CUmemAccessDesc access{};
     access.location = wanted.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -54,12 +60,16 @@ class CudaChunk final : public Chunk {
   }
 
   std::byte* device() const override { return reinterpret_cast<std::byte*>(base_); }
-  std::byte* host() const override { return const_cast<std::byte*>(host_.data()); }
+  std::byte* host() const override { return host_.get(); }
   std::size_t bytes() const override { return bytes_; }
 
  private:
   std::size_t bytes_;
-  std::vector<std::byte> host_;
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  // From calloc: the pages come zeroed from the kernel when they are first used.
+  std::unique_ptr<std::byte, Free> host_;
   CUmemGenericAllocationHandle handle_ = 0;
   CUdeviceptr base_ = 0;
   bool created_ = false;
