@@ -233,7 +233,7 @@ TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline an
     }
     const auto spent = milliseconds_since(begin);
     CHECK(spent >= 900);
-    CHECK(spent < 1300);
+    CHECK(spent < 1900);  // ranks that timed out one after the other would take two seconds
     ranks.kill(victim, SIGKILL);
     const auto verdicts = ranks.collect(3s);
     for (int rank = 0; rank < size; ++rank) {
@@ -279,7 +279,7 @@ TEST_CASE("1.38 ranks that are missing are named at the deadline, to all that ca
         return session.ok() ? Status() : session.error();
       },
       10s);
-  CHECK(milliseconds_since(begin) < 1500);
+  CHECK(milliseconds_since(begin) < 3000);
   for (const auto& verdict : verdicts) {
     CAPTURE(verdict);
     CHECK(contains(verdict, "ranks 1, 3 of 5 have not joined in time"));
