@@ -21,8 +21,8 @@ namespace oriel::comm {
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// A rank, perhaps this one, has died or given up: the error names it as its origin. Once for each
-  /// such rank.
+  /// A rank, perhaps this one, has died or given up: the error names it as its origin. Once for
+  /// each such rank.
   virtual void peer_lost(Error error) = 0;
   /// A rank has left in order.
   virtual void peer_left(int rank) = 0;
