@@ -100,31 +100,30 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
   const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
   const auto split =
       kernels::split_work(plan, device_->backend(), ranks, request.type, request.count);
-  kernels::AllReduceArguments arguments{
-      .input = static_cast<const std::byte*>(request.input),
-      .output = static_cast<std::byte*>(request.output),
-      .count = request.count,
-      .scratch = control_.flat_base,
-      .stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32),
-      .rank = team_facts_.index,
-      .ranks = ranks,
-      .average = request.op == ReduceOp::avg,
-      .scaled = request.op == ReduceOp::premul_sum,
-      .maximum = request.op == ReduceOp::max,
-      .layout = layout_,
-      .share = split.share,
-      .part = split.part,
-      .flat_base = control_.flat_base - control_.slot_offset,
-      .chunk_bytes = plan.chunk_bytes,
-      .depth = plan.depth,
-      .lead = plan.lead,
-      .scalar_bits = request.scalar_bits,
-      .scalar_pointer = request.scalar_pointer,
-      .type = request.type,
-      .op = request.op,
-      .wait = wait_control(own_doorbell()),
-      .failure = &notices_->on_device()->failure,
-  };
+  kernels::AllReduceArguments arguments;
+  arguments.input = static_cast<const std::byte*>(request.input);
+  arguments.output = static_cast<std::byte*>(request.output);
+  arguments.count = request.count;
+  arguments.scratch = control_.flat_base;
+  arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
+  arguments.rank = team_facts_.index;
+  arguments.ranks = ranks;
+  arguments.average = request.op == ReduceOp::avg;
+  arguments.scaled = request.op == ReduceOp::premul_sum;
+  arguments.maximum = request.op == ReduceOp::max;
+  arguments.layout = layout_;
+  arguments.share = split.share;
+  arguments.part = split.part;
+  arguments.flat_base = control_.flat_base - control_.slot_offset;
+  arguments.chunk_bytes = plan.chunk_bytes;
+  arguments.depth = plan.depth;
+  arguments.lead = plan.lead;
+  arguments.scalar_bits = request.scalar_bits;
+  arguments.scalar_pointer = request.scalar_pointer;
+  arguments.type = request.type;
+  arguments.op = request.op;
+  arguments.wait = wait_control(own_doorbell());
+  arguments.failure = &notices_->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
     const std::size_t bytes = request.count * size_of(request.type);
     const auto offset_of = [&](const void* pointer) {

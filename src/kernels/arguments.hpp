@@ -29,6 +29,9 @@ enum class FailureKind : std::uint32_t { none = 0, signature = 1 };
 /// Ranks here are indices in the LSA team.
 /// The fields that a small message needs come first: the GPU fetches parameters by cache lines.
 struct AllReduceArguments {
+  /// Not defaulted, or the compiler clears all of it first, which a small call on the CPU notices.
+  AllReduceArguments() {}  // NOLINT(modernize-use-equals-default)
+
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::uint64_t count = 0;       ///< elements
