@@ -101,12 +101,12 @@ ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
 }
 
 /// Asks for a cache line that is about to be written, without waiting for it.
-ORIEL_DEVICE_FN void prefetch_for_write(const void* address) {
-#if defined(__x86_64__)
+ORIEL_DEVICE_FN void prefetch_for_write([[maybe_unused]] const void* address) {
+#if defined(__x86_64__) && !defined(__CUDACC__)
   // The compiler's builtin asks for a shared copy where the target is plain x86-64: on the first
   // processors of that kind this instruction does nothing, but it is valid on all.
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(address)));
-#else
+#elif !defined(__CUDACC__)  // nvcc would take it for the GPU's, whose assembler it is not
   __builtin_prefetch(address, 1);
 #endif
 }
