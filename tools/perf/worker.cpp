@@ -123,10 +123,10 @@ class Worker {
 };
 
 Result<Json> Worker::start() {
+  // The library comes first, as in a program that is linked with it: it may bring a CUDA of its own.
+  ORIEL_TRY(library_, Library::open(contestant_.library));
   const bool cuda = options_.backend == BackendKind::cuda ||
                     (options_.backend == BackendKind::automatic && count_cuda_devices() > 0);
-  // The library comes first: it may bring a CUDA of its own.
-  ORIEL_TRY(library_, Library::open(contestant_.library));
   if (cuda) {
     ORIEL_TRY(backend_, make_cuda_backend(place_.local_rank));
   } else {
