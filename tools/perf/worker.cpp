@@ -123,7 +123,7 @@ class Worker {
 };
 
 Result<Json> Worker::start() {
-  // The library comes first, as in a program that is linked with it: it may bring a CUDA of its own.
+  // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
   ORIEL_TRY(library_, Library::open(contestant_.library));
   const bool cuda = options_.backend == BackendKind::cuda ||
                     (options_.backend == BackendKind::automatic && count_cuda_devices() > 0);
