@@ -61,7 +61,9 @@ const std::array kRows = {
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
         "The memory a communicator sets aside for buffers that are not registered."},
     Row{"ORIEL_ALGORITHM", nullptr,
-        StringKind{&Settings::algorithm, "the name of an algorithm; empty lets the table choose"},
+        StringKind{
+            &Settings::algorithm,
+            "one_shot, two_shot, stream or, on CPU ranks, eager; empty lets the table choose"},
         "Forces one algorithm for every collective that has it."},
     Row{"ORIEL_CTAS", nullptr, IntegerKind{&Settings::ctas, 0, 1024},
         "Forces the number of thread blocks of a collective; 0 lets the table choose."},

@@ -175,8 +175,9 @@ Task<Status> Communicator::agree_on_choices() {
   const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(infos_))));
-  layout_ = kernels::make_scratch_layout(static_cast<int>(team_facts_.members.size()), max_ctas,
-                                         settings_->scratch_size_bytes);
+  layout_ =
+      kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
+                                   max_ctas, settings_->scratch_size_bytes);
   slot_bytes_ =
       settings_->big_size_bytes != 0
           ? settings_->big_size_bytes

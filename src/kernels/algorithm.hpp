@@ -6,12 +6,16 @@
 
 namespace oriel::kernels {
 
-/// The ways to all-reduce; each has its file under algorithms/.
-enum class Algorithm : std::uint8_t { one_shot = 0, two_shot = 1, stream = 2 };
-inline constexpr int kAlgorithmCount = 3;
+enum class Backend : std::uint8_t { host = 0, cuda = 1 };
+
+/// The ways to all-reduce; each has its file under algorithms/. All but the last are one source for
+/// GPUs and CPUs; eager is for CPU ranks only.
+enum class Algorithm : std::uint8_t { one_shot = 0, two_shot = 1, stream = 2, eager = 3 };
+inline constexpr int kAlgorithmCount = 4;
+inline constexpr int kGpuAlgorithmCount = 3;  ///< the first ones
 
 constexpr const char* name_of(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"one_shot", "two_shot", "stream"};
+  constexpr const char* kNames[] = {"one_shot", "two_shot", "stream", "eager"};
   return static_cast<int>(algorithm) < kAlgorithmCount ? kNames[static_cast<int>(algorithm)]
                                                        : "unknown algorithm";
 }

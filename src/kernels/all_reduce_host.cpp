@@ -3,19 +3,53 @@
 #include "kernels/all_reduce_host.hpp"
 
 #include "oriel/device/group.hpp"
+#include "oriel/device/scalar.hpp"
 
 #include "kernels/algorithms/eager_all_reduce.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/algorithms/stream.hpp"
 
 namespace oriel::kernels {
+namespace {
+
+void run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+  switch (arguments.type) {
+    case DataType::i8:
+      return detail::run_lines_on_host<std::int8_t>(algorithm, arguments);
+    case DataType::u8:
+      return detail::run_lines_on_host<std::uint8_t>(algorithm, arguments);
+    case DataType::i32:
+      return detail::run_lines_on_host<std::int32_t>(algorithm, arguments);
+    case DataType::u32:
+      return detail::run_lines_on_host<std::uint32_t>(algorithm, arguments);
+    case DataType::i64:
+      return detail::run_lines_on_host<std::int64_t>(algorithm, arguments);
+    case DataType::u64:
+      return detail::run_lines_on_host<std::uint64_t>(algorithm, arguments);
+    case DataType::f16:
+      return detail::run_lines_on_host<device::f16>(algorithm, arguments);
+    case DataType::f32:
+      return detail::run_lines_on_host<float>(algorithm, arguments);
+    case DataType::f64:
+      return detail::run_lines_on_host<double>(algorithm, arguments);
+    case DataType::bf16:
+      return detail::run_lines_on_host<device::bf16>(algorithm, arguments);
+    case DataType::e4m3:
+      return detail::run_lines_on_host<device::e4m3>(algorithm, arguments);
+    case DataType::e5m2:
+      return detail::run_lines_on_host<device::e5m2>(algorithm, arguments);
+  }
+}
+
+}  // namespace
 
 void run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
   switch (algorithm) {
+    case Algorithm::eager:
+      return eager_on_host(arguments);
     case Algorithm::one_shot:
-      return one_shot_on_host(arguments);
     case Algorithm::two_shot:
-      return two_shot_on_host(arguments);
+      return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:
       return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
   }

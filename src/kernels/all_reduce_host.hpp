@@ -13,4 +13,10 @@ namespace oriel::kernels {
 /// before the last one has ended on others.
 void run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
 
+namespace detail {
+/// One for each type; the translation units are all_reduce_host_<types>.cpp.
+template <class T>
+void run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
+}  // namespace detail
+
 }  // namespace oriel::kernels

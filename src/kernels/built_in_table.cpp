@@ -7,7 +7,7 @@ namespace {
 
 // cuda: measured on 2 and 4 NVIDIA H200 joined by NVLink (docs/performance.md); other numbers of
 // ranks take the nearest. host: measured on 2 ranks of an AMD EPYC with 2 cores; for more ranks the
-// end of one_shot is reckoned from the cache lines that each rank receives.
+// end of eager is reckoned from the cache lines that each rank receives.
 constexpr std::string_view kBuiltIn = R"(
 cuda 2 4096     one_shot   1 256 0 0 0
 cuda 2 16384    one_shot   8 128 0 0 0
@@ -32,11 +32,11 @@ cuda 4 12582912 stream   128 512 20480 3 2
 cuda 4 max      stream   128 512 32768 2 1
 
 host 1 max      stream     1   1 65536 4 2
-host 2 1024     one_shot   1   1 0 0 0
+host 2 1024     eager      1   1 0 0 0
 host 2 max      stream     1   1 65536 4 2
-host 4 512      one_shot   1   1 0 0 0
+host 4 512      eager      1   1 0 0 0
 host 4 max      stream     1   1 65536 4 2
-host 16 128     one_shot   1   1 0 0 0
+host 16 128     eager      1   1 0 0 0
 host 16 max     stream     1   1 32768 4 2
 )";
 

@@ -17,28 +17,31 @@ namespace {
 
 constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
 
-std::uint64_t line_bytes(Backend backend) {
-  return backend == Backend::cuda ? kGpuLineBytes : kEagerLineBytes;
-}
-
-// Payload bytes of a line: on a GPU floats fill it, and all else shares it with flags by halves.
+// Payload bytes of a packet: on a GPU floats fill it, and all else shares it with flags by halves.
 std::uint64_t line_payload(Backend backend, DataType type) {
-  if (backend == Backend::host) return kEagerPayloadBytes;
+  if (backend == Backend::host) return kLineBytes / 2;
   const bool is_float = type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
                         type == DataType::f64 || type == DataType::e4m3 || type == DataType::e5m2;
-  return is_float ? kGpuLineBytes : kGpuLineBytes / 2;
+  return is_float ? kLineBytes : kLineBytes / 2;
 }
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
-Result<Algorithm> algorithm_of(const std::string& name) {
+Result<Algorithm> algorithm_of(const std::string& name, Backend backend) {
+  const bool on_gpus = backend == Backend::cuda;
+  const char* const hint =
+      on_gpus ? "use one_shot, two_shot or stream" : "use one_shot, two_shot, stream or eager";
   for (int i = 0; i < kAlgorithmCount; ++i) {
-    if (name == name_of(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
+    if (name != name_of(static_cast<Algorithm>(i))) continue;
+    if (!on_gpus || i < kGpuAlgorithmCount) return static_cast<Algorithm>(i);
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the algorithm \"{}\" is for CPU ranks, not for GPUs", name))
+        .with_hint(hint);
   }
   return Error(ErrorCode::invalid_usage, fmt::format("there is no algorithm \"{}\"", name))
-      .with_hint("use one_shot, two_shot or stream");
+      .with_hint(hint);
 }
 
 Result<TableEntry> parse_entry(const std::string& line, int number) {
@@ -62,7 +65,7 @@ Result<TableEntry> parse_entry(const std::string& line, int number) {
     entry.max_bytes = std::strtoull(max_bytes.c_str(), &end, 10);
     if (*end != '\0' || max_bytes[0] == '-') return bad("max_bytes is no number");
   }
-  auto parsed = algorithm_of(algorithm);
+  auto parsed = algorithm_of(algorithm, entry.backend);
   if (!parsed.ok()) return bad(parsed.error().message());
   entry.plan.algorithm = parsed.value();
   const bool streams = entry.plan.algorithm == Algorithm::stream;
@@ -148,13 +151,18 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
     return plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth);
   }
   if (layout.ranks < 2) return false;
+  if (plan.algorithm == Algorithm::eager) {
+    if (backend != Backend::host) return false;
+    const std::uint64_t lines = divide_up(count * size_of(type), kEagerPayloadBytes);
+    return lines * kEagerLineBytes <= layout.eager_lane_bytes;
+  }
   const bool shared = plan.algorithm == Algorithm::two_shot;
   std::uint64_t lines = divide_up(count * size_of(type), line_payload(backend, type));
   if (shared) lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
   // A CTA's threads take lines in turns of one each; all slots of a turn are its own.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = divide_up(lines, threads * static_cast<std::uint64_t>(plan.ctas));
-  return turns * threads * line_bytes(backend) <= layout.lane_bytes[shared ? 1 : 0];
+  return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
 }
 
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {
@@ -177,7 +185,7 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   // The table speaks of full lines; types whose lines are half flags count double.
   const std::uint64_t bytes = count * size_of(type);
   const std::uint64_t weight =
-      backend == Backend::cuda ? kGpuLineBytes / line_payload(backend, type) : 1;
+      backend == Backend::cuda ? kLineBytes / line_payload(backend, type) : 1;
   const TableEntry* entry = table.find(backend, layout.ranks, bytes * weight);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_usage,
@@ -187,15 +195,16 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   }
   Plan plan = entry->plan;
   if (!overrides.algorithm.empty()) {
-    ORIEL_TRY(plan.algorithm, algorithm_of(overrides.algorithm));
+    ORIEL_TRY(plan.algorithm, algorithm_of(overrides.algorithm, backend));
   }
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
   if (overrides.threads > 0) plan.threads = overrides.threads;
   plan.ctas = std::min(plan.ctas, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
     if (fits(plan, backend, layout, type, count)) return plan;
+    const bool in_packets = plan.algorithm != Algorithm::eager;
     plan.algorithm = Algorithm::two_shot;
-    if (fits(plan, backend, layout, type, count)) return plan;
+    if (in_packets && fits(plan, backend, layout, type, count)) return plan;
     plan.algorithm = Algorithm::stream;
   }
   if (plan.depth == 0) {

@@ -15,8 +15,6 @@
 
 namespace oriel::kernels {
 
-enum class Backend : std::uint8_t { host = 0, cuda = 1 };
-
 /// How one call runs.
 struct Plan {
   Algorithm algorithm = Algorithm::stream;
@@ -71,7 +69,7 @@ struct Overrides {
 
 /// Chooses from facts that are equal on all ranks: table, backend, ranks, type, count, layout. If
 /// the table's algorithm has no room for the message in the scratch layout, the next one that has.
-/// invalid_usage if an override cannot be met.
+/// invalid_usage if an override cannot be met: there is no such algorithm, or not on this backend.
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
                          const ScratchLayout& layout, DataType type, std::uint64_t count);
 

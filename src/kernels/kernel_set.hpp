@@ -19,10 +19,10 @@ constexpr RankVariant variant_for(int ranks) {
   return ranks == 2 ? RankVariant::two : ranks == 4 ? RankVariant::four : RankVariant::any;
 }
 
-/// Entry points of the kernels for one element type, by algorithm, family of operations and number
-/// of ranks. Each takes one AllReduceArguments by value.
+/// Entry points of the kernels for one element type, by algorithm (one of those for GPUs), family
+/// of operations and number of ranks. Each takes one AllReduceArguments by value.
 struct KernelSet {
-  const void* kernel[kAlgorithmCount][3][3] = {};
+  const void* kernel[kGpuAlgorithmCount][3][3] = {};
 };
 
 namespace detail {

@@ -4,7 +4,8 @@
 
 namespace oriel::kernels {
 
-ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_bytes) {
+ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
+                                  std::uint64_t budget_bytes) {
   ScratchLayout layout;
   layout.ranks = ranks;
   layout.max_ctas = max_ctas;
@@ -14,20 +15,24 @@ ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_
   constexpr std::uint64_t kPage = 4096;
   const auto round_up = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
-  layout.doorbell = 0;
-  layout.epochs = narrow(kSectorBytes);
+  layout.epochs = narrow(layout.doorbell + kSectorBytes);
   layout.flags = round_up(layout.epochs + ctas * sizeof(CtaCounters));
   layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
-  const std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  const std::uint64_t others = sources > 1 ? sources - 1 : 1;
+  if (backend == Backend::host) {
+    layout.eager = narrow(lines);
+    layout.eager_lane_bytes = narrow(kEagerBytes / others / kEagerLineBytes * kEagerLineBytes);
+    lines += kParities * kEagerBytes;
+  }
   layout.lines = narrow(lines);
 
   const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
-  const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
   layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
-  layout.lane_bytes[0] = narrow(layout.line_bytes / others / kEagerLineBytes * kEagerLineBytes);
-  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kEagerLineBytes * kEagerLineBytes);
+  layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
+  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
   layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;

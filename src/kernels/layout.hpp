@@ -6,6 +6,8 @@
 
 #include "oriel/device/config.hpp"
 
+#include "kernels/algorithm.hpp"
+
 /// Where things lie in the scratch memory of a communicator: one buffer per rank, the same size on
 /// all of them, registered as a window when the communicator starts, so that every rank writes into
 /// every other one's.
@@ -17,6 +19,8 @@ namespace oriel::kernels {
 /// of the others only, and owns its epoch words, flags, line slots and rings. Calls may therefore
 /// use different numbers of CTAs without any agreement between CTAs.
 struct ScratchLayout {
+  static constexpr std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
+
   std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
   // What the line algorithms use is 32 bits wide, because a GPU multiplies 64 bits slowly, and in
   // products and quotients ready made.
@@ -28,8 +32,11 @@ struct ScratchLayout {
   std::uint32_t lane_bytes[2] = {};
   std::int32_t max_ctas = 1;
   std::int32_t ranks = 1;
-  std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
-  std::uint64_t flags = 0;     ///< per CTA and source rank: one u32 in a sector of its own
+  /// CPU ranks only: kEagerBytes of cache lines per parity, `eager_lane_bytes` of them for each
+  /// source. They share no slot with the packets, whose payload could look like a flag.
+  std::uint32_t eager = 0;
+  std::uint32_t eager_lane_bytes = 0;
+  std::uint64_t flags = 0;  ///< per CTA and source rank: one u32 in a sector of its own
   std::uint64_t hellos =
       0;                    ///< per CTA, parity and source rank: a greeting of the stream algorithm
   std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
@@ -48,7 +55,7 @@ struct alignas(kSectorBytes) CtaCounters {
   std::uint32_t chunk;        ///< chunks that the stream algorithm has moved
   std::uint32_t step;         ///< steps of the stream algorithm: the value of its flags
   std::uint32_t greeting;     ///< calls of the stream algorithm
-  std::uint64_t eager_calls;  ///< calls of the line algorithms between CPU ranks
+  std::uint64_t eager_calls;  ///< calls of the eager algorithm
 };
 
 /// Two slots for each pair of ranks suffice: a rank that begins call k + 2 has finished call k + 1,
@@ -58,10 +65,14 @@ inline constexpr std::uint64_t kParities = 2;
 
 inline constexpr std::uint64_t kHelloBytes = 64;
 
-/// Lines of GPUs have 16 bytes; those of CPUs are cache lines, 8 bytes of which are a flag.
-inline constexpr std::size_t kGpuLineBytes = 16;
+/// A slot of the packet algorithms.
+inline constexpr std::size_t kLineBytes = 16;
+
+/// Lines of the eager algorithm are cache lines, 8 bytes of which are a flag. A parity has room for
+/// messages of 56 KiB between two ranks, of 6 KiB among 10 and of 896 B among 64.
 inline constexpr std::size_t kEagerLineBytes = 64;
 inline constexpr std::size_t kEagerPayloadBytes = kEagerLineBytes - sizeof(std::uint64_t);
+inline constexpr std::size_t kEagerBytes = 64 << 10;
 
 /// The two rings of a CTA: other ranks' inputs to its share, and their results.
 enum class Ring : std::uint8_t { input, output };
@@ -73,7 +84,8 @@ ORIEL_DEVICE_FN constexpr std::uint32_t slot_of(int source, int owner, int ranks
 }
 
 /// Divides `budget_bytes` among the parts: a fifth for the line slots, the rest for the rings.
-ScratchLayout make_scratch_layout(int ranks, int max_ctas, std::uint64_t budget_bytes);
+ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
+                                  std::uint64_t budget_bytes);
 
 /// Largest chunk of the stream algorithm with `depth` slots in each ring.
 constexpr std::uint64_t max_chunk_bytes(const ScratchLayout& layout, std::uint32_t depth) {

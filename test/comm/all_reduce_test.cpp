@@ -22,7 +22,7 @@ TEST_CASE("1.40 1.26 1.27 2,000 random all-reduces equal the reference bit for b
   std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
-  const char* const algorithms[] = {"", "one_shot", "two_shot", "stream"};
+  const char* const algorithms[] = {"", "one_shot", "two_shot", "stream", "eager"};
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (const Cast cast : kCasts) {
       for (const char* algorithm : algorithms) {
@@ -36,7 +36,7 @@ TEST_CASE("1.40 1.26 1.27 2,000 random all-reduces equal the reference bit for b
         const char* const simds[] = {"auto", "baseline", "avx2", "avx512"};
         variables.emplace_back("ORIEL_SIMD", simds[rng() % 4]);
         const std::size_t most = variables.size() > 3 ? 40'000 : 300'000;
-        run_batch(kHost, cast, ranks, variables, {rng(), scaled(21), most});
+        run_batch(kHost, cast, ranks, variables, {rng(), scaled(17), most});
       }
     }
   }
@@ -46,7 +46,7 @@ TEST_CASE("1.28 1.40 random all-reduces among 16 and 64 ranks") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
-  for (const char* algorithm : {"", "one_shot", "two_shot", "stream"}) {
+  for (const char* algorithm : {"", "one_shot", "two_shot", "stream", "eager"}) {
     const Variables variables = {{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_SCRATCH_SIZE", "1M"}};
     for (const Cast cast : kCasts)
       run_batch(kHost, cast, 16, variables, {rng(), scaled(8), 20'000});
@@ -59,7 +59,7 @@ TEST_CASE("1.29 bits do not depend on the algorithm") {
   for (const int ranks : {3, 6}) {
     std::vector<std::uint64_t> hashes;
     for (const char* deterministic : {"0", "1"}) {
-      for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+      for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
         for (const char* chunk : {"1024", "32K"}) {
           Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm},
                                             {"ORIEL_DETERMINISTIC", deterministic},

@@ -65,7 +65,7 @@ void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>&
 }
 
 TEST_CASE("1.12 survivors of a killed rank get an error that names it within a second") {
-  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
     for (const std::size_t count : {std::size_t{3}, std::size_t{100'000}}) {
       INFO(algorithm << ", " << count << " elements");
@@ -88,7 +88,7 @@ TEST_CASE("1.12 survivors of a killed rank get an error that names it within a s
 }
 
 TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT names a stopped rank") {
-  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(
         Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "700ms"}});
@@ -151,7 +151,7 @@ TEST_CASE("1.12 a rank that waits for ten seconds says at INFO for whom", "[.lon
 }
 
 TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
-  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
     check_all_ok(play(Cast::processes, 2, [](Players& players) {
@@ -251,7 +251,7 @@ TEST_CASE("1.12 a rank killed before a registration is named by the others") {
 }
 
 TEST_CASE("1.12 a rank that destroys early ends the others' waits") {
-  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+  for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
     check_all_ok(play(Cast::processes, 3, [](Players& players) {

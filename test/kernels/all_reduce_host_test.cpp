@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/all_reduce_host.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <thread>
@@ -14,7 +16,6 @@
 #include "oriel/device/scalar.hpp"
 
 #include "device/lsa_memory.hpp"
-#include "kernels/algorithms/eager.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/choice.hpp"
 
@@ -25,6 +26,9 @@ using namespace oriel::kernels;
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kScratchBytes = 4 << 20;
+constexpr Algorithm kAlgorithms[] = {Algorithm::one_shot, Algorithm::two_shot, Algorithm::stream,
+                                     Algorithm::eager};
+static_assert(std::size(kAlgorithms) == kAlgorithmCount);
 constexpr std::uint32_t kNearWrap = std::numeric_limits<std::uint32_t>::max() - 2;
 
 struct Shape {
@@ -33,6 +37,7 @@ struct Shape {
   std::size_t offset = 0;  // of the buffers from an address that is a multiple of 64, in elements
   bool in_place = false;
   std::chrono::microseconds lateness{0};  // of the last rank
+  int value = 0;                          // of all elements; 0: they vary
 };
 
 /// Ranks as threads over scratch memory of the test's own, without a communicator.
@@ -40,7 +45,7 @@ class Ranks {
  public:
   explicit Ranks(int ranks)
       : ranks_(ranks),
-        layout_(make_scratch_layout(ranks, 1, kScratchBytes)),
+        layout_(make_scratch_layout(Backend::host, ranks, 1, kScratchBytes)),
         memory_(ranks, layout_.total_bytes),
         mapping_(memory_) {}
 
@@ -74,8 +79,11 @@ class Ranks {
 
  private:
   static Plan plan_of(const Shape& shape) { return {shape.algorithm, 1, 1, 1024, 3, 2}; }
-  static int element(std::uint32_t seed, int rank, std::uint64_t i) {
-    return static_cast<int>((seed + static_cast<std::uint32_t>(rank) * 7 + i * 13) % 5);
+  static int element(const Shape& shape, std::uint32_t seed, int rank, std::uint64_t i) {
+    if (shape.value != 0) return shape.value;
+    const std::uint64_t mixed =
+        (seed + static_cast<std::uint32_t>(rank) * 7 + i) * 0x9e3779b97f4a7c15u;
+    return static_cast<int>((mixed >> 40) % 5);
   }
 
   template <class T>
@@ -91,7 +99,7 @@ class Ranks {
     std::byte* const to = align(output) + begin;
     std::byte* const from = shape.in_place ? to : align(input) + begin;
     for (std::uint64_t i = 0; i < shape.count; ++i) {
-      const auto value = static_cast<T>(static_cast<float>(element(seed, rank, i)));
+      const auto value = static_cast<T>(static_cast<float>(element(shape, seed, rank, i)));
       std::memcpy(from + i * sizeof(T), &value, sizeof(T));
     }
 
@@ -105,7 +113,7 @@ class Ranks {
     std::uint64_t wrong = failure.kind != 0 ? 1 : 0;
     for (std::uint64_t i = 0; i < shape.count; ++i) {
       int sum = 0;
-      for (int other = 0; other < ranks_; ++other) sum += element(seed, other, i);
+      for (int other = 0; other < ranks_; ++other) sum += element(shape, seed, other, i);
       const auto expected = static_cast<T>(static_cast<float>(sum));
       wrong += std::memcmp(to + i * sizeof(T), &expected, sizeof(T)) != 0 ? 1 : 0;
     }
@@ -144,14 +152,22 @@ class Ranks {
   test::LsaMemory::Mapping mapping_;
 };
 
+/// Bytes of the largest message of the eager algorithm.
+std::uint64_t eager_room(const ScratchLayout& layout) {
+  return layout.eager_lane_bytes / kEagerLineBytes * kEagerPayloadBytes;
+}
+
 template <class T>
 void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::mt19937& rng) {
   constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
+  const std::uint64_t most =
+      algorithm == Algorithm::eager ? eager_room(ranks.layout()) / sizeof(T) : 100'000;
   constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
-  for (const std::uint64_t count : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
-                                    5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
+  for (const std::uint64_t wanted : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
+                                     5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
+    const std::uint64_t count = std::min(wanted, most);
     for (const bool in_place : {false, true}) {
-      const Shape shape{algorithm, count, rng() % 64, in_place, 0us};
+      const Shape shape{algorithm, count, rng() % 64, in_place, 0us, 0};
       INFO(name_of(algorithm) << ", type " << static_cast<int>(type) << ", count " << count
                               << ", offset " << shape.offset << ", in place " << in_place);
       REQUIRE(ranks.wrong_after<T>(type, shape, static_cast<std::uint32_t>(rng())) == 0);
@@ -161,14 +177,14 @@ void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::m
 
 }  // namespace
 
-TEST_CASE("1.43 lines of all types carry every count from and to every alignment") {
+TEST_CASE("1.30 1.43 every algorithm takes every count from and to every alignment") {
   const std::uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 rng(seed);
   for (const int count : {2, 3, 7}) {
     const Ranks ranks(count);
     INFO(count << " ranks");
-    for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+    for (const Algorithm algorithm : kAlgorithms) {
       check_counts<std::uint8_t>(ranks, DataType::u8, algorithm, rng);
       check_counts<device::f16>(ranks, DataType::f16, algorithm, rng);
       check_counts<float>(ranks, DataType::f32, algorithm, rng);
@@ -179,16 +195,54 @@ TEST_CASE("1.43 lines of all types carry every count from and to every alignment
 
 TEST_CASE("1.43 a line is one cache line, and what does not fit the lanes is refused") {
   for (const int count : {2, 3, 64}) {
-    const ScratchLayout layout = make_scratch_layout(count, 1, kScratchBytes);
-    for (const std::uint32_t lane_bytes : layout.lane_bytes) {
-      CHECK(lane_bytes % kEagerLineBytes == 0);
-      CHECK(lane_bytes >= kEagerLineBytes);
-    }
-    CHECK(layout.lines % kEagerLineBytes == 0);
-    const std::uint64_t room = layout.lane_bytes[0] / kEagerLineBytes * kEagerPayloadBytes;
-    const Plan plan{Algorithm::one_shot, 1, 1, 0, 0, 0};
+    const ScratchLayout layout = make_scratch_layout(Backend::host, count, 1, kScratchBytes);
+    CHECK(layout.eager % kEagerLineBytes == 0);
+    CHECK(layout.eager_lane_bytes % kEagerLineBytes == 0);
+    const std::uint64_t room = eager_room(layout);
+    CHECK(room >= (count == 2 ? 8192 : 256));
+    const Plan plan{Algorithm::eager, 1, 1, 0, 0, 0};
     CHECK(fits(plan, Backend::host, layout, DataType::u8, room));
     CHECK_FALSE(fits(plan, Backend::host, layout, DataType::u8, room + 1));
+  }
+}
+
+TEST_CASE("1.30 packets of CPU ranks carry 8 bytes of every type") {
+  const ScratchLayout layout = make_scratch_layout(Backend::host, 3, 1, kScratchBytes);
+  for (int index = 0; index < kDataTypeCount; ++index) {
+    const auto type = static_cast<DataType>(index);
+    INFO(name_of(type));
+    for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+      const bool shared = algorithm == Algorithm::two_shot;
+      const std::uint64_t room = layout.lane_bytes[shared ? 1 : 0] / kLineBytes * 8;
+      const std::uint64_t most = room * (shared ? 3 : 1) / size_of(type);
+      const Plan plan{algorithm, 1, 1, 0, 0, 0};
+      CHECK(fits(plan, Backend::host, layout, type, most));
+      CHECK_FALSE(fits(plan, Backend::host, layout, type, most + 1));
+    }
+    const Plan two_shot{Algorithm::two_shot, 1, 1, 0, 0, 0};
+    const std::uint64_t count = 8 * 31 / size_of(type);  // 31 packets: 11 for each of 3 ranks
+    CHECK(split_work(two_shot, Backend::host, 3, type, count).share == 11);
+  }
+}
+
+// Calls of all algorithms in any order: what one leaves behind is no line or packet of another. All
+// elements of a call are one small integer, as the flags of a young communicator are, and a rank
+// that waits for a late one sees what lies there.
+TEST_CASE("1.30 the algorithms of CPU ranks share a communicator") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 60; ++round) {
+    const Ranks ranks(2 + round % 2 * 3);
+    for (int call = 0; call < 8; ++call) {
+      const Shape shape{
+          kAlgorithms[rng() % kAlgorithmCount], 1 + rng() % 1500, rng() % 64, rng() % 2 == 0, 300us,
+          1 + static_cast<int>(rng() % 3)};
+      INFO("round " << round << ", call " << call << ", " << name_of(shape.algorithm) << ", count "
+                    << shape.count);
+      REQUIRE(ranks.wrong_after<std::int32_t>(DataType::i32, shape,
+                                              static_cast<std::uint32_t>(rng())) == 0);
+    }
   }
 }
 
@@ -197,7 +251,7 @@ TEST_CASE("calls go on where the counts of calls wrap") {
   const Ranks ranks(3);
   for (int rank = 0; rank < 3; ++rank) {
     CtaCounters& counters = ranks.counters(rank);
-    counters.greeting = counters.step = kNearWrap;
+    counters.greeting = counters.step = counters.line_epoch = kNearWrap;
     counters.chunk = (1u << 31) - 3;  // starts again from there on
     counters.eager_calls = kNearWrap;
     for (std::uint64_t source = 0; source < 3; ++source) {
@@ -206,16 +260,17 @@ TEST_CASE("calls go on where the counts of calls wrap") {
     }
   }
   std::uint32_t seed = 0;
-  for (const Algorithm algorithm : {Algorithm::stream, Algorithm::one_shot, Algorithm::two_shot}) {
+  for (const Algorithm algorithm : kAlgorithms) {
     for (std::uint64_t call = 0; call < 8; ++call) {
-      const Shape shape{algorithm, 300 + call * 1000, 0, false, 3ms};
+      const Shape shape{algorithm, 300 + call * 900, 0, false, 3ms, 0};
       INFO(name_of(algorithm) << ", call " << call);
       REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, ++seed) == 0);
     }
   }
   CHECK(ranks.counters(0).greeting == 5);
   CHECK(ranks.counters(0).chunk < 100);
-  CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 16);
+  CHECK(ranks.counters(0).line_epoch == 13);
+  CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 8);
 }
 
 TEST_CASE("a flag differs from the one before in the same slot") {

@@ -10,8 +10,11 @@ import sys
 
 
 def model_us(size, plan):
-    """Small: one_shot on few CTAs. Then two_shot. Large: stream with chunks of 32 KiB, 4 deep."""
+    """Small: eager on CPUs, one_shot on few CTAs. Then two_shot. Large: stream with chunks of 32 KiB,
+    4 deep."""
     algorithm, ctas, _, chunk, depth, _ = plan
+    if algorithm == "eager":
+        return 0.9 + size / 1000
     if algorithm == "one_shot":
         return 1 + ctas * 0.01 + size / 1000
     if algorithm == "two_shot":
@@ -33,7 +36,9 @@ def read_table(path):
             words = line.partition("#")[0].split()
             if words:
                 backend, ranks, most, algorithm, *numbers = words
-                assert len(numbers) == 5 and algorithm in ("one_shot", "two_shot", "stream"), line
+                known = ("one_shot", "two_shot", "stream", "eager")
+                known = known if backend == "host" else known[:3]
+                assert len(numbers) == 5 and algorithm in known, line
                 table.append((backend, int(ranks), float("inf") if most == "max" else int(most),
                               (algorithm, *map(int, numbers))))
     return table

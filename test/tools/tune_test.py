@@ -99,7 +99,7 @@ class Tune(unittest.TestCase):
         done = self.run_tune("-e", "64", "--rounds", "1")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.out.write_text(done.stdout)
-        self.assertEqual(self.plan_at(64, "host", 2)[0], "one_shot")
+        self.assertEqual(self.plan_at(64, "host", 2)[0], "eager")
 
     def test_keeps_other_backends_and_ranks(self):
         for ranks in ("2", "3", "2"):

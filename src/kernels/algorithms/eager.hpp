@@ -28,25 +28,21 @@ struct alignas(kEagerLineBytes) EagerLine {
 };
 static_assert(sizeof(EagerLine) == kEagerLineBytes);
 
-/// The lines between a CPU rank and all others in one call. `stages` messages from each to each,
-/// one after the other: a two-shot algorithm has two.
+/// The lines between a CPU rank and all others in one call: a message from each to each.
 ///
 /// A line is used again two calls later (see kParities), so no rank ever waits for room.
 class EagerLanes {
  public:
-  EagerLanes(const AllReduceArguments& arguments, int stages)
-      : arguments_(arguments),
-        places_(arguments, 0),
-        lane_bytes_(arguments.layout.lane_bytes[stages - 1]) {
+  explicit EagerLanes(const AllReduceArguments& arguments)
+      : arguments_(arguments), places_(arguments, 0) {
     const std::uint64_t calls = places_.counters()->eager_calls;
     flag_ = calls + 1;
-    offset_ = arguments.layout.lines + (calls % kParities) * arguments.layout.parity_bytes;
+    offset_ = arguments.layout.eager + (calls % kParities) * kEagerBytes;
   }
 
   /// Writes `bytes` bytes at `from` (any alignment) into the lines `first` and following at `rank`.
-  void send(int rank, int stage, std::uint64_t first, const std::byte* from,
-            std::size_t bytes) const {
-    EagerLine* line = lane(rank, arguments_.rank, stage) + first;
+  void send(int rank, std::uint64_t first, const std::byte* from, std::size_t bytes) const {
+    EagerLine* line = lane(rank, arguments_.rank) + first;
     const std::size_t lines = (bytes + kEagerPayloadBytes - 1) / kEagerPayloadBytes;
     // The receiver has read these lines two calls ago. Stores leave the processor in order, so
     // without this the lines would come back one after the other.
@@ -70,9 +66,9 @@ class EagerLanes {
 
   /// Waits for what `rank` has sent and copies it to `to`. False if the wait was given up: the
   /// caller sends nothing more.
-  [[nodiscard]] bool receive(int rank, int stage, std::uint64_t first, std::byte* to,
+  [[nodiscard]] bool receive(int rank, std::uint64_t first, std::byte* to,
                              std::size_t bytes) const {
-    const EagerLine* line = lane(arguments_.rank, rank, stage) + first;
+    const EagerLine* line = lane(arguments_.rank, rank) + first;
     for (; bytes > 0; ++line) {
       if (!arrived(*line) && !await(*line, rank)) return false;
       const std::size_t part = std::min(bytes, kEagerPayloadBytes);
@@ -92,11 +88,11 @@ class EagerLanes {
   /// Polls of a line before the wait that can be ended.
   static constexpr std::uint32_t kQuickPolls = 256;
 
-  /// The lines that `owner` keeps for what `source` sends it in `stage`.
-  EagerLine* lane(int owner, int source, int stage) const {
-    const auto index = static_cast<std::uint32_t>(stage * (arguments_.ranks - 1)) +
-                       slot_of(source, owner, arguments_.ranks);
-    return reinterpret_cast<EagerLine*>(places_.scratch(owner, offset_ + index * lane_bytes_));
+  /// The lines that `owner` keeps for what `source` sends it.
+  EagerLine* lane(int owner, int source) const {
+    const std::uint32_t index = slot_of(source, owner, arguments_.ranks);
+    return reinterpret_cast<EagerLine*>(
+        places_.scratch(owner, offset_ + index * arguments_.layout.eager_lane_bytes));
   }
 
   static void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -120,7 +116,6 @@ class EagerLanes {
 
   const AllReduceArguments& arguments_;
   Places places_;
-  std::uint64_t lane_bytes_;
   std::uint64_t offset_ = 0;  // of the lines of the call's parity, in scratch memory
   std::uint64_t flag_ = 0;
 };

@@ -12,7 +12,7 @@
 #include "kernels/algorithms/reduction.hpp"
 
 /// Lines: 16-byte slots whose content shows by itself whether it has arrived, so that no fence,
-/// flag or barrier is needed between sender and receiver. For GPUs; CPU ranks have eager.hpp.
+/// flag or barrier is needed between sender and receiver.
 namespace oriel::kernels {
 
 /// A line all of whose 16 bytes are payload. An empty slot is all ones; the line has arrived once
@@ -66,8 +66,8 @@ struct SentinelLine {
   }
 };
 
-/// A line of 8 bytes of payload, each half of it beside the epoch's flag. For every type; between
-/// CPUs it carries greetings. Relies on the indivisibility of 8 bytes.
+/// A line of 8 bytes of payload, each half of it beside the epoch's flag. For every type, on GPUs
+/// and CPUs. Relies on the indivisibility of 8 bytes.
 template <class T>
 struct FlaggedLine {
   static constexpr int kBytes = 8;
@@ -124,7 +124,11 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, std::uint32_t flag,
 template <class Line, int kRanks>
 class Lanes {
  public:
-  static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;  // of one node
+#if ORIEL_DEVICE_CODE
+  static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;
+#else
+  static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 64;
+#endif
 
   /// One line from each of the other ranks, in registers: from the right-hand neighbour first, and
   /// so on around, for then lanes and indices are constants after unrolling.
@@ -154,7 +158,9 @@ class Lanes {
     offset_ += (epoch_ & 1) * arguments_.layout.parity_bytes;
   }
 
-  ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
+  ORIEL_DEVICE_FN int ranks() const {
+    return kRanks > 0 ? kRanks : arguments_.ranks;
+  }
 
   /// Calls action(rank, place) for every other rank, in the order of Arrivals. Each rank begins
   /// with its right-hand neighbour, so that not all of them write to the same one at once.
@@ -177,6 +183,12 @@ class Lanes {
   template <class Encoded>
   ORIEL_DEVICE_FN void send_to_all(int stage, std::uint32_t line, const Encoded& encoded) const {
     for_each_peer([&](int rank, int place) { send(rank, place, stage, line, encoded); });
+  }
+
+  /// Wakes the ranks that sleep for want of what has been sent; nothing on a GPU.
+  ORIEL_DEVICE_FN void publish() const {
+    device::ring_fence();
+    for_each_peer([&](int rank, int) { device::ring_fenced(places_.doorbell(rank)); });
   }
 
   /// Waits for the line of every rank for which exists(rank) holds and empties its slots. False if

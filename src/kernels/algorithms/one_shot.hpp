@@ -50,6 +50,7 @@ ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace pla
       mine = reduction.scale(input.load(line + i * step));
       lanes.send_to_all(0, slot_at(i), Line::encode(mine));
     }
+    lanes.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       typename Lanes<Line, kRanks>::Arrivals arrivals;

@@ -129,7 +129,11 @@ ORIEL_DEVICE_FN auto fold_ranks(const Reduction& reduction, int ranks,
   const auto combine = [&](const auto& lower, const auto& upper) {
     return reduction.combine(lower, upper);
   };
+#if ORIEL_DEVICE_CODE
   constexpr int kMaxRanks = 8;  // of one node; a deeper stack would cost registers
+#else
+  constexpr int kMaxRanks = 64;
+#endif
   if constexpr (kRanks > 0) {
     return reduction.template finish<kBytes>(device::fold_tree_fixed<kRanks>(leaf, combine));
   } else {

@@ -67,6 +67,7 @@ ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
         lanes.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
       });
     }
+    lanes.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const std::uint64_t line = line_of(me, index + i * step);
@@ -81,6 +82,7 @@ ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
       output.store(line, result);
     }
     if (!alive) break;
+    lanes.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
