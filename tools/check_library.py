@@ -18,6 +18,9 @@ RUNTIMES = {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "libpth
             "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 SONAME = "libnccl.so.2"
 EXPORTED = re.compile(r"^(p?nccl\w+|(vtable for |typeinfo for |typeinfo name for )?oriel::.*)$")
+# The rooms, which are nobody else's business, and what is nobody's outside its header.
+INTERNAL = re.compile(r"^(\w+ for )?oriel::"
+                      r"(boot|comm|kernels|net|shadow|topo|window|(\w+::)*detail)::")
 
 
 def output_of(*command):
@@ -36,6 +39,8 @@ def check_symbols(library):
     for name in sorted(names):
         if not EXPORTED.match(name):
             yield f"exports {name}, which is neither nccl*, pnccl* nor oriel::"
+        if INTERNAL.match(name):
+            yield f"exports {name}, which is internal"
         if name.startswith("nccl") and "p" + name not in names:
             yield f"exports {name} without its twin p{name}"
         if name.startswith("pnccl") and name[1:] not in names:
@@ -80,6 +85,7 @@ def self_test():
     plants = [
         (pair + "void stray(void){}", [], "exports stray"),
         (pair + "void ncclB(void){}", [], "exports ncclB without"),
+        (pair + "void _ZN5oriel7kernels1fEv(void){}", [], "which is internal"),
         (pair + "void pncclB(void){}", [], "exports pncclB without"),
         (pair, ["-Wl,-soname,libother.so"], "has the name"),
         (pair + "char ncclC[16000000] = {1}; char pncclC;", [], "more than 15000000"),
