@@ -10,8 +10,8 @@ import sys
 
 
 def model_us(size, plan):
-    """Small: eager on CPUs, one_shot on few CTAs. Then two_shot. Large: stream with chunks of 32 KiB,
-    4 deep."""
+    """Small: eager on CPUs, one_shot on few CTAs. Then two_shot. Large: stream with chunks of
+    32 KiB, 4 deep."""
     algorithm, ctas, _, chunk, depth, _ = plan
     if algorithm == "eager":
         return 0.9 + size / 1000
