@@ -41,6 +41,8 @@ struct JoinRequest {
   int size = 1;
   Device* device = nullptr;
   CommunicatorOptions options;
+  /// Why this rank cannot join: there is no device then, and the other ranks are told.
+  std::optional<Error> refused;
 };
 
 /// One all-reduce, as it comes through the front door.

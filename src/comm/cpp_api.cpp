@@ -193,14 +193,21 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     ORIEL_TRY(const auto decoded, boot::UniqueId::decode(id.bytes));
     ORIEL_CHECK(comm::check_rank(rank, size));
     ORIEL_TRY(const auto chosen, read_options(options));
-    ORIEL_TRY(comm::Device* const device, comm::current_device());
+    // Without a device the other ranks are told so, for they wait for this one.
+    const auto device = comm::current_device();
+    comm::JoinRequest request{decoded, rank, size, nullptr, chosen, std::nullopt};
+    if (device.ok()) {
+      request.device = device.value();
+    } else {
+      request.refused = device.error();
+    }
+    const int ordinal = device.ok() ? device.value()->ordinal() : -1;
     auto impl = std::make_unique<Impl>();
-    impl->entry = std::make_shared<comm::CommEntry>(rank, size, device->ordinal(), true);
+    impl->entry = std::make_shared<comm::CommEntry>(rank, size, ordinal, true);
     impl->handle = comm::comm_table().add(impl->entry);
     impl->owned = true;
     comm::GroupJobs jobs;
-    jobs.inits.push_back({comm::JoinRequest{decoded, rank, size, device, chosen}, impl->entry,
-                          impl->handle, &impl->handle});
+    jobs.inits.push_back({std::move(request), impl->entry, impl->handle, &impl->handle});
     ORIEL_CHECK(comm::run_jobs(std::move(jobs)));  // after a failure the handle is null
     return Impl::make(std::move(impl));
   });

@@ -38,11 +38,25 @@ void refuse(InitJob& job, Error error) {
   job.entry->finished(std::move(error));
 }
 
+/// Instead of joining: the other ranks are on their way to this call, and would wait for this one.
+Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest request) {
+  Error reason =
+      std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
+  Error told = reason;
+  const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
+  const Status status = co_await boot::Session::decline(loop, request.id, request.rank,
+                                                        request.size, std::move(told), deadline);
+  // Their deadlines name this rank.
+  if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
+  co_return reason;
+}
+
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
   for (InitJob& job : jobs) {
     job.entry->starting_in(loop);
-    tasks.push_back(Communicator::join(loop, job.request));
+    tasks.push_back(job.request.refused ? decline(loop, job.request)
+                                        : Communicator::join(loop, job.request));
   }
   auto results = loop.run_all(std::move(tasks));
   Status first;
@@ -58,7 +72,7 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   return first;
 }
 
-// The other ranks are on their way to these calls, and would wait for this one.
+// The other ranks are on their way to these calls as well.
 Status refuse_all(GroupJobs& jobs, const Error& error) {
   Status first;
   // Telling takes a loop too; perhaps there can be one a moment later. If not, the others'
@@ -68,12 +82,8 @@ Status refuse_all(GroupJobs& jobs, const Error& error) {
     const JoinRequest& request = job.request;
     Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
     keep_first(first, Error(reason));
-    if (loop.ok()) {
-      const Deadline deadline = Deadline::after(kTellingTime, SteadyClock::instance());
-      const Status told = loop.value().run(boot::Session::decline(
-          loop.value(), request.id, request.rank, request.size, Error(reason), deadline));
-      if (!told.ok()) Log(request.rank).info("{}", told.error().to_string());
-    }
+    job.request.refused = reason;
+    if (loop.ok()) static_cast<void>(loop.value().run(decline(loop.value(), request)));
     refuse(job, std::move(reason));
   }
   const auto abort = [&](const auto& job) {

@@ -98,12 +98,20 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank, Device* device,
-                  const CommunicatorOptions& options, bool& in_progress) {
+/// Without a device the other ranks are told so, for they wait for this one.
+Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank,
+                  const Result<Device*>& device, const CommunicatorOptions& options,
+                  bool& in_progress) {
   ORIEL_CHECK(check_rank(rank, size));
   InitJob job;
-  job.request = JoinRequest{id, rank, size, device, options};
-  job.entry = std::make_shared<CommEntry>(rank, size, device->ordinal(), options.blocking);
+  job.request = JoinRequest{id, rank, size, nullptr, options, std::nullopt};
+  if (device.ok()) {
+    job.request.device = device.value();
+  } else {
+    job.request.refused = device.error();
+  }
+  const int ordinal = device.ok() ? device.value()->ordinal() : -1;
+  job.entry = std::make_shared<CommEntry>(rank, size, ordinal, options.blocking);
   job.handle = comm_table().add(job.entry);
   job.out = out;
   *out = job.handle;
@@ -116,8 +124,7 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   *out = nullptr;
   ORIEL_TRY(const auto options, read_config(config));
   ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
-  ORIEL_TRY(Device* const device, current_device());
-  return start_rank(out, size, decoded, rank, device, options, in_progress);
+  return start_rank(out, size, decoded, rank, current_device(), options, in_progress);
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {
