@@ -59,8 +59,9 @@ class CudaNoticeBoard final : public NoticeBoard {
     return std::unique_ptr<NoticeBoard>(std::move(board));
   }
   ~CudaNoticeBoard() override {
-    auto scope = CudaScope::enter(context_);
-    if (scope.ok()) static_cast<void>(cuda().mem_free_host(host_));
+    // Tried even if the context cannot be entered: any other context of the thread will do.
+    const auto scope = CudaScope::enter(context_);
+    static_cast<void>(cuda().mem_free_host(host_));
   }
   Notices& host() override { return *host_; }
   Notices* on_device() override { return device_; }
@@ -135,9 +136,11 @@ Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLay
   };
   // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
   // hold anything.
-  ORIEL_CHECK(fill(0, layout.lines, 0));
-  ORIEL_CHECK(fill(layout.lines, layout.rings, ~0u));
-  return cuda_status("clearing scratch memory", cuda().stream_synchronize(stream.get()));
+  Status filled = fill(0, layout.lines, 0);
+  if (filled.ok()) filled = fill(layout.lines, layout.rings, ~0u);
+  // Also after a failure: what was enqueued before it writes to memory that is about to go.
+  const CUresult done = cuda().stream_synchronize(stream.get());
+  return filled.ok() ? cuda_status("clearing scratch memory", done) : filled;
 }
 
 Status CudaDevice::prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,

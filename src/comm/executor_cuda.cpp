@@ -19,8 +19,9 @@ Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context) {
 }
 
 CudaExecutor::~CudaExecutor() {
-  auto scope = CudaScope::enter(context_);
-  if (scope.ok()) static_cast<void>(cuda().event_destroy(event_));
+  // Tried even if the context cannot be entered: the event knows its own.
+  const auto scope = CudaScope::enter(context_);
+  static_cast<void>(cuda().event_destroy(event_));
 }
 
 Status CudaExecutor::check_stream(void* /*stream*/) {
