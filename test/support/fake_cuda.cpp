@@ -68,7 +68,9 @@ CUresult device_get(CUdevice* device, int ordinal) {
 
 CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice device) {
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *value = which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED ? fake->options.fabric : 1;
+  *value = 1;
+  if (which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) *value = fake->options.fabric;
+  if (which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) *value = 16;
   return CUDA_SUCCESS;
 }
 
@@ -302,6 +304,9 @@ CUresult unmap(CUdeviceptr at, std::size_t bytes) {
   if (found == fake->mappings.end() || found->second.bytes != bytes) {
     return fake->violate("memory was unmapped that was not mapped so");
   }
+  if (yet_to_copy(at, bytes)) {
+    return fake->violate("memory was unmapped that a stream is yet to copy");
+  }
   ::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   fake->mappings.erase(found);
@@ -405,6 +410,7 @@ CudaTable make_table() {
   table.mem_get_address_range = get_address_range;
   table.pointer_get_attributes = pointer_attributes;
   add_streams(table);
+  add_queries(table);
   return table;
 }
 

@@ -56,6 +56,7 @@ struct FakeCuda::State {
   std::map<std::uintptr_t, Mapped> mappings;
   std::map<std::uintptr_t, Buffer> buffers;
   std::map<CUstream, std::vector<Copy>> streams;
+  std::vector<Copy> orphans;  // of streams that were destroyed before they ran: nobody waits
   std::map<CUevent, CUstream> events;
   std::vector<int> contexts;  // references, by device
   std::uintptr_t next_object = 0x10;
@@ -94,7 +95,13 @@ auto containing(Map& map, std::uintptr_t address) {
   return address - found->first < bytes ? found : map.end();
 }
 
+/// Whether a copy that has not been waited for reads or writes [address, address + bytes). Under
+/// the mutex.
+bool yet_to_copy(std::uintptr_t address, std::size_t bytes);
+
 /// Puts plain allocations, streams and events into the table.
 void add_streams(CudaTable& table);
+/// Puts questions about devices, contexts and pointers into the table.
+void add_queries(CudaTable& table);
 
 }  // namespace oriel::test

@@ -32,14 +32,8 @@ CUresult free_buffer(std::uintptr_t address, bool on_host) {
   if (found == fake->buffers.end() || found->second.on_host != on_host) {
     return fake->violate("memory was freed that was not allocated so");
   }
-  for (const auto& [stream, copies] : fake->streams) {
-    for (const Copy& copy : copies) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(copy.to);
-      const auto from = reinterpret_cast<std::uintptr_t>(copy.from);
-      if (begin - address < found->second.bytes || from - address < found->second.bytes) {
-        return fake->violate("memory was freed that a stream is yet to copy");
-      }
-    }
+  if (yet_to_copy(address, found->second.bytes)) {
+    return fake->violate("memory was freed that a stream is yet to copy");
   }
   fake->buffers.erase(found);
   std::free(reinterpret_cast<void*>(address));
@@ -88,7 +82,11 @@ CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int) {
 
 CUresult stream_destroy(CUstream stream) {
   const Lock lock(fake->mutex);
-  if (fake->streams.erase(stream) == 0) return fake->violate("a stream was destroyed twice");
+  const auto found = fake->streams.find(stream);
+  if (found == fake->streams.end()) return fake->violate("a stream was destroyed twice");
+  // The driver lets them run on.
+  fake->orphans.insert(fake->orphans.end(), found->second.begin(), found->second.end());
+  fake->streams.erase(found);
   return CUDA_SUCCESS;
 }
 
@@ -135,6 +133,7 @@ CUresult synchronize(CUstream stream) {
 
 CUresult event_create(CUevent* event, unsigned) {
   const Lock lock(fake->mutex);
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   *event = reinterpret_cast<CUevent>(fake->next_object++);
   fake->events.emplace(*event, nullptr);
   return CUDA_SUCCESS;
@@ -147,6 +146,20 @@ CUresult event_destroy(CUevent event) {
 }
 
 }  // namespace
+
+bool yet_to_copy(std::uintptr_t address, std::size_t bytes) {
+  const auto overlaps = [&](const Copy& copy) {
+    const auto touches = [&](const void* pointer) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+      return pointer != nullptr && begin < address + bytes && address < begin + copy.bytes;
+    };
+    return touches(copy.to) || touches(copy.from);
+  };
+  for (const auto& [stream, copies] : fake->streams) {
+    if (std::any_of(copies.begin(), copies.end(), overlaps)) return true;
+  }
+  return std::any_of(fake->orphans.begin(), fake->orphans.end(), overlaps);
+}
 
 void add_streams(CudaTable& table) {
   table.mem_alloc = mem_alloc;

@@ -66,6 +66,8 @@ const CudaTable& hooks() {
     ORIEL_DETAIL_RELEASE(stream_destroy);
     ORIEL_DETAIL_RELEASE(event_destroy);
     ORIEL_DETAIL_RELEASE(graph_destroy);
+    // Once it reports an earlier error nothing of the stream's runs any more.
+    ORIEL_DETAIL_RELEASE(stream_synchronize);
 #undef ORIEL_DETAIL_RELEASE
     made.thread_exchange_stream_capture_mode = exchange_mode;
     // What an error message needs is no call of the work.
