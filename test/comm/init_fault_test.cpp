@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "nccl.h"
 
+#include "comm/fault_outcome.hpp"
 #include "support/fault.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -34,18 +34,9 @@ constexpr std::size_t kBytes = 65536;
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 20'000;
 
-// Words of the board.
-constexpr std::size_t kHitIn = 0;
-constexpr std::size_t kOutcome = 1;  // by rank
-
 // What calls fail with for want of something, or without permission. None of them asks to be tried
 // again.
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS, EADDRINUSE};
-
-long number_from(const char* variable, long otherwise) {
-  const char* text = std::getenv(variable);
-  return text != nullptr ? std::strtol(text, nullptr, 0) : otherwise;
-}
 
 /// What a process holds, threads included.
 struct Holding {
@@ -66,32 +57,6 @@ Holding holding() {
   return {process_state(),
           static_cast<std::size_t>(std::distance(tasks, std::filesystem::directory_iterator{}))};
 }
-
-/// What one rank saw of one run: the first error, or success.
-struct Outcome {
-  ncclResult_t result = ncclSuccess;
-  int blamed = -1;
-  std::string text = "ok";
-
-  void note(ncclResult_t returned, const char* call) {
-    if (result != ncclSuccess || returned == ncclSuccess) return;
-    result = returned;
-    const std::string said = ncclGetLastError(nullptr);
-    // "system error (communicator): rank 2: ..." has the origin of the error; other ranks may be
-    // named behind it.
-    const auto kind = said.find("): ");
-    const bool named = kind != std::string::npos &&
-                       std::sscanf(said.c_str() + kind + 3, "rank %d: ", &blamed) == 1;
-    if (!named) blamed = -1;
-    text = fmt::format("{} returned {}: {}", call, static_cast<int>(returned), said);
-  }
-  std::uint64_t word() const {
-    return static_cast<std::uint64_t>(result) << 32 | static_cast<std::uint32_t>(blamed);
-  }
-};
-
-/// Where in a communicator's life a call was made to fail.
-enum class Phase : std::uint64_t { none, set_up, finalize, destroy };
 
 struct Life {
   Outcome outcome;
@@ -141,35 +106,6 @@ Life live(Players& players, const ncclUniqueId& id, FaultPlan* plan, Reach reach
   }
   end(Phase::set_up);
   return life;
-}
-
-/// What all players know of one run.
-struct Verdict {
-  bool hit = false;
-  bool agreed = false;
-  bool harmless = false;
-};
-
-Verdict judge(Players& players, int victim) {
-  Verdict verdict;
-  const auto hit_in = static_cast<Phase>(players.word(kHitIn).load());
-  verdict.hit = hit_in != Phase::none;
-  const auto blames = [&](std::uint64_t outcome) {
-    return static_cast<int>(static_cast<std::uint32_t>(outcome)) == victim;
-  };
-  const auto fine = [](std::uint64_t outcome) { return outcome >> 32 == ncclSuccess; };
-  const std::uint64_t first = players.word(kOutcome);
-  verdict.agreed = verdict.harmless = true;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    const std::uint64_t outcome = players.word(kOutcome + rank);
-    verdict.harmless = verdict.harmless && fine(outcome);
-    // The last call of all has no next one that could tell what failed at its very end.
-    const bool told = hit_in == Phase::finalize || outcome == first;
-    verdict.agreed = verdict.agreed && told && (fine(outcome) || blames(outcome));
-  }
-  // What fails on a rank's way out concerns nobody.
-  if (hit_in == Phase::destroy) verdict.agreed = verdict.harmless;
-  return verdict;
 }
 
 /// Waits until the process holds no more than it did: threads that have nothing to do any more end

@@ -54,7 +54,7 @@ step() {
     0)
       passed=$((passed + 1))
       echo "PASS ${seconds}s $name"
-      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel)' \
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|(threads|processes) on [0-9]+ GPUs)' \
         "$log" | show 900
       ;;
     77)
@@ -98,6 +98,7 @@ step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
 step device_cuda 60 "$bin/test_device_cuda"
 step memory_cuda 60 "$bin/test_memory_cuda"
 step registration_gpu 90 "$bin/test_registration_gpu"
+step init_faults 240 "$bin/test_init_faults_gpu"
 step all_reduce 120 "$bin/test_gpu_all_reduce"
 step order 90 "$bin/test_gpu_order"
 step faults 120 "$bin/test_gpu_faults"
