@@ -31,7 +31,7 @@ if(NOT ORIEL_CUDA STREQUAL "OFF")
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
     set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
   endif()
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 90-real)
   endif()
   check_language(CUDA)
@@ -63,15 +63,19 @@ endif()
 
 # Warnings and sanitizers for our own targets.
 add_library(oriel_build_flags INTERFACE)
+# Fields that a designated initialiser leaves out have their defaults, which is what they are for.
 # gcc 12 sees overlaps in std::string that are not there (GCC PR 105651).
 set(oriel_warnings -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+set(oriel_cuda_warnings -Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow
+  -Xcompiler=-Wno-missing-field-initializers)
 if(ORIEL_WERROR)
   list(APPEND oriel_warnings -Werror)
+  list(APPEND oriel_cuda_warnings -Werror=all-warnings -Xcompiler=-Werror)
 endif()
 target_compile_options(oriel_build_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_warnings}>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:${oriel_cuda_warnings}>")
 if(ORIEL_SANITIZE)
   set(oriel_sanitize -fsanitize=${ORIEL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE MATCHES "address")

@@ -13,7 +13,7 @@ JOBS=$(nproc)
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libcli11-dev
   nlohmann-json3-dev catch2)
 # What tools/check needs besides.
-CHECK_PACKAGES=(clang-format-14 clang-tidy-14 git pkg-config python3 librapidcheck-dev)
+CHECK_PACKAGES=(clang-format-14 clang-tidy-14 git pkg-config python3)
 
 say() { printf '== %s\n' "$*"; }
 fail() {

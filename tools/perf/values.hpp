@@ -98,10 +98,14 @@ template <> struct Element<DataType::i32> : IntegerElement<std::int32_t> {};
 template <> struct Element<DataType::u32> : IntegerElement<std::uint32_t> {};
 template <> struct Element<DataType::i64> : IntegerElement<std::int64_t> {};
 template <> struct Element<DataType::u64> : IntegerElement<std::uint64_t> {};
-template <> struct Element<DataType::f16> : SmallFloatElement<std::uint16_t, 11, SmallFloat<5, 10, false>> {};
-template <> struct Element<DataType::bf16> : SmallFloatElement<std::uint16_t, 8, SmallFloat<8, 7, false>> {};
-template <> struct Element<DataType::e4m3> : SmallFloatElement<std::uint8_t, 4, SmallFloat<4, 3, true>> {};
-template <> struct Element<DataType::e5m2> : SmallFloatElement<std::uint8_t, 3, SmallFloat<5, 2, false>> {};
+template <> struct Element<DataType::f16>
+    : SmallFloatElement<std::uint16_t, 11, SmallFloat<5, 10, false>> {};
+template <> struct Element<DataType::bf16>
+    : SmallFloatElement<std::uint16_t, 8, SmallFloat<8, 7, false>> {};
+template <> struct Element<DataType::e4m3>
+    : SmallFloatElement<std::uint8_t, 4, SmallFloat<4, 3, true>> {};
+template <> struct Element<DataType::e5m2>
+    : SmallFloatElement<std::uint8_t, 3, SmallFloat<5, 2, false>> {};
 template <> struct Element<DataType::f32> : NativeFloatElement<float, 24> {};
 template <> struct Element<DataType::f64> : NativeFloatElement<double, 53> {};
 // clang-format on
