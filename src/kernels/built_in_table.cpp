@@ -32,6 +32,7 @@ cuda 4 12582912 stream   128 512 20480 3 2
 cuda 4 max      stream   128 512 32768 2 1
 
 host 1 max      stream     1   1 65536 4 2
+host 2 32       one_shot   1   1 0 0 0
 host 2 1024     eager      1   1 0 0 0
 host 2 max      stream     1   1 65536 4 2
 host 4 512      eager      1   1 0 0 0
