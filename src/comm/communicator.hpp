@@ -32,7 +32,7 @@ struct CommunicatorOptions {
   bool blocking = true;
   int min_ctas = 0;  ///< 0: no limit
   int max_ctas = 0;  ///< 0: no limit
-  std::string name;  ///< for messages
+  std::string name;  ///< for errors and the log; may be empty
 };
 
 struct JoinRequest {
@@ -121,6 +121,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   // The steps of join(), in order; each is collective.
   Task<Status> exchange_rank_infos(EventLoop& loop, Deadline deadline);
   Task<Status> agree_on_choices();
+  /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
+  Status check_limits(int max_ctas) const;
   Task<Status> make_scratch();
   Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);

@@ -25,6 +25,10 @@ std::uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
+constexpr const char* kCtaLimitHint =
+    "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs sets a "
+    "limit";
+
 // The most ranks that share one device of one node: what CTAs have to be divided by.
 int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
   int most = 1;
@@ -35,6 +39,12 @@ int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
     most = std::max(most, static_cast<int>(here));
   }
   return most;
+}
+
+/// As in "as rank 1 of 4", with the communicator's name in front if the user gave it one.
+std::string title_of(const CommunicatorOptions& options, int rank, int size) {
+  const std::string name = options.name.empty() ? "" : fmt::format("\"{}\" ", options.name);
+  return fmt::format("{}as rank {} of {}", name, rank, size);
 }
 
 /// Where the time of a start goes, for the log.
@@ -48,9 +58,8 @@ class StepTimes {
     }
     last_ = now;
   }
-  void write(int rank, int size) const {
-    Log(rank).info("joined as rank {} of {} in {:.1f} ms: {}", rank, size,
-                   milliseconds(last_ - begin_), text_);
+  void write(int rank, const std::string& title) const {
+    Log(rank).info("joined {} in {:.1f} ms: {}", title, milliseconds(last_ - begin_), text_);
   }
 
  private:
@@ -69,14 +78,13 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   ORIEL_CO_TRY(const Settings* settings, process_settings());
   std::shared_ptr<Communicator> self(new Communicator(*request.device, *settings, request.options));
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
-  const int rank = request.rank;
-  const int size = request.size;
+  const std::string title = title_of(request.options, request.rank, request.size);
   auto done = co_await self->set_up(loop, std::move(request), deadline);
   if (!done.ok()) {
     co_return std::move(done)
         .error()
         .with_scope(Scope::communicator)
-        .with_context(fmt::format("joining as rank {} of {}", rank, size));
+        .with_context("joining " + title);
   }
   co_return self;
 }
@@ -116,7 +124,7 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   }
   watched_ = true;
   times.end("monitor");
-  times.write(rank(), size());
+  times.write(rank(), title_of(options_, rank(), size()));
   co_return Status();
 }
 
@@ -155,6 +163,16 @@ Task<Status> Communicator::exchange_rank_infos(EventLoop& /*loop*/, Deadline /*d
   co_return Status();
 }
 
+Status Communicator::check_limits(int max_ctas) const {
+  if (options_.min_ctas > max_ctas) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("minCTAs is {}, but {} is the most that a collective can use here",
+                             options_.min_ctas, max_ctas))
+        .with_hint(kCtaLimitHint);
+  }
+  return {};
+}
+
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = settings_->algorithm;
   overrides_.ctas = static_cast<int>(settings_->ctas);
@@ -175,6 +193,7 @@ Task<Status> Communicator::agree_on_choices() {
   const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(infos_))));
+  if (local.ok()) local = check_limits(max_ctas);
   layout_ =
       kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
                                    max_ctas, settings_->scratch_size_bytes);

@@ -2,17 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "nccl.h"
 
+#include "base/log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
@@ -205,6 +210,66 @@ TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
     comm = init_alone();
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   });
+}
+
+TEST_CASE("1.31 1.38 a number of CTAs that cannot be had is refused by name") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.minCTAs = 8;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      // A CPU rank computes in one.
+      expect_error(result, ncclInvalidArgument, "init", {"minCTAs is 8", "but 1 is the most"});
+    }));
+  }
+}
+
+TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
+  char path[] = "/tmp/oriel-name-XXXXXX";
+  const int fd = ::mkstemp(path);
+  REQUIRE(fd >= 0);
+  REQUIRE(::close(fd) == 0);
+  const auto verdicts = play(Cast::processes, 2, [&](Players& players) {
+    Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path}});
+    reread_log_settings();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    std::string name = "the twins";
+    config.commName = name.c_str();
+    config.minCTAs = 8;
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    expect_error(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config),
+                 ncclInvalidArgument, "init",
+                 {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
+    config.minCTAs = NCCL_CONFIG_UNDEF_INT;
+    comm = players.init(&config)[0];
+    name = "forgotten";  // was copied
+    players.barrier();  // an abort that comes sooner ends the others' init
+    if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; i < 500 && state == ncclSuccess; ++i) {
+      std::this_thread::sleep_for(10ms);
+      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    }
+    require(state != ncclSuccess, "rank 1's abort did not arrive");
+    const std::string text = ncclGetLastError(comm);
+    require(text.find("in \"the twins\"") != std::string::npos, "no name in " + text);
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+  std::ostringstream log;
+  log << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  check_all_ok(verdicts);
+  for (const char* words :
+       {"joined \"the twins\" as rank 0 of 2", "rank 1: in \"the twins\": ncclCommAbort"}) {
+    INFO("\"" << words << "\" in " << log.str());
+    CHECK(log.str().find(words) != std::string::npos);
+  }
 }
 
 TEST_CASE("1.32 1.38 a destroyed communicator is refused by every call") {
