@@ -4,6 +4,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <thread>
@@ -127,27 +129,46 @@ TEST_CASE("1.12 without the timeout a stopped rank may come back") {
   check_all_ok(stage.collect(30s));
 }
 
-TEST_CASE("1.12 a rank that waits for ten seconds says at INFO for whom", "[.long]") {
+/// What process `pid` has logged to "path.pid".
+std::string logged(const std::string& path, pid_t pid) {
+  std::ifstream file(fmt::format("{}.{}", path, pid));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_CASE("1.12 after ten seconds a rank says at INFO which stopped rank it waits for") {
+  constexpr std::size_t kMet = 128, kGo = 129;
   const std::string path = fmt::format("/tmp/oriel_stall_{}", ::getpid());
   Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path + ".%p"}});
   Stage stage(Cast::processes, 2, [](Players& players) {
     auto comms = players.init();
     std::vector<float> data(5000, 1.0f);
-    if (players.first() == 1) std::this_thread::sleep_for(12s);
-    require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
-            "ncclAllReduce");
+    for (int call = 0; call < 2; ++call) {
+      if (call == 1) ++players.word(kMet);
+      while (call == 1 && players.word(kGo) == 0) std::this_thread::sleep_for(1ms);
+      require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
+              "ncclAllReduce");
+    }
     players.destroy(comms);
   });
+  REQUIRE(stage.wait_for_word(kMet, 2, 30s));
+  const auto stopped = steady_clock::now();
+  stage.kill(1, SIGSTOP);
+  stage.board().words[kGo] = 1;
   const pid_t pid = stage.pid(0);
+  const auto named = [&] {
+    return logged(path, pid).find("waiting for rank 1") != std::string::npos;
+  };
+  bool early = false;
+  while (steady_clock::now() < stopped + 9s) {
+    early = early || named();
+    std::this_thread::sleep_for(50ms);
+  }
+  CHECK_FALSE(early);
+  while (!named() && steady_clock::now() < stopped + 12s) std::this_thread::sleep_for(50ms);
+  CHECK(named());
+  stage.kill(1, SIGCONT);
   check_all_ok(stage.collect(30s));
-  const std::string log = fmt::format("{}.{}", path, pid);
-  std::FILE* file = std::fopen(log.c_str(), "r");
-  REQUIRE(file != nullptr);
-  std::string text(100'000, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  std::fclose(file);
-  CHECK(text.find("waiting for rank 1") != std::string::npos);
-  std::system(("rm -f " + path + ".*").c_str());
+  for (const int rank : {0, 1}) ::unlink(fmt::format("{}.{}", path, stage.pid(rank)).c_str());
 }
 
 TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
