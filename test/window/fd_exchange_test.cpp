@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "support/process_state.hpp"
 #include "window/memory_host.hpp"
@@ -243,6 +245,74 @@ TEST_CASE("1.17 a process with another secret is refused by both sides, at once"
     CHECK(outcomes[0].error().origin_rank() == 12);
     REQUIRE_FALSE(outcomes[1].ok());
     CHECK_FALSE(outcomes[2].ok());
+  }
+  CHECK(test::count_fds() == before);
+}
+
+namespace {
+
+/// While it lives, the peers of all unix sockets are of another user than this process.
+class OtherUser {
+ public:
+  OtherUser() {
+    table_.getsockopt = [](int fd, int level, int name, void* value, socklen_t* length) {
+      const int status = real_system_table().getsockopt(fd, level, name, value, length);
+      if (status == 0 && level == SOL_SOCKET && name == SO_PEERCRED) {
+        static_cast<ucred*>(value)->uid += 1;
+      }
+      return status;
+    };
+    scoped_.emplace(table_);
+  }
+
+ private:
+  SystemTable table_ = real_system_table();
+  std::optional<ScopedSystemTable> scoped_;
+};
+
+}  // namespace
+
+TEST_CASE("1.17 a listener of another user is refused before it is told anything") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    std::vector<Status> outcomes;
+    {
+      const OtherUser other;
+      outcomes = peers.dial();
+    }
+    CHECK(outcomes[0].ok());  // it dials nobody
+    REQUIRE_FALSE(outcomes[1].ok());
+    const std::string text = outcomes[1].error().to_string();
+    INFO(text);
+    CHECK(outcomes[1].error().code() == ErrorCode::remote);
+    CHECK(text.find("connecting to rank 10") != std::string::npos);
+    CHECK(text.find("another user listens at the peer's socket") != std::string::npos);
+    for (const Status& status : peers.dial()) CHECK(status.ok());  // it was the user alone
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a connection of another user is closed without a word, however well it proves") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    std::vector<Status> outcomes;
+    const auto begin = SteadyClock::instance().now();
+    {
+      const OtherUser other;
+      outcomes = peers.prove(20s);
+    }
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    REQUIRE_FALSE(outcomes[0].ok());
+    REQUIRE_FALSE(outcomes[1].ok());
+    const std::string text = outcomes[0].error().to_string();
+    INFO(text << "; " << outcomes[1].error().to_string());
+    CHECK(text.find("missing: rank 11") != std::string::npos);
+    CHECK(outcomes[0].error().origin_rank() == 11);
+    CHECK(outcomes[1].error().to_string().find("rank 10 closed its connection") !=
+          std::string::npos);
   }
   CHECK(test::count_fds() == before);
 }
