@@ -3,11 +3,59 @@
 #include "window/registry.hpp"
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <dlfcn.h>
+#include <pthread.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define ORIEL_TEST_LOCKS_ARE_WATCHED 1  // the sanitizer has put functions of its own in their place
+#endif
+
+// Allocations and locks of this thread, counted by standing in for the functions that make them.
+namespace {
+thread_local long allocations = 0;
+thread_local long locks = 0;
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* made = std::malloc(bytes > 0 ? bytes : 1)) return made;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  const auto unit = static_cast<std::size_t>(alignment);
+  if (void* made = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return made;
+  throw std::bad_alloc();
+}
+void operator delete(void* pointer) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, std::size_t) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, std::align_val_t) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept {
+  std::free(pointer);
+}
+
+#ifndef ORIEL_TEST_LOCKS_ARE_WATCHED
+extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+  using Lock = int (*)(pthread_mutex_t*);
+  static std::atomic<Lock> real{nullptr};  // a guarded static could lock a mutex
+  if (real == nullptr) real = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  ++locks;
+  return real.load()(mutex);
+}
+#endif
 
 namespace oriel::window {
 namespace {
@@ -92,6 +140,28 @@ TEST_CASE("1.18 ranges at the end of the address space do not wrap") {
   add(registry, window(0x1000, 0x1000, 1));
   CHECK(registry.find(at(0x1800), ~std::size_t{0}) == std::nullopt);
   CHECK(registry.find(at(~std::uintptr_t{0}), 2) == std::nullopt);
+}
+
+TEST_CASE("1.18 a lookup allocates nothing and takes no lock") {
+  Registry registry;
+  long allocated = allocations;
+  long locked = locks;
+  for (std::uint64_t i = 1; i <= 100; ++i) add(registry, window(0x1000 * i, 0x3000, i));
+  CHECK(allocations - allocated >= 100);  // it is counted
+#ifndef ORIEL_TEST_LOCKS_ARE_WATCHED
+  CHECK(locks - locked >= 100);
+#endif
+  allocated = allocations;
+  locked = locks;
+  std::uint64_t hits = 0;
+  for (std::uintptr_t address = 0; address < 0x80000; address += 0x100) {
+    hits += registry.find(at(address), 0x100).has_value() ? 1 : 0;
+  }
+  allocated = allocations - allocated;
+  locked = locks - locked;
+  CHECK(allocated == 0);
+  CHECK(locked == 0);
+  CHECK(hits == 102 * 0x10);
 }
 
 TEST_CASE("1.18 random windows are found as by brute force") {
