@@ -52,6 +52,10 @@ std::string joined_contexts(const Error& error) {
   return text;
 }
 
+std::string text_of(const AgreedField& field, std::uint64_t value) {
+  return field.text != nullptr ? field.text(value) : std::to_string(value);
+}
+
 template <typename Enum>
 bool in_range(std::uint8_t value, Enum first, Enum last) {
   return value >= static_cast<std::uint8_t>(first) && value <= static_cast<std::uint8_t>(last);
@@ -203,7 +207,8 @@ Status VerdictRecord::outcome(std::span<const AgreedField> fields) const {
     if (first.rank > second.rank) std::swap(first, second);
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} differs: {} on rank {}, {} on rank {}", fields[i].name,
-                             first.value, first.rank, second.value, second.rank))
+                             text_of(fields[i], first.value), first.rank,
+                             text_of(fields[i], second.value), second.rank))
         .with_origin(second.rank);
   }
   return {};
