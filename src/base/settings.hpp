@@ -19,6 +19,8 @@ namespace oriel {
 
 enum class BackendChoice : std::uint8_t { automatic, cuda, host };
 enum class SimdChoice : std::uint8_t { automatic, baseline, avx2, avx512 };
+/// The ways to all-reduce, in the order of kernels::Algorithm; automatic lets the table choose.
+enum class AlgorithmChoice : std::uint8_t { automatic, one_shot, two_shot, stream, eager };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
 
@@ -36,7 +38,7 @@ struct Settings {
   std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows
   bool deterministic = false;
   std::uint64_t scratch_size_bytes = 64ULL << 20;
-  std::string algorithm;          ///< empty: the table chooses
+  AlgorithmChoice algorithm = AlgorithmChoice::automatic;
   std::int64_t ctas = 0;          ///< 0: the table chooses
   std::int64_t threads = 0;       ///< 0: the table chooses
   std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses

@@ -26,6 +26,10 @@ constexpr Word word(std::string_view text, auto value) {
 constexpr std::array kBackends = {word("auto", BackendChoice::automatic),
                                   word("cuda", BackendChoice::cuda),
                                   word("host", BackendChoice::host)};
+constexpr std::array kAlgorithms = {
+    word("auto", AlgorithmChoice::automatic), word("one_shot", AlgorithmChoice::one_shot),
+    word("two_shot", AlgorithmChoice::two_shot), word("stream", AlgorithmChoice::stream),
+    word("eager", AlgorithmChoice::eager)};
 constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
                                word("baseline", SimdChoice::baseline),
                                word("avx2", SimdChoice::avx2), word("avx512", SimdChoice::avx512)};
@@ -60,13 +64,13 @@ const std::array kRows = {
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
         "The memory a communicator sets aside for buffers that are not registered."},
-    Row{"ORIEL_ALGORITHM", nullptr,
-        StringKind{
-            &Settings::algorithm,
-            "one_shot, two_shot, stream or, on CPU ranks, eager; empty lets the table choose"},
-        "Forces one algorithm for every collective that has it."},
+    Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
+        "Forces one algorithm for every collective that has it; auto lets the table choose, and "
+        "only CPU ranks have eager."},
     Row{"ORIEL_CTAS", nullptr, IntegerKind{&Settings::ctas, 0, 1024},
-        "Forces the number of thread blocks of a collective; 0 lets the table choose."},
+        "Forces the number of thread blocks of a collective; 0 lets the table choose. A number "
+        "that "
+        "the ranks' devices do not have is refused when a communicator starts."},
     Row{"ORIEL_CHUNK", nullptr, BytesKind{&Settings::chunk_bytes, 0, kMiB, 128},
         "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
         "choose."},

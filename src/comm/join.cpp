@@ -16,18 +16,27 @@
 namespace oriel::comm {
 namespace {
 
-// Text goes into the comparison as a hash.
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char letter : text) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  }
-  return hash;
+/// The name of an algorithm; empty for automatic and for what another rank may have made up.
+std::string name_of_choice(std::uint64_t choice) {
+  static_assert(static_cast<int>(AlgorithmChoice::automatic) == 0 &&
+                static_cast<int>(AlgorithmChoice::eager) == kernels::kAlgorithmCount);
+  if (choice == 0 || choice > kernels::kAlgorithmCount) return {};
+  return kernels::name_of(static_cast<kernels::Algorithm>(choice - 1));
 }
 
 constexpr const char* kCtaLimitHint =
     "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs sets a "
     "limit";
+
+std::string text_of_choice(std::uint64_t choice) {
+  const std::string name = name_of_choice(choice);
+  if (!name.empty()) return name;
+  return choice == 0 ? "auto" : fmt::format("unknown algorithm {}", choice);
+}
+
+std::string text_of_hash(std::uint64_t hash) {
+  return fmt::format("one with the hash {:#018x}", hash);
+}
 
 // The most ranks that share one device of one node: what CTAs have to be divided by.
 int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
@@ -170,11 +179,24 @@ Status Communicator::check_limits(int max_ctas) const {
                              options_.min_ctas, max_ctas))
         .with_hint(kCtaLimitHint);
   }
+  if (overrides_.ctas > max_ctas) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("environment variable ORIEL_CTAS is {}, but {} is the most that a "
+                             "collective can use here",
+                             overrides_.ctas, max_ctas))
+        .with_hint(kCtaLimitHint);
+  }
+  if (settings_->algorithm == AlgorithmChoice::eager &&
+      device_->backend() != kernels::Backend::host) {
+    return Error(ErrorCode::invalid_usage,
+                 "environment variable ORIEL_ALGORITHM is eager, which GPUs do not have")
+        .with_hint("use one_shot, two_shot or stream");
+  }
   return {};
 }
 
 Task<Status> Communicator::agree_on_choices() {
-  overrides_.algorithm = settings_->algorithm;
+  overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
   overrides_.threads = static_cast<int>(settings_->threads);
   overrides_.chunk_bytes = static_cast<std::uint32_t>(settings_->chunk_bytes);
@@ -203,8 +225,9 @@ Task<Status> Communicator::agree_on_choices() {
           : window::automatic_slot_bytes(device_->memory().kind(), device_->memory_bytes(),
                                          static_cast<int>(team_facts_.members.size()));
   std::vector<boot::AgreedField> fields = {
-      {"the table of algorithms (ORIEL_TABLE)", table.hash()},
-      {"the forced algorithm (ORIEL_ALGORITHM)", hash_of(overrides_.algorithm)},
+      {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
+      {"the forced algorithm (ORIEL_ALGORITHM)", static_cast<std::uint64_t>(settings_->algorithm),
+       text_of_choice},
       {"the forced number of CTAs (ORIEL_CTAS)", static_cast<std::uint64_t>(overrides_.ctas)},
       {"the forced number of threads (ORIEL_THREADS)",
        static_cast<std::uint64_t>(overrides_.threads)},

@@ -18,6 +18,8 @@
 #include "nccl.h"
 
 #include "base/log.hpp"
+#include "base/settings_table.hpp"
+#include "kernels/algorithm.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
@@ -249,7 +251,7 @@ TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
     config.minCTAs = NCCL_CONFIG_UNDEF_INT;
     comm = players.init(&config)[0];
     name = "forgotten";  // was copied
-    players.barrier();  // an abort that comes sooner ends the others' init
+    players.barrier();   // an abort that comes sooner ends the others' init
     if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
     ncclResult_t state = ncclSuccess;
     for (int i = 0; i < 500 && state == ncclSuccess; ++i) {
@@ -565,6 +567,46 @@ TEST_CASE("1.38 a bad environment value is named, with what is allowed") {
   });
 }
 
+TEST_CASE("1.38 1.39 the algorithms of the settings are those of the kernels") {
+  for (const auto& row : settings_table::rows()) {
+    if (std::string_view(row.name) != "ORIEL_ALGORITHM") continue;
+    std::string names = "auto";
+    for (int i = 0; i < kernels::kAlgorithmCount; ++i) {
+      const std::string name = kernels::name_of(static_cast<kernels::Algorithm>(i));
+      names += ", " + name;
+      Settings settings;
+      REQUIRE(settings_table::parse(row.kind, name, settings));
+      CHECK(static_cast<int>(settings.algorithm) == i + 1);
+    }
+    CHECK(settings_table::allowed(row.kind) == names);
+    return;
+  }
+  FAIL("there is no ORIEL_ALGORITHM");
+}
+
+TEST_CASE("1.38 an algorithm that does not exist is refused at the first call") {
+  Environment environment(Variables{{"ORIEL_ALGORITHM", "ring"}});
+  run_alone([] {
+    ncclUniqueId id;
+    expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId",
+                 {"ORIEL_ALGORITHM", "\"ring\"", "one_shot, two_shot, stream, eager"});
+  });
+}
+
+TEST_CASE("1.38 a number of CTAs in the environment that cannot be had is refused") {
+  Environment environment(Variables{{"ORIEL_CTAS", "2"}});
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t result = players.together(
+          [&](std::size_t i, int rank) { return ncclCommInitRank(&comms[i], 2, id, rank); });
+      expect_error(result, ncclInvalidUsage, "init", {"ORIEL_CTAS is 2", "but 1 is the most"});
+    }));
+  }
+}
+
 TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const Held before = held();
@@ -573,7 +615,7 @@ TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
     const ncclUniqueId id = players.next_id();
     ncclComm_t comm = nullptr;
     expect_error(ncclCommInitRank(&comm, 3, id, players.first()), ncclInvalidUsage, "init",
-                 {"ORIEL_ALGORITHM"});
+                 {"ORIEL_ALGORITHM", "one_shot on rank 0, stream on rank 1"});
     require(comm == nullptr, "a failed init leaves null");
     players.barrier();
     require_held(before, "after a refused init");
