@@ -174,7 +174,11 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Duration patience
     const TimePoint now = clock.now();
     if (deadline.expired(now)) {
       if (last) error = Error(ErrorCode::timeout, "the deadline has passed: " + last->to_string());
-      co_return std::move(error).with_context("connecting to " + target.address.to_string());
+      co_return std::move(error)
+          .with_hint(target.purpose == KeyPurpose::rendezvous
+                         ? "the process that made the unique id is stopped, gone or unreachable"
+                         : "the process that listens there is stopped, gone or unreachable")
+          .with_context("connecting to " + target.address.to_string());
     }
     if (!can_try_again(error)) co_return error;
     if (streak.add(failure, now, patience)) {
