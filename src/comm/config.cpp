@@ -28,6 +28,12 @@ Status expect(const char* field, int value, int allowed, const char* why) {
                  fmt::format("leave it unset, or set {}: {}", allowed, why));
 }
 
+// Where a field is now, older versions had padding behind their last one.
+void forget_padding(ncclConfig_t& config) {
+  if (config.version < NCCL_VERSION(2, 17, 0)) config.cgaClusterSize = NCCL_CONFIG_UNDEF_INT;
+  if (config.version < NCCL_VERSION(2, 25, 0)) config.trafficClass = NCCL_CONFIG_UNDEF_INT;
+}
+
 Status check_unused_fields(const ncclConfig_t& config) {
   ORIEL_CHECK(expect("cgaClusterSize", config.cgaClusterSize, 0, "kernels use no clusters"));
   ORIEL_CHECK(expect("collnetEnable", config.collnetEnable, 0, "switches do not reduce here"));
@@ -72,6 +78,7 @@ Result<CommunicatorOptions> read_config(const ncclConfig_t* given) {
         .with_hint("build against the header of this library, or of NCCL up to 2.28");
   }
   std::memcpy(&config, given, given->size);
+  forget_padding(config);
   ORIEL_CHECK(check_unused_fields(config));
 
   const auto in_range = [](int value) { return value >= 1 && value <= 1024; };

@@ -192,11 +192,14 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
   return guard("oriel::Communicator::init", [&]() -> Result<Communicator> {
     ORIEL_TRY(const auto decoded, boot::UniqueId::decode(id.bytes));
     ORIEL_CHECK(comm::check_rank(rank, size));
-    ORIEL_TRY(const auto chosen, read_options(options));
-    // Without a device the other ranks are told so, for they wait for this one.
+    // Without options or a device the other ranks are told so, for they wait for this one.
+    const auto chosen = read_options(options);
     const auto device = comm::current_device();
-    comm::JoinRequest request{decoded, rank, size, nullptr, chosen, std::nullopt};
-    if (device.ok()) {
+    comm::JoinRequest request{decoded, rank, size, nullptr, {}, std::nullopt};
+    if (chosen.ok()) request.options = chosen.value();
+    if (!chosen.ok()) {
+      request.refused = chosen.error();
+    } else if (device.ok()) {
       request.device = device.value();
     } else {
       request.refused = device.error();

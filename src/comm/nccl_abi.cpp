@@ -98,14 +98,17 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-/// Without a device the other ranks are told so, for they wait for this one.
+/// Without a device or options the other ranks are told so, for they wait for this one.
 Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank,
-                  const Result<Device*>& device, const CommunicatorOptions& options,
+                  const Result<Device*>& device, const Result<CommunicatorOptions>& given,
                   bool& in_progress) {
   ORIEL_CHECK(check_rank(rank, size));
+  const CommunicatorOptions options = given.ok() ? given.value() : CommunicatorOptions{};
   InitJob job;
   job.request = JoinRequest{id, rank, size, nullptr, options, std::nullopt};
-  if (device.ok()) {
+  if (!given.ok()) {
+    job.request.refused = given.error();
+  } else if (device.ok()) {
     job.request.device = device.value();
   } else {
     job.request.refused = device.error();
@@ -122,9 +125,8 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
                  const ncclConfig_t* config, bool& in_progress) {
   ORIEL_CHECK(require(out, "comm"));
   *out = nullptr;
-  ORIEL_TRY(const auto options, read_config(config));
   ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
-  return start_rank(out, size, decoded, rank, current_device(), options, in_progress);
+  return start_rank(out, size, decoded, rank, current_device(), read_config(config), in_progress);
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {

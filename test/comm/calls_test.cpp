@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <climits>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -179,6 +180,7 @@ TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
                                    const std::vector<std::string>& words) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       set(config);
+      require(ncclGetUniqueId(&id), "ncclGetUniqueId");  // each ends with its refused init
       expect_error(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInvalidArgument,
                    "ncclCommInitRankConfig", words);
       require(comm == nullptr, "a failed init leaves null");
@@ -206,12 +208,89 @@ TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
     good.minCTAs = 1;
     good.maxCTAs = 16;
     good.commName = "one";
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
     require(ncclCommInitRankConfig(&comm, 1, id, 0, &good), "a good configuration");
     require(ncclCommDestroy(comm), "ncclCommDestroy");
-    // An older program's shorter one, and none at all.
-    comm = init_alone();
+    comm = init_alone();  // and none at all
     require(ncclCommDestroy(comm), "ncclCommDestroy");
+
+    // An older program's shorter one, whose last bytes are padding and may hold anything.
+    ncclConfig_t older = NCCL_CONFIG_INITIALIZER;
+    older.version = NCCL_VERSION(2, 14, 3);
+    older.blocking = 1;
+    older.cgaClusterSize = 77;
+    older.size = 24;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.14");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    older = NCCL_CONFIG_INITIALIZER;
+    older.version = NCCL_VERSION(2, 18, 0);
+    older.trafficClass = 0;
+    older.size = 56;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.18");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    refuse_config([](auto& c) { c.size = 24, c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
+    refuse_config([](auto& c) { c.size = 16; }, {"NCCL_CONFIG_INITIALIZER"});
   });
+}
+
+TEST_CASE("1.38 a configuration refused on one rank is the same error on all, at once") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const auto begin = std::chrono::steady_clock::now();
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        if (rank == 1) config.cgaClusterSize = 4;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      expect_error(result, ncclInvalidArgument, "init", {"rank 1", "cgaClusterSize is 4"});
+      require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");
+      require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
+    }));
+  }
+}
+
+TEST_CASE("1.38 ranks are told when the process that made the unique id is stopped") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    if (players.first() == 0) {
+      players.word(0) = 1;
+      while (players.word(1) == 0) std::this_thread::sleep_for(1ms);  // stopped meanwhile
+      return;
+    }
+    while (players.word(2) == 0) std::this_thread::sleep_for(1ms);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, 2, id, 1);
+    players.word(1) = 1;
+    expect_error(result, ncclSystemError, "init",
+                 {"connecting to", "made the unique id is stopped, gone or unreachable"});
+  });
+  const bool made = stage.wait_for_word(0, 1, 20s);
+  stage.kill(0, SIGSTOP);
+  stage.board().words[2] = 1;
+  const bool tried = stage.wait_for_word(1, 1, 20s);
+  stage.kill(0, SIGCONT);
+  CHECK(made);
+  CHECK(tried);
+  check_all_ok(stage.collect(20s));
+}
+
+TEST_CASE("1.38 a bad environment value on one rank is the same error on all, at once") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    Environment environment(Variables{{"ORIEL_SPIN", players.first() == 1 ? "much" : "-1"}});
+    ncclComm_t comm = nullptr;
+    const auto begin = std::chrono::steady_clock::now();
+    expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
+                 {"rank 1", "ORIEL_SPIN", "much"});
+    require(comm == nullptr, "a failed init leaves null");
+    require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
+  }));
 }
 
 TEST_CASE("1.31 1.38 a number of CTAs that cannot be had is refused by name") {
