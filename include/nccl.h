@@ -18,6 +18,12 @@
 /// set-up call that fails on one rank returns the same error on all of them, and leaves nothing
 /// behind. No call prints, throws, exits or installs a signal handler.
 ///
+/// Which errors. Any call may return ncclInvalidArgument, and ncclInvalidUsage for a bad
+/// environment value; calls that allocate or wait also ncclSystemError, and ncclUnhandledCudaError
+/// with a GPU; calls on a communicator also ncclRemoteError, ncclSystemError or ncclInvalidUsage
+/// for what has made it unusable; ncclInternalError only through a bug. Calls that start a
+/// non-blocking communicator return ncclInProgress.
+///
 /// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
 /// by one thread at a time, except for ncclCommAbort and ncclCommGetAsyncError, which any thread
 /// may call. Calls that take no communicator may be made by any thread.
@@ -96,21 +102,21 @@ typedef enum {
 typedef struct ncclConfig_v22800 {
   size_t size;  ///< set by the initializer, as are the next two; not to be changed
   unsigned int magic;
-  unsigned int version;  ///< of the header that the program was built with
-  int blocking;          ///< 1: calls return when done (the default); 0: they may be in progress
-  int cgaClusterSize;    ///< thread blocks in a cluster
-  int minCTAs;           ///< least number of thread blocks that a collective may use
-  int maxCTAs;           ///< and the most
-  const char* netName;   ///< which network to use; may be freed after the call
-  int splitShare;        ///< whether a communicator split from this one shares its resources
-  int trafficClass;      ///< of the network's packets
-  const char* commName;  ///< for messages; may be freed after the call
-  int collnetEnable;     ///< 1: let network switches reduce
-  int CTAPolicy;         ///< one of NCCL_CTA_POLICY_*
-  int shrinkShare;       ///< as splitShare, for a communicator shrunk from this one
-  int nvlsCTAs;          ///< thread blocks of collectives that use NVLink multicast
-  int nChannelsPerNetPeer;
-  int nvlinkCentricSched;
+  unsigned int version;     ///< of the header that the program was built with
+  int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
+  int cgaClusterSize;       ///< thread blocks in a cluster
+  int minCTAs;              ///< least number of thread blocks that a collective may use
+  int maxCTAs;              ///< and the most
+  const char* netName;      ///< which network to use; may be freed after the call
+  int splitShare;           ///< whether a communicator split from this one shares its resources
+  int trafficClass;         ///< of the network's packets
+  const char* commName;     ///< for messages; may be freed after the call
+  int collnetEnable;        ///< 1: let network switches reduce
+  int CTAPolicy;            ///< one of NCCL_CTA_POLICY_*
+  int shrinkShare;          ///< as splitShare, for a communicator shrunk from this one
+  int nvlsCTAs;             ///< thread blocks of collectives that use NVLink multicast
+  int nChannelsPerNetPeer;  ///< number of channels to each rank that is reached over a network
+  int nvlinkCentricSched;   ///< 1: order the steps for NVLink rather than for the network
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                         \
@@ -168,7 +174,9 @@ ncclResult_t ncclGetVersion(int* version);
 ncclResult_t pncclGetVersion(int* version);
 
 /// Makes the id of a communicator to come, and opens the meeting point on this host. One process
-/// calls it and hands the bytes to all ranks; an id serves one communicator. Local.
+/// calls it and hands the bytes to all ranks; an id serves one communicator, or one failed attempt
+/// to start one. The process must live and run until all ranks have joined. Local, does not wait
+/// for other ranks.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 
@@ -186,8 +194,10 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
                                      ncclConfig_t* config);
 
 /// Makes all `ndev` ranks of a communicator in this process and stores their handles in comm[0] to
-/// comm[ndev - 1]; rank i uses device devlist[i], or device i if `devlist` is null. Local. Without
-/// a GPU `devlist` must be null.
+/// comm[ndev - 1]; rank i uses device devlist[i], or device i if `devlist` is null. Without a GPU
+/// `devlist` must be null. Local: no other process takes part. Blocking, until all ranks have
+/// joined or by the deadline of set-up; after a failure all handles are null. Inside a group the
+/// group's end does the work.
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
@@ -196,8 +206,12 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
-/// Frees this rank's part of a communicator, with the windows still registered in it, after
-/// finalizing it if that was not done. A later call with the handle is an error. Null is allowed.
+/// Frees this rank's part of a communicator, with the windows still registered in it. A later call
+/// with the handle is an error. Null is allowed. Local: other ranks need not call it. Blocking: it
+/// first waits for what was enqueued here, and so for the ranks that this work waits for; once the
+/// communicator is unusable, for at most 5 seconds, and memory that a kernel may still use is then
+/// kept. Ranks make the same collective calls before they destroy: one that waits in a call for a
+/// rank that has left gets ncclRemoteError.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
