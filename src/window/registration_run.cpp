@@ -292,13 +292,23 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
   return {};
 }
 
+/// Until when to wait for descriptors. Waits on the unix sockets are not the session's, which tells
+/// the ranks who waits for whom; so there is time left in which this rank waits there, and those
+/// who wait for it learn whom it lacks.
+Deadline RegistrationRun::descriptors_due() const {
+  if (deadline_.is_never()) return deadline_;
+  const TimePoint now = loop_.clock().now();
+  return Deadline::at(now + deadline_.remaining(now) * 3 / 4);
+}
+
 Task<Status> RegistrationRun::exchange_descriptors() {
   if (stopped_ || !something_to_send()) co_return Status();
   exchanged_ = true;
   if (manager_.exchange_ == nullptr) co_return Status();
   FdExchange& exchange = *manager_.exchange_;
+  const Deadline due = descriptors_due();
   if (!exchange.connected()) {
-    note(co_await exchange.prove(loop_, deadline_));
+    note(co_await exchange.prove(loop_, due));
     if (!failure_.ok()) co_return Status();
   }
   std::vector<std::size_t> counts;
@@ -306,8 +316,7 @@ Task<Status> RegistrationRun::exchange_descriptors() {
     counts.push_back(static_cast<std::size_t>(
         std::count(offer.handles.begin(), offer.handles.end(), std::nullopt)));
   }
-  auto arrived =
-      co_await exchange.exchange(loop_, std::move(outgoing_), std::move(counts), deadline_);
+  auto arrived = co_await exchange.exchange(loop_, std::move(outgoing_), std::move(counts), due);
   note(arrived.ok() ? import_all(std::move(arrived).value()) : Status(std::move(arrived).error()));
   co_return Status();
 }

@@ -46,6 +46,7 @@ class RegistrationRun {
   Task<Status> exchange_details();
   Task<Status> agree_on_places();
   Task<Status> exchange_handles();
+  Deadline descriptors_due() const;
   Task<Status> exchange_descriptors();
   Task<Status> await_imports();
   Task<Status> agree_on_outcome();
