@@ -15,6 +15,7 @@
 
 #include "nccl.h"
 
+#include "base/system_table.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
@@ -339,6 +340,82 @@ void require_nothing_left(const ProcessState& before) {
   require(now.fds <= before.fds && now.mappings <= before.mappings,
           fmt::format("left behind: {} fds, {} mappings -> {} fds, {} mappings", before.fds,
                       before.mappings, now.fds, now.mappings));
+}
+
+/// Has this process stop at its k-th message from then on, if k is not 0. It counts them all.
+class StopAtMessage {
+ public:
+  explicit StopAtMessage(std::uint64_t k) {
+    sent_ = 0;
+    stop_at_ = k;
+    static const SystemTable table = [] {
+      SystemTable made = real_system_table();
+      made.sendmsg = [](int fd, const msghdr* message, int flags) {
+        if (++sent_ == stop_at_) ::raise(SIGSTOP);
+        return real_system_table().sendmsg(fd, message, flags);
+      };
+      return made;
+    }();
+    scoped_.emplace(table);
+  }
+  std::uint64_t sent() const { return sent_; }
+
+ private:
+  static inline std::atomic<std::uint64_t> sent_, stop_at_;
+  std::optional<ScopedSystemTable> scoped_;
+};
+
+/// One rank of three, of which rank 1 stops at the k-th message of its init or registration. What
+/// each call returns must be an error from then on, also where it has slept through the deadline.
+void live_beside_a_stop(Players& players, bool in_init, std::uint64_t k) {
+  const auto rank = static_cast<std::size_t>(players.first());
+  const bool victim = rank == 1;
+  const ProcessState before = process_state();
+  const ncclUniqueId id = players.next_id();
+  const auto run = [&](bool stops, const auto& call) {
+    std::optional<StopAtMessage> stop;
+    if (victim && stops) stop.emplace(k);
+    const auto begun = steady_clock::now();
+    const ncclResult_t result = call();
+    const auto took = steady_clock::now() - begun;
+    if (stop && k == 0) players.word(kCalls) = stop->sent();
+    if (!stops || k == 0) return require(result, "a call that nothing disturbs");
+    players.word(kEnded + rank) = 1;
+    if (victim) return expect_error(result, result, "the call that slept", {"rank"});
+    expect_error(result, result, "the call beside a stop", {"rank 1"});
+    require(took < 3s, "the error came late");
+  };
+  ncclComm_t comm = nullptr;
+  run(in_init, [&] { return ncclCommInitRank(&comm, 3, id, players.first()); });
+  require((comm == nullptr) == (in_init && k != 0), "a communicator, or none");
+  if (comm != nullptr) {
+    Buffer buffer(65536);
+    ncclWindow_t window = nullptr;
+    players.barrier();
+    run(!in_init, [&] { return ncclCommWindowRegister(comm, buffer.at(), 65536, &window, 1); });
+    require((window == nullptr) == (!in_init && k != 0), "a window, or none");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }
+  require_nothing_left(before);
+}
+
+TEST_CASE("1.38 a rank that stops in the middle of init or of a registration is named in time") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
+  for (const bool in_init : {true, false}) {
+    Stage counted(Cast::processes, 3, [&](Players& p) { live_beside_a_stop(p, in_init, 0); });
+    check_all_ok(counted.collect(30s));
+    const std::uint64_t messages = counted.board().words[kCalls];
+    REQUIRE(messages >= 4);
+    for (const std::uint64_t k : {std::uint64_t{1}, messages / 3 + 1, messages * 2 / 3}) {
+      INFO((in_init ? "init" : "registration") << ", message " << k << " of " << messages);
+      Stage stage(Cast::processes, 3, [&](Players& p) { live_beside_a_stop(p, in_init, k); });
+      CHECK(stage.wait_for_word(kEnded + 0, 1, 10s));
+      CHECK(stage.wait_for_word(kEnded + 2, 1, 10s));
+      CHECK(stage.board().words[kEnded + 1] == 0);  // it sleeps
+      stage.kill(1, SIGCONT);
+      check_all_ok(stage.collect(20s));
+    }
+  }
 }
 
 /// Kills and stops at random moments: nobody hangs, nobody returns wrong data, nothing is left.
