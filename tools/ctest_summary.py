@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ctest and ends with its summary, before which it says why tests were skipped.
+"""Runs ctest and ends with its summary, before which it says why tests, and cases within tests that
+passed, were skipped.
 
 ctest_summary.py BUILD_DIR [ARGUMENT OF ctest ...]. Exits as ctest does, or with 1 if no test ran."""
 import pathlib
@@ -13,6 +14,8 @@ import xml.etree.ElementTree
 
 SUMMARY = re.compile(r"^\d+% tests passed")
 REASON = re.compile(r"skip", re.I)
+# What a case says that ends early, on a line of its own or in the middle of one.
+CASE = re.compile(r"\bskipped: .*")
 
 
 def skipped_tests(report):
@@ -25,6 +28,24 @@ def skipped_tests(report):
         yield case.get("name"), lines[0] if lines else "(it gave no reason)"
 
 
+def skipped_cases(report):
+    """(name, reason) of what was left out within tests that passed. Past a limit of length ctest
+    cuts a passed test's output in the middle; what it says there is not seen."""
+    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+        if case.get("status") != "run":
+            continue
+        output = case.findtext("system-out") or ""
+        for reason in dict.fromkeys(found.group() for found in CASE.finditer(output)):
+            yield case.get("name"), reason
+
+
+def show(title, found):
+    if found:
+        print(f"{len(found)} {title}:")
+    for name, reason in found:
+        print(f"  {name}: {reason}")
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -32,7 +53,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="oriel-ctest-") as folder:
         report = pathlib.Path(folder) / "report.xml"
         command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error",
-                   "--output-junit", str(report), *arguments]
+                   "--output-junit", str(report), "--test-output-size-passed", "1000000",
+                   *arguments]
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                errors="replace")
         held = []
@@ -43,10 +65,9 @@ def main():
                 print(line, end="", flush=True)
         status = run.wait()
         skipped = list(skipped_tests(report)) if report.exists() else []
-    if skipped:
-        print(f"{len(skipped)} tests skipped:")
-        for name, reason in skipped:
-            print(f"  {name}: {reason}")
+        cases = list(skipped_cases(report)) if report.exists() else []
+    show("tests skipped", skipped)
+    show("cases skipped within tests that passed", cases)
     print("".join(held), end="", flush=True)
     sys.exit(status)
 
