@@ -108,4 +108,9 @@ Result<CommunicatorOptions> read_config(const ncclConfig_t* given) {
   return options;
 }
 
+bool asks_for_blocking(const ncclConfig_t* given) {
+  const bool known = given != nullptr && given->magic == kMagic && given->size >= kSmallestConfig;
+  return !known || given->blocking != 0;
+}
+
 }  // namespace oriel::comm

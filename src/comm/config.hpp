@@ -13,4 +13,8 @@ namespace oriel::comm {
 /// that is set is honoured, or refused by name.
 Result<CommunicatorOptions> read_config(const ncclConfig_t* config);
 
+/// Whether a config, perhaps one that read_config refuses, asks for a blocking communicator; also
+/// true of what is no config.
+bool asks_for_blocking(const ncclConfig_t* config);
+
 }  // namespace oriel::comm

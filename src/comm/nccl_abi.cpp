@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -98,21 +99,15 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-/// Without a device or options the other ranks are told so, for they wait for this one.
+/// Why a rank is refused, or that it has no device, the other ranks are told: they wait for it.
 Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank,
-                  const Result<Device*>& device, const Result<CommunicatorOptions>& given,
-                  bool& in_progress) {
+                  const Result<Device*>& device, const CommunicatorOptions& options,
+                  std::optional<Error> refused, bool& in_progress) {
   ORIEL_CHECK(check_rank(rank, size));
-  const CommunicatorOptions options = given.ok() ? given.value() : CommunicatorOptions{};
   InitJob job;
-  job.request = JoinRequest{id, rank, size, nullptr, options, std::nullopt};
-  if (!given.ok()) {
-    job.request.refused = given.error();
-  } else if (device.ok()) {
-    job.request.device = device.value();
-  } else {
-    job.request.refused = device.error();
-  }
+  job.request = JoinRequest{id, rank, size, nullptr, options, std::move(refused)};
+  if (!job.request.refused && !device.ok()) job.request.refused = device.error();
+  if (!job.request.refused) job.request.device = device.value();
   const int ordinal = device.ok() ? device.value()->ordinal() : -1;
   job.entry = std::make_shared<CommEntry>(rank, size, ordinal, options.blocking);
   job.handle = comm_table().add(job.entry);
@@ -126,7 +121,15 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   ORIEL_CHECK(require(out, "comm"));
   *out = nullptr;
   ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
-  return start_rank(out, size, decoded, rank, current_device(), read_config(config), in_progress);
+  auto options = read_config(config);
+  std::optional<Error> refused;
+  if (!options.ok()) {
+    refused = std::move(options).error();
+    options = CommunicatorOptions{};
+    options.value().blocking = asks_for_blocking(config);
+  }
+  return start_rank(out, size, decoded, rank, current_device(), options.value(), std::move(refused),
+                    in_progress);
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {
@@ -150,7 +153,7 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
                                  ? Result<Device*>(&host_device())
                                  : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
     refused = device.ok() ? start_rank(&out[rank], count, id, rank, device.value(),
-                                       CommunicatorOptions{}, in_progress)
+                                       CommunicatorOptions{}, std::nullopt, in_progress)
                           : Status(std::move(device).error());
     if (!refused.ok()) group.remember(refused.error());
   }

@@ -254,6 +254,35 @@ TEST_CASE("1.38 a configuration refused on one rank is the same error on all, at
   }
 }
 
+TEST_CASE("1.38 a non-blocking communicator's refused configuration arrives on all ranks") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t begun = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        if (rank == 1) config.cgaClusterSize = 4;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      require(begun == ncclInProgress, ncclGetLastError(nullptr));
+      for (std::size_t i = 0; i < players.ranks().size(); ++i) {
+        ncclResult_t state = ncclInProgress;
+        for (int k = 0; k < 1000 && state == ncclInProgress; ++k) {
+          std::this_thread::sleep_for(10ms);
+          require(ncclCommGetAsyncError(comms[i], &state), "ncclCommGetAsyncError");
+        }
+        const std::string text = ncclGetLastError(comms[i]);
+        require(state == ncclInvalidArgument, text);
+        require(text.find("rank 1") != std::string::npos, text);
+        require(text.find("cgaClusterSize is 4") != std::string::npos, text);
+        require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
+      }
+    }));
+  }
+}
+
 TEST_CASE("1.38 ranks are told when the process that made the unique id is stopped") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
   Stage stage(Cast::processes, 2, [](Players& players) {
