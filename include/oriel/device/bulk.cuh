@@ -22,6 +22,8 @@ namespace oriel::device {
 struct BulkBarrier {
   std::uint64_t word;
 
+  /// One thread, before any other use; not blocking. Its fence shows the barrier to the copy
+  /// hardware, the CTA's sync shows it to the other threads.
   ORIEL_DEVICE_FN void init() {
     arch::ptx::mbarrier_init(&word, 1);
     arch::ptx::fence_mbarrier_init();
@@ -29,6 +31,8 @@ struct BulkBarrier {
   /// Ends the barrier's life, so that its memory may be used for something else. One thread, after
   /// all waits.
   ORIEL_DEVICE_FN void invalidate() { arch::ptx::mbarrier_invalidate(&word); }
+  /// Announces a fill of `bytes`, before its copies are started. One thread, not blocking. Release
+  /// among the CTA's threads: what this one did before comes before arrived() is true elsewhere.
   ORIEL_DEVICE_FN void expect(std::uint32_t bytes) {
     arch::ptx::mbarrier_arrive_expect_tx(&word, bytes);
   }

@@ -42,7 +42,8 @@ struct CommView {
     return advance_4g(control_base + offset, static_cast<std::uint32_t>(index) * control_stride_4g);
   }
 
-  /// The world rank of LSA rank `index`, for a WaitTarget.
+  /// The world rank of LSA rank `index` (0 to lsa_size - 1, not checked), for a WaitTarget. Local,
+  /// not blocking.
   [[nodiscard]] ORIEL_DEVICE_FN std::int32_t world_rank_of(std::int32_t index) const {
     return lsa_world_ranks == nullptr ? index : lsa_world_ranks[index];
   }

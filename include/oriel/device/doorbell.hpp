@@ -26,7 +26,8 @@ struct alignas(64) Doorbell {
 static_assert(sizeof(Doorbell) == 64);
 
 /// The fence of a publisher that rings several doorbells: call it once after the stores (of release
-/// order, or packets), then ring_fenced for each.
+/// order, or packets), then ring_fenced for each. Sequentially consistent: the stores come before
+/// the looks at the doorbells. Local, not blocking, any thread; nothing in GPU code.
 ORIEL_DEVICE_FN void ring_fence() {
 #if !ORIEL_DEVICE_CODE
   arch::fence_seq_cst();
@@ -50,7 +51,8 @@ ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& bell) {
 #endif
 }
 
-/// The publisher's half for one doorbell: call it after the stores that the rank may wait for.
+/// The publisher's half for one doorbell: call it after the stores (of release order, or packets)
+/// that the rank may wait for; it begins with a ring_fence(). Local, not blocking, any thread.
 ORIEL_DEVICE_FN void ring(Doorbell& bell) {
   ring_fence();
   ring_fenced(bell);

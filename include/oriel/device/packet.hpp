@@ -67,7 +67,8 @@ struct alignas(8) Packet8 {
     return static_cast<std::uint32_t>(bits >> 32) == flag;
   }
 
-  /// Makes the packet carry no flag. By the receiver, when no sender can write it.
+  /// Makes the packet carry no flag. By the receiver, when no sender can write it (stale_packet).
+  /// Relaxed: what tells the senders that they may write it again orders it. Local, not blocking.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void clear(Packet8* packet) {
     M::template store<Order::relaxed, Scope::system>(&packet->bits, std::uint64_t{0});
