@@ -115,6 +115,19 @@ TEST_CASE("1.35 every kind of wrong result is counted") {
   CHECK(with("FAKE_NCCL_CHANGE_INPUT=1")["out_of_place"]["ours"]["changed_inputs"].get<int>() > 0);
 }
 
+TEST_CASE("1.35 -w calls are made before the first round") {
+  const auto with = [](const std::string& warmup, const std::string& fail_at) {
+    return perf({"--counts", "8", "-n", "2", "--rounds", "1", "-c", "0", "--out-of-place", "-w",
+                 warmup, "--env", "FAKE_NCCL_RANK=0", "--env", "FAKE_NCCL_FAIL_AT_CALL=" + fail_at})
+        .status;
+  };
+  // Besides them each rank makes four calls: one that may set things up, and those of the round.
+  CHECK(with("40", "44") != 0);
+  CHECK(with("40", "45") == 0);
+  CHECK(with("1", "5") != 0);
+  CHECK(with("1", "6") == 0);
+}
+
 TEST_CASE("1.35 nothing is checked with -c 0") {
   const auto result = perf(
       {"--counts", "10", "-n", "2", "--rounds", "1", "-c", "0", "--env", "FAKE_NCCL_WRONG_AT=3"});
