@@ -283,6 +283,24 @@ TEST_CASE("1.38 a non-blocking communicator's refused configuration arrives on a
   }
 }
 
+/// A signal stops the threads of a process one by one: waits until the last has stopped.
+bool all_threads_stop(pid_t process) {
+  for (int i = 0; i < 1000; ++i) {
+    bool all = true;
+    for (const auto& thread :
+         std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+      std::ifstream file(thread.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const std::size_t name_end = stat.rfind(") ");
+      all = all && name_end != std::string::npos && stat.compare(name_end, 3, ") T") == 0;
+    }
+    if (all) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
 TEST_CASE("1.38 ranks are told when the process that made the unique id is stopped") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
   Stage stage(Cast::processes, 2, [](Players& players) {
@@ -301,10 +319,12 @@ TEST_CASE("1.38 ranks are told when the process that made the unique id is stopp
   });
   const bool made = stage.wait_for_word(0, 1, 20s);
   stage.kill(0, SIGSTOP);
+  const bool stopped = all_threads_stop(stage.pid(0));
   stage.board().words[2] = 1;
   const bool tried = stage.wait_for_word(1, 1, 20s);
   stage.kill(0, SIGCONT);
   CHECK(made);
+  CHECK(stopped);
   CHECK(tried);
   check_all_ok(stage.collect(20s));
 }
