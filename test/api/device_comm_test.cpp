@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -202,6 +203,37 @@ TEST_CASE("1.14 with several nodes a device communicator speaks of its own node"
     const auto window = must(comm.register_window(memory));
     require(window.view().world_peer(1 - odd, 0, 4) == nullptr, "a rank out of reach");
     require(window.view().world_peer(odd + 2, 0, 4) != nullptr, "a rank within reach");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("1.14 fifteen ranks on nodes of seven and eight register windows in their teams") {
+  constexpr int kFirst = 7, kRanks = 15;
+  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
+    const int rank = players.first();
+    const int begin = rank < kFirst ? 0 : kFirst;
+    const int end = rank < kFirst ? kFirst : kRanks;
+    const Environment environment(Variables{{"ORIEL_HOSTID", rank < kFirst ? "seven" : "eight"}});
+    auto comm = join(players);
+    std::vector<int> team;
+    for (int one = begin; one < end; ++one) team.push_back(one);
+    require(comm.lsa_team() == team, "the team");
+    const auto kernels = must(comm.device_comm());
+    require(kernels.view().world_size == kRanks, "the size of the world");
+    require(kernels.view().lsa_size == end - begin, "the size of the team");
+    require(kernels.view().lsa_rank == rank - begin, "the place in the team");
+    const auto memory = must(comm.allocate(4096));
+    const auto window = must(comm.register_window(memory));
+    auto* const own = static_cast<std::atomic<int>*>(window.view().world_peer(rank, 0, 4));
+    require(own != nullptr, "its own memory");
+    own->store(100 + rank);
+    players.barrier();
+    for (int peer = 0; peer < kRanks; ++peer) {
+      auto* const there = static_cast<std::atomic<int>*>(window.view().world_peer(peer, 0, 4));
+      const bool within = peer >= begin && peer < end;
+      require((there != nullptr) == within, "within reach are those of the node");
+      require(!within || there->load() == 100 + peer, "what the peer has stored");
+    }
     players.barrier();
   }));
 }
