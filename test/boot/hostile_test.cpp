@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Strangers at the doors of the root service and of the ranks, while ranks join.
+// Strangers at the door of the root service while ranks join, and at an acceptor by itself.
 #include <array>
 #include <atomic>
 #include <chrono>
