@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -168,8 +169,9 @@ TEST_CASE("1.12 after ten seconds a rank says at INFO which stopped rank it wait
   while (!named() && steady_clock::now() < stopped + 12s) std::this_thread::sleep_for(50ms);
   CHECK(named());
   stage.kill(1, SIGCONT);
+  const std::array pids{stage.pid(0), stage.pid(1)};
   check_all_ok(stage.collect(30s));
-  for (const int rank : {0, 1}) ::unlink(fmt::format("{}.{}", path, stage.pid(rank)).c_str());
+  for (const pid_t one : pids) ::unlink(fmt::format("{}.{}", path, one).c_str());
 }
 
 TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "support/process_state.hpp"
+#include "support/ranks.hpp"
+
+/// What a process holds before and after the calls of a test, and short ways into them.
+namespace oriel::test {
+
+using namespace std::chrono_literals;
+
+struct Held {
+  std::size_t fds;
+  std::size_t mappings;
+  std::size_t threads;
+  bool operator==(const Held&) const = default;
+};
+
+inline Held held() {
+#if defined(__SANITIZE_THREAD__)
+  // It keeps a thread of its own from the first one that is started in a process on.
+  static std::once_flag once;
+  std::call_once(once, [] { std::thread([] {}).join(); });
+#endif
+  // One thread at a time: to list a directory is to have it open.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto begin = std::filesystem::directory_iterator("/proc/self/task");
+  const auto threads = std::distance(begin, std::filesystem::directory_iterator{});
+  return {count_fds(), count_mappings(), static_cast<std::size_t>(threads)};
+}
+
+inline std::string text_of(const Held& held) {
+  return fmt::format("{} fds, {} mappings, {} threads", held.fds, held.mappings, held.threads);
+}
+
+/// What init leaves to be closed behind the last rank goes a little later, as do threads that were
+/// joined: what is held has been taken once it has stayed the same for a while.
+inline Held settled() {
+  Held before = held();
+  for (int same = 0; same < 20;) {
+    std::this_thread::sleep_for(10ms);
+    const Held now = held();
+    same = now == before ? same + 1 : 0;
+    before = now;
+  }
+  return before;
+}
+
+/// Nothing more is held than was; less is no leak (what init leaves may have gone since).
+inline void require_held(const Held& expected, const std::string& when) {
+  const auto within = [&](const Held& now) {
+    return now.fds <= expected.fds && now.mappings <= expected.mappings &&
+           now.threads <= expected.threads;
+  };
+  Held now = held();
+  for (int i = 0; i < 300 && !within(now); ++i) {
+    std::this_thread::sleep_for(10ms);
+    now = held();
+  }
+  require(within(now), fmt::format("{}: {} instead of {}", when, text_of(now), text_of(expected)));
+}
+
+inline ncclComm_t init_alone() {
+  ncclUniqueId id;
+  require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  ncclComm_t comm = nullptr;
+  require(ncclCommInitRank(&comm, 1, id, 0), "ncclCommInitRank");
+  return comm;
+}
+
+/// In a child process, so that nothing else changes what the process holds.
+inline void run_alone(const std::function<void()>& body) {
+  check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
+}
+
+}  // namespace oriel::test
