@@ -29,7 +29,7 @@ constexpr const char* kCtaLimitHint =
     "limit";
 
 std::string text_of_choice(std::uint64_t choice) {
-  const std::string name = name_of_choice(choice);
+  std::string name = name_of_choice(choice);
   if (!name.empty()) return name;
   return choice == 0 ? "auto" : fmt::format("unknown algorithm {}", choice);
 }
