@@ -19,13 +19,15 @@ CASE = re.compile(r"\bskipped: .*")
 
 
 def skipped_tests(report):
-    """(name, reason) of each test that did not run, from ctest's JUnit report."""
+    """(name, reason) of each test that did not run, from ctest's JUnit report. A command that knows
+    nothing of tests says why on its last line."""
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         if case.find("skipped") is None:
             continue
         output = case.findtext("system-out") or ""
-        lines = [line.strip() for line in output.splitlines() if REASON.search(line)]
-        yield case.get("name"), lines[0] if lines else "(it gave no reason)"
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        reasons = [line for line in lines if REASON.search(line)] or lines[-1:]
+        yield case.get("name"), reasons[0] if reasons else "(it gave no reason)"
 
 
 def skipped_cases(report):
