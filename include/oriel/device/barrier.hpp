@@ -14,7 +14,8 @@ namespace oriel::device {
 
 /// How the ranks tell each other that they have arrived: a store to each peer.
 struct UnicastPath {};
-/// Reserved for one multicast store to all peers. Not implemented, never called.
+/// The name for one multicast store to all peers: declared alone, so that kernels which name it do
+/// not compile as long as there is no such barrier.
 struct MulticastPath;
 
 /// Where a barrier's words lie in control memory. A slot has a 64-byte line with the epoch, which
