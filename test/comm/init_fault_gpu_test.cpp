@@ -1,41 +1,21 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdio>
 #include <random>
 
 #include <catch2/catch.hpp>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/cuda_table.hpp"
 #include "comm/fault_outcome.hpp"
 #include "comm/init_fault_cuda.hpp"
+#include "support/gpu_count.hpp"
+#include "support/needs_gpu.hpp"
 
 // The same with the real driver. The test itself never initialises CUDA, because its forked ranks
 // could not use it then.
 namespace oriel::test {
 namespace {
 
-/// Asked in a child. The program ends as skipped where there is no GPU.
-int count_gpus() {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int found = 0;
-    if (cuda_ready().ok()) static_cast<void>(cuda().device_get_count(&found));
-    ::_exit(std::min(found, 100));
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-  if (found == 0) {
-    std::printf("skipped: needs a GPU\n");
-    std::fflush(stdout);
-    ::_exit(77);
-  }
-  return found;
-}
-const int kGpus = count_gpus();
+const int kGpus = gpus_or_skip(driver_gpus);
 
 DriverWalk walk_on_gpus(Cast cast, long stride) {
   const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));

@@ -15,28 +15,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/gpu_count.hpp"
+
 namespace oriel::test {
 namespace {
+
+int runtime_gpus() {
+  int found = 0;
+  return cudaGetDeviceCount(&found) == cudaSuccess ? found : 0;
+}
 
 int count_gpus() {
   // Streams beyond the device's queues would share one, and a kernel that waits for another rank's
   // would keep that one out. CUDA reads this when it starts, in the children.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int found = 0;
-    if (cudaGetDeviceCount(&found) != cudaSuccess) found = 0;
-    ::_exit(std::min(found, 100));
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-  if (found == 0) {
-    std::printf("skipped: needs a GPU\n");
-    std::fflush(stdout);
-    ::_exit(77);
-  }
-  return found;
+  return gpus_or_skip(runtime_gpus);
 }
 
 template <class Predicate>

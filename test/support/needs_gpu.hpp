@@ -10,6 +10,12 @@
 
 namespace oriel::test {
 
+/// How many GPUs the driver finds; initialises CUDA in this process.
+inline int driver_gpus() {
+  int found = 0;
+  return cuda_ready().ok() && cuda().device_get_count(&found) == CUDA_SUCCESS ? found : 0;
+}
+
 /// As a static object of a test program: ends it with status 77 (skipped), saying why, on a machine
 /// with fewer than `gpus` GPUs. A program without GPU tests that could run has nothing to report.
 struct NeedsGpu {

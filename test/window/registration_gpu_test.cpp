@@ -10,13 +10,13 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/cuda_scope.hpp"
 #include "base/cuda_table.hpp"
 #include "base/try.hpp"
 #include "support/fault_cuda.hpp"
+#include "support/gpu_count.hpp"
+#include "support/needs_gpu.hpp"
 #include "support/process_state.hpp"
 #include "window/memory_cuda.hpp"
 #include "window/window_ranks.hpp"
@@ -29,25 +29,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
-/// Asked in a child. The program ends as skipped where there is no GPU.
-int count_gpus() {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int found = 0;
-    if (cuda_ready().ok()) static_cast<void>(cuda().device_get_count(&found));
-    ::_exit(std::min(found, 100));
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-  if (found == 0) {
-    std::printf("skipped: needs a GPU\n");
-    std::fflush(stdout);
-    ::_exit(77);
-  }
-  return found;
-}
-const int kGpus = count_gpus();
+const int kGpus = test::gpus_or_skip(test::driver_gpus);
 
 RankOptions on_gpus() {
   RankOptions options;
