@@ -54,11 +54,16 @@ message(STATUS "Oriel: CUDA half ${ORIEL_HAVE_CUDA}")
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-# The shared library keeps fmt inside. Under a sanitizer compiling it anew in each file would cost
-# nearly half of the build's time, so there the system's compiled one is used.
-set(oriel_fmt fmt::fmt-header-only)
-if(ORIEL_SANITIZE)
-  set(oriel_fmt fmt::fmt)
+# The shared library keeps fmt inside. Compiling fmt anew in each file would take half of the build's
+# time, and Debian has no archive of it, so one file of ours compiles what another fmt 9 has in its
+# library. What a later fmt needs there is not known.
+if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  add_library(oriel_fmt STATIC ${PROJECT_SOURCE_DIR}/src/base/fmt_definitions.cpp)
+  get_target_property(oriel_fmt_headers fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  target_include_directories(oriel_fmt SYSTEM PUBLIC ${oriel_fmt_headers})
+else()
+  add_library(oriel_fmt INTERFACE)
+  target_link_libraries(oriel_fmt INTERFACE fmt::fmt-header-only)
 endif()
 
 # Warnings and sanitizers for our own targets.

@@ -13,7 +13,7 @@ function(oriel_add_room name)
   if(ORIEL_HAVE_CUDA)
     target_include_directories(oriel_${name} SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   endif()
-  target_link_libraries(oriel_${name} PUBLIC Threads::Threads ${oriel_fmt}
+  target_link_libraries(oriel_${name} PUBLIC Threads::Threads oriel_fmt
     PRIVATE oriel_build_flags)
   if(ORIEL_SANITIZE_ROOMS)
     target_compile_options(oriel_${name} PRIVATE
