@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Strangers at the door of the root service while ranks join, and at an acceptor by itself.
+// Strangers at the doors of the root service and of the ranks, and at an acceptor by itself.
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <random>
 #include <string>
@@ -94,6 +95,14 @@ std::chrono::milliseconds join_four(const UniqueId& id) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
 }
 
+void allow_many_files() {
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  if (files.rlim_cur >= 4096) return;
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
+}
+
 UniqueId new_id() {
   auto id = create_unique_id(kLoopback.socket);
   REQUIRE(id.ok());
@@ -103,12 +112,7 @@ UniqueId new_id() {
 }  // namespace
 
 TEST_CASE("1.8 1,000 idle connections hold up nobody and are closed in time") {
-  rlimit files{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
-  if (files.rlim_cur < 3000) {
-    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
-    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
-  }
+  allow_many_files();
   const UniqueId id = new_id();
   std::vector<OwnedFd> idle;
   for (int i = 0; i < 1000; ++i) {
@@ -214,6 +218,78 @@ TEST_CASE("1.8 hellos that are malformed, cut or missing are dropped, the others
   write_bytes(bad.back(), Bytes(RootHello::kBytes / 2));
   CHECK(join_four(id) < 2s);
   for (const OwnedFd& fd : bad) CHECK(closed_within(fd, 4s));
+}
+
+namespace {
+
+/// Where this process listens, but for `root`: at the doors of the ranks among its threads.
+std::vector<SocketAddress> doors_of_ranks(const SocketAddress& root) {
+  std::vector<SocketAddress> doors;
+  for (int fd = 3; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    const auto address = local_address(fd);
+    if (address.ok() && address->port() != root.port()) doors.push_back(*address);
+  }
+  return doors;
+}
+
+/// Joins, waits for the strangers to come, and connects to a rank that it had no link to.
+Status join_and_pair_up(const UniqueId& id, int rank, std::barrier<>& joined,
+                        std::barrier<>& surrounded) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  auto session = loop.run(Session::join(loop, id, rank, 8, kLoopback, Deadline::after(20s)));
+  joined.arrive_and_wait();
+  surrounded.arrive_and_wait();
+  if (!session.ok()) return std::move(session).error();
+  std::vector<int> pair = {rank, (rank + 5) % 8};
+  if (rank % 2 != 0) pair = {(rank + 3) % 8, rank};
+  ORIEL_TRY(const auto activity, (*session)->activate(loop, Deadline::after(20s)));
+  ORIEL_TRY(Group group, loop.run((*session)->subgroup(std::move(pair))));
+  ORIEL_CHECK(loop.run(group.barrier(Operation::test)));
+  return loop.run((*session)->world().barrier(Operation::test));
+}
+
+}  // namespace
+
+TEST_CASE("1.8 strangers at the ranks' own doors hold up nobody") {
+  allow_many_files();
+  const UniqueId id = new_id();
+  std::barrier<> joined(9);
+  std::barrier<> surrounded(9);
+  std::array<std::string, 8> verdicts;
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 8; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const Status status = join_and_pair_up(id, rank, joined, surrounded);
+      verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
+    });
+  }
+  joined.arrive_and_wait();
+  const auto doors = doors_of_ranks(id.root);
+  CHECK(doors.size() == 8);
+  std::vector<OwnedFd> silent;
+  std::vector<OwnedFd> loud;
+  for (const SocketAddress& door : doors) {
+    for (int i = 0; i < 125; ++i) silent.push_back(connect_to(door));
+    loud.push_back(connect_to(door));
+    write_bytes(loud.back(), text("GET / HTTP/1.1\r\nHost: a rank of Oriel's\r\nAccept: */*\r\n"
+                                  "User-Agent: one that is long enough to fill a response, with "
+                                  "some words more\r\n\r\n"));
+    loud.push_back(connect_to(door));
+    write_bytes(loud.back(), Bytes(4000, std::byte{0xa5}));
+    connect_to(door);  // scanned and gone
+  }
+  const auto begin = steady_clock::now();
+  surrounded.arrive_and_wait();
+  ranks.clear();
+  const auto spent =
+      std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  WARN("8 ranks met in pairs in " << spent.count() << " ms beside 1,000 idle connections");
+  CHECK(spent < Acceptor::kProofTime);
+  for (const OwnedFd& fd : silent) REQUIRE(fd.valid());
 }
 
 TEST_CASE("1.8 an acceptor keeps at most 256 unproven connections, and drops the oldest") {
