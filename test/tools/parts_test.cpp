@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "perf/channel.hpp"
 #include "perf/launcher_environment.hpp"
 #include "perf/options.hpp"
+#include "perf/report.hpp"
 #include "perf/results.hpp"
 #include "perf/statistics.hpp"
 
@@ -54,7 +56,42 @@ class ScopedEnvironment {
   std::vector<std::pair<std::string, std::string>> variables_;
 };
 
+/// What reaches `reader` of the standard error that `say` writes to `writer`.
+template <class Say>
+std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) {
+  const OwnedFd before(::dup(STDERR_FILENO));
+  ::dup2(writer.get(), STDERR_FILENO);
+  say();
+  ::dup2(before.get(), STDERR_FILENO);
+  char text[256];
+  const ssize_t got = ::read(reader.get(), text, sizeof text);
+  return got > 0 ? std::string(text, static_cast<std::size_t>(got)) : std::string();
+}
+
 }  // namespace
+
+TEST_CASE("1.35 a long run says on a terminal how far it has come, and takes the line away") {
+  const OwnedFd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK));
+  REQUIRE(terminal.get() >= 0);
+  REQUIRE(::grantpt(terminal.get()) == 0);
+  REQUIRE(::unlockpt(terminal.get()) == 0);
+  const OwnedFd line(::open(::ptsname(terminal.get()), O_RDWR | O_NOCTTY));
+  REQUIRE(line.get() >= 0);
+  const auto two_of_four = [](std::chrono::milliseconds patience) {
+    Progress progress(4, patience);
+    progress.step("8 B");
+    progress.step("16 B");
+  };
+  CHECK(heard(terminal, line, [&] { two_of_four(std::chrono::milliseconds(0)); }) ==
+        "\r\033[K 25 %, 0 s: 8 B\r\033[K 50 %, 0 s: 16 B\r\033[K");
+  CHECK(heard(terminal, line, [&] { two_of_four(std::chrono::seconds(10)); }).empty());
+
+  int pipe[2];
+  REQUIRE(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+  const OwnedFd out(pipe[0]);
+  const OwnedFd in(pipe[1]);
+  CHECK(heard(out, in, [&] { two_of_four(std::chrono::milliseconds(0)); }).empty());
+}
 
 TEST_CASE("1.35 sizes are read as nccl-tests reads them") {
   CHECK(*parse_bytes("8") == 8);

@@ -173,8 +173,11 @@ void Table::footer(const std::vector<CaseResult>& results) const {
   print_line("#");
 }
 
-Progress::Progress(std::size_t steps)
-    : start_(std::chrono::steady_clock::now()), steps_(steps), terminal_(::isatty(STDERR_FILENO)) {}
+Progress::Progress(std::size_t steps, std::chrono::milliseconds patience)
+    : start_(std::chrono::steady_clock::now()),
+      patience_(patience),
+      steps_(steps),
+      terminal_(::isatty(STDERR_FILENO)) {}
 
 Progress::~Progress() {
   clear();
@@ -183,7 +186,7 @@ Progress::~Progress() {
 void Progress::step(const std::string& doing) {
   ++done_;
   const auto elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_);
-  if (!terminal_ || elapsed < std::chrono::seconds(10)) return;
+  if (!terminal_ || elapsed < patience_) return;
   fmt::print(stderr, "\r\033[K{:3.0f} %, {:.0f} s: {}",
              100.0 * static_cast<double>(done_) / static_cast<double>(steps_), elapsed.count(),
              doing);

@@ -43,10 +43,11 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
 Status write_json(const std::string& path, const Json& document);
 
 /// A line on standard error that says how far a run has come, if that is a terminal and the run has
-/// taken more than 10 seconds.
+/// taken longer than `patience`.
 class Progress {
  public:
-  explicit Progress(std::size_t steps);
+  explicit Progress(std::size_t steps,
+                    std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -56,6 +57,7 @@ class Progress {
 
  private:
   std::chrono::steady_clock::time_point start_;
+  std::chrono::milliseconds patience_;
   std::size_t steps_;
   std::size_t done_ = 0;
   bool terminal_;
