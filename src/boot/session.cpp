@@ -90,7 +90,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
       Error reason = error;
       static_cast<void>(co_await decline(loop, id, rank, size, std::move(reason), deadline));
     }
-    co_return std::move(error).with_context(fmt::format("joining as rank {} of {}", rank, size));
+    co_return error;
   }
   co_return session;
 }

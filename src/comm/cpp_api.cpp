@@ -192,25 +192,15 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
   return guard("oriel::Communicator::init", [&]() -> Result<Communicator> {
     ORIEL_TRY(const auto decoded, boot::UniqueId::decode(id.bytes));
     ORIEL_CHECK(comm::check_rank(rank, size));
-    // Without options or a device the other ranks are told so, for they wait for this one.
-    const auto chosen = read_options(options);
-    const auto device = comm::current_device();
-    comm::JoinRequest request{decoded, rank, size, nullptr, {}, std::nullopt};
-    if (chosen.ok()) request.options = chosen.value();
-    if (!chosen.ok()) {
-      request.refused = chosen.error();
-    } else if (device.ok()) {
-      request.device = device.value();
-    } else {
-      request.refused = device.error();
-    }
-    const int ordinal = device.ok() ? device.value()->ordinal() : -1;
+    auto job = comm::make_init_job(decoded, rank, size, read_options(options), true,
+                                   comm::current_device());
     auto impl = std::make_unique<Impl>();
-    impl->entry = std::make_shared<comm::CommEntry>(rank, size, ordinal, true);
-    impl->handle = comm::comm_table().add(impl->entry);
+    impl->entry = job.entry;
+    impl->handle = job.handle;
     impl->owned = true;
+    job.out = &impl->handle;
     comm::GroupJobs jobs;
-    jobs.inits.push_back({std::move(request), impl->entry, impl->handle, &impl->handle});
+    jobs.inits.push_back(std::move(job));
     ORIEL_CHECK(comm::run_jobs(std::move(jobs)));  // after a failure the handle is null
     return Impl::make(std::move(impl));
   });

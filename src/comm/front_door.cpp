@@ -6,6 +6,7 @@
 
 #include "base/settings.hpp"
 #include "base/try.hpp"
+#include "boot/rendezvous.hpp"
 #include "comm/comm_entry.hpp"
 
 namespace oriel::comm {
@@ -29,6 +30,10 @@ Status destroy_communicator(ncclComm_t handle) {
 }
 
 Status check_rank(int rank, int size) {
+  if (size > boot::kMaxRanks) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} ranks; there can be at most {}", size, boot::kMaxRanks));
+  }
   if (rank >= 0 && rank < size) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
       .with_hint("ranks go from 0 to nranks - 1");

@@ -17,7 +17,7 @@ Result<boot::UniqueId> make_unique_id();
 /// work does not end is leaked.
 Status destroy_communicator(ncclComm_t handle);
 
-/// Refuses all but 0 <= rank < size.
+/// Refuses all but 0 <= rank < size <= boot::kMaxRanks.
 Status check_rank(int rank, int size);
 
 }  // namespace oriel::comm

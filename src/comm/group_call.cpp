@@ -11,6 +11,28 @@
 #include "base/try.hpp"
 
 namespace oriel::comm {
+
+InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
+                      const Result<CommunicatorOptions>& options, bool blocking,
+                      const Result<Device*>& device) {
+  InitJob job;
+  job.request.id = id;
+  job.request.rank = rank;
+  job.request.size = size;
+  if (!options.ok()) {
+    job.request.refused = options.error();
+  } else if (!device.ok()) {
+    job.request.refused = device.error();
+  } else {
+    job.request.options = options.value();
+    job.request.device = device.value();
+  }
+  const int ordinal = device.ok() ? device.value()->ordinal() : -1;
+  job.entry = std::make_shared<CommEntry>(rank, size, ordinal, blocking);
+  job.handle = comm_table().add(job.entry);
+  return job;
+}
+
 namespace {
 
 // For what this rank cannot take part in.

@@ -23,6 +23,12 @@ struct InitJob {
   ncclComm_t* out = nullptr;  ///< where the user keeps the handle; set to null on failure
 };
 
+/// What lets a rank start, with a new handle. A rank whose options or device are an error tells the
+/// other ranks so, for they wait for it; `blocking` counts then too.
+InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
+                      const Result<CommunicatorOptions>& options, bool blocking,
+                      const Result<Device*>& device);
+
 struct WindowJob {
   std::shared_ptr<Communicator> communicator;
   window::WindowRequest request;

@@ -99,18 +99,7 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-/// Why a rank is refused, or that it has no device, the other ranks are told: they wait for it.
-Status start_rank(ncclComm_t* out, int size, const boot::UniqueId& id, int rank,
-                  const Result<Device*>& device, const CommunicatorOptions& options,
-                  std::optional<Error> refused, bool& in_progress) {
-  ORIEL_CHECK(check_rank(rank, size));
-  InitJob job;
-  job.request = JoinRequest{id, rank, size, nullptr, options, std::move(refused)};
-  if (!job.request.refused && !device.ok()) job.request.refused = device.error();
-  if (!job.request.refused) job.request.device = device.value();
-  const int ordinal = device.ok() ? device.value()->ordinal() : -1;
-  job.entry = std::make_shared<CommEntry>(rank, size, ordinal, options.blocking);
-  job.handle = comm_table().add(job.entry);
+Status start_rank(ncclComm_t* out, InitJob job, bool& in_progress) {
   job.out = out;
   *out = job.handle;
   return ThreadGroup::current().submit(std::move(job), in_progress);
@@ -121,14 +110,10 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   ORIEL_CHECK(require(out, "comm"));
   *out = nullptr;
   ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
-  auto options = read_config(config);
-  std::optional<Error> refused;
-  if (!options.ok()) {
-    refused = std::move(options).error();
-    options = CommunicatorOptions{};
-    options.value().blocking = asks_for_blocking(config);
-  }
-  return start_rank(out, size, decoded, rank, current_device(), options.value(), std::move(refused),
+  ORIEL_CHECK(check_rank(rank, size));
+  const auto options = read_config(config);
+  const bool blocking = options.ok() ? options.value().blocking : asks_for_blocking(config);
+  return start_rank(out, make_init_job(decoded, rank, size, options, blocking, current_device()),
                     in_progress);
 }
 
@@ -137,6 +122,7 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   if (count < 1) {
     return Error(ErrorCode::invalid_argument, fmt::format("ndev is {}", count));
   }
+  ORIEL_CHECK(check_rank(0, count));
   for (int i = 0; i < count; ++i) out[i] = nullptr;
   ORIEL_TRY(const int gpus, gpu_count());
   if (gpus == 0 && devices != nullptr) {
@@ -149,12 +135,14 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   group.start();
   Status refused;
   for (int rank = 0; rank < count && refused.ok(); ++rank) {
-    Result<Device*> device = gpus == 0
-                                 ? Result<Device*>(&host_device())
-                                 : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
-    refused = device.ok() ? start_rank(&out[rank], count, id, rank, device.value(),
-                                       CommunicatorOptions{}, std::nullopt, in_progress)
-                          : Status(std::move(device).error());
+    const Result<Device*> device =
+        gpus == 0 ? Result<Device*>(&host_device())
+                  : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
+    refused = device.ok()
+                  ? start_rank(&out[rank],
+                               make_init_job(id, rank, count, CommunicatorOptions{}, true, device),
+                               in_progress)
+                  : Status(device.error());
     if (!refused.ok()) group.remember(refused.error());
   }
   if (!refused.ok()) group.drop_inits();
