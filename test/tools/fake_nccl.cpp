@@ -114,6 +114,9 @@ void all_reduce(ncclComm* comm, const void* send, void* receive, std::size_t cou
   const long wrong_at = setting("FAKE_NCCL_WRONG_AT", -1);
   if (comm->rank == 0 && wrong_at >= 0 && static_cast<std::size_t>(wrong_at) < count)
     out[wrong_at] = static_cast<T>(out[wrong_at] + 1);
+  const long other_bits_at = setting("FAKE_NCCL_OTHER_BITS_AT", -1);
+  if (comm->rank == 0 && other_bits_at >= 0 && static_cast<std::size_t>(other_bits_at) < count)
+    reinterpret_cast<unsigned char*>(out + other_bits_at)[0] ^= 1;
   if (comm->rank != 0 || count == 0) return;
   if (setting("FAKE_NCCL_WRITE_PAST", 0) != 0) reinterpret_cast<unsigned char*>(out + count)[0] = 7;
   if (setting("FAKE_NCCL_CHANGE_INPUT", 0) != 0)

@@ -110,9 +110,23 @@ TEST_CASE("1.35 every kind of wrong result is counted") {
   CHECK(wrong["wrong_outputs"] == 4);
   CHECK(wrong["first_wrong_index"] == 700);
   CHECK(wrong["same_bits_on_all_ranks"] == false);
+  CHECK(with("FAKE_NCCL_WRONG_AT=700")["in_place"]["ours"]["wrong_outputs"] == 4);
   CHECK(with("FAKE_NCCL_SKIP_LAST=1")["out_of_place"]["ours"]["first_wrong_index"] == 999);
   CHECK(with("FAKE_NCCL_WRITE_PAST=1")["out_of_place"]["ours"]["bytes_written_past_end"] == 4);
   CHECK(with("FAKE_NCCL_CHANGE_INPUT=1")["out_of_place"]["ours"]["changed_inputs"].get<int>() > 0);
+}
+
+TEST_CASE("1.35 results that differ in bits alone end a run with 1, but not the opponent's") {
+  // The lowest bit of a sum of two: within what rounding may do.
+  const auto result =
+      perf({"--counts", "1000", "-n", "4", "--rounds", "2", "--env", "FAKE_NCCL_OTHER_BITS_AT=7"});
+  INFO(result.out << result.err);
+  CHECK(result.status == 1);
+  CHECK(result.out.find("Out of bounds values : 0 OK") != std::string::npos);
+  CHECK(result.out.find("differ in bits : 2 FAILED") != std::string::npos);
+  const auto opponent = perf({"--counts", "1000", "-n", "4", "--rounds", "2", "--against",
+                              FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_OTHER_BITS_AT=7"});
+  CHECK(opponent.status == 0);
 }
 
 TEST_CASE("1.35 -w calls are made before the first round") {

@@ -77,6 +77,9 @@ class Backend {
                               Deadline deadline) = 0;
   virtual void forget_graphs() {}
 
+  /// Makes each of the loop's calls once, in the way in which they are timed, and waits for them.
+  virtual Status run_once(const TimedLoop& loop, Deadline deadline) = 0;
+
   /// Called while waiting for the device: an error ends the wait.
   void watch(std::function<Status()> health) { health_ = std::move(health); }
 

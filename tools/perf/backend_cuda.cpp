@@ -105,6 +105,17 @@ class CudaBackend final : public Backend {
                                    : time_plain(loop, barrier, deadline);
   }
 
+  Status run_once(const TimedLoop& loop, Deadline deadline) override {
+    OwnedGraph graph;
+    if (loop.graph_launches > 0) {
+      ORIEL_CHECK(capture(loop, graph));
+      PERF_CUDA(cudaGraphLaunch(graph.get(), stream_));
+    } else {
+      for (int call = 0; call < loop.calls; ++call) ORIEL_CHECK(loop.issue(call));
+    }
+    return synchronize(deadline);
+  }
+
   void forget_graphs() override {
     graph_.reset();
     jittered_graph_.reset();

@@ -38,7 +38,7 @@ Result<int> choose_ranks(const Options& options) {
 Result<int> coordinate(const Options& options, RankSet ours, std::optional<RankSet> theirs) {
   Session session(options, std::move(ours), std::move(theirs));
   ORIEL_CHECK(options.serve ? session.serve() : session.run());
-  return session.wrong() == 0 ? 0 : 1;
+  return session.anything_wrong() ? 1 : 0;
 }
 
 Result<int> run_here(const Options& options) {

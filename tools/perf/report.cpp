@@ -51,6 +51,14 @@ std::uint64_t count_wrong(const std::vector<CaseResult>& results) {
   return wrong;
 }
 
+int count_unequal(const std::vector<CaseResult>& results) {
+  int unequal = 0;
+  for_each_placement(results, [&](const CaseResult&, const char*, const PlacementResult& one) {
+    if (!one.ours.same_bits) ++unequal;
+  });
+  return unequal;
+}
+
 void Table::describe(const char* who, const SetInfo& set) const {
   print_line(fmt::format("# {}: {} ({}), registration: {}, init {:.1f} ms, buffers {:.1f} ms", who,
                          set.library, format_version(set.version), set.registration, set.init_ms,
@@ -146,13 +154,12 @@ void Table::row(const CaseResult& result) const {
 
 void Table::footer(const std::vector<CaseResult>& results) const {
   double bandwidth = 0, logarithms = 0, worst = 0;
-  int measured = 0, unequal = 0;
+  int measured = 0;
   std::string where;
   for_each_placement(
       results, [&](const CaseResult& result, const char* placement, const PlacementResult& one) {
         ++measured;
         bandwidth += bus_bandwidth(result.bytes(), one.ours.median_us(), ranks_);
-        if (!one.ours.same_bits) ++unequal;
         if (!one.ratio) return;
         logarithms += std::log(one.ratio->median);
         if (one.ratio->interval.high <= worst) return;
@@ -163,8 +170,9 @@ void Table::footer(const std::vector<CaseResult>& results) const {
   const std::uint64_t wrong = count_wrong(results);
   print_line(fmt::format("# Out of bounds values : {} {}", wrong, wrong == 0 ? "OK" : "FAILED"));
   print_line(fmt::format("# Avg bus bandwidth    : {:.6g}", measured ? bandwidth / measured : 0));
-  if (unequal > 0)
-    print_line(fmt::format("# Cases in which the ranks' results differ in bits : {}", unequal));
+  if (const int unequal = count_unequal(results); unequal > 0)
+    print_line(
+        fmt::format("# Cases in which the ranks' results differ in bits : {} FAILED", unequal));
   if (options_.against && measured > 0) {
     print_line(fmt::format("# Ratio ours/theirs, geometric mean : {:.4f}",
                            std::exp(logarithms / measured)));

@@ -35,6 +35,9 @@ class Table {
 
 /// Wrong elements of both libraries over all cases.
 std::uint64_t count_wrong(const std::vector<CaseResult>& results);
+/// Cases in which the ranks of the library under test hold different bits, which Oriel promises
+/// they never do. An opponent may make no such promise.
+int count_unequal(const std::vector<CaseResult>& results);
 
 /// Everything that was measured, with every round.
 Json to_json(const Options& options, const RunInfo& info, const std::vector<CaseResult>& results,

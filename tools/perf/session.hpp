@@ -25,7 +25,7 @@ class Session {
   /// standard output. Ends with the input.
   Status serve();
 
-  std::uint64_t wrong() const { return count_wrong(results_); }
+  bool anything_wrong() const { return count_wrong(results_) > 0 || count_unequal(results_) > 0; }
 
  private:
   struct Side {
