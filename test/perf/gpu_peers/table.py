@@ -47,6 +47,20 @@ def collect(paths):
     return tables, examples
 
 
+def jitter_text(cases, run):
+    """What became of the ratios in the one pass with late entries; empty if there was none."""
+    ratios = [(case[placement]["ours"]["jittered_us"] / case[placement]["theirs"]["jittered_us"],
+               f"{size_text(size)} {name}")
+              for size, case in sorted(cases.items()) for placement, name in NAMES.items()
+              if placement in case and "jittered_us" in case[placement]["ours"]]
+    if not ratios:
+        return ""
+    worst, where = max(ratios)
+    return (f"\nEntered up to {run['jitter_us']:.0f} us late, one pass: ratios from "
+            f"{min(ratios)[0]:.3f} to {worst:.3f} ({where}), "
+            f"{sum(ratio > 1 for ratio, _ in ratios)} of {len(ratios)} above 1.")
+
+
 def print_table(key, cases, run, recorded):
     ranks, kind, registration = key
     others = recorded.get(str(ranks), {}) if kind == "f32" else {}
@@ -69,6 +83,8 @@ def print_table(key, cases, run, recorded):
         if others:
             row.append(time_text(others[str(size)]) if str(size) in others else "")
         print("| " + " | ".join(row) + " |")
+    if late := jitter_text(cases, run):
+        print(late)
 
 
 def main():
