@@ -106,7 +106,11 @@ void Acceptor::pause(bool paused) {
 
 void Acceptor::expire() {
   const TimePoint now = clock_->now();
-  while (!pending_.empty() && pending_.front().deadline.expired(now)) close(pending_.begin());
+  while (!pending_.empty() && pending_.front().deadline.expired(now)) {
+    const Poller::Token token = pending_.front().token;
+    read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
+    if (!pending_.empty() && pending_.front().token == token) close(pending_.begin());
+  }
   if (!resume_.is_never() && resume_.expired(now)) pause(false);
 }
 

@@ -47,12 +47,18 @@ Task<void> Session::RootLink::linger(EventLoop& loop) {
   co_await until_closed(loop, fd_.get(), Deadline::after(kTellingTime, loop.clock()));
 }
 
+void Session::RootLink::take(OwnedFd fd) {
+  fd_ = std::move(fd);
+  reader_ = FrameReader();
+  greeted_ = heard_ = turned_away_ = false;
+}
+
 Status Session::RootLink::greet(const RootHello& hello) {
   size_ = hello.size;
   const Bytes bytes = hello.encode();
   const ByteView view = bytes;
   ORIEL_TRY(const IoOutcome sent, write_some(fd_.get(), std::span(&view, 1)));
-  if (sent.bytes != view.size()) return gone();
+  if (sent.bytes != view.size()) return ended();
   greeted_ = true;
   return {};
 }
@@ -62,9 +68,10 @@ Status Session::RootLink::read() {
   for (;;) {
     ORIEL_TRY(const IoOutcome got, read_some(fd_.get(), buffer));
     if (got.would_block) return {};
-    if (got.closed) return gone();
+    if (got.closed) return ended();
     std::vector<Frame> frames;
     ORIEL_CHECK(reader_.feed(ByteView(buffer).first(got.bytes), frames));
+    heard_ = heard_ || !frames.empty();
     for (const Frame& frame : frames) ORIEL_CHECK(on_frame(frame));
   }
 }
@@ -91,6 +98,12 @@ Status Session::RootLink::on_frame(const Frame& frame) {
     default:
       return Error(ErrorCode::remote, "the root service sent a frame meant for links");
   }
+}
+
+Error Session::RootLink::ended() {
+  turned_away_ = !heard_;
+  if (turned_away_) greeted_ = false;
+  return gone();
 }
 
 Error Session::RootLink::gone() const {

@@ -26,10 +26,17 @@ class Session::RootLink {
   RootLink(const RootLink&) = delete;
   RootLink& operator=(const RootLink&) = delete;
 
-  void take(OwnedFd fd) { fd_ = std::move(fd); }
+  /// Goes on with `fd`, a connection on which nothing has been said.
+  void take(OwnedFd fd);
   int fd() const { return fd_.get(); }
   Status greet(const RootHello& hello);
+  /// Whether the root service knows this rank, as far as one can tell from here.
   bool greeted() const { return greeted_; }
+  /// Whether the connection has ended before the root service said anything on it: either this
+  /// rank's hello came too late and was not read, or the root service has died.
+  bool turned_away() const { return turned_away_; }
+  /// That the root service has died.
+  Error gone() const;
   /// Takes in what has arrived. The error is the rendezvous's, or the root service's end.
   Status read();
   const std::optional<PeerAddresses>& peers() const { return peers_; }
@@ -46,7 +53,7 @@ class Session::RootLink {
 
  private:
   Status on_frame(const Frame& frame);
-  Error gone() const;
+  Error ended();
   void say(ByteView word);
 
   int rank_;
@@ -56,6 +63,8 @@ class Session::RootLink {
   FrameReader reader_;
   int size_ = 0;
   bool greeted_ = false;
+  bool heard_ = false;  // a frame has come on this connection
+  bool turned_away_ = false;
   int host_rank_ = -1;
   std::optional<PeerAddresses> peers_;
 };

@@ -18,6 +18,8 @@
 namespace oriel::boot {
 namespace {
 
+// Between a client's proof and its hello. A rank that takes longer finds its connection closed and
+// comes again (Session::meet).
 constexpr Duration kHelloTime = std::chrono::seconds(2);
 constexpr Duration kPause = std::chrono::milliseconds(10);
 constexpr int kFailuresMost = 100;
@@ -313,7 +315,12 @@ void RootService::on_time(TimePoint now) {
   for (const auto& [id, client] : running_->clients) {
     if (!client.greeted && client.hello_deadline.expired(now)) silent.push_back(id);
   }
-  for (const auto id : silent) drop(id);
+  for (const auto id : silent) {
+    // It may have spoken in time to a process that was stopped.
+    on_client(id);
+    const auto it = running_->clients.find(id);
+    if (it != running_->clients.end() && !it->second.greeted) drop(id);
+  }
   std::vector<std::uint64_t> numbers;
   for (auto& [number, served] : served_) {
     served.rendezvous.on_time(now);

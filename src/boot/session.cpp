@@ -22,6 +22,9 @@ namespace {
 
 // How long a root service that refuses connections may take to come (back).
 constexpr Duration kRootPatience = std::chrono::seconds(1);
+// And one that has let go of this rank's connection: whoever refuses then has died.
+constexpr Duration kReturnPatience = std::chrono::milliseconds(400);
+constexpr Duration kReturnPause = std::chrono::milliseconds(10);
 // A rank that has waited this long, or a quarter of its patience, tells the others for whom.
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Duration kFlushStep = std::chrono::milliseconds(1);
@@ -86,7 +89,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   if (!joined.ok()) {
     Error error = std::move(joined).error();
     if (is_local_failure(error)) error = std::move(error).with_origin(rank);
-    if (!session->introduced_ && is_local_failure(error)) {
+    if (!session->introduced_ && (session->found_root_ || is_local_failure(error))) {
       Error reason = error;
       static_cast<void>(co_await decline(loop, id, rank, size, std::move(reason), deadline));
     }
@@ -157,12 +160,20 @@ Task<Status> Session::link_up(RootLink& root) {
   co_return co_await exchange_addresses();
 }
 
-Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
+Task<Status> Session::find_root(const UniqueId& id, Duration patience, RootLink& root) {
   DialTarget target = root_target(id, key(KeyPurpose::rendezvous), rank_);
-  auto dialed = co_await dial(*loop_, std::move(target), kRootPatience, deadline_);
-  if (!dialed.ok()) co_return std::move(dialed).error().with_context("finding the root service");
+  auto dialed = co_await dial(*loop_, std::move(target), patience, deadline_);
+  if (!dialed.ok()) {
+    if (found_root_ && is_refusal(dialed.error())) co_return root.gone();
+    co_return std::move(dialed).error().with_context("finding the root service");
+  }
+  found_root_ = true;
   root.take(std::move(dialed).value());
+  co_return Status();
+}
 
+Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
+  ORIEL_CO_CHECK(co_await find_root(id, kRootPatience, root));
   // Unless an interface is asked for, other ranks reach this one where the root service does.
   ORIEL_CO_TRY(SocketAddress interface, local_address(root.fd()));
   if (!options.socket.ifname.empty()) {
@@ -173,6 +184,21 @@ Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink&
     const std::lock_guard lock(mutex_);
     ORIEL_CO_TRY(own_address_, links_->listen(interface.with_port(0)));
   }
+  Status met = co_await introduce(root);
+  // The root service does not wait for long between a proof and the hello: a rank that is stopped
+  // there, or is slow, has to come again.
+  while (!met.ok() && root.turned_away()) {
+    const Deadline next = earlier(deadline_, Deadline::after(kReturnPause, loop_->clock()));
+    ORIEL_CO_CHECK(co_await loop_->sleep_until(next));
+    ORIEL_CO_CHECK(co_await find_root(id, kReturnPatience, root));
+    met = co_await introduce(root);
+  }
+  ORIEL_CO_CHECK(std::move(met));
+  for (const auto& [peer, address] : *root.peers()) addresses_[peer] = address;
+  co_return Status();
+}
+
+Task<Status> Session::introduce(RootLink& root) {
   // The root service speaks up a little before this rank's own deadline: it knows who is missing.
   const auto left = deadline_.remaining(loop_->clock().now());
   const auto margin = std::min<Duration>(left / 10, std::chrono::milliseconds(250));
@@ -193,7 +219,6 @@ Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink&
     }
     ORIEL_CO_CHECK(root.read());
   }
-  for (const auto& [peer, address] : *root.peers()) addresses_[peer] = address;
   co_return Status();
 }
 

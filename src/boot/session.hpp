@@ -115,6 +115,8 @@ class Session final : private Transport {
   Status make_links(const EventLoop& loop);
   Task<Status> connect(const UniqueId& id, SessionOptions options);
   Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
+  Task<Status> find_root(const UniqueId& id, Duration patience, RootLink& root);
+  Task<Status> introduce(RootLink& root);
   Task<Status> link_up(RootLink& root);
   Task<Status> link_to(std::vector<int> peers);
   Task<Status> exchange_addresses();
@@ -139,6 +141,7 @@ class Session final : private Transport {
   Group world_;
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
+  bool found_root_ = false;  // and has proved the secret to it
   bool introduced_ = false;  // the root service knows this rank
 
   mutable std::mutex mutex_;      // guards all below

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Processes that stop in the middle of a join, at each of its messages, and go on.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+#include "boot/forked_ranks.hpp"
+#include "boot/session.hpp"
+#include "boot/shared_memory.hpp"
+
+namespace oriel::boot {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
+constexpr int kRanks = 3;
+
+/// Has this process stop before its k-th message from then on, if k is not 0. It counts them all.
+class StopAtMessage {
+ public:
+  explicit StopAtMessage(int k) {
+    stop_at_ = k;
+    static const SystemTable table = [] {
+      SystemTable made = real_system_table();
+      made.sendmsg = [](int fd, const msghdr* message, int flags) {
+        if (++sent_ == stop_at_) ::raise(SIGSTOP);
+        return real_system_table().sendmsg(fd, message, flags);
+      };
+      return made;
+    }();
+    scoped_.emplace(table);
+  }
+  int sent() const { return sent_; }
+
+ private:
+  static inline std::atomic<int> sent_, stop_at_;
+  std::optional<ScopedSystemTable> scoped_;
+};
+
+/// Three ranks, of which rank 0's process serves the rendezvous; `victim` stops at message `k`.
+class Trio {
+ public:
+  Trio(int victim, int k)
+      : victim_(victim), ranks_(kRanks, [=, this](int rank) { return live(rank, victim, k); }) {}
+
+  /// Whether the victim has stopped.
+  bool stopped() const {
+    std::ifstream stat("/proc/" + std::to_string(ranks_.pid(victim_)) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const auto name_end = text.rfind(')');
+    return name_end != std::string::npos && text.substr(name_end, 3) == ") T";
+  }
+  void resume() { ranks_.kill(victim_, SIGCONT); }
+  std::vector<std::string> collect() { return ranks_.collect(25s); }
+  int sent() const { return place_->sent; }
+
+ private:
+  struct Place {
+    std::atomic<bool> made{false};
+    UniqueId id;
+    std::atomic<int> sent{0};
+  };
+
+  Status live(int rank, int victim, int k) {
+    std::optional<StopAtMessage> stop;
+    if (rank == victim) stop.emplace(k);
+    if (rank == 0) {
+      ORIEL_TRY(place_->id, create_unique_id(kLoopback.socket));
+      place_->made = true;
+    }
+    while (!place_->made) std::this_thread::sleep_for(1ms);
+    ORIEL_TRY(EventLoop loop, EventLoop::create());
+    ORIEL_TRY(const auto session, loop.run(Session::join(loop, place_->id, rank, kRanks, kLoopback,
+                                                         Deadline::after(20s))));
+    if (stop) place_->sent = stop->sent();
+    ORIEL_TRY(const auto activity, session->activate(loop, Deadline::after(20s)));
+    return loop.run(session->world().barrier(Operation::test));
+  }
+
+  const Shared<Place> place_;
+  const int victim_;
+  ForkedRanks ranks_;
+};
+
+}  // namespace
+
+TEST_CASE("1.12 a process that stops for seconds at any message of a join does not make it fail") {
+  std::vector<std::unique_ptr<Trio>> trios;
+  std::vector<std::string> titles;
+  for (const int victim : {0, 1}) {
+    Trio counted(victim, 0);
+    for (const auto& verdict : counted.collect()) REQUIRE(verdict == "ok");
+    const int messages = counted.sent();
+    REQUIRE(messages >= 4);
+    for (int k = 1; k <= messages; ++k) {
+      trios.push_back(std::make_unique<Trio>(victim, k));
+      titles.push_back("rank " + std::to_string(victim) + " stopped at message " +
+                       std::to_string(k) + " of about " + std::to_string(messages));
+    }
+  }
+  const auto end = steady_clock::now() + 10s;
+  int stopped = 0;
+  for (const auto& trio : trios) {
+    while (!trio->stopped() && steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    stopped += trio->stopped() ? 1 : 0;
+  }
+  // How many messages there are depends a little on which come together.
+  CHECK(stopped * 4 >= static_cast<int>(trios.size()) * 3);
+  // Longer than the root service and the ranks' acceptors wait for a proof or a hello.
+  std::this_thread::sleep_for(2500ms);
+  for (const auto& trio : trios) trio->resume();
+  for (std::size_t i = 0; i < trios.size(); ++i) {
+    CAPTURE(titles[i]);
+    const auto verdicts = trios[i]->collect();
+    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  }
+}
+
+}  // namespace oriel::boot
