@@ -4,6 +4,7 @@
 #include <random>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "comm/all_reduce_reference.hpp"
 #include "comm/random_all_reduces.hpp"
@@ -117,6 +118,80 @@ TEST_CASE("1.29 bits do not depend on the algorithm or the number of CTAs") {
   CHECK(hashes.front() != 0);
   CHECK(std::count(hashes.begin(), hashes.end(), hashes.front()) ==
         static_cast<std::ptrdiff_t>(hashes.size()));
+}
+
+/// Pairs of calls without a pause: one makes a factor, the next multiplies by it. `op` reads the
+/// factor at `factor`, of which each pair makes another.
+void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, float* factor,
+                              ncclRedOp_t op, std::size_t count) {
+  constexpr std::size_t kPairs = 12;
+  const auto ranks = static_cast<float>(players.size());
+  auto* const parts = reinterpret_cast<float*>(gpu.allocate(kPairs * sizeof(float), false));
+  auto* const input = reinterpret_cast<float*>(gpu.allocate(count * sizeof(float), false));
+  auto* const output = reinterpret_cast<float*>(gpu.allocate(kPairs * count * sizeof(float), true));
+  std::vector<float> host(count);
+  for (std::size_t i = 0; i < count; ++i) host[i] = static_cast<float>(1 + i % 7);
+  gpu.copy_in(input, host.data(), count * sizeof(float));
+  std::vector<float> made(kPairs);
+  for (std::size_t k = 0; k < kPairs; ++k) made[k] = static_cast<float>(k + 1);
+  gpu.copy_in(parts, made.data(), kPairs * sizeof(float));
+
+  const auto make_factor = [&](std::size_t k) {
+    require(ncclAllReduce(parts + k, factor, 1, ncclFloat, ncclSum, comm, gpu.stream()),
+            "making a factor");
+  };
+  const auto multiply = [&](std::size_t k) {
+    require(ncclAllReduce(input, output + k * count, count, ncclFloat, op, comm, gpu.stream()),
+            "multiplying by it");
+  };
+  // Both kernels are loaded before one has to wait for another rank of this process.
+  make_factor(kPairs - 1);
+  gpu.wait(gpu.stream(), comm);
+  multiply(kPairs - 1);
+  gpu.wait(gpu.stream(), comm);
+  players.barrier();
+  for (std::size_t k = 0; k < kPairs; ++k) {
+    make_factor(k);
+    multiply(k);
+  }
+  gpu.wait(gpu.stream(), comm);
+  for (std::size_t k = 0; k < kPairs; ++k) {
+    gpu.copy_out(host.data(), output + k * count, count * sizeof(float));
+    for (std::size_t i = 0; i < count; ++i) {
+      const float expected = ranks * made[k] * ranks * static_cast<float>(1 + i % 7);
+      require(host[i] == expected, fmt::format("pair {}: element {} of {} is {}, not {}", k, i,
+                                               count, host[i], expected));
+    }
+  }
+  players.barrier();
+}
+
+// Kernels start while the last one runs, so the factor must not be read before that has ended.
+TEST_CASE("1.26 1.27 1.29 a call multiplies by the factor that the call before it has made") {
+  const int ranks = std::min(std::max(kGpus, 2), 4);
+  for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
+    INFO(algorithm);
+    Environment environment(
+        Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_CTAS", ranks > kGpus ? "16" : ""}});
+    check_all_ok(play(
+        natural_cast(ranks), ranks,
+        [](Players& players) {
+          RankGpu gpu(players.first());
+          ncclComm_t comm = init_rank(players, gpu);
+          auto* const factor = reinterpret_cast<float*>(gpu.allocate(sizeof(float), false));
+          ncclRedOp_t op = ncclSum;
+          require(ncclRedOpCreatePreMulSum(&op, factor, ncclFloat, ncclScalarDevice, comm),
+                  "ncclRedOpCreatePreMulSum");
+          for (const std::size_t count :
+               {std::size_t{7}, std::size_t{5'000}, std::size_t{3'000'000}}) {
+            multiply_by_made_factors(players, gpu, comm, factor, op, count);
+          }
+          require(ncclRedOpDestroy(op, comm), "ncclRedOpDestroy");
+          require(ncclCommDestroy(comm), "ncclCommDestroy");
+          players.barrier();
+        },
+        45s));
+  }
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ class CudaMover {
   __device__ __forceinline__ explicit CudaMover(const AllReduceArguments& arguments)
       : arguments_(arguments), reduction_(arguments) {}
 
+  /// After grid_dependency_wait(), before all else: see FamilyReduction::begin.
+  __device__ __forceinline__ void begin() { reduction_.begin(arguments_); }
+
   /// Stores `count` elements of the input from `first` on, scaled if need be, into a ring slot.
   __device__ __forceinline__ void send(std::byte* slot, std::uint64_t first, std::uint64_t count) {
     copy(slot, arguments_.input + first * sizeof(T), count,

@@ -34,7 +34,8 @@ ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace pla
 
   device::grid_dependency_wait();
   lanes.begin();
-  const FamilyReduction<T, kFamily> reduction(arguments);  // may read a scalar of the stream's
+  FamilyReduction<T, kFamily> reduction(arguments);
+  reduction.begin(arguments);
 
   const std::uint64_t step = place.ctas * threads;
   Payload<T, Line::kBytes> mine{};

@@ -33,7 +33,7 @@ ORIEL_DEVICE_SLOW T finish_average(device::Accumulator<T> sum, int ranks) {
 }
 }  // namespace detail
 
-/// The arithmetic of one call on elements of type T.
+/// The arithmetic of one call on elements of type T. It scales only after begin().
 template <class T, Family kFamily>
 class FamilyReduction {
  public:
@@ -43,9 +43,12 @@ class FamilyReduction {
       : ranks_(arguments.ranks),
         average_(arguments.average),
         scaled_(arguments.scaled),
-        maximum_(arguments.maximum) {
+        maximum_(arguments.maximum) {}
+
+  /// Reads the scalar of a pre-multiplied sum, on the device and after grid_dependency_wait(): a
+  /// device scalar belongs to the stream, whose last kernel may have made it.
+  ORIEL_DEVICE_FN void begin(const AllReduceArguments& arguments) {
     if (kFamily == Family::sum && scaled_) {
-      // Read here and not on the host: the memory of a device scalar belongs to the stream.
       const void* source =
           arguments.scalar_pointer != nullptr ? arguments.scalar_pointer : &arguments.scalar_bits;
       memcpy(&scalar_, source, sizeof(T));

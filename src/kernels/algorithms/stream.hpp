@@ -33,7 +33,7 @@ namespace oriel::kernels {
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///
 /// Mover does the moving of elements (and knows their type): a template over the group of threads
-/// on a GPU, vectorised loops on a CPU.
+/// on a GPU, vectorised loops on a CPU. To make one touches no memory of the stream's; begin() may.
 template <class Group, class Mover>
 class StreamAllReduce {
  public:
@@ -53,6 +53,7 @@ class StreamAllReduce {
     if (chunks_ == 0) return;  // the same on all ranks
     device::grid_launch_dependents();
     device::grid_dependency_wait();
+    mover_.begin();
     const CtaCounters* counters = places_.counters();
     ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
     step_base_ = device::Memory::load<device::Order::weak>(&counters->step);

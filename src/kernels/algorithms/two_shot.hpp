@@ -36,7 +36,8 @@ ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
 
   device::grid_dependency_wait();
   lanes.begin();
-  const FamilyReduction<T, kFamily> reduction(arguments);  // may read a scalar of the stream's
+  FamilyReduction<T, kFamily> reduction(arguments);
+  reduction.begin(arguments);
 
   const std::uint64_t step = place.ctas * threads;
 
