@@ -13,6 +13,7 @@
 #include "oriel/error.hpp"
 
 #include "window/memory.hpp"
+#include "window/slot_space.hpp"
 
 namespace oriel::window {
 
@@ -22,73 +23,6 @@ struct TeamMember {
   std::uint64_t process = 0;  ///< the random number of its process
   std::int32_t device = -1;   ///< its CUDA device ordinal, or -1
   auto operator<=>(const TeamMember&) const = default;
-};
-
-/// Which offsets of the slots are taken on this rank's side. All slots of one reservation have the
-/// same layout, so one set of intervals serves them all. Thread-safe.
-///
-/// Offsets are agreed by a fixed point: every rank proposes the first place that is free on its
-/// side at or after a floor, all take the largest proposal as the next floor, and once all
-/// proposals are equal the place is free everywhere. Only local truth is needed, so ranks may
-/// release in any order. A proposal is held for its token until it is moved, kept or dropped, so
-/// that two agreements that run at once on one process do not get the same place; ranks of one
-/// process that share the space propose for one token and get one hold.
-///
-/// Places are multiples of `granularity`, and of 2 MiB for `bytes` of 2 MiB or more, so that the
-/// host can map huge pages. A range that several ranks keep is counted; a rank that gives up
-/// releases or drops only after the outcome round of the agreement, when the others have called
-/// keep().
-class SlotSpace {
- public:
-  /// `granularity` is a power of two and divides `slot_bytes`.
-  SlotSpace(std::size_t slot_bytes, std::size_t granularity);
-
-  /// Names one agreement: equal on all ranks that take part in it.
-  struct Token {
-    std::uint64_t communicator = 0;
-    std::uint64_t sequence = 0;
-    auto operator<=>(const Token&) const = default;
-  };
-
-  /// Holds the first free `bytes` at or after `floor` for `token`, in place of what it held before.
-  /// invalid_usage if nothing is free there, or if `token` has been kept.
-  Result<std::size_t> propose(Token token, std::size_t bytes, std::size_t floor);
-  /// Turns the hold into a taken range, counted once for each caller; release() each. internal if
-  /// there is no hold.
-  Status keep(Token token);
-  /// Drops the hold; no effect if it was kept or never made.
-  void drop(Token token);
-  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part.
-  void release(std::size_t offset, std::size_t bytes);
-
-  std::size_t slot_bytes() const { return slot_bytes_; }
-  /// Bytes of kept ranges.
-  std::size_t taken_bytes() const;
-  /// Bytes of holds that are neither kept nor dropped.
-  std::size_t held_bytes() const;
-
- private:
-  struct Taken {
-    std::size_t end;
-    int keepers;
-  };
-  struct Hold {
-    std::size_t begin;
-    std::size_t end;
-    bool kept;
-  };
-  using TakenMap = std::map<std::size_t, Taken>;
-
-  std::size_t first_free(Token token, std::size_t bytes, std::size_t floor) const;
-  void count(std::size_t begin, std::size_t end, int change);
-  void split_at(std::size_t offset);
-  void join_around(std::size_t begin, std::size_t end);
-
-  std::size_t slot_bytes_;
-  std::size_t granularity_;
-  mutable std::mutex mutex_;
-  TakenMap taken_;                // disjoint, by first byte
-  std::map<Token, Hold> tokens_;  // kept ones stay until their range is first released
 };
 
 /// The size of a slot where ORIEL_BIG_SIZE does not say: `memory_bytes`, the most that any rank of

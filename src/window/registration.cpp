@@ -242,7 +242,7 @@ Layout lay_out(const Plan& plan, const std::vector<bool>& is_new) {
 Bytes encode(const PlaceMessage& message) {
   ByteWriter writer;
   writer.put(static_cast<std::uint8_t>(message.failed)).put_raw(message.socket);
-  writer.put(message.bytes).put(message.proposal);
+  writer.put(message.bytes).put(message.proposal.kind).put(message.proposal.offset);
   writer.put(static_cast<std::uint32_t>(message.anchors.size()));
   for (const std::uint64_t anchor : message.anchors) writer.put(anchor);
   return writer.take();
@@ -255,7 +255,12 @@ Result<PlaceMessage> decode_place(ByteView message, std::size_t mappings) {
   const ByteView name = reader.get_raw(place.socket.size());
   std::copy(name.begin(), name.end(), place.socket.begin());
   place.bytes = reader.get<std::uint64_t>();
-  place.proposal = reader.get<std::uint64_t>();
+  const auto kind = reader.get<std::uint8_t>();
+  if (kind > static_cast<std::uint8_t>(SlotSpace::Proposal::Kind::waits)) {
+    return malformed(fmt::format("a proposal of kind {}", kind));
+  }
+  place.proposal.kind = static_cast<SlotSpace::Proposal::Kind>(kind);
+  place.proposal.offset = reader.get<std::uint64_t>();
   const auto count = reader.get<std::uint32_t>();
   if (reader.good() && !place.failed && count != mappings) {
     return malformed(fmt::format("{} mappings instead of {}", count, mappings));
@@ -276,6 +281,27 @@ std::vector<bool> mappings_to_make(std::span<const PlaceMessage> messages, std::
                             [&](const auto& message) { return message.anchors[i] != anchor; });
   }
   return is_new;
+}
+
+std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMessage> places) {
+  using Kind = SlotSpace::Proposal::Kind;
+  const bool ended = std::any_of(places.begin(), places.end(), [](const PlaceMessage& place) {
+    return place.bytes > 0 && place.proposal.kind == Kind::none;
+  });
+  if (ended) {
+    search.floor = 0;
+    search.pass = SlotSpace::Pass::patient;
+    return std::nullopt;
+  }
+  bool agreed = true;
+  for (const PlaceMessage& place : places) {
+    // A proposal for another size says nothing about this one.
+    const bool fits = place.bytes == search.bytes;
+    agreed = agreed && fits && place.proposal.kind == Kind::held &&
+             place.proposal.offset == places[0].proposal.offset;
+    if (fits) search.floor = std::max<std::size_t>(search.floor, place.proposal.offset);
+  }
+  return agreed ? std::optional(search.floor) : std::nullopt;
 }
 
 Bytes encode(const OfferMessage& message) {

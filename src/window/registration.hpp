@@ -98,7 +98,7 @@ struct PlaceMessage {
   FdSocketName socket{};               ///< where this process listens, if it is not connected yet
   std::vector<std::uint64_t> anchors;  ///< of each mapping that is alive here, else kNotAlive
   std::uint64_t bytes = 0;             ///< wanted for new mappings
-  std::uint64_t proposal = 0;          ///< offset of the place, if bytes is not 0
+  SlotSpace::Proposal proposal{};      ///< for them; of no meaning if bytes is 0
   bool operator==(const PlaceMessage&) const = default;
 };
 Bytes encode(const PlaceMessage& message);
@@ -106,6 +106,16 @@ Result<PlaceMessage> decode_place(ByteView message, std::size_t mappings);
 
 /// The mappings that need not be made, because every rank reports them alive at one anchor.
 std::vector<bool> mappings_to_make(std::span<const PlaceMessage> messages, std::size_t mappings);
+
+/// Where the search for a common place stands between two rounds: the same on all ranks.
+struct PlaceSearch {
+  std::size_t bytes = 0;  ///< wanted for new mappings
+  std::size_t floor = 0;
+  SlotSpace::Pass pass = SlotSpace::Pass::eager;
+};
+/// What follows from the proposals of all ranks: the offset of the place, or nullopt, and `search`
+/// is that of the next round. A rank that finds nothing in the patient pass says so by failing.
+std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMessage> places);
 
 /// The handles that a process offers for its allocations: nullopt stands for a file descriptor,
 /// which travels on its own.

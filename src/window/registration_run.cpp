@@ -12,12 +12,6 @@
 #include "window/allocation_table.hpp"
 
 namespace oriel::window {
-namespace {
-
-// A bound that only a defect can reach: each round raises the floor.
-constexpr int kPlaceRoundsMost = 10'000;
-
-}  // namespace
 
 RegistrationRun::RegistrationRun(WindowManager& manager, EventLoop& loop, boot::Operation operation,
                                  std::vector<WindowRequest> requests, Deadline deadline)
@@ -137,15 +131,18 @@ void RegistrationRun::prepare_places() {
   }
 }
 
-PlaceMessage RegistrationRun::place_message(std::size_t floor, std::size_t bytes) {
+PlaceMessage RegistrationRun::place_message(const PlaceSearch& search) {
   PlaceMessage message;
-  message.bytes = bytes;
-  if (failure_.ok() && bytes > 0) {
-    auto proposal = space_->slots().propose(token_, bytes, floor);
-    if (proposal.ok()) {
-      message.proposal = proposal.value();
-    } else {
+  message.bytes = search.bytes;
+  if (failure_.ok() && search.bytes > 0) {
+    auto proposal = space_->slots().propose(token_, search.bytes, search.floor, search.pass);
+    if (!proposal.ok()) {
       note(std::move(proposal).error());
+    } else if (proposal->kind == SlotSpace::Proposal::Kind::none &&
+               search.pass == SlotSpace::Pass::patient) {
+      note(space_->slots().no_room(search.bytes));
+    } else {
+      message.proposal = proposal.value();
     }
   }
   message.failed = !failure_.ok();
@@ -163,31 +160,35 @@ Task<Status> RegistrationRun::agree_on_places() {
   // The first proposal takes this rank's view for the team's: it mostly is.
   is_new_.assign(mappings_.size(), false);
   for (std::size_t i = 0; i < mappings_.size(); ++i) is_new_[i] = mappings_[i] == nullptr;
-  std::size_t bytes = lay_out(plan_, is_new_).bytes;
-  std::size_t floor = 0;
-  for (int round = 0; round < kPlaceRoundsMost; ++round) {
-    Bytes mine = encode(place_message(floor, bytes));
+  PlaceSearch search{.bytes = lay_out(plan_, is_new_).bytes};
+  for (;;) {
+    if (deadline_.expired(loop_.clock().now())) {
+      note(Error(ErrorCode::timeout,
+                 fmt::format("no place of {} bytes in the slots was agreed in time; other "
+                             "registrations of the team are under way",
+                             search.bytes)));
+    }
+    Bytes mine = encode(place_message(search));
     Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
     if (!gathered.ok()) co_return std::move(gathered).error();
-    auto settled = settle(gathered.value(), floor, bytes);
-    if (!settled.ok()) {
-      stop(std::move(settled).error());
+    auto found = take_places(gathered.value(), search);
+    if (!found.ok()) stop(std::move(found).error());
+    if (stopped_) {
+      // Not later: other registrations would wait for it until this one's outcome is known. All
+      // ranks of this process have proposed in this round and will not again.
+      if (space_ != nullptr) space_->slots().drop(token_);
       co_return Status();
     }
-    if (stopped_) co_return Status();
-    if (settled.value()) {
+    if (found.value()) {
       note(keep_places());
       co_return Status();
     }
   }
-  stop(Error(ErrorCode::internal, "the team found no common place for a window"));
-  co_return Status();
 }
 
-/// What follows from one round, the same on all ranks: true if there is a place, else floor and
-/// bytes are those of the next round.
-Result<bool> RegistrationRun::settle(const std::vector<Bytes>& messages, std::size_t& floor,
-                                     std::size_t& bytes) {
+/// What follows from one round, the same on all ranks: true if there is a place or none is needed,
+/// else `search` is that of the next round.
+Result<bool> RegistrationRun::take_places(const std::vector<Bytes>& messages, PlaceSearch& search) {
   std::vector<PlaceMessage> places;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     auto place = decode_place(messages[i], plan_.mappings.size());
@@ -203,17 +204,11 @@ Result<bool> RegistrationRun::settle(const std::vector<Bytes>& messages, std::si
   }
   is_new_ = mappings_to_make(places, plan_.mappings.size());
   layout_ = lay_out(plan_, is_new_);
-  bytes = layout_.bytes;
-  if (bytes == 0) return true;
-  bool equal = true;
-  for (const PlaceMessage& place : places) {
-    // A proposal for another size says nothing about this one.
-    const bool fits = place.bytes == bytes;
-    equal = equal && fits && place.proposal == places[0].proposal;
-    if (fits) floor = std::max<std::size_t>(floor, place.proposal);
-  }
-  place_ = places[0].proposal;
-  return equal;
+  search.bytes = layout_.bytes;
+  if (search.bytes == 0) return true;
+  const auto place = settle(search, places);
+  place_ = place.value_or(0);
+  return place.has_value();
 }
 
 /// Takes the place that all have proposed, and divides it among the new mappings.

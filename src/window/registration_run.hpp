@@ -52,8 +52,8 @@ class RegistrationRun {
   Task<Status> agree_on_outcome();
 
   void prepare_places();
-  PlaceMessage place_message(std::size_t floor, std::size_t bytes);
-  Result<bool> settle(const std::vector<Bytes>& messages, std::size_t& floor, std::size_t& bytes);
+  PlaceMessage place_message(const PlaceSearch& search);
+  Result<bool> take_places(const std::vector<Bytes>& messages, PlaceSearch& search);
   Status keep_places();
   bool something_to_send() const;
   Status make_offer(OfferMessage& offer);

@@ -1,19 +1,21 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "window/slot_space.hpp"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "window/flat_space.hpp"
 #include "window/memory_block.hpp"
 
 namespace oriel::window {
 SlotSpace::SlotSpace(std::size_t slot_bytes, std::size_t granularity)
     : slot_bytes_(slot_bytes), granularity_(granularity) {}
 
-/// First fit: the lowest place at or after `floor` that neither a kept range nor another token's
-/// hold touches; slot_bytes_ if there is none.
-std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t floor) const {
+/// First fit: the lowest place at or after `floor` that no kept range and, in an eager pass, no
+/// lower token's proposal touches; slot_bytes_ if there is none.
+std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t floor,
+                                  Pass pass) const {
   const std::size_t alignment =
       bytes >= kHugePageBytes ? std::max(granularity_, kHugePageBytes) : granularity_;
   std::size_t begin = round_up(floor, alignment);
@@ -25,9 +27,12 @@ std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t fl
     } else if (next != taken_.end() && next->first < begin + bytes) {
       blocked_until = next->second.end;
     }
-    for (const auto& [other, hold] : tokens_) {
-      if (other != token && !hold.kept && hold.begin < begin + bytes && hold.end > begin) {
-        blocked_until = std::max(blocked_until, hold.end);
+    if (pass == Pass::eager) {
+      for (auto at = holds_.begin(); at != holds_.end() && at->first < token; ++at) {
+        const Range& range = at->second.range;
+        if (range.overlaps(begin, begin + bytes)) {
+          blocked_until = std::max(blocked_until, range.end);
+        }
       }
     }
     if (blocked_until == 0) return begin;
@@ -36,7 +41,16 @@ std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t fl
   return slot_bytes_;
 }
 
-Result<std::size_t> SlotSpace::propose(Token token, std::size_t bytes, std::size_t floor) {
+/// Whether another token is at the place: a lower one in any way, or a higher one that holds it.
+bool SlotSpace::must_wait(Token token, std::size_t begin, std::size_t end) const {
+  return std::any_of(holds_.begin(), holds_.end(), [&](const auto& entry) {
+    const auto& [other, hold] = entry;
+    return other != token && (other < token || !hold.waits) && hold.range.overlaps(begin, end);
+  });
+}
+
+Result<SlotSpace::Proposal> SlotSpace::propose(Token token, std::size_t bytes, std::size_t floor,
+                                               Pass pass) {
   if (bytes == 0 || bytes > slot_bytes_ || floor > slot_bytes_) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("a place for {} bytes at or after offset {:#x} in a slot of "
@@ -46,54 +60,58 @@ Result<std::size_t> SlotSpace::propose(Token token, std::size_t bytes, std::size
   }
   const std::size_t rounded = round_up(bytes, granularity_);
   const std::lock_guard lock(mutex_);
-  const auto found = tokens_.find(token);
-  if (found != tokens_.end() && found->second.kept) {
+  if (kept_.contains(token)) {
     return Error(
         ErrorCode::internal,
         fmt::format("a place is proposed anew for agreement {} of communicator {:#x}, which "
                     "has ended",
                     token.sequence, token.communicator));
   }
-  const std::size_t begin = first_free(token, rounded, floor);
+  const std::size_t begin = first_free(token, rounded, floor, pass);
   if (begin >= slot_bytes_) {
-    std::size_t taken = 0;
-    for (const auto& [first, range] : taken_) taken += range.end - first;
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("no {} bytes are free at or after offset {:#x} of the slot: "
-                             "{} of its {} bytes are taken",
-                             rounded, floor, taken, slot_bytes_))
-        .with_hint("deregister windows, or raise ORIEL_BIG_SIZE");
+    holds_.erase(token);
+    return Proposal{};
   }
-  tokens_.insert_or_assign(token, Hold{begin, begin + rounded, false});
-  return begin;
+  const bool waits = must_wait(token, begin, begin + rounded);
+  holds_.insert_or_assign(token, Hold{{begin, begin + rounded}, waits});
+  return Proposal{waits ? Proposal::Kind::waits : Proposal::Kind::held, begin};
+}
+
+Error SlotSpace::no_room(std::size_t bytes) const {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("no {} bytes are free at one offset of all slots: {} of the {} bytes of "
+                           "this rank's side are taken",
+                           round_up(bytes, granularity_), taken_bytes(), slot_bytes_))
+      .with_hint("deregister windows, or raise ORIEL_BIG_SIZE");
 }
 
 Status SlotSpace::keep(Token token) {
   const std::lock_guard lock(mutex_);
-  const auto found = tokens_.find(token);
-  if (found == tokens_.end()) {
+  const auto held = holds_.find(token);
+  if (held != holds_.end() && !held->second.waits) {
+    kept_.emplace(token, held->second.range);
+    holds_.erase(held);
+  }
+  const auto found = kept_.find(token);
+  if (found == kept_.end()) {
     return Error(ErrorCode::internal,
                  fmt::format("agreement {} of communicator {:#x} holds no place in the slot",
                              token.sequence, token.communicator));
   }
-  found->second.kept = true;
   count(found->second.begin, found->second.end, +1);
   return {};
 }
 
 void SlotSpace::drop(Token token) {
   const std::lock_guard lock(mutex_);
-  const auto found = tokens_.find(token);
-  if (found != tokens_.end() && !found->second.kept) tokens_.erase(found);
+  holds_.erase(token);
 }
 
 void SlotSpace::release(std::size_t offset, std::size_t bytes) {
   const std::size_t begin = offset / granularity_ * granularity_;
   const std::size_t end = round_up(offset + bytes, granularity_);
   const std::lock_guard lock(mutex_);
-  std::erase_if(tokens_, [&](const auto& entry) {
-    return entry.second.kept && entry.second.begin < end && entry.second.end > begin;
-  });
+  std::erase_if(kept_, [&](const auto& entry) { return entry.second.overlaps(begin, end); });
   count(begin, end, -1);
 }
 
@@ -107,9 +125,7 @@ std::size_t SlotSpace::taken_bytes() const {
 std::size_t SlotSpace::held_bytes() const {
   const std::lock_guard lock(mutex_);
   std::size_t bytes = 0;
-  for (const auto& [token, hold] : tokens_) {
-    if (!hold.kept) bytes += hold.end - hold.begin;
-  }
+  for (const auto& [token, hold] : holds_) bytes += hold.range.end - hold.range.begin;
   return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -12,6 +13,7 @@
 #include "boot/served_id.hpp"
 #include "support/process_state.hpp"
 #include "window/allocation_table.hpp"
+#include "window/memory_host.hpp"
 #include "window/window_ranks.hpp"
 
 namespace oriel::window {
@@ -240,6 +242,51 @@ TEST_CASE("1.15 communicators with one team share one reservation") {
       other->drop_manager();
       ORIEL_CHECK(self.barrier());
       ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.15 1.16 communicators that register at once all find a place though they just fit") {
+  constexpr std::size_t kBytes = std::size_t{1300} << 20;  // three fill a slot of 4 GiB
+  constexpr std::size_t kCommunicators = 3;
+  for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2, 1}}) {
+    INFO("ranks by process: " << name_of(layout));
+    const std::vector<ServedId> ids(kCommunicators);
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      std::vector<std::unique_ptr<WindowRank>> comms;
+      std::vector<std::byte*> buffers;
+      for (const ServedId& id : ids) {
+        ORIEL_TRY(auto joined, WindowRank::join(id.value(), self.rank(), self.size(), {}));
+        comms.push_back(std::move(joined));
+        // Mapped, but no page is ever touched.
+        ORIEL_TRY(void* const made, host_memory().allocate(kBytes, Backing::on_demand));
+        buffers.push_back(static_cast<std::byte*>(made));
+      }
+      for (int round = 0; round < 40; ++round) {
+        std::vector<Result<RegisteredWindow>> results(kCommunicators, RegisteredWindow{});
+        ORIEL_CHECK(self.barrier());
+        {
+          std::vector<std::jthread> threads;
+          for (std::size_t i = 0; i < kCommunicators; ++i) {
+            // Half of the ranks begin with the last communicator.
+            const std::size_t k = self.rank() % 2 == 0 ? i : kCommunicators - 1 - i;
+            threads.emplace_back(
+                [&, k] { results[k] = comms[k]->register_one(buffers[k], kBytes); });
+          }
+        }
+        Status failed;
+        for (std::size_t k = 0; k < kCommunicators; ++k) {
+          if (!results[k].ok()) {
+            failed = Error(results[k].error()).with_context("round " + std::to_string(round));
+            continue;
+          }
+          ORIEL_CHECK(comms[k]->manager().deregister(results[k]->handle));
+        }
+        ORIEL_CHECK(self.agree(std::move(failed)));
+        ORIEL_EXPECT(comms[0]->space().slots().held_bytes() == 0);
+      }
+      for (std::byte* buffer : buffers) ORIEL_CHECK(host_memory().free(buffer));
       return self.barrier();
     }));
   }

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "window/slot_space.hpp"
+
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -16,9 +18,19 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kSlot = kSlotUnitBytes;
 
+using Pass = SlotSpace::Pass;
+using Kind = SlotSpace::Proposal::Kind;
+
 std::size_t propose(SlotSpace& space, SlotSpace::Token token, std::size_t bytes,
                     std::size_t floor = 0) {
-  Result<std::size_t> place = space.propose(token, bytes, floor);
+  const auto place = space.propose(token, bytes, floor, Pass::eager);
+  REQUIRE(place.ok());
+  REQUIRE(place->kind == Kind::held);
+  return place->offset;
+}
+
+SlotSpace::Proposal ask(SlotSpace& space, SlotSpace::Token token, std::size_t bytes, Pass pass) {
+  const auto place = space.propose(token, bytes, 0, pass);
   REQUIRE(place.ok());
   return *place;
 }
@@ -33,6 +45,7 @@ TEST_CASE("1.15 a place is the first that is free after the floor") {
   CHECK(propose(space, {1, 4}, kPage) == kPage);
   CHECK(space.taken_bytes() == kPage);
   CHECK(space.held_bytes() == 3 * kPage);
+  CHECK(propose(space, {1, 3}, kPage, 2 * kPage) == 2 * kPage);  // its own hold is no obstacle
   space.drop({1, 2});
   space.drop({1, 3});
   space.drop({1, 4});
@@ -65,117 +78,43 @@ TEST_CASE("1.15 ranks of one process share one place and count it") {
   CHECK(space.taken_bytes() == 0);
 }
 
-TEST_CASE("1.38 a slot refuses what does not fit and says what to change") {
-  SlotSpace space(kSlot, kPage);
-  REQUIRE_FALSE(space.propose({1, 1}, 0, 0).ok());
-  REQUIRE_FALSE(space.propose({1, 1}, kSlot + 1, 0).ok());
-  REQUIRE_FALSE(space.propose({1, 1}, kPage, kSlot + 1).ok());
-  REQUIRE_FALSE(space.propose({1, 1}, kPage, kSlot).ok());
-  CHECK(propose(space, {1, 1}, kSlot) == 0);
-  const Result<std::size_t> full = space.propose({1, 2}, kPage, 0);
-  REQUIRE_FALSE(full.ok());
-  CHECK(full.error().code() == ErrorCode::invalid_usage);
-  CHECK(full.error().hint().find("ORIEL_BIG_SIZE") != std::string::npos);
-  CHECK(space.keep({1, 2}).error().code() == ErrorCode::internal);
-  REQUIRE(space.keep({1, 1}).ok());
-  CHECK_FALSE(space.propose({1, 1}, kPage, 0).ok());  // that agreement has ended
+TEST_CASE("1.15 where two agreements meet, the lower token waits and the higher one moves on") {
+  SlotSpace space(8 * kPage, kPage);
+  const SlotSpace::Token low{1, 5}, high{2, 1};
+  CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
+  CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::waits, 0});
+  CHECK_FALSE(space.keep(low).ok());
+  // The higher one's next round goes around what the lower one wants.
+  CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 2 * kPage});
+  CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
+  // A patient one waits for the lower one, and by waiting is no obstacle to it.
+  CHECK(ask(space, high, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::waits, 0});
+  CHECK(ask(space, low, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::held, 0});
+  // It ends at the slot's end only for what is kept.
+  CHECK(ask(space, high, 6 * kPage, Pass::eager).kind == Kind::none);
+  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::waits);
+  REQUIRE(space.keep(low).ok());
+  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::none);
+  CHECK(space.held_bytes() == 0);
+  CHECK(space.taken_bytes() == 3 * kPage);
 }
 
-/// A team of processes, each with its own view of the slot. Agreements run as the protocol runs
-/// them, except that their rounds are interleaved at random.
-class Simulation {
- public:
-  Simulation(std::size_t processes, std::mt19937_64& random) : random_(random), live_(processes) {
-    for (std::size_t p = 0; p < processes; ++p) {
-      spaces_.push_back(std::make_unique<SlotSpace>(kSlot, kPage));
-    }
-  }
-
-  struct Agreement {
-    SlotSpace::Token token;
-    std::size_t bytes;
-    std::size_t floor = 0;
-    int rounds = 0;
-    bool done = false;
-  };
-
-  /// One round of one agreement.
-  void advance(Agreement& agreement) {
-    std::vector<std::size_t> places;
-    for (auto& space : spaces_) {
-      places.push_back(propose(*space, agreement.token, agreement.bytes, agreement.floor));
-    }
-    const auto [low, high] = std::minmax_element(places.begin(), places.end());
-    agreement.floor = *high;
-    ++agreement.rounds;
-    if (*low != *high) return;
-    agreement.done = true;
-    for (std::size_t p = 0; p < spaces_.size(); ++p) {
-      REQUIRE(spaces_[p]->keep(agreement.token).ok());
-      for (const auto& [begin, end] : live_[p]) {  // nothing that is in use was handed out again
-        REQUIRE((agreement.floor + agreement.bytes <= begin || agreement.floor >= end));
-      }
-      live_[p].emplace_back(agreement.floor, agreement.floor + agreement.bytes);
-    }
-  }
-
-  void release_one(std::size_t p) {
-    if (live_[p].empty()) return;
-    const std::size_t which = random_() % live_[p].size();
-    const auto [begin, end] = live_[p][which];
-    spaces_[p]->release(begin, end - begin);
-    live_[p].erase(live_[p].begin() + static_cast<std::ptrdiff_t>(which));
-  }
-
-  std::size_t live(std::size_t p) const { return live_[p].size(); }
-  SlotSpace& space(std::size_t p) { return *spaces_[p]; }
-  std::size_t processes() const { return spaces_.size(); }
-
- private:
-  std::mt19937_64& random_;
-  std::vector<std::unique_ptr<SlotSpace>> spaces_;
-  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> live_;
-};
-
-TEST_CASE("1.15 1.21 offsets stay agreed when ranks release in any order") {
-  const auto seed = std::random_device{}();
-  CAPTURE(seed);
-  std::mt19937_64 random(seed);
-  Simulation team(4, random);
-  std::uint64_t sequence = 0;
-  int most_rounds = 0;
-  std::size_t highest = 0;
-  for (int cycle = 0; cycle < 2500; ++cycle) {
-    // Up to three agreements at once (several communicators of the team), 10,000 windows in all.
-    std::vector<Simulation::Agreement> running;
-    for (int i = 0; i < 4; ++i) {
-      const std::size_t bytes =
-          random() % 4 == 0 ? (1 + random() % 8) * 2 * kMiB : (1 + random() % 64) * kPage;
-      running.push_back({{random() % 3, ++sequence}, bytes});
-    }
-    while (std::any_of(running.begin(), running.end(), [](auto& a) { return !a.done; })) {
-      auto& pick = running[random() % running.size()];
-      if (!pick.done) team.advance(pick);
-      if (random() % 4 == 0) team.release_one(random() % team.processes());
-    }
-    for (const auto& agreement : running) {
-      most_rounds = std::max(most_rounds, agreement.rounds);
-      highest = std::max(highest, agreement.floor + agreement.bytes);
-    }
-    for (std::size_t p = 0; p < team.processes(); ++p) {
-      while (team.live(p) > 40) team.release_one(p);
-    }
-  }
-  // 44 live windows of 16 MiB at most on each rank fill 704 MiB; what ranks that lag behind and
-  // rounding cost must stay within a small multiple of it.
-  CHECK(highest < 4 * 704 * kMiB);
-  CHECK(most_rounds < 100);
-  for (std::size_t p = 0; p < team.processes(); ++p) {
-    while (team.live(p) > 0) team.release_one(p);
-    CHECK(team.space(p).taken_bytes() == 0);
-    CHECK(team.space(p).held_bytes() == 0);
-    CHECK(propose(team.space(p), {9, 9}, kSlot) == 0);
-  }
+TEST_CASE("1.38 a slot refuses what does not fit and says what to change") {
+  SlotSpace space(kSlot, kPage);
+  REQUIRE_FALSE(space.propose({1, 1}, 0, 0, Pass::eager).ok());
+  REQUIRE_FALSE(space.propose({1, 1}, kSlot + 1, 0, Pass::eager).ok());
+  REQUIRE_FALSE(space.propose({1, 1}, kPage, kSlot + 1, Pass::eager).ok());
+  CHECK(space.propose({1, 1}, kPage, kSlot, Pass::eager)->kind == Kind::none);
+  CHECK(propose(space, {1, 1}, kSlot) == 0);
+  REQUIRE(space.keep({1, 1}).ok());
+  CHECK(ask(space, {1, 2}, kPage, Pass::eager).kind == Kind::none);
+  CHECK(ask(space, {1, 2}, kPage, Pass::patient).kind == Kind::none);
+  const Error full = space.no_room(kPage);
+  CHECK(full.code() == ErrorCode::invalid_usage);
+  CHECK(full.message().find("4294967296 of the 4294967296 bytes") != std::string::npos);
+  CHECK(full.hint().find("ORIEL_BIG_SIZE") != std::string::npos);
+  CHECK(space.keep({1, 2}).error().code() == ErrorCode::internal);
+  CHECK_FALSE(space.propose({1, 1}, kPage, 0, Pass::eager).ok());  // that agreement has ended
 }
 
 TEST_CASE("1.15 counts follow a plain model through random keeps and releases") {
@@ -194,7 +133,8 @@ TEST_CASE("1.15 counts follow a plain model through random keeps and releases") 
     const std::size_t pages = 1 + random() % 40;
     if (random() % 2 == 0) {
       const SlotSpace::Token token{1, ++sequence};
-      const Result<std::size_t> place = space.propose(token, pages * kPage, first * kPage);
+      const auto place = space.propose(token, pages * kPage, first * kPage, Pass::eager);
+      REQUIRE(place.ok());
       std::size_t expected = first;
       while (expected + pages <= kPages &&
              std::any_of(model.begin() + static_cast<std::ptrdiff_t>(expected),
@@ -202,9 +142,9 @@ TEST_CASE("1.15 counts follow a plain model through random keeps and releases") 
                          [](int keepers) { return keepers > 0; })) {
         ++expected;
       }
-      REQUIRE(place.ok() == (expected + pages <= kPages));
-      if (!place.ok()) continue;
-      REQUIRE(*place == expected * kPage);
+      REQUIRE((place->kind == Kind::held) == (expected + pages <= kPages));
+      if (place->kind != Kind::held) continue;
+      REQUIRE(place->offset == expected * kPage);
       const int keepers = 1 + static_cast<int>(random() % 3);
       for (int i = 0; i < keepers; ++i) REQUIRE(space.keep(token).ok());
       for (std::size_t p = expected; p < expected + pages; ++p) model[p] = keepers;
@@ -228,15 +168,19 @@ TEST_CASE("1.15 agreements of several threads on one slot never share a place") 
     threads.emplace_back([&, t] {
       for (std::uint64_t i = 0; i < 500; ++i) {
         const SlotSpace::Token token{t, i};
-        const Result<std::size_t> place = space.propose(token, 2 * kPage, 0);
+        auto place = space.propose(token, 2 * kPage, 0, Pass::eager);
+        while (place.ok() && place->kind == Kind::waits) {
+          std::this_thread::yield();
+          place = space.propose(token, 2 * kPage, 0, Pass::eager);
+        }
         if (!place.ok() || !space.keep(token).ok()) {
           ++collisions[t];
           continue;
         }
-        auto& mine = owner[*place / kPage];
+        auto& mine = owner[place->offset / kPage];
         if (mine.exchange(1) != 0) ++collisions[t];
         mine.store(0);
-        space.release(*place, 2 * kPage);
+        space.release(place->offset, 2 * kPage);
       }
     });
   }
