@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/machine.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// New places of things: `place[old]` is where the thing went.
+using Places = std::vector<int>;
+
+/// Sorts `items` by `less` and tells where each went.
+template <typename Item, typename Less>
+Places sort_and_place(std::vector<Item>& items, const Less& less) {
+  Places order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto at = [&](int index) -> const Item& { return items[static_cast<std::size_t>(index)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return less(at(a), at(b)); });
+  std::vector<Item> sorted;
+  sorted.reserve(items.size());
+  Places place(items.size());
+  for (const int old : order) {
+    place[static_cast<std::size_t>(old)] = static_cast<int>(sorted.size());
+    sorted.push_back(std::move(items[static_cast<std::size_t>(old)]));
+  }
+  items = std::move(sorted);
+  return place;
+}
+
+void move_index(int& index, const Places& place) {
+  if (index >= 0) index = place[static_cast<std::size_t>(index)];
+}
+
+/// The address of a PCI node, or the lowest one below it: host bridges have none of their own.
+std::vector<PciAddress> lowest_addresses(const std::vector<PciNode>& nodes) {
+  constexpr PciAddress kNone{UINT32_MAX, 0xff, 0xff, 0xff};
+  std::vector<PciAddress> lowest(nodes.size(), kNone);
+  for (std::size_t i = nodes.size(); i-- > 0;) {  // parents stand before their children
+    lowest[i] = std::min(lowest[i], nodes[i].address.value_or(kNone));
+    if (nodes[i].parent < 0) continue;
+    PciAddress& above = lowest[static_cast<std::size_t>(nodes[i].parent)];
+    above = std::min(above, lowest[i]);
+  }
+  return lowest;
+}
+
+/// Depth first, siblings by address.
+Places place_pci_nodes(std::vector<PciNode>& nodes) {
+  const std::vector<PciAddress> lowest = lowest_addresses(nodes);
+  std::vector<std::vector<int>> children(nodes.size() + 1);  // the last: of no node
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto parent =
+        nodes[i].parent < 0 ? nodes.size() : static_cast<std::size_t>(nodes[i].parent);
+    children[parent].push_back(static_cast<int>(i));
+  }
+  const auto later = [&](int a, int b) {
+    const auto key = [&](int index) {
+      const auto i = static_cast<std::size_t>(index);
+      return std::tuple(lowest[i], nodes[i].numa, nodes[i].kind);
+    };
+    return key(b) < key(a);
+  };
+  Places place(nodes.size());
+  std::vector<PciNode> sorted;
+  sorted.reserve(nodes.size());
+  std::vector<int> open = children.back();
+  std::stable_sort(open.begin(), open.end(), later);
+  while (!open.empty()) {
+    const auto next = static_cast<std::size_t>(open.back());
+    open.pop_back();
+    place[next] = static_cast<int>(sorted.size());
+    sorted.push_back(nodes[next]);
+    std::vector<int>& below = children[next];
+    std::stable_sort(below.begin(), below.end(), later);
+    open.insert(open.end(), below.begin(), below.end());
+  }
+  for (PciNode& node : sorted) move_index(node.parent, place);
+  nodes = std::move(sorted);
+  return place;
+}
+
+Places place_numa_nodes(std::vector<NumaNode>& nodes) {
+  const Places place = sort_and_place(
+      nodes, [](const NumaNode& a, const NumaNode& b) { return a.os_index < b.os_index; });
+  for (NumaNode& node : nodes) {
+    if (node.distances.size() != place.size()) continue;
+    std::vector<int> moved(place.size());
+    for (std::size_t i = 0; i < place.size(); ++i) {
+      moved[static_cast<std::size_t>(place[i])] = node.distances[i];
+    }
+    node.distances = std::move(moved);
+  }
+  return place;
+}
+
+Error wrong(std::string what) {
+  return Error(ErrorCode::invalid_argument, std::move(what))
+      .with_context("checking the description of a machine");
+}
+
+Status check_index(const char* what, std::size_t of, const char* field, int index,
+                   std::size_t limit) {
+  if (index >= -1 && (index < 0 || static_cast<std::size_t>(index) < limit)) return {};
+  return wrong(fmt::format("{} {}: {} is {}, of {}", what, of, field, index, limit));
+}
+
+Status check_numa(const Machine& machine) {
+  std::set<int> seen;
+  for (const NumaNode& node : machine.numa) {
+    if (!seen.insert(node.os_index).second) {
+      return wrong(fmt::format("NUMA node {} is listed twice", node.os_index));
+    }
+    if (!node.distances.empty() && node.distances.size() != machine.numa.size()) {
+      return wrong(fmt::format("NUMA node {} has {} distances, for {} nodes", node.os_index,
+                               node.distances.size(), machine.numa.size()));
+    }
+  }
+  return {};
+}
+
+Status check_pci(const Machine& machine) {
+  std::set<PciAddress> seen;
+  for (std::size_t i = 0; i < machine.pci.size(); ++i) {
+    const PciNode& node = machine.pci[i];
+    ORIEL_CHECK(check_index("PCI node", i, "its NUMA node", node.numa, machine.numa.size()));
+    const bool root = node.kind == PciNode::Kind::host_bridge;
+    if (node.parent >= static_cast<int>(i) || (node.parent < 0) != root) {
+      return wrong(fmt::format("PCI node {}: its parent is {}", i, node.parent));
+    }
+    if (!root && machine.pci[static_cast<std::size_t>(node.parent)].kind == PciNode::Kind::device) {
+      return wrong(fmt::format("PCI node {} is below a device", i));
+    }
+    if (!root && !node.address) return wrong(fmt::format("PCI node {} has no address", i));
+    if (node.address && !seen.insert(*node.address).second) {
+      return wrong(fmt::format("{} is listed twice", node.address->to_string()));
+    }
+  }
+  return {};
+}
+
+Status check_gpus(const Machine& machine) {
+  std::set<std::pair<PciAddress, int>> places;
+  std::set<std::string> uuids;
+  std::set<int> ordinals;
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    ORIEL_CHECK(check_index("GPU", i, "its NUMA node", gpu.numa, machine.numa.size()));
+    ORIEL_CHECK(check_index("GPU", i, "its PCI node", gpu.node, machine.pci.size()));
+    const bool twice = (gpu.pci && !places.emplace(*gpu.pci, gpu.mig_instance).second) ||
+                       (!gpu.uuid.empty() && !uuids.insert(gpu.uuid).second) ||
+                       (gpu.ordinal >= 0 && !ordinals.insert(gpu.ordinal).second);
+    if (twice) {
+      return wrong(fmt::format("GPU {} ({}, {}) is listed twice", i,
+                               gpu.pci ? gpu.pci->to_string() : "no PCI address", gpu.uuid));
+    }
+  }
+  std::set<std::pair<int, int>> pairs;
+  for (const GpuPair& pair : machine.pairs) {
+    const auto count = static_cast<int>(machine.gpus.size());
+    if (pair.from < 0 || pair.from >= count || pair.to < 0 || pair.to >= count ||
+        pair.from == pair.to || !pairs.emplace(pair.from, pair.to).second) {
+      return wrong(fmt::format("the pair of GPUs ({}, {}), of {}", pair.from, pair.to, count));
+    }
+  }
+  return {};
+}
+
+Status check_nics(const Machine& machine) {
+  std::set<std::pair<std::string, int>> names;
+  for (std::size_t i = 0; i < machine.nics.size(); ++i) {
+    const Nic& nic = machine.nics[i];
+    ORIEL_CHECK(check_index("NIC", i, "its NUMA node", nic.numa, machine.numa.size()));
+    ORIEL_CHECK(check_index("NIC", i, "its PCI node", nic.node, machine.pci.size()));
+    if (!names.emplace(nic.name, nic.port).second) {
+      return wrong(fmt::format("NIC {}:{} is listed twice", nic.name, nic.port));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Machine canonical(Machine machine) {
+  const Places numa = place_numa_nodes(machine.numa);
+  for (PciNode& node : machine.pci) move_index(node.numa, numa);
+  const Places pci = place_pci_nodes(machine.pci);
+  for (Gpu& gpu : machine.gpus) {
+    move_index(gpu.numa, numa);
+    move_index(gpu.node, pci);
+  }
+  const Places gpus = sort_and_place(machine.gpus, [](const Gpu& a, const Gpu& b) {
+    return std::tie(a.pci, a.mig_instance, a.uuid, a.ordinal) <
+           std::tie(b.pci, b.mig_instance, b.uuid, b.ordinal);
+  });
+  for (GpuPair& pair : machine.pairs) {
+    move_index(pair.from, gpus);
+    move_index(pair.to, gpus);
+  }
+  sort_and_place(machine.pairs, [](const GpuPair& a, const GpuPair& b) {
+    return std::tie(a.from, a.to) < std::tie(b.from, b.to);
+  });
+  for (Nic& nic : machine.nics) {
+    move_index(nic.numa, numa);
+    move_index(nic.node, pci);
+  }
+  sort_and_place(machine.nics, [](const Nic& a, const Nic& b) {
+    return std::tie(a.pci, a.name, a.port) < std::tie(b.pci, b.name, b.port);
+  });
+  return machine;
+}
+
+Status check(const Machine& machine) {
+  ORIEL_CHECK(check_numa(machine));
+  ORIEL_CHECK(check_pci(machine));
+  ORIEL_CHECK(check_gpus(machine));
+  return check_nics(machine);
+}
+
+const GpuPair* find_pair(const Machine& machine, int from, int to) {
+  const auto found =
+      std::find_if(machine.pairs.begin(), machine.pairs.end(),
+                   [&](const GpuPair& pair) { return pair.from == from && pair.to == to; });
+  return found == machine.pairs.end() ? nullptr : &*found;
+}
+
+int find_pci_node(const Machine& machine, const PciAddress& address) {
+  const auto found = std::find_if(machine.pci.begin(), machine.pci.end(),
+                                  [&](const PciNode& node) { return node.address == address; });
+  return found == machine.pci.end() ? -1 : static_cast<int>(found - machine.pci.begin());
+}
+
+std::string_view name_of(SourceReport::Outcome outcome) {
+  switch (outcome) {
+    case SourceReport::Outcome::used:
+      return "used";
+    case SourceReport::Outcome::absent:
+      return "absent";
+    case SourceReport::Outcome::failed:
+      return "failed";
+    case SourceReport::Outcome::skipped:
+      return "skipped";
+  }
+  return "unknown";
+}
+
+}  // namespace oriel::topo

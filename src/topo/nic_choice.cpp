@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/nic_choice.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace oriel::topo {
+namespace {
+
+const Nic& nic_at(const Machine& machine, int index) {
+  return machine.nics[static_cast<std::size_t>(index)];
+}
+
+/// What a NIC's distance is worth: smaller is nearer. Where the PCI tree says as little of both,
+/// the NUMA nodes' own distances decide.
+std::tuple<int, int> cost(const Machine& machine, DevicePlace device, const Nic& nic) {
+  const Route route = route_between(machine, device, place_of(nic));
+  int numa_distance = 0;
+  if (device.numa >= 0 && nic.numa >= 0) {
+    const auto& distances = machine.numa[static_cast<std::size_t>(device.numa)].distances;
+    numa_distance = distances.empty() ? (device.numa == nic.numa ? 10 : 20)
+                                      : distances[static_cast<std::size_t>(nic.numa)];
+  }
+  return {static_cast<int>(route.distance), numa_distance};
+}
+
+/// The active NICs that are nearest to a device, in their order.
+std::vector<int> nearest_nics(const Machine& machine, DevicePlace device) {
+  std::vector<int> nearest;
+  std::tuple<int, int> least;
+  for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+    if (!nic_at(machine, i).active) continue;
+    const auto own = cost(machine, device, nic_at(machine, i));
+    if (!nearest.empty() && own > least) continue;
+    if (nearest.empty() || own < least) nearest.clear();
+    least = own;
+    nearest.push_back(i);
+  }
+  return nearest;
+}
+
+/// Ports of one card share its number; a card without one is as good as its bus and slot.
+bool same_card(const Nic& a, const Nic& b) {
+  if (a.card != 0 && b.card != 0) return a.card == b.card;
+  return a.pci && b.pci &&
+         std::tie(a.pci->domain, a.pci->bus, a.pci->device) ==
+             std::tie(b.pci->domain, b.pci->bus, b.pci->device);
+}
+
+/// Devices that stand for one port: virtual functions beside the physical one.
+bool same_port(const Nic& a, const Nic& b) {
+  return a.guid != 0 && a.guid == b.guid && a.port == b.port;
+}
+
+std::string reason_for(const Machine& machine, const NicChoice& choice, std::size_t candidates,
+                       int load) {
+  if (choice.primary < 0) return "there is no active NIC";
+  const Nic& nic = nic_at(machine, choice.primary);
+  std::string text = fmt::format("{} is ", nic.name);
+  text += candidates == 1 ? "the nearest" : fmt::format("one of {} equally near", candidates);
+  text += fmt::format(" ({})", name_of(choice.distance));
+  if (load > 0) text += fmt::format(", shared with {} other{}", load, load == 1 ? "" : "s");
+  if (choice.backup < 0) return text + "; no other fault domain to fall back on";
+  const Nic& backup = nic_at(machine, choice.backup);
+  return text + fmt::format("; backup {}, {}", backup.name,
+                            same_card(nic, backup) ? "the other port of its card" : "another card");
+}
+
+/// Chooses for devices at these places.
+std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
+  std::vector<std::vector<int>> candidates;
+  for (const DevicePlace& device : devices) candidates.push_back(nearest_nics(machine, device));
+  std::vector<std::size_t> order(devices.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return candidates[a].size() < candidates[b].size();
+  });
+  const std::vector<int> backups = backup_nics(machine);
+  std::vector<int> load(machine.nics.size(), 0);
+  std::vector<NicChoice> choices(devices.size());
+  for (const std::size_t device : order) {
+    NicChoice& choice = choices[device];
+    for (const int nic : candidates[device]) {
+      const auto load_of = [&](int index) { return load[static_cast<std::size_t>(index)]; };
+      if (choice.primary < 0 || load_of(nic) < load_of(choice.primary)) choice.primary = nic;
+    }
+    if (choice.primary < 0) continue;
+    const Nic& primary = nic_at(machine, choice.primary);
+    choice.backup = backups[static_cast<std::size_t>(choice.primary)];
+    choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
+    ++load[static_cast<std::size_t>(choice.primary)];
+  }
+  for (std::size_t device = 0; device < choices.size(); ++device) {
+    NicChoice& choice = choices[device];
+    const int sharers = choice.primary < 0 ? 0 : load[static_cast<std::size_t>(choice.primary)] - 1;
+    choice.reason = reason_for(machine, choice, candidates[device].size(), sharers);
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::vector<int> backup_nics(const Machine& machine) {
+  const auto count = static_cast<int>(machine.nics.size());
+  std::vector<int> backups(machine.nics.size(), -1);
+  std::vector<int> alone;  // active, without another active port on their card
+  for (int i = 0; i < count; ++i) {
+    const Nic& nic = nic_at(machine, i);
+    if (!nic.active) continue;
+    std::vector<int> card;
+    for (int j = 0; j < count; ++j) {
+      const Nic& other = nic_at(machine, j);
+      const bool one_port = i != j && same_port(nic, other);
+      if (other.active && same_card(nic, other) && !one_port) card.push_back(j);
+    }
+    if (card.size() < 2) {
+      alone.push_back(i);
+      continue;
+    }
+    const auto self = std::find(card.begin(), card.end(), i) - card.begin();
+    const auto next = static_cast<std::size_t>(self) ^ 1;
+    backups[static_cast<std::size_t>(i)] = next < card.size() ? card[next] : card.front();
+  }
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    const Nic& nic = nic_at(machine, alone[i]);
+    int& backup = backups[static_cast<std::size_t>(alone[i])];
+    if ((i ^ 1) < alone.size() && !same_port(nic, nic_at(machine, alone[i ^ 1]))) {
+      backup = alone[i ^ 1];
+      continue;
+    }
+    for (int other = 0; other < count; ++other) {
+      const Nic& candidate = nic_at(machine, other);
+      if (other == alone[i] || !candidate.active || same_port(nic, candidate)) continue;
+      const auto own = cost(machine, place_of(nic), candidate);
+      if (backup < 0 || own < cost(machine, place_of(nic), nic_at(machine, backup))) backup = other;
+    }
+  }
+  return backups;
+}
+
+std::vector<NicChoice> choose_nics(const Machine& machine) {
+  // MIG instances stand at the place of their GPU, and count once.
+  std::vector<DevicePlace> places;
+  std::vector<std::size_t> place_index;
+  std::map<PciAddress, std::size_t> known;
+  for (const Gpu& gpu : machine.gpus) {
+    if (gpu.pci && gpu.mig_instance >= 0) {
+      const auto [entry, fresh] = known.try_emplace(*gpu.pci, places.size());
+      place_index.push_back(entry->second);
+      if (!fresh) continue;
+    } else {
+      place_index.push_back(places.size());
+    }
+    places.push_back(place_of(gpu));
+  }
+  const std::vector<NicChoice> by_place = choose(machine, places);
+  std::vector<NicChoice> choices;
+  for (const std::size_t index : place_index) choices.push_back(by_place[index]);
+  return choices;
+}
+
+std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
+  std::vector<DevicePlace> places;
+  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
+  return choose(machine, places);
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "topo/distance.hpp"
+#include "topo/machine.hpp"
+
+namespace oriel::topo {
+
+/// The NICs of one GPU, or of one NUMA node.
+struct NicChoice {
+  int primary = -1;  ///< in Machine::nics; -1: there is none that is active
+  int backup = -1;   ///< takes over when the primary fails; -1: no NIC in another fault domain
+  Distance distance = Distance::unknown;  ///< from the device to the primary
+  std::string reason;                     ///< in words, for a person
+
+  bool operator==(const NicChoice&) const = default;
+};
+
+/// For each GPU the nearest active NIC: by PCI distance, then by NUMA node; among equally near ones
+/// the one that the fewest GPUs have taken. GPUs with the fewest nearest NICs choose first, so that
+/// a GPU with a choice leaves the others theirs. MIG instances count as their GPU.
+///
+/// The backup is the other port of the card if the card has two; cards with one port are paired in
+/// their order, and the last of an odd number takes the nearest other (row B3 of the reference on
+/// queues). It is never the primary, and never a port that fails with it: a second device of the
+/// same port.
+///
+/// A function of a canonical() machine: every rank that describes the machine alike chooses alike.
+std::vector<NicChoice> choose_nics(const Machine& machine);
+
+/// The same for ranks on the CPU: one choice for each NUMA node.
+std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine);
+
+/// The backup of each NIC; -1 where there is none.
+std::vector<int> backup_nics(const Machine& machine);
+
+}  // namespace oriel::topo

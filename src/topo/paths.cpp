@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/paths.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "topo/reach.hpp"
+
+namespace oriel::topo {
+namespace {
+
+const Gpu& gpu_at(const Machine& machine, int index) {
+  return machine.gpus[static_cast<std::size_t>(index)];
+}
+
+/// The narrower of two bandwidths, of which either may not be known.
+double narrower(double a, double b) {
+  if (a == 0 || b == 0) return std::max(a, b);
+  return std::min(a, b);
+}
+
+bool share_switches(const Gpu& a, const Gpu& b) {
+  if (a.switch_links == 0 || b.switch_links == 0) return false;
+  return !a.fabric || !b.fabric || a.fabric == b.fabric;
+}
+
+std::string title_of(const Machine& machine, int index) {
+  const Gpu& gpu = gpu_at(machine, index);
+  return fmt::format("GPU {} ({})", index, gpu.pci ? gpu.pci->to_string() : gpu.name);
+}
+
+std::string bandwidth_text(double gbps) {
+  return gbps > 0 ? fmt::format("{:.0f} GB/s one way", gbps / 8) : "of unknown bandwidth";
+}
+
+std::string in_words(Distance distance) {
+  switch (distance) {
+    case Distance::same:
+      return "the same device";
+    case Distance::one_switch:
+      return "below one PCIe switch";
+    case Distance::switches:
+      return "joined by several PCIe switches, without the host bridge";
+    case Distance::host_bridge:
+      return "below one host bridge, so that their traffic passes the processor";
+    case Distance::numa_node:
+      return "below different host bridges of one NUMA node";
+    case Distance::system:
+      return "at different sockets, so that their traffic crosses the link between processors";
+    case Distance::unknown:
+      break;
+  }
+  return "at places that no source names";
+}
+
+std::string why_not_mapped(const Machine& machine, int from, int to) {
+  const Gpu& a = gpu_at(machine, from);
+  const Gpu& b = gpu_at(machine, to);
+  if (a.mig_instance >= 0 || b.mig_instance >= 0) {
+    return "MIG instances cannot map each other's memory. Without MIG they could.";
+  }
+  if (a.vendor != b.vendor) return "GPUs of different vendors cannot map each other's memory.";
+  const GpuPair* pair = find_pair(machine, from, to);
+  if (pair == nullptr || !pair->maps) {
+    return "No source says whether they may map each other's memory. NVML (libnvidia-ml) or, on "
+           "AMD, /sys/class/kfd would.";
+  }
+  return "The driver refuses to map one's memory into the other. Common causes are an IOMMU that "
+         "translates (iommu=pt), PCIe access control services that send peer traffic up to the "
+         "host bridge, and GPUs without peer support.";
+}
+
+}  // namespace
+
+std::string_view name_of(PathKind kind) {
+  switch (kind) {
+    case PathKind::same_device:
+      return "same device";
+    case PathKind::nvlink:
+      return "NVLink";
+    case PathKind::pcie_peer:
+      return "PCIe peer";
+    case PathKind::host_memory:
+      return "host memory";
+    case PathKind::network:
+      return "network";
+  }
+  return "unknown";
+}
+
+Path path_between(const Machine& machine, int from, int to) {
+  Path path;
+  if (from == to) {
+    path = {PathKind::same_device, 0, 0, true, Distance::same};
+    return path;
+  }
+  const Gpu& a = gpu_at(machine, from);
+  const Gpu& b = gpu_at(machine, to);
+  const Route route = route_between(machine, place_of(a), place_of(b));
+  const GpuPair* pair = find_pair(machine, from, to);
+  path.distance = route.distance;
+  path.atomics = pair != nullptr && pair->atomics;
+  const double pcie = narrower(narrower(a.pcie_gbps, b.pcie_gbps), route.link_gbps);
+  if (!may_map(machine, from, to)) {
+    path.kind = PathKind::host_memory;
+    path.hops = 2;
+    path.gbps = pcie;
+  } else if (pair != nullptr && pair->links > 0) {
+    path.kind = PathKind::nvlink;
+    path.hops = 1;
+    path.gbps = pair->links * narrower(a.link_gbps, b.link_gbps);
+  } else if (share_switches(a, b)) {
+    path.kind = PathKind::nvlink;
+    path.hops = 2;
+    path.gbps = narrower(a.switch_links * a.link_gbps, b.switch_links * b.link_gbps);
+  } else if (pair != nullptr && pair->hops > 1) {
+    path.kind = PathKind::nvlink;
+    path.hops = pair->hops;
+    path.gbps = narrower(a.link_gbps, b.link_gbps);
+  } else {
+    path.kind = PathKind::pcie_peer;
+    path.hops = route.bridges + 1;
+    path.gbps = pcie;
+  }
+  return path;
+}
+
+std::vector<std::vector<Path>> all_paths(const Machine& machine) {
+  const auto count = static_cast<int>(machine.gpus.size());
+  std::vector<std::vector<Path>> rows(machine.gpus.size());
+  for (int from = 0; from < count; ++from) {
+    for (int to = 0; to < count; ++to) {
+      rows[static_cast<std::size_t>(from)].push_back(path_between(machine, from, to));
+    }
+  }
+  return rows;
+}
+
+std::string explain_path(const Machine& machine, int from, int to) {
+  const Path path = path_between(machine, from, to);
+  const Gpu& a = gpu_at(machine, from);
+  const Gpu& b = gpu_at(machine, to);
+  const GpuPair* pair = find_pair(machine, from, to);
+  std::string text =
+      fmt::format("{} reaches the memory of {} by {}, {}.", title_of(machine, from),
+                  title_of(machine, to), name_of(path.kind), bandwidth_text(path.gbps));
+  const auto add = [&](const std::string& sentence) { text += " " + sentence; };
+  switch (path.kind) {
+    case PathKind::same_device:
+      text = fmt::format("{} is one device.", title_of(machine, from));
+      add("Loads and stores stay in its own memory. Nothing is faster.");
+      break;
+    case PathKind::nvlink:
+      if (path.hops == 1) {
+        add(fmt::format("{} link{} join{} the two directly.", pair->links,
+                        pair->links == 1 ? "" : "s", pair->links == 1 ? "s" : ""));
+      } else if (share_switches(a, b)) {
+        add(fmt::format("Both are linked to the same switches, with {} and {} links.",
+                        a.switch_links, b.switch_links));
+      } else {
+        add(
+            fmt::format("No link joins the two directly; the way has {} hops over GPUs in between. "
+                        "A direct link would be faster.",
+                        path.hops));
+      }
+      if (path.hops <= 2) add("This is the fastest path that the machine has.");
+      break;
+    case PathKind::pcie_peer:
+      add(fmt::format("No NVLink joins them; they are {}.", in_words(path.distance)));
+      if (path.distance >= Distance::host_bridge) {
+        add("Below one PCIe switch the traffic would not pass the processor; an NVLink bridge "
+            "would be faster still.");
+      } else {
+        add("An NVLink bridge would be faster.");
+      }
+      break;
+    case PathKind::host_memory:
+      add(why_not_mapped(machine, from, to));
+      add(fmt::format("They are {}.", in_words(path.distance)));
+      break;
+    case PathKind::network:
+      break;
+  }
+  if (path.kind != PathKind::same_device && path.kind != PathKind::host_memory) {
+    add(path.atomics ? "Atomics work over it natively." : "Native atomics are not known to work.");
+  }
+  return text;
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Reach, teams, NICs and paths of the composed machines.
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include <catch2/catch.hpp>
+
+#include "topo/distance.hpp"
+#include "topo/machines.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+#include "topo/reach.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using Groups = std::vector<std::vector<int>>;
+
+Groups teams_of(const Machine& machine) {
+  return form_mutual_groups(static_cast<int>(machine.gpus.size()),
+                            [&](int from, int to) { return may_map(machine, from, to); });
+}
+
+std::string distance_text(const Machine& machine, int gpu, int nic) {
+  return std::string(
+      name_of(route_between(machine, place_of(machine.gpus[static_cast<std::size_t>(gpu)]),
+                            place_of(machine.nics[static_cast<std::size_t>(nic)]))
+                  .distance));
+}
+
+std::vector<int> primaries(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.primary);
+  return list;
+}
+std::vector<int> backups(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.backup);
+  return list;
+}
+
+/// `count` cards of one port each below one host bridge, with a GPU.
+Machine cards(int count) {
+  MachineBuilder build;
+  build.numa(0, {0});
+  const int root = build.host_bridge(0);
+  build.gpu(root, "0000:01:00.0");
+  for (int i = 0; i < count; ++i) {
+    const std::string address = "0000:0" + std::to_string(2 + i) + ":00.0";
+    build.nic(root, address.c_str(), ("mlx5_" + std::to_string(i)).c_str(), 100,
+              static_cast<std::uint64_t>(10 + i));
+  }
+  return canonical(std::move(build.machine));
+}
+
+}  // namespace
+
+TEST_CASE("2.3 teams are what reaches each other, not what shares a host") {
+  CHECK(teams_of(hgx_8()) == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
+  CHECK(teams_of(two_cliques()) == Groups{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(teams_of(workstation()) == Groups{{0, 1}});
+  CHECK(teams_of(one_nic()) == Groups{{0, 1}, {2, 3}});
+  CHECK(teams_of(mig()) == Groups{{0}, {1}, {2}});
+  CHECK(teams_of(amd_full_mesh()) == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
+  // Reach is not transitive in the ring: greedily in rank order, all members of a team reach it.
+  CHECK(teams_of(amd_partial_mesh()) == Groups{{0, 1, 2}, {3, 4, 5}, {6, 7}});
+  CHECK(teams_of(cpu_only()).empty());
+}
+
+TEST_CASE("H2 a link from one GPU to another lets only the first map the second") {
+  MachineBuilder build;
+  const int root = build.host_bridge(-1);
+  build.gpu(root, "0000:01:00.0");
+  build.gpu(root, "0000:02:00.0");
+  build.one_way(0, 1, true, 1);
+  const Machine machine = canonical(std::move(build.machine));
+  CHECK(reach_lists(machine) == Groups{{0}, {0, 1}});
+  CHECK(teams_of(machine) == Groups{{0}, {1}});
+}
+
+TEST_CASE("H4 a map set is what was asked for, else what is registered, else what can reach") {
+  const Groups reach = {{0, 1, 2}, {1}};
+  const std::vector<int> asked = {2, 2};
+  const std::vector<int> none;
+  CHECK(default_map_set(reach, 0, &asked, {1}) == std::vector<int>{0, 2});
+  CHECK(default_map_set(reach, 0, nullptr, {1}) == std::vector<int>{0, 1});
+  CHECK(default_map_set(reach, 0, nullptr, {}) == std::vector<int>{0, 1, 2});
+  CHECK(default_map_set(reach, 0, &none, {1}) == std::vector<int>{0});
+  CHECK(default_map_set(reach, 1, nullptr, {}) == std::vector<int>{1});
+}
+
+TEST_CASE("2.9 reach is what the links say") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    MachineBuilder build;
+    const int root = build.host_bridge(-1);
+    const int count = 1 + static_cast<int>(random() % 9);
+    for (int i = 0; i < count; ++i) {
+      build.gpu(root, ("0000:0" + std::to_string(i) + ":00.0").c_str());
+    }
+    std::set<std::pair<int, int>> links;
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        if (from == to || random() % 3 == 0) continue;
+        const bool maps = random() % 2 == 0;
+        build.one_way(from, to, maps);
+        if (maps) links.emplace(from, to);
+      }
+    }
+    const Machine machine = canonical(shuffled(build.machine, static_cast<unsigned>(random())));
+    const auto reach = reach_lists(machine);
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        const auto& list = reach[static_cast<std::size_t>(to)];
+        const bool listed = std::binary_search(list.begin(), list.end(), from);
+        REQUIRE(listed == (from == to || links.contains({from, to})));
+      }
+    }
+    std::set<int> members;
+    for (const auto& team : teams_of(machine)) {
+      for (const int a : team) {
+        REQUIRE(members.insert(a).second);
+        for (const int b : team) REQUIRE(may_map(machine, a, b));
+      }
+    }
+    REQUIRE(members.size() == machine.gpus.size());
+  }
+}
+
+TEST_CASE("2.5 distances have nvidia-smi's names") {
+  const Machine hgx = hgx_8();
+  CHECK(distance_text(hgx, 0, 0) == "PIX");
+  CHECK(distance_text(hgx, 0, 1) == "PIX");
+  CHECK(distance_text(hgx, 0, 2) == "NODE");
+  CHECK(distance_text(hgx, 0, 4) == "SYS");
+  const Machine small = one_nic();
+  CHECK(distance_text(small, 0, 0) == "PHB");
+  CHECK(distance_text(small, 2, 0) == "SYS");
+
+  MachineBuilder build;
+  const int root = build.host_bridge(-1);
+  const int up = build.bridge(root, "0000:01:00.0", 500);
+  const int left = build.bridge(up, "0000:02:00.0", 250);
+  build.gpu(left, "0000:03:00.0");
+  const int right = build.bridge(up, "0000:02:01.0", 250);
+  const int second = build.bridge(right, "0000:04:00.0", 100);
+  build.nic(build.bridge(second, "0000:05:00.0", 200), "0000:06:00.0", "mlx5_0");
+  const Route route = route_between(build.machine, place_of(build.machine.gpus[0]),
+                                    place_of(build.machine.nics[0]));
+  CHECK(route.distance == Distance::switches);
+  CHECK(route.bridges == 5);
+  CHECK(route.link_gbps == 100);
+}
+
+TEST_CASE("2.5 each GPU gets its nearest NIC, shared ones in balance, and a backup elsewhere") {
+  const auto hgx = choose_nics(hgx_8());
+  CHECK(primaries(hgx) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(backups(hgx) == std::vector<int>{1, 0, 3, 2, 5, 4, 7, 6});
+  CHECK(hgx[0].distance == Distance::one_switch);
+  CHECK(hgx[0].reason == "mlx5_0 is one of 2 equally near (PIX); backup mlx5_1, another card");
+
+  const auto shared = choose_nics(one_nic());
+  CHECK(primaries(shared) == std::vector<int>{0, 0, 0, 0});
+  CHECK(backups(shared) == std::vector<int>{-1, -1, -1, -1});
+  CHECK(shared[3].reason ==
+        "mlx5_0 is the nearest (SYS), shared with 3 others; no other fault domain to fall back on");
+
+  CHECK(primaries(choose_nics(mig())) == std::vector<int>{0, 0, 0});
+  CHECK(choose_nics(mig())[1].reason ==
+        "mlx5_0 is the nearest (PHB); no other fault domain to fall back on");
+  CHECK(primaries(choose_nics(amd_full_mesh())) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(choose_nics(workstation())[1] ==
+        NicChoice{-1, -1, Distance::unknown, "there is no active NIC"});
+
+  const auto cpu = choose_nics_of_numa_nodes(cpu_only());
+  REQUIRE(cpu.size() == 2);
+  CHECK(primaries(cpu) == std::vector<int>{0, 1});
+  CHECK(backups(cpu) == std::vector<int>{1, 0});
+  CHECK(cpu[1].reason ==
+        "mlx5_1 is one of 2 equally near (NODE); backup mlx5_0, the other port of its card");
+}
+
+TEST_CASE("2.5 a GPU with a choice leaves the NIC to one without") {
+  MachineBuilder build;
+  const int left = build.host_bridge(-1);
+  const int right = build.host_bridge(-1);
+  build.gpu(left, "0000:01:00.0");
+  build.nic(left, "0000:02:00.0", "a");
+  build.gpu(right, "0000:81:00.0");
+  build.nic(right, "0000:82:00.0", "b");
+  build.machine.gpus[0].node = -1;  // nothing says where it is: all NICs are as near
+  const auto choices = choose_nics(canonical(std::move(build.machine)));
+  CHECK(primaries(choices) == std::vector<int>{0, 1});
+}
+
+TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
+  CHECK(backup_nics(cards(1)) == std::vector<int>{-1});
+  CHECK(backup_nics(cards(2)) == std::vector<int>{1, 0});
+  CHECK(backup_nics(cards(3)) == std::vector<int>{1, 0, 0});
+  CHECK(backup_nics(cards(8)) == std::vector<int>{1, 0, 3, 2, 5, 4, 7, 6});
+
+  Machine dead = cards(3);
+  dead.nics[1].active = false;
+  CHECK(backup_nics(dead) == std::vector<int>{2, -1, 0});
+  CHECK(primaries(choose_nics(dead)) == std::vector<int>{0});
+
+  Machine dual = cards(4);
+  dual.nics[0].card = dual.nics[1].card = 77;
+  CHECK(backup_nics(dual) == std::vector<int>{1, 0, 3, 2});
+  dual.nics[1].active = false;  // what is left of the card is a card of one port
+  CHECK(backup_nics(dual) == std::vector<int>{2, -1, 0, 0});
+
+  Machine virtual_function = cards(2);
+  virtual_function.nics[1].guid = virtual_function.nics[0].guid;
+  virtual_function.nics[1].card = virtual_function.nics[0].card;
+  CHECK(backup_nics(virtual_function) == std::vector<int>{-1, -1});
+}
+
+TEST_CASE("2.6 the path of each pair of GPUs") {
+  const auto path = [](const Machine& machine, int from, int to) {
+    const Path one = path_between(machine, from, to);
+    return std::string(name_of(one.kind)) + " " + std::to_string(one.hops) + " " +
+           std::to_string(static_cast<int>(one.gbps)) + " " + std::string(name_of(one.distance));
+  };
+  CHECK(path(hgx_8(), 3, 3) == "same device 0 0 X");
+  CHECK(path(hgx_8(), 0, 1) == "NVLink 2 3825 PIX");
+  CHECK(path(hgx_8(), 0, 7) == "NVLink 2 3825 SYS");
+  CHECK(path(two_cliques(), 0, 3) == "NVLink 1 800 PHB");
+  CHECK(path(two_cliques(), 0, 4) == "host memory 2 250 SYS");
+  CHECK(path(workstation(), 0, 1) == "PCIe peer 4 125 PHB");
+  CHECK(path(mig(), 0, 1) == "host memory 2 500 X");
+  CHECK(path(amd_full_mesh(), 0, 7) == "NVLink 1 512 SYS");
+  CHECK(path(amd_partial_mesh(), 0, 1) == "NVLink 1 400 NODE");
+  CHECK(path(amd_partial_mesh(), 0, 2) == "NVLink 2 400 NODE");
+  CHECK(path(amd_partial_mesh(), 0, 4) == "host memory 2 250 NODE");
+}
+
+TEST_CASE("2.9 what is decided does not depend on the order of the lists") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  for (const auto& [name, machine] : all_machines()) {
+    for (unsigned round = 0; round < 20; ++round) {
+      INFO(name << ", round " << round);
+      const Machine other = canonical(shuffled(machine, seed + round));
+      REQUIRE(choose_nics(other) == choose_nics(machine));
+      REQUIRE(choose_nics_of_numa_nodes(other) == choose_nics_of_numa_nodes(machine));
+      REQUIRE(all_paths(other) == all_paths(machine));
+      REQUIRE(reach_lists(other) == reach_lists(machine));
+    }
+  }
+}
+
+TEST_CASE("2.8 a path is explained in words, with what would be faster") {
+  CHECK(explain_path(hgx_8(), 0, 1) ==
+        "GPU 0 (0000:12:00.0) reaches the memory of GPU 1 (0000:16:00.0) by NVLink, 478 GB/s one "
+        "way. Both are linked to the same switches, with 18 and 18 links. This is the fastest path "
+        "that the machine has. Atomics work over it natively.");
+  const auto says = [](const std::string& text, const char* words) {
+    INFO(text);
+    CHECK(text.find(words) != std::string::npos);
+  };
+  says(explain_path(two_cliques(), 0, 1), "4 links join the two directly.");
+  says(explain_path(two_cliques(), 0, 4), "The driver refuses");
+  says(explain_path(two_cliques(), 0, 4), "crosses the link between processors");
+  says(explain_path(workstation(), 0, 1), "an NVLink bridge would be faster still");
+  says(explain_path(mig(), 0, 1), "Without MIG they could.");
+  says(explain_path(amd_partial_mesh(), 0, 2), "the way has 2 hops");
+  says(explain_path(hgx_8(), 2, 2), "is one device");
+}
+
+}  // namespace oriel::topo
