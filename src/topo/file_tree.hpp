@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace oriel::topo {
+
+/// Small files below a root: the machine's own with "/", a fixture's with its folder. What is not
+/// there, cannot be read or is not what it should be counts as absent. Local; opens files and
+/// closes them.
+class FileTree {
+ public:
+  /// No file of interest is longer; what lies beyond is not read.
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+  /// Nor has any folder more entries.
+  static constexpr std::size_t kMostEntries = 4096;
+
+  explicit FileTree(std::string root) : root_(std::move(root)) {}
+
+  /// The text of a file without white space at its ends.
+  std::optional<std::string> read(std::string_view path) const;
+  /// A file that holds one decimal number and nothing else.
+  std::optional<std::int64_t> read_number(std::string_view path) const;
+  /// The names in a folder, sorted; empty if there is none.
+  std::vector<std::string> list(std::string_view path) const;
+  bool exists(std::string_view path) const;
+  /// The last part of what a symbolic link names.
+  std::optional<std::string> link_name(std::string_view path) const;
+
+  const std::string& root() const { return root_; }
+
+ private:
+  std::string full(std::string_view path) const;
+
+  std::string root_;
+};
+
+}  // namespace oriel::topo

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <random>
+
+#include <catch2/catch.hpp>
+#include <sys/stat.h>
+
+#include "topo/file_tree.hpp"
+#include "topo/infiniband_sysfs.hpp"
+#include "topo/kfd_sysfs.hpp"
+#include "topo/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using Outcome = SourceReport::Outcome;
+
+/// A device with one port as mlx5's driver shows it.
+void add_nic(const TemporaryTree& tree, const std::string& name, const std::string& pci,
+             const std::string& guid, const std::string& card) {
+  const std::string device = "/sys/devices/pci0000:00/" + pci;
+  const std::string folder = "/sys/class/infiniband/" + name;
+  tree.file(device + "/numa_node", "1\n");
+  tree.file(device + "/net/ib" + name + "/dev_port", "0\n");
+  tree.file(folder + "/node_guid", guid + "\n");
+  tree.file(folder + "/sys_image_guid", card + "\n");
+  tree.link(folder + "/device", "../../../devices/pci0000:00/" + pci);
+  tree.file(folder + "/ports/1/state", "4: ACTIVE\n");
+  tree.file(folder + "/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+  tree.file(folder + "/ports/1/link_layer", "InfiniBand\n");
+}
+
+constexpr const char* kNodes = "/sys/class/kfd/kfd/topology/nodes/";
+
+void add_processor(const TemporaryTree& tree, int node) {
+  const std::string folder = kNodes + std::to_string(node);
+  tree.file(folder + "/gpu_id", "0\n");
+  tree.file(folder + "/properties", "cpu_cores_count 48\nsimd_count 0\n");
+}
+
+void add_gpu(const TemporaryTree& tree, int node, int bus) {
+  const std::string folder = kNodes + std::to_string(node);
+  tree.file(folder + "/gpu_id", std::to_string(1000 + node) + "\n");
+  tree.file(folder + "/name", "gfx942\n");
+  tree.file(folder + "/properties", "simd_count 1216\nvendor_id 4098\ndomain 0\nlocation_id " +
+                                        std::to_string(bus << 8) + "\nunique_id " +
+                                        std::to_string(0xabc000 + node) + "\n");
+}
+
+void add_link(const TemporaryTree& tree, const char* kind, int from, int to, int number, int type,
+              int flags = 0) {
+  tree.file(std::string(kNodes) + std::to_string(from) + "/" + kind + "/" + std::to_string(number) +
+                "/properties",
+            "type " + std::to_string(type) + "\nversion_major 0\nnode_from " +
+                std::to_string(from) + "\nnode_to " + std::to_string(to) +
+                "\nweight 15\nmin_bandwidth 64000\nmax_bandwidth 64000\nflags " +
+                std::to_string(flags) + "\n");
+}
+
+}  // namespace
+
+TEST_CASE("2.1 small files are read from any root, and what is none is absent") {
+  const TemporaryTree files;
+  files.file("/a/text", "  two words \n");
+  files.file("/a/number", "-1\n");
+  files.file("/a/empty", "");
+  files.file("/a/long", std::string(FileTree::kMostBytes + 100, 'x'));
+  files.link("/a/link", "../somewhere/else");
+  ::mkfifo((files.root() + "/a/fifo").c_str(), 0600);
+  const FileTree tree(files.root() + "/");
+  CHECK(tree.read("/a/text") == "two words");
+  CHECK(tree.read("a/text") == "two words");
+  CHECK(tree.read("/a/empty") == "");
+  CHECK(tree.read("/a/long")->size() == FileTree::kMostBytes);
+  CHECK_FALSE(tree.read("/a/absent"));
+  CHECK_FALSE(tree.read("/a"));
+  CHECK(tree.read("/a/fifo") == "");  // nobody writes to it, and nobody waits
+  CHECK(tree.read_number("/a/number") == -1);
+  CHECK_FALSE(tree.read_number("/a/text"));
+  CHECK(tree.link_name("/a/link") == "else");
+  CHECK_FALSE(tree.link_name("/a/text"));
+  CHECK(tree.list("/a").size() == 6);
+  CHECK(tree.list("/b").empty());
+}
+
+TEST_CASE("2.1 RDMA NICs are read from sysfs") {
+  const TemporaryTree files;
+  add_nic(files, "mlx5_0", "0000:1b:00.0", "b8ce:f603:00e1:2d34", "b8ce:f603:00e1:2d34");
+  add_nic(files, "mlx5_1", "0000:1b:00.1", "b8ce:f603:00e1:2d35", "b8ce:f603:00e1:2d34");
+  files.file("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
+  files.file("/sys/class/infiniband/mlx5_1/ports/1/link_layer", "Ethernet\n");
+  files.file("/sys/class/infiniband/mlx5_1/ports/1/rate", "2.5 Gb/sec (1X SDR)\n");
+  const InfinibandList list = read_infiniband(FileTree(files.root()));
+  REQUIRE(list.nics.size() == 2);
+  Nic first;
+  first.name = "mlx5_0";
+  first.interface = "ibmlx5_0";
+  first.pci = PciAddress{0, 0x1b, 0, 0};
+  first.numa = 1;
+  first.gbps = 400;
+  first.guid = first.card = 0xb8cef60300e12d34;
+  CHECK(list.nics[0] == first);
+  CHECK(list.nics[1].card == first.card);
+  CHECK(list.nics[1].guid == 0xb8cef60300e12d35);
+  CHECK(list.nics[1].layer == Nic::Layer::ethernet);
+  CHECK_FALSE(list.nics[1].active);
+  CHECK(list.nics[1].gbps == 2.5);
+  CHECK(list.report ==
+        SourceReport{"/sys/class/infiniband", Outcome::used, "2 ports, 1 of them not active"});
+}
+
+TEST_CASE("2.2 without an RDMA driver, or with odd files, nothing is made up") {
+  const TemporaryTree files;
+  CHECK(read_infiniband(FileTree(files.root())).report.outcome == Outcome::absent);
+  CHECK(read_kfd(FileTree(files.root())).report.outcome == Outcome::absent);
+
+  files.folder("/sys/class/infiniband/no_ports");
+  files.file("/sys/class/infiniband/odd/ports/0/state", "4: ACTIVE");
+  files.file("/sys/class/infiniband/odd/ports/x/state", "4: ACTIVE");
+  files.file("/sys/class/infiniband/odd/ports/01/state", "4: ACTIVE");
+  files.folder("/sys/class/infiniband/bare/ports/2");
+  files.file("/sys/class/infiniband/bare/node_guid", "not a guid");
+  files.file("/sys/class/infiniband/bare/ports/2/rate", "fast");
+  const InfinibandList list = read_infiniband(FileTree(files.root()));
+  REQUIRE(list.nics.size() == 1);
+  Nic bare;
+  bare.name = "bare";
+  bare.port = 2;
+  bare.active = false;
+  bare.layer = Nic::Layer::other;
+  CHECK(list.nics[0] == bare);
+}
+
+TEST_CASE("H1 links of AMD's GPUs say who maps whose memory") {
+  const TemporaryTree files;
+  add_processor(files, 0);
+  for (int node = 1; node <= 3; ++node) add_gpu(files, node, 0x10 * node);
+  add_link(files, "io_links", 1, 0, 0, 2);
+  add_link(files, "io_links", 1, 2, 1, 11);
+  add_link(files, "io_links", 2, 1, 0, 11);
+  add_link(files, "p2p_links", 1, 3, 0, 2, 1 << 3);  // one way, without 64-bit atomics
+  add_link(files, "io_links", 2, 3, 1, 2, 1 << 4);   // forbids peer access
+  const KfdList list = read_kfd(FileTree(files.root()));
+  REQUIRE(list.gpus.size() == 3);
+  CHECK(list.gpus[0].name == "gfx942");
+  CHECK(list.gpus[0].pci == PciAddress{0, 0x10, 0, 0});
+  CHECK(list.gpus[0].uuid == "GPU-0000000000abc001");
+  CHECK(list.gpus[0].vendor == GpuVendor::amd);
+  CHECK(list.gpus[0].link_gbps == 512);
+  CHECK(list.gpus[2].link_gbps == 0);
+  const auto maps = [&](int from, int to) {
+    for (const GpuPair& pair : list.pairs) {
+      if (pair.from == from && pair.to == to) return pair.maps == true;
+    }
+    return false;
+  };
+  CHECK(list.pairs.size() == 6);
+  CHECK(maps(0, 1));
+  CHECK(maps(1, 0));
+  CHECK(maps(0, 2));
+  CHECK_FALSE(maps(2, 0));
+  CHECK_FALSE(maps(1, 2));
+  CHECK(list.pairs[0].links == 1);
+  CHECK(list.pairs[0].atomics);
+  CHECK_FALSE(list.pairs[1].atomics);
+  CHECK(list.report.detail == "3 GPUs");
+}
+
+TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
+  const TemporaryTree files;
+  add_gpu(files, 1, 0x10);
+  add_gpu(files, 2, 0x20);
+  files.file(std::string(kNodes) + "3/gpu_id", "1003");          // no properties
+  files.file(std::string(kNodes) + "4/properties", "domain 0");  // no id
+  files.file(std::string(kNodes) + "5/gpu_id", "many");
+  add_link(files, "io_links", 1, 2, 0, 11);
+  add_link(files, "io_links", 2, 1, 0, 11);
+  files.file(std::string(kNodes) + "1/io_links/1/properties", "type 11\nnode_from 2\nnode_to 1");
+  files.folder(std::string(kNodes) + "2/io_links/7");
+  files.file(std::string(kNodes) + "2/io_links/8/properties",
+             "type 11\nnode_from 2\nnode_to 99999999999999999999999");
+  const KfdList list = read_kfd(FileTree(files.root()));
+  CHECK(list.gpus.size() == 2);
+  CHECK(list.pairs.size() == 2);
+  CHECK(list.pairs[0].maps == true);
+  CHECK(list.report.detail == "2 GPUs; 5 entries made no sense");
+}
+
+}  // namespace oriel::topo
