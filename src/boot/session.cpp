@@ -164,7 +164,8 @@ Task<Status> Session::find_root(const UniqueId& id, Duration patience, RootLink&
   DialTarget target = root_target(id, key(KeyPurpose::rendezvous), rank_);
   auto dialed = co_await dial(*loop_, std::move(target), patience, deadline_);
   if (!dialed.ok()) {
-    if (found_root_ && is_refusal(dialed.error())) co_return root.gone();
+    const bool died = std::exchange(found_root_, false) && is_refusal(dialed.error());
+    if (died) co_return root.gone();
     co_return std::move(dialed).error().with_context("finding the root service");
   }
   found_root_ = true;

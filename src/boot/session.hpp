@@ -141,7 +141,7 @@ class Session final : private Transport {
   Group world_;
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
-  bool found_root_ = false;  // and has proved the secret to it
+  bool found_root_ = false;  // it was there when last looked for
   bool introduced_ = false;  // the root service knows this rank
 
   mutable std::mutex mutex_;      // guards all below

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <unistd.h>
 
 #include "base/system_table.hpp"
 #include "base/try.hpp"
@@ -128,6 +129,39 @@ TEST_CASE("1.12 a process that stops for seconds at any message of a join does n
     const auto verdicts = trios[i]->collect();
     for (const auto& verdict : verdicts) CHECK(verdict == "ok");
   }
+}
+
+namespace {
+
+struct Scene {
+  std::atomic<bool> made{false};
+  UniqueId id;
+};
+
+}  // namespace
+
+TEST_CASE("1.12 the death of the process that made the id is told within a second") {
+  const Shared<Scene> scene;
+  ForkedRanks ranks(2, [&](int rank) -> Status {
+    if (rank == 0) {  // makes the id and joins nothing
+      ORIEL_TRY(scene->id, create_unique_id(kLoopback.socket));
+      scene->made = true;
+      for (;;) ::pause();
+    }
+    while (!scene->made) std::this_thread::sleep_for(1ms);
+    ORIEL_TRY(EventLoop loop, EventLoop::create());
+    const auto session =
+        loop.run(Session::join(loop, scene->id, rank, 2, kLoopback, Deadline::after(20s)));
+    return session.ok() ? Status() : session.error();
+  });
+  while (!scene->made) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(200ms);  // the rank has introduced itself
+  const auto killed = steady_clock::now();
+  ranks.kill(0, SIGKILL);
+  const auto verdicts = ranks.collect(20s);
+  CHECK(steady_clock::now() - killed < 1s);
+  CHECK(verdicts[1].find("the process that made the unique id") != std::string::npos);
+  CHECK(verdicts[1].find("has died") != std::string::npos);
 }
 
 }  // namespace oriel::boot
