@@ -18,6 +18,14 @@ namespace {
 constexpr Duration kPause = std::chrono::milliseconds(1);
 /// Unproven connections at a time beyond those that are expected.
 constexpr std::size_t kStrangersMost = 256;
+/// Where there are as many, one that has not answered after this long gives way to the next in the
+/// queue. Honest peers are all about to answer, and late by what their schedulers take.
+constexpr Duration kTurn = std::chrono::milliseconds(500);
+constexpr int kAcceptsAtOnce = 64;  // then the answers of those accepted get their turn
+
+bool short_of_descriptors(const Error& error) {
+  return error.native().value == EMFILE || error.native().value == ENFILE;
+}
 
 }  // namespace
 
@@ -34,6 +42,7 @@ struct FdExchange::Candidate {
   OwnedFd socket;
   boot::AuthResponder responder{boot::KeyPurpose::fd_exchange};
   boot::Poller::Token token = 0;
+  Deadline turn = Deadline::never();  // it may be dropped after this
 };
 
 FdExchange::FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag,
@@ -47,6 +56,7 @@ FdExchange::~FdExchange() = default;
 void FdExchange::disconnect() {
   poller_.reset();
   listener_.reset();
+  paused_ = false;
   candidates_.clear();
   outgoing_.clear();
   dialed_.clear();
@@ -124,10 +134,12 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocket
 
 Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   failure_.reset();
+  clock_ = &loop.clock();
   if (Status begun = begin_proofs(); !begun.ok()) fail(std::move(begun).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
   // What is left are strangers.
   poller_.reset();
+  paused_ = false;
   candidates_.clear();
   listener_.reset();
   dialed_.clear();
@@ -145,9 +157,9 @@ Status FdExchange::begin_proofs() {
                            [this, peer](std::uint32_t) { advance_dialed(peer); }));
   }
   if (listener_.valid()) {
-    ORIEL_TRY(const auto token,
+    ORIEL_TRY(listener_token_,
               poller_->add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_waiting(); }));
-    static_cast<void>(token);
+    queue_was_empty_ = false;
     accept_waiting();
     notice_absence();
   }
@@ -173,8 +185,10 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
                .with_origin(absent.front()));
       break;
     }
-    waited = co_await loop.readable(
-        poller_->fd(), blocked ? earlier(deadline, Deadline::at(now + kPause)) : deadline);
+    Deadline wake = deadline;
+    if (blocked) wake = earlier(wake, Deadline::at(now + kPause));
+    if (paused_) wake = earlier(wake, candidates_.front().turn);
+    waited = co_await loop.readable(poller_->fd(), wake);
     if (!waited.ok() && waited.error().code() != ErrorCode::timeout) {
       fail(std::move(waited).error());
       break;
@@ -183,6 +197,7 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
       if (Status polled = poller_->poll_once(); !polled.ok()) fail(std::move(polled).error());
       if (!connected_) notice_absence();
     }
+    if (paused_ && make_room()) accept_waiting();
     if (blocked) retry_blocked();
   }
   Error reason = std::move(*failure_).with_context(what);
@@ -192,24 +207,52 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
 }
 
 void FdExchange::accept_waiting() {
-  bool more = true;
-  while (more && !failure_) {
-    // Silent strangers give way; honest peers answer at once.
-    if (candidates_.size() > ranks_.size() + kStrangersMost) drop(candidates_.begin());
+  for (int i = 0; i < kAcceptsAtOnce && !failure_; ++i) {
+    if (candidates_.size() >= ranks_.size() + kStrangersMost && !make_room()) return pause(true);
+    bool more = false;
     auto socket = accept_from(listener_, more);
-    if (!socket.ok()) return fail(std::move(socket).error());
-    if (!socket.value().valid()) continue;
-    candidates_.emplace_back();
-    const auto it = std::prev(candidates_.end());
-    it->socket = std::move(socket).value();
-    auto token =
-        poller_->add(it->socket.get(), EPOLLIN, [this, it](std::uint32_t) { read_response(it); });
-    if (!token.ok()) return fail(std::move(token).error());
-    it->token = token.value();
-    // A fresh socket has room for one small message.
-    const auto sent = send_packet(it->socket, it->responder.challenge());
-    if (!sent.ok()) return fail(Error(sent.error()));
-    if (sent.value() != PacketOutcome::done) drop(it);
+    if (!socket.ok()) {
+      const bool passes = short_of_descriptors(socket.error()) && !candidates_.empty();
+      if (!passes) return fail(std::move(socket).error());
+      if (!make_room()) return pause(true);
+      continue;
+    }
+    if (socket.value().valid()) challenge(std::move(socket).value());
+    if (more) continue;
+    queue_was_empty_ = true;
+    return;
+  }
+}
+
+void FdExchange::challenge(OwnedFd socket) {
+  candidates_.emplace_back();
+  const auto it = std::prev(candidates_.end());
+  it->socket = std::move(socket);
+  it->turn = Deadline::after(kTurn, *clock_);
+  auto token =
+      poller_->add(it->socket.get(), EPOLLIN, [this, it](std::uint32_t) { read_response(it); });
+  if (!token.ok()) return fail(std::move(token).error());
+  it->token = token.value();
+  // A fresh socket has room for one small message.
+  const auto sent = send_packet(it->socket, it->responder.challenge());
+  if (!sent.ok()) return fail(Error(sent.error()));
+  if (sent.value() != PacketOutcome::done) drop(it);
+}
+
+/// Drops the connections that have had their turn; false if there are none.
+bool FdExchange::make_room() {
+  const TimePoint now = clock_->now();
+  const std::size_t before = candidates_.size();
+  while (!candidates_.empty() && candidates_.front().turn.expired(now)) drop(candidates_.begin());
+  return candidates_.size() < before;
+}
+
+/// Leaves connections in the queue until one of those accepted has gone.
+void FdExchange::pause(bool paused) {
+  if (paused == paused_) return;
+  paused_ = paused;
+  if (Status watched = poller_->watch(listener_token_, paused ? 0U : EPOLLIN); !watched.ok()) {
+    fail(std::move(watched).error());
   }
 }
 
@@ -240,21 +283,23 @@ void FdExchange::admit(CandidateIt it, const boot::AuthClaim& claim) {
   poller_->remove(it->token);
   links_[peer] = std::make_unique<FdLink>(std::move(it->socket), ranks_[peer]);
   candidates_.erase(it);
+  pause(false);
 }
 
 void FdExchange::drop(CandidateIt it) {
   poller_->remove(it->token);
   candidates_.erase(it);
+  pause(false);
 }
 
-/// When prove() began, all honest connections were in the queue, so once none is left unproven, a
-/// peer that has not proved the secret has closed its own.
+/// When prove() began, all honest connections were in the queue, so once that has been empty and
+/// none is left unproven, a peer that has not proved the secret has closed its own.
 void FdExchange::notice_absence() {
   std::vector<int> absent;
   for (std::size_t peer = static_cast<std::size_t>(self_) + 1; peer < links_.size(); ++peer) {
     if (links_[peer] == nullptr) absent.push_back(ranks_[peer]);
   }
-  if (absent.empty() || !candidates_.empty()) return;
+  if (absent.empty() || !candidates_.empty() || !queue_was_empty_) return;
   fail(Error(ErrorCode::remote,
              fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
                          absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))

@@ -53,7 +53,8 @@ class FdExchange {
   /// Connects to the processes before this one; names[i] is that of process i.
   Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
   /// Accepts the processes behind this one; both sides of each pair prove the secret. Connections
-  /// of others are closed, and do not disturb.
+  /// of others are closed, and do not disturb: some hundreds that stay silent in the queue cost
+  /// half a second for each 256.
   Task<Status> prove(EventLoop& loop, Deadline deadline);
 
   /// Sends `mine` to every peer and takes counts[i] descriptors from process i (counts[self] is of
@@ -76,6 +77,9 @@ class FdExchange {
   /// Turns the poller until no process is missing; disconnects on failure.
   Task<Status> turn(EventLoop& loop, const char* what, Deadline deadline);
   void accept_waiting();
+  void challenge(OwnedFd socket);
+  bool make_room();
+  void pause(bool paused);
   void read_response(CandidateIt it);
   void admit(CandidateIt it, const boot::AuthClaim& claim);
   void drop(CandidateIt it);
@@ -98,6 +102,10 @@ class FdExchange {
   // The poller exists while something is under way; disconnect() destroys it first.
   std::optional<boot::Poller> poller_;
   OwnedFd listener_;
+  boot::Poller::Token listener_token_ = 0;
+  const Clock* clock_ = nullptr;  // of the loop that prove() runs in
+  bool paused_ = false;           // accepting waits for a candidate to go; there is one
+  bool queue_was_empty_ = false;  // since prove() began
   std::vector<std::unique_ptr<Dialed>> dialed_;  // by process; not proven
   std::list<Candidate> candidates_;              // accepted; not proven
   std::vector<std::unique_ptr<FdLink>> links_;   // by process; proven
