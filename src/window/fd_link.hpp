@@ -32,8 +32,8 @@ Result<OwnedFd> accept_from(const OwnedFd& listener, bool& more);
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };
 /// One message of exactly `bytes`, without descriptors.
 Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes);
-/// One message of exactly into.size() bytes; anything else is an error, and descriptors that come
-/// with it are closed.
+/// One message of exactly into.size() bytes; anything else is an error. For peers that have proved
+/// nothing yet: descriptors that come along never enter this process.
 Result<PacketOutcome> receive_packet(const OwnedFd& socket, std::span<std::byte> into);
 
 /// File descriptors in both directions over one proven connection: at most kFdsPerMessage a

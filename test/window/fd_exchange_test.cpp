@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window/fd_exchange.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -232,6 +235,134 @@ TEST_CASE("1.17 strangers that connect, stay silent, talk or leave disturb nobod
   CHECK(test::count_fds() == before);
 }
 
+namespace {
+
+/// This process may have as many descriptors as the machine allows.
+bool room_for_descriptors(std::size_t count) {
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+  return limit.rlim_max >= count;
+}
+
+std::vector<OwnedFd> idle_connections(const FdSocketName& name, std::size_t count) {
+  std::vector<OwnedFd> idle;
+  for (std::size_t i = 0; i < count; ++i) {
+    idle.push_back(connect_to(name).value());
+    REQUIRE(idle.back().valid());
+  }
+  return idle;
+}
+
+/// A peer whose process gets no time for a while.
+Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
+  ORIEL_CO_CHECK(co_await loop.sleep_until(Deadline::after(delay)));
+  co_return co_await one.prove(loop, Deadline::after(20s));
+}
+
+}  // namespace
+
+TEST_CASE("1.8 1.17 hundreds of idle connections disturb nobody") {
+  const auto before = test::count_fds();
+  for (const std::size_t count : {300, 1000}) {
+    if (!room_for_descriptors(count + 700)) {
+      WARN("not run with " << count << " connections: too few descriptors");
+      continue;
+    }
+    // All behind the honest ones, all before them, or around them.
+    for (const std::size_t ahead : {std::size_t{0}, count, count / 2}) {
+      for (const Duration late : {Duration(0ms), Duration(200ms)}) {
+        CAPTURE(count, ahead, late.count());
+        Peers peers(3);
+        const auto first = idle_connections(peers.names[0], ahead);
+        for (const Status& status : peers.dial()) REQUIRE(status.ok());
+        const auto second = idle_connections(peers.names[0], count - ahead);
+        std::vector<Task<Status>> tasks;
+        for (std::size_t i = 0; i < peers.size(); ++i) {
+          tasks.push_back(prove_later(peers[i], peers.loop, i == 0 ? Duration(0ms) : late));
+        }
+        for (const Status& status : peers.loop.run_all(std::move(tasks))) {
+          INFO((status.ok() ? "" : status.error().to_string()));
+          REQUIRE(status.ok());
+        }
+      }
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.8 1.17 a shortage of descriptors while strangers are connected passes") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    const auto idle = idle_connections(peers.names[0], 20);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    // Ten connections at a time; the honest one is the 21st.
+    static int open = 0;
+    static std::vector<int> accepted;
+    open = 0;
+    accepted.clear();
+    SystemTable table = real_system_table();
+    table.accept4 = [](int fd, sockaddr* address, socklen_t* length, int flags) {
+      if (open == 10) {
+        errno = EMFILE;
+        return -1;
+      }
+      const int made = real_system_table().accept4(fd, address, length, flags);
+      if (made >= 0) {
+        ++open;
+        accepted.push_back(made);
+      }
+      return made;
+    };
+    table.close = [](int fd) {
+      const auto at = std::find(accepted.begin(), accepted.end(), fd);
+      if (at != accepted.end()) {
+        --open;
+        accepted.erase(at);
+      }
+      return real_system_table().close(fd);
+    };
+    const ScopedSystemTable scoped(table);
+    for (const Status& status : peers.prove(20s)) {
+      INFO((status.ok() ? "" : status.error().to_string()));
+      CHECK(status.ok());
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 no descriptor of a peer that has proved nothing enters this process") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    const OwnedFd file = memfd(4096);
+    std::vector<std::unique_ptr<Hostile>> strangers;
+    const std::vector<int> full(64, file.get());
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, boot::AuthSizes::kResponse}) {
+      strangers.push_back(std::make_unique<Hostile>(peers.names[0]));
+      strangers.back()->send(Bytes(bytes), full);
+    }
+    // None may be seen even for a moment: there are none to be had.
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    static std::size_t most = 0;
+    most = 0;
+    SystemTable table = real_system_table();
+    table.recvmsg = [](int fd, msghdr* message, int flags) {
+      const ssize_t got = real_system_table().recvmsg(fd, message, flags);
+      most = std::max(most, test::count_fds());
+      return got;
+    };
+    const ScopedSystemTable scoped(table);
+    const auto open = test::count_fds();
+    for (const Status& status : peers.prove()) REQUIRE(status.ok());
+    CHECK(most <= open + strangers.size() + 3);  // those accepted, and the pollers
+    strangers.clear();
+  }
+  CHECK(test::count_fds() == before);
+}
+
 TEST_CASE("1.17 a process with another secret is refused by both sides, at once") {
   const auto before = test::count_fds();
   {
@@ -375,6 +506,9 @@ TEST_CASE("1.17 a proven peer that breaks the protocol is refused, and its descr
     refused(1, [&](Hostile& peer) { peer.send_header(2, 0, 0, {}); });
     refused(1, [&](Hostile& peer) { peer.send_header(2, 0, 0, one); });
     refused(1, [&](Hostile& peer) { peer.send_header(9, 1, 1, one); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(), {}); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(), one); });
+    refused(64, [&](Hostile& peer) { peer.send(Bytes(), full); });
     refused(1, [&](Hostile& peer) { peer.send(Bytes(23), one); });
     refused(1, [&](Hostile& peer) { peer.send(Bytes(24), one); });
     refused(1, [&](Hostile& peer) { peer.send(Bytes(5000), one); });
