@@ -8,11 +8,13 @@
 #include "kernels/algorithms/eager_all_reduce.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/algorithms/stream.hpp"
+#include "kernels/host/float_environment.hpp"
 
 namespace oriel::kernels {
 namespace {
 
 void run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+  const host::FloatEnvironment environment;  // the loops of the other algorithms make their own
   switch (arguments.type) {
     case DataType::i8:
       return detail::run_lines_on_host<std::int8_t>(algorithm, arguments);

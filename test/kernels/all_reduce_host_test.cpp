@@ -3,6 +3,7 @@
 #include "kernels/all_reduce_host.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -10,6 +11,10 @@
 #include <random>
 #include <thread>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include <catch2/catch.hpp>
 
@@ -38,7 +43,24 @@ struct Shape {
   bool in_place = false;
   std::chrono::microseconds lateness{0};  // of the last rank
   int value = 0;                          // of all elements; 0: they vary
+  ReduceOp op = ReduceOp::sum;
 };
+
+// The modes of the float unit, without the flags that arithmetic leaves behind.
+constexpr std::uint32_t kDefaultControl = 0x1f80;
+#if defined(__x86_64__)
+std::uint32_t control_word() {
+  return _mm_getcsr() & ~0x3fu;
+}
+void set_control_word(std::uint32_t word) {
+  _mm_setcsr(word);
+}
+#else
+std::uint32_t control_word() {
+  return kDefaultControl;
+}
+void set_control_word(std::uint32_t) {}
+#endif
 
 /// Ranks as threads over scratch memory of the test's own, without a communicator.
 class Ranks {
@@ -75,6 +97,34 @@ class Ranks {
     for (auto& thread : threads) thread.join();
     for (const auto one : wrong) sum += one;
     return sum;
+  }
+
+  /// Reduces inputs[rank] on each rank with its own control word of the float unit; by rank, the
+  /// outputs. The words are as before on return, or FAIL.
+  std::vector<std::vector<std::byte>> outputs_of(const std::vector<std::vector<std::byte>>& inputs,
+                                                 const std::vector<std::uint32_t>& control_words,
+                                                 DataType type, const Shape& shape) const {
+    REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
+    std::vector<std::vector<std::byte>> outputs(inputs.size());
+    std::vector<std::thread> threads;
+    std::atomic<int> failures{0};
+    for (int rank = 0; rank < ranks_; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto place = static_cast<std::size_t>(rank);
+        outputs[place].resize(inputs[place].size());
+        CallFailure failure{};
+        AllReduceArguments arguments = arguments_for(rank, type, shape);
+        arguments.input = inputs[place].data();
+        arguments.output = outputs[place].data();
+        arguments.failure = &failure;
+        set_control_word(control_words[place]);
+        run_all_reduce_on_host(shape.algorithm, arguments);
+        if (failure.kind != 0 || control_word() != control_words[place]) ++failures;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK(failures == 0);
+    return outputs;
   }
 
  private:
@@ -141,6 +191,11 @@ class Ranks {
     arguments.lead = plan.lead;
     arguments.signature = static_cast<std::uint32_t>(shape.count % 1024);
     arguments.type = type;
+    arguments.op = shape.op;
+    arguments.average = shape.op == ReduceOp::avg;
+    arguments.scaled = shape.op == ReduceOp::premul_sum;
+    arguments.maximum = shape.op == ReduceOp::max;
+    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // no power of two as a float of any size
     arguments.wait.timeout_ns = 20'000'000'000;
     arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
     return arguments;
@@ -224,6 +279,59 @@ TEST_CASE("1.30 packets of CPU ranks carry 8 bytes of every type") {
     CHECK(split_work(two_shot, Backend::host, 3, type, count).share == 11);
   }
 }
+
+#if defined(__x86_64__)
+// Inputs of every kind, half of them too small for a normal number.
+std::vector<std::byte> awkward_floats(DataType type, std::uint64_t count, std::mt19937& rng) {
+  const std::size_t element = size_of(type);
+  std::vector<std::byte> bytes(count * element);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t bits = rng() | static_cast<std::uint64_t>(rng()) << 32;
+    const int fraction_bits = type == DataType::f64 ? 52 : type == DataType::f32 ? 23 : 7;
+    if (i % 2 == 0) bits &= (std::uint64_t{1} << fraction_bits) - 1;
+    std::memcpy(bytes.data() + i * element, &bits, element);
+  }
+  return bytes;
+}
+
+TEST_CASE("1.29 1.30 the bits are the same whatever the float modes of a rank") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  constexpr std::uint32_t kModes[] = {
+      kDefaultControl | 0x8040,  // flush to zero, denormals are zero
+      kDefaultControl | 0x6000,  // toward zero
+      kDefaultControl | 0x2000,  // down
+      0,                         // every trap
+  };
+  constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::avg,
+                               ReduceOp::premul_sum};
+  for (const int count : {2, 3}) {
+    const Ranks ranks(count);
+    const std::vector<std::uint32_t> plain(static_cast<std::size_t>(count), kDefaultControl);
+    for (const Algorithm algorithm : kAlgorithms) {
+      for (const DataType type : {DataType::f32, DataType::f64, DataType::bf16, DataType::f16}) {
+        for (const ReduceOp op : kOps) {
+          Shape shape{algorithm, 1 + rng() % 300, 0, false, 0us, 0};
+          if (rng() % 2 == 0) shape.count = 1 + rng() % 8;
+          shape.op = op;
+          std::vector<std::vector<std::byte>> inputs;
+          for (int rank = 0; rank < count; ++rank) {
+            inputs.push_back(awkward_floats(type, shape.count, rng));
+          }
+          const auto expected = ranks.outputs_of(inputs, plain, type, shape);
+          auto words = plain;
+          words.back() = kModes[rng() % std::size(kModes)];
+          INFO(name_of(algorithm) << ", " << name_of(type) << ", op " << static_cast<int>(op)
+                                  << ", count " << shape.count << ", modes " << words.back());
+          const auto outputs = ranks.outputs_of(inputs, words, type, shape);
+          for (const auto& output : outputs) REQUIRE(output == expected.front());
+        }
+      }
+    }
+  }
+}
+#endif
 
 // Calls of all algorithms in any order: what one leaves behind is no line or packet of another. All
 // elements of a call are one small integer, as the flags of a young communicator are, and a rank

@@ -7,43 +7,13 @@
 
 #include <type_traits>
 
+#include "kernels/host/float_environment.hpp"
 #include "kernels/host/loop_tables.hpp"
 #include "kernels/host/reduce_loops.hpp"
 #include "kernels/host/simd_elements.hpp"
 
 namespace oriel::kernels::host {
 namespace {
-
-/// Gives the arithmetic of this thread the default rounding and no flush-to-zero while it lives: an
-/// application may run with other modes, and its results must still equal its peers'.
-class FloatEnvironment {
- public:
-#if defined(__x86_64__)
-  // The assembler statements are barriers for the loads and stores of the loop between them.
-  FloatEnvironment() {
-    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
-    changed_ = (saved_ & ~kStatusFlags) != kDefault;
-    if (changed_) set(kDefault);
-  }
-  ~FloatEnvironment() {
-    if (changed_) set(saved_);
-  }
-
- private:
-  static constexpr std::uint32_t kStatusFlags = 0x3f;
-  static constexpr std::uint32_t kDefault = 0x1f80;
-  static void set(std::uint32_t value) {
-    asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
-  }
-  std::uint32_t saved_ = 0;
-  bool changed_ = false;
-#else
-  FloatEnvironment() {}
-  ~FloatEnvironment() {}
-#endif
-  FloatEnvironment(const FloatEnvironment&) = delete;
-  FloatEnvironment& operator=(const FloatEnvironment&) = delete;
-};
 
 /// Sums of T, held in E, divided by n and truncated toward zero. There is no vector instruction. A
 /// float holds every operand of an 8-bit quotient, a double every one of a 32-bit quotient, and
