@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/layout.hpp"
 
+#include <algorithm>
+
 namespace oriel::kernels {
 
 ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
@@ -36,7 +38,9 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;
-  layout.total_bytes = layout.rings + ctas * layout.ring_bytes;
+  // Not just what is used, which depends on the number of ranks: teams of different sizes register
+  // windows of one size.
+  layout.total_bytes = std::max(budget_bytes, layout.rings);
   return layout;
 }
 

@@ -41,6 +41,8 @@ struct ScratchLayout {
       0;                    ///< per CTA, parity and source rank: a greeting of the stream algorithm
   std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
   std::uint64_t ring_bytes = 0;
+  /// The budget: 1 MiB, the least that ORIEL_SCRATCH_SIZE can be, has room for all but the rings of
+  /// any team that may start.
   std::uint64_t total_bytes = 0;
 };
 

@@ -162,6 +162,20 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
     CHECK(layout.lane_bytes[1] == e.half_lane);
     CHECK(layout.rings == e.rings);
     CHECK(layout.ring_bytes == e.ring_bytes);
-    CHECK(layout.total_bytes == e.rings + 132 * e.ring_bytes);
+  }
+}
+
+TEST_CASE("1.14 the size of the scratch memory does not depend on the number of ranks") {
+  for (const std::uint64_t budget : {kMiB, 4 * kMiB + 4096, 64 * kMiB}) {
+    for (const int ctas : {1, 7, 114, 132, 144}) {
+      for (int ranks = 1; ranks <= 8; ++ranks) {
+        INFO(ranks << " GPU ranks, " << ctas << " CTAs");
+        CHECK(make_scratch_layout(Backend::cuda, ranks, ctas, budget).total_bytes == budget);
+      }
+    }
+    for (int ranks = 1; ranks <= 64; ++ranks) {
+      INFO(ranks << " CPU ranks");
+      CHECK(make_scratch_layout(Backend::host, ranks, 1, budget).total_bytes == budget);
+    }
   }
 }
