@@ -28,7 +28,39 @@ Result<EventLoop> Communicator::make_loop() {
   return *async_error();
 }
 
+Error as_seen_by(int rank, Error error) {
+  const int origin = error.origin_rank();
+  if (error.code() != ErrorCode::aborted || origin == rank || origin < 0) return error;
+  Error seen(ErrorCode::remote, error.message());
+  for (const std::string& context : error.contexts()) {
+    seen = std::move(seen).with_context(context);
+  }
+  return std::move(seen).with_scope(error.scope()).with_origin(origin).with_hint(error.hint());
+}
+
+template <typename T>
+Task<T> Communicator::concluded(Task<T> call) {
+  T outcome = co_await std::move(call);
+  if (outcome.ok()) co_return outcome;
+  look_for_failure();
+  co_return as_seen_by(rank(), std::move(outcome).error());
+}
+
 Task<Result<std::vector<void*>>> Communicator::register_windows(
+    EventLoop& loop, std::vector<window::WindowRequest> requests) {
+  return concluded(register_batch(loop, std::move(requests)));
+}
+
+Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
+                                                              DeviceCommRequest request) {
+  return concluded(build_device_comm(loop, request));
+}
+
+Task<Status> Communicator::finalize(EventLoop& loop) {
+  return concluded(agree_on_end(loop));
+}
+
+Task<Result<std::vector<void*>>> Communicator::register_batch(
     EventLoop& loop, std::vector<window::WindowRequest> requests) {
   ORIEL_CO_CHECK(check_usable());
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
@@ -49,7 +81,7 @@ Status Communicator::deregister_window(const void* handle) {
   return windows_->deregister(handle);
 }
 
-Task<Status> Communicator::finalize(EventLoop& loop) {
+Task<Status> Communicator::agree_on_end(EventLoop& loop) {
   ORIEL_CO_CHECK(check_usable());
   const Status drained = drain();  // may take as long as the user's work on the stream
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
@@ -91,7 +123,7 @@ void Communicator::poison(Error error) {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    failure_ = std::move(error).with_scope(Scope::communicator);
+    failure_ = as_seen_by(rank(), std::move(error)).with_scope(Scope::communicator);
     if (!options_.name.empty()) {
       failure_ = std::move(*failure_).with_context(fmt::format("in \"{}\"", options_.name));
     }
@@ -161,7 +193,8 @@ int Communicator::world_rank_of(int index) const {
 
 void Communicator::look_for_failure() {
   if (poisoned_) return;
-  if (const auto error = given_up()) give_up(*error);
+  if (const auto error = given_up()) return give_up(*error);
+  if (auto failure = session_->failure()) poison(*std::move(failure));
 }
 
 void Communicator::tick(TimePoint now) {

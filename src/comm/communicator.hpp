@@ -57,6 +57,9 @@ struct AllReduceRequest {
   void* stream = nullptr;
 };
 
+/// `error` as `rank` sees it: what another rank's user has ended is remote, not aborted.
+Error as_seen_by(int rank, Error error);
+
 /// One rank of a communicator.
 ///
 /// Set-up calls (join, register_windows, finalize) are tasks, collective over the ranks, so that
@@ -107,7 +110,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   static constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
   std::optional<Error> async_error() const;
-  /// Sees to a wait that a kernel has given up without waiting for the monitor's next tick.
+  /// Sees to a wait that a kernel has given up, and to what has ended the session, without waiting
+  /// for the monitor's next tick.
   void look_for_failure();
 
   // From the monitor's thread.
@@ -128,6 +132,15 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
 
   friend class DeviceCommMemory;
+
+  // What the collective calls of these names do, after which concluded() sees to their failure: if
+  // it was the session's, the communicator is unusable by the time that the call returns.
+  template <typename T>
+  Task<T> concluded(Task<T> call);
+  Task<Result<std::vector<void*>>> register_batch(EventLoop& loop,
+                                                  std::vector<window::WindowRequest> requests);
+  Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
+  Task<Status> agree_on_end(EventLoop& loop);
 
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;

@@ -81,8 +81,8 @@ void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
   view_.wait = communicator_->wait_control(view_.control(view_.lsa_rank, layout_.doorbell));
 }
 
-Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
-                                                              DeviceCommRequest request) {
+Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
+                                                               DeviceCommRequest request) {
   ORIEL_CO_CHECK(check_usable());
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));

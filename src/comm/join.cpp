@@ -88,10 +88,10 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   std::shared_ptr<Communicator> self(new Communicator(*request.device, *settings, request.options));
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
   const std::string title = title_of(request.options, request.rank, request.size);
+  const int rank = request.rank;
   auto done = co_await self->set_up(loop, std::move(request), deadline);
   if (!done.ok()) {
-    co_return std::move(done)
-        .error()
+    co_return as_seen_by(rank, std::move(done).error())
         .with_scope(Scope::communicator)
         .with_context("joining " + title);
   }

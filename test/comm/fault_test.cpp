@@ -39,7 +39,7 @@ constexpr std::size_t kEnded = 64;  // by rank: when its error came
 
 /// All-reduces until one fails, and checks that the failure is as it should be.
 void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>& data,
-                          const std::vector<std::string>& words) {
+                          ncclResult_t expected, const std::vector<std::string>& words) {
   const auto rank = static_cast<std::size_t>(players.first());
   ncclResult_t result = ncclSuccess;
   while (result == ncclSuccess) {
@@ -48,7 +48,7 @@ void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>&
     if (result == ncclSuccess) players.word(kCalls + rank) += 1;
   }
   players.word(kEnded + rank) = now_ms();
-  expect_error(result, result, "ncclAllReduce", words);
+  expect_error(result, expected, "ncclAllReduce", words);
   // From now on the communicator is of no use, and says so.
   ncclResult_t state = ncclSuccess;
   require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
@@ -76,7 +76,7 @@ TEST_CASE("1.12 survivors of a killed rank get an error that names it within a s
       Stage stage(Cast::processes, 4, [&](Players& players) {
         auto comms = players.init();
         std::vector<float> data(count, 1.0f);
-        reduce_until_failure(players, comms[0], data, {"rank 2"});
+        reduce_until_failure(players, comms[0], data, ncclRemoteError, {"rank 2"});
       });
       REQUIRE(stage.wait_for_word(kCalls + 2, 20, 30s));
       const std::uint64_t killed = now_ms();
@@ -99,7 +99,7 @@ TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT names a stopped rank") {
     Stage stage(Cast::processes, 3, [](Players& players) {
       auto comms = players.init();
       std::vector<float> data(5000, 1.0f);
-      reduce_until_failure(players, comms[0], data, {"rank 1"});
+      reduce_until_failure(players, comms[0], data, ncclSystemError, {"rank 1"});
     });
     REQUIRE(stage.wait_for_word(kCalls + 1, 20, 30s));
     stage.kill(1, SIGSTOP);
@@ -189,7 +189,7 @@ TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
           require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
         }
         const std::string text = ncclGetLastError(comms[0]);
-        require(state != ncclSuccess && text.find("rank 0") != std::string::npos,
+        require(state == ncclRemoteError && text.find("rank 0") != std::string::npos,
                 fmt::format("after the peer's abort: {} \"{}\"", static_cast<int>(state), text));
         require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
         return;
@@ -203,11 +203,65 @@ TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
           ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr);
       const auto took = steady_clock::now() - begun;
       aborter.join();
-      require(result != ncclSuccess, "an aborted call has not succeeded");
       require(took < 3s, "the abort took too long");
-      expect_error(result, result, "ncclAllReduce", {"abort"});
+      expect_error(result, ncclInvalidUsage, "ncclAllReduce", {"abort"});
     }));
   }
+}
+
+TEST_CASE("1.31 a peer's abort is a remote error of every call, one's own is not") {
+  check_all_ok(play(Cast::threads, 3, [](Players& players) {
+    auto comms = players.init();
+    players.barrier();
+    if (players.first() == 1) return require(ncclCommAbort(comms[0]), "ncclCommAbort");
+    std::vector<float> data(5000, 1.0f);
+    const std::vector<std::string> words = {"remote", "rank 1", "ncclCommAbort was called"};
+    expect_error(
+        ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr),
+        ncclRemoteError, "ncclAllReduce", words);
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+    require(state == ncclRemoteError, fmt::format("the asynchronous error is {}", state));
+    Buffer buffer(4096);
+    ncclWindow_t window = nullptr;
+    expect_error(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1), ncclRemoteError,
+                 "ncclCommWindowRegister", words);
+    expect_error(ncclCommFinalize(comms[0]), ncclRemoteError, "ncclCommFinalize", words);
+    players.destroy(comms);
+  }));
+}
+
+TEST_CASE("1.31 a registration that waits learns of a peer's abort as a remote error") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    Buffer buffer(4096);
+    if (players.first() == 1) {
+      std::this_thread::sleep_for(200ms);
+      return require(ncclCommAbort(comms[0]), "ncclCommAbort");
+    }
+    ncclWindow_t window = nullptr;
+    expect_error(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1), ncclRemoteError,
+                 "ncclCommWindowRegister", {"rank 1", "ncclCommAbort was called"});
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+    require(state == ncclRemoteError, fmt::format("the asynchronous error is {}", state));
+    players.destroy(comms);
+  }));
+}
+
+TEST_CASE("1.12 a collective call that ran into its deadline leaves the error at once") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "500ms"}});
+  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+    auto comms = players.init();
+    if (players.first() == 0) {
+      expect_error(ncclCommFinalize(comms[0]), ncclSystemError, "ncclCommFinalize", {"rank 1"});
+      ncclResult_t state = ncclSuccess;
+      require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+      require(state == ncclSystemError, fmt::format("the asynchronous error is {}", state));
+    }
+    players.barrier();
+    players.destroy(comms);
+  }));
 }
 
 TEST_CASE("1.12 ncclCommAbort ends a blocked init of a non-blocking communicator") {
@@ -246,8 +300,8 @@ TEST_CASE("1.12 init names the rank that never came or died") {
       if (players.first() == 2) ::raise(SIGKILL);
       ncclComm_t comm = nullptr;
       const ncclResult_t result = ncclCommInitRank(&comm, 3, id, players.first());
-      require(result != ncclSuccess && comm == nullptr, "init cannot have succeeded");
-      expect_error(result, result, "init", {"2"});
+      require(comm == nullptr, "init cannot have succeeded");
+      expect_error(result, ncclSystemError, "init", {"2"});
     });
     const auto verdicts = stage.collect(20s);
     CHECK(verdicts[0] == "ok");
@@ -264,9 +318,9 @@ TEST_CASE("1.12 a rank killed before a registration is named by the others") {
     ncclWindow_t window = nullptr;
     const auto begun = steady_clock::now();
     const ncclResult_t result = ncclCommWindowRegister(comms[0], buffer.at(), 65536, &window, 1);
-    require(result != ncclSuccess && window == nullptr, "it cannot have succeeded");
+    require(window == nullptr, "it cannot have succeeded");
     require(steady_clock::now() - begun < 2s, "it took too long");
-    expect_error(result, result, "ncclCommWindowRegister", {"rank 1"});
+    expect_error(result, ncclRemoteError, "ncclCommWindowRegister", {"rank 1"});
     require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
   });
   const auto verdicts = stage.collect(20s);
@@ -287,9 +341,8 @@ TEST_CASE("1.12 a rank that destroys early ends the others' waits") {
       const auto begun = steady_clock::now();
       const ncclResult_t result =
           ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comms[0], nullptr);
-      require(result != ncclSuccess, "a call that a rank does not make cannot succeed");
       require(steady_clock::now() - begun < 5s, "it took too long");
-      expect_error(result, result, "ncclAllReduce", {"rank 1", "destroyed"});
+      expect_error(result, ncclRemoteError, "ncclAllReduce", {"rank 1", "destroyed"});
       require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
     }));
   }
@@ -322,8 +375,8 @@ TEST_CASE("1.38 streamed calls that do not match end with a named error on every
         const std::size_t count = players.first() == wrong ? 9'999 : 10'000;
         const ncclResult_t result =
             ncclAllReduce(data.data(), data.data(), count, ncclFloat, ncclSum, comms[0], nullptr);
-        require(result != ncclSuccess, "calls that differ were taken for one");
-        expect_error(result, result, "ncclAllReduce", {fmt::format("{}", wrong), "calls"});
+        expect_error(result, ncclInvalidUsage, "calls that differ",
+                     {fmt::format("{}", wrong), "calls"});
         require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
       }));
     }
@@ -383,8 +436,8 @@ void live_beside_a_stop(Players& players, bool in_init, std::uint64_t k) {
     if (stop && k == 0) players.word(kCalls) = stop->sent();
     if (!stops || k == 0) return require(result, "a call that nothing disturbs");
     players.word(kEnded + rank) = 1;
-    if (victim) return expect_error(result, result, "the call that slept", {"rank"});
-    expect_error(result, result, "the call beside a stop", {"rank 1"});
+    if (victim) return expect_error(result, ncclSystemError, "the call that slept", {"rank"});
+    expect_error(result, ncclSystemError, "the call beside a stop", {"rank 1"});
     require(took < 3s, "the error came late");
   };
   ncclComm_t comm = nullptr;
@@ -460,7 +513,7 @@ TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
         }
         if (result != ncclSuccess) {
           require(!stop, std::string("a stop must not fail a call: ") + ncclGetLastError(nullptr));
-          expect_error(result, result, "the error", {"rank"});
+          expect_error(result, ncclRemoteError, "the error", {"rank"});
         }
         require(ncclCommDestroy(comm), "ncclCommDestroy");
         buffer.reset();
