@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cerrno>
 #include <iterator>
+#include <string>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -80,7 +82,19 @@ Error system_error(const std::string& what) {
 }
 
 Error system_error(const std::string& what, int status) {
-  return Error(ErrorCode::system, what + " failed").with_native(NativeDomain::os_errno, status);
+  Error error =
+      Error(ErrorCode::system, what + " failed").with_native(NativeDomain::os_errno, status);
+  if (status == EMFILE) {
+    rlimit files{};
+    const bool known = ::getrlimit(RLIMIT_NOFILE, &files) == 0;
+    const std::string now = known ? ", now " + std::to_string(files.rlim_cur) : "";
+    return std::move(error).with_hint("raise RLIMIT_NOFILE of this process (ulimit -n" + now +
+                                      "), or have fewer communicators");
+  }
+  if (status == ENFILE) {
+    return std::move(error).with_hint("raise this machine's limit of open files (fs.file-max)");
+  }
+  return error;
 }
 
 }  // namespace oriel

@@ -39,18 +39,33 @@ void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     auto accepted = accept_one(listener_fd);
     if (!accepted.ok()) {
+      // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
+      // nothing once one has been accepted, and the one accepted gets its turn.
+      if (i > 0) return;
       // Out of descriptors: an unproven connection gives its own up, else this pauses, for a
       // listener that stays readable would spin.
       if (pending_.empty()) {
+        note_shortage(std::move(accepted).error());
         pause(true);
       } else {
         close(pending_.begin());
       }
       return;
     }
+    refused_by_system_.reset();
     if (!accepted.value().valid()) return;
     admit(std::move(accepted).value());
   }
+}
+
+void Acceptor::note_shortage(Error error) {
+  if (!refused_by_system_) short_since_ = clock_->now();
+  refused_by_system_ = std::move(error);
+}
+
+std::optional<Error> Acceptor::shortage() const {
+  if (clock_->now() - short_since_ < kShortageGrace) return std::nullopt;
+  return refused_by_system_;
 }
 
 void Acceptor::admit(OwnedFd fd) {

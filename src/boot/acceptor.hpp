@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <list>
+#include <optional>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -49,6 +50,11 @@ class Acceptor {
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
 
+  /// How long a shortage of descriptors or memory may last before it counts as one that stays.
+  static constexpr Duration kShortageGrace = std::chrono::seconds(1);
+  /// Why connections have not been accepted for kShortageGrace, although some may be waiting.
+  std::optional<Error> shortage() const;
+
  private:
   struct Pending {
     OwnedFd fd;
@@ -65,6 +71,7 @@ class Acceptor {
   };
 
   void accept_from(int listener_fd);
+  void note_shortage(Error error);
   void admit(OwnedFd fd);
   void read_proof(PendingIt it);
   void close(PendingIt it);
@@ -78,6 +85,8 @@ class Acceptor {
   std::vector<Listening> listeners_;
   std::list<Pending> pending_;  // oldest first
   Deadline resume_ = Deadline::never();
+  std::optional<Error> refused_by_system_;  // since short_since_
+  TimePoint short_since_;
 };
 
 }  // namespace oriel::boot

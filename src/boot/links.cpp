@@ -106,9 +106,20 @@ void Links::fail_attempt(int peer, const Error& error) {
   dial.token = 0;
   dial.dialer.reset();
   dial.trouble = error.to_string();
+  const TimePoint now = clock_->now();
+  if (is_local_failure(error)) {
+    if (!dial.failing_here_since) dial.failing_here_since = now;
+    if (now - *dial.failing_here_since >= Acceptor::kShortageGrace) {
+      liveness_.aborted(identity_.rank,
+                        Error(error).with_context(fmt::format("connecting to rank {}", peer)));
+      dials_.erase(peer);
+      return;
+    }
+  } else {
+    dial.failing_here_since.reset();
+  }
   // A rank's listener is open from before its address is known until the rank ends.
   if (is_refusal(error)) {
-    const TimePoint now = clock_->now();
     if (!dial.refused_since) dial.refused_since = now;
     if (now - *dial.refused_since >= kRefusalGrace) {
       liveness_.died(peer,

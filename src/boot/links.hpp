@@ -75,6 +75,8 @@ class Links {
   const Liveness& liveness() const { return liveness_; }
   /// Writes the news that liveness() holds to every link.
   void spread_news();
+  /// Why this rank cannot accept the connections of others, if that has lasted.
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
   /// Why an ongoing dial to `peer` has not succeeded so far; empty if there is nothing to say.
   std::string dial_trouble(int peer) const;
 
@@ -97,6 +99,7 @@ class Links {
     Poller::Token token = 0;
     Deadline retry = Deadline::never();
     std::optional<TimePoint> refused_since;
+    std::optional<TimePoint> failing_here_since;  // for a reason of this process or machine
     Duration pause{};
     std::string trouble;
   };

@@ -196,6 +196,14 @@ void Rendezvous::on_time(TimePoint now) {
   if (next_timer().expired(now)) fail(not_in_time(), now);
 }
 
+void Rendezvous::on_shortage(const Error& reason, TimePoint now) {
+  if (failure_ || size_ == 0 || complete_) return;
+  Error error =
+      Error(reason).with_context("accepting ranks in the process that made the unique id");
+  if (host_rank_ >= 0) error = std::move(error).with_origin(host_rank_);
+  fail(std::move(error), now);
+}
+
 Deadline Rendezvous::next_timer() const {
   if (failure_ || size_ == 0) return expiry_;
   Deadline next = Deadline::never();

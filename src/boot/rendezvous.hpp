@@ -67,6 +67,8 @@ class Rendezvous {
   /// The connection has ended: the death of its rank, unless it was done.
   void on_closed(Connection connection, TimePoint now);
   void on_time(TimePoint now);
+  /// The root service cannot accept connections, for this reason.
+  void on_shortage(const Error& reason, TimePoint now);
 
   Deadline next_timer() const;
   /// Nothing more is to be done: all ranks have joined, or have been told why not.

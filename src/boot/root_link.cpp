@@ -16,6 +16,7 @@ namespace oriel::boot {
 namespace {
 
 constexpr Duration kTellingTime = std::chrono::seconds(1);
+constexpr Duration kLocalPause = std::chrono::milliseconds(20);
 
 Bytes last_word(const Error& reason) {
   ByteWriter word;
@@ -148,7 +149,13 @@ void Session::RootLink::say(ByteView word) {
 Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
                        Deadline deadline) {
   const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
-  ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, std::move(target), kTellingTime, end));
+  auto dialed = co_await dial(loop, target, kTellingTime, end);
+  while (!dialed.ok() && is_local_failure(dialed.error()) && !end.expired(loop.clock().now())) {
+    const Deadline next = earlier(end, Deadline::after(kLocalPause, loop.clock()));
+    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
+    dialed = co_await dial(loop, target, kTellingTime, end);
+  }
+  ORIEL_CO_TRY(const OwnedFd connection, std::move(dialed));
   const Bytes introduction = hello.encode();
   const Bytes word = last_word(reason);
   const std::array<ByteView, 2> views = {introduction, word};

@@ -321,8 +321,10 @@ void RootService::on_time(TimePoint now) {
     const auto it = running_->clients.find(id);
     if (it != running_->clients.end() && !it->second.greeted) drop(id);
   }
+  const auto shortage = running_->acceptor->shortage();
   std::vector<std::uint64_t> numbers;
   for (auto& [number, served] : served_) {
+    if (shortage) served.rendezvous.on_shortage(*shortage, now);
     served.rendezvous.on_time(now);
     numbers.push_back(number);
   }

@@ -91,6 +91,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
     if (is_local_failure(error)) error = std::move(error).with_origin(rank);
     if (!session->introduced_ && (session->found_root_ || is_local_failure(error))) {
       Error reason = error;
+      session.reset();  // its descriptors may be what decline() lacks
       static_cast<void>(co_await decline(loop, id, rank, size, std::move(reason), deadline));
     }
     co_return error;
@@ -249,6 +250,9 @@ Task<Status> Session::link_to(std::vector<int> peers) {
                                    [&](int peer) { return !links_->connected(peer); });
       if (it == peers.end()) co_return Status();
       missing = *it;
+      if (auto shortage = links_->shortage()) {
+        co_return failed(std::move(*shortage).with_context("accepting the links of other ranks"));
+      }
       trouble = links_->dial_trouble(missing);
       if (links_->liveness().has_left(missing)) {
         co_return failed(
