@@ -3,19 +3,14 @@
 #include "kernels/choice.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
-#include <limits>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "kernels/kernel_set.hpp"
 
 namespace oriel::kernels {
 namespace {
-
-constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
 
 // Payload bytes of a packet: on a GPU floats fill it, and all else shares it with flags by halves.
 std::uint64_t line_payload(Backend backend, DataType type) {
@@ -29,7 +24,30 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
-Result<Algorithm> algorithm_of(const std::string& name, Backend backend) {
+// Makes room for a stream whose numbers are within their limits: by smaller chunks, and where even
+// the smallest are too large, by fewer of them on their way. CTAs cannot make room: each has rings
+// of its own. False if there is room for none.
+bool fit_stream(Plan& plan, const ScratchLayout& layout) {
+  std::uint64_t room = max_chunk_bytes(layout, plan.depth);
+  while (room < kMinChunkBytes && plan.depth > kMinDepth) {
+    room = max_chunk_bytes(layout, --plan.depth);
+  }
+  plan.lead = std::min(plan.lead, plan.depth - 1);
+  plan.chunk_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.chunk_bytes, room));
+  return room >= kMinChunkBytes;
+}
+
+Error no_room(const ScratchLayout& layout, std::uint32_t depth) {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("the scratch memory has {} bytes for the rings of each CTA, too little "
+                           "for {} chunks of {} bytes to and from each of {} other ranks",
+                           layout.ring_bytes, depth, kMinChunkBytes, layout.ranks - 1))
+      .with_hint("set a larger ORIEL_SCRATCH_SIZE, or smaller maxCTAs");
+}
+
+}  // namespace
+
+Result<Algorithm> find_algorithm(const std::string& name, Backend backend) {
   const bool on_gpus = backend == Backend::cuda;
   const char* const hint =
       on_gpus ? "use one_shot, two_shot or stream" : "use one_shot, two_shot, stream or eager";
@@ -44,111 +62,15 @@ Result<Algorithm> algorithm_of(const std::string& name, Backend backend) {
       .with_hint(hint);
 }
 
-Result<TableEntry> parse_entry(const std::string& line, int number) {
-  std::istringstream words(line);
-  std::string backend, max_bytes, algorithm;
-  TableEntry entry;
-  words >> backend >> entry.ranks >> max_bytes >> algorithm >> entry.plan.ctas >>
-      entry.plan.threads >> entry.plan.chunk_bytes >> entry.plan.depth >> entry.plan.lead;
-  std::string rest;
-  const auto bad = [&](const std::string& what) {
-    return Error(ErrorCode::invalid_usage, fmt::format("line {} of the table: {}", number, what))
-        .with_hint("backend ranks max_bytes algorithm ctas threads chunk_bytes depth lead");
-  };
-  if (words.fail() || words >> rest) return bad("there are not nine fields of the right kind");
-  if (backend != "host" && backend != "cuda") return bad("backend is neither host nor cuda");
-  entry.backend = backend == "cuda" ? Backend::cuda : Backend::host;
-  if (max_bytes == "max") {
-    entry.max_bytes = kAnySize;
-  } else {
-    char* end = nullptr;
-    entry.max_bytes = std::strtoull(max_bytes.c_str(), &end, 10);
-    if (*end != '\0' || max_bytes[0] == '-') return bad("max_bytes is no number");
-  }
-  auto parsed = algorithm_of(algorithm, entry.backend);
-  if (!parsed.ok()) return bad(parsed.error().message());
-  entry.plan.algorithm = parsed.value();
-  const bool streams = entry.plan.algorithm == Algorithm::stream;
-  if (entry.ranks < 1 || entry.plan.ctas < 1 || entry.plan.threads < 1 ||
-      entry.plan.threads > 512) {
-    return bad("ranks, ctas and threads are at least 1, threads at most 512");
-  }
-  if (streams && (entry.plan.chunk_bytes % 128 != 0 || entry.plan.chunk_bytes == 0 ||
-                  entry.plan.lead < 1 || entry.plan.depth <= entry.plan.lead)) {
-    return bad("chunk_bytes is a multiple of 128, lead at least 1 and depth above lead");
-  }
-  return entry;
-}
-
-}  // namespace
-
-Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
-  std::vector<TableEntry> entries;
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) {
-    line.resize(std::min(line.size(), line.find('#')));
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    ORIEL_TRY(entries.emplace_back(), parse_entry(line, number));
-  }
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return a.max_bytes < b.max_bytes; });
-  return ChoiceTable(std::move(entries));
-}
-
-Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return Error(ErrorCode::invalid_usage, fmt::format("cannot read the table \"{}\"", path))
-        .with_hint("ORIEL_TABLE names a readable file");
-  }
-  auto table = parse(text.str());
-  if (!table.ok()) return std::move(table).error().with_context("reading \"" + path + "\"");
-  return table;
-}
-
-const TableEntry* ChoiceTable::find(Backend backend, int ranks, std::uint64_t bytes) const {
-  const TableEntry* best = nullptr;
-  int best_distance = std::numeric_limits<int>::max();
-  for (const TableEntry& entry : entries_) {
-    if (entry.backend != backend || bytes > entry.max_bytes) continue;
-    const int distance = std::abs(entry.ranks - ranks);
-    if (distance >= best_distance) continue;
-    best = &entry;
-    best_distance = distance;
-    if (distance == 0) break;  // entries are in the order of their sizes
-  }
-  return best;
-}
-
-std::string ChoiceTable::to_text() const {
-  std::string text = "# backend ranks max_bytes algorithm ctas threads chunk_bytes depth lead\n";
-  for (const TableEntry& entry : entries_) {
-    const std::string size = entry.max_bytes == kAnySize ? "max" : std::to_string(entry.max_bytes);
-    text += fmt::format("{} {} {} {} {} {} {} {} {}\n",
-                        entry.backend == Backend::cuda ? "cuda" : "host", entry.ranks, size,
-                        name_of(entry.plan.algorithm), entry.plan.ctas, entry.plan.threads,
-                        entry.plan.chunk_bytes, entry.plan.depth, entry.plan.lead);
-  }
-  return text;
-}
-
-std::uint64_t ChoiceTable::hash() const {
-  // FNV-1a over the text: tables are compared, not protected.
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char letter : to_text()) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  }
-  return hash;
-}
-
 bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
           std::uint64_t count) {
-  if (plan.ctas > layout.max_ctas) return false;
+  if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return false;
+  if (plan.threads < 1 || plan.threads > kMaxThreads) return false;
   if (plan.algorithm == Algorithm::stream) {
-    return plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth);
+    if (plan.depth < kMinDepth || plan.depth > kMaxDepth) return false;
+    if (plan.lead < 1 || plan.lead >= plan.depth) return false;
+    return plan.chunk_bytes >= kMinChunkBytes && plan.chunk_bytes % kMinChunkBytes == 0 &&
+           plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth);
   }
   if (layout.ranks < 2) return false;
   if (plan.algorithm == Algorithm::eager) {
@@ -180,6 +102,28 @@ Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, st
   return split;
 }
 
+Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                    const ScratchLayout& layout) {
+  if (table.find(backend, layout.ranks, 0) == nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the table of algorithms has no line for the backend {}",
+                             backend == Backend::cuda ? "cuda" : "host"))
+        .with_hint("ORIEL_TABLE names a table that was measured with it");
+  }
+  if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) return no_room(layout, kMinDepth);
+  if (overrides.depth == 0) return {};
+  if (overrides.depth < kMinDepth || overrides.depth > kMaxDepth) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("environment variable ORIEL_DEPTH is {}, but must be {} to {}, or 0",
+                             overrides.depth, kMinDepth, kMaxDepth));
+  }
+  if (max_chunk_bytes(layout, overrides.depth) < kMinChunkBytes) {
+    return no_room(layout, overrides.depth)
+        .with_context(fmt::format("environment variable ORIEL_DEPTH is {}", overrides.depth));
+  }
+  return {};
+}
+
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
                          const ScratchLayout& layout, DataType type, std::uint64_t count) {
   // The table speaks of full lines; types whose lines are half flags count double.
@@ -191,14 +135,14 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table has no entry for {} bytes among {} ranks", bytes,
                              layout.ranks))
-        .with_hint("end the list of each backend with an entry for \"max\" bytes");
+        .with_hint("ORIEL_TABLE names a table for this backend");
   }
   Plan plan = entry->plan;
   if (!overrides.algorithm.empty()) {
-    ORIEL_TRY(plan.algorithm, algorithm_of(overrides.algorithm, backend));
+    ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
   }
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
-  if (overrides.threads > 0) plan.threads = overrides.threads;
+  if (overrides.threads > 0) plan.threads = std::min(overrides.threads, kMaxThreads);
   plan.ctas = std::min(plan.ctas, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
     if (fits(plan, backend, layout, type, count)) return plan;
@@ -212,14 +156,12 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
     plan.depth = 4;
     plan.lead = 2;
   }
-  if (overrides.depth > 1) {
-    plan.depth = overrides.depth;
-    plan.lead = std::min(plan.lead, plan.depth - 1);
+  if (overrides.depth > 0) plan.depth = std::clamp(overrides.depth, kMinDepth, kMaxDepth);
+  if (overrides.chunk_bytes > 0) {
+    plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
+                                  kMinChunkBytes, kMaxChunkBytes);
   }
-  if (overrides.chunk_bytes > 0) plan.chunk_bytes = overrides.chunk_bytes / 128 * 128;
-  const auto room = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(max_chunk_bytes(layout, plan.depth), 1u << 30));
-  plan.chunk_bytes = std::max(128u, std::min(plan.chunk_bytes, room));
+  if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
   return plan;
 }
 

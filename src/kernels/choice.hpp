@@ -15,6 +15,14 @@
 
 namespace oriel::kernels {
 
+/// What a plan may ask for. A table that asks for anything else is refused.
+inline constexpr int kMaxTableRanks = 64;
+inline constexpr int kMaxCtas = 1024;
+inline constexpr std::uint32_t kMinChunkBytes = 128;  ///< and chunks are multiples of it
+inline constexpr std::uint32_t kMaxChunkBytes = 1 << 20;
+inline constexpr std::uint32_t kMinDepth = 2;
+inline constexpr std::uint32_t kMaxDepth = 16;
+
 /// How one call runs.
 struct Plan {
   Algorithm algorithm = Algorithm::stream;
@@ -40,12 +48,15 @@ class ChoiceTable {
   /// The measurements that are compiled in.
   static const ChoiceTable& built_in();
   /// Parses the text form: a line per entry, "backend ranks max_bytes algorithm ctas threads
-  /// chunk_bytes depth lead"; '#' starts a comment; "max" as max_bytes is "any size". Errors name
-  /// the line.
+  /// chunk_bytes depth lead"; '#' starts a comment; "max" as max_bytes is "any size", and the list
+  /// of each backend and number of ranks has such a line. Errors (invalid_usage) name the line, the
+  /// value and what is allowed.
   static Result<ChoiceTable> parse(std::string_view text);
   static Result<ChoiceTable> read(const std::string& path);
 
-  /// Entries for the number of ranks in question, or for the nearest number that has some.
+  /// The first entry that is large enough, of those for this number of ranks, or else for the
+  /// nearest number that has some; of two equally near ones the larger. Null only if the backend
+  /// has none.
   const TableEntry* find(Backend backend, int ranks, std::uint64_t bytes) const;
 
   /// Equal for equal tables: ranks agree on it when a communicator starts.
@@ -67,9 +78,20 @@ struct Overrides {
   std::uint32_t depth = 0;
 };
 
+/// The algorithm of this name; invalid_usage if there is none, or not on this backend.
+Result<Algorithm> find_algorithm(const std::string& name, Backend backend);
+
+/// Whether choose_plan will have a plan for every message, and can do what the overrides ask for;
+/// invalid_usage if not. To be asked once, when a communicator starts. A chunk size is only an
+/// upper limit.
+Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                    const ScratchLayout& layout);
+
 /// Chooses from facts that are equal on all ranks: table, backend, ranks, type, count, layout. If
-/// the table's algorithm has no room for the message in the scratch layout, the next one that has.
-/// invalid_usage if an override cannot be met: there is no such algorithm, or not on this backend.
+/// the table's algorithm has no room for the message in the scratch layout, the next one that has;
+/// chunks too large for their rings are made smaller. What it returns fits.
+/// invalid_usage if an override cannot be met (there is no such algorithm, or not on this backend)
+/// or if there is no room at all.
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
                          const ScratchLayout& layout, DataType type, std::uint64_t count);
 
@@ -81,7 +103,8 @@ struct Split {
 };
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count);
 
-/// Whether `plan` fits: the message in the line slots, or the chunk in the rings.
+/// Whether `plan` fits: its numbers into their limits, and the message into the line slots or the
+/// chunks into the rings.
 bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
           std::uint64_t count);
 

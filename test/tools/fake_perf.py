@@ -23,9 +23,10 @@ def model_us(size, plan):
 
 
 def find(table, backend, ranks, size):
-    """The library's rule: the nearest number of ranks, the first line that is large enough."""
+    """The library's rule: the nearest number of ranks (the larger of two), and of its lines the
+    first that is large enough."""
     lines = [line for line in table if line[0] == backend and size <= line[2]]
-    lines.sort(key=lambda line: (abs(line[1] - ranks), line[2]))
+    lines.sort(key=lambda line: (abs(line[1] - ranks), -line[1], line[2]))
     return lines[0][3] if lines else None
 
 

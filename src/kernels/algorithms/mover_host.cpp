@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "oriel/device/scalar.hpp"
 
 #include "base/settings.hpp"
@@ -39,26 +41,37 @@ std::uint64_t one_of(DataType type) {
   }
 }
 
-host::Isa choose_isa() {
-  const auto settings = process_settings();
-  const auto choice = settings.ok() ? settings.value()->simd : SimdChoice::automatic;
-  switch (choice) {
-    case SimdChoice::baseline:
-      return host::Isa::baseline;
-    case SimdChoice::avx2:
-      return host::is_available(host::Isa::avx2) ? host::Isa::avx2 : host::Isa::baseline;
-    case SimdChoice::avx512:
-      return host::is_available(host::Isa::avx512) ? host::Isa::avx512 : host::detect_isa();
-    case SimdChoice::automatic:
-      break;
-  }
-  return host::detect_isa();
-}
-
 }  // namespace
 
+Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa)) {
+  host::Isa isa = host::Isa::baseline;
+  switch (choice) {
+    case SimdChoice::automatic:
+      return host::detect_isa();
+    case SimdChoice::baseline:
+      break;
+    case SimdChoice::avx2:
+      isa = host::Isa::avx2;
+      break;
+    case SimdChoice::avx512:
+      isa = host::Isa::avx512;
+      break;
+  }
+  if (available(isa)) return isa;
+  return Error(ErrorCode::invalid_usage,
+               fmt::format(
+                   "environment variable ORIEL_SIMD is {}, which this processor does not have",
+                   host::name_of(isa)))
+      .with_hint(fmt::format("auto takes {} here", host::name_of(host::detect_isa())));
+}
+
 host::Isa isa_in_use() {
-  static const host::Isa isa = choose_isa();
+  // Who asked for one that is not there has been refused before the first call.
+  static const host::Isa isa = [] {
+    const auto settings = process_settings();
+    const auto found = find_isa(settings.ok() ? settings.value()->simd : SimdChoice::automatic);
+    return found.ok() ? found.value() : host::detect_isa();
+  }();
   return isa;
 }
 

@@ -5,6 +5,9 @@
 #include <array>
 #include <cstdint>
 
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/host/reduce_loops.hpp"
 
@@ -55,6 +58,10 @@ class HostMover {
   bool streaming_;
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
 };
+
+/// The instruction set that ORIEL_SIMD asks for; invalid_usage if `available` denies it: to be
+/// asked when a communicator of CPU ranks starts.
+Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa) = host::is_available);
 
 /// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.
 host::Isa isa_in_use();
