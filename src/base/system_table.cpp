@@ -50,6 +50,7 @@ const SystemTable kRealTable = {
         [](pid_t pid, unsigned flags) {
           return static_cast<int>(::syscall(SYS_pidfd_open, pid, flags));
         },
+    .sysconf = ::sysconf,
 };
 
 #define ORIEL_DETAIL_NAME(member) #member,

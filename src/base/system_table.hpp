@@ -48,6 +48,7 @@ struct SystemTable {
   int (*epoll_wait)(int epoll_fd, epoll_event* events, int capacity, int timeout_ms);
   int (*eventfd)(unsigned initial, int flags);
   int (*pidfd_open)(pid_t pid, unsigned flags);
+  long (*sysconf)(int name);
 };
 
 /// The members of SystemTable, for code that wraps all of them: X(member). Laid out by hand.
@@ -57,7 +58,7 @@ struct SystemTable {
   X(munmap) X(madvise) X(mremap) X(getrandom) X(socket) X(bind) \
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
-  X(eventfd) X(pidfd_open)
+  X(eventfd) X(pidfd_open) X(sysconf)
 // clang-format on
 
 /// The calls of this machine.

@@ -125,6 +125,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   // The steps of join(), in order; each is collective.
   Task<Status> exchange_rank_infos(EventLoop& loop, Deadline deadline);
   Task<Status> agree_on_choices();
+  std::size_t choose_slot_bytes() const;
   /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
   Status check_limits(int max_ctas) const;
   Task<Status> make_scratch();

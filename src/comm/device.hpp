@@ -46,7 +46,8 @@ class Executor {
   /// that run several calls which wait for each other.
   virtual Status prepare(const kernels::Plan& plan,
                          const kernels::AllReduceArguments& arguments) = 0;
-  /// On the host: runs the call on this thread, to its end. On a GPU: enqueues it on `stream`,
+  /// On the host: runs the call on this thread, to its end, or until a wait is given up; what the
+  /// notices say is then the reason, and the error returned is for when they say nothing. On a GPU: enqueues it on `stream`,
   /// behind the calls before it also if those went to other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
@@ -71,8 +72,6 @@ class Device {
   /// The CUDA ordinal; -1 for the host.
   virtual int ordinal() const = 0;
   virtual window::Memory& memory() = 0;
-  /// The most that one rank can register, for the size of slots.
-  virtual std::size_t memory_bytes() const = 0;
   /// Most CTAs of one kernel that are sure to run at once, if `ranks_here` ranks share the device.
   virtual int max_ctas(int ranks_here) const = 0;
 

@@ -93,7 +93,6 @@ class CudaDevice final : public Device {
   kernels::Backend backend() const override { return kernels::Backend::cuda; }
   int ordinal() const override { return ordinal_; }
   window::Memory& memory() override { return memory_; }
-  std::size_t memory_bytes() const override { return memory_bytes_; }
   int max_ctas(int ranks_here) const override {
     return std::max(1, std::min(144, multiprocessors_ / std::max(1, ranks_here)));
   }
@@ -123,7 +122,9 @@ class CudaDevice final : public Device {
 };
 
 Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node) {
-  return topo::cuda_rank_info(node, ordinal_);
+  ORIEL_TRY(topo::RankInfo info, topo::cuda_rank_info(node, ordinal_));
+  info.memory_bytes = memory_bytes_;
+  return info;
 }
 
 Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) {

@@ -8,6 +8,7 @@
 
 #include "oriel/device/window.hpp"
 
+#include "base/system_table.hpp"
 #include "comm/device.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/all_reduce_host.hpp"
@@ -40,8 +41,8 @@ class HostExecutor final : public Executor {
              void* /*stream*/) override {
     // Two calls of one communicator share its scratch; the second thread waits here.
     const std::lock_guard lock(mutex_);
-    kernels::run_all_reduce_on_host(plan.algorithm, arguments);
-    return {};
+    if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
+    return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
   }
   Status drain(Deadline /*deadline*/) override { return {}; }
 
@@ -54,15 +55,15 @@ class HostDevice final : public Device {
   kernels::Backend backend() const override { return kernels::Backend::host; }
   int ordinal() const override { return -1; }
   window::Memory& memory() override { return window::host_memory(); }
-  std::size_t memory_bytes() const override {
-    const long pages = ::sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = ::sysconf(_SC_PAGESIZE);
-    return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
-  }
   int max_ctas(int /*ranks_here*/) const override { return 1; }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) override {
-    return topo::host_rank_info(node);
+    const long pages = sys().sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = sys().sysconf(_SC_PAGESIZE);
+    if (pages < 0 || page_bytes < 0) return system_error("asking for the size of the memory");
+    topo::RankInfo info = topo::host_rank_info(node);
+    info.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+    return info;
   }
   Status prepare_scratch(std::byte* /*scratch*/, const kernels::ScratchLayout&) override {
     return {};  // a fresh memfd is zero, which is what flagged lines and counters begin with

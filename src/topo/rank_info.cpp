@@ -12,7 +12,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -27,6 +27,9 @@ DeviceUuid get_uuid(ByteReader& reader) {
 
 Status check_fields(const RankInfo& info) {
   if (info.process == 0) return bad("the process number is 0");
+  if (info.memory_bytes > kMemoryMostBytes) {
+    return bad("a memory of " + std::to_string(info.memory_bytes) + " bytes");
+  }
   const auto printable = [](char letter) { return letter > ' ' && letter <= '~'; };
   if (info.pci_id.size() > kPciIdMostBytes ||
       !std::all_of(info.pci_id.begin(), info.pci_id.end(), printable)) {
@@ -57,7 +60,8 @@ RankInfo host_rank_info(const NodeIdentity& node) {
 Bytes encode(const RankInfo& info) {
   ByteWriter writer;
   writer.put(kVersion).put(info.kind).put(info.node.host).put(info.node.network_namespace);
-  writer.put(info.process).put(info.pid).put(info.uid).put(info.device);
+  writer.put(info.process).put(info.pid).put(info.uid).put(info.memory_bytes);
+  writer.put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
   const std::size_t count = std::min(info.seen.size(), kSeenDevicesMost);
   writer.put(static_cast<std::uint32_t>(count));
@@ -82,6 +86,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.process = reader.get<std::uint64_t>();
   info.pid = reader.get<std::int32_t>();
   info.uid = reader.get<std::uint32_t>();
+  info.memory_bytes = reader.get<std::uint64_t>();
   info.device = reader.get<std::int32_t>();
   info.pci_id = reader.get_string();
   info.uuid = get_uuid(reader);

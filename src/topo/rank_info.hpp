@@ -36,6 +36,8 @@ struct RankInfo {
   std::int32_t pid = 0;       ///< in the rank's own pid namespace; for messages and pidfds
   std::uint32_t uid = 0;      ///< the effective user; unix sockets between users are refused
   DeviceKind kind = DeviceKind::host;
+  /// Of its device, or of its machine: the most that it can register. 0 where that is not known.
+  std::uint64_t memory_bytes = 0;
 
   // The rest is empty for ranks on the host.
   std::int32_t device = -1;  ///< CUDA ordinal inside the rank's process
@@ -59,5 +61,7 @@ Result<RankInfo> decode_rank_info(ByteView message);
 
 inline constexpr std::size_t kSeenDevicesMost = 256;
 inline constexpr std::size_t kPciIdMostBytes = 31;
+/// Rounding it up to a slot's unit, and adding a few, does not overflow.
+inline constexpr std::uint64_t kMemoryMostBytes = std::uint64_t{1} << 56;
 
 }  // namespace oriel::topo

@@ -70,7 +70,9 @@ CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice dev
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   *value = 1;
   if (which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) *value = fake->options.fabric;
-  if (which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) *value = 16;
+  if (which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) {
+    *value = fake->options.multiprocessors;
+  }
   return CUDA_SUCCESS;
 }
 

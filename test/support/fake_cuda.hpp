@@ -28,6 +28,7 @@ class FakeCuda {
     int devices = 1;
     std::size_t memory_bytes = std::size_t{8} << 30;  ///< of each device
     std::size_t granularity = std::size_t{2} << 20;
+    int multiprocessors = 16;
     bool fabric = false;           ///< the devices can do fabric handles
     bool fabric_permitted = true;  ///< and the machine has the service for them
     bool peer_access = true;       ///< the devices reach each other

@@ -13,6 +13,7 @@ RankInfo example() {
   RankInfo info = host_rank_info(read_node_identity(""));
   info.kind = DeviceKind::cuda;
   info.device = 3;
+  info.memory_bytes = std::uint64_t{141} << 30;
   info.pci_id = "0000:1b:00.0";
   info.uuid[4] = std::byte{9};
   info.seen = {SeenDevice{info.uuid, true}, SeenDevice{DeviceUuid{}, false}};
@@ -49,6 +50,9 @@ TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
   info.pci_id = "0000:1b:00.0\n";
   CHECK(refused(info));
   info.pci_id = std::string(kPciIdMostBytes + 1, '0');
+  CHECK(refused(info));
+  info = example();
+  info.memory_bytes = kMemoryMostBytes + 1;
   CHECK(refused(info));
   info = example();
   info.device = -2;
