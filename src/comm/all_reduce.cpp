@@ -165,12 +165,10 @@ Status Communicator::prepare(const AllReduceRequest& request) {
 Status Communicator::all_reduce(const AllReduceRequest& request) {
   ORIEL_TRY(const auto plan, plan_for(request));
   if (request.count == 0) return {};
-  ORIEL_CHECK(executor_->run(plan, make_arguments(request, plan), request.stream));
-  if (device_->backend() == kernels::Backend::host) {
-    look_for_failure();
-    if (poisoned_) return *async_error();
-  }
-  return {};
+  Status run = executor_->run(plan, make_arguments(request, plan), request.stream);
+  if (run.ok() || device_->backend() != kernels::Backend::host) return run;
+  look_for_failure();
+  return poisoned_ ? Status(*async_error()) : run;
 }
 
 }  // namespace oriel::comm

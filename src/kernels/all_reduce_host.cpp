@@ -13,7 +13,7 @@
 namespace oriel::kernels {
 namespace {
 
-void run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
   const host::FloatEnvironment environment;  // the loops of the other algorithms make their own
   switch (arguments.type) {
     case DataType::i8:
@@ -41,11 +41,12 @@ void run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
     case DataType::e5m2:
       return detail::run_lines_on_host<device::e5m2>(algorithm, arguments);
   }
+  return false;
 }
 
 }  // namespace
 
-void run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+bool run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
   switch (algorithm) {
     case Algorithm::eager:
       return eager_on_host(arguments);
@@ -55,6 +56,7 @@ void run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& argum
     case Algorithm::stream:
       return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
   }
+  return false;
 }
 
 }  // namespace oriel::kernels

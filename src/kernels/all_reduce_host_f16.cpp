@@ -6,7 +6,7 @@
 
 namespace oriel::kernels::detail {
 
-template void run_lines_on_host<device::f16>(Algorithm, const AllReduceArguments&);
-template void run_lines_on_host<device::bf16>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<device::f16>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<device::bf16>(Algorithm, const AllReduceArguments&);
 
 }  // namespace oriel::kernels::detail

@@ -6,7 +6,7 @@
 
 namespace oriel::kernels::detail {
 
-template void run_lines_on_host<float>(Algorithm, const AllReduceArguments&);
-template void run_lines_on_host<double>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<float>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<double>(Algorithm, const AllReduceArguments&);
 
 }  // namespace oriel::kernels::detail

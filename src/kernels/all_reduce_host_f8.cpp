@@ -6,7 +6,7 @@
 
 namespace oriel::kernels::detail {
 
-template void run_lines_on_host<device::e4m3>(Algorithm, const AllReduceArguments&);
-template void run_lines_on_host<device::e5m2>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<device::e4m3>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<device::e5m2>(Algorithm, const AllReduceArguments&);
 
 }  // namespace oriel::kernels::detail

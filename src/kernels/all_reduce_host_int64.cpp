@@ -6,7 +6,7 @@
 
 namespace oriel::kernels::detail {
 
-template void run_lines_on_host<std::int64_t>(Algorithm, const AllReduceArguments&);
-template void run_lines_on_host<std::uint64_t>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<std::int64_t>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<std::uint64_t>(Algorithm, const AllReduceArguments&);
 
 }  // namespace oriel::kernels::detail

@@ -6,7 +6,7 @@
 
 namespace oriel::kernels::detail {
 
-template void run_lines_on_host<std::int8_t>(Algorithm, const AllReduceArguments&);
-template void run_lines_on_host<std::uint8_t>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<std::int8_t>(Algorithm, const AllReduceArguments&);
+template bool run_lines_on_host<std::uint8_t>(Algorithm, const AllReduceArguments&);
 
 }  // namespace oriel::kernels::detail

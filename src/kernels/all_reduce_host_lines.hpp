@@ -10,16 +10,15 @@
 namespace oriel::kernels::detail {
 
 template <class T, Family kFamily, int kRanks>
-void run_family_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+bool run_family_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
   if (algorithm == Algorithm::one_shot) {
-    one_shot<T, kFamily, kRanks, LineFor<T>, device::Thread>(arguments, GridPlace{});
-  } else {
-    two_shot<T, kFamily, kRanks, LineFor<T>, device::Thread>(arguments, GridPlace{});
+    return one_shot<T, kFamily, kRanks, LineFor<T>, device::Thread>(arguments, GridPlace{});
   }
+  return two_shot<T, kFamily, kRanks, LineFor<T>, device::Thread>(arguments, GridPlace{});
 }
 
 template <class T>
-void run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+bool run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
   switch (family_of(arguments.op)) {
     case Family::sum:
       if (arguments.ranks == 2) return run_family_on_host<T, Family::sum, 2>(algorithm, arguments);
@@ -29,6 +28,7 @@ void run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments)
     case Family::extreme:
       return run_family_on_host<T, Family::extreme, 0>(algorithm, arguments);
   }
+  return false;
 }
 
 }  // namespace oriel::kernels::detail

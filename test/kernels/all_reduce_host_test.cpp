@@ -118,8 +118,8 @@ class Ranks {
         arguments.output = outputs[place].data();
         arguments.failure = &failure;
         set_control_word(control_words[place]);
-        run_all_reduce_on_host(shape.algorithm, arguments);
-        if (failure.kind != 0 || control_word() != control_words[place]) ++failures;
+        const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
+        if (!complete || failure.kind != 0 || control_word() != control_words[place]) ++failures;
       });
     }
     for (auto& thread : threads) thread.join();
@@ -158,9 +158,9 @@ class Ranks {
     arguments.input = from;
     arguments.output = to;
     arguments.failure = &failure;
-    run_all_reduce_on_host(shape.algorithm, arguments);
+    const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
 
-    std::uint64_t wrong = failure.kind != 0 ? 1 : 0;
+    std::uint64_t wrong = failure.kind != 0 || !complete ? 1 : 0;
     for (std::uint64_t i = 0; i < shape.count; ++i) {
       int sum = 0;
       for (int other = 0; other < ranks_; ++other) sum += element(shape, seed, other, i);

@@ -27,10 +27,12 @@ class EagerAllReduce {
         element_bytes_(HostMover::element_bytes(arguments)),
         bytes_(arguments.count * element_bytes_) {}
 
-  void run() const {
+  bool run() const {
     for_each_peer([&](int rank) { send_input(rank); });
     lanes_.publish();
-    if (reduce()) lanes_.end();
+    if (!reduce()) return false;
+    lanes_.end();
+    return true;
   }
 
  private:
@@ -104,8 +106,8 @@ class EagerAllReduce {
 
 }  // namespace
 
-void eager_on_host(const AllReduceArguments& arguments) {
-  EagerAllReduce(arguments).run();
+bool eager_on_host(const AllReduceArguments& arguments) {
+  return EagerAllReduce(arguments).run();
 }
 
 }  // namespace oriel::kernels

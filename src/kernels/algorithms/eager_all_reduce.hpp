@@ -11,6 +11,6 @@ namespace oriel::kernels {
 /// itself. Reads the input and writes the output only locally, so neither need be registered. For
 /// messages so small that the handshakes of streaming would cost more than the copies; faster there
 /// than packets, which carry half the payload and are packed and reduced element by element.
-void eager_on_host(const AllReduceArguments& arguments);
+bool eager_on_host(const AllReduceArguments& arguments);
 
 }  // namespace oriel::kernels

@@ -18,9 +18,10 @@ namespace oriel::kernels {
 ///
 /// Each thread moves the lines whose index is its own plus a multiple of the grid's size, and waits
 /// only for the same lines of other ranks: threads and CTAs never wait for each other.
-/// In place is allowed: a thread has sent a line before it writes it.
+/// In place is allowed: a thread has sent a line before it writes it. False if this thread gave up
+/// a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
-ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace place) {
+ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 1);
@@ -30,7 +31,7 @@ ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t lines = input.payloads();
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= lines) return;  // the same on all ranks; this CTA's epoch stays as it is
+  if (first >= lines) return true;  // the same on all ranks; this CTA's epoch stays as it is
 
   device::grid_dependency_wait();
   lanes.begin();
@@ -64,6 +65,7 @@ ORIEL_DEVICE_FN void one_shot(const AllReduceArguments& arguments, GridPlace pla
     slot += static_cast<std::uint32_t>(batch * threads);
   }
   lanes.template end_epoch<Group>();
+  return alive;
 }
 
 }  // namespace oriel::kernels

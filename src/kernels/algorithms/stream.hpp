@@ -49,8 +49,9 @@ class StreamAllReduce {
     lead_ = arguments.lead < chunks_ ? arguments.lead : chunks_;
   }
 
-  ORIEL_DEVICE_FN void run() {
-    if (chunks_ == 0) return;  // the same on all ranks
+  /// False, for all threads of the group, if a wait was given up: the output is not there.
+  ORIEL_DEVICE_FN bool run() {
+    if (chunks_ == 0) return true;  // the same on all ranks
     device::grid_launch_dependents();
     device::grid_dependency_wait();
     mover_.begin();
@@ -62,28 +63,28 @@ class StreamAllReduce {
     Greetings<Group> greetings(arguments_, places_, greeting);
     greetings.send();
     // Who reads inputs in place must know of whom before the first is sent.
-    if (Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
+    if (Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return false;
     for (std::uint32_t i = 0; i < lead_; ++i) {
       send_inputs(i);
       raise(i);
     }
-    if (!Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return;
+    if (!Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return false;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
       const std::uint32_t next = i + lead_;
       if (next < chunks_) {
         for (; retired + arguments_.depth <= next; ++retired) {
-          if (!retire(retired)) return;
+          if (!retire(retired)) return false;
         }
         send_inputs(next);
       }
-      if (!wait_for_inputs(i)) return;
+      if (!wait_for_inputs(i)) return false;
       reduce(i);
       raise(next);
     }
     for (; retired < chunks_; ++retired) {
-      if (!retire(retired)) return;
+      if (!retire(retired)) return false;
     }
     if (Group::rank() == 0) {  // retire() has synchronised: all threads have read the counters
       CtaCounters* const mine = places_.counters();
@@ -94,6 +95,7 @@ class StreamAllReduce {
       device::Memory::store<device::Order::weak>(&mine->step, step_base_ + chunks_ + lead_);
       device::Memory::store<device::Order::weak>(&mine->greeting, greeting + 1);
     }
+    return true;
   }
 
  private:

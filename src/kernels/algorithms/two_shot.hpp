@@ -18,8 +18,9 @@ namespace oriel::kernels {
 ///
 /// A thread does the same line of every share, in both trips, and waits for no other thread.
 /// In place is allowed: a thread has sent its line of every share before it writes any of them.
+/// False if this thread gave up a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
-ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
+ORIEL_DEVICE_FN bool two_shot(  // NOLINT(readability-function-size): a kernel
     const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
   const Places places(arguments, place.cta);
@@ -32,7 +33,7 @@ ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
   const std::uint64_t share = arguments.share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= share) return;  // the same on all ranks; this CTA's epoch stays as it is
+  if (first >= share) return true;  // the same on all ranks; this CTA's epoch stays as it is
 
   device::grid_dependency_wait();
   lanes.begin();
@@ -99,6 +100,7 @@ ORIEL_DEVICE_FN void two_shot(  // NOLINT(readability-function-size): a kernel
     slot += static_cast<std::uint32_t>(batch * threads);
   }
   lanes.template end_epoch<Group>();
+  return alive;
 }
 
 }  // namespace oriel::kernels
