@@ -254,8 +254,8 @@ const char* pncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 
-/// Frees what ncclMemAlloc gave; any other address is refused. Null is allowed. Local. Deregister
-/// its windows first.
+/// Frees what ncclMemAlloc gave; any other address is refused. Null is allowed. Local. Refused
+/// while a window is registered on it: deregister that first.
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
 

@@ -24,6 +24,22 @@ AllocationRef AllocationTable::find(AllocationId id) const {
   return found == known_.end() ? nullptr : found->second.lock();
 }
 
+void AllocationTable::occupy(AllocationId id) {
+  const std::lock_guard lock(mutex_);
+  ++occupants_[id];
+}
+
+void AllocationTable::vacate(AllocationId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = occupants_.find(id);
+  if (--found->second == 0) occupants_.erase(found);
+}
+
+bool AllocationTable::occupied(AllocationId id) const {
+  const std::lock_guard lock(mutex_);
+  return occupants_.contains(id);
+}
+
 std::size_t AllocationTable::size() const {
   const std::lock_guard lock(mutex_);
   return known_.size();

@@ -11,7 +11,8 @@
 namespace oriel::window {
 
 /// Where ranks of one process find each other's allocations, and those that one of them has
-/// imported for all: by identity, without a handle travelling. Holds nothing alive. Thread-safe.
+/// imported for all: by identity, without a handle travelling. Holds nothing alive. Also counts on
+/// which of this process's allocations windows stand. Thread-safe.
 class AllocationTable {
  public:
   /// The table of this process; never destroyed.
@@ -20,6 +21,12 @@ class AllocationTable {
   void publish(const AllocationRef& allocation);
   /// The allocation, or null if nobody in this process holds it.
   AllocationRef find(AllocationId id) const;
+
+  /// A rank of this process has a window on its allocation `id`, or is about to. vacate() each.
+  void occupy(AllocationId id);
+  void vacate(AllocationId id);
+  bool occupied(AllocationId id) const;
+
   /// Entries, live or not; for tests.
   std::size_t size() const;
 
@@ -29,6 +36,7 @@ class AllocationTable {
   mutable std::mutex mutex_;
   std::map<AllocationId, std::weak_ptr<const Allocation>> known_;
   std::size_t next_sweep_ = 64;
+  std::map<AllocationId, std::size_t> occupants_;
 };
 
 }  // namespace oriel::window

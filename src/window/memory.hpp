@@ -98,8 +98,9 @@ class Memory {
   /// Shareable memory of at least `bytes`, mapped and ready for use; what ncclMemAlloc returns.
   Result<void*> allocate(std::size_t bytes) { return allocate(bytes, Backing::ready); }
   virtual Result<void*> allocate(std::size_t bytes, Backing backing) = 0;
-  /// Frees what allocate() of the same device returned; windows that are registered on it keep the
-  /// memory itself alive. invalid_argument for any other pointer.
+  /// Frees what allocate() of the same device returned. invalid_argument for any other pointer;
+  /// invalid_usage while a rank of this process has a window on it. Windows of other processes keep
+  /// the memory itself alive.
   virtual Status free(void* pointer) = 0;
 
   /// The allocations, mapped back to back, behind [pointer, pointer + bytes). Refused, with the

@@ -9,6 +9,7 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
+#include "window/allocation_table.hpp"
 
 namespace oriel::window {
 
@@ -92,6 +93,12 @@ Status BlockMemory::free(void* pointer) {
                  fmt::format("free of {}: not a pointer that ncclMemAlloc returned for this "
                              "device, or freed before",
                              pointer));
+  }
+  // Else the next allocation could get the address of a window that is not on it.
+  if (AllocationTable::instance().occupied(found->second.allocation->id())) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("free of {}: a window is registered on it", pointer))
+        .with_hint("call ncclCommWindowDeregister for its windows first");
   }
   block = std::move(found->second);
   blocks_.erase(found);

@@ -56,9 +56,16 @@ TeamMapping::TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey
       index_(index),
       key_(std::move(key)),
       place_(std::move(place)),
-      anchor_(place_.offset() + greatest_shift(key_)) {}
+      anchor_(place_.offset() + greatest_shift(key_)) {
+  for (const SegmentInfo& segment : own_segments()) {
+    AllocationTable::instance().occupy(segment.id);
+  }
+}
 
 TeamMapping::~TeamMapping() {
+  for (const SegmentInfo& segment : own_segments()) {
+    AllocationTable::instance().vacate(segment.id);
+  }
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.live.find(Table::Key(space_.get(), index_, key_));

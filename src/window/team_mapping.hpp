@@ -58,7 +58,7 @@ class SlotPlace {
 /// The allocations of one key, mapped into all slots of a flat space, as one rank holds them.
 /// Shared by all windows of that rank that have the key, of any communicator with the same team.
 /// Destroying it unmaps (where no other rank of the process holds the same), then gives the place
-/// back.
+/// back. As long as it lives, this rank's allocations count as occupied in AllocationTable.
 class TeamMapping {
  public:
   TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace place);
@@ -85,6 +85,9 @@ class TeamMapping {
  private:
   struct Table;
   static Table& table();
+  const std::vector<SegmentInfo>& own_segments() const {
+    return key_.ranks[static_cast<std::size_t>(index_)].segments;
+  }
 
   std::shared_ptr<FlatSpace> space_;
   int index_;
