@@ -57,8 +57,9 @@ struct FabricClique {
 /// One GPU, or one MIG instance of one.
 struct Gpu {
   GpuVendor vendor = GpuVendor::nvidia;
-  std::string name;  ///< such as "NVIDIA H200"
-  std::string uuid;  ///< as its vendor's tool prints it; unique, may be empty
+  std::string name;      ///< such as "NVIDIA H200"
+  int architecture = 0;  ///< CUDA's compute capability, 90 for 9.0; 0: not known
+  std::string uuid;      ///< as its vendor's tool prints it; unique, may be empty
   std::optional<PciAddress> pci;
   int node = -1;          ///< in Machine::pci; -1: not in the tree
   int numa = -1;          ///< in Machine::numa

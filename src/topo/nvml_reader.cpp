@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "topo/pcie_speed.hpp"
+
 namespace oriel::topo {
 namespace {
 
@@ -28,13 +30,6 @@ std::string status_text(NvmlStatus status) {
     default:
       return fmt::format("NVML's error {}", static_cast<int>(status));
   }
-}
-
-/// Gbit/s of a PCIe link, one way, after its encoding: 8b/10b in the first two generations, then
-/// 128b/130b (PCI Express base specification); 0 for what is not known.
-double pcie_gbps(unsigned generation, unsigned lanes) {
-  constexpr std::array<double, 7> kPerLane = {0, 2, 4, 7.877, 15.754, 31.508, 63.015};
-  return generation < kPerLane.size() ? kPerLane[generation] * lanes : 0;
 }
 
 std::optional<PciAddress> address_of(const NvmlPciInfo& info) {

@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 JOBS=$(nproc)
 
 # What it takes to build everything, tests included.
-BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libcli11-dev
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libcli11-dev
   nlohmann-json3-dev catch2)
 # What tools/check needs besides.
 CHECK_PACKAGES=(clang-format-14 clang-tidy-14 git pkg-config python3)

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "oriel/error.hpp"
+
+#include "topo/machine.hpp"
+
+/// NCCL's description of a machine, which NCCL_TOPO_FILE names and NCCL_TOPO_DUMP_FILE asks for:
+/// <system>, in it <cpu>, in it <pci> in <pci>, in them <gpu> with <nvlink>, and <nic> with <net>.
+/// NCCL's format knows neither who may map whose memory nor cards with several ports.
+namespace oriel::topo {
+
+/// The machine in canonical order. GPUs that have NVLinks to each other, or to switches, count as
+/// able to map each other's memory; of the others nothing is known. Refused, with line and reason:
+/// what parse_xml() and check() refuse, missing or odd attributes, unknown elements in <system>.
+/// Unknown attributes, and unknown elements elsewhere, are left out, as NCCL does.
+Result<Machine> read_nccl_xml(std::string_view text);
+
+/// The same format. Reading it again yields what the format can hold.
+std::string write_nccl_xml(const Machine& machine);
+
+/// Whether `text` is a document that may be given to hwloc: well-formed, within parse_xml()'s
+/// limits, and a <topology>. hwloc reads the rest.
+Status check_hwloc_xml(std::string_view text);
+
+}  // namespace oriel::topo

@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "topo/nccl_xml.hpp"
+#include "topo/pcie_speed.hpp"
+#include "topo/xml_reader.hpp"
+
+namespace oriel::topo {
+namespace {
+
+constexpr std::size_t kMostCpus = 8192;
+// PCI classes, as far as they count: bridges, and NVLink switches among them.
+constexpr std::uint32_t kBridgeClass = 0x0604;
+constexpr std::uint32_t kSwitchClass = 0x0680;
+
+Error odd(const XmlElement& element, const std::string& what) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("line {}: <{}> {}", element.line, element.name, what));
+}
+
+template <typename Number>
+std::optional<Number> number_in(std::string_view text, int base = 10) {
+  if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
+  Number number{};
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::optional<double> decimal_in(std::string_view text) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// An integer attribute within limits; `otherwise` if there is none.
+Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
+                    int most) {
+  const std::string* text = element.find(name);
+  if (text == nullptr) return otherwise;
+  const auto number = number_in<int>(*text);
+  if (!number || *number < least || *number > most) {
+    return odd(element, fmt::format("has {} '{}', not a number from {} to {}", name,
+                                    text->substr(0, 32), least, most));
+  }
+  return *number;
+}
+
+Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name) {
+  const std::string* text = element.find(name);
+  if (text == nullptr) return std::uint64_t{0};
+  const auto number = number_in<std::uint64_t>(*text, 16);
+  if (number) return *number;
+  return odd(element,
+             fmt::format("has {} '{}', not a hexadecimal number", name, text->substr(0, 32)));
+}
+
+Result<PciAddress> address_in(const XmlElement& element, const char* name) {
+  const std::string* text = element.find(name);
+  if (text == nullptr) return odd(element, fmt::format("has no {}", name));
+  auto address = parse_pci_address(*text);
+  if (address.ok()) return address;
+  return odd(element,
+             fmt::format("has {} '{}', which is no PCI address", name, text->substr(0, 32)));
+}
+
+/// The processors of a mask such as "00000000,0000ffff": groups of 32, the highest first.
+Result<std::vector<int>> processors_in(const XmlElement& element) {
+  std::vector<int> cpus;
+  const std::string* text = element.find("affinity");
+  if (text == nullptr) return cpus;
+  std::vector<std::uint32_t> groups;
+  for (std::size_t begin = 0; begin <= text->size();) {
+    const std::size_t end = std::min(text->find(',', begin), text->size());
+    const auto group =
+        number_in<std::uint32_t>(std::string_view(*text).substr(begin, end - begin), 16);
+    if (!group || groups.size() >= kMostCpus / 32) {
+      return odd(element, "has an affinity that is no mask of processors");
+    }
+    groups.push_back(*group);
+    begin = end + 1;
+  }
+  std::reverse(groups.begin(), groups.end());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (int bit = 0; bit < 32; ++bit) {
+      if ((groups[group] >> bit & 1) != 0) cpus.push_back(static_cast<int>(group) * 32 + bit);
+    }
+  }
+  return cpus;
+}
+
+/// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known.
+Result<double> link_gbps_of(const XmlElement& element) {
+  ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, 64));
+  const std::string* speed = element.find("link_speed");
+  if (speed == nullptr) return 0.0;
+  const std::string_view number = std::string_view(*speed).substr(0, speed->find(' '));
+  const auto transfers = decimal_in(number);
+  if (!transfers) return 0.0;  // such as "Unknown"
+  return pcie_gbps(pcie_generation_of(*transfers), static_cast<unsigned>(width));
+}
+
+/// Where an element stands: in which PCI node and at which NUMA node.
+struct Place {
+  int node = -1;
+  int numa = -1;
+};
+
+class Reader {
+ public:
+  Result<Machine> read(const XmlElement& root) {
+    if (root.name != "system") return odd(root, "is not NCCL's <system>");
+    for (const XmlElement& child : root.children) {
+      if (child.name == "cpu") {
+        ORIEL_CHECK(read_cpu(child));
+      } else if (child.name == "nic") {
+        ORIEL_CHECK(read_nic(child, {}));
+      } else {
+        return odd(child, "is unknown here");
+      }
+    }
+    ORIEL_CHECK(join_links());
+    add_pairs();
+    ORIEL_CHECK(check(machine_));
+    return canonical(std::move(machine_));
+  }
+
+ private:
+  Status read_cpu(const XmlElement& cpu) {
+    Place place;
+    ORIEL_TRY(const int number, integer(cpu, "numaid", -1, -1, 1 << 20));
+    ORIEL_TRY(auto cpus, processors_in(cpu));
+    if (number >= 0) {
+      NumaNode node;
+      node.os_index = number;
+      node.cpus = std::move(cpus);
+      place.numa = static_cast<int>(machine_.numa.size());
+      machine_.numa.push_back(std::move(node));
+    }
+    PciNode bridge;
+    bridge.kind = PciNode::Kind::host_bridge;
+    bridge.numa = place.numa;
+    place.node = static_cast<int>(machine_.pci.size());
+    machine_.pci.push_back(bridge);
+    for (const XmlElement& child : cpu.children) {
+      if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
+      if (child.name == "nic") ORIEL_CHECK(read_nic(child, {-1, place.numa}));
+    }
+    return {};
+  }
+
+  Status read_pci(const XmlElement& pci, Place above) {
+    PciNode node;
+    ORIEL_TRY(node.address, address_in(pci, "busid"));
+    ORIEL_TRY(const std::uint64_t kind, hexadecimal(pci, "class"));
+    const bool has_pci = std::any_of(pci.children.begin(), pci.children.end(),
+                                     [](const XmlElement& one) { return one.name == "pci"; });
+    const bool bridge = has_pci || kind >> 8 == kBridgeClass;
+    node.kind = bridge ? PciNode::Kind::bridge : PciNode::Kind::device;
+    node.parent = above.node;
+    node.numa = above.numa;
+    ORIEL_TRY(node.link_gbps, link_gbps_of(pci));
+    const Place place{static_cast<int>(machine_.pci.size()), above.numa};
+    machine_.pci.push_back(node);
+    for (const XmlElement& child : pci.children) {
+      if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
+      if (child.name == "gpu") ORIEL_CHECK(read_gpu(child, place));
+      if (child.name == "nic") ORIEL_CHECK(read_nic(child, place));
+    }
+    return {};
+  }
+
+  Status read_gpu(const XmlElement& element, Place place) {
+    const PciNode& node = machine_.pci[static_cast<std::size_t>(place.node)];
+    Gpu gpu;
+    gpu.pci = node.address;
+    gpu.node = place.node;
+    gpu.numa = place.numa;
+    gpu.pcie_gbps = node.link_gbps;
+    ORIEL_TRY(gpu.ordinal, integer(element, "dev", -1, -1, 1023));
+    ORIEL_TRY(gpu.architecture, integer(element, "sm", 0, 0, 9999));
+    gpu.name = gpu.architecture > 0 ? fmt::format("sm_{}", gpu.architecture) : "GPU";
+    for (const XmlElement& child : element.children) {
+      if (child.name != "nvlink") continue;
+      ORIEL_TRY(const int count, integer(child, "count", 1, 0, 1024));
+      ORIEL_TRY(const std::uint64_t kind, hexadecimal(child, "tclass"));
+      if (kind >> 8 == kSwitchClass) {
+        gpu.switch_links += count;
+      } else {
+        ORIEL_TRY(const PciAddress target, address_in(child, "target"));
+        links_.push_back({static_cast<int>(machine_.gpus.size()), target, count, &child});
+      }
+    }
+    machine_.gpus.push_back(std::move(gpu));
+    return {};
+  }
+
+  Status read_nic(const XmlElement& element, Place place) {
+    for (const XmlElement& child : element.children) {
+      if (child.name != "net") continue;
+      Nic nic;
+      const std::string* name = child.find("name");
+      if (name == nullptr || name->empty()) return odd(child, "has no name");
+      nic.name = *name;
+      ORIEL_TRY(nic.port, integer(child, "port", 1, 0, 255));
+      ORIEL_TRY(const int speed, integer(child, "speed", 0, 0, 100'000'000));
+      ORIEL_TRY(nic.guid, hexadecimal(child, "guid"));
+      nic.gbps = speed / 1000.0;
+      nic.node = place.node;
+      nic.numa = place.numa;
+      if (place.node >= 0) nic.pci = machine_.pci[static_cast<std::size_t>(place.node)].address;
+      machine_.nics.push_back(std::move(nic));
+    }
+    return {};
+  }
+
+  /// Finds the GPUs that links lead to, which may stand below those they come from.
+  Status join_links() {
+    for (const Link& link : links_) {
+      const auto target = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
+                                       [&](const Gpu& gpu) { return gpu.pci == link.target; });
+      if (target == machine_.gpus.end()) continue;  // to a processor, or to a GPU that is hidden
+      const int to = static_cast<int>(target - machine_.gpus.begin());
+      if (to == link.from) return odd(*link.element, "leads from a GPU to itself");
+      counts_[{link.from, to}] += link.count;
+    }
+    return {};
+  }
+
+  void add_pairs() {
+    const auto count = static_cast<int>(machine_.gpus.size());
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        const auto links = counts_.find({from, to});
+        const bool direct = links != counts_.end() && links->second > 0;
+        const auto switches = [&](int index) {
+          return machine_.gpus[static_cast<std::size_t>(index)].switch_links > 0;
+        };
+        if (from == to || !(direct || (switches(from) && switches(to)))) continue;
+        GpuPair pair;
+        pair.from = from;
+        pair.to = to;
+        pair.maps = true;
+        pair.links = direct ? links->second : 0;
+        machine_.pairs.push_back(pair);
+      }
+    }
+  }
+
+  struct Link {
+    int from;
+    PciAddress target;
+    int count;
+    const XmlElement* element;
+  };
+
+  Machine machine_;
+  std::vector<Link> links_;
+  std::map<std::pair<int, int>, int> counts_;
+};
+
+}  // namespace
+
+Result<Machine> read_nccl_xml(std::string_view text) {
+  ORIEL_TRY(const XmlElement root, parse_xml(text));
+  return Reader().read(root);
+}
+
+Status check_hwloc_xml(std::string_view text) {
+  ORIEL_TRY(const XmlElement root, parse_xml(text));
+  if (root.name == "topology") return {};
+  return odd(root, "is not hwloc's <topology>");
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "topo/nccl_xml.hpp"
+#include "topo/pcie_speed.hpp"
+
+namespace oriel::topo {
+namespace {
+
+std::string escaped(std::string_view text) {
+  std::string safe;
+  for (const char letter : text) {
+    switch (letter) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      default:
+        // XML 1.0 has no place for other control characters, escaped or not.
+        safe += static_cast<unsigned char>(letter) < ' ' ? '?' : letter;
+    }
+  }
+  return safe;
+}
+
+std::string mask_of(const std::vector<int>& cpus) {
+  const int most = cpus.empty() ? 0 : *std::max_element(cpus.begin(), cpus.end());
+  std::vector<std::uint32_t> groups(static_cast<std::size_t>(most) / 32 + 1, 0);
+  for (const int cpu : cpus) groups[static_cast<std::size_t>(cpu) / 32] |= 1U << cpu % 32;
+  std::string mask;
+  for (std::size_t i = groups.size(); i-- > 0;) {
+    mask += fmt::format("{:08x}{}", groups[i], i > 0 ? "," : "");
+  }
+  return mask;
+}
+
+/// The link speed and width that make up a bandwidth; empty where none does.
+std::string link_of(double gbps) {
+  for (std::size_t generation = kPcieGenerations.size(); generation-- > 1;) {
+    for (const unsigned lanes : {16U, 8U, 4U, 2U, 1U}) {
+      const double made = pcie_gbps(generation, lanes);
+      if (gbps < made * 0.99 || gbps > made * 1.01) continue;
+      return fmt::format(" link_speed=\"{:.1f} GT/s PCIe\" link_width=\"{}\"",
+                         kPcieGenerations[generation].transfers, lanes);
+    }
+  }
+  return "";
+}
+
+class Writer {
+ public:
+  explicit Writer(const Machine& machine) : machine_(machine) {}
+
+  std::string write() {
+    line(0, "<system version=\"1\">");
+    write_cpus();
+    const bool outside = std::any_of(machine_.nics.begin(), machine_.nics.end(),
+                                     [](const Nic& nic) { return nic.node < 0; });
+    if (outside) write_nics(1, -1);
+    line(0, "</system>");
+    return std::move(text_);
+  }
+
+ private:
+  void line(int depth, const std::string& content) {
+    text_.append(static_cast<std::size_t>(depth) * 2, ' ').append(content).append("\n");
+  }
+
+  /// NCCL has one <cpu> a NUMA node, and no host bridges: those of a node become one.
+  void write_cpus() {
+    for (int numa = 0; numa < static_cast<int>(machine_.numa.size()); ++numa) write_cpu(numa);
+    const bool unplaced =
+        std::any_of(machine_.pci.begin(), machine_.pci.end(),
+                    [](const PciNode& node) { return node.parent < 0 && node.numa < 0; });
+    if (unplaced) write_cpu(-1);
+  }
+
+  void write_cpu(int numa) {
+    if (numa >= 0) {
+      const NumaNode& node = machine_.numa[static_cast<std::size_t>(numa)];
+      line(1, fmt::format("<cpu numaid=\"{}\" affinity=\"{}\" arch=\"x86_64\">", node.os_index,
+                          mask_of(node.cpus)));
+    } else {
+      line(1, "<cpu numaid=\"-1\" arch=\"x86_64\">");
+    }
+    for (int root = 0; root < static_cast<int>(machine_.pci.size()); ++root) {
+      const PciNode& node = machine_.pci[static_cast<std::size_t>(root)];
+      if (node.parent < 0 && node.numa == numa) write_children(2, root);
+    }
+    line(1, "</cpu>");
+  }
+
+  void write_children(int depth, int parent) {
+    for (int child = 0; child < static_cast<int>(machine_.pci.size()); ++child) {
+      if (machine_.pci[static_cast<std::size_t>(child)].parent == parent) write_pci(depth, child);
+    }
+  }
+
+  void write_pci(int depth, int index) {
+    const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
+    const auto gpu = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
+                                  [&](const Gpu& one) { return one.node == index; });
+    const bool is_gpu = gpu != machine_.gpus.end();
+    const bool is_nic = std::any_of(machine_.nics.begin(), machine_.nics.end(),
+                                    [&](const Nic& nic) { return nic.node == index; });
+    const char* kind = node.kind == PciNode::Kind::bridge ? "0x060400"
+                       : is_gpu                           ? "0x030200"
+                       : is_nic                           ? "0x020700"
+                                                          : "0x000000";
+    line(depth,
+         fmt::format("<pci busid=\"{}\" class=\"{}\"{}>",
+                     node.address ? node.address->to_string() : "", kind, link_of(node.link_gbps)));
+    if (is_gpu) write_gpu(depth + 1, *gpu);
+    if (is_nic) write_nics(depth + 1, index);
+    write_children(depth + 1, index);
+    line(depth, "</pci>");
+  }
+
+  void write_gpu(int depth, const Gpu& gpu) {
+    const int index = static_cast<int>(&gpu - machine_.gpus.data());
+    line(depth, fmt::format("<gpu dev=\"{}\" sm=\"{}\" rank=\"{}\" gdr=\"0\">", gpu.ordinal,
+                            gpu.architecture, index));
+    if (gpu.switch_links > 0) {
+      line(depth + 1, fmt::format("<nvlink target=\"ffff:ff:ff.7\" count=\"{}\" "
+                                  "tclass=\"0x068000\"/>",
+                                  gpu.switch_links));
+    }
+    for (const GpuPair& pair : machine_.pairs) {
+      if (pair.from != index || pair.links == 0) continue;
+      const Gpu& peer = machine_.gpus[static_cast<std::size_t>(pair.to)];
+      if (!peer.pci) continue;
+      line(depth + 1, fmt::format("<nvlink target=\"{}\" count=\"{}\" tclass=\"0x030200\"/>",
+                                  peer.pci->to_string(), pair.links));
+    }
+    line(depth, "</gpu>");
+  }
+
+  void write_nics(int depth, int node) {
+    line(depth, "<nic>");
+    for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
+      const Nic& nic = machine_.nics[i];
+      if (nic.node != node) continue;
+      line(depth + 1, fmt::format("<net name=\"{}\" dev=\"{}\" speed=\"{:.0f}\" port=\"{}\" "
+                                  "guid=\"0x{:x}\" gdr=\"0\"/>",
+                                  escaped(nic.name), i, nic.gbps * 1000, nic.port, nic.guid));
+    }
+    line(depth, "</nic>");
+  }
+
+  const Machine& machine_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string write_nccl_xml(const Machine& machine) {
+  return Writer(machine).write();
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+namespace oriel::topo {
+
+/// An element with what stands in it; text between elements is left out.
+struct XmlElement {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> attributes;
+  std::vector<XmlElement> children;
+  std::size_t line = 0;  ///< where it begins, from 1
+
+  /// The value of an attribute; null if there is none.
+  const std::string* find(std::string_view attribute) const;
+};
+
+/// What a description of a machine needs at most, with room to spare.
+struct XmlLimits {
+  std::size_t bytes = std::size_t{16} << 20;
+  std::size_t elements = 200'000;
+  std::size_t depth = 64;
+};
+
+/// Reads a document, with expat. Refused, with the line and the reason: what is not well-formed or
+/// ends early, what exceeds a limit, and declarations of entities, which documents of this kind do
+/// not need and others use to grow without bound. A document type may be named; it is not loaded.
+Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits = {});
+
+/// The text of a file of at most `limits.bytes`; larger ones are refused without reading them.
+Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits = {});
+
+}  // namespace oriel::topo

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "input.hpp"
+#include "topo/nccl_xml.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+
+using namespace oriel;
+using namespace oriel::topo;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  static_cast<void>(check_hwloc_xml(text));
+  const auto machine = read_nccl_xml(text);
+  if (!machine.ok()) return 0;
+  // What is accepted is whole, can be decided about, and is read again as it was written.
+  expect(check(*machine).ok());
+  static_cast<void>(choose_nics(*machine));
+  static_cast<void>(all_paths(*machine));
+  const auto again = read_nccl_xml(write_nccl_xml(*machine));
+  expect(again.ok());
+  expect(again->gpus.size() == machine->gpus.size());
+  return 0;
+}

@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/nccl_xml.hpp"
+
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include <catch2/catch.hpp>
+#include <unistd.h>
+
+#include "topo/machines.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+#include "topo/reach.hpp"
+#include "topo/xml_reader.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Composed, after what NCCL writes for a machine with 2 GPUs behind switches.
+constexpr const char* kSmall = R"(<system version="1">
+  <cpu host_hash="0x1" numaid="0" affinity="00000001,0000000f" arch="x86_64">
+    <pci busid="0000:16:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:18:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="90" rank="0" gdr="1">
+          <nvlink target="ffff:ff:ff.7" count="18" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:19:00.0" class="0x020700" link_speed="16 GT/s" link_width="8">
+        <nic>
+          <net name="mlx5_0" dev="0" speed="400000" port="1" guid="0xb8ce" maxconn="131072"/>
+        </nic>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu numaid="1" affinity="fffffffe,00000000">
+    <pci busid="0000:98:00.0" class="0x030200" link_speed="" link_width="16">
+      <gpu dev="1" sm="90"><nvlink target="ffff:ff:ff.7" count="18" tclass="0x068000"/></gpu>
+    </pci>
+  </cpu>
+  <nic><net name="eth0" dev="1" speed="10000"/></nic>
+</system>
+)";
+
+std::string verdict(const std::string& text) {
+  const auto machine = read_nccl_xml(text);
+  return machine.ok() ? "ok" : machine.error().to_string();
+}
+
+void refused(const std::string& text, const char* words) {
+  const std::string said = verdict(text);
+  INFO(text.substr(0, 300) << "\n" << said);
+  CHECK(said.find(words) != std::string::npos);
+}
+
+std::string with(std::string from, const std::string& to) {
+  std::string text = kSmall;
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+TEST_CASE("2.7 NCCL's description of a machine is read") {
+  const auto read = read_nccl_xml(kSmall);
+  REQUIRE(read.ok());
+  const Machine& machine = *read;
+  REQUIRE(machine.gpus.size() == 2);
+  CHECK(machine.gpus[0].pci == PciAddress{0, 0x18, 0, 0});
+  CHECK(machine.gpus[0].architecture == 90);
+  CHECK(machine.gpus[0].ordinal == 0);
+  CHECK(machine.gpus[0].switch_links == 18);
+  CHECK(machine.gpus[0].pcie_gbps == Approx(504.128));
+  CHECK(machine.gpus[1].pcie_gbps == 0);
+  CHECK(machine.numa[0].cpus == std::vector<int>{0, 1, 2, 3, 32});
+  CHECK(machine.numa[1].cpus.size() == 31);
+  REQUIRE(machine.nics.size() == 2);
+  CHECK(machine.nics[0].name == "eth0");
+  CHECK(machine.nics[1].gbps == 400);
+  CHECK(machine.nics[1].guid == 0xb8ce);
+  CHECK(may_map(machine, 0, 1));
+  CHECK(path_between(machine, 0, 1).kind == PathKind::nvlink);
+  CHECK(choose_nics(machine)[0].distance == Distance::one_switch);
+}
+
+TEST_CASE("2.7 what is written is read again as the same") {
+  for (const auto& [name, machine] : all_machines()) {
+    INFO(name);
+    const std::string text = write_nccl_xml(machine);
+    const auto again = read_nccl_xml(text);
+    REQUIRE((again.ok() ? "ok" : again.error().to_string()) == "ok");
+    CHECK(write_nccl_xml(*again) == text);
+    CHECK(again->nics.size() == machine.nics.size());
+    CHECK(again->numa.size() == machine.numa.size());
+    if (machine.gpus.empty() || machine.gpus[0].mig_instance >= 0) continue;
+    REQUIRE(again->gpus.size() == machine.gpus.size());
+    // A machine whose GPUs are linked, not only near each other, keeps its paths.
+    for (std::size_t from = 0; from < machine.gpus.size(); ++from) {
+      for (std::size_t to = 0; to < machine.gpus.size(); ++to) {
+        const auto path = path_between(machine, static_cast<int>(from), static_cast<int>(to));
+        if (path.kind != PathKind::nvlink || path.hops > 2) continue;
+        const GpuPair* pair = find_pair(machine, static_cast<int>(from), static_cast<int>(to));
+        if (pair->links == 0 && machine.gpus[from].switch_links == 0) continue;
+        CHECK(path_between(*again, static_cast<int>(from), static_cast<int>(to)).kind == path.kind);
+      }
+    }
+  }
+  Machine odd = cpu_only();
+  odd.nics[0].name = "a<b>&\"c\n";
+  const auto again = read_nccl_xml(write_nccl_xml(odd));
+  REQUIRE(again.ok());
+  CHECK(again->nics[0].name == "a<b>&\"c?");
+}
+
+TEST_CASE("2.7 odd descriptions are refused with line and reason") {
+  refused(with("busid=\"0000:18:00.0\" ", ""), "line 4: <pci> has no busid");
+  refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
+  refused(with("0000:98:00.0", "0000:18:00.0"), "0000:18:00.0 is listed twice");
+  refused(with("numaid=\"0\"", "numaid=\"zero\""), "line 2: <cpu> has numaid 'zero'");
+  refused(with("numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 is listed twice");
+  refused(with("00000001,0000000f", "0000000g"), "no mask of processors");
+  refused(with("00000001,0000000f", std::string(9000, ',')), "no mask of processors");
+  refused(with("count=\"18\"", "count=\"-1\""), "line 6: <nvlink> has count '-1'");
+  refused(with("target=\"ffff:ff:ff.7\" count=\"18\" tclass=\"0x068000\"",
+               "target=\"0000:18:00.0\" count=\"1\" tclass=\"0x030200\""),
+          "leads from a GPU to itself");
+  refused(with("name=\"mlx5_0\" ", ""), "line 11: <net> has no name");
+  refused(with("guid=\"0xb8ce\"", "guid=\"x\""), "has guid 'x'");
+  refused(with("speed=\"400000\"", "speed=\"99999999999999\""), "line 11: <net> has speed");
+  refused(with("<system version=\"1\">", "<topology>"), "mismatched tag");
+  refused("<topology/>", "line 1: <topology> is not NCCL's <system>");
+  refused("<system><gpu/></system>", "<gpu> is unknown here");
+  refused(
+      with("class=\"0x030200\" link_speed=\"32.0", "class=\"0x030200\" class=\"1\" speed=\"32."),
+      "duplicate attribute");
+}
+
+TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refused in time") {
+  refused("", "no element found");
+  refused("not xml", "line 1:");
+  refused("<system>", "line 1: no element found");
+  refused("<system>\n<cpu>\n</system>", "line 3: mismatched tag");
+  refused(std::string("<system>\0</system>", 18), "not well-formed");
+  for (std::size_t length = 0; length + 2 < std::string(kSmall).size(); length += 7) {
+    REQUIRE(verdict(std::string(kSmall).substr(0, length)) != "ok");
+  }
+  refused("<!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;&a;\">]><system>&b;</system>",
+          "it declares an entity");
+  refused("<!DOCTYPE x [<!ENTITY a SYSTEM \"file:///etc/passwd\">]><system>&a;</system>",
+          "it declares an entity");
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "<system>";
+  refused(deep, "nested too deeply");
+  std::string wide = "<system>";
+  for (int i = 0; i < 300'000; ++i) wide += "<cpu/>";
+  refused(wide + "</system>", "too many elements");
+  refused(std::string(std::size_t{17} << 20, ' '), "at most 16777216");
+}
+
+TEST_CASE("2.7 a file is read up to the limit, and a gigabyte is refused without reading it") {
+  const std::string path = "/tmp/oriel-xml-" + std::to_string(::getpid());
+  CHECK_FALSE(read_xml_file(path).ok());
+  std::ofstream(path) << kSmall;
+  const auto text = read_xml_file(path);
+  REQUIRE(text.ok());
+  CHECK(*text == kSmall);
+  REQUIRE(::truncate(path.c_str(), 1L << 30) == 0);  // holes, which take no space
+  const auto large = read_xml_file(path);
+  REQUIRE_FALSE(large.ok());
+  CHECK(large.error().to_string().find("has more than 16777216 bytes") != std::string::npos);
+  std::remove(path.c_str());
+  CHECK_FALSE(read_xml_file("/tmp").ok());
+}
+
+TEST_CASE("2.7 hwloc's documents are looked at before hwloc gets them") {
+  CHECK(check_hwloc_xml("<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\">"
+                        "<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
+            .ok());
+  CHECK_FALSE(check_hwloc_xml("<system/>").ok());
+  CHECK_FALSE(check_hwloc_xml("<topology>").ok());
+}
+
+TEST_CASE("2.7 changed bytes never break the reader") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const std::string whole = write_nccl_xml(hgx_8());
+  int read = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = whole;
+    for (unsigned i = 0, changes = 1 + random() % 4; i < changes; ++i) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    const auto machine = read_nccl_xml(text);
+    if (!machine.ok()) continue;
+    ++read;
+    REQUIRE(check(*machine).ok());
+    static_cast<void>(choose_nics(*machine));
+    static_cast<void>(all_paths(*machine));
+  }
+  WARN(read << " of 3000 changed documents were still descriptions of a machine");
+}
+
+}  // namespace oriel::topo
