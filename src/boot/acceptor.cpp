@@ -2,6 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/acceptor.hpp"
 
+#include <algorithm>
+#include <atomic>
+
+#include <sys/resource.h>
+
 #include "base/try.hpp"
 
 namespace oriel::boot {
@@ -9,6 +14,16 @@ namespace {
 
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr int kAcceptsAtOnce = 64;  // then the proofs of those accepted get their turn
+constexpr rlim_t kShareOfLimit = 8;
+constexpr std::size_t kMostOfProcess = 1024;
+
+std::atomic<std::size_t> unproven_of_process{0};
+
+std::size_t budget_of_process() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return Acceptor::kLeastPending;
+  return static_cast<std::size_t>(std::min<rlim_t>(files.rlim_cur / kShareOfLimit, kMostOfProcess));
+}
 
 }  // namespace
 
@@ -21,14 +36,21 @@ Acceptor::Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose,
       on_proven_(std::move(on_proven)) {}
 
 Acceptor::~Acceptor() {
+  stop();
+}
+
+void Acceptor::stop() {
   while (!pending_.empty()) close(pending_.begin());
   for (const Listening& listening : listeners_) poller_->remove(listening.token);
+  listeners_.clear();
+  refused_by_system_.reset();
 }
 
 Result<SocketAddress> Acceptor::listen(const SocketAddress& local) {
   ORIEL_TRY(Listener listener, listen_tcp(local));
   const int fd = listener.fd.get();
   const SocketAddress address = listener.address;
+  budget_ = budget_of_process();
   ORIEL_TRY(const Poller::Token token,
             poller_->add(fd, EPOLLIN, [this, fd](std::uint32_t) { accept_from(fd); }));
   listeners_.push_back({std::move(listener), token});
@@ -69,17 +91,15 @@ std::optional<Error> Acceptor::shortage() const {
 }
 
 void Acceptor::admit(OwnedFd fd) {
-  if (pending_.size() >= kMaxPending) close(pending_.begin());
+  if (full()) close(pending_.begin());
   pending_.push_back(Pending{.fd = std::move(fd),
                              .deadline = Deadline::after(kProofTime, *clock_),
                              .responder = AuthResponder(purpose_)});
+  ++unproven_of_process;
   const auto it = std::prev(pending_.end());
   const auto token =
       poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
-  if (!token.ok()) {
-    pending_.erase(it);
-    return;
-  }
+  if (!token.ok()) return forget(it);
   it->token = token.value();
   // A fresh socket's buffer takes 48 bytes; one that does not is not worth waiting for.
   const ByteView challenge = it->responder.challenge();
@@ -103,13 +123,23 @@ void Acceptor::read_proof(PendingIt it) {
 
   poller_->remove(it->token);
   ProvenConnection proven = {std::move(it->fd), it->responder.claim(), it->responder.realm()};
-  pending_.erase(it);
+  forget(it);
   on_proven_(std::move(proven));
+}
+
+bool Acceptor::full() const {
+  if (pending_.size() >= kMaxPending) return true;
+  return pending_.size() >= kLeastPending && unproven_of_process >= budget_;
 }
 
 void Acceptor::close(PendingIt it) {
   poller_->remove(it->token);
+  forget(it);
+}
+
+void Acceptor::forget(PendingIt it) {
   pending_.erase(it);
+  --unproven_of_process;
 }
 
 void Acceptor::pause(bool paused) {

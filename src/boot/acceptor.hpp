@@ -28,11 +28,15 @@ struct ProvenConnection {
 /// whoever connects and stays silent, or sends anything but a proof, holds up nobody. Honest
 /// clients that are closed in the crush try again.
 ///
+/// Descriptors are the application's first of all: the unproven connections of all acceptors of a
+/// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each.
+///
 /// Lives in the poller's thread or under its owner's lock, as the poller does; the poller must
 /// outlive it.
 class Acceptor {
  public:
   static constexpr std::size_t kMaxPending = 256;
+  static constexpr std::size_t kLeastPending = 16;
   static constexpr Duration kProofTime = std::chrono::seconds(2);
 
   Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
@@ -49,6 +53,8 @@ class Acceptor {
   /// When expire() is to be called next.
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
+  /// Closes the listeners and whoever has not proved the key.
+  void stop();
 
   /// How long a shortage of descriptors or memory may last before it counts as one that stays.
   static constexpr Duration kShortageGrace = std::chrono::seconds(1);
@@ -74,7 +80,9 @@ class Acceptor {
   void note_shortage(Error error);
   void admit(OwnedFd fd);
   void read_proof(PendingIt it);
+  bool full() const;
   void close(PendingIt it);
+  void forget(PendingIt it);
   void pause(bool paused);
 
   Poller* poller_;
@@ -83,7 +91,8 @@ class Acceptor {
   AuthResponder::KeyLookup lookup_;
   std::function<void(ProvenConnection)> on_proven_;
   std::vector<Listening> listeners_;
-  std::list<Pending> pending_;  // oldest first
+  std::size_t budget_ = kLeastPending;  // of the process
+  std::list<Pending> pending_;          // oldest first
   Deadline resume_ = Deadline::never();
   std::optional<Error> refused_by_system_;  // since short_since_
   TimePoint short_since_;

@@ -118,7 +118,7 @@ void Links::fail_attempt(int peer, const Error& error) {
   } else {
     dial.failing_here_since.reset();
   }
-  // A rank's listener is open from before its address is known until the rank ends.
+  // A rank's listener is open from before its address is known until nobody connects any more.
   if (is_refusal(error)) {
     if (!dial.refused_since) dial.refused_since = now;
     if (now - *dial.refused_since >= kRefusalGrace) {

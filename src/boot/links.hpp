@@ -48,6 +48,8 @@ class Links {
 
   /// Listens for higher ranks on `local`; the address to tell them.
   Result<SocketAddress> listen(const SocketAddress& local);
+  /// Accepts no more of them.
+  void stop_listening() { acceptor_.stop(); }
   /// Starts to connect to a lower rank and keeps trying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
   bool connected(int peer) const { return links_.contains(peer); }

@@ -185,6 +185,7 @@ Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink&
   {
     const std::lock_guard lock(mutex_);
     ORIEL_CO_TRY(own_address_, links_->listen(interface.with_port(0)));
+    listening_ = true;
   }
   Status met = co_await introduce(root);
   // The root service does not wait for long between a proof and the hello: a rank that is stopped
@@ -285,6 +286,12 @@ Task<Status> Session::exchange_addresses() {
   co_return Status();
 }
 
+bool Session::can_link(const std::vector<int>& peers) const {
+  const std::lock_guard lock(mutex_);
+  return listening_ || std::all_of(peers.begin(), peers.end(),
+                                   [this](int peer) { return links_->connected(peer); });
+}
+
 Task<Result<Group>> Session::subgroup(std::vector<int> world_ranks) {
   const auto self = std::find(world_ranks.begin(), world_ranks.end(), rank_);
   const std::set<int> distinct(world_ranks.begin(), world_ranks.end());
@@ -298,6 +305,9 @@ Task<Result<Group>> Session::subgroup(std::vector<int> world_ranks) {
   const auto index = static_cast<int>(self - world_ranks.begin());
   std::vector<int> peers = link_neighbours(index, static_cast<int>(world_ranks.size()));
   for (int& peer : peers) peer = world_ranks[static_cast<std::size_t>(peer)];
+  if (!can_link(peers)) {
+    co_return Error(ErrorCode::internal, "the session has stopped listening for new links");
+  }
   if (!peers.empty()) {
     Status linked = co_await link_to(std::move(peers));
     if (!linked.ok()) co_return std::move(linked).error().with_context("connecting a subgroup");
@@ -472,6 +482,12 @@ Error Session::failed(Error error) {
 
 void Session::give_up(const Error& reason) {
   abort(reason);
+}
+
+void Session::stop_listening() {
+  const std::lock_guard lock(mutex_);
+  listening_ = false;
+  if (links_) links_->stop_listening();
 }
 
 void Session::leave() {

@@ -36,6 +36,9 @@ struct SessionOptions {
 /// operation waits and until when. While there is none a monitor may pump the links; messages of
 /// operations that other ranks have begun already are kept.
 ///
+/// Descriptors: an epoll set, an eventfd, one connection for each link, a listener until
+/// stop_listening(), and during join a connection to the root service. A rank of 8 has 5 links.
+///
 /// After a death, an abort or a failed operation the session is of no more use: every later call
 /// yields that first failure, on every rank that the news reaches.
 ///
@@ -79,6 +82,11 @@ class Session final : private Transport {
   /// an Activity.
   Task<Result<Group>> subgroup(std::vector<int> world_ranks);
 
+  /// Listens no more: a group of ranks that have yet to be linked cannot be formed any more. Call
+  /// it once every rank has formed its subgroups, as an operation of the world that has ended
+  /// behind them shows.
+  void stop_listening();
+
   /// Tells the other ranks that this one has made its last call. They go on with what they have of
   /// it already; what goes wrong here from now on is no longer told. Does not wait. Idempotent.
   void leave();
@@ -120,6 +128,7 @@ class Session final : private Transport {
   Task<Status> link_up(RootLink& root);
   Task<Status> link_to(std::vector<int> peers);
   Task<Status> exchange_addresses();
+  bool can_link(const std::vector<int>& peers) const;
   /// Waits until something is ready (or a timer is due) and pumps. The timeout's message says
   /// `waiting_for`.
   Task<Status> turn(std::string waiting_for, int culprit);
@@ -147,7 +156,8 @@ class Session final : private Transport {
   mutable std::mutex mutex_;      // guards all below
   OwnedFd wake_;                  // in the links' poller
   std::unique_ptr<Links> links_;  // null for one rank
-  EventLoop* loop_ = nullptr;     // of the live Activity
+  bool listening_ = false;
+  EventLoop* loop_ = nullptr;  // of the live Activity
   Deadline deadline_ = Deadline::never();
   TimePoint begun_;
   TimePoint progress_at_;

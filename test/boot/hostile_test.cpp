@@ -5,12 +5,14 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -19,6 +21,7 @@
 #include "boot/forked_ranks.hpp"
 #include "boot/root_service.hpp"
 #include "boot/session.hpp"
+#include "boot/shared_memory.hpp"
 #include "boot/tcp.hpp"
 
 namespace oriel::boot {
@@ -292,12 +295,83 @@ TEST_CASE("1.8 strangers at the ranks' own doors hold up nobody") {
   for (const OwnedFd& fd : silent) REQUIRE(fd.valid());
 }
 
+namespace {
+
+struct Doors {
+  static constexpr int kCount = 5;
+  std::array<SocketAddress, kCount> addresses;
+  std::atomic<bool> open{false};
+  std::atomic<bool> over{false};
+};
+
+DialTarget target_of(const SocketAddress& address, const Key& key) {
+  return {.address = address, .purpose = KeyPurpose::link, .realm = 1, .key = key, .claim = {}};
+}
+
+/// Five acceptors in a process that may open 1,024 files; an error if it has ever held so many
+/// unproven connections that the application would miss the descriptors.
+Status keep_doors(Doors& doors, const Key& key) {
+  const rlimit files = {1024, 1024};
+  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return system_error("setrlimit");
+  ORIEL_TRY(Poller poller, Poller::create());
+  std::vector<OwnedFd> proven;
+  std::vector<std::unique_ptr<Acceptor>> acceptors;
+  for (SocketAddress& address : doors.addresses) {
+    acceptors.push_back(std::make_unique<Acceptor>(
+        poller, SteadyClock::instance(), KeyPurpose::link, [&](std::uint64_t) { return &key; },
+        [&](ProvenConnection connection) { proven.push_back(std::move(connection.fd)); }));
+    ORIEL_TRY(address, acceptors.back()->listen(SocketAddress::ipv4({127, 0, 0, 1}, 0)));
+  }
+  doors.open = true;
+  std::size_t most = 0;
+  while (!doors.over) {
+    ORIEL_CHECK(poller.poll_once());
+    std::size_t pending = 0;
+    for (const auto& acceptor : acceptors) {
+      acceptor->expire();
+      pending += acceptor->pending();
+    }
+    most = std::max(most, pending);
+  }
+  const std::size_t allowed = 1024 / 8 + Doors::kCount * Acceptor::kLeastPending;
+  if (most > allowed || proven.size() != Doors::kCount) {
+    return Error(ErrorCode::internal,
+                 fmt::format("{} unproven connections at most, {} proven", most, proven.size()));
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("1.8 idle connections at many doors leave the application its descriptors") {
+  allow_many_files();
+  const Key key = Key::random();
+  const Shared<Doors> doors;
+  ForkedRanks keeper(1, [&](int) { return keep_doors(*doors, key); });
+  while (!doors->open) std::this_thread::sleep_for(1ms);
+  std::vector<OwnedFd> idle;
+  for (const SocketAddress& door : doors->addresses) {
+    for (int i = 0; i < 260; ++i) idle.push_back(connect_to(door));
+  }
+  // Who holds the key gets through at each of them.
+  auto loop = std::move(EventLoop::create()).value();
+  const auto begin = steady_clock::now();
+  for (const SocketAddress& door : doors->addresses) {
+    CHECK(loop.run(dial(loop, target_of(door, key), 1s, Deadline::after(5s))).ok());
+  }
+  CHECK(steady_clock::now() - begin < 2s);
+  std::this_thread::sleep_for(50ms);
+  doors->over = true;
+  CHECK(keeper.collect(5s).at(0) == "ok");
+}
+
 TEST_CASE("1.8 an acceptor keeps at most 256 unproven connections, and drops the oldest") {
+  allow_many_files();
   auto poller = std::move(Poller::create()).value();
   int proofs = 0;
   const Key key = Key::random();
   Acceptor acceptor(
-      poller, SteadyClock::instance(), KeyPurpose::test, [&](std::uint64_t) { return &key; },
+      poller, SteadyClock::instance(), KeyPurpose::link, [&](std::uint64_t) { return &key; },
       [&](ProvenConnection) { ++proofs; });
   const auto address = acceptor.listen(SocketAddress::ipv4({127, 0, 0, 1}, 0));
   REQUIRE(address.ok());
@@ -319,9 +393,7 @@ TEST_CASE("1.8 an acceptor keeps at most 256 unproven connections, and drops the
   std::jthread turning([&] {
     while (!done) static_cast<void>(poller.poll_once());
   });
-  DialTarget target = {
-      .address = address.value(), .purpose = KeyPurpose::test, .realm = 1, .key = key, .claim = {}};
-  const auto fd = loop.run(dial(loop, std::move(target), 1s, Deadline::after(5s)));
+  const auto fd = loop.run(dial(loop, target_of(*address, key), 1s, Deadline::after(5s)));
   CHECK(fd.ok());
   done = true;
   turning.join();

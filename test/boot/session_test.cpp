@@ -9,6 +9,9 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
 
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
@@ -95,7 +98,55 @@ Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, i
   co_return Status();
 }
 
+/// How many descriptors this process has; `listeners` counts those that listen.
+int count_fds(int& listeners) {
+  int count = 0;
+  listeners = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) ++count;
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0) listeners += listens;
+  }
+  return count;
+}
+
+/// One of 8 ranks, that stops listening once it has joined.
+Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
+  int listeners = 0;
+  const int before = count_fds(listeners);
+  const Deadline deadline = Deadline::after(20s);
+  SessionOptions options = kLoopback;
+  ORIEL_CO_TRY(const auto session,
+               co_await Session::join(loop, id, rank, 8, std::move(options), deadline));
+  ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
+  session->stop_listening();
+  const int held = count_fds(listeners) - before;
+  if (held != 2 + 5 || listeners != 0) {
+    co_return Error(ErrorCode::internal, fmt::format("{} descriptors, {} doors", held, listeners));
+  }
+  std::vector<int> near = {rank - rank % 2, rank - rank % 2 + 1};
+  ORIEL_CO_TRY(Group pair, co_await session->subgroup(std::move(near)));
+  ORIEL_CO_CHECK(co_await pair.barrier(Operation::test));
+  std::vector<int> far = {rank, (rank + 3) % 8};  // no link
+  const auto none = co_await session->subgroup(std::move(far));
+  if (none.ok()) co_return Error(ErrorCode::internal, "a group without links");
+  co_return co_await session->world().barrier(Operation::test);
+}
+
 }  // namespace
+
+TEST_CASE("1.15 a rank of 8 keeps 7 descriptors and no door once it has stopped listening") {
+  const ServedId id;
+  const auto verdicts = run_forked(
+      8,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        return loop.run(live_behind_closed_doors(loop, id.value(), rank));
+      },
+      30s);
+  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+}
 
 TEST_CASE("1.10 ranks as processes join, run every protocol and leave") {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
