@@ -73,16 +73,18 @@ const std::array kRows = {
         "the ranks' devices do not have is refused when a communicator starts."},
     Row{"ORIEL_CHUNK", nullptr, BytesKind{&Settings::chunk_bytes, 0, kMiB, 128},
         "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
-        "choose."},
+        "choose. It is an upper limit: pieces are smaller where the scratch memory has no room."},
     Row{"ORIEL_DEPTH", nullptr, IntegerKind{&Settings::depth, 0, 16},
-        "Forces how many such pieces may be on their way at once; 0 lets the table choose."},
+        "Forces how many such pieces may be on their way at once; 0 lets the table choose. 1, and "
+        "more than the scratch memory has room for, is refused when a communicator starts."},
     Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 512},
-        "Forces the number of threads in a block; 0 lets the table choose."},
+        "Forces the number of threads in a block on GPUs; 0 lets the table choose."},
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
         "The measured table from which algorithms are chosen; all ranks must name the same one."},
     Row{"ORIEL_SIMD", nullptr, choice<&Settings::simd>(kSimds),
-        "The instruction set of the loops that add on the CPU; auto takes the best there is."},
+        "The instruction set of the loops that add on the CPU; auto takes the best there is. One "
+        "that the processor does not have is refused when a communicator of CPU ranks starts."},
     Row{"ORIEL_SPIN", nullptr, IntegerKind{&Settings::spin_microseconds, -1, 1'000'000},
         "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose."},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/algorithms/mover_host.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
 /// what the steps have made goes with the object if a later one fails.
@@ -220,6 +221,12 @@ Task<Status> Communicator::agree_on_choices() {
   layout_ =
       kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
                                    max_ctas, settings_->scratch_size_bytes);
+  if (local.ok()) {
+    local = kernels::check_choice(table, overrides_, device_->backend(), layout_);
+  }
+  if (local.ok() && device_->backend() == kernels::Backend::host) {
+    if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
+  }
   slot_bytes_ =
       settings_->big_size_bytes != 0
           ? settings_->big_size_bytes

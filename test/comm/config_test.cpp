@@ -324,6 +324,29 @@ TEST_CASE("1.38 a number of CTAs in the environment that cannot be had is refuse
   }
 }
 
+TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had is refused") {
+  char table[] = "/tmp/oriel-test-table-XXXXXX";
+  const int fd = ::mkstemp(table);
+  REQUIRE(fd >= 0);
+  ::close(fd);
+  std::ofstream(table) << "host 2 max stream 1 1 65536 -1 2\n";
+  const std::pair<Variables, std::vector<std::string>> cases[] = {
+      {{{"ORIEL_DEPTH", "1"}}, {"ORIEL_DEPTH is 1, but must be 2 to 16, or 0"}},
+      {{{"ORIEL_TABLE", table}}, {"line 1 of the table: depth is \"-1\", but must be 2 to 16"}},
+  };
+  for (const auto& [variables, parts] : cases) {
+    Environment environment(variables);
+    check_all_ok(play(Cast::processes, 2, [&, parts = parts](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comm = nullptr;
+      expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
+                   parts);
+      require(comm == nullptr, "a failed init leaves null");
+    }));
+  }
+  ::unlink(table);
+}
+
 TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const Held before = held();
