@@ -35,6 +35,10 @@ std::string text_of_choice(std::uint64_t choice) {
   return choice == 0 ? "auto" : fmt::format("unknown algorithm {}", choice);
 }
 
+std::string text_of_slot(std::uint64_t bytes) {
+  return bytes == 0 ? "automatic" : std::to_string(bytes);
+}
+
 std::string text_of_hash(std::uint64_t hash) {
   return fmt::format("one with the hash {:#018x}", hash);
 }
@@ -197,6 +201,17 @@ Status Communicator::check_limits(int max_ctas) const {
   return {};
 }
 
+// Teams may have slots of different sizes; the ranks of one compute the same from what all know.
+std::size_t Communicator::choose_slot_bytes() const {
+  if (settings_->big_size_bytes != 0) return settings_->big_size_bytes;
+  std::uint64_t most = 0;
+  for (const int member : team_facts_.members) {
+    most = std::max(most, infos_[static_cast<std::size_t>(member)].memory_bytes);
+  }
+  return window::automatic_slot_bytes(device_->memory().kind(), most,
+                                      static_cast<int>(team_facts_.members.size()));
+}
+
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
@@ -227,11 +242,7 @@ Task<Status> Communicator::agree_on_choices() {
   if (local.ok() && device_->backend() == kernels::Backend::host) {
     if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
   }
-  slot_bytes_ =
-      settings_->big_size_bytes != 0
-          ? settings_->big_size_bytes
-          : window::automatic_slot_bytes(device_->memory().kind(), device_->memory_bytes(),
-                                         static_cast<int>(team_facts_.members.size()));
+  slot_bytes_ = choose_slot_bytes();
   std::vector<boot::AgreedField> fields = {
       {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
       {"the forced algorithm (ORIEL_ALGORITHM)", static_cast<std::uint64_t>(settings_->algorithm),
@@ -244,7 +255,7 @@ Task<Status> Communicator::agree_on_choices() {
       {"the size of the scratch memory (ORIEL_SCRATCH_SIZE)", settings_->scratch_size_bytes},
       {"the largest number of CTAs", static_cast<std::uint64_t>(max_ctas)},
       {"the smallest number of CTAs (minCTAs)", static_cast<std::uint64_t>(options_.min_ctas)},
-      {"the size of a slot (ORIEL_BIG_SIZE)", slot_bytes_},
+      {"the size of a slot (ORIEL_BIG_SIZE)", settings_->big_size_bytes, text_of_slot},
   };
   co_return co_await session_->world().agree(boot::Operation::table, std::move(local),
                                              std::move(fields));
