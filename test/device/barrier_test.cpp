@@ -56,6 +56,15 @@ TEST_CASE("1.22 the LSA barrier orders memory among ranks, also where its epoch 
   }));
 }
 
+TEST_CASE("1.22 the LSA barrier is one of warps and CTAs too") {
+  const auto kind = GENERATE(RankKind::threads, RankKind::processes);
+  LsaMemory memory(3, ControlLayout::kBytes);
+  CHECK(run_ranks(kind, memory, 3, [](const device::CommView& comm) {
+    return barrier_rounds(device::Warp{}, comm, 0, kRounds) &&
+           barrier_rounds(device::Cta{}, comm, 0, kRounds);
+  }));
+}
+
 TEST_CASE("1.22 slots of the LSA barrier are independent") {
   constexpr int kRanks = 2;
   LsaMemory memory(kRanks, ControlLayout::kBytes);

@@ -142,12 +142,14 @@ TEST_CASE("1.22 packets carry an exchange among CTAs, also where flags wrap") {
   for (int rank = 0; rank < ranks; ++rank) CHECK(team.host().results[rank] == 1);
 }
 
-TEST_CASE("1.22 the LSA barrier orders memory among CTAs") {
+// With a warp it is the vote that hands what one lane has acquired to the others.
+TEST_CASE("1.22 the LSA barrier orders memory among CTAs and among warps") {
   const int ranks = GENERATE(1, 2, 8);
   const std::uint32_t slots = GENERATE(1u, 4u);
-  CAPTURE(ranks, slots);
+  const GroupKind kind = GENERATE(GroupKind::cta, GroupKind::warp);
+  CAPTURE(ranks, slots, static_cast<int>(kind));
   GpuTeam team(ranks);
-  team.finish(launch_barrier(team.arguments(), slots, 3000, team.stream()));
+  team.finish(launch_barrier(team.arguments(), slots, 3000, team.stream(), kind));
   for (std::uint32_t i = 0; i < slots * static_cast<std::uint32_t>(ranks); ++i) {
     CHECK(team.host().results[i] == 1);
   }

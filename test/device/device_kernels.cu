@@ -34,10 +34,11 @@ __global__ void exchange_kernel(KernelArguments arguments, std::uint32_t flag, s
   if (threadIdx.x == 0) arguments.results[blockIdx.x] = bad ? 0 : 1;
 }
 
+template <class Group>
 __global__ void barrier_kernel(KernelArguments arguments, std::uint32_t rounds) {
   const auto ranks = static_cast<std::uint32_t>(arguments.view.lsa_size);
   const CommView comm = comm_of(arguments.view, blockIdx.x % ranks);
-  const bool good = barrier_rounds(Cta{}, comm, blockIdx.x / ranks, rounds);
+  const bool good = barrier_rounds(Group{}, comm, blockIdx.x / ranks, rounds);
   const bool bad = Cta::any(!good);
   if (threadIdx.x == 0) arguments.results[blockIdx.x] = bad ? 0 : 1;
 }
@@ -225,9 +226,10 @@ int launch_exchange(PacketKind kind, const KernelArguments& arguments, std::uint
 }
 
 int launch_barrier(const KernelArguments& arguments, std::uint32_t slots, std::uint32_t rounds,
-                   void* stream) {
-  barrier_kernel<<<ranks_of(arguments) * slots, 128, 0, static_cast<cudaStream_t>(stream)>>>(
-      arguments, rounds);
+                   void* stream, GroupKind kind) {
+  auto* kernel = kind == GroupKind::cta ? barrier_kernel<Cta> : barrier_kernel<device::Warp>;
+  kernel<<<ranks_of(arguments) * slots, kind == GroupKind::cta ? 128 : 32, 0,
+           static_cast<cudaStream_t>(stream)>>>(arguments, rounds);
   return cudaGetLastError();
 }
 

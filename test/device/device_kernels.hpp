@@ -19,13 +19,15 @@ struct KernelArguments {
 };
 
 enum class PacketKind { packet8, packet16 };
+enum class GroupKind { cta, warp };
 
 /// exchange_packets on every rank; result 1: all threads succeeded.
 int launch_exchange(PacketKind kind, const KernelArguments& arguments, std::uint32_t flag,
                     std::uint32_t epochs, std::uint32_t packets, void* stream);
-/// barrier_rounds on every rank and slot (result index: slot * ranks + rank).
+/// barrier_rounds on every rank and slot (result index: slot * ranks + rank), by a CTA of 128
+/// threads or of one warp.
 int launch_barrier(const KernelArguments& arguments, std::uint32_t slots, std::uint32_t rounds,
-                   void* stream);
+                   void* stream, GroupKind kind = GroupKind::cta);
 /// One CTA waits until *flag is `value`; result: 100 + WaitOutcome.
 int launch_wait(const KernelArguments& arguments, const std::uint32_t* flag, std::uint32_t value,
                 device::WaitTarget target, void* stream);

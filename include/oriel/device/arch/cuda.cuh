@@ -141,7 +141,9 @@ ORIEL_DEVICE_FN std::uint32_t warp_size() {
 ORIEL_DEVICE_FN void warp_sync() {
   __syncwarp();
 }
+/// With a __syncwarp, for a vote alone orders no memory among the lanes.
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
+  __syncwarp();
   return __any_sync(0xffffffffu, mine) != 0;
 }
 
