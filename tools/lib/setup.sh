@@ -10,8 +10,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 JOBS=$(nproc)
 
 # What it takes to build everything, tests included.
-BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libcli11-dev
-  nlohmann-json3-dev catch2)
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libhwloc-dev
+  libcli11-dev nlohmann-json3-dev catch2)
 # What tools/check needs besides.
 CHECK_PACKAGES=(clang-format-14 clang-tidy-14 git pkg-config python3)
 

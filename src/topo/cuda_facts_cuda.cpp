@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/cuda_table.hpp"
+#include "topo/cuda_facts.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// The 16 bytes of a UUID the way NVIDIA's tools print them, without what they put before it.
+std::string uuid_text(const CUuuid& uuid) {
+  std::string text;
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+int attribute_of(CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  return cuda().device_get_attribute(&value, attribute, device) == CUDA_SUCCESS ? value : 0;
+}
+
+std::optional<PciAddress> address_of(CUdevice device) {
+  std::array<char, 32> text{};
+  if (cuda().device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), device) !=
+      CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  const auto address = parse_pci_address(text.data());
+  return address.ok() ? std::optional(*address) : std::nullopt;
+}
+
+/// The entry of the device, which is added if there is none.
+std::size_t entry_of(Machine& machine, CUdevice device) {
+  CUuuid uuid{};
+  const bool named = cuda().device_get_uuid(&uuid, device) == CUDA_SUCCESS;
+  const std::string text = named ? uuid_text(uuid) : std::string();
+  const auto address = address_of(device);
+  const auto by_uuid = [&](const Gpu& gpu) { return named && gpu.uuid.ends_with(text); };
+  const auto by_address = [&](const Gpu& gpu) {
+    return address && gpu.pci == address && gpu.mig_instance < 0;
+  };
+  auto found = std::find_if(machine.gpus.begin(), machine.gpus.end(), by_uuid);
+  if (found == machine.gpus.end()) {
+    found = std::find_if(machine.gpus.begin(), machine.gpus.end(), by_address);
+  }
+  if (found == machine.gpus.end()) {
+    found = machine.gpus.insert(found, Gpu{});
+    found->pci = address;
+  }
+  if (found->uuid.empty() && named) found->uuid = "GPU-" + text;
+  return static_cast<std::size_t>(found - machine.gpus.begin());
+}
+
+void describe(Gpu& gpu, CUdevice device, int ordinal) {
+  gpu.ordinal = ordinal;
+  gpu.architecture = attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
+                     attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  std::array<char, 96> name{};
+  if (cuda().device_get_name(name.data(), static_cast<int>(name.size()), device) == CUDA_SUCCESS) {
+    gpu.name = name.data();
+  }
+  gpu.fd_handles =
+      attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+  gpu.fabric_handles = attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0;
+}
+
+GpuPair& pair_of(Machine& machine, int from, int to) {
+  const auto found =
+      std::find_if(machine.pairs.begin(), machine.pairs.end(),
+                   [&](const GpuPair& pair) { return pair.from == from && pair.to == to; });
+  if (found != machine.pairs.end()) return *found;
+  GpuPair fresh;
+  fresh.from = from;
+  fresh.to = to;
+  return machine.pairs.emplace_back(fresh);
+}
+
+struct Seen {
+  CUdevice device;
+  int index;  // in Machine::gpus
+};
+
+void add_pair(Machine& machine, const Seen& from, const Seen& to) {
+  int can = 0;
+  if (cuda().device_can_access_peer(&can, from.device, to.device) != CUDA_SUCCESS) return;
+  GpuPair& pair = pair_of(machine, from.index, to.index);
+  pair.maps = can != 0;
+  int atomics = 0;
+  if (can != 0 &&
+      cuda().device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                      from.device, to.device) == CUDA_SUCCESS) {
+    pair.atomics = atomics != 0;
+  }
+}
+
+}  // namespace
+
+SourceReport add_cuda_facts(Machine& machine) {
+  using Outcome = SourceReport::Outcome;
+  if (const Status ready = cuda_ready(); !ready.ok()) {
+    return {"CUDA", Outcome::absent, ready.error().message()};
+  }
+  int count = 0;
+  if (cuda().device_get_count(&count) != CUDA_SUCCESS) {
+    return {"CUDA", Outcome::failed, "it does not say how many devices there are"};
+  }
+  std::vector<Seen> seen;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    if (cuda().device_get(&device, ordinal) != CUDA_SUCCESS) continue;
+    const std::size_t index = entry_of(machine, device);
+    describe(machine.gpus[index], device, ordinal);
+    seen.push_back({device, static_cast<int>(index)});
+  }
+  for (const Seen& from : seen) {
+    for (const Seen& to : seen) {
+      if (from.index != to.index) add_pair(machine, from, to);
+    }
+  }
+  int version = 0;
+  static_cast<void>(cuda().driver_get_version(&version));
+  return {fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10), Outcome::used,
+          fmt::format("{} visible device{}", count, count == 1 ? "" : "s")};
+}
+
+}  // namespace oriel::topo

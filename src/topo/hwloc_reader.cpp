@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/hwloc_reader.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+
+namespace oriel::topo {
+namespace {
+
+using PciAttributes = hwloc_obj_attr_u::hwloc_pcidev_attr_s;
+
+constexpr unsigned kDisplayClass = 0x03;  // the upper byte of a PCI class: VGA, 3D, ...
+constexpr unsigned kNvidia = 0x10de;
+constexpr unsigned kAmd = 0x1002;
+
+/// A topology; destroyed with its owner.
+class Topology {
+ public:
+  explicit Topology(const HwlocTable& table) : table_(table) {
+    if (table.hwloc_topology_init(&topology_) != 0) topology_ = nullptr;
+  }
+  Topology(const Topology&) = delete;
+  Topology& operator=(const Topology&) = delete;
+  ~Topology() {
+    if (topology_ != nullptr) table_.hwloc_topology_destroy(topology_);
+  }
+
+  bool load(const std::string& xml) {
+    if (topology_ == nullptr) return false;
+    if (!xml.empty() && table_.hwloc_topology_set_xmlbuffer(
+                            topology_, xml.c_str(), static_cast<int>(xml.size() + 1)) != 0) {
+      return false;
+    }
+    // These would initialise CUDA, OpenCL or a display in this process.
+    for (const char* plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
+      table_.hwloc_topology_set_components(topology_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                           plugin);
+    }
+    return table_.hwloc_topology_set_io_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ==
+               0 &&
+           table_.hwloc_topology_load(topology_) == 0;
+  }
+  hwloc_topology_t get() const { return topology_; }
+
+ private:
+  const HwlocTable& table_;
+  hwloc_topology_t topology_ = nullptr;
+};
+
+PciAddress address_of(const PciAttributes& pci) {
+  return {pci.domain, pci.bus, pci.dev, pci.func};
+}
+
+class Reader {
+ public:
+  Reader(const HwlocTable& table, hwloc_topology_t topology) : table_(table), topology_(topology) {}
+
+  HwlocList read() {
+    hwloc_obj_t root = table_.hwloc_get_obj_by_depth(topology_, 0, 0);
+    if (root == nullptr) return std::move(list_);
+    read_memory(root, -1);
+    read_distances();
+    read_devices(root);
+    list_.report.detail =
+        fmt::format("{} NUMA node{}, {} PCI devices and bridges", list_.numa.size(),
+                    list_.numa.size() == 1 ? "" : "s", list_.pci.size());
+    return std::move(list_);
+  }
+
+ private:
+  // Memory hangs beside the tree of processors.
+  void read_memory(hwloc_obj_t object, int package) {
+    if (object->type == HWLOC_OBJ_PACKAGE) package = static_cast<int>(object->os_index);
+    if (object->type == HWLOC_OBJ_NUMANODE) {
+      NumaNode node;
+      node.os_index = static_cast<int>(object->os_index);
+      node.package = package;
+      node.memory_bytes = object->attr->numanode.local_memory;
+      if (object->cpuset != nullptr) {
+        for (int cpu = table_.hwloc_bitmap_next(object->cpuset, -1); cpu >= 0;
+             cpu = table_.hwloc_bitmap_next(object->cpuset, cpu)) {
+          node.cpus.push_back(cpu);
+        }
+      }
+      list_.numa.push_back(std::move(node));
+    }
+    for (hwloc_obj_t child = object->memory_first_child; child != nullptr;
+         child = child->next_sibling) {
+      read_memory(child, package);
+    }
+    for (hwloc_obj_t child = object->first_child; child != nullptr; child = child->next_sibling) {
+      read_memory(child, package);
+    }
+  }
+
+  int numa_index(int os_index) const {
+    const auto found =
+        std::find_if(list_.numa.begin(), list_.numa.end(),
+                     [&](const NumaNode& node) { return node.os_index == os_index; });
+    return found == list_.numa.end() ? -1 : static_cast<int>(found - list_.numa.begin());
+  }
+
+  void read_distances() {
+    hwloc_distances_s* found = nullptr;
+    unsigned count = 1;
+    const int status = table_.hwloc_distances_get_by_type(
+        topology_, HWLOC_OBJ_NUMANODE, &count, &found, HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0);
+    if (status != 0 || count == 0 || found == nullptr) return;
+    if (found->nbobjs == list_.numa.size()) {
+      for (NumaNode& node : list_.numa) node.distances.assign(list_.numa.size(), 0);
+      for (unsigned a = 0; a < found->nbobjs; ++a) {
+        for (unsigned b = 0; b < found->nbobjs; ++b) {
+          const int from = numa_index(static_cast<int>(found->objs[a]->os_index));
+          const int to = numa_index(static_cast<int>(found->objs[b]->os_index));
+          if (from < 0 || to < 0) continue;
+          list_.numa[static_cast<std::size_t>(from)].distances[static_cast<std::size_t>(to)] =
+              static_cast<int>(found->values[a * found->nbobjs + b]);
+        }
+      }
+    }
+    table_.hwloc_distances_release(topology_, found);
+  }
+
+  void read_devices(hwloc_obj_t object) {
+    for (hwloc_obj_t child = object->io_first_child; child != nullptr;
+         child = child->next_sibling) {
+      read_device(child, -1, numa_of(object));
+    }
+    for (hwloc_obj_t child = object->first_child; child != nullptr; child = child->next_sibling) {
+      read_devices(child);
+    }
+  }
+
+  /// The NUMA node beside which the buses of an object are; -1 if there are several.
+  int numa_of(hwloc_obj_t object) const {
+    if (object->nodeset == nullptr || table_.hwloc_bitmap_weight(object->nodeset) != 1) return -1;
+    return numa_index(table_.hwloc_bitmap_next(object->nodeset, -1));
+  }
+
+  void read_device(hwloc_obj_t object, int parent, int numa) {
+    if (object->type != HWLOC_OBJ_BRIDGE && object->type != HWLOC_OBJ_PCI_DEVICE) return;
+    const bool host = object->type == HWLOC_OBJ_BRIDGE &&
+                      object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST;
+    if (!host && parent < 0) parent = add({}, -1, numa);  // a bus whose host bridge is not told
+    PciNode node;
+    if (!host) {
+      const auto& pci = object->type == HWLOC_OBJ_BRIDGE ? object->attr->bridge.upstream.pci
+                                                         : object->attr->pcidev;
+      node.kind = object->type == HWLOC_OBJ_BRIDGE ? PciNode::Kind::bridge : PciNode::Kind::device;
+      node.address = address_of(pci);
+      node.link_gbps = static_cast<double>(pci.linkspeed) * 8;
+      if (object->type == HWLOC_OBJ_PCI_DEVICE && pci.class_id >> 8 == kDisplayClass) {
+        add_gpu(pci, numa);
+      }
+    }
+    const int index = add(node, host ? -1 : parent, numa);
+    for (hwloc_obj_t child = object->io_first_child; child != nullptr;
+         child = child->next_sibling) {
+      read_device(child, index, numa);
+    }
+  }
+
+  int add(PciNode node, int parent, int numa) {
+    if (parent < 0) node.kind = PciNode::Kind::host_bridge;
+    node.parent = parent;
+    node.numa = numa;
+    list_.pci.push_back(node);
+    return static_cast<int>(list_.pci.size()) - 1;
+  }
+
+  void add_gpu(const PciAttributes& pci, int numa) {
+    Gpu gpu;
+    gpu.vendor = pci.vendor_id == kNvidia ? GpuVendor::nvidia
+                 : pci.vendor_id == kAmd  ? GpuVendor::amd
+                                          : GpuVendor::other;
+    gpu.name = fmt::format("PCI device {:04x}:{:04x}", pci.vendor_id, pci.device_id);
+    gpu.pci = address_of(pci);
+    gpu.node = static_cast<int>(list_.pci.size());  // which is added next
+    gpu.numa = numa;
+    gpu.pcie_gbps = static_cast<double>(pci.linkspeed) * 8;
+    list_.gpus.push_back(std::move(gpu));
+  }
+
+  const HwlocTable& table_;
+  hwloc_topology_t topology_;
+  HwlocList list_;
+};
+
+}  // namespace
+
+HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
+  HwlocList list;
+  if (!hwloc.missing.empty()) {
+    list.report = {"hwloc", SourceReport::Outcome::absent, hwloc.missing};
+    return list;
+  }
+  Topology topology(hwloc.table);
+  if (!topology.load(xml)) {
+    list.report = {"hwloc", SourceReport::Outcome::failed,
+                   xml.empty() ? "it could not describe this machine"
+                               : "it could not read the description of a machine"};
+    return list;
+  }
+  list = Reader(hwloc.table, topology.get()).read();
+  const unsigned version = hwloc.table.hwloc_get_api_version();
+  list.report.source =
+      fmt::format("hwloc {}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);
+  return list;
+}
+
+}  // namespace oriel::topo

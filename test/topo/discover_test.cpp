@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/discover.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include <catch2/catch.hpp>
+
+#include "topo/fake_nvml.hpp"
+#include "topo/hwloc_reader.hpp"
+#include "topo/hwloc_text.hpp"
+#include "topo/machines.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+#include "topo/reach.hpp"
+#include "topo/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using Outcome = SourceReport::Outcome;
+
+/// Says and skips where hwloc is not installed.
+bool have_hwloc() {
+  if (hwloc_library().missing.empty()) return true;
+  WARN("skipped: " << hwloc_library().missing);
+  return false;
+}
+
+/// NVML as it would speak of the NVIDIA GPUs of a machine.
+void fill(FakeNvml& fake, const Machine& machine) {
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    FakeNvml::Device device;
+    device.pci = gpu.pci->to_string();
+    device.uuid = gpu.uuid;
+    device.name = gpu.name;
+    device.link_megabytes = static_cast<unsigned>(gpu.link_gbps * 125);
+    device.links.resize(static_cast<std::size_t>(gpu.switch_links));
+    for (const GpuPair& pair : machine.pairs) {
+      if (pair.from != static_cast<int>(i)) continue;
+      const std::string remote = machine.gpus[static_cast<std::size_t>(pair.to)].pci->to_string();
+      for (int link = 0; link < pair.links; ++link) {
+        device.links.push_back({true, NvmlConstants::kRemoteGpu, remote});
+      }
+      if (pair.maps == true) continue;
+      fake.refused.push_back({pair.from, pair.to, NvmlConstants::read});
+    }
+    fake.devices.push_back(std::move(device));
+  }
+}
+
+void add_nics(const TemporaryTree& tree, const Machine& machine) {
+  for (const Nic& nic : machine.nics) {
+    const std::string folder = "/sys/class/infiniband/" + nic.name;
+    tree.link(folder + "/device", "../../../devices/" + nic.pci->to_string());
+    tree.file(folder + "/ports/1/state", "4: ACTIVE");
+    tree.file(folder + "/ports/1/rate", std::to_string(static_cast<int>(nic.gbps)) + " Gb/sec");
+    tree.file(folder + "/ports/1/link_layer", "InfiniBand");
+  }
+}
+
+const SourceReport& report_of(const Machine& machine, const std::string& source) {
+  const auto found =
+      std::find_if(machine.sources.begin(), machine.sources.end(),
+                   [&](const SourceReport& one) { return one.source.starts_with(source); });
+  REQUIRE(found != machine.sources.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("2.1 hwloc finds the buses and NUMA nodes of every composed machine again") {
+  if (!have_hwloc()) return;
+  for (const auto& [name, machine] : all_machines()) {
+    INFO(name);
+    const HwlocList list = read_hwloc(hwloc_library(), hwloc_text_of(machine));
+    REQUIRE(list.report.outcome == Outcome::used);
+    Machine found;
+    found.numa = list.numa;
+    found.pci = list.pci;
+    found = canonical(std::move(found));
+    REQUIRE(found.numa.size() == machine.numa.size());
+    for (std::size_t i = 0; i < found.numa.size(); ++i) {
+      CHECK(found.numa[i].cpus == machine.numa[i].cpus);
+      CHECK(found.numa[i].memory_bytes == machine.numa[i].memory_bytes);
+    }
+    REQUIRE(found.pci.size() == machine.pci.size());
+    for (std::size_t i = 0; i < found.pci.size(); ++i) {
+      CHECK(found.pci[i].address == machine.pci[i].address);
+      CHECK(found.pci[i].parent == machine.pci[i].parent);
+      CHECK(found.pci[i].kind == machine.pci[i].kind);
+      CHECK(found.pci[i].numa == machine.pci[i].numa);
+      CHECK(found.pci[i].link_gbps == Approx(machine.pci[i].link_gbps));
+    }
+  }
+}
+
+TEST_CASE("2.1 all sources together make up the machine, and the same is decided about it") {
+  if (!have_hwloc()) return;
+  for (const auto& [name, machine] :
+       {NamedMachine{"HGX", hgx_8()}, NamedMachine{"cliques", two_cliques()},
+        NamedMachine{"workstation", workstation()}, NamedMachine{"one NIC", one_nic()}}) {
+    INFO(name);
+    const TemporaryTree tree;
+    add_nics(tree, machine);
+    FakeNvml fake;
+    fill(fake, machine);
+    DiscoverOptions options;
+    options.root = tree.root();
+    options.hwloc_xml = hwloc_text_of(machine);
+    const auto discovered = discover(options, hwloc_library(), fake.library());
+    REQUIRE((discovered.ok() ? "ok" : discovered.error().to_string()) == "ok");
+    const Machine& found = *discovered;
+    REQUIRE(found.gpus.size() == machine.gpus.size());
+    for (std::size_t i = 0; i < found.gpus.size(); ++i) {
+      CHECK(found.gpus[i].uuid == machine.gpus[i].uuid);
+      CHECK(found.gpus[i].node == machine.gpus[i].node);
+      CHECK(found.gpus[i].numa == machine.gpus[i].numa);
+      CHECK(found.gpus[i].switch_links == machine.gpus[i].switch_links);
+    }
+    CHECK(reach_lists(found) == reach_lists(machine));
+    const auto expected = choose_nics(machine);
+    const auto chosen = choose_nics(found);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      CHECK(chosen[i].primary == expected[i].primary);
+      CHECK(chosen[i].backup == expected[i].backup);
+    }
+    const auto paths = all_paths(found);
+    const auto expected_paths = all_paths(machine);
+    for (std::size_t from = 0; from < paths.size(); ++from) {
+      for (std::size_t to = 0; to < paths.size(); ++to) {
+        CHECK(paths[from][to].kind == expected_paths[from][to].kind);
+        CHECK(paths[from][to].hops == expected_paths[from][to].hops);
+        CHECK(paths[from][to].distance == expected_paths[from][to].distance);
+      }
+    }
+  }
+}
+
+TEST_CASE("2.2 a machine of which no source tells is reported as such") {
+  const TemporaryTree empty;
+  DiscoverOptions options;
+  options.root = empty.root();
+  NvmlLibrary no_nvml{};
+  no_nvml.missing = "there is no NVML";
+  const auto found = discover(options, hwloc_library(), no_nvml);
+  REQUIRE(found.ok());
+  CHECK(found->gpus.empty());
+  CHECK(found->nics.empty());
+  CHECK(found->numa.empty());
+  CHECK(report_of(*found, "hwloc").outcome == Outcome::skipped);
+  CHECK(report_of(*found, "NVML").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/class/kfd").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/class/infiniband").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/devices/system/node").outcome == Outcome::absent);
+  CHECK(found->sources.size() == 5);
+}
+
+TEST_CASE("2.2 without hwloc the kernel's own lists give NUMA nodes and places") {
+  const TemporaryTree tree;
+  tree.file("/sys/devices/system/node/online", "0-1\n");
+  tree.file("/sys/devices/system/node/node0/cpulist", "0-1,4\n");
+  tree.file("/sys/devices/system/node/node1/cpulist", "2-3,x,7-5,99999999\n");
+  tree.file("/sys/bus/pci/devices/0000:10:00.0/numa_node", "1\n");
+  HwlocLibrary no_hwloc{};
+  no_hwloc.missing = "there is no hwloc 2";
+  FakeNvml fake;
+  fake.devices.push_back({"0000:10:00.0", "GPU-1"});
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto found = discover(options, no_hwloc, fake.library());
+  REQUIRE(found.ok());
+  REQUIRE(found->numa.size() == 2);
+  CHECK(found->numa[0].cpus == std::vector<int>{0, 1, 4});
+  CHECK(found->numa[1].cpus == std::vector<int>{2, 3});
+  REQUIRE(found->gpus.size() == 1);
+  CHECK(found->gpus[0].numa == 1);
+  CHECK(found->gpus[0].node == -1);
+}
+
+TEST_CASE(
+    "2.2 GPUs that the process cannot see, and that have no driver, are listed all the same") {
+  if (!have_hwloc()) return;
+  const Machine machine = workstation();
+  FakeNvml fake;
+  fill(fake, machine);
+  fake.devices.pop_back();
+  const TemporaryTree tree;
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml = hwloc_text_of(machine);
+  const auto found = discover(options, hwloc_library(), fake.library());
+  REQUIRE(found.ok());
+  REQUIRE(found->gpus.size() == 2);
+  CHECK(found->gpus[0].uuid == machine.gpus[0].uuid);
+  CHECK(found->gpus[0].ordinal == -1);
+  CHECK(found->gpus[1].uuid.empty());
+  CHECK(found->gpus[1].name == "PCI device 10de:2335");
+  CHECK_FALSE(may_map(*found, 0, 1));
+}
+
+TEST_CASE("2.7 a description that hwloc cannot use is refused with the reason") {
+  if (!have_hwloc()) return;
+  DiscoverOptions options;
+  const auto said = [&](const std::string& text) {
+    options.hwloc_xml = text;
+    const auto found = discover(options);
+    return found.ok() ? std::string("ok") : found.error().to_string();
+  };
+  CHECK(said("<topology").find("line 1: ") != std::string::npos);
+  CHECK(said("<system/>").find("is not hwloc's <topology>") != std::string::npos);
+  CHECK(said("<topology version=\"2.0\"></topology>").find("could not read") != std::string::npos);
+}
+
+TEST_CASE("2.1 this machine can be described, whatever it is") {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto found = discover();
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  WARN("in " << spent.count() << " ms");
+  for (const SourceReport& one : found->sources) {
+    WARN(one.source << ": " << name_of(one.outcome) << ", " << one.detail);
+  }
+  CHECK(canonical(*found) == *found);
+}
+
+}  // namespace oriel::topo
