@@ -11,11 +11,13 @@ AllocationTable& AllocationTable::instance() {
   return *table;
 }
 
-void AllocationTable::publish(const AllocationRef& allocation) {
+AllocationRef AllocationTable::publish(const AllocationRef& allocation) {
   const std::lock_guard lock(mutex_);
   std::weak_ptr<const Allocation>& known = known_[allocation->id()];
-  if (known.expired()) known = allocation;
+  if (AllocationRef first = known.lock()) return first;
+  known = allocation;
   if (known_.size() >= next_sweep_) forget_dead();
+  return allocation;
 }
 
 AllocationRef AllocationTable::find(AllocationId id) const {

@@ -18,7 +18,9 @@ class AllocationTable {
   /// The table of this process; never destroyed.
   static AllocationTable& instance();
 
-  void publish(const AllocationRef& allocation);
+  /// Makes `allocation` known by its identity. The reference to hold from then on: that of whoever
+  /// was first, so that find() answers as long as any of them lives.
+  [[nodiscard]] AllocationRef publish(const AllocationRef& allocation);
   /// The allocation, or null if nobody in this process holds it.
   AllocationRef find(AllocationId id) const;
 

@@ -87,8 +87,10 @@ Task<Status> RegistrationRun::agree_on_requests() {
 Task<Status> RegistrationRun::exchange_details() {
   team_began_ = true;
   // Found by the other ranks of this process once their gathering has ended.
-  for (const auto& segments : segments_) {
-    for (const Segment& segment : segments) AllocationTable::instance().publish(segment.allocation);
+  for (auto& segments : segments_) {
+    for (Segment& segment : segments) {
+      segment.allocation = AllocationTable::instance().publish(segment.allocation);
+    }
   }
   const auto& memory = *options().memory;
   Bytes mine = encode(describe(requests_, segments_, options().slot_bytes, memory.granularity()));
@@ -343,8 +345,8 @@ Status RegistrationRun::import_one(ShareableHandle handle, const SegmentInfo& in
   if (allocation == nullptr) {
     auto made = options().memory->import_handle(std::move(handle), info.id, info.bytes);
     if (!made.ok()) return std::move(made).error();
-    allocation = std::move(made).value();
-    AllocationTable::instance().publish(allocation);
+    // Another communicator may have imported it since.
+    allocation = AllocationTable::instance().publish(made.value());
   }
   if (allocation->bytes() != info.bytes) {
     return Error(ErrorCode::remote, fmt::format("an allocation of {} bytes was announced with {}",
