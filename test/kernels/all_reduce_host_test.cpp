@@ -381,6 +381,31 @@ TEST_CASE("calls go on where the counts of calls wrap") {
   CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 8);
 }
 
+// A long message, short ones for as long as it takes the count of calls to come round, and a long
+// one again, whose lines lie where those of the first still are.
+TEST_CASE("1.30 lines of 2^32 calls ago do not look fresh") {
+  for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+    for (const std::uint32_t start : {5u, 6u, 0x7ffffff5u}) {
+      INFO(name_of(algorithm) << " from call " << start);
+      const Ranks ranks(3);
+      std::uint32_t seed = 0;
+      const auto call = [&](std::uint32_t epoch, std::uint64_t count) {
+        for (int rank = 0; rank < 3; ++rank) ranks.counters(rank).line_epoch = epoch;
+        const Shape shape{algorithm, count, 0, false, 3ms, 0};
+        return ranks.wrong_after<float>(DataType::f32, shape, ++seed);
+      };
+      REQUIRE(call(start, 3000) == 0);
+      for (std::uint32_t i = 1; i <= 4; ++i) {  // short ones where a sweep is due
+        const std::uint32_t due = (start / kSweepEpochs + i) * kSweepEpochs;
+        for (std::uint32_t epoch = due - 3; epoch != due + 2; ++epoch) {
+          REQUIRE(call(epoch, 2) == 0);
+        }
+      }
+      REQUIRE(call(start, 3000) == 0);
+    }
+  }
+}
+
 TEST_CASE("a flag differs from the one before in the same slot") {
   const std::uint32_t last = std::numeric_limits<std::uint32_t>::max();
   for (const std::uint32_t epoch : {0u, 1u, last / 2 - 2, last / 2 - 1, last / 2, last / 2 + 1,

@@ -101,13 +101,28 @@ struct FlaggedLine {
 
 /// Flags of lines and greetings: never 0 (fresh memory) and never all ones (an empty slot). The
 /// slots of a parity are used in every second epoch, so its flags are all different until the
-/// epochs repeat, also across the wrap.
+/// epochs repeat after 2^32 calls, also across the wrap. Nothing stays in a slot that long: a GPU
+/// empties each line that it has read, a CPU rank all slots now and then (see kSweepEpochs), and
+/// greetings are written anew in each call.
 ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
   return epoch / 2 + 1;
 }
 
 /// Polls of a line before the wait that can be ended.
 inline constexpr std::uint32_t kQuickPolls = 256;
+
+/// CPU ranks empty the slots of each parity once in so many epochs: a short message leaves the
+/// lines of a long one before it as they are, and after 2^32 epochs they would look fresh.
+inline constexpr std::uint32_t kSweepEpochs = 1u << 30;
+
+/// Makes `bytes` bytes of slots look like fresh memory, before any line that is sent afterwards.
+ORIEL_DEVICE_SLOW void empty_slots(std::byte* slots, std::uint32_t bytes) {
+  for (std::uint32_t at = 0; at < bytes; at += kLineBytes) {
+    device::Memory::store<device::Order::relaxed>(reinterpret_cast<device::Pair*>(slots + at),
+                                                  device::Pair{{0, 0}});
+  }
+  device::Memory::fence<device::Scope::system>();
+}
 
 /// Waits until the line in `slot` has arrived; false if the wait was given up.
 template <class Line>
@@ -259,6 +274,13 @@ class Lanes {
   template <class Group>
   ORIEL_DEVICE_FN void end_epoch() const {
     Group::sync();  // all threads have read the epoch
+#if !ORIEL_DEVICE_CODE
+    // All lines of the call have been read, and nobody sends others to the slots of this parity
+    // before it has received this rank's next ones.
+    if (epoch_ % kSweepEpochs >= kSweepEpochs - kParities) {
+      empty_slots(own_ + offset_, arguments_.layout.line_bytes);
+    }
+#endif
     if (Group::rank() == 0) {
       device::Memory::store<device::Order::weak>(&places_.counters()->line_epoch, epoch_ + 1);
     }
