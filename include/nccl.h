@@ -250,7 +250,8 @@ const char* pncclGetLastError(ncclComm_t comm);
 
 /// Allocates at least `size` bytes that can be registered as a window: device memory of the current
 /// device, or shared host memory without a GPU. Aligned for windows. Local, may synchronise the
-/// device. A size of 0 is refused.
+/// device. A size of 0 is refused, as is host memory beyond what the machine or a control group has
+/// left.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 

@@ -63,6 +63,10 @@ void Occupancy::give_back(std::byte* at) {
   taken_.erase(address_of(at) - address_of(base_));
 }
 
+Status BlockMemory::check_room(std::size_t) {
+  return {};
+}
+
 void BlockMemory::prepare(std::byte*, std::size_t) {}
 
 Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
@@ -71,6 +75,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
         ErrorCode::invalid_argument,
         fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes));
   }
+  if (backing == Backing::ready) ORIEL_CHECK(check_room(bytes));
   Block block;
   ORIEL_TRY(block.allocation, create(bytes));
   const std::size_t rounded = block.allocation->bytes();

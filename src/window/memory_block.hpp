@@ -58,6 +58,8 @@ class BlockMemory : public Memory {
   Status free(void* pointer) final;
 
  protected:
+  /// Refuses what cannot be made ready; called first, and only for what is to be.
+  virtual Status check_room(std::size_t bytes);
   /// Fresh memory of at least `bytes`, a multiple of granularity().
   virtual Result<AllocationRef> create(std::size_t bytes) = 0;
   /// Called once on what allocate() is about to return, if it is to be ready.

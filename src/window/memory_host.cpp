@@ -14,13 +14,17 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "window/memory_block.hpp"
+#include "window/memory_room.hpp"
 
-// Since Linux 5.14 and 6.1; older C libraries do not name them.
+// Since Linux 5.14, 6.1 and 6.3; older C libraries do not name them.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
 namespace oriel::window {
@@ -185,7 +189,11 @@ class HostMapping final : public Mapping {
 
 /// A memfd of `bytes` that can neither shrink under a peer's feet nor grow.
 Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
-  OwnedFd fd(sys().memfd_create("oriel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  // A machine may demand that memfds cannot be made executable (vm.memfd_noexec=2); one with an
+  // older kernel does not know the flag.
+  OwnedFd fd(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
+  if (!fd && errno == EINVAL) fd = OwnedFd(sys().memfd_create("oriel", kFlags));
   if (!fd) return system_error("memfd_create");
   if (sys().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(fmt::format("sizing a memfd to {} bytes", bytes));
@@ -221,6 +229,7 @@ Status check_memfd(const OwnedFd& fd, std::size_t bytes) {
 
 class HostMemory final : public BlockMemory {
  public:
+  explicit HostMemory(topo::FileTree machine) : machine_(std::move(machine)) {}
   MemoryKind kind() const override { return MemoryKind::host; }
   int device() const override { return -1; }
   std::size_t granularity() const override { return page_bytes(); }
@@ -235,7 +244,13 @@ class HostMemory final : public BlockMemory {
 
  private:
   Result<AllocationRef> create(std::size_t bytes) override;
+  Status check_room(std::size_t bytes) override {
+    // Less is not made present.
+    return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, machine_);
+  }
   void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }
+
+  topo::FileTree machine_;
 };
 
 Result<AllocationRef> HostMemory::create(std::size_t bytes) {
@@ -321,8 +336,12 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 
 Memory& host_memory() {
   // Never destroyed: static objects of the application may still free memory after ours are gone.
-  static Memory* const memory = new HostMemory;
+  static Memory* const memory = new HostMemory(topo::FileTree("/"));
   return *memory;
+}
+
+std::unique_ptr<Memory> make_host_memory(topo::FileTree machine) {
+  return std::make_unique<HostMemory>(std::move(machine));
 }
 
 }  // namespace oriel::window

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
+#include "topo/file_tree.hpp"
 #include "window/memory.hpp"
 
 namespace oriel::window {
@@ -10,5 +13,8 @@ namespace oriel::window {
 /// for the process, never destroyed. Memory that a forked child inherits keeps its identity and can
 /// be registered by the child.
 Memory& host_memory();
+
+/// Another object, which learns from `machine` how much memory there is. For tests.
+std::unique_ptr<Memory> make_host_memory(topo::FileTree machine);
 
 }  // namespace oriel::window
