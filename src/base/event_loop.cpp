@@ -48,7 +48,7 @@ void EventLoop::stop(Error reason) {
     const std::lock_guard lock(stop_mutex_);
     if (!stop_reason_) stop_reason_ = std::move(reason);
   }
-  eventfd_write(wake_.get(), 1);
+  raise_event(wake_);
 }
 
 std::optional<Error> EventLoop::stop_reason() {

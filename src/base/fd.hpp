@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cerrno>
 #include <utility>
 
 #include "base/system_table.hpp"
@@ -36,5 +37,15 @@ class OwnedFd {
  private:
   int fd_ = -1;
 };
+
+/// Makes an eventfd readable. Tries a few times: whoever waits for it may have no other reason to
+/// wake up.
+inline void raise_event(const OwnedFd& eventfd) {
+  constexpr int kAttempts = 4;
+  for (int i = 0; i < kAttempts; ++i) {
+    const bool raised = sys().eventfd_write(eventfd.get(), 1) == 0;
+    if (raised || errno == EAGAIN) return;  // so full that it is readable
+  }
+}
 
 }  // namespace oriel

@@ -8,7 +8,6 @@
 #include <string>
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -45,6 +44,9 @@ const SystemTable kRealTable = {
     .epoll_ctl = ::epoll_ctl,
     .epoll_wait = ::epoll_wait,
     .eventfd = [](unsigned initial, int flags) { return ::eventfd(initial, flags); },
+    .eventfd_read = ::eventfd_read,
+    .eventfd_write = ::eventfd_write,
+    .getifaddrs = ::getifaddrs,
     // glibc has had pidfd_open since 2.36 only (Debian 12 has just that; older ones do not).
     .pidfd_open =
         [](pid_t pid, unsigned flags) {

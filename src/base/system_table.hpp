@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <string>
 
+#include <ifaddrs.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -47,6 +49,10 @@ struct SystemTable {
   int (*epoll_ctl)(int epoll_fd, int operation, int fd, epoll_event* event);
   int (*epoll_wait)(int epoll_fd, epoll_event* events, int capacity, int timeout_ms);
   int (*eventfd)(unsigned initial, int flags);
+  int (*eventfd_read)(int fd, eventfd_t* value);
+  int (*eventfd_write)(int fd, eventfd_t value);
+  /// What it yields goes to freeifaddrs(3), which cannot fail.
+  int (*getifaddrs)(ifaddrs** out);
   int (*pidfd_open)(pid_t pid, unsigned flags);
   long (*sysconf)(int name);
 };
@@ -58,7 +64,7 @@ struct SystemTable {
   X(munmap) X(madvise) X(mremap) X(getrandom) X(socket) X(bind) \
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
-  X(eventfd) X(pidfd_open) X(sysconf)
+  X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) X(sysconf)
 // clang-format on
 
 /// The calls of this machine.

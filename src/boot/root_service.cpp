@@ -139,7 +139,7 @@ Status RootService::ensure_running() {
   const int wake_fd = running->wake.get();
   const auto token = running->poller.add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
     eventfd_t count = 0;
-    static_cast<void>(::eventfd_read(wake_fd, &count));
+    static_cast<void>(sys().eventfd_read(wake_fd, &count));
   });
   if (!token.ok()) return token.error();
   running->acceptor = std::make_unique<Acceptor>(
@@ -221,7 +221,7 @@ Deadline RootService::next_timer() const {
 }
 
 void RootService::wake() {
-  if (running_) static_cast<void>(::eventfd_write(running_->wake.get(), 1));
+  if (running_) raise_event(running_->wake);
 }
 
 void RootService::on_proven(ProvenConnection connection) {

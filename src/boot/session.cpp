@@ -39,12 +39,14 @@ std::string seconds(Duration duration) {
   return fmt::format("{:.1f} s", std::chrono::duration<double>(duration).count());
 }
 
-DialTarget root_target(const UniqueId& id, const Key& key, int rank) {
-  return {.address = id.root,
-          .purpose = KeyPurpose::rendezvous,
-          .realm = id.number,
-          .key = key,
-          .claim = {.from = rank, .to = -1, .tag = 0}};
+Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
+                               const SocketOptions& options) {
+  ORIEL_TRY(const SocketAddress address, seen_from_here(id.root, options));
+  return DialTarget{.address = address,
+                    .purpose = KeyPurpose::rendezvous,
+                    .realm = id.number,
+                    .key = key,
+                    .claim = {.from = rank, .to = -1, .tag = 0}};
 }
 
 }  // namespace
@@ -83,7 +85,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   Status joined = session->make_links(loop);
   if (joined.ok()) {
     ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
-    joined = co_await session->connect(id, std::move(options));
+    joined = co_await session->connect(id, options);
     if (!joined.ok()) session->give_up(joined.error());
   }
   if (!joined.ok()) {
@@ -92,7 +94,8 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
     if (!session->introduced_ && (session->found_root_ || is_local_failure(error))) {
       Error reason = error;
       session.reset();  // its descriptors may be what decline() lacks
-      static_cast<void>(co_await decline(loop, id, rank, size, std::move(reason), deadline));
+      static_cast<void>(
+          co_await decline(loop, id, rank, size, std::move(reason), std::move(options), deadline));
     }
     co_return error;
   }
@@ -100,14 +103,14 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
 }
 
 Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
-                              Deadline deadline) {
+                              SessionOptions options, Deadline deadline) {
   RootService& root = RootService::instance();
   if (size == 1) {
     root.retire(id.number);
     co_return Status();
   }
   const Key key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number);
-  DialTarget target = root_target(id, key, rank);
+  ORIEL_CO_TRY(DialTarget target, root_target(id, key, rank, options.socket));
   constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once
   const RootHello hello = {.rank = rank,
                            .size = size,
@@ -127,7 +130,7 @@ Status Session::make_links(const EventLoop& loop) {
   const int wake_fd = wake_.get();
   const auto watched = links_->poller().add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
     eventfd_t count = 0;
-    static_cast<void>(::eventfd_read(wake_fd, &count));
+    static_cast<void>(sys().eventfd_read(wake_fd, &count));
   });
   if (!watched.ok()) return watched.error();
   return {};
@@ -161,9 +164,8 @@ Task<Status> Session::link_up(RootLink& root) {
   co_return co_await exchange_addresses();
 }
 
-Task<Status> Session::find_root(const UniqueId& id, Duration patience, RootLink& root) {
-  DialTarget target = root_target(id, key(KeyPurpose::rendezvous), rank_);
-  auto dialed = co_await dial(*loop_, std::move(target), patience, deadline_);
+Task<Status> Session::find_root(const DialTarget& target, Duration patience, RootLink& root) {
+  auto dialed = co_await dial(*loop_, target, patience, deadline_);
   if (!dialed.ok()) {
     const bool died = std::exchange(found_root_, false) && is_refusal(dialed.error());
     if (died) co_return root.gone();
@@ -175,7 +177,9 @@ Task<Status> Session::find_root(const UniqueId& id, Duration patience, RootLink&
 }
 
 Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
-  ORIEL_CO_CHECK(co_await find_root(id, kRootPatience, root));
+  ORIEL_CO_TRY(const DialTarget target,
+               root_target(id, key(KeyPurpose::rendezvous), rank_, options.socket));
+  ORIEL_CO_CHECK(co_await find_root(target, kRootPatience, root));
   // Unless an interface is asked for, other ranks reach this one where the root service does.
   ORIEL_CO_TRY(SocketAddress interface, local_address(root.fd()));
   if (!options.socket.ifname.empty()) {
@@ -193,7 +197,7 @@ Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink&
   while (!met.ok() && root.turned_away()) {
     const Deadline next = earlier(deadline_, Deadline::after(kReturnPause, loop_->clock()));
     ORIEL_CO_CHECK(co_await loop_->sleep_until(next));
-    ORIEL_CO_CHECK(co_await find_root(id, kReturnPatience, root));
+    ORIEL_CO_CHECK(co_await find_root(target, kReturnPatience, root));
     met = co_await introduce(root);
   }
   ORIEL_CO_CHECK(std::move(met));
@@ -524,7 +528,7 @@ bool Session::has_left(int rank) const {
 }
 
 void Session::wake() {
-  if (wake_) static_cast<void>(::eventfd_write(wake_.get(), 1));
+  if (wake_) raise_event(wake_);
 }
 
 void Session::arm_idle(bool on) {

@@ -57,7 +57,7 @@ class Session final : private Transport {
   /// would wait until their deadlines. Takes a second at most; the error is why they could not be
   /// told.
   static Task<Status> decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
-                              Deadline deadline);
+                              SessionOptions options, Deadline deadline);
 
   /// Tells the other ranks that this one has left and closes. Does not wait, unless messages are
   /// still to be sent: then at most kFlushTime.
@@ -123,7 +123,7 @@ class Session final : private Transport {
   Status make_links(const EventLoop& loop);
   Task<Status> connect(const UniqueId& id, SessionOptions options);
   Task<Status> meet(const UniqueId& id, SessionOptions options, RootLink& root);
-  Task<Status> find_root(const UniqueId& id, Duration patience, RootLink& root);
+  Task<Status> find_root(const DialTarget& target, Duration patience, RootLink& root);
   Task<Status> introduce(RootLink& root);
   Task<Status> link_up(RootLink& root);
   Task<Status> link_to(std::vector<int> peers);

@@ -181,55 +181,109 @@ bool is_container_bridge(std::string_view name) {
   return false;
 }
 
-// Smaller is better. Link-local IPv6 comes last within its class: it needs a scope that other hosts
-// number differently.
-int preference(const ifaddrs& entry, const SocketAddress& address, bool by_name) {
-  int rank = 0;
-  if (!by_name && is_container_bridge(entry.ifa_name)) rank = 10;
-  if (!by_name && (entry.ifa_flags & IFF_LOOPBACK) != 0) rank = 20;
-  if (address.family() == AF_INET6) rank += address.is_link_local() ? 2 : 1;
-  return rank;
-}
+/// An address of this host on an interface that carries packets.
+struct Interface {
+  std::string name;
+  bool loopback = false;
+  SocketAddress address;  // port 0
+};
 
-}  // namespace
-
-Result<SocketAddress> choose_interface(const SocketOptions& options) {
+Result<std::vector<Interface>> list_interfaces() {
   ifaddrs* raw_list = nullptr;
-  if (::getifaddrs(&raw_list) != 0) return system_error("listing network interfaces");
+  if (sys().getifaddrs(&raw_list) != 0) return system_error("listing network interfaces");
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw_list, &::freeifaddrs);
-
-  const NameFilter filter(options.ifname);
-  SocketAddress best;
-  int best_rank = 0;
-  std::vector<std::string> names;
+  std::vector<Interface> interfaces;
   for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const bool loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    // An interface that is up but has no carrier is not running.
+    unsigned needed = IFF_UP;
+    if (!loopback) needed |= IFF_RUNNING;
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & needed) != needed) continue;
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    if (std::find(names.begin(), names.end(), entry->ifa_name) == names.end()) {
-      names.emplace_back(entry->ifa_name);
-    }
-    if (options.family != AF_UNSPEC && options.family != family) continue;
-    if (!filter.accepts(entry->ifa_name)) continue;
     const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     sockaddr_storage native{};
     std::memcpy(&native, entry->ifa_addr, length);
     ORIEL_TRY(const SocketAddress address, SocketAddress::from_native(native, length));
-    const int rank = preference(*entry, address, filter.selects());
-    if (!best.valid() || rank < best_rank) {
-      best = address;
-      best_rank = rank;
-    }
+    interfaces.push_back({entry->ifa_name, loopback, address.with_port(0)});
   }
-  if (best.valid()) return best.with_port(0);
+  return interfaces;
+}
+
+// Smaller is better. Link-local IPv6 comes last within its class: it needs a scope that other hosts
+// number differently.
+int preference(const Interface& interface, bool by_name) {
+  int rank = 0;
+  if (!by_name && is_container_bridge(interface.name)) rank = 10;
+  if (!by_name && interface.loopback) rank = 20;
+  if (interface.address.family() == AF_INET6) rank += interface.address.is_link_local() ? 2 : 1;
+  return rank;
+}
+
+/// The best address that `options` lets through and `fits` accepts; invalid if there is none.
+template <typename Fits>
+SocketAddress choose(const std::vector<Interface>& interfaces, const SocketOptions& options,
+                     const Fits& fits) {
+  const NameFilter filter(options.ifname);
+  SocketAddress best;
+  int best_rank = 0;
+  for (const Interface& interface : interfaces) {
+    if (!filter.accepts(interface.name) || !fits(interface.address)) continue;
+    const int rank = preference(interface, filter.selects());
+    if (best.valid() && rank >= best_rank) continue;
+    best = interface.address;
+    best_rank = rank;
+  }
+  return best;
+}
+
+/// For errors.
+std::string names_of(const std::vector<Interface>& interfaces) {
+  std::vector<std::string> names;
+  for (const Interface& interface : interfaces) {
+    if (std::find(names.begin(), names.end(), interface.name) != names.end()) continue;
+    names.push_back(interface.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+constexpr const char* kInterfaceHint = "set ORIEL_SOCKET_IFNAME to one of them, or unset it";
+
+}  // namespace
+
+Result<SocketAddress> choose_interface(const SocketOptions& options) {
+  ORIEL_TRY(const auto interfaces, list_interfaces());
+  const SocketAddress best = choose(interfaces, options, [&](const SocketAddress& address) {
+    return options.family == AF_UNSPEC || options.family == address.family();
+  });
+  if (best.valid()) return best;
   return Error(ErrorCode::invalid_argument,
-               fmt::format("no network interface that is up and has an {} address matches "
-                           "ORIEL_SOCKET_IFNAME=\"{}\"; there are: {}",
+               fmt::format("no network interface that is up, connected and has an {} address "
+                           "matches ORIEL_SOCKET_IFNAME=\"{}\"; there are: {}",
                            options.family == AF_INET    ? "IPv4"
                            : options.family == AF_INET6 ? "IPv6"
                                                         : "IP",
-                           options.ifname, fmt::join(names, ", ")))
-      .with_hint("set ORIEL_SOCKET_IFNAME to one of them, or unset it");
+                           options.ifname, names_of(interfaces)))
+      .with_hint(kInterfaceHint);
+}
+
+Result<SocketAddress> seen_from_here(const SocketAddress& remote, const SocketOptions& options) {
+  if (!remote.is_link_local() || remote.family() != AF_INET6) return remote;
+  ORIEL_TRY(const auto interfaces, list_interfaces());
+  const bool ours = std::any_of(interfaces.begin(), interfaces.end(), [&](const Interface& own) {
+    return own.address == remote.with_port(0);
+  });
+  if (ours) return remote;
+  const SocketAddress best = choose(interfaces, options, [](const SocketAddress& address) {
+    return address.family() == AF_INET6 && address.is_link_local();
+  });
+  if (best.valid()) return remote.with_scope(best.scope());
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("{} is a link-local address, and no network interface that is up, "
+                           "connected and has one matches ORIEL_SOCKET_IFNAME=\"{}\"; there are: "
+                           "{}",
+                           remote.to_string(), options.ifname, names_of(interfaces)))
+      .with_hint(kInterfaceHint);
 }
 
 }  // namespace oriel::boot

@@ -69,4 +69,9 @@ class SocketAddress {
 /// that there are.
 Result<SocketAddress> choose_interface(const SocketOptions& options);
 
+/// Where this host connects to reach `remote`, an address that another host may have given: the
+/// scope of a link-local IPv6 address is that host's number of an interface, so unless the address
+/// is one of this host, this yields it with the scope of the interface that `options` asks for.
+Result<SocketAddress> seen_from_here(const SocketAddress& remote, const SocketOptions& options);
+
 }  // namespace oriel::boot

@@ -66,8 +66,13 @@ Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest
       std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
   Error told = reason;
   const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
-  const Status status = co_await boot::Session::decline(loop, request.id, request.rank,
-                                                        request.size, std::move(told), deadline);
+  boot::SessionOptions options;
+  if (const auto settings = process_settings(); settings.ok()) {
+    options.socket.ifname = settings.value()->socket_ifname;
+  }
+  const Status status =
+      co_await boot::Session::decline(loop, request.id, request.rank, request.size, std::move(told),
+                                      std::move(options), deadline);
   // Their deadlines name this rank.
   if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
   co_return reason;

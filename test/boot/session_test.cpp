@@ -194,8 +194,8 @@ TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
       ORIEL_TRY(EventLoop loop, EventLoop::create());
       if (rank != absent) return loop.run(whole_life(loop, id.value(), rank, kSize));
       Error reason = Error(ErrorCode::system, "there is no loop").with_origin(rank);
-      return loop.run(
-          Session::decline(loop, id.value(), rank, kSize, std::move(reason), Deadline::after(10s)));
+      return loop.run(Session::decline(loop, id.value(), rank, kSize, std::move(reason), kLoopback,
+                                       Deadline::after(10s)));
     });
     CHECK(std::chrono::steady_clock::now() - begin < 10s);  // the ranks' patience is 20 s
     for (int rank = 0; rank < kSize; ++rank) {

@@ -3,11 +3,18 @@
 #include "boot/unique_id.hpp"
 
 #include <chrono>
+#include <cstdlib>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
+#include <ifaddrs.h>
+#include <net/if.h>
 
+#include "base/system_table.hpp"
 #include "boot/frame.hpp"
 #include "boot/rendezvous.hpp"
 #include "boot/root_service.hpp"
@@ -98,6 +105,102 @@ TEST_CASE("1.7 the interface is chosen by name, prefix, exclusion and family") {
   CHECK(choose("lo", AF_INET).value().family() == AF_INET);
   // Whatever this machine has, something is found without being asked for.
   CHECK(choose("").ok());
+}
+
+namespace {
+
+/// Interfaces of a host that is not this one, for as long as it lives.
+class MadeUpInterfaces {
+ public:
+  struct Entry {
+    const char* name;
+    unsigned flags;
+    SocketAddress address;
+  };
+  explicit MadeUpInterfaces(std::vector<Entry> entries) {
+    entries_ = std::move(entries);
+    static const SystemTable table = [] {
+      SystemTable made = real_system_table();
+      made.getifaddrs = list;
+      return made;
+    }();
+    scoped_.emplace(table);
+  }
+
+ private:
+  /// What glibc's freeifaddrs takes: one block that begins with the first entry.
+  static int list(ifaddrs** out) {
+    struct Node {
+      ifaddrs entry;
+      sockaddr_storage address;
+    };
+    auto* nodes = static_cast<Node*>(std::calloc(entries_.size(), sizeof(Node)));
+    if (nodes == nullptr) return -1;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      static_cast<void>(entries_[i].address.to_native(nodes[i].address));
+      nodes[i].entry.ifa_name = const_cast<char*>(entries_[i].name);
+      nodes[i].entry.ifa_flags = entries_[i].flags;
+      nodes[i].entry.ifa_addr = reinterpret_cast<sockaddr*>(&nodes[i].address);
+      if (i > 0) nodes[i - 1].entry.ifa_next = &nodes[i].entry;
+    }
+    *out = &nodes->entry;
+    return 0;
+  }
+
+  static inline std::vector<Entry> entries_;
+  std::optional<ScopedSystemTable> scoped_;
+};
+
+constexpr unsigned kRuns = IFF_UP | IFF_RUNNING;
+
+SocketAddress link_local(std::uint8_t last, std::uint32_t scope, std::uint16_t port = 0) {
+  return SocketAddress::ipv6({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}, scope,
+                             port);
+}
+
+SocketAddress v4(std::uint8_t last) {
+  return SocketAddress::ipv4({192, 0, 2, last}, 0);
+}
+
+}  // namespace
+
+TEST_CASE("1.7 an interface without carrier is not chosen") {
+  const MadeUpInterfaces host(
+      {{"lo", IFF_UP | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
+       {"eth0", IFF_UP, v4(1)},
+       {"eth1", kRuns, v4(2)}});
+  const auto chosen = choose_interface({});
+  REQUIRE(chosen.ok());
+  CHECK(chosen.value() == v4(2));
+  CHECK(choose_interface({.ifname = "lo"}).ok());  // needs none
+  const auto down = choose_interface({.ifname = "eth0"});
+  REQUIRE_FALSE(down.ok());
+  CHECK(down.error().message().find("eth0") != std::string::npos);
+}
+
+TEST_CASE("1.7 a link-local root is dialled through this host's own interface") {
+  const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
+                               {"eth0", kRuns, v4(1)},
+                               {"eth0", kRuns, link_local(1, 2)},
+                               {"eth1", kRuns, link_local(5, 3)},
+                               {"docker0", kRuns, link_local(9, 4)}});
+  // Interface 7 of another host.
+  const SocketAddress root = link_local(77, 7, 4711);
+  const auto seen = [&](const SocketAddress& remote, const char* names) {
+    const auto result = seen_from_here(remote, {.ifname = names});
+    return result.ok() ? result.value().to_string() : result.error().message();
+  };
+  CHECK(seen(root, "") == "[fe80::4d%2]:4711");
+  CHECK(seen(root, "eth1") == "[fe80::4d%3]:4711");
+  CHECK(seen(root, "=docker0") == "[fe80::4d%4]:4711");
+  CHECK(seen(root, "lo").find("link-local") != std::string::npos);
+  // This host's own stays what it is, whichever interface is asked for.
+  CHECK(seen(link_local(5, 3, 4711), "eth0") == "[fe80::5%3]:4711");
+  // Nothing else is touched.
+  CHECK(seen(kV4, "eth1") == kV4.to_string());
+  const SocketAddress global =
+      SocketAddress::ipv6({0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 0, 4711);
+  CHECK(seen(global, "eth1") == global.to_string());
 }
 
 TEST_CASE("1.7 the root service ends by itself when its ids expire") {
