@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// oriel-topo: what this machine is made of, and what Oriel makes of it.
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "topo/discover.hpp"
+#include "topo/machine_file.hpp"
+#include "topo/nccl_xml.hpp"
+#include "topology/summary.hpp"
+
+namespace oriel::tools {
+namespace {
+
+struct Options {
+  std::string file;
+  bool json = false;
+  bool svg = false;
+  bool xml = false;
+  std::vector<int> explain;
+};
+
+Result<topo::Machine> find_machine(const Options& options) {
+  return options.file.empty() ? topo::discover() : topo::read_machine_file(options.file);
+}
+
+Result<std::string> text_for(const Options& options) {
+  ORIEL_TRY(topo::Machine machine, find_machine(options));
+  if (options.xml) return topo::write_nccl_xml(machine);
+  if (!options.explain.empty()) {
+    const auto count = static_cast<int>(machine.gpus.size());
+    for (const int gpu : options.explain) {
+      if (gpu >= 0 && gpu < count) continue;
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("--explain {}: there {} {} GPU{}", gpu, count == 1 ? "is" : "are",
+                               count, count == 1 ? "" : "s"));
+    }
+    return topo::explain_path(machine, options.explain[0], options.explain[1]) + "\n";
+  }
+  const Summary summary = summarise(std::move(machine));
+  if (options.json) return json_of(summary);
+  return options.svg ? svg_of(summary) : table_of(summary);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Shows the topology of this machine: who maps whose memory, and which NIC is near "
+      "which GPU.");
+  app.add_option("--file", options.file,
+                 "describe the machine of this file instead: NCCL's XML or hwloc's");
+  auto* const json = app.add_flag("--json", options.json, "everything, as JSON");
+  auto* const svg = app.add_flag("--svg", options.svg, "a picture, as SVG");
+  auto* const xml = app.add_flag("--nccl-xml", options.xml, "NCCL's description of the machine");
+  app.add_option("--explain", options.explain,
+                 "say why two GPUs, given by their numbers, use their path")
+      ->expected(2)
+      ->excludes(json)
+      ->excludes(svg)
+      ->excludes(xml);
+  json->excludes(svg)->excludes(xml);
+  svg->excludes(xml);
+  CLI11_PARSE(app, argc, argv);
+
+  const auto text = text_for(options);
+  if (!text.ok()) {
+    fmt::print(stderr, "oriel-topo: {}\n", text.error().to_string());
+    return 1;
+  }
+  const bool written = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();
+  return written && std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace oriel::tools
+
+int main(int argc, char** argv) {
+  try {
+    return oriel::tools::run(argc, argv);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "oriel-topo: %s\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topology/summary.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "topo/distance.hpp"
+#include "topo/reach.hpp"
+
+namespace oriel::tools {
+
+Summary summarise(topo::Machine machine) {
+  Summary summary;
+  const auto count = static_cast<int>(machine.gpus.size());
+  summary.reach = topo::reach_lists(machine);
+  summary.teams = topo::form_mutual_groups(
+      count, [&](int from, int to) { return topo::may_map(machine, from, to); });
+  summary.team.resize(machine.gpus.size());
+  summary.rail.resize(machine.gpus.size());
+  for (std::size_t team = 0; team < summary.teams.size(); ++team) {
+    for (std::size_t rail = 0; rail < summary.teams[team].size(); ++rail) {
+      const auto gpu = static_cast<std::size_t>(summary.teams[team][rail]);
+      summary.team[gpu] = static_cast<int>(team);
+      summary.rail[gpu] = static_cast<int>(rail);
+    }
+  }
+  summary.nics = topo::choose_nics(machine);
+  summary.numa_nics = topo::choose_nics_of_numa_nodes(machine);
+  summary.paths = topo::all_paths(machine);
+  summary.machine = std::move(machine);
+  return summary;
+}
+
+std::string ranges_text(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (!text.empty()) text += ",";
+    text +=
+        last == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[last]);
+    i = last + 1;
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string nic_text(const topo::Machine& machine, int nic) {
+  if (nic < 0) return "-";
+  const topo::Nic& one = machine.nics[static_cast<std::size_t>(nic)];
+  return one.port == 1 ? one.name : fmt::format("{}:{}", one.name, one.port);
+}
+
+std::string path_text(const Summary& summary, int from, int to) {
+  const topo::Machine& machine = summary.machine;
+  const topo::Path& path =
+      summary.paths[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+  switch (path.kind) {
+    case topo::PathKind::same_device:
+      return "X";
+    case topo::PathKind::nvlink: {
+      const topo::GpuPair* pair = topo::find_pair(machine, from, to);
+      if (pair != nullptr && pair->links > 0) return fmt::format("NV{}", pair->links);
+      if (path.hops > 1 && pair != nullptr && pair->hops > 1)
+        return fmt::format("{}hop", path.hops);
+      return fmt::format("NV{}", std::min(machine.gpus[static_cast<std::size_t>(from)].switch_links,
+                                          machine.gpus[static_cast<std::size_t>(to)].switch_links));
+    }
+    case topo::PathKind::pcie_peer:
+      return std::string(topo::name_of(path.distance));
+    case topo::PathKind::host_memory:
+    case topo::PathKind::network:
+      break;
+  }
+  return fmt::format("({})", topo::name_of(path.distance));
+}
+
+}  // namespace oriel::tools

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "topo/machine.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+
+namespace oriel::tools {
+
+/// A machine and what Oriel decides about it, for all ways of showing it.
+struct Summary {
+  topo::Machine machine;
+  std::vector<std::vector<int>> reach;     ///< for each GPU, those that may map its memory
+  std::vector<std::vector<int>> teams;     ///< GPUs that all map each other's memory
+  std::vector<int> team;                   ///< of each GPU
+  std::vector<int> rail;                   ///< of each GPU: its place in its team
+  std::vector<topo::NicChoice> nics;       ///< of each GPU
+  std::vector<topo::NicChoice> numa_nics;  ///< of each NUMA node, for ranks on the CPU
+  std::vector<std::vector<topo::Path>> paths;
+};
+
+Summary summarise(topo::Machine machine);
+
+/// "0-3,8" for 0, 1, 2, 3, 8; "-" for none.
+std::string ranges_text(const std::vector<int>& numbers);
+/// A NIC's name, with its port where it is not the first; "-" for none.
+std::string nic_text(const topo::Machine& machine, int nic);
+/// The short name of a path between two GPUs: NV and the number of links, or the PCI distance, in
+/// brackets where the memory cannot be mapped.
+std::string path_text(const Summary& summary, int from, int to);
+
+std::string table_of(const Summary& summary);
+std::string json_of(const Summary& summary);
+/// A picture: NUMA nodes, PCI switches, GPUs, NICs, links between GPUs, chosen NICs.
+std::string svg_of(const Summary& summary);
+
+}  // namespace oriel::tools
