@@ -3,6 +3,7 @@
 #include "boot/rendezvous.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -82,12 +83,13 @@ Rendezvous::Rendezvous(std::uint64_t own_process, Deadline expiry)
 void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now) {
   longest_patience_ =
       std::max<Duration>(longest_patience_, std::chrono::milliseconds(hello.patience_ms));
-  if (failure_) {
-    send_error(from);
-    return;
-  }
   const bool valid =
       hello.size >= 1 && hello.size <= kMaxRanks && hello.rank >= 0 && hello.rank < hello.size;
+  if (valid) largest_size_ = std::max(largest_size_, hello.size);
+  if (failure_) {
+    send_error(from, valid ? hello.rank : -1);
+    return;
+  }
   if (!valid) {
     // Of one caller only, so only that one is told; the others may still complete.
     const Error error(ErrorCode::invalid_argument,
@@ -110,13 +112,14 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
   }
   const auto same = members_.find(hello.rank);
   if (same != members_.end()) {
+    countable_ = false;
     const std::string first = same->second.address.to_string();
     fail(Error(ErrorCode::invalid_usage, fmt::format("two callers joined as rank {} (at {} and {})",
                                                      hello.rank, first, hello.address.to_string()))
              .with_origin(hello.rank)
              .with_hint("give each rank a number of its own"),
          now);
-    send_error(from);
+    send_error(from, hello.rank);
     return;
   }
   members_.emplace(hello.rank, Member{from, hello.address, patience});
@@ -239,14 +242,16 @@ Error Rendezvous::not_in_time() const {
 void Rendezvous::fail(Error error, TimePoint now) {
   failure_ = std::move(error).with_scope(Scope::communicator);
   expiry_ = Deadline::at(now + std::max(longest_patience_, kShortestMemory));
-  for (const auto& [connection, rank] : rank_of_) send_error(connection);
+  for (const auto& [connection, rank] : rank_of_) send_error(connection, rank);
 }
 
-void Rendezvous::send_error(Connection to) {
+void Rendezvous::send_error(Connection to, int rank) {
   ByteWriter payload;
   ErrorRecord::encode(payload, *failure_);
   outgoing_.push_back({to, encode_frame(FrameKind::root_error, payload.take())});
-  if (++told_ >= size_) finished_ = true;
+  if (rank >= 0) told_.insert(rank);
+  // Else whoever may still come is told until expiry_.
+  if (countable_ && std::ssize(told_) >= largest_size_) finished_ = true;
 }
 
 }  // namespace oriel::boot

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -87,7 +88,7 @@ class Rendezvous {
   void announce_host();
   void complete();
   void fail(Error error, TimePoint now);
-  void send_error(Connection to);
+  void send_error(Connection to, int rank);
   Error not_in_time() const;
 
   std::uint64_t own_process_;
@@ -102,7 +103,10 @@ class Rendezvous {
   bool finished_ = false;
   int done_ = 0;
   std::optional<Error> failure_;
-  int told_ = 0;
+  // Whether all have been told: the ranks that have, of the largest size that any rank named.
+  std::set<int> told_;
+  int largest_size_ = 0;
+  bool countable_ = true;  // no two callers with one number
   std::vector<Outgoing> outgoing_;
 };
 

@@ -311,6 +311,24 @@ TEST_CASE("1.38 sizes that differ and equal numbers are named to both") {
   }
 }
 
+TEST_CASE("1.16 ranks that come late to a failed rendezvous learn the same error") {
+  const ServedId served;
+  const auto verdicts = run_forked(
+      4,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        if (rank >= 2) std::this_thread::sleep_for(rank * 300ms);
+        const auto session = join(loop, served.value(), rank, rank == 0 ? 2 : 4, 5s);
+        return session.ok() ? Status() : session.error();
+      },
+      10s);
+  for (const auto& verdict : verdicts) {
+    CAPTURE(verdict);
+    CHECK(contains(verdict, "joined with size"));
+    CHECK((contains(verdict, "size 2") && contains(verdict, "size 4")));
+  }
+}
+
 TEST_CASE("1.8 a wrong secret is refused, and the communicator forms without it") {
   const ServedId served;
   const UniqueId& id = served.value();

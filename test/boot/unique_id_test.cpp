@@ -319,7 +319,22 @@ TEST_CASE("1.38 the rendezvous tells everybody of sizes that differ and of equal
   CHECK(contains(text_sent_to(12, sizes.take_outgoing()), "size 5"));
   CHECK_FALSE(sizes.finished());
   sizes.on_hello(13, hello(2, 4), now);
+  CHECK_FALSE(sizes.finished());  // one of five has yet to come
+  sizes.on_hello(14, hello(4, 5), now);
+  CHECK(contains(text_sent_to(14, sizes.take_outgoing()), "size 5"));
   CHECK(sizes.finished());
+
+  // The first caller's size says nothing of how many will come.
+  Rendezvous small(kHere, Deadline::never());
+  small.on_hello(10, hello(0, 2), now);
+  small.on_hello(11, hello(1, 4), now);
+  for (int rank = 2; rank < 4; ++rank) {
+    CHECK_FALSE(small.finished());
+    static_cast<void>(small.take_outgoing());
+    small.on_hello(12, hello(rank, 4), now + 600ms);
+    CHECK(contains(text_sent_to(12, small.take_outgoing()), "rank 0 joined with size 2"));
+  }
+  CHECK(small.finished());
 
   Rendezvous numbers(kHere, Deadline::never());
   numbers.on_hello(20, hello(1, 3), now);
@@ -328,6 +343,14 @@ TEST_CASE("1.38 the rendezvous tells everybody of sizes that differ and of equal
   for (const Rendezvous::Connection to : {20, 21}) {
     CHECK(contains(text_sent_to(to, out), "two callers joined as rank 1"));
   }
+  // How many come to a rendezvous where numbers come twice nobody can know.
+  for (int rank = 0; rank < 4; ++rank) {
+    numbers.on_hello(22, hello(rank % 3, 3), now);
+    CHECK(contains(text_sent_to(22, numbers.take_outgoing()), "two callers"));
+    CHECK_FALSE(numbers.finished());
+  }
+  numbers.on_time(now + 5s);
+  CHECK(numbers.finished());
 
   Rendezvous range(kHere, Deadline::never());
   range.on_hello(30, hello(3, 3), now);
