@@ -12,8 +12,9 @@
 
 namespace oriel::kernels {
 
-/// "Not in a window", for the offsets below, which are smaller: slots end at 16 TiB.
-inline constexpr std::uint32_t kOffsetBits = 44;
+/// "Not in a window", for the offsets below, which are smaller: slots end at 64 TiB, the largest
+/// ORIEL_BIG_SIZE.
+inline constexpr std::uint32_t kOffsetBits = 46;
 inline constexpr std::uint64_t kNoOffset = (std::uint64_t{1} << kOffsetBits) - 1;
 inline constexpr std::uint32_t kSignatureBits = 64 - kOffsetBits;
 

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "base/settings_table.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/choice.hpp"
 
@@ -252,6 +253,19 @@ TEST_CASE("1.39 all sizes find lines of the same number of ranks") {
     CHECK(listed_for(10, bytes) == 16);
     CHECK(listed_for(64, bytes) == 16);
   }
+}
+
+TEST_CASE("1.39 greetings can tell every offset in the largest slot") {
+  for (const auto& row : settings_table::rows()) {
+    if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
+    Settings settings;
+    CHECK(settings_table::parse(row.kind, std::to_string(kNoOffset + 1), settings));
+    CHECK(settings.big_size_bytes == kNoOffset + 1);
+    const std::uint64_t next = kNoOffset + 1 + (std::uint64_t{4} << 30);
+    CHECK_FALSE(settings_table::parse(row.kind, std::to_string(next), settings));
+    return;
+  }
+  FAIL("there is no ORIEL_BIG_SIZE");
 }
 
 TEST_CASE("1.39 an instruction set that the processor does not have is refused") {
