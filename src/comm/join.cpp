@@ -128,7 +128,7 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   for (int rank = 0; rank < size(); ++rank) {
     const auto& info = infos_[static_cast<std::size_t>(rank)];
     const auto& own = infos_[static_cast<std::size_t>(this->rank())];
-    if (info.node == own.node && info.process != own.process) {
+    if (info.process != own.process && topo::shares_pids(own, info)) {
       processes.push_back({rank, info.pid});
     }
   }

@@ -30,7 +30,9 @@ class Watched {
   virtual void tick(TimePoint now) = 0;
 };
 
-/// A rank that is another process of this host.
+/// A rank that is another process of this host, whose pid means the same here as there. A pid is
+/// given to another process only after its own has ended, so one that is late to be watched cannot
+/// make a rank that lives look dead.
 struct Watch {
   int rank;
   pid_t pid;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/process_number.hpp"
@@ -53,15 +54,22 @@ RankInfo host_rank_info(const NodeIdentity& node) {
   info.node = node;
   info.process = process_number();
   info.pid = ::getpid();
+  struct stat space {};
+  if (::stat("/proc/self/ns/pid", &space) == 0) info.pid_namespace = space.st_ino;
   info.uid = ::geteuid();
   return info;
+}
+
+bool shares_pids(const RankInfo& own, const RankInfo& other) {
+  return own.node == other.node && own.pid_namespace != 0 &&
+         own.pid_namespace == other.pid_namespace;
 }
 
 Bytes encode(const RankInfo& info) {
   ByteWriter writer;
   writer.put(kVersion).put(info.kind).put(info.node.host).put(info.node.network_namespace);
-  writer.put(info.process).put(info.pid).put(info.uid).put(info.memory_bytes);
-  writer.put(info.device);
+  writer.put(info.process).put(info.pid).put(info.pid_namespace).put(info.uid);
+  writer.put(info.memory_bytes).put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
   const std::size_t count = std::min(info.seen.size(), kSeenDevicesMost);
   writer.put(static_cast<std::uint32_t>(count));
@@ -85,6 +93,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.node.network_namespace = reader.get<std::uint64_t>();
   info.process = reader.get<std::uint64_t>();
   info.pid = reader.get<std::int32_t>();
+  info.pid_namespace = reader.get<std::uint64_t>();
   info.uid = reader.get<std::uint32_t>();
   info.memory_bytes = reader.get<std::uint64_t>();
   info.device = reader.get<std::int32_t>();

@@ -33,8 +33,10 @@ struct SeenDevice {
 struct RankInfo {
   NodeIdentity node;
   std::uint64_t process = 0;  ///< the random number of its process
-  std::int32_t pid = 0;       ///< in the rank's own pid namespace; for messages and pidfds
-  std::uint32_t uid = 0;      ///< the effective user; unix sockets between users are refused
+  std::int32_t pid = 0;       ///< in the rank's own PID namespace; see shares_pids()
+  /// The inode of that namespace, or 0 where it cannot be told.
+  std::uint64_t pid_namespace = 0;
+  std::uint32_t uid = 0;  ///< the effective user; unix sockets between users are refused
   DeviceKind kind = DeviceKind::host;
   /// Of its device, or of its machine: the most that it can register. 0 where that is not known.
   std::uint64_t memory_bytes = 0;
@@ -50,6 +52,10 @@ struct RankInfo {
 
 /// The info of a rank of this process that keeps its windows on the host.
 RankInfo host_rank_info(const NodeIdentity& node);
+
+/// Whether the pid of `other` names the same process to `own`. Where containers share a network
+/// they need not share it.
+bool shares_pids(const RankInfo& own, const RankInfo& other);
 
 /// The message that carries `info`; devices beyond kSeenDevicesMost are left out, which counts them
 /// as reachable.

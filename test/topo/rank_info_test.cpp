@@ -80,6 +80,25 @@ TEST_CASE("1.14 random bytes never pass for more than they hold") {
   }
 }
 
+TEST_CASE("1.12 a pid means something inside one PID namespace of one node only") {
+  const RankInfo own = host_rank_info(read_node_identity(""));
+  CHECK(own.pid_namespace != 0);
+  CHECK(shares_pids(own, own));
+  RankInfo other = own;
+  other.pid = own.pid + 1;
+  CHECK(shares_pids(own, other));
+  other.pid_namespace = own.pid_namespace + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  other = own;
+  other.node.host = own.node.host + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  // Two ranks that cannot tell their namespaces.
+  other = own;
+  other.pid_namespace = 0;
+  CHECK_FALSE(shares_pids(own, other));
+  CHECK_FALSE(shares_pids(other, other));
+}
+
 TEST_CASE("1.14 the node identity follows host, boot and override") {
   const HostFacts facts{"a", "b", "c"};
   const auto plain = host_hash(facts, "");

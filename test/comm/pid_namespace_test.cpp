@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "api/api_ranks.hpp"
+
+// Ranks as containers with a common network have them: one node, but pids mean something else in
+// each.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Ends the program as skipped where PID namespaces may not be made.
+const bool kPermitted = [] {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : errno);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+  std::printf("skipped: a PID namespace cannot be made: %s\n", std::strerror(WEXITSTATUS(status)));
+  std::fflush(stdout);
+  ::_exit(77);
+}();
+
+/// A process whose pid is 1, in a namespace of its own, that runs `body`.
+template <class Body>
+pid_t start_in_namespace(const Body& body) {
+  require(::unshare(CLONE_NEWPID) == 0, "unshare");
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  try {
+    body();
+    ::_exit(0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank in a namespace: %s\n", error.what());
+    ::_exit(1);
+  }
+}
+
+void add_one(Communicator& comm) {
+  int value = 1;
+  must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
+  require(value == comm.size(), "the sum");
+}
+
+}  // namespace
+
+TEST_CASE("1.12 a rank in another PID namespace is not taken for dead") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const auto live = [&] {
+      auto comm = join(players);
+      require(comm.lsa_team().size() == 2, "one node");
+      add_one(comm);
+      std::this_thread::sleep_for(600ms);  // three times what a monitor waits for a last word
+      const auto error = comm.async_error();
+      require(!error, error ? error->to_string() : "");
+      add_one(comm);
+      players.barrier();
+    };
+    if (players.first() == 0) return live();
+    const pid_t child = start_in_namespace(live);
+    int status = 0;
+    require(::waitpid(child, &status, 0) == child && status == 0, "the rank in a namespace");
+  }));
+}
+
+TEST_CASE("1.12 the death of a rank in another PID namespace is seen within a second") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    enum Word : std::size_t { kJoined };
+    const auto start = [&] {
+      auto comm = join(players);
+      add_one(comm);
+      ++players.word(kJoined);
+      return comm;
+    };
+    const auto wait_for_both = [&] {
+      for (int i = 0; players.word(kJoined) < 2; ++i) {
+        require(i < 20'000, "the ranks have not joined");
+        std::this_thread::sleep_for(1ms);
+      }
+    };
+    if (players.first() == 0) {
+      const auto comm = start();
+      wait_for_both();
+      players.barrier();  // killed from here on
+      std::optional<Error> error;
+      const auto end = std::chrono::steady_clock::now() + 1s;
+      while (!error && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(1ms);
+        error = comm.async_error();
+      }
+      require(error && error->origin_rank() == 1, error ? error->to_string() : "not seen");
+      return;
+    }
+    const pid_t child = start_in_namespace([&] {
+      const auto comm = start();
+      std::this_thread::sleep_for(30s);
+    });
+    wait_for_both();
+    players.barrier();
+    require(::kill(child, SIGKILL) == 0 && ::waitpid(child, nullptr, 0) == child, "the kill");
+  }));
+}
+
+}  // namespace oriel::test
