@@ -169,6 +169,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::unique_ptr<boot::Session> session_;
   std::vector<topo::RankInfo> infos_;  // by world rank
   TeamFacts team_facts_;
+  int largest_team_ = 1;  // of all LSA teams
   std::optional<boot::Group> team_;
 
   std::unique_ptr<NoticeBoard> notices_;

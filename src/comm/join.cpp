@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/most_ranks.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
@@ -53,6 +54,22 @@ int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
     most = std::max(most, static_cast<int>(here));
   }
   return most;
+}
+
+// The same outcome on all ranks, for all know the same.
+Status check_team_sizes(const topo::LsaTeams& teams, const std::vector<topo::RankInfo>& infos) {
+  for (const auto& members : teams.members) {
+    const auto kind = infos[static_cast<std::size_t>(members.front())].kind;
+    const bool on_host = kind == topo::DeviceKind::host;
+    const int most = kernels::most_ranks(on_host ? kernels::Backend::host : kernels::Backend::cuda);
+    if (static_cast<int>(members.size()) <= most) continue;
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} {} ranks on one node; there can be at most {}", members.size(),
+                             on_host ? "CPU" : "GPU", most))
+        .with_origin(members[static_cast<std::size_t>(most)])
+        .with_hint("start fewer ranks on a node, or divide them into nodes (ORIEL_HOSTID)");
+  }
+  return {};
 }
 
 /// As in "as rank 1 of 4", with the communicator's name in front if the user gave it one.
@@ -167,6 +184,10 @@ Task<Status> Communicator::exchange_rank_infos(EventLoop& /*loop*/, Deadline /*d
                                                   std::move(fields)));
 
   const topo::LsaTeams teams = topo::form_lsa_teams(infos_);
+  ORIEL_CO_CHECK(check_team_sizes(teams, infos_));
+  for (const auto& members : teams.members) {
+    largest_team_ = std::max(largest_team_, static_cast<int>(members.size()));
+  }
   team_facts_.world_rank = rank();
   team_facts_.world_size = size();
   team_facts_.members = teams.members_of(rank());

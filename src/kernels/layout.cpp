@@ -4,7 +4,12 @@
 
 #include <algorithm>
 
+#include "kernels/host/reduce_loops.hpp"
+#include "kernels/most_ranks.hpp"
+
 namespace oriel::kernels {
+
+static_assert(most_ranks(Backend::host) <= host::kMaxLoopArrays);
 
 ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
                                   std::uint64_t budget_bytes) {

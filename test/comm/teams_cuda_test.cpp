@@ -53,4 +53,16 @@ TEST_CASE("1.15 the slots of a team hold the memory of its largest GPU") {
   });
 }
 
+TEST_CASE("1.28 more than eight GPU ranks of one node are refused when they start") {
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+  check_all_ok(play(Cast::processes, 9, [](Players& players) {
+    model_with_current_device(FakeCuda::Options{.devices = 9}, players.first());
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+              {"rank 8: ", "9 GPU ranks", "at most 8", "ORIEL_HOSTID"});
+  }));
+}
+
 }  // namespace oriel::test

@@ -61,7 +61,29 @@ void start_on(const Machines& machines) {
   }));
 }
 
+/// Every rank is refused with the same words.
+void expect_too_many(Players& players, const std::vector<std::string>& words) {
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+            words);
+}
+
 }  // namespace
+
+TEST_CASE("1.28 64 CPU ranks of one node all-reduce, and 65 are refused when they start") {
+  check_all_ok(play(Cast::threads, 64, [](Players& players) {
+    auto comm = join(players);
+    int value = players.first();
+    must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
+    require(value == 64 * 63 / 2, "the sum");
+    players.barrier();
+  }));
+  check_all_ok(play(Cast::threads, 65, [](Players& players) {
+    expect_too_many(players, {"rank 64: ", "65 CPU ranks", "at most 64", "ORIEL_HOSTID"});
+  }));
+}
 
 TEST_CASE("1.14 teams whose slots differ in size make one communicator") {
   start_on({{4, 1}, 1024 * kGiB, 1024 * kGiB});
