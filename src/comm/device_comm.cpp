@@ -55,9 +55,11 @@ Status DeviceCommMemory::prepare(const DeviceCommRequest& request) {
   const auto lsa_size = static_cast<std::int32_t>(facts.members.size());
   const std::span<const int> ranks(facts.members);
   layout_.ranks = round_up(layout_.doorbell + sizeof(device::Doorbell), 64);
-  layout_.barrier = round_up(layout_.ranks + ranks.size_bytes(), 64);
-  layout_.total_bytes =
-      layout_.barrier + device::LsaBarrierLayout::bytes_needed(lsa_size, request.barrier_slots);
+  // Windows have one size on all ranks: that which the largest team needs.
+  const auto largest = static_cast<std::uint64_t>(communicator_->largest_team_);
+  layout_.barrier = round_up(layout_.ranks + largest * sizeof(std::int32_t), 64);
+  layout_.total_bytes = layout_.barrier + device::LsaBarrierLayout::bytes_needed(
+                                              communicator_->largest_team_, request.barrier_slots);
 
   auto& device = *communicator_->device_;
   ORIEL_TRY(memory_, device.memory().allocate(layout_.total_bytes));

@@ -207,6 +207,28 @@ TEST_CASE("1.14 with several nodes a device communicator speaks of its own node"
   }));
 }
 
+TEST_CASE("1.14 device communicators of teams whose tables differ in size") {
+  constexpr int kFirst = 16, kRanks = 33;
+  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
+    const int begin = players.first() < kFirst ? 0 : kFirst;
+    const Environment environment(Variables{{"ORIEL_HOSTID", begin == 0 ? "first" : "second"}});
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm({.barrier_slots = 2}));
+    const device::CommView& view = kernels.view();
+    require(view.lsa_size == (begin == 0 ? kFirst : kRanks - kFirst), "the size of the team");
+    for (int i = 0; i < view.lsa_size; ++i) {
+      require(view.world_rank_of(i) == begin + i, "the team's ranks");
+    }
+    for (std::uint32_t slot = 0; slot < 2; ++slot) {
+      Barrier barrier({}, view, slot);
+      for (int round = 0; round < 3; ++round) {
+        require(barrier.sync() == WaitOutcome::ready, "the barrier");
+      }
+    }
+    players.barrier();
+  }));
+}
+
 TEST_CASE("1.14 fifteen ranks on nodes of seven and eight register windows in their teams") {
   constexpr int kFirst = 7, kRanks = 15;
   check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
