@@ -34,6 +34,8 @@ struct Settings {
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string host_id;
+  std::string topo_file;       ///< empty: this machine is looked at
+  std::string topo_dump_file;  ///< empty: nothing is written
   BackendChoice backend = BackendChoice::automatic;
   std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows
   bool deterministic = false;

@@ -54,6 +54,15 @@ const std::array kRows = {
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes."},
+    Row{"ORIEL_TOPO_FILE", "NCCL_TOPO_FILE",
+        StringKind{
+            &Settings::topo_file,
+            "the path of a description in NCCL's or hwloc's XML; empty looks at the machine"},
+        "Describes the machine, instead of what can be found out about it; for oriel-topo as "
+        "well."},
+    Row{"ORIEL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE",
+        StringKind{&Settings::topo_dump_file, "the path of a file to write; empty writes none"},
+        "Where the description of the machine goes, in NCCL's XML, when one is first needed."},
     Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
         "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any."},
     Row{"ORIEL_BIG_SIZE", nullptr, BytesKind{&Settings::big_size_bytes, 0, 1ULL << 46, 4 * kGiB},

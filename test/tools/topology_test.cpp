@@ -137,6 +137,21 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   CHECK(why.status == 0);
   CHECK(why.out.find("GPU 0 (0000:12:00.0) reaches the memory of GPU 1") == 0);
 
+  const auto by_setting = run_program({ORIEL_TOPO_PATH}, {{"NCCL_TOPO_FILE", path}});
+  CHECK(by_setting.out == file.out);
+  const std::string dump = path + ".dump";
+  CHECK(run_program({ORIEL_TOPO_PATH}, {{"NCCL_TOPO_FILE", path}, {"NCCL_TOPO_DUMP_FILE", dump}})
+            .status == 0);
+  const auto dumped = topo::read_xml_file(dump);
+  REQUIRE(dumped.ok());
+  CHECK(*dumped == topo::write_nccl_xml(topo::hgx_8()));
+  std::remove(dump.c_str());
+  const auto nowhere = run_program(
+      {ORIEL_TOPO_PATH},
+      {{"ORIEL_TOPO_FILE", path}, {"ORIEL_TOPO_DUMP_FILE", "/nowhere/x"}, {"ORIEL_LOG", "warn"}});
+  CHECK(nowhere.status == 0);
+  CHECK(nowhere.err.find("writing /nowhere/x") != std::string::npos);
+
   const auto beyond = oriel_topo({"--file", path, "--explain", "0", "8"});
   CHECK(beyond.status == 1);
   CHECK(beyond.err.find("--explain 8: there are 8 GPUs") != std::string::npos);

@@ -9,10 +9,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "base/settings.hpp"
 #include "base/try.hpp"
-#include "topo/discover.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/process_machine.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {
@@ -27,7 +28,9 @@ struct Options {
 };
 
 Result<topo::Machine> find_machine(const Options& options) {
-  return options.file.empty() ? topo::discover() : topo::read_machine_file(options.file);
+  if (!options.file.empty()) return topo::read_machine_file(options.file);
+  ORIEL_TRY(const Settings* settings, process_settings());
+  return topo::machine_by_settings(*settings);
 }
 
 Result<std::string> text_for(const Options& options) {
@@ -54,7 +57,8 @@ int run(int argc, char** argv) {
       "Shows the topology of this machine: who maps whose memory, and which NIC is near "
       "which GPU.");
   app.add_option("--file", options.file,
-                 "describe the machine of this file instead: NCCL's XML or hwloc's");
+                 "describe the machine of this file, NCCL's XML or hwloc's, instead of this one "
+                 "or that of ORIEL_TOPO_FILE");
   auto* const json = app.add_flag("--json", options.json, "everything, as JSON");
   auto* const svg = app.add_flag("--svg", options.svg, "a picture, as SVG");
   auto* const xml = app.add_flag("--nccl-xml", options.xml, "NCCL's description of the machine");

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
+#include "topo/machine.hpp"
+
+namespace oriel::topo {
+
+/// The machine that `settings` name: that of topo_file, or else the one this runs on. Written to
+/// topo_dump_file if there is one; that this failed is logged as a warning, no more. Blocking.
+Result<Machine> machine_by_settings(const Settings& settings);
+
+/// The machine by the settings of this process, found at the first call and kept: so is the error,
+/// if it could not be. Takes some ten milliseconds. Thread-safe.
+Result<const Machine*> process_machine();
+
+}  // namespace oriel::topo
