@@ -162,8 +162,6 @@ std::string to_string(Operation operation) {
       return "join";
     case Operation::topology:
       return "topology";
-    case Operation::team_connect:
-      return "team_connect";
     case Operation::control_window:
       return "control_window";
     case Operation::window_register:

@@ -20,7 +20,6 @@ namespace oriel::boot {
 enum class Operation : std::uint16_t {
   join = 1,
   topology = 2,
-  team_connect = 3,
   control_window = 4,
   window_register = 5,
   table = 6,

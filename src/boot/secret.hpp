@@ -21,8 +21,6 @@ enum class KeyPurpose : std::uint16_t {
   rendezvous = 1,   ///< a rank and the root service
   link = 2,         ///< two ranks, over TCP
   fd_exchange = 3,  ///< two ranks of a node, over unix sockets
-  control = 4,      ///< other connections that a communicator makes
-  test = 99,
 };
 
 using Digest = std::array<std::byte, 32>;

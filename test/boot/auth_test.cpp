@@ -3,20 +3,12 @@
 #include "boot/auth.hpp"
 
 #include <array>
-#include <chrono>
-#include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
-#include <sys/socket.h>
-
-#include "base/fd.hpp"
-#include "base/try.hpp"
-#include "boot/auth_io.hpp"
 
 namespace oriel::boot {
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr std::uint64_t kRealm = 77;
 const AuthClaim kClaim = {.from = 3, .to = 1, .tag = 9};
@@ -110,85 +102,6 @@ TEST_CASE("1.8 keys differ by purpose and by communicator") {
   CHECK(bytes(KeyPurpose::link, 1) != bytes(KeyPurpose::rendezvous, 1));
   CHECK(equal_in_constant_time(bytes(KeyPurpose::link, 1), bytes(KeyPurpose::link, 1)));
   CHECK_FALSE(equal_in_constant_time(bytes(KeyPurpose::link, 1), Bytes(31)));
-}
-
-namespace {
-
-struct SocketPair {
-  OwnedFd a, b;
-  explicit SocketPair(int type) {
-    std::array<int, 2> ends{};
-    REQUIRE(::socketpair(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
-    a = OwnedFd(ends[0]);
-    b = OwnedFd(ends[1]);
-  }
-};
-
-struct BothSides {
-  Status initiator;
-  Result<AuthClaim> responder = AuthClaim{};
-};
-
-Task<int> side_a(EventLoop& loop, int fd, SocketKind kind, Key key, BothSides& out) {
-  AuthInitiator initiator(KeyPurpose::fd_exchange, kRealm, key, kClaim);
-  out.initiator =
-      co_await prove_as_initiator(loop, fd, kind, std::move(initiator), Deadline::after(2s));
-  co_return 0;
-}
-
-Task<int> side_b(EventLoop& loop, int fd, SocketKind kind, Key key, BothSides& out) {
-  out.responder = co_await prove_as_responder(loop, fd, kind, KeyPurpose::fd_exchange, kRealm,
-                                              std::move(key), Deadline::after(2s));
-  co_return 0;
-}
-
-BothSides prove(SocketKind kind, const Key& key_a, const Key& key_b) {
-  const SocketPair pair(kind == SocketKind::stream ? SOCK_STREAM : SOCK_SEQPACKET);
-  auto loop = std::move(EventLoop::create()).value();
-  BothSides out;
-  std::vector<Task<int>> tasks;
-  tasks.push_back(side_a(loop, pair.a.get(), kind, key_a, out));
-  tasks.push_back(side_b(loop, pair.b.get(), kind, key_b, out));
-  static_cast<void>(loop.run_all(std::move(tasks)));
-  return out;
-}
-
-}  // namespace
-
-TEST_CASE("1.8 the handshake runs over stream and packet sockets") {
-  const Key key = Key::random();
-  for (const auto kind : {SocketKind::stream, SocketKind::seqpacket}) {
-    const BothSides good = prove(kind, key, key);
-    CHECK(good.initiator.ok());
-    REQUIRE(good.responder.ok());
-    CHECK(good.responder.value() == kClaim);
-    const BothSides bad = prove(kind, key, Key::random());
-    CHECK_FALSE(bad.responder.ok());
-    CHECK_FALSE(bad.initiator.ok());
-  }
-}
-
-TEST_CASE("1.8 packets of the wrong size, silence and hang-ups end the handshake") {
-  const Key key = Key::random();
-  const auto answer_to = [&](auto misbehave) {
-    const SocketPair pair(SOCK_SEQPACKET);
-    auto loop = std::move(EventLoop::create()).value();
-    misbehave(pair.a);
-    return loop.run(prove_as_responder(loop, pair.b.get(), SocketKind::seqpacket,
-                                       KeyPurpose::fd_exchange, kRealm, key,
-                                       Deadline::after(100ms)));
-  };
-  const Bytes longer(AuthSizes::kResponse + 1), shorter(AuthSizes::kResponse - 1);
-  const auto sends = [](const Bytes& bytes) {
-    return [&bytes](const OwnedFd& fd) {
-      REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), 0) > 0);
-    };
-  };
-  CHECK(answer_to(sends(longer)).error().code() == ErrorCode::remote);
-  CHECK(answer_to(sends(shorter)).error().code() == ErrorCode::remote);
-  CHECK(answer_to([](const OwnedFd&) {}).error().code() == ErrorCode::timeout);
-  const auto hang_up = [](const OwnedFd& fd) { ::shutdown(fd.get(), SHUT_RDWR); };
-  CHECK_FALSE(answer_to(hang_up).ok());
 }
 
 }  // namespace oriel::boot

@@ -98,6 +98,10 @@ std::chrono::milliseconds join_four(const UniqueId& id) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begin);
 }
 
+DialTarget target_of(const SocketAddress& address, const Key& key) {
+  return {.address = address, .purpose = KeyPurpose::link, .realm = 1, .key = key, .claim = {}};
+}
+
 void allow_many_files() {
   rlimit files{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
@@ -297,16 +301,60 @@ TEST_CASE("1.8 strangers at the ranks' own doors hold up nobody") {
 
 namespace {
 
+/// What a dialer comes to at a listener that sends `challenge`, waits for the response, and
+/// sends `last`.
+Status dial_impostor(const Bytes& challenge, const Bytes& last) {
+  auto listener = listen_tcp(SocketAddress::ipv4({127, 0, 0, 1}, 0));
+  REQUIRE(listener.ok());
+  const std::jthread impostor([&] {
+    pollfd waiting{listener->fd.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 5000) != 1) return;
+    const auto fd = accept_one(listener->fd.get());
+    write_bytes(*fd, challenge);
+    std::array<std::byte, AuthSizes::kResponse> response;
+    pollfd answered{fd->get(), POLLIN, 0};
+    if (::poll(&answered, 1, 1000) != 1 || !read_some(fd->get(), response).ok()) return;
+    write_bytes(*fd, last);
+    closed_within(*fd, 1s);
+  });
+  auto loop = std::move(EventLoop::create()).value();
+  const auto begin = steady_clock::now();
+  auto fd =
+      loop.run(dial(loop, target_of(listener->address, Key::random()), 1s, Deadline::after(500ms)));
+  CHECK(steady_clock::now() - begin < 900ms);
+  return fd.ok() ? Status() : std::move(fd).error();
+}
+
+}  // namespace
+
+TEST_CASE("1.8 a dialer trusts no listener that does not prove the key") {
+  const AuthResponder responder(KeyPurpose::link);
+  const Bytes challenge(responder.challenge().begin(), responder.challenge().end());
+  const Bytes made_up(AuthSizes::kConfirmation, std::byte{0x5a});
+  const auto code = [](const Status& status) {
+    REQUIRE_FALSE(status.ok());
+    return status.error().code();
+  };
+  CHECK(code(dial_impostor(challenge, made_up)) == ErrorCode::invalid_argument);
+  // Another protocol, and another purpose of this one.
+  CHECK(code(dial_impostor(Bytes(AuthSizes::kChallenge, std::byte{'a'}), made_up)) ==
+        ErrorCode::invalid_argument);
+  const AuthResponder other(KeyPurpose::rendezvous);
+  CHECK(code(dial_impostor({other.challenge().begin(), other.challenge().end()}, made_up)) ==
+        ErrorCode::invalid_argument);
+  // Silence before the challenge, and after the response.
+  CHECK(code(dial_impostor({}, {})) == ErrorCode::timeout);
+  CHECK(code(dial_impostor(challenge, {})) == ErrorCode::timeout);
+}
+
+namespace {
+
 struct Doors {
   static constexpr int kCount = 5;
   std::array<SocketAddress, kCount> addresses;
   std::atomic<bool> open{false};
   std::atomic<bool> over{false};
 };
-
-DialTarget target_of(const SocketAddress& address, const Key& key) {
-  return {.address = address, .purpose = KeyPurpose::link, .realm = 1, .key = key, .claim = {}};
-}
 
 /// Five acceptors in a process that may open 1,024 files; an error if it has ever held so many
 /// unproven connections that the application would miss the descriptors.
