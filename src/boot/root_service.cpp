@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <exception>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -176,17 +177,28 @@ Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) 
 }
 
 void RootService::run() {
+  try {
+    serve();
+  } catch (const std::exception&) {  // out of memory
+    const std::lock_guard lock(mutex_);
+    end();
+  }
+}
+
+// With the lock held. The thread returns next.
+void RootService::end() {
+  running_.reset();
+  served_.clear();
+}
+
+void RootService::serve() {
   int failures = 0;  // in a row
   for (;;) {
     Deadline deadline = Deadline::never();
     Poller* poller = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      if (stop_ || served_.empty()) {
-        running_.reset();
-        served_.clear();
-        return;
-      }
+      if (stop_ || served_.empty()) return end();
       deadline = next_timer();
       poller = &running_->poller;
     }
@@ -198,11 +210,7 @@ void RootService::run() {
       continue;
     }
     const std::lock_guard lock(mutex_);
-    if (!events.ok()) {
-      running_.reset();  // closes every connection, which ends the ranks' waits
-      served_.clear();
-      return;
-    }
+    if (!events.ok()) return end();
     failures = 0;
     running_->poller.dispatch(events.value());
     on_time(steady().now());

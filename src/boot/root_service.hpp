@@ -22,8 +22,9 @@ namespace oriel::boot {
 
 /// Serves the rendezvous of every unique id that this process has made, in one thread that starts
 /// with the first id and ends, closing all its descriptors, once no id is left. Joined when the
-/// library is unloaded. A forked child has no part in its parent's service and gets its own.
-/// Any thread may call.
+/// library is unloaded. If the thread cannot go on, for want of memory, say, it closes every
+/// connection, which ends the ranks' waits. A forked child has no part in its parent's service and
+/// gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
@@ -65,6 +66,8 @@ class RootService {
   Status ensure_running();
   Result<SocketAddress> listener_for(const SocketAddress& interface);
   void run();
+  void serve();
+  void end();
   Deadline next_timer() const;
   void wake();
   void on_proven(ProvenConnection connection);

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
+#include "boot/root_service.hpp"
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
 
@@ -162,6 +164,43 @@ TEST_CASE("1.12 the death of the process that made the id is told within a secon
   CHECK(steady_clock::now() - killed < 1s);
   CHECK(verdicts[1].find("the process that made the unique id") != std::string::npos);
   CHECK(verdicts[1].find("has died") != std::string::npos);
+}
+
+namespace {
+
+std::atomic<bool> out_of_memory{false};
+
+}  // namespace
+
+TEST_CASE("1.38 a root service without memory ends its ranks' waits, and can start again") {
+  static const SystemTable table = [] {
+    SystemTable made = real_system_table();
+    made.epoll_wait = [](int epoll_fd, epoll_event* events, int capacity, int timeout_ms) {
+      const int count = real_system_table().epoll_wait(epoll_fd, events, capacity, timeout_ms);
+      // Only the service's thread waits in a poller.
+      if (timeout_ms != 0 && out_of_memory.exchange(false)) throw std::bad_alloc();
+      return count;
+    };
+    return made;
+  }();
+  const ScopedSystemTable scoped(table);
+  const auto id = create_unique_id(kLoopback.socket);
+  REQUIRE(id.ok());
+  const auto begin = steady_clock::now();
+  const std::jthread shortage([] {
+    std::this_thread::sleep_for(100ms);
+    out_of_memory = true;
+    static_cast<void>(create_unique_id(kLoopback.socket));  // gives the service something to do
+  });
+  auto loop = std::move(EventLoop::create()).value();
+  const auto session =
+      loop.run(Session::join(loop, id.value(), 0, 2, kLoopback, Deadline::after(20s)));
+  REQUIRE_FALSE(session.ok());
+  CHECK(session.error().message().find("which serves the rendezvous, has died") !=
+        std::string::npos);
+  CHECK(steady_clock::now() - begin < 2s);
+  CHECK(create_unique_id(kLoopback.socket).ok());
+  CHECK(RootService::instance().running());
 }
 
 }  // namespace oriel::boot
