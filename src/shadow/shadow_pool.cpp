@@ -84,7 +84,11 @@ Status ShadowPool::open_page() {
     chunk_used_ = 0;
   }
   const Chunk& chunk = *chunks_.back();
-  const Page page{chunk.device() + chunk_used_, chunk.host() + chunk_used_, chunks_.size() - 1};
+  Page page{chunk.device() + chunk_used_, chunk.host() + chunk_used_, chunks_.size() - 1};
+  // Zeros for all of its objects go up with the first of them. Filling a chunk would take a kernel,
+  // which waits as long as others fill the GPU.
+  page.dirty = ~std::uint64_t{0};
+  any_dirty_ = true;
   chunk_used_ += page_bytes;
   for (unsigned index = 0; index < kPageObjects; ++index) {
     const Place place{pages_.size(), index};

@@ -39,7 +39,7 @@ class Chunk {
 class Backend {
  public:
   virtual ~Backend() = default;
-  /// At least `bytes`, zeroed on both sides, aligned to 256.
+  /// At least `bytes`, aligned to 256, the copies zeroed; the objects hold anything until uploaded.
   virtual Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) = 0;
   /// Ends when the objects hold what the copies did. Waits for its own work only.
   virtual Status upload(std::span<const Upload> uploads) = 0;

@@ -99,11 +99,10 @@ class CudaBackend final : public Backend {
     const std::size_t rounded = (bytes + granularity_ - 1) / granularity_ * granularity_;
     auto chunk = std::make_unique<CudaChunk>(rounded);
     ORIEL_CHECK(chunk->make(wanted_));
-    const auto base = reinterpret_cast<CUdeviceptr>(chunk->device());
-    ORIEL_CHECK(wait(cuda().memset_d32_async(base, 0, rounded / 4, stream_)));
     return std::unique_ptr<Chunk>(std::move(chunk));
   }
 
+  /// Copies only: they need no SM, so no kernel that fills the GPU holds them up.
   Status upload(std::span<const Upload> uploads) override {
     ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
     CUresult status = CUDA_SUCCESS;
@@ -112,16 +111,12 @@ class CudaBackend final : public Backend {
       status = cuda().memcpy_h_to_d_async(reinterpret_cast<CUdeviceptr>(next.device), next.host,
                                           next.bytes, stream_);
     }
-    return wait(status);
+    // Also after a failure: what is under way reads the copies.
+    const CUresult done = cuda().stream_synchronize(stream_);
+    return cuda_status("uploading device objects", status != CUDA_SUCCESS ? status : done);
   }
 
  private:
-  /// Waits for what is under way also after a failure: it reads the copies.
-  Status wait(CUresult enqueued) {
-    const CUresult done = cuda().stream_synchronize(stream_);
-    return cuda_status("uploading device objects", enqueued != CUDA_SUCCESS ? enqueued : done);
-  }
-
   PrimaryContext context_;  // outlives the stream
   CUmemAllocationProp wanted_{};
   std::size_t granularity_;

@@ -18,7 +18,7 @@ namespace {
 class SplitBackend final : public Backend {
  public:
   struct SplitChunk final : Chunk {
-    explicit SplitChunk(std::size_t bytes) : objects(bytes), copies(bytes) {}
+    explicit SplitChunk(std::size_t bytes) : objects(bytes, std::byte{0xee}), copies(bytes) {}
     std::byte* device() const override { return const_cast<std::byte*>(objects.data()); }
     std::byte* host() const override { return const_cast<std::byte*>(copies.data()); }
     std::size_t bytes() const override { return objects.size(); }
@@ -45,6 +45,8 @@ class SplitBackend final : public Backend {
   int copies = 0;
   bool fail = false;
 };
+
+constexpr std::uint64_t kNothingYet = 0xeeeeeeeeeeeeeeee;  // what a chunk holds at first
 
 struct Object {
   std::uint64_t values[5];
@@ -79,9 +81,12 @@ TEST_CASE("1.20 an object follows its copy with the next flush") {
   Object* object = fixture.make(7);
   CHECK(reinterpret_cast<std::uintptr_t>(object) % 16 == 0);
   CHECK(fixture.copy(object)->values[1] == 8);
-  CHECK(object->values[1] == 0);
+  CHECK(object->values[1] == kNothingYet);
   REQUIRE(fixture.pool->flush().ok());
   CHECK(object->values[1] == 8);
+  CHECK(fixture.backend->copies == 1);
+  const auto* const page = reinterpret_cast<const std::byte*>(object);
+  for (std::size_t i = 48; i < 64 * 48; ++i) REQUIRE(page[i] == std::byte{0});  // the rest of it
   const std::uint64_t nine = 9;
   REQUIRE(fixture.pool->write(object, 8, std::as_bytes(std::span(&nine, 1))).ok());
   CHECK(fixture.copy(object)->values[1] == 9);
@@ -180,7 +185,7 @@ TEST_CASE("1.41 a failed upload is made up for by the next, and a full device is
   Object* object = fixture.make(1);
   fixture.backend->fail = true;
   CHECK_FALSE(fixture.pool->flush().ok());
-  CHECK(object->values[1] == 0);
+  CHECK(object->values[1] == kNothingYet);
   while (fixture.pool->live() < fixture.pool->capacity()) fixture.make(2);
   CHECK_FALSE(fixture.pool->allocate({}).ok());
   fixture.backend->fail = false;
