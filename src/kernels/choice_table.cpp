@@ -20,6 +20,7 @@ constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
 constexpr const char* kColumns =
     "backend ranks max_bytes algorithm ctas threads chunk_bytes depth lead";
 constexpr std::size_t kColumnCount = 9;
+constexpr std::size_t kMaxTableBytes = std::size_t{1} << 20;
 
 /// A line of a table, without its comment.
 struct Line {
@@ -83,13 +84,21 @@ Result<TableEntry> parse_entry(const Line& line) {
   return entry;
 }
 
-/// Whether the list to which the entry belongs goes on to messages of any size.
-bool has_end(const std::vector<TableEntry>& entries, const TableEntry& entry) {
-  return std::any_of(entries.begin(), entries.end(), [&](const TableEntry& other) {
-    return other.backend == entry.backend && other.ranks == entry.ranks &&
-           other.max_bytes == kAnySize;
-  });
-}
+/// The lists, of a backend and a number of ranks, that go on to messages of any size.
+class Ends {
+ public:
+  explicit Ends(const std::vector<TableEntry>& entries) {
+    for (const TableEntry& entry : entries) {
+      if (entry.max_bytes == kAnySize) of(entry) = true;
+    }
+  }
+  bool& of(const TableEntry& entry) {
+    return ends_[entry.backend == Backend::cuda][static_cast<std::size_t>(entry.ranks)];
+  }
+
+ private:
+  bool ends_[2][kMaxTableRanks + 1] = {};
+};
 
 }  // namespace
 
@@ -108,8 +117,9 @@ Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
     ORIEL_TRY(entries.emplace_back(), parse_entry(line));
     read.push_back(std::move(line));
   }
+  Ends ends(entries);
   for (std::size_t i = entries.size(); i-- > 0;) {
-    if (has_end(entries, entries[i])) continue;
+    if (ends.of(entries[i])) continue;
     return read[i].bad(fmt::format(
         "it ends the list for {} among {} ranks, but its max_bytes is \"{}\" and not \"max\"",
         read[i].words[0], entries[i].ranks, read[i].words[2]));
@@ -120,14 +130,19 @@ Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
 }
 
 Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxTableBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxTableBytes) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the table \"{}\" has more than {} bytes", path, kMaxTableBytes));
+  }
+  if (!file.is_open() || file.bad()) {
     return Error(ErrorCode::invalid_usage, fmt::format("cannot read the table \"{}\"", path))
         .with_hint("ORIEL_TABLE names a readable file");
   }
-  auto table = parse(text.str());
+  auto table = parse(text);
   if (!table.ok()) return std::move(table).error().with_context("reading \"" + path + "\"");
   return table;
 }

@@ -234,6 +234,17 @@ TEST_CASE("1.38 a mistake in a table names the line, the value and what is allow
   }
 }
 
+TEST_CASE("1.38 a table that is no file, or too long for one, is refused") {
+  const auto refused = [](const std::string& path) {
+    const auto table = ChoiceTable::read(path);
+    return table.ok() ? std::string() : table.error().message();
+  };
+  CHECK(refused("/nonexistent/table") == "cannot read the table \"/nonexistent/table\"");
+  CHECK(refused("/") == "cannot read the table \"/\"");
+  CHECK(refused("/dev/zero") == "the table \"/dev/zero\" has more than 1048576 bytes");
+  CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice says that it has no lines
+}
+
 TEST_CASE("1.39 all sizes find lines of the same number of ranks") {
   const auto table = ChoiceTable::parse(
       "host 2 64 one_shot 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n"
