@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
+#include "boot/rendezvous.hpp"
 
 namespace oriel::boot {
 namespace {
