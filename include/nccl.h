@@ -21,8 +21,15 @@
 /// Which errors. Any call may return ncclInvalidArgument, and ncclInvalidUsage for a bad
 /// environment value; calls that allocate or wait also ncclSystemError, and ncclUnhandledCudaError
 /// with a GPU; calls on a communicator also ncclRemoteError, ncclSystemError or ncclInvalidUsage
-/// for what has made it unusable; ncclInternalError only through a bug. Calls that start a
-/// non-blocking communicator return ncclInProgress.
+/// for what has made it unusable; ncclInternalError only through a bug.
+///
+/// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
+/// ncclCommFinalize and ncclCommWindowRegister, or the end of a group that holds them, return
+/// ncclInProgress and go on in the background, each communicator by itself; ncclCommGetAsyncError
+/// tells when they have ended, and how. Until then the communicator's other calls return
+/// ncclInvalidUsage, but for queries, ncclCommDestroy and ncclCommAbort. ncclAllReduce is as
+/// blocking as ever (see "Without a GPU"); a registration or finalization in the same group as an
+/// ncclAllReduce of the communicator has ended with the group.
 ///
 /// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
 /// by one thread at a time, except for ncclCommAbort and ncclCommGetAsyncError, which any thread
@@ -211,17 +218,21 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// first waits for what was enqueued here, and so for the ranks that this work waits for; once the
 /// communicator is unusable, for at most 5 seconds, and memory that a kernel may still use is then
 /// kept. Ranks make the same collective calls before they destroy: one that waits in a call for a
-/// rank that has left gets ncclRemoteError.
+/// rank that has left gets ncclRemoteError. What a non-blocking communicator has in progress is not
+/// waited for: it ends in the background, and its windows are not stored any more.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 /// Ends what is running on this communicator, without waiting for other ranks, and frees it. Output
-/// of collectives that were under way is undefined. Local; any thread may call it.
+/// of collectives that were under way is undefined. Local; any thread may call it. The other ranks
+/// get ncclRemoteError, this one ncclInvalidUsage. Of a blocking communicator whose start a group
+/// has not ended, it ends the starts of the whole group.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
 /// Stores ncclSuccess, ncclInProgress, or the error that has made this communicator unusable since,
-/// such as the death of a rank. Local, returns at once; any thread may call it.
+/// such as the death of a rank; of a non-blocking one also the error of its last call, until the
+/// next. Local, returns at once; any thread may call it.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
@@ -264,7 +275,8 @@ ncclResult_t pncclMemFree(void* ptr);
 /// the same size and flags, each its own address. The address is a multiple of
 /// NCCL_WIN_REQUIRED_ALIGNMENT, in memory of ncclMemAlloc or in any CUDA virtual-memory allocation
 /// that was created exportable; cudaMalloc's and malloc's memory is refused. Several windows may
-/// share an allocation, nest or coincide. Inside a group, `win` is stored when the group ends.
+/// share an allocation, nest or coincide. Inside a group, `win` is stored when the group ends; for
+/// a non-blocking communicator, before ncclCommGetAsyncError stores ncclSuccess.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
@@ -309,6 +321,10 @@ ncclResult_t pncclGroupStart(void);
 
 /// Closes a group; the outermost one carries out what was noted, on all its communicators at once,
 /// and returns the first error among them. As collective and as blocking as the calls inside.
+/// If a call inside was refused, nothing is carried out: ranks that the group was to start,
+/// register or finalize tell their other ranks, which get the same error; other ranks of its
+/// all-reduces are not told and wait for this one, as they do for a rank that has not called. All
+/// all-reduces of a group are checked before the first begins.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 

@@ -156,14 +156,17 @@ Result<kernels::Plan> Communicator::plan_for(const AllReduceRequest& request) co
   return plan;
 }
 
-Status Communicator::prepare(const AllReduceRequest& request) {
+Status Communicator::prepare(const AllReduceRequest& request, const kernels::Plan& plan) {
   if (request.count == 0) return {};
-  ORIEL_TRY(const auto plan, plan_for(request));
   return executor_->prepare(plan, make_arguments(request, plan));
 }
 
 Status Communicator::all_reduce(const AllReduceRequest& request) {
   ORIEL_TRY(const auto plan, plan_for(request));
+  return run(request, plan);
+}
+
+Status Communicator::run(const AllReduceRequest& request, const kernels::Plan& plan) {
   if (request.count == 0) return {};
   Status run = executor_->run(plan, make_arguments(request, plan), request.stream);
   if (run.ok() || device_->backend() != kernels::Backend::host) return run;

@@ -9,42 +9,64 @@
 
 namespace oriel::comm {
 
-CommEntry::State CommEntry::state() const {
+bool CommEntry::in_progress() const {
   const std::lock_guard lock(mutex_);
-  if (error_) return State::failed;
-  return communicator_ != nullptr ? State::ready : State::starting;
+  return working_ || (communicator_ == nullptr && !error_);
 }
 
 Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
   const std::lock_guard lock(mutex_);
   if (error_) return *error_;
-  if (communicator_ != nullptr) return communicator_;
-  return Error(ErrorCode::invalid_usage, "the communicator has not started yet")
+  if (communicator_ != nullptr && !working_) return communicator_;
+  return Error(ErrorCode::invalid_usage,
+               working_ ? "an earlier call on the communicator is still in progress"
+                        : "the communicator has not started yet")
       .with_scope(Scope::communicator)
       .with_hint("end the group, or poll ncclCommGetAsyncError until it is not ncclInProgress");
 }
 
 std::optional<Error> CommEntry::async_error() const {
   std::shared_ptr<Communicator> started;
+  std::optional<Error> of_work;
   {
     const std::lock_guard lock(mutex_);
     if (error_) return error_;
     started = communicator_;
+    of_work = work_error_;
   }
   if (started == nullptr) return std::nullopt;
   started->look_for_failure();
-  return started->async_error();
+  auto error = started->async_error();
+  return error ? error : of_work;
 }
 
-void CommEntry::starting_in(EventLoop& loop) {
+void CommEntry::works_in(EventLoop* loop) {
   const std::lock_guard lock(mutex_);
-  loop_ = &loop;
-  if (abort_) loop.stop(*abort_);
+  loop_ = loop;
+  if (loop != nullptr && abort_) loop->stop(*abort_);
+}
+
+Status CommEntry::begin_work() {
+  const std::lock_guard lock(mutex_);
+  if (working_) {
+    return Error(ErrorCode::invalid_usage,
+                 "an earlier call on the communicator is still in progress")
+        .with_scope(Scope::communicator);
+  }
+  working_ = true;
+  work_error_.reset();
+  started_.store(nullptr, std::memory_order_release);
+  return {};
+}
+
+std::shared_ptr<Communicator> CommEntry::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  return communicator_;
 }
 
 void CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
   const std::lock_guard lock(mutex_);
-  loop_ = nullptr;
   if (outcome.ok()) {
     communicator_ = std::move(outcome).value();
     started_.store(communicator_.get(), std::memory_order_release);

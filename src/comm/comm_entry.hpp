@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "nccl.h"
 #include "oriel/error.hpp"
@@ -21,8 +22,6 @@ namespace oriel::comm {
 /// it: the communicator once it has started, the error if it could not. Thread-safe.
 class CommEntry {
  public:
-  enum class State : std::uint8_t { starting, ready, failed };
-
   CommEntry(int rank, int size, int device, bool blocking)
       : rank_(rank), size_(size), device_(device), blocking_(blocking) {}
 
@@ -32,20 +31,38 @@ class CommEntry {
   bool blocking() const { return blocking_; }
   RedOpTable& reductions() { return reductions_; }
 
-  State state() const;
-  /// The communicator, or why there is none (yet).
+  /// It has not started yet, or work goes on in the background (non-blocking communicators only).
+  bool in_progress() const;
+  /// The communicator, or why there is none (yet); refused while work is in progress.
   Result<std::shared_ptr<Communicator>> communicator() const;
-  /// The communicator once it has started, else null; lives as long as the entry. For calls that
+  /// The same, null where that is an error; lives as long as the entry. For calls that
   /// take well below a microsecond, of which each lock is a part that shows.
   Communicator* started() const { return started_.load(std::memory_order_acquire); }
-  /// Why the communicator cannot be used, if so.
+  /// Why the communicator cannot be used, if so; else why the last work in the background failed.
   std::optional<Error> async_error() const;
 
-  /// Set-up runs in `loop` until finished() is called, so that abort() can end it.
-  void starting_in(EventLoop& loop);
+  /// Set-up, or work in the background, waits in `loop` until this is called with null: abort()
+  /// ends the waits.
+  void works_in(EventLoop* loop);
+  /// Set-up has ended.
   void finished(Result<std::shared_ptr<Communicator>> outcome);
+  /// Work begins that goes on in the background; refused if there is some already.
+  Status begin_work();
+  /// It has ended. `publish` stores results where the user wants them; it is called before the
+  /// state changes, and not after close().
+  template <typename Publish>
+  void end_work(Status outcome, const Publish& publish) {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) publish();
+    if (!outcome.ok()) work_error_ = std::move(outcome).error();
+    working_ = false;
+    started_.store(communicator_.get(), std::memory_order_release);
+  }
   /// Ends set-up, or the communicator's waits.
   void abort(const Error& reason);
+  /// The user is done with the handle, and with where results were to be stored. The communicator,
+  /// also while it is in progress; null if it has not started.
+  std::shared_ptr<Communicator> close();
 
  private:
   const int rank_;
@@ -56,10 +73,13 @@ class CommEntry {
 
   mutable std::mutex mutex_;
   EventLoop* loop_ = nullptr;
-  std::optional<Error> abort_;  // before set-up began
+  std::optional<Error> abort_;  // also from before there was a loop
+  bool working_ = false;
+  bool closed_ = false;
+  std::optional<Error> work_error_;
   std::shared_ptr<Communicator> communicator_;
   std::optional<Error> error_;
-  std::atomic<Communicator*> started_{nullptr};  // what communicator_ holds from then on
+  std::atomic<Communicator*> started_{nullptr};  // what communicator_ holds, null while in progress
 };
 
 /// The table behind all ncclComm_t of this process.

@@ -56,8 +56,8 @@ Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
   return concluded(build_device_comm(loop, request));
 }
 
-Task<Status> Communicator::finalize(EventLoop& loop) {
-  return concluded(agree_on_end(loop));
+Task<Status> Communicator::finalize(EventLoop& loop, std::optional<Error> refused) {
+  return concluded(agree_on_end(loop, std::move(refused)));
 }
 
 Task<Result<std::vector<void*>>> Communicator::register_batch(
@@ -81,12 +81,12 @@ Status Communicator::deregister_window(const void* handle) {
   return windows_->deregister(handle);
 }
 
-Task<Status> Communicator::agree_on_end(EventLoop& loop) {
+Task<Status> Communicator::agree_on_end(EventLoop& loop, std::optional<Error> refused) {
   ORIEL_CO_CHECK(check_usable());
-  const Status drained = drain();  // may take as long as the user's work on the stream
+  Status mine = refused ? Status(*std::move(refused))
+                        : drain();  // may take as long as the user's work on the stream
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
-  Status mine = drained;
   std::vector<boot::AgreedField> fields;
   ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::finalize, std::move(mine),
                                                   std::move(fields)));

@@ -96,11 +96,15 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
   Status all_reduce(const AllReduceRequest& request);
-  /// Makes ready what that call would first have to wait for (Executor::prepare). Local.
-  Status prepare(const AllReduceRequest& request);
+  /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
+  Result<kernels::Plan> plan_for(const AllReduceRequest& request) const;
+  Status run(const AllReduceRequest& request, const kernels::Plan& plan);
+  /// Makes ready what the second step would first have to wait for (Executor::prepare). Local.
+  Status prepare(const AllReduceRequest& request, const kernels::Plan& plan);
 
-  /// Completes what was enqueued and ends the communicator's use for collectives.
-  Task<Status> finalize(EventLoop& loop);
+  /// Completes what was enqueued and ends the communicator's use for collectives. If this rank
+  /// `refused`, all ranks get that error and nothing has changed.
+  Task<Status> finalize(EventLoop& loop, std::optional<Error> refused = std::nullopt);
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason);
   /// Waits for enqueued work, before the object is destroyed. Once poisoned its kernels end by
@@ -141,12 +145,10 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<std::vector<void*>>> register_batch(EventLoop& loop,
                                                   std::vector<window::WindowRequest> requests);
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
-  Task<Status> agree_on_end(EventLoop& loop);
+  Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
   Status check_usable() const;
   Status check_arguments(const AllReduceRequest& request) const;
-  /// Checks the call and chooses how to carry it out.
-  Result<kernels::Plan> plan_for(const AllReduceRequest& request) const;
   /// On the host: what wakes this rank's thread. Lives in the control window.
   device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.

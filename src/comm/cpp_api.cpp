@@ -195,10 +195,9 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     auto job = comm::make_init_job(decoded, rank, size, read_options(options), true,
                                    comm::current_device());
     auto impl = std::make_unique<Impl>();
-    impl->entry = job.entry;
-    impl->handle = job.handle;
+    impl->entry = job.handle.entry();
     impl->owned = true;
-    job.out = &impl->handle;
+    job.handle.show(&impl->handle);
     comm::GroupJobs jobs;
     jobs.inits.push_back(std::move(job));
     ORIEL_CHECK(comm::run_jobs(std::move(jobs)));  // after a failure the handle is null

@@ -47,8 +47,8 @@ class Executor {
   virtual Status prepare(const kernels::Plan& plan,
                          const kernels::AllReduceArguments& arguments) = 0;
   /// On the host: runs the call on this thread, to its end, or until a wait is given up; what the
-  /// notices say is then the reason, and the error returned is for when they say nothing. On a GPU: enqueues it on `stream`,
-  /// behind the calls before it also if those went to other streams.
+  /// notices say is then the reason, and the error returned is for when they say nothing. On a GPU:
+  /// enqueues it on `stream`, behind the calls before it also if those went to other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
   /// Waits until everything that was enqueued outside graphs has ended.

@@ -20,9 +20,9 @@ Result<boot::UniqueId> make_unique_id() {
 
 Status destroy_communicator(ncclComm_t handle) {
   ORIEL_TRY(const auto entry, find_entry(handle));
-  const auto communicator = entry->communicator();
+  const auto communicator = entry->close();
   Status drained;
-  if (communicator.ok()) drained = communicator.value()->drain();
+  if (communicator != nullptr) drained = communicator->drain();
   // Kernels of it may still be to come. (After an error of CUDA's there are none.)
   if (!drained.ok() && drained.error().code() != ErrorCode::cuda) keep_for_ever(entry);
   comm_table().remove(handle);

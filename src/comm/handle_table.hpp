@@ -24,6 +24,7 @@ class HandleTable {
     if (free_.empty()) {
       index = static_cast<std::uint32_t>(places_.size());
       places_.emplace_back();
+      free_.reserve(places_.capacity());  // so that remove() needs no memory
     } else {
       index = free_.back();
       free_.pop_back();

@@ -57,6 +57,17 @@ ncclResult_t report(Error error, const char* call) {
   return to_nccl(full.code());
 }
 
+// There may be no memory for a message either.
+ncclResult_t report_exception(const char* call, ErrorCode code, const char* what) noexcept {
+  try {
+    return report(Error(code, what), call);
+  } catch (...) {
+    remember_no_memory();
+    ThreadGroup::current().remember_no_memory();
+    return to_nccl(code);
+  }
+}
+
 /// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C.
 template <class Body>
 ncclResult_t guard(const char* call, const Body& body) noexcept {
@@ -64,9 +75,11 @@ ncclResult_t guard(const char* call, const Body& body) noexcept {
     Status status = body();
     return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
   } catch (const std::bad_alloc&) {
-    return ncclSystemError;  // there may be no memory for a message either
+    return report_exception(call, ErrorCode::system, "out of memory");
+  } catch (const std::exception& exception) {
+    return report_exception(call, ErrorCode::internal, exception.what());
   } catch (...) {
-    return ncclInternalError;
+    return report_exception(call, ErrorCode::internal, "an unknown exception");
   }
 }
 
@@ -99,22 +112,22 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-Status start_rank(ncclComm_t* out, InitJob job, bool& in_progress) {
-  job.out = out;
-  *out = job.handle;
-  return ThreadGroup::current().submit(std::move(job), in_progress);
-}
-
 Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
                  const ncclConfig_t* config, bool& in_progress) {
-  ORIEL_CHECK(require(out, "comm"));
-  *out = nullptr;
-  ORIEL_TRY(const auto decoded, boot::UniqueId::decode(std::as_bytes(std::span(id.internal))));
-  ORIEL_CHECK(check_rank(rank, size));
-  const auto options = read_config(config);
-  const bool blocking = options.ok() ? options.value().blocking : asks_for_blocking(config);
-  return start_rank(out, make_init_job(decoded, rank, size, options, blocking, current_device()),
-                    in_progress);
+  Status place = require(out, "comm");
+  if (place.ok()) *out = nullptr;
+  const auto decoded = boot::UniqueId::decode(std::as_bytes(std::span(id.internal)));
+  const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
+  if (!known.ok()) return place.ok() ? known : place;
+  // From here on the other ranks can be told of what is wrong with this one.
+  const auto options =
+      place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+  const bool blocking =
+      options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
+  InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());
+  if (place.ok()) job.handle.show(out);
+  ORIEL_CHECK(ThreadGroup::current().submit(std::move(job), in_progress));
+  return place;
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {
@@ -134,24 +147,32 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   ThreadGroup& group = ThreadGroup::current();
   group.start();
   Status refused;
+  int noted = 0;
   for (int rank = 0; rank < count && refused.ok(); ++rank) {
     const Result<Device*> device =
         gpus == 0 ? Result<Device*>(&host_device())
                   : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
-    refused = device.ok()
-                  ? start_rank(&out[rank],
-                               make_init_job(id, rank, count, CommunicatorOptions{}, true, device),
-                               in_progress)
-                  : Status(device.error());
-    if (!refused.ok()) group.remember(refused.error());
+    if (!device.ok()) {
+      refused = device.error();
+      break;
+    }
+    InitJob job = make_init_job(id, rank, count, CommunicatorOptions{}, true, device);
+    job.handle.show(&out[rank]);
+    refused = group.submit(std::move(job), in_progress);
+    ++noted;
   }
-  if (!refused.ok()) group.drop_inits();
+  if (!refused.ok()) {
+    group.remember(refused.error());
+    group.drop_inits(static_cast<std::size_t>(noted));  // nobody else waits for them
+  }
   return group.end(in_progress);
 }
 
-Status finalize(ncclComm_t handle) {
-  ORIEL_TRY(auto communicator, find_communicator(handle));
-  return ThreadGroup::current().submit(FinalizeJob{std::move(communicator)});
+Status finalize(ncclComm_t handle, bool& in_progress) {
+  ORIEL_TRY(auto entry, find_entry(handle));
+  ORIEL_TRY(auto communicator, entry->communicator());
+  return ThreadGroup::current().submit(FinalizeJob{std::move(entry), std::move(communicator)},
+                                       in_progress);
 }
 
 Status destroy(ncclComm_t handle) {
@@ -168,7 +189,7 @@ Status abort(ncclComm_t handle) {
 Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
   ORIEL_CHECK(require(out, "asyncError"));
   ORIEL_TRY(const auto entry, find_entry(handle));
-  if (entry->state() == CommEntry::State::starting) {
+  if (entry->in_progress()) {
     *out = ncclInProgress;
     return {};
   }
@@ -199,18 +220,18 @@ Status free_memory(void* pointer) {
 }
 
 Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclWindow_t* out,
-                       int flags) {
+                       int flags, bool& in_progress) {
   if (out != nullptr) *out = nullptr;
-  ORIEL_TRY(auto communicator, find_communicator(handle));
   WindowJob job;
-  job.communicator = std::move(communicator);
+  ORIEL_TRY(job.entry, find_entry(handle));
+  ORIEL_TRY(job.communicator, job.entry->communicator());
   job.request.pointer = buffer;
   job.request.bytes = bytes;
   job.request.flags = static_cast<std::uint32_t>(flags);
   // The other ranks are on their way to this call; they learn of the mistake there.
   if (const Status given = require(out, "win"); !given.ok()) job.request.refused = given.error();
   job.out = out;
-  return ThreadGroup::current().submit(std::move(job));
+  return ThreadGroup::current().submit(std::move(job), in_progress);
 }
 
 Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
@@ -354,7 +375,8 @@ ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int
   return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
-  return front::guard("ncclCommFinalize", [&] { return front::finalize(comm); });
+  return front::guard_progress(
+      "ncclCommFinalize", [&](bool& in_progress) { return front::finalize(comm, in_progress); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
   return front::guard("ncclCommDestroy", [&] { return front::destroy(comm); });
@@ -393,8 +415,9 @@ ORIEL_ENTRY(ncclResult_t, ncclMemFree, void* ptr) {
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size,
             ncclWindow_t* win, int winFlags) {
-  return front::guard("ncclCommWindowRegister",
-                      [&] { return front::register_window(comm, buff, size, win, winFlags); });
+  return front::guard_progress("ncclCommWindowRegister", [&](bool& in_progress) {
+    return front::register_window(comm, buff, size, win, winFlags, in_progress);
+  });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
   return front::guard("ncclCommWindowDeregister",

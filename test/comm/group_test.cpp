@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -145,6 +147,132 @@ TEST_CASE("1.38 an error inside a group is returned at its end, and the thread g
     require(more[0] == nullptr && more[1] == nullptr, "a failed init leaves null");
     for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
   });
+}
+
+/// One call of rank 0 that must be refused.
+struct BadCall {
+  const char* name;
+  std::function<ncclResult_t(float*, ncclComm_t)> call;
+};
+
+const std::vector<BadCall>& bad_calls() {
+  static const std::vector<BadCall> calls = {
+      {"null",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(nullptr, data, 4, ncclFloat, ncclSum, comm, nullptr);
+       }},
+      {"misaligned",
+       [](float* data, ncclComm_t comm) {
+         char* const address = reinterpret_cast<char*>(data) + 1;
+         return ncclAllReduce(address, address, 4, ncclFloat, ncclSum, comm, nullptr);
+       }},
+      {"a huge count",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(data, data, SIZE_MAX / 4, ncclFloat, ncclSum, comm, nullptr);
+       }},
+      {"overlap",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(data, data + 1, 4, ncclFloat, ncclSum, comm, nullptr);
+       }},
+      {"a bad operation",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(data, data, 4, ncclFloat, ncclNumOps, comm, nullptr);
+       }},
+      {"a bad type",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(data, data, 4, ncclNumTypes, ncclSum, comm, nullptr);
+       }},
+      {"a stream without a GPU",
+       [](float* data, ncclComm_t comm) {
+         return ncclAllReduce(data, data, 4, ncclFloat, ncclSum, comm,
+                              reinterpret_cast<cudaStream_t>(data));
+       }},
+  };
+  return calls;
+}
+
+TEST_CASE("1.38 1.33 a group in which one all-reduce is refused makes none, and ends at once") {
+  run_alone([] {
+    ncclComm_t comms[2];
+    require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
+    for (const BadCall& bad : bad_calls()) {
+      for (const bool bad_first : {true, false}) {
+        float data[2][8] = {{1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 2, 2, 2, 2}};
+        require(ncclGroupStart(), "ncclGroupStart");
+        if (!bad_first) require(sum(data[1], 4, comms[1]), "note");
+        expect_error(bad.call(data[0], comms[0]), ncclInvalidArgument, bad.name);
+        if (bad_first) require(sum(data[1], 4, comms[1]), "note");
+        expect_error(ncclGroupEnd(), ncclInvalidArgument, bad.name);
+        require(data[0][0] == 1 && data[1][0] == 2, "nothing has run");
+      }
+    }
+    float data[2] = {1, 2};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(sum(&data[0], 1, comms[0]), "note");
+    require(sum(&data[1], 1, comms[1]), "note");
+    require(ncclGroupEnd(), "the next group");
+    require(data[0] == 3 && data[1] == 3, "the sum");
+    // What has become wrong since the call was noted is found before the first one runs.
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(sum(&data[0], 1, comms[0]), "note");
+    require(sum(&data[1], 1, comms[1]), "note");
+    require(ncclCommAbort(comms[0]), "ncclCommAbort");
+    require(ncclGroupEnd() != ncclSuccess, "one rank has been aborted");
+    require(ncclCommDestroy(comms[1]), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.38 a refused group's starts, registrations and ends are told to the other ranks") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    const bool bad = players.first() == 1;
+    const ncclUniqueId id = players.next_id();
+    Buffer buffer(4096);
+    ncclWindow_t window = nullptr;
+    ncclComm_t more = nullptr;
+    const auto in_group = [&](const std::function<ncclResult_t()>& call) {
+      if (!bad) return call();
+      require(ncclGroupStart(), "ncclGroupStart");
+      require(call(), "note");
+      float* const data = reinterpret_cast<float*>(buffer.at(1));
+      expect_error(sum(data, 1, comms[0]), ncclInvalidArgument, "the bad call");
+      return ncclGroupEnd();
+    };
+    const auto begun = std::chrono::steady_clock::now();
+    const std::vector<std::string> words = {"rank 1", "not aligned"};
+    const std::vector<std::string>& own = bad ? std::vector<std::string>{"not aligned"} : words;
+    expect_error(
+        in_group([&] { return ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1); }),
+        ncclInvalidArgument, "ncclCommWindowRegister", own);
+    require(window == nullptr, "a window was given out");
+    expect_error(in_group([&] { return ncclCommFinalize(comms[0]); }), ncclInvalidArgument,
+                 "ncclCommFinalize", own);
+    expect_error(in_group([&] { return ncclCommInitRank(&more, 2, id, players.first()); }),
+                 ncclInvalidArgument, "ncclCommInitRank", own);
+    require(more == nullptr, "a failed init leaves null");
+    require(std::chrono::steady_clock::now() - begun < 5s, "somebody waited in vain");
+    float value = 1;
+    require(sum(&value, 1, comms[0]), "the communicator is as good as before");
+    require(value == 2, "the sum");
+    players.destroy(comms);
+  }));
+}
+
+TEST_CASE("1.38 a rank without a place for its handle tells the other ranks") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      std::vector<ncclComm_t> comms(players.ranks().size());
+      const auto begun = std::chrono::steady_clock::now();
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        return ncclCommInitRank(rank == 1 ? nullptr : &comms[i], 2, id, rank);
+      });
+      expect_error(result, ncclInvalidArgument, "ncclCommInitRank", {"comm is null"});
+      for (ncclComm_t comm : comms) require(comm == nullptr, "a failed init leaves null");
+      require(std::chrono::steady_clock::now() - begun < 5s, "a rank waited in vain");
+    }));
+  }
 }
 
 TEST_CASE("1.31 a non-blocking communicator is in progress until it is ready") {

@@ -1,0 +1,417 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group_jobs.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/settings.hpp"
+#include "base/try.hpp"
+
+namespace oriel::comm {
+
+PendingHandle::PendingHandle(std::shared_ptr<CommEntry> entry)
+    : entry_(std::move(entry)),
+      no_outcome_(ErrorCode::system, "out of memory while the communicator started"),
+      handle_(comm_table().add(entry_)) {}
+
+PendingHandle::~PendingHandle() {
+  if (entry_ == nullptr) return;
+  end();
+  entry_->finished(std::move(no_outcome_));
+}
+
+void PendingHandle::show(ncclComm_t* out) {
+  out_ = out;
+  *out = handle_;
+}
+
+void PendingHandle::leave_to_user() {
+  handle_ = nullptr;
+  out_ = nullptr;
+}
+
+void PendingHandle::end() {
+  if (handle_ != nullptr) comm_table().remove(handle_);
+  if (out_ != nullptr) *out_ = nullptr;
+  leave_to_user();
+}
+
+void PendingHandle::finish(Result<std::shared_ptr<Communicator>> outcome) {
+  if (!outcome.ok() && entry_->blocking()) end();
+  entry_->finished(std::move(outcome));
+  entry_ = nullptr;
+}
+
+InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
+                      const Result<CommunicatorOptions>& options, bool blocking,
+                      const Result<Device*>& device) {
+  JoinRequest request;
+  request.id = id;
+  request.rank = rank;
+  request.size = size;
+  if (!options.ok()) {
+    request.refused = options.error();
+  } else if (!device.ok()) {
+    request.refused = device.error();
+  } else {
+    request.options = options.value();
+    request.device = device.value();
+  }
+  const int ordinal = device.ok() ? device.value()->ordinal() : -1;
+  return {std::move(request),
+          PendingHandle(std::make_shared<CommEntry>(rank, size, ordinal, blocking))};
+}
+
+namespace {
+
+// For what this rank cannot take part in.
+constexpr Duration kTellingTime = std::chrono::seconds(2);
+
+void keep_first(Status& first, Status next) {
+  if (first.ok() && !next.ok()) first = std::move(next);
+}
+
+/// While it lives, aborting one of the entries ends the waits of `loop`.
+class LoopScope {
+ public:
+  LoopScope(EventLoop& loop, std::vector<std::shared_ptr<CommEntry>> entries)
+      : entries_(std::move(entries)) {
+    for (const auto& entry : entries_) entry->works_in(&loop);
+  }
+  ~LoopScope() {
+    for (const auto& entry : entries_) entry->works_in(nullptr);
+  }
+  LoopScope(const LoopScope&) = delete;
+  LoopScope& operator=(const LoopScope&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<CommEntry>> entries_;
+};
+
+/// Instead of joining: the other ranks are on their way to this call, and would wait for this one.
+Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest request) {
+  Error reason =
+      std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
+  Error told = reason;
+  const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
+  boot::SessionOptions options;
+  if (const auto settings = process_settings(); settings.ok()) {
+    options.socket.ifname = settings.value()->socket_ifname;
+  }
+  const Status status = co_await boot::Session::decline(
+      loop, request.id, request.rank, request.size, std::move(told), std::move(options), deadline);
+  // Their deadlines name this rank.
+  if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
+  co_return reason;
+}
+
+Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
+  std::vector<std::shared_ptr<CommEntry>> entries;
+  entries.reserve(jobs.size());
+  for (const InitJob& job : jobs) entries.push_back(job.handle.entry());
+  const LoopScope scope(loop, std::move(entries));
+  std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
+  tasks.reserve(jobs.size());
+  for (InitJob& job : jobs) {
+    tasks.push_back(job.request.refused ? decline(loop, job.request)
+                                        : Communicator::join(loop, job.request));
+  }
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!results[i].ok()) keep_first(first, results[i].error());
+    jobs[i].handle.finish(std::move(results[i]));
+  }
+  return first;
+}
+
+// There is no loop to work in, and the other ranks are on their way to these calls as well.
+Status give_up(GroupJobs& jobs, const Error& error) {
+  Status first;
+  // Telling takes a loop too; perhaps there can be one a moment later. If not, the others'
+  // deadlines name this rank.
+  auto loop = EventLoop::create();
+  for (InitJob& job : jobs.inits) {
+    const JoinRequest& request = job.request;
+    Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
+    keep_first(first, Error(reason));
+    job.request.refused = reason;
+    if (loop.ok()) static_cast<void>(loop.value().run(decline(loop.value(), request)));
+    job.handle.finish(std::move(reason));
+  }
+  const auto abort = [&](const auto& job) {
+    job.communicator->abort(error);
+    keep_first(first, *job.communicator->async_error());
+  };
+  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
+  std::for_each(jobs.all_reduces.begin(), jobs.all_reduces.end(), abort);
+  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
+  return first;
+}
+
+Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
+  // One batch for each communicator, in the order of the calls.
+  std::map<Communicator*, std::vector<WindowJob*>> batches;
+  std::vector<Communicator*> order;
+  for (WindowJob& job : jobs) {
+    auto& batch = batches[job.communicator.get()];
+    if (batch.empty()) order.push_back(job.communicator.get());
+    batch.push_back(&job);
+  }
+  std::vector<Task<Result<std::vector<void*>>>> tasks;
+  for (Communicator* communicator : order) {
+    std::vector<window::WindowRequest> requests;
+    for (const WindowJob* job : batches[communicator]) requests.push_back(job->request);
+    tasks.push_back(communicator->register_windows(loop, std::move(requests)));
+  }
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto& batch = batches[order[i]];
+    for (std::size_t k = 0; k < batch.size() && results[i].ok(); ++k) {
+      batch[k]->registered = results[i].value()[k];
+    }
+    if (!results[i].ok()) keep_first(first, std::move(results[i]).error());
+  }
+  return first;
+}
+
+void store_windows(const std::vector<WindowJob>& jobs) {
+  for (const WindowJob& job : jobs) {
+    if (job.out != nullptr) *job.out = static_cast<ncclWindow_t>(job.registered);
+  }
+}
+
+Error no_thread(const std::system_error& error) {
+  return system_error("starting a thread for a group's call", error.code().value());
+}
+
+struct PlannedCall {
+  const AllReduceJob* job;
+  kernels::Plan plan;
+};
+
+Status run_sequence(const std::vector<PlannedCall>& calls) {
+  for (const PlannedCall& call : calls) {
+    // Those behind it would wait for ranks that the failure may have kept from coming.
+    ORIEL_CHECK(call.job->communicator->run(call.job->request, call.plan));
+  }
+  return {};
+}
+
+/// The calls of one communicator on the host. On a thread of its own there is nobody to catch what
+/// it throws, and the other ranks, perhaps threads of this very group, wait for it.
+void run_sequence_to_its_end(Communicator& communicator, const std::vector<PlannedCall>& calls,
+                             Status& outcome, Error no_memory) noexcept {
+  try {
+    outcome = run_sequence(calls);
+  } catch (const std::exception&) {
+    outcome = std::move(no_memory);
+    try {
+      communicator.abort(outcome.error());
+    } catch (const std::exception&) {  // their waits end by what the user does next
+      return;
+    }
+  }
+}
+
+/// Each communicator needs a thread, if there are several: a call ends when the other ranks have
+/// come.
+Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& calls) {
+  const Error no_memory(ErrorCode::system, "out of memory in a group's call");
+  std::vector<Status> outcomes(calls.size());
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(calls.size());
+    std::size_t next = 0;
+    for (const auto& [communicator, sequence] : calls) {
+      Communicator& own = *communicator;
+      const std::vector<PlannedCall>& its_calls = sequence;
+      Status& outcome = outcomes[next++];
+      Error spare = no_memory;
+      if (next == calls.size()) {  // the last on this thread
+        run_sequence_to_its_end(own, its_calls, outcome, std::move(spare));
+        continue;
+      }
+      try {
+        threads.emplace_back([&own, &its_calls, &outcome, spare]() mutable {
+          run_sequence_to_its_end(own, its_calls, outcome, std::move(spare));
+        });
+      } catch (const std::system_error& error) {
+        outcome = no_thread(error);
+        own.abort(outcome.error());
+      }
+    }
+  }
+  Status first;
+  for (Status& outcome : outcomes) keep_first(first, std::move(outcome));
+  return first;
+}
+
+Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
+  // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
+  std::vector<PlannedCall> enqueued;
+  std::map<Communicator*, std::vector<PlannedCall>> on_host;
+  for (const AllReduceJob& job : jobs) {
+    Communicator& communicator = *job.communicator;
+    ORIEL_TRY(const auto plan, communicator.plan_for(job.request));
+    const bool is_host = communicator.device().backend() == kernels::Backend::host;
+    (is_host ? on_host[&communicator] : enqueued).push_back({&job, plan});
+  }
+  for (const PlannedCall& call : enqueued) {
+    if (jobs.size() == 1) break;
+    ORIEL_CHECK(call.job->communicator->prepare(call.job->request, call.plan));
+  }
+  ORIEL_CHECK(run_sequence(enqueued));
+  return on_host.empty() ? Status() : run_on_host(on_host);
+}
+
+Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
+  std::vector<Task<Status>> tasks;
+  tasks.reserve(jobs.size());
+  for (const FinalizeJob& job : jobs) {
+    tasks.push_back(job.communicator->finalize(loop, job.refused));
+  }
+  Status first;
+  for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
+  return first;
+}
+
+Status carry_out(EventLoop& loop, GroupJobs& jobs) {
+  Status first;
+  if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
+  if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
+  if (!jobs.all_reduces.empty()) keep_first(first, run_all_reduces(jobs.all_reduces));
+  if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
+  return first;
+}
+
+/// The work of one non-blocking communicator.
+struct Background {
+  std::shared_ptr<CommEntry> entry;
+  GroupJobs jobs;
+  Error no_memory{ErrorCode::system, "out of memory in the background"};
+  bool begun = false;  // on a communicator that had started
+
+  bool starts() const { return !jobs.inits.empty(); }
+
+  Status begin() {
+    if (!starts()) ORIEL_CHECK(entry->begin_work());
+    begun = !starts();
+    return {};
+  }
+  void end(Status outcome) {
+    if (std::exchange(begun, false)) {
+      entry->end_work(std::move(outcome), [&] { store_windows(jobs.windows); });
+    }
+    jobs = {};  // a start without an outcome has failed
+  }
+  Status carry_out_alone() {
+    auto loop = EventLoop::create();
+    if (!loop.ok()) return give_up(jobs, loop.error());
+    const LoopScope scope(loop.value(), {entry});
+    return carry_out(loop.value(), jobs);
+  }
+  void run() noexcept {
+    Status outcome;
+    try {
+      outcome = carry_out_alone();
+      if (!outcome.ok())
+        Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
+    } catch (const std::exception&) {
+      if (outcome.ok()) outcome = std::move(no_memory);
+    }
+    end(std::move(outcome));
+  }
+};
+
+Status start(const std::shared_ptr<Background>& work) {
+  ORIEL_CHECK(work->begin());
+  try {
+    // The caller polls ncclCommGetAsyncError. The thread ends by the deadline of set-up at the
+    // latest, and sooner if the communicator is aborted; it holds all that it uses.
+    for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
+    std::thread([work] { work->run(); }).detach();
+    return {};
+  } catch (const std::system_error& error) {
+    const Error reason = no_thread(error);
+    static_cast<void>(give_up(work->jobs, reason));
+    work->end(reason);
+    return reason;
+  }
+}
+
+/// The background work of `entry` among `works`, new if it has none yet.
+GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
+                   const std::shared_ptr<CommEntry>& entry) {
+  for (const auto& work : works) {
+    if (work->entry == entry) return work->jobs;
+  }
+  works.push_back(std::make_shared<Background>());
+  works.back()->entry = entry;
+  return works.back()->jobs;
+}
+
+}  // namespace
+
+void refuse(GroupJobs& jobs, const Error& error) {
+  for (InitJob& job : jobs.inits) {
+    job.handle.end();
+    if (!job.request.refused) job.request.refused = error;
+  }
+  for (WindowJob& job : jobs.windows) {
+    if (!job.request.refused) job.request.refused = error;
+  }
+  for (FinalizeJob& job : jobs.finalizes) job.refused = error;
+  jobs.all_reduces.clear();
+}
+
+Status run_jobs(GroupJobs jobs) {
+  if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
+    return run_all_reduces(jobs.all_reduces);
+  }
+  auto loop = EventLoop::create();
+  if (!loop.ok()) return give_up(jobs, loop.error());
+  Status first = carry_out(loop.value(), jobs);
+  store_windows(jobs.windows);
+  return first;
+}
+
+Status start_in_background(GroupJobs& jobs, bool& in_progress) {
+  std::vector<std::shared_ptr<Background>> works;
+  GroupJobs rest;
+  for (InitJob& job : jobs.inits) {
+    const auto entry = job.handle.entry();
+    (entry->blocking() ? rest : jobs_of(works, entry)).inits.push_back(std::move(job));
+  }
+  const auto stays = [&](const auto& job) {
+    return job.entry->blocking() ||
+           std::any_of(jobs.all_reduces.begin(), jobs.all_reduces.end(),
+                       [&](const auto& call) { return call.communicator == job.communicator; });
+  };
+  for (WindowJob& job : jobs.windows) {
+    const auto entry = job.entry;
+    (stays(job) ? rest : jobs_of(works, entry)).windows.push_back(std::move(job));
+  }
+  for (FinalizeJob& job : jobs.finalizes) {
+    const auto entry = job.entry;
+    (stays(job) ? rest : jobs_of(works, entry)).finalizes.push_back(std::move(job));
+  }
+  rest.all_reduces = std::move(jobs.all_reduces);
+  jobs = std::move(rest);
+  Status first;
+  for (const auto& work : works) {
+    const Status started = start(work);
+    in_progress = in_progress || started.ok();
+    keep_first(first, started);
+  }
+  return first;
+}
+
+}  // namespace oriel::comm
