@@ -55,7 +55,8 @@ Nic read_device(const FileTree& tree, const std::string& folder, const std::stri
 std::string interface_of(const FileTree& tree, const std::string& folder, int port) {
   const auto names = tree.list(folder + "/device/net");
   for (const std::string& name : names) {
-    if (tree.read_number(folder + "/device/net/" + name + "/dev_port") == port - 1) return name;
+    const std::string number = fmt::format("{}/device/net/{}/dev_port", folder, name);
+    if (tree.read_number(number) == port - 1) return name;
   }
   return names.size() == 1 ? names.front() : std::string();
 }

@@ -89,7 +89,7 @@ Places place_pci_nodes(std::vector<PciNode>& nodes) {
 }
 
 Places place_numa_nodes(std::vector<NumaNode>& nodes) {
-  const Places place = sort_and_place(
+  Places place = sort_and_place(
       nodes, [](const NumaNode& a, const NumaNode& b) { return a.os_index < b.os_index; });
   for (NumaNode& node : nodes) {
     if (node.distances.size() != place.size()) continue;

@@ -74,6 +74,7 @@ std::string reason_for(const Machine& machine, const NicChoice& choice, std::siz
 /// Chooses for devices at these places.
 std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
   std::vector<std::vector<int>> candidates;
+  candidates.reserve(devices.size());
   for (const DevicePlace& device : devices) candidates.push_back(nearest_nics(machine, device));
   std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -160,12 +161,14 @@ std::vector<NicChoice> choose_nics(const Machine& machine) {
   }
   const std::vector<NicChoice> by_place = choose(machine, places);
   std::vector<NicChoice> choices;
+  choices.reserve(place_index.size());
   for (const std::size_t index : place_index) choices.push_back(by_place[index]);
   return choices;
 }
 
 std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
   std::vector<DevicePlace> places;
+  places.reserve(machine.numa.size());
   for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
   return choose(machine, places);
 }
