@@ -340,6 +340,7 @@ TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") 
   for (int round = 0; round < 8; ++round) {
     const ServedId id;
     const int victim = static_cast<int>(random() % kRanks);
+    const Shared<std::atomic<int>> joined;
     ForkedRanks ranks(kRanks, [&](int rank) -> Status {
       drop_inherited_sockets();
       const auto before = test::process_state();
@@ -348,6 +349,7 @@ TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") 
         RankOptions options;
         options.timeout = 10s;
         ORIEL_TRY(const auto self, WindowRank::join(id.value(), rank, kRanks, options));
+        ++*joined;
         const HostBuffer buffer(64 * kPage);
         for (std::size_t i = 0; seen.empty(); ++i) {
           const auto window = self->register_one(buffer.at(i % 16 * kPage), 4 * kPage);
@@ -362,7 +364,9 @@ TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") 
       ORIEL_EXPECT(test::process_state() == before);
       return Error(ErrorCode::remote, seen);
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(30 + random() % 100));
+    // A rank that is killed while it joins is another matter.
+    while (*joined < kRanks) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     ranks.kill(victim, SIGKILL);
     const auto verdicts = ranks.collect(5s);
     for (int rank = 0; rank < kRanks; ++rank) {
