@@ -174,6 +174,7 @@ Task<Status> RegistrationRun::agree_on_places() {
     Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
     if (!gathered.ok()) co_return std::move(gathered).error();
     auto found = take_places(gathered.value(), search);
+    const bool agreed = found.ok() && found.value();
     if (!found.ok()) stop(std::move(found).error());
     if (stopped_) {
       // Not later: other registrations would wait for it until this one's outcome is known. All
@@ -181,7 +182,7 @@ Task<Status> RegistrationRun::agree_on_places() {
       if (space_ != nullptr) space_->slots().drop(token_);
       co_return Status();
     }
-    if (found.value()) {
+    if (agreed) {
       note(keep_places());
       co_return Status();
     }

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <random>

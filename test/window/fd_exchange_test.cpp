@@ -265,7 +265,7 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 
 TEST_CASE("1.8 1.17 hundreds of idle connections disturb nobody") {
   const auto before = test::count_fds();
-  for (const std::size_t count : {300, 1000}) {
+  for (const std::size_t count : {std::size_t{300}, std::size_t{1000}}) {
     if (!room_for_descriptors(count + 700)) {
       WARN("not run with " << count << " connections: too few descriptors");
       continue;
