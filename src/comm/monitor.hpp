@@ -42,7 +42,8 @@ struct Watch {
 /// the first watch() to the last unwatch(). It pumps the sessions that have no Activity, and waits
 /// for the end of same-host processes through pidfds. A death is reported within a second: at once
 /// where a link or a notice tells, after kGrace where only the end of a process does, for the
-/// notice of its departure may still be on its way.
+/// notice of its departure may still be on its way. If memory runs out in that thread it ends the
+/// sessions that it watches, for it may have missed something of any of them, and goes on.
 ///
 /// Any thread. A forked child has no part in its parent's monitor and gets its own.
 class Monitor {

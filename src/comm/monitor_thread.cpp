@@ -50,10 +50,11 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
 Status Monitor::Thread::add(Watched& watched, boot::Session& session,
                             std::vector<Watch> processes) {
   const std::lock_guard lock(mutex_);
-  auto entry = std::make_shared<Entry>();
-  entry->watched = &watched;
-  entry->session = &session;
-  entry->processes = std::move(processes);
+  Error last_words = Error(ErrorCode::system, "the thread that watches the other ranks has failed")
+                         .with_origin(session.rank())
+                         .with_hint("as a rule memory has run out");
+  auto entry = std::make_shared<Entry>(
+      Entry{&watched, &session, std::move(processes), std::move(last_words)});
   Entry* raw = entry.get();
   entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
   Status attached = session.attach_idle(poller_.fd(), entry->token);
@@ -181,46 +182,82 @@ void Monitor::Thread::settle_deaths(Entry& entry, const std::vector<Death>& due)
   }
 }
 
+bool Monitor::Thread::give_up(Entry& entry) noexcept {
+  try {
+    entry.session->abort(entry.last_words);
+    entry.watched->peer_lost(Error(entry.last_words));
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void Monitor::Thread::give_up_all(std::unique_lock<std::mutex>& lock) {
+  const auto untold = [](const EntryRef& entry) { return !entry->told; };
+  for (;;) {
+    const auto next = std::find_if(entries_.begin(), entries_.end(), untold);
+    if (stop_ || next == entries_.end()) return;
+    const EntryRef entry = *next;
+    visit(lock, entry, [&entry] { entry->told = give_up(*entry); });
+    if (entry->told) continue;
+    lock.unlock();
+    std::this_thread::sleep_for(kTick);  // for memory to come back
+    lock.lock();
+  }
+}
+
+void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick) {
+  const Deadline wake = next_wake(next_tick);
+  lock.unlock();
+  const auto events = poller_.wait(wake, steady());
+  lock.lock();
+  // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
+  if (events.ok()) poller_.dispatch(events.value());
+
+  const TimePoint now = steady().now();
+  const bool tick_due = now >= next_tick;
+  if (tick_due) next_tick = now + kTick;
+  const std::vector<EntryRef> entries = entries_;
+  for (const EntryRef& entry : entries) {
+    std::vector<Death> due;
+    std::erase_if(entry->deaths, [&](const Death& death) {
+      if (death.believed.expired(now)) due.push_back(death);
+      return death.believed.expired(now);
+    });
+    const bool timer_due = entry->removed || entry->session->idle_timer().expired(now);
+    if (!entry->ready && due.empty() && !tick_due && !timer_due) continue;
+    entry->ready = false;
+    visit(lock, entry, [&] {
+      auto happened = entry->session->pump_idle();
+      if (!due.empty()) {
+        settle_deaths(*entry, due);
+        for (auto& event : entry->session->pump_idle()) happened.push_back(std::move(event));
+      }
+      for (auto& event : happened) {
+        if (!still_watched(entry)) return;
+        if (event.kind == boot::PeerEvent::Kind::left) {
+          entry->watched->peer_left(event.rank);
+        } else {
+          entry->watched->peer_lost(std::move(event.error));
+        }
+      }
+      if (tick_due && still_watched(entry)) entry->watched->tick(now);
+    });
+  }
+}
+
 void Monitor::Thread::run() {
   TimePoint next_tick = steady().now() + kTick;
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const Deadline wake = next_wake(next_tick);
-    lock.unlock();
-    const auto events = poller_.wait(wake, steady());
-    lock.lock();
-    // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
-    if (events.ok()) poller_.dispatch(events.value());
-
-    const TimePoint now = steady().now();
-    const bool tick_due = now >= next_tick;
-    if (tick_due) next_tick = now + kTick;
-    const std::vector<EntryRef> entries = entries_;
-    for (const EntryRef& entry : entries) {
-      std::vector<Death> due;
-      std::erase_if(entry->deaths, [&](const Death& death) {
-        if (death.believed.expired(now)) due.push_back(death);
-        return death.believed.expired(now);
-      });
-      const bool timer_due = entry->removed || entry->session->idle_timer().expired(now);
-      if (!entry->ready && due.empty() && !tick_due && !timer_due) continue;
-      entry->ready = false;
-      visit(lock, entry, [&] {
-        auto happened = entry->session->pump_idle();
-        if (!due.empty()) {
-          settle_deaths(*entry, due);
-          for (auto& event : entry->session->pump_idle()) happened.push_back(std::move(event));
-        }
-        for (auto& event : happened) {
-          if (!still_watched(entry)) return;
-          if (event.kind == boot::PeerEvent::Kind::left) {
-            entry->watched->peer_left(event.rank);
-          } else {
-            entry->watched->peer_lost(std::move(event.error));
-          }
-        }
-        if (tick_due && still_watched(entry)) entry->watched->tick(now);
-      });
+    try {
+      turn(lock, next_tick);
+    } catch (...) {
+      // What this turn has not passed on nobody else will. Later watches find the thread running.
+      if (!lock.owns_lock()) lock.lock();
+      visiting_.reset();
+      visited_.notify_all();
+      give_up_all(lock);
     }
   }
 }

@@ -47,10 +47,12 @@ class Monitor::Thread {
     Watched* watched;
     boot::Session* session;
     std::vector<Watch> processes;
-    std::vector<Death> deaths;
+    Error last_words;  // made in time: for when there is no memory left to make it of
+    std::vector<Death> deaths{};
     Token token = 0;
     bool ready = false;
     bool removed = false;
+    bool told = false;  // of last_words
   };
   using EntryRef = std::shared_ptr<Entry>;
   /// One process, whoever watches it.
@@ -61,6 +63,10 @@ class Monitor::Thread {
 
   explicit Thread(boot::Poller poller) : poller_(std::move(poller)) {}
   void run();
+  void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
+  /// Ends what is watched, because something of it may have been missed.
+  void give_up_all(std::unique_lock<std::mutex>& lock);
+  static bool give_up(Entry& entry) noexcept;
   Deadline next_wake(TimePoint next_tick);
   void watch_process(pid_t pid);
   void on_process_end(pid_t pid);

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -58,7 +59,10 @@ class Notes final : public Watched {
     if (on_lost) on_lost();
   }
   void peer_left(int) override { ++departures; }
-  void tick(TimePoint) override { ++ticks; }
+  void tick(TimePoint) override {
+    ++ticks;
+    if (on_tick) on_tick();
+  }
 
   std::string text() {
     const std::lock_guard lock(mutex_);
@@ -66,6 +70,7 @@ class Notes final : public Watched {
   }
 
   std::function<void()> on_lost;
+  std::function<void()> on_tick;
   std::atomic<int> lost_rank{-1};
   std::atomic<std::int64_t> lost_at{0};
   std::atomic<int> losses{0};
@@ -257,6 +262,43 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
     CHECK(notes.losses == 0);
     Monitor::instance().unwatch(notes);
   }
+}
+
+TEST_CASE(
+    "1.12 a monitor that runs out of memory ends what it watches, with a reason, and goes on") {
+  Pair pair = join_pair();
+  Pair other = join_pair();
+  Notes starved, peer, bystander;
+  std::atomic<bool> out_of_memory{false};
+  starved.on_tick = [&] {
+    if (out_of_memory.exchange(false)) throw std::bad_alloc();
+  };
+  // And once more while it tells of it.
+  std::atomic<bool> once{true};
+  bystander.on_lost = [&] {
+    if (once.exchange(false)) throw std::bad_alloc();
+  };
+  REQUIRE(Monitor::instance().watch(starved, *pair.a, {}).ok());
+  REQUIRE(Monitor::instance().watch(peer, *pair.b, {}).ok());
+  REQUIRE(Monitor::instance().watch(bystander, *other.a, {}).ok());
+  out_of_memory = true;
+  CHECK(
+      wait_for(2s, [&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 1; }));
+  for (Notes* notes : {&starved, &peer, &bystander}) {
+    CHECK(notes->text().find("the thread that watches the other ranks") != std::string::npos);
+  }
+  CHECK(pair.a->failure());
+  CHECK(pair.b->failure());
+  CHECK(other.a->failure());
+  for (Notes* notes : {&starved, &peer, &bystander}) Monitor::instance().unwatch(*notes);
+  CHECK_FALSE(Monitor::instance().running());
+
+  Pair next = join_pair();
+  Notes notes;
+  REQUIRE(Monitor::instance().watch(notes, *next.a, {}).ok());
+  next.b->abort(Error(ErrorCode::aborted, "over"));
+  CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+  Monitor::instance().unwatch(notes);
 }
 
 TEST_CASE("1.12 unwatch waits for a callback, and may be called from one") {
