@@ -10,8 +10,8 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
-#include "kernels/most_ranks.hpp"
 #include "kernels/algorithms/mover_host.hpp"
+#include "kernels/most_ranks.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
 /// what the steps have made goes with the object if a later one fails.
