@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "oriel/device/wait.hpp"
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
+#include "base/event_loop.hpp"
+#include "base/task.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/choice.hpp"
 #include "topo/rank_info.hpp"
@@ -76,12 +77,14 @@ class Device {
   virtual int max_ctas(int ranks_here) const = 0;
 
   virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) = 0;
-  /// Makes fresh scratch memory what the algorithms expect. Waits for it.
-  virtual Status prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) = 0;
-  /// Makes fresh memory of `bytes` (a multiple of 4) zero, but for `part` at `offset`. Waits for
-  /// it.
-  virtual Status prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
-                                 std::span<const std::byte> part) = 0;
+  /// Fresh memory of memory(), as the algorithms expect a rank's scratch. A GPU fills it between
+  /// other work: this suspends for it, and gives up so long before `deadline` that other ranks can
+  /// still be told. What the GPU has yet to write to by then, the device keeps until it has.
+  virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
+                                           Deadline deadline) = 0;
+  /// The same for `bytes` (a multiple of 4) that are zero, but for `part` at `offset`.
+  virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
+                                           std::vector<std::byte> part, Deadline deadline) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
   virtual Result<std::unique_ptr<Executor>> make_executor() = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/device_comm.hpp"
 
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -44,16 +46,18 @@ DeviceCommMemory::~DeviceCommMemory() {
   }
 }
 
-Status DeviceCommMemory::prepare(const DeviceCommRequest& request) {
+Task<Status> DeviceCommMemory::prepare(EventLoop& loop, DeviceCommRequest request,
+                                       Deadline deadline) {
   if (request.barrier_slots < 1 || request.barrier_slots > kBarrierSlotsMost) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("barrier_slots is {}", request.barrier_slots))
+    co_return Error(ErrorCode::invalid_argument,
+                    fmt::format("barrier_slots is {}", request.barrier_slots))
         .with_hint(fmt::format("1 to {} are allowed: the number of CTAs of the largest kernel",
                                kBarrierSlotsMost));
   }
   const auto& facts = communicator_->team_facts_;
   const auto lsa_size = static_cast<std::int32_t>(facts.members.size());
-  const std::span<const int> ranks(facts.members);
+  const auto ranks = std::as_bytes(std::span(facts.members));
+  std::vector<std::byte> table(ranks.begin(), ranks.end());
   layout_.ranks = round_up(layout_.doorbell + sizeof(device::Doorbell), 64);
   // Windows have one size on all ranks: that which the largest team needs.
   const auto largest = static_cast<std::uint64_t>(communicator_->largest_team_);
@@ -62,9 +66,8 @@ Status DeviceCommMemory::prepare(const DeviceCommRequest& request) {
                                               communicator_->largest_team_, request.barrier_slots);
 
   auto& device = *communicator_->device_;
-  ORIEL_TRY(memory_, device.memory().allocate(layout_.total_bytes));
-  ORIEL_CHECK(device.prepare_control(static_cast<std::byte*>(memory_), layout_.total_bytes,
-                                     layout_.ranks, std::as_bytes(ranks)));
+  ORIEL_CO_TRY(memory_, co_await device.make_control(loop, layout_.total_bytes, layout_.ranks,
+                                                     std::move(table), deadline));
   view_.world_rank = facts.world_rank;
   view_.world_size = facts.world_size;
   view_.lsa_rank = facts.index;
@@ -72,7 +75,7 @@ Status DeviceCommMemory::prepare(const DeviceCommRequest& request) {
   view_.barrier_slots = request.barrier_slots;
   view_.barrier_offset = layout_.barrier;
   view_.doorbell_offset = layout_.doorbell;
-  return {};
+  co_return Status();
 }
 
 void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
@@ -89,7 +92,7 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
   DeviceCommMemory made(shared_from_this());
-  Status local = made.prepare(request);
+  Status local = co_await made.prepare(loop, request, deadline);
   std::vector<boot::AgreedField> fields = {
       {"the number of barrier slots (barrier_slots)", request.barrier_slots}};
   ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::control_window, std::move(local),

@@ -8,6 +8,9 @@
 #include "oriel/device/comm.hpp"
 #include "oriel/error.hpp"
 
+#include "base/event_loop.hpp"
+#include "base/task.hpp"
+
 namespace oriel::comm {
 
 class Communicator;
@@ -33,8 +36,8 @@ class DeviceCommMemory {
  private:
   friend class Communicator;
   explicit DeviceCommMemory(std::shared_ptr<Communicator> communicator);
-  /// Allocates and fills it. Local.
-  Status prepare(const DeviceCommRequest& request);
+  /// Allocates and fills it. Local; suspends while the device is busy.
+  Task<Status> prepare(EventLoop& loop, DeviceCommRequest request, Deadline deadline);
   /// Completes the view once `registered` is known. Local.
   void show(char* control_base, std::uint32_t stride_4g);
 

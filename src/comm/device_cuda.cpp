@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -73,6 +77,72 @@ class CudaNoticeBoard final : public NoticeBoard {
   Notices* device_ = nullptr;
 };
 
+/// Fresh memory that a stream is filling. Must not be destroyed before that has ended.
+class Filling {
+ public:
+  static Result<std::unique_ptr<Filling>> begin(window::Memory& memory, CUcontext context,
+                                                std::size_t bytes, window::Backing backing) {
+    ORIEL_TRY(const auto scope, CudaScope::enter(context));
+    ORIEL_TRY(OwnedStream stream, OwnedStream::create());
+    ORIEL_TRY(void* const base, memory.allocate(bytes, backing));
+    return std::unique_ptr<Filling>(new Filling(memory, context, std::move(stream), base));
+  }
+  ~Filling() {
+    const auto scope = CudaScope::enter(context_);
+    stream_.reset();
+    if (base_ != nullptr) static_cast<void>(memory_.free(base_));
+  }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+  /// Sets the words of [begin, end) bytes. What goes wrong here and below take() tells.
+  void set(std::uint64_t begin, std::uint64_t end, unsigned value) {
+    enqueue([&] {
+      return cuda().memset_d32_async(at(begin), value, (end - begin) / 4, stream_->get());
+    });
+  }
+  void copy(std::uint64_t begin, std::vector<std::byte> bytes) {
+    source_ = std::move(bytes);
+    enqueue([&] {
+      return cuda().memcpy_h_to_d_async(at(begin), source_.data(), source_.size(), stream_->get());
+    });
+  }
+  /// Also after a failure: what was enqueued before it writes to the memory.
+  bool ended() {
+    const auto scope = CudaScope::enter(context_);  // tried: the stream knows its own context
+    const CUresult status = cuda().stream_query(stream_->get());
+    if (status == CUDA_ERROR_NOT_READY) return false;
+    if (status_.ok()) status_ = cuda_status("waiting for the memory of a communicator", status);
+    return true;
+  }
+  /// The memory, once that has ended.
+  Result<void*> take() {
+    ORIEL_CHECK(status_);
+    return std::exchange(base_, nullptr);
+  }
+
+ private:
+  Filling(window::Memory& memory, CUcontext context, OwnedStream stream, void* base)
+      : memory_(memory), context_(context), stream_(std::move(stream)), base_(base) {}
+  CUdeviceptr at(std::uint64_t offset) const {
+    return reinterpret_cast<CUdeviceptr>(base_) + offset;
+  }
+  template <class Call>
+  void enqueue(const Call& call) {
+    if (!status_.ok()) return;
+    const auto scope = CudaScope::enter(context_);
+    status_ = scope.ok() ? cuda_status("clearing the memory of a communicator", call())
+                         : Status(scope.error());
+  }
+
+  window::Memory& memory_;
+  CUcontext context_;
+  std::optional<OwnedStream> stream_;
+  void* base_;
+  std::vector<std::byte> source_;
+  Status status_;
+};
+
 class CudaDevice final : public Device {
  public:
   static Result<std::unique_ptr<CudaDevice>> make(int ordinal) {
@@ -98,9 +168,10 @@ class CudaDevice final : public Device {
   }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) override;
-  Status prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) override;
-  Status prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
-                         std::span<const std::byte> part) override;
+  Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
+                                   Deadline deadline) override;
+  Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
+                                   std::vector<std::byte> part, Deadline deadline) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
     return CudaNoticeBoard::make(context_.get());
@@ -114,11 +185,18 @@ class CudaDevice final : public Device {
   CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
       : ordinal_(ordinal), context_(std::move(context)), memory_(memory) {}
 
+  Result<std::unique_ptr<Filling>> begin_filling(std::size_t bytes, window::Backing backing);
+  Task<Result<void*>> finish(EventLoop& loop, std::unique_ptr<Filling> filling, Deadline deadline);
+  /// Gives up what calls that timed out have left and the GPU has ended by now.
+  void drop_ended();
+
   const int ordinal_;
   PrimaryContext context_;
   window::Memory& memory_;
   std::size_t memory_bytes_ = 0;
   int multiprocessors_ = 1;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Filling>> unfinished_;
 };
 
 Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node) {
@@ -127,34 +205,61 @@ Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node) {
   return info;
 }
 
-Status CudaDevice::prepare_scratch(std::byte* scratch, const kernels::ScratchLayout& layout) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
-  ORIEL_TRY(const auto stream, OwnedStream::create());
-  const auto fill = [&](std::uint64_t begin, std::uint64_t end, unsigned value) {
-    return cuda_status("clearing scratch memory",
-                       cuda().memset_d32_async(reinterpret_cast<CUdeviceptr>(scratch) + begin,
-                                               value, (end - begin) / 4, stream.get()));
-  };
-  // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
-  // hold anything.
-  Status filled = fill(0, layout.lines, 0);
-  if (filled.ok()) filled = fill(layout.lines, layout.rings, ~0u);
-  // Also after a failure: what was enqueued before it writes to memory that is about to go.
-  const CUresult done = cuda().stream_synchronize(stream.get());
-  return filled.ok() ? cuda_status("clearing scratch memory", done) : filled;
+Result<std::unique_ptr<Filling>> CudaDevice::begin_filling(std::size_t bytes,
+                                                           window::Backing backing) {
+  drop_ended();
+  return Filling::begin(memory_, context_.get(), bytes, backing);
 }
 
-Status CudaDevice::prepare_control(std::byte* memory, std::size_t bytes, std::size_t offset,
-                                   std::span<const std::byte> part) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
-  ORIEL_TRY(const auto stream, OwnedStream::create());
-  const auto base = reinterpret_cast<CUdeviceptr>(memory);
-  CUresult status = cuda().memset_d32_async(base, 0, bytes / 4, stream.get());
-  if (status == CUDA_SUCCESS) {
-    status = cuda().memcpy_h_to_d_async(base + offset, part.data(), part.size(), stream.get());
+void CudaDevice::drop_ended() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(unfinished_, [](const auto& filling) { return filling->ended(); });
+}
+
+Task<Result<void*>> CudaDevice::finish(EventLoop& loop, std::unique_ptr<Filling> filling,
+                                       Deadline deadline) {
+  // Most often this takes microseconds, in which a loop's timers are not worth their while.
+  constexpr int kBriskPolls = 100;
+  const TimePoint begin = loop.clock().now();
+  const Duration room = std::min<Duration>(deadline.remaining(begin), std::chrono::hours(24));
+  const Deadline limit = Deadline::at(begin + room - room / 4);
+  for (int polls = 0; !filling->ended(); ++polls) {
+    Status waited;
+    if (limit.expired(loop.clock().now())) {
+      waited = Error(ErrorCode::timeout,
+                     fmt::format("GPU {} has been too busy to clear the memory of a communicator",
+                                 ordinal_))
+                   .with_hint("let the kernels that fill it end, or raise ORIEL_TIMEOUT");
+    } else if (polls < kBriskPolls) {
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+    } else {
+      waited = co_await loop.sleep_until(Deadline::after(std::chrono::milliseconds(1)));
+    }
+    if (!waited.ok()) {
+      const std::lock_guard lock(mutex_);
+      unfinished_.push_back(std::move(filling));
+      co_return std::move(waited).error();
+    }
   }
-  const CUresult done = cuda().stream_synchronize(stream.get());  // it reads `part`
-  return cuda_status("preparing control memory", status != CUDA_SUCCESS ? status : done);
+  co_return filling->take();
+}
+
+Task<Result<void*>> CudaDevice::make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
+                                             Deadline deadline) {
+  ORIEL_CO_TRY(auto filling, begin_filling(layout.total_bytes, window::Backing::on_demand));
+  // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
+  // hold anything.
+  filling->set(0, layout.lines, 0);
+  filling->set(layout.lines, layout.rings, ~0u);
+  co_return co_await finish(loop, std::move(filling), deadline);
+}
+
+Task<Result<void*>> CudaDevice::make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
+                                             std::vector<std::byte> part, Deadline deadline) {
+  ORIEL_CO_TRY(auto filling, begin_filling(bytes, window::Backing::ready));
+  filling->set(0, bytes, 0);
+  filling->copy(offset, std::move(part));
+  co_return co_await finish(loop, std::move(filling), deadline);
 }
 
 Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const TeamFacts& facts) {

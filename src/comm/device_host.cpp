@@ -9,6 +9,7 @@
 #include "oriel/device/window.hpp"
 
 #include "base/system_table.hpp"
+#include "base/try.hpp"
 #include "comm/device.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/all_reduce_host.hpp"
@@ -65,13 +66,17 @@ class HostDevice final : public Device {
     info.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
     return info;
   }
-  Status prepare_scratch(std::byte* /*scratch*/, const kernels::ScratchLayout&) override {
-    return {};  // a fresh memfd is zero, which is what flagged lines and counters begin with
+  Task<Result<void*>> make_scratch(EventLoop& /*loop*/, kernels::ScratchLayout layout,
+                                   Deadline /*deadline*/) override {
+    // Few calls use all of it, and making it present costs a rank more than the rest of its start.
+    // A fresh memfd is zero, which is what flagged lines and counters begin with.
+    co_return memory().allocate(layout.total_bytes, window::Backing::on_demand);
   }
-  Status prepare_control(std::byte* memory, std::size_t /*bytes*/, std::size_t offset,
-                         std::span<const std::byte> part) override {
-    std::memcpy(memory + offset, part.data(), part.size());  // into a fresh memfd, zero as well
-    return {};
+  Task<Result<void*>> make_control(EventLoop& /*loop*/, std::size_t bytes, std::size_t offset,
+                                   std::vector<std::byte> part, Deadline /*deadline*/) override {
+    ORIEL_CO_TRY(void* const made, memory().allocate(bytes));
+    std::memcpy(static_cast<std::byte*>(made) + offset, part.data(), part.size());
+    co_return made;
   }
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());

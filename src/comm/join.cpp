@@ -135,7 +135,7 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
     times.end("topology");
     ORIEL_CO_CHECK(co_await agree_on_choices());
     times.end("choices");
-    ORIEL_CO_CHECK(co_await make_scratch());
+    ORIEL_CO_CHECK(co_await make_scratch(loop, deadline));
     times.end("scratch memory");
     ORIEL_CO_CHECK(co_await make_control_window(loop, deadline));
     times.end("its window");
@@ -282,7 +282,7 @@ Task<Status> Communicator::agree_on_choices() {
                                              std::move(fields));
 }
 
-Task<Status> Communicator::make_scratch() {
+Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   Status local;
   const auto attempt = [&](auto result, auto& place) {
     if (!local.ok()) return;
@@ -295,13 +295,7 @@ Task<Status> Communicator::make_scratch() {
   attempt(device_->make_notice_board(), notices_);
   attempt(device_->make_executor(), executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
-  // Few calls use all of it, and making it present costs a rank more than the rest of its start.
-  if (local.ok()) {
-    attempt(device_->memory().allocate(layout_.total_bytes, window::Backing::on_demand), scratch_);
-  }
-  if (local.ok()) {
-    local = device_->prepare_scratch(static_cast<std::byte*>(scratch_), layout_);
-  }
+  if (local.ok()) attempt(co_await device_->make_scratch(loop, layout_, deadline), scratch_);
   std::vector<boot::AgreedField> fields;
   co_return co_await session_->world().agree(boot::Operation::control_window, std::move(local),
                                              std::move(fields));

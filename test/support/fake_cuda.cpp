@@ -466,6 +466,11 @@ void FakeCuda::end_foreign_capture() {
   --state_->foreign_captures;
 }
 
+void FakeCuda::fill_devices(bool full) {
+  const Lock lock(state_->mutex);
+  state_->devices_full = full;
+}
+
 int FakeCuda::copies() const {
   const Lock lock(state_->mutex);
   return state_->copies;

@@ -60,6 +60,10 @@ class FakeCuda {
   void begin_foreign_capture();
   void end_foreign_capture();
 
+  /// Between true and false a kernel fills the devices: copies run, but not what sets memory, which
+  /// is a kernel too, nor what stands behind it in its stream.
+  void fill_devices(bool full);
+
   /// Copies and sets that streams have run.
   int copies() const;
   /// Of the calling thread.

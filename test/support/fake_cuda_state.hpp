@@ -61,6 +61,7 @@ struct FakeCuda::State {
   std::vector<int> contexts;  // references, by device
   std::uintptr_t next_object = 0x10;
   int foreign_captures = 0;
+  bool devices_full = false;
   int copies = 0;
   std::vector<std::string> violations;
 

@@ -114,11 +114,13 @@ CUresult memset_d32(CUdeviceptr to, unsigned value, std::size_t words, CUstream 
   return enqueue(to, nullptr, words * 4, value, stream);
 }
 
-CUresult synchronize(CUstream stream) {
-  const Lock lock(fake->mutex);
-  if (breaks_capture("cuStreamSynchronize")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+/// What the stream has to copy, if it can. Under the mutex.
+CUresult run_copies(CUstream stream) {
   const auto found = fake->streams.find(stream);
   if (found == fake->streams.end()) return fake->violate("a stream was waited for after its end");
+  const bool sets = std::any_of(found->second.begin(), found->second.end(),
+                                [](const Copy& copy) { return copy.from == nullptr; });
+  if (fake->devices_full && sets) return CUDA_ERROR_NOT_READY;
   for (const Copy& copy : found->second) {
     ++fake->copies;
     if (copy.from != nullptr) {
@@ -129,6 +131,20 @@ CUresult synchronize(CUstream stream) {
   }
   found->second.clear();
   return CUDA_SUCCESS;
+}
+
+CUresult query(CUstream stream) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuStreamQuery")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return run_copies(stream);
+}
+
+CUresult synchronize(CUstream stream) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuStreamSynchronize")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const CUresult status = run_copies(stream);
+  if (status == CUDA_ERROR_NOT_READY) return fake->violate("a wait for a stream would never end");
+  return status;
 }
 
 CUresult event_create(CUevent* event, unsigned) {
@@ -170,6 +186,7 @@ void add_streams(CudaTable& table) {
   table.stream_create = stream_create;
   table.stream_create_with_priority = stream_create_with_priority;
   table.stream_destroy = stream_destroy;
+  table.stream_query = query;
   table.stream_synchronize = synchronize;
   table.memcpy_h_to_d_async = copy_h_to_d;
   table.memset_d32_async = memset_d32;

@@ -29,6 +29,14 @@ struct Hook<member, CUresult (*)(Args...)> {
   }
 };
 
+/// Once it reports an earlier error nothing of the stream's runs any more.
+CUresult CUDAAPI query(CUstream stream) {
+  FaultPlan* plan = current_plan();
+  if (plan == nullptr || !plan->next("stream_query")) return below->stream_query(stream);
+  static_cast<void>(below->stream_synchronize(stream));
+  return static_cast<CUresult>(plan->status);
+}
+
 /// Going back to the mode of before gives something up; relaxing it does not.
 CUresult CUDAAPI exchange_mode(CUstreamCaptureMode* mode) {
   FaultPlan* plan = current_plan();
@@ -70,6 +78,7 @@ const CudaTable& hooks() {
     ORIEL_DETAIL_RELEASE(stream_synchronize);
 #undef ORIEL_DETAIL_RELEASE
     made.thread_exchange_stream_capture_mode = exchange_mode;
+    made.stream_query = query;
     // What an error message needs is no call of the work.
     made.get_error_name = [](CUresult status, const char** out) {
       return below->get_error_name(status, out);

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "api/api_ranks.hpp"
+#include "support/model_gpu.hpp"
+
+// Set-up on a GPU that other work fills, on the model of the CUDA driver.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+Variables variables() {
+  return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
+}
+
+Result<Communicator> try_to_join(Players& players) {
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  return Communicator::init(id, players.first(), players.size(), {});
+}
+
+void live_well(Players& players) {
+  auto comm = join(players);
+  const auto kernels = must(comm.device_comm());
+  players.barrier();
+}
+
+void expect_nothing_wrong(const FakeCuda& model) {
+  for (const std::string& violation : model.violations()) require(false, violation);
+}
+
+/// `call` fails on all ranks within the deadline, because rank 1's GPU is busy.
+template <class Call>
+void expect_too_busy(const Call& call) {
+  const auto begin = steady_clock::now();
+  must_fail(call(), ErrorCode::timeout, {"rank 1: ", "GPU 1 has been too busy", "ORIEL_TIMEOUT"});
+  const auto spent = steady_clock::now() - begin;
+  require(spent < 4s, fmt::format("{} ms", spent / 1ms));
+}
+
+}  // namespace
+
+TEST_CASE("1.12 a start on a GPU that stays busy ends by its deadline, on all ranks") {
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+    for (int i = 0; i < 2; ++i) live_well(players);
+    const FakeCuda::Held before = model.held();
+    model.fill_devices(players.first() == 1);
+    expect_too_busy([&] { return try_to_join(players); });
+    // The memory is kept as long as the GPU may write to it.
+    const FakeCuda::Held kept = model.held();
+    require(kept.streams == before.streams + (players.first() == 1 ? 1 : 0), "streams");
+    model.fill_devices(false);
+    live_well(players);
+    require(model.held() == before, "everything is given back in the end");
+    expect_nothing_wrong(model);
+  }));
+}
+
+TEST_CASE("1.12 a device communicator on a GPU that stays busy fails by its deadline") {
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+    live_well(players);
+    {
+      auto comm = join(players);
+      { const auto kernels = must(comm.device_comm()); }
+      players.barrier();
+      const FakeCuda::Held before = model.held();
+      model.fill_devices(players.first() == 1);
+      expect_too_busy([&] { return comm.device_comm(); });
+      model.fill_devices(false);
+      { const auto kernels = must(comm.device_comm()); }
+      require(model.held() == before, "everything is given back in the end");
+      players.barrier();
+    }
+    expect_nothing_wrong(model);
+  }));
+}
+
+TEST_CASE("1.12 a start waits for a GPU that is busy for a while") {
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+    model.fill_devices(players.first() == 1);
+    std::jthread other([&] {
+      std::this_thread::sleep_for(300ms);
+      model.fill_devices(false);
+    });
+    auto comm = join(players);
+    players.barrier();
+    other.join();
+    expect_nothing_wrong(model);
+  }));
+}
+
+}  // namespace oriel::test
