@@ -29,7 +29,7 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
   const int wake_fd = made->wake_.get();
   const auto token = made->poller_.add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
     eventfd_t count = 0;
-    static_cast<void>(::eventfd_read(wake_fd, &count));
+    static_cast<void>(sys().eventfd_read(wake_fd, &count));
   });
   if (!token.ok()) return token.error();
   // The application's signal handlers are for its own threads.
@@ -65,7 +65,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session,
   entry->ready = true;  // for what there is already
   entries_.push_back(entry);
   for (const Watch& process : entry->processes) watch_process(process.pid);
-  static_cast<void>(::eventfd_write(wake_.get(), 1));
+  raise_event(wake_);
   return {};
 }
 
@@ -88,14 +88,14 @@ bool Monitor::Thread::stop_if_idle() {
   const std::lock_guard lock(mutex_);
   if (!entries_.empty() || stop_) return false;
   stop_ = true;
-  static_cast<void>(::eventfd_write(wake_.get(), 1));
+  raise_event(wake_);
   return true;
 }
 
 void Monitor::Thread::stop() {
   const std::lock_guard lock(mutex_);
   stop_ = true;
-  static_cast<void>(::eventfd_write(wake_.get(), 1));
+  raise_event(wake_);
 }
 
 // If the parent's thread held the lock at the fork, its data cannot be trusted.
