@@ -44,7 +44,6 @@
   X(mem_retain_allocation_handle, cuMemRetainAllocationHandle, 11000)                         \
   X(mem_get_allocation_properties_from_handle, cuMemGetAllocationPropertiesFromHandle, 10020) \
   X(mem_get_address_range, cuMemGetAddressRange, 3020)                                        \
-  X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange, 11070)                   \
   X(pointer_get_attribute, cuPointerGetAttribute, 4000)                                       \
   X(pointer_get_attributes, cuPointerGetAttributes, 7000)                                     \
   X(mem_alloc, cuMemAlloc, 3020)                                                              \
@@ -53,18 +52,15 @@
   X(mem_free_host, cuMemFreeHost, 2000)                                                       \
   X(mem_host_get_device_pointer, cuMemHostGetDevicePointer, 3020)                             \
   X(mem_get_info, cuMemGetInfo, 3020)                                                         \
-  X(memcpy_async, cuMemcpyAsync, 4000)                                                        \
   X(memcpy_h_to_d_async, cuMemcpyHtoDAsync, 3020)                                             \
   X(memcpy_d_to_h_async, cuMemcpyDtoHAsync, 3020)                                             \
   X(memset_d32_async, cuMemsetD32Async, 3020)                                                 \
   X(stream_create, cuStreamCreate, 2000)                                                      \
-  X(stream_create_with_priority, cuStreamCreateWithPriority, 5050)                            \
   X(stream_destroy, cuStreamDestroy, 4000)                                                    \
   X(stream_synchronize, cuStreamSynchronize, 2000)                                            \
   X(stream_query, cuStreamQuery, 2000)                                                        \
   X(stream_wait_event, cuStreamWaitEvent, 3020)                                               \
   X(stream_get_id, cuStreamGetId, 12000)                                                      \
-  X(stream_is_capturing, cuStreamIsCapturing, 10000)                                          \
   X(stream_get_capture_info, cuStreamGetCaptureInfo, 12030)                                   \
   X(stream_update_capture_dependencies, cuStreamUpdateCaptureDependencies, 12030)             \
   X(stream_begin_capture, cuStreamBeginCapture, 10010)                                        \
@@ -72,14 +68,9 @@
   X(graph_destroy, cuGraphDestroy, 10000)                                                     \
   X(event_create, cuEventCreate, 2000)                                                        \
   X(event_record, cuEventRecord, 2000)                                                        \
-  X(event_record_with_flags, cuEventRecordWithFlags, 11010)                                   \
   X(event_query, cuEventQuery, 2000)                                                          \
-  X(event_synchronize, cuEventSynchronize, 2000)                                              \
   X(event_destroy, cuEventDestroy, 4000)                                                      \
   X(stream_wait_value_32, cuStreamWaitValue32, 11070)                                         \
-  X(stream_write_value_32, cuStreamWriteValue32, 11070)                                       \
-  X(stream_wait_value_64, cuStreamWaitValue64, 11070)                                         \
-  X(stream_write_value_64, cuStreamWriteValue64, 11070)                                       \
   X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, 10010)
 
 namespace oriel {

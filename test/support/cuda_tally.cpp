@@ -54,7 +54,6 @@ const CudaTable& counting() {
   ORIEL_DETAIL_COUNT(mem_host_alloc, buffers, 1);
   ORIEL_DETAIL_COUNT(mem_free_host, buffers, -1);
   ORIEL_DETAIL_COUNT(stream_create, streams, 1);
-  ORIEL_DETAIL_COUNT(stream_create_with_priority, streams, 1);
   ORIEL_DETAIL_COUNT(stream_destroy, streams, -1);
   ORIEL_DETAIL_COUNT(event_create, events, 1);
   ORIEL_DETAIL_COUNT(event_destroy, events, -1);

@@ -76,9 +76,6 @@ CUresult stream_create(CUstream* stream, unsigned flags) {
   fake->streams.emplace(*stream, std::vector<Copy>());
   return CUDA_SUCCESS;
 }
-CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int) {
-  return stream_create(stream, flags);
-}
 
 CUresult stream_destroy(CUstream stream) {
   const Lock lock(fake->mutex);
@@ -184,7 +181,6 @@ void add_streams(CudaTable& table) {
   table.mem_free_host = free_host;
   table.mem_host_get_device_pointer = host_pointer;
   table.stream_create = stream_create;
-  table.stream_create_with_priority = stream_create_with_priority;
   table.stream_destroy = stream_destroy;
   table.stream_query = query;
   table.stream_synchronize = synchronize;
