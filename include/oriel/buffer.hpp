@@ -12,9 +12,9 @@ namespace oriel {
 class Communicator;
 
 /// Memory that can become a window, of Communicator::allocate(): device memory on a GPU, memory
-/// that processes can share on the CPU. Freed when destroyed, after the windows that this rank has
-/// on it: one that is left then keeps the memory to the end of the process, with a warning in the
-/// log. Windows of other ranks keep the memory alive, but the owner's pointer ends here.
+/// that processes can share on the CPU. Freed when destroyed; the owner's pointer ends there, but
+/// the memory stays, and its addresses are not given out again, until the last window of this rank
+/// on it has gone. Windows of other ranks keep the memory alive too.
 ///
 /// Move-only; a moved-from or default one holds nothing. All functions are local and do not block,
 /// except that freeing GPU memory may wait for the device. Distinct objects may be used by distinct

@@ -77,7 +77,7 @@ struct Buffer::Impl {
   comm::Device* device;  // never destroyed
   void* data;
   std::size_t bytes;
-  ~Impl() { warn_unless_ok(device->memory().free(data)); }
+  ~Impl() { warn_unless_ok(device->memory().free_when_unused(data)); }
 };
 
 Buffer::Buffer() = default;

@@ -28,13 +28,23 @@ AllocationRef AllocationTable::find(AllocationId id) const {
 
 void AllocationTable::occupy(AllocationId id) {
   const std::lock_guard lock(mutex_);
-  ++occupants_[id];
+  ++occupants_[id].count;
 }
 
 void AllocationTable::vacate(AllocationId id) {
+  Occupants gone;  // destroyed after the lock has been released
   const std::lock_guard lock(mutex_);
   const auto found = occupants_.find(id);
-  if (--found->second == 0) occupants_.erase(found);
+  if (--found->second.count > 0) return;
+  gone = std::move(found->second);
+  occupants_.erase(found);
+}
+
+void AllocationTable::destroy_when_vacant(AllocationId id, std::shared_ptr<void> thing) {
+  const std::lock_guard lock(mutex_);
+  const auto found = occupants_.find(id);
+  // Else the caller's reference, which outlives the lock, was the last.
+  if (found != occupants_.end()) found->second.leaving.push_back(std::move(thing));
 }
 
 bool AllocationTable::occupied(AllocationId id) const {

@@ -5,14 +5,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "window/memory.hpp"
 
 namespace oriel::window {
 
 /// Where ranks of one process find each other's allocations, and those that one of them has
-/// imported for all: by identity, without a handle travelling. Holds nothing alive. Also counts on
-/// which of this process's allocations windows stand. Thread-safe.
+/// imported for all: by identity, without a handle travelling. Holds no allocation alive. Also
+/// counts on which of this process's allocations windows stand. Thread-safe.
 class AllocationTable {
  public:
   /// The table of this process; never destroyed.
@@ -28,6 +29,8 @@ class AllocationTable {
   void occupy(AllocationId id);
   void vacate(AllocationId id);
   bool occupied(AllocationId id) const;
+  /// Destroys `thing` once nothing occupies `id`: now, or in the last vacate().
+  void destroy_when_vacant(AllocationId id, std::shared_ptr<void> thing);
 
   /// Entries, live or not; for tests.
   std::size_t size() const;
@@ -38,7 +41,11 @@ class AllocationTable {
   mutable std::mutex mutex_;
   std::map<AllocationId, std::weak_ptr<const Allocation>> known_;
   std::size_t next_sweep_ = 64;
-  std::map<AllocationId, std::size_t> occupants_;
+  struct Occupants {
+    std::size_t count = 0;
+    std::vector<std::shared_ptr<void>> leaving;  // with the last of them
+  };
+  std::map<AllocationId, Occupants> occupants_;
 };
 
 }  // namespace oriel::window

@@ -102,6 +102,9 @@ class Memory {
   /// invalid_usage while a rank of this process has a window on it. Windows of other processes keep
   /// the memory itself alive.
   virtual Status free(void* pointer) = 0;
+  /// The same for an owner that cannot be told to wait: the caller's use of the pointer ends here,
+  /// and the memory goes once no rank of this process has a window on it.
+  virtual Status free_when_unused(void* pointer) = 0;
 
   /// The allocations, mapped back to back, behind [pointer, pointer + bytes). Refused, with the
   /// call to use instead as hint: memory that cannot be shared (malloc, cudaMalloc), a missing

@@ -89,8 +89,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
   return static_cast<void*>(base);
 }
 
-Status BlockMemory::free(void* pointer) {
-  Block block;  // goes after the lock, since unmapping takes its time
+Result<BlockMemory::Block> BlockMemory::take(void* pointer, IfOccupied if_occupied) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address_of(pointer));
   if (found == blocks_.end()) {
@@ -100,13 +99,27 @@ Status BlockMemory::free(void* pointer) {
                              pointer));
   }
   // Else the next allocation could get the address of a window that is not on it.
-  if (AllocationTable::instance().occupied(found->second.allocation->id())) {
+  if (if_occupied == IfOccupied::refuse &&
+      AllocationTable::instance().occupied(found->second.allocation->id())) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("free of {}: a window is registered on it", pointer))
         .with_hint("call ncclCommWindowDeregister for its windows first");
   }
-  block = std::move(found->second);
+  Block block = std::move(found->second);
   blocks_.erase(found);
+  return block;
+}
+
+Status BlockMemory::free(void* pointer) {
+  // Goes after the lock, since unmapping takes its time.
+  ORIEL_TRY(const Block block, take(pointer, IfOccupied::refuse));
+  return {};
+}
+
+Status BlockMemory::free_when_unused(void* pointer) {
+  ORIEL_TRY(Block block, take(pointer, IfOccupied::take));
+  const AllocationId id = block.allocation->id();
+  AllocationTable::instance().destroy_when_vacant(id, std::make_shared<Block>(std::move(block)));
   return {};
 }
 

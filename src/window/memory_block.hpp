@@ -56,6 +56,7 @@ class BlockMemory : public Memory {
   using Memory::allocate;
   Result<void*> allocate(std::size_t bytes, Backing backing) final;
   Status free(void* pointer) final;
+  Status free_when_unused(void* pointer) final;
 
  protected:
   /// Refuses what cannot be made ready; called first, and only for what is to be.
@@ -74,6 +75,10 @@ class BlockMemory : public Memory {
     std::unique_ptr<AddressRange> range;
     std::unique_ptr<Mapping> mapping;  // destroyed before range
   };
+  enum class IfOccupied : std::uint8_t { refuse, take };
+  /// Takes the block at `pointer` out of blocks_.
+  Result<Block> take(void* pointer, IfOccupied if_occupied);
+
   std::mutex mutex_;
   std::map<std::uintptr_t, Block> blocks_;  // by the first address
 };

@@ -53,8 +53,14 @@ TEST_CASE("1.18 windows on an allocation are counted") {
   CHECK_FALSE(table.occupied(other));
   table.vacate(one);
   CHECK(table.occupied(one));
+  auto thing = std::make_shared<int>(1);
+  const std::weak_ptr<int> seen = thing;
+  table.destroy_when_vacant(one, std::move(thing));
+  CHECK_FALSE(seen.expired());
   table.vacate(one);
   CHECK_FALSE(table.occupied(one));
+  CHECK(seen.expired());
+  table.destroy_when_vacant(one, std::make_shared<int>(2));  // at once
 }
 
 namespace {

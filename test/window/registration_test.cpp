@@ -182,6 +182,31 @@ TEST_CASE("1.18 memory is not freed under a window, so no stale window covers it
   }
 }
 
+TEST_CASE("1.18 memory given up under a window goes with the window, its address not before") {
+  for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      ORIEL_CHECK(self.barrier());
+      const auto before = held_by_process();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_TRY(void* const made, host_memory().allocate(16 * kPage));
+      ORIEL_TRY(const auto window, self.register_one(made, 16 * kPage));
+      ORIEL_CHECK(host_memory().free_when_unused(made));
+      ORIEL_EXPECT(host_memory().free(made).error().code() == ErrorCode::invalid_argument);
+      ORIEL_TRY(void* const next, host_memory().allocate(16 * kPage));
+      ORIEL_EXPECT(next != made);
+      ORIEL_EXPECT(!self.manager().find(next, kPage));
+      ORIEL_CHECK(host_memory().free(next));
+      ORIEL_CHECK(check_visible(self, window, 3));
+      ORIEL_CHECK(self.manager().deregister(window.handle));
+      self.drop_manager();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(held_by_process().mappings <= before.mappings);
+      return self.barrier();
+    }));
+  }
+}
+
 TEST_CASE("1.16 windows outlive the pointer's owner, and a place is found though ranks differ") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
