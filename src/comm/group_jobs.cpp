@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -205,52 +206,63 @@ Status run_sequence(const std::vector<PlannedCall>& calls) {
   return {};
 }
 
-/// The calls of one communicator on the host. On a thread of its own there is nobody to catch what
-/// it throws, and the other ranks, perhaps threads of this very group, wait for it.
-void run_sequence_to_its_end(Communicator& communicator, const std::vector<PlannedCall>& calls,
-                             Status& outcome, Error no_memory) noexcept {
+/// Ends the waits of the other ranks, perhaps threads of this very group, for one that cannot come.
+void end_for_all(Communicator& communicator, const Error& reason) noexcept {
   try {
-    outcome = run_sequence(calls);
-  } catch (const std::exception&) {
-    outcome = std::move(no_memory);
-    try {
-      communicator.abort(outcome.error());
-    } catch (const std::exception&) {  // their waits end by what the user does next
-      return;
-    }
+    communicator.abort(reason);
+  } catch (const std::bad_alloc&) {
+    return;  // their waits end by what the user does next
   }
 }
+
+/// The calls of one communicator on the host. On a thread of its own there is nobody to catch what
+/// it throws.
+struct HostCalls {
+  Communicator* communicator = nullptr;
+  const std::vector<PlannedCall>* calls = nullptr;
+  Status outcome{};
+  Error no_memory{ErrorCode::system, "out of memory in a group's call"};
+
+  void run() noexcept {
+    try {
+      outcome = run_sequence(*calls);
+    } catch (const std::exception&) {
+      fail(std::move(no_memory));
+    }
+  }
+  void fail(Error reason) noexcept {
+    outcome = std::move(reason);
+    end_for_all(*communicator, outcome.error());
+  }
+};
 
 /// Each communicator needs a thread, if there are several: a call ends when the other ranks have
 /// come.
 Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& calls) {
-  const Error no_memory(ErrorCode::system, "out of memory in a group's call");
-  std::vector<Status> outcomes(calls.size());
-  {
-    std::vector<std::jthread> threads;
-    threads.reserve(calls.size());
-    std::size_t next = 0;
-    for (const auto& [communicator, sequence] : calls) {
-      Communicator& own = *communicator;
-      const std::vector<PlannedCall>& its_calls = sequence;
-      Status& outcome = outcomes[next++];
-      Error spare = no_memory;
-      if (next == calls.size()) {  // the last on this thread
-        run_sequence_to_its_end(own, its_calls, outcome, std::move(spare));
-        continue;
-      }
-      try {
-        threads.emplace_back([&own, &its_calls, &outcome, spare]() mutable {
-          run_sequence_to_its_end(own, its_calls, outcome, std::move(spare));
-        });
-      } catch (const std::system_error& error) {
-        outcome = no_thread(error);
-        own.abort(outcome.error());
-      }
+  std::vector<HostCalls> works(calls.size());
+  std::size_t next = 0;
+  for (const auto& [communicator, sequence] : calls) {
+    works[next].communicator = communicator;
+    works[next++].calls = &sequence;
+  }
+  std::vector<std::jthread> threads;
+  threads.reserve(works.size());
+  for (HostCalls& work : works) {
+    if (&work == &works.back()) {  // on this thread
+      work.run();
+      continue;
+    }
+    try {
+      threads.emplace_back([&work] { work.run(); });
+    } catch (const std::system_error& error) {
+      work.fail(no_thread(error));
+    } catch (const std::bad_alloc&) {
+      work.fail(std::move(work.no_memory));
     }
   }
+  threads.clear();  // joins them
   Status first;
-  for (Status& outcome : outcomes) keep_first(first, std::move(outcome));
+  for (HostCalls& work : works) keep_first(first, std::move(work.outcome));
   return first;
 }
 
@@ -318,6 +330,15 @@ struct Background {
     const LoopScope scope(loop.value(), {entry});
     return carry_out(loop.value(), jobs);
   }
+  /// No thread could be had.
+  Status fail(Error reason) {
+    try {
+      static_cast<void>(give_up(jobs, reason));
+    } catch (const std::bad_alloc&) {  // the others' deadlines name this rank
+    }
+    end(Error(reason));
+    return reason;
+  }
   void run() noexcept {
     Status outcome;
     try {
@@ -340,10 +361,9 @@ Status start(const std::shared_ptr<Background>& work) {
     std::thread([work] { work->run(); }).detach();
     return {};
   } catch (const std::system_error& error) {
-    const Error reason = no_thread(error);
-    static_cast<void>(give_up(work->jobs, reason));
-    work->end(reason);
-    return reason;
+    return work->fail(no_thread(error));
+  } catch (const std::bad_alloc&) {
+    return work->fail(std::move(work->no_memory));
   }
 }
 

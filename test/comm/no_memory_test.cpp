@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+#include "comm/held.hpp"
+#include "support/ranks.hpp"
+
+/// Memory runs out in the middle of a call, on the caller's thread or on one that the call has
+/// started: the call ends with an error, and the process goes on.
+
+namespace {
+
+/// Allocations until the one that fails; negative: none does.
+std::atomic<long> left{-1};
+/// The threads whose allocations count: the caller's, and those that started after this one, which
+/// leaves out the monitor's.
+std::atomic<pid_t> newest{0};
+thread_local bool is_caller = false;
+
+bool counts() {
+  return left.load() >= 0 && (is_caller || ::gettid() > newest.load());
+}
+
+void* allocate(std::size_t bytes) {
+  if (counts() && left.fetch_sub(1) == 0) throw std::bad_alloc();
+  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return allocate(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return allocate(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace oriel::test {
+namespace {
+
+/// Runs `call` with the k-th allocation failing; whether there were as many.
+template <class Call>
+bool with_failure(long k, const Call& call) {
+  std::thread([] { newest = ::gettid(); }).join();
+  is_caller = true;
+  left = k;
+  call();
+  return left.exchange(-1) < 0;
+}
+
+TEST_CASE("1.31 1.38 a group of all-reduces that runs out of memory ends with an error") {
+  run_alone([] {
+    long failures = 0;
+    for (long k = 0;; ++k) {
+      ncclComm_t comms[3];
+      require(ncclCommInitAll(comms, 3, nullptr), "ncclCommInitAll");
+      float data[3] = {1, 2, 3};
+      ncclResult_t result = ncclSuccess;
+      std::vector<ncclResult_t> noted(3);
+      const bool hit = with_failure(k, [&] {
+        result = ncclGroupStart();
+        for (std::size_t i = 0; i < 3; ++i) {
+          noted[i] = ncclAllReduce(&data[i], &data[i], 1, ncclFloat, ncclSum, comms[i], nullptr);
+        }
+        result = ncclGroupEnd();
+      });
+      const bool complete = data[0] == 6 && data[1] == 6 && data[2] == 6;
+      require(result == ncclSuccess ? complete : result == ncclSystemError || !complete,
+              fmt::format("allocation {}: {}", k, static_cast<int>(result)));
+      for (const ncclResult_t one : noted) {
+        if (one == ncclSuccess) continue;
+        require(one == ncclSystemError && result == ncclSystemError,
+                fmt::format("allocation {}: {} in a group that returned {}", k,
+                            static_cast<int>(one), static_cast<int>(result)));
+      }
+      if (result != ncclSuccess) {
+        ++failures;
+        require(!std::string(ncclGetLastError(nullptr)).empty(), "the error's text");
+      }
+      for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+      if (!hit) break;
+      require(k < 1000, "allocations without end");
+    }
+    require(failures >= 5, fmt::format("{} failures", failures));
+  });
+}
+
+}  // namespace
+}  // namespace oriel::test
