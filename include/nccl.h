@@ -190,7 +190,8 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 /// Joins the communicator `commId` as `rank` of `nranks` and stores its handle. The thread's
 /// current device is this rank's; without a GPU there is none to set. Collective; returns when all
 /// ranks have joined, or with the same error on all of them by the deadline of set-up
-/// (ORIEL_TIMEOUT). Ranks may be processes, threads, or several calls of one thread inside a group.
+/// (ORIEL_TIMEOUT). Ranks may be processes, threads, or several calls of one thread inside a group;
+/// at most 8 GPU ranks, or 64 CPU ranks, on one node.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
