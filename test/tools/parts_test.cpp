@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,9 +64,16 @@ std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) 
   ::dup2(writer.get(), STDERR_FILENO);
   say();
   ::dup2(before.get(), STDERR_FILENO);
-  char text[256];
-  const ssize_t got = ::read(reader.get(), text, sizeof text);
-  return got > 0 ? std::string(text, static_cast<std::size_t>(got)) : std::string();
+  // A terminal hands on what was written a little later.
+  std::string all;
+  pollfd ready{reader.get(), POLLIN, 0};
+  while (::poll(&ready, 1, 200) == 1) {
+    char text[256];
+    const ssize_t got = ::read(reader.get(), text, sizeof text);
+    if (got <= 0) break;
+    all.append(text, static_cast<std::size_t>(got));
+  }
+  return all;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "common/process.hpp"
 
 #include <cstring>
+#include <random>
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -31,16 +32,24 @@ int shell_status(int wait_status) {
 }
 
 Result<std::uint16_t> find_free_port() {
-  const OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  if (!fd || ::bind(fd.get(), raw, length) != 0 || ::getsockname(fd.get(), raw, &length) != 0) {
-    return system_error("finding a free port");
+  // Below the ports that Linux gives to outgoing connections (32768 on, see ip(7)), any of which
+  // may be given to somebody before the caller listens. At random, for others look too.
+  constexpr std::uint32_t kFirst = 20'000;
+  constexpr std::uint32_t kCount = 12'000;
+  std::random_device random;
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd) return system_error("finding a free port");
+    const auto port = static_cast<std::uint16_t>(kFirst + random() % kCount);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    address.sin_port = htons(port);
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+      return port;
+    }
   }
-  return ntohs(address.sin_port);
+  return system_error("finding a free port");
 }
 
 Result<std::int64_t> seconds_to_nanoseconds(double seconds, const std::string& option) {
