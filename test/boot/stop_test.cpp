@@ -21,6 +21,7 @@
 #include "boot/root_service.hpp"
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
+#include "support/stop_at_message.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -30,28 +31,6 @@ using std::chrono::steady_clock;
 
 const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 constexpr int kRanks = 3;
-
-/// Has this process stop before its k-th message from then on, if k is not 0. It counts them all.
-class StopAtMessage {
- public:
-  explicit StopAtMessage(int k) {
-    stop_at_ = k;
-    static const SystemTable table = [] {
-      SystemTable made = real_system_table();
-      made.sendmsg = [](int fd, const msghdr* message, int flags) {
-        if (++sent_ == stop_at_) ::raise(SIGSTOP);
-        return real_system_table().sendmsg(fd, message, flags);
-      };
-      return made;
-    }();
-    scoped_.emplace(table);
-  }
-  int sent() const { return sent_; }
-
- private:
-  static inline std::atomic<int> sent_, stop_at_;
-  std::optional<ScopedSystemTable> scoped_;
-};
 
 /// Three ranks, of which rank 0's process serves the rendezvous; `victim` stops at message `k`.
 class Trio {
@@ -79,7 +58,7 @@ class Trio {
   };
 
   Status live(int rank, int victim, int k) {
-    std::optional<StopAtMessage> stop;
+    std::optional<test::StopAtMessage> stop;
     if (rank == victim) stop.emplace(k);
     if (rank == 0) {
       ORIEL_TRY(place_->id, create_unique_id(kLoopback.socket));
@@ -89,7 +68,7 @@ class Trio {
     ORIEL_TRY(EventLoop loop, EventLoop::create());
     ORIEL_TRY(const auto session, loop.run(Session::join(loop, place_->id, rank, kRanks, kLoopback,
                                                          Deadline::after(20s))));
-    if (stop) place_->sent = stop->sent();
+    if (stop) place_->sent = static_cast<int>(stop->sent());
     ORIEL_TRY(const auto activity, session->activate(loop, Deadline::after(20s)));
     return loop.run(session->world().barrier(Operation::test));
   }

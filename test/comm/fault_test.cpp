@@ -19,6 +19,7 @@
 #include "base/system_table.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
+#include "support/stop_at_message.hpp"
 
 /// Ranks that die, stop, abort or make other calls while the others wait for them.
 namespace oriel::test {
@@ -418,29 +419,6 @@ void require_nothing_left(const ProcessState& before) {
           fmt::format("left behind: {} fds, {} mappings -> {} fds, {} mappings", before.fds,
                       before.mappings, now.fds, now.mappings));
 }
-
-/// Has this process stop at its k-th message from then on, if k is not 0. It counts them all.
-class StopAtMessage {
- public:
-  explicit StopAtMessage(std::uint64_t k) {
-    sent_ = 0;
-    stop_at_ = k;
-    static const SystemTable table = [] {
-      SystemTable made = real_system_table();
-      made.sendmsg = [](int fd, const msghdr* message, int flags) {
-        if (++sent_ == stop_at_) ::raise(SIGSTOP);
-        return real_system_table().sendmsg(fd, message, flags);
-      };
-      return made;
-    }();
-    scoped_.emplace(table);
-  }
-  std::uint64_t sent() const { return sent_; }
-
- private:
-  static inline std::atomic<std::uint64_t> sent_, stop_at_;
-  std::optional<ScopedSystemTable> scoped_;
-};
 
 /// One rank of three, of which rank 1 stops at the k-th message of its init or registration. What
 /// each call returns must be an error from then on, also where it has slept through the deadline.

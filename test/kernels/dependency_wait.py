@@ -44,9 +44,9 @@ def early_accesses(lines):
         label = LABEL.match(line)
         if label:
             labels[label.group(1)] = index
-    found, waits, seen, todo = [], False, set(), [0]
-    while todo:
-        index = todo.pop()
+    found, waits, seen, pending = [], False, set(), [0]
+    while pending:
+        index = pending.pop()
         if index in seen or index >= len(lines):
             continue
         seen.add(index)
@@ -60,13 +60,13 @@ def early_accesses(lines):
             found.append(lines[index])
         ends = parts[0] in ("ret", "exit", "trap")
         if parts[0] == "brx":  # through a table: anywhere
-            todo += labels.values()
+            pending += labels.values()
             ends = True
         elif parts[0] == "bra":
-            todo.append(labels[words[1].strip()])
+            pending.append(labels[words[1].strip()])
             ends = True
         if guard or not ends:
-            todo.append(index + 1)
+            pending.append(index + 1)
     return found, waits
 
 

@@ -13,7 +13,7 @@
 #include "base/try.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/settings_machine.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {

@@ -13,8 +13,4 @@ namespace oriel::topo {
 /// topo_dump_file if there is one; that this failed is logged as a warning, no more. Blocking.
 Result<Machine> machine_by_settings(const Settings& settings);
 
-/// The machine by the settings of this process, found at the first call and kept: so is the error,
-/// if it could not be. Takes some ten milliseconds. Thread-safe.
-Result<const Machine*> process_machine();
-
 }  // namespace oriel::topo

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "topo/process_machine.hpp"
+#include "topo/settings_machine.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -11,7 +11,6 @@
 
 #include "base/log.hpp"
 #include "base/system_table.hpp"
-#include "base/try.hpp"
 #include "topo/discover.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
@@ -31,11 +30,6 @@ Status write_file(const std::string& path, const std::string& text) {
   return system_error(fmt::format("writing {}", path), status);
 }
 
-Result<Machine> find_process_machine() {
-  ORIEL_TRY(const Settings* settings, process_settings());
-  return machine_by_settings(*settings);
-}
-
 }  // namespace
 
 Result<Machine> machine_by_settings(const Settings& settings) {
@@ -46,12 +40,6 @@ Result<Machine> machine_by_settings(const Settings& settings) {
     if (!written.ok()) Log().warn("{}", written.error().to_string());
   }
   return machine;
-}
-
-Result<const Machine*> process_machine() {
-  static const Result<Machine> machine = find_process_machine();
-  if (!machine.ok()) return Error(machine.error());
-  return &machine.value();
 }
 
 }  // namespace oriel::topo
