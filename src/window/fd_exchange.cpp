@@ -23,10 +23,6 @@ constexpr std::size_t kStrangersMost = 256;
 constexpr Duration kTurn = std::chrono::milliseconds(500);
 constexpr int kAcceptsAtOnce = 64;  // then the answers of those accepted get their turn
 
-bool short_of_descriptors(const Error& error) {
-  return error.native().value == EMFILE || error.native().value == ENFILE;
-}
-
 }  // namespace
 
 /// A connection this process has made, until both sides have proved the secret.
@@ -209,15 +205,15 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
 void FdExchange::accept_waiting() {
   for (int i = 0; i < kAcceptsAtOnce && !failure_; ++i) {
     if (candidates_.size() >= ranks_.size() + kStrangersMost && !make_room()) return pause(true);
-    bool more = false;
-    auto socket = accept_from(listener_, more);
-    if (!socket.ok()) {
-      const bool passes = short_of_descriptors(socket.error()) && !candidates_.empty();
-      if (!passes) return fail(std::move(socket).error());
+    auto accepted = accept_from(listener_);
+    if (!accepted.ok()) return fail(std::move(accepted).error());
+    auto& [socket, more, shortage] = accepted.value();
+    if (shortage) {
+      if (candidates_.empty()) return fail(std::move(*shortage));
       if (!make_room()) return pause(true);
       continue;
     }
-    if (socket.value().valid()) challenge(std::move(socket).value());
+    if (socket.valid()) challenge(std::move(socket));
     if (more) continue;
     queue_was_empty_ = true;
     return;

@@ -143,18 +143,23 @@ Result<OwnedFd> connect_to(const FdSocketName& name) {
   return socket;
 }
 
-Result<OwnedFd> accept_from(const OwnedFd& listener, bool& more) {
-  more = false;
-  OwnedFd socket(sys().accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) {
-    more = errno == ECONNABORTED || errno == EINTR;
-    if (more || must_wait(errno)) return OwnedFd();
-    return system_error("accepting on a unix socket");
+Result<Accepted> accept_from(const OwnedFd& listener) {
+  Accepted accepted;
+  accepted.socket =
+      OwnedFd(sys().accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted.socket) {
+    const int status = errno;
+    accepted.more = status == ECONNABORTED || status == EINTR;
+    if (accepted.more || must_wait(status)) return accepted;
+    Error failure = system_error("accepting on a unix socket", status);
+    if (status != EMFILE && status != ENFILE) return failure;
+    accepted.shortage = std::move(failure);
+    return accepted;
   }
-  more = true;
-  ORIEL_TRY(const bool same, same_user(socket));
-  if (!same) return OwnedFd();
-  return socket;
+  accepted.more = true;
+  ORIEL_TRY(const bool same, same_user(accepted.socket));
+  if (!same) accepted.socket.reset();
+  return accepted;
 }
 
 Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,9 +25,14 @@ Result<OwnedFd> listen_at(const FdSocketName& name);
 /// A socket connected to the listener at `name`, or an invalid one if its queue is full just now.
 /// Refused if the listener belongs to another user.
 Result<OwnedFd> connect_to(const FdSocketName& name);
-/// The next connection of `listener`, or an invalid one if there is none that counts: those of
-/// other users are closed. `more` tells whether to ask again at once.
-Result<OwnedFd> accept_from(const OwnedFd& listener, bool& more);
+/// What there was in a listener's queue.
+struct Accepted {
+  OwnedFd socket;                 // invalid if there was none that counts
+  bool more = false;              // whether to ask again at once
+  std::optional<Error> shortage;  // no descriptor was to be had; whatever waits goes on waiting
+};
+/// The next connection of `listener`; those of other users are closed.
+Result<Accepted> accept_from(const OwnedFd& listener);
 
 /// Whether a message was sent, has come, or must wait.
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };

@@ -333,6 +333,36 @@ TEST_CASE("1.8 1.17 a shortage of descriptors while strangers are connected pass
   CHECK(test::count_fds() == before);
 }
 
+TEST_CASE("1.41 credentials that cannot be read end the exchange at once, whatever the error") {
+  const auto before = test::count_fds();
+  for (const int status : {EMFILE, ENFILE, ENOMEM, EIO}) {
+    INFO(status);
+    Peers peers(3);
+    for (const Status& dialed : peers.dial()) REQUIRE(dialed.ok());
+    // Rank 0 has taken two connections when it asks about the second.
+    static int calls_left = 0;
+    static int fails_with = 0;
+    calls_left = 1;
+    fails_with = status;
+    SystemTable table = real_system_table();
+    table.getsockopt = [](int fd, int level, int name, void* value, socklen_t* length) {
+      if (calls_left-- == 0) {
+        errno = fails_with;
+        return -1;
+      }
+      return real_system_table().getsockopt(fd, level, name, value, length);
+    };
+    const ScopedSystemTable scoped(table);
+    const auto begin = SteadyClock::instance().now();
+    const auto outcomes = peers.prove(20s);
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    REQUIRE_FALSE(outcomes[0].ok());
+    INFO(outcomes[0].error().to_string());
+    CHECK(outcomes[0].error().native().value == status);
+  }
+  CHECK(test::count_fds() == before);
+}
+
 TEST_CASE("1.17 no descriptor of a peer that has proved nothing enters this process") {
   const auto before = test::count_fds();
   {
