@@ -16,6 +16,8 @@
 ///     waited for.
 ///   any(mine): sync(), and true for all if `mine` is true for at least one thread. It spreads the
 ///     news that a wait was aborted.
+/// Thread and Warp also have
+///   broadcast(value): thread 0's value, for all. Orders no memory.
 namespace oriel::device {
 
 /// One thread.
@@ -24,6 +26,7 @@ struct Thread {
   static ORIEL_DEVICE_FN std::uint32_t size() { return 1; }
   static ORIEL_DEVICE_FN void sync() {}
   static ORIEL_DEVICE_FN bool any(bool mine) { return mine; }
+  static ORIEL_DEVICE_FN std::uint64_t broadcast(std::uint64_t value) { return value; }
 };
 
 /// The 32 threads of a warp, all of them active.
@@ -32,6 +35,9 @@ struct Warp {
   static ORIEL_DEVICE_FN std::uint32_t size() { return arch::warp_size(); }
   static ORIEL_DEVICE_FN void sync() { arch::warp_sync(); }
   static ORIEL_DEVICE_FN bool any(bool mine) { return arch::warp_any(mine); }
+  static ORIEL_DEVICE_FN std::uint64_t broadcast(std::uint64_t value) {
+    return arch::warp_broadcast(value);
+  }
 };
 
 /// All threads of a CTA (thread block) of any shape.

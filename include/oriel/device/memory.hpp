@@ -86,12 +86,32 @@ struct Memory {
     arch::reduce_add<kOrder, kScope>(address, value);
   }
 
+  /// Stores the larger of both and returns the old value. Order: relaxed or acq_rel; on a GPU not
+  /// for pinned host memory.
+  template <Order kOrder, Scope kScope = Scope::system>
+  static ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* address, std::uint64_t value) {
+    static_assert(kOrder == Order::relaxed || kOrder == Order::acq_rel);
+    return arch::fetch_max<kOrder, kScope>(address, value);
+  }
+
+  /// Stores `value` where `expected` is found and returns what was found. Order: relaxed or
+  /// acq_rel; on a GPU not for pinned host memory.
+  template <Order kOrder, Scope kScope = Scope::system, class T>
+  static ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
+    static_assert(kIsWord<T> && (kOrder == Order::relaxed || kOrder == Order::acq_rel));
+    return arch::compare_swap<kOrder, kScope>(address, expected, value);
+  }
+
   /// Acquire and release fence. On a GPU it waits for this thread's outstanding stores: one thread
   /// of a group, not all of them.
   template <Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN void fence() {
     arch::fence_acq_rel<kScope>();
   }
+
+  /// Sequentially consistent fence, system scope: of two threads that each store, fence and load
+  /// what the other stores, one sees the other's store.
+  static ORIEL_DEVICE_FN void fence_seq_cst() { arch::fence_seq_cst(); }
 
   /// What a polling thread does between two polls: `pause` on a CPU, nothing on a GPU.
   static ORIEL_DEVICE_FN void relax() { arch::relax(); }

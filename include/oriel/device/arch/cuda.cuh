@@ -84,6 +84,28 @@ ORIEL_DEVICE_FN void reduce_add(T* p, T v) {
   }
 }
 
+template <Order kOrder, Scope kScope>
+ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* p, std::uint64_t v) {
+  constexpr bool device = kScope == Scope::device;
+  if constexpr (kOrder == Order::relaxed) {
+    return device ? ptx::atom_max_relaxed_gpu(p, v) : ptx::atom_max_relaxed_sys(p, v);
+  } else {
+    return device ? ptx::atom_max_acq_rel_gpu(p, v) : ptx::atom_max_acq_rel_sys(p, v);
+  }
+}
+
+template <Order kOrder, Scope kScope, class T>
+ORIEL_DEVICE_FN T compare_swap(T* p, T expected, T v) {
+  constexpr bool device = kScope == Scope::device;
+  if constexpr (kOrder == Order::relaxed) {
+    return device ? ptx::atom_cas_relaxed_gpu(p, expected, v)
+                  : ptx::atom_cas_relaxed_sys(p, expected, v);
+  } else {
+    return device ? ptx::atom_cas_acq_rel_gpu(p, expected, v)
+                  : ptx::atom_cas_acq_rel_sys(p, expected, v);
+  }
+}
+
 // --- fences -------------------------------------------------------------------------------------
 
 template <Scope kScope>
@@ -145,6 +167,15 @@ ORIEL_DEVICE_FN void warp_sync() {
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
   __syncwarp();
   return __any_sync(0xffffffffu, mine) != 0;
+}
+
+/// Lane 0's value.
+ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+/// One bit for each lane; orders no memory.
+ORIEL_DEVICE_FN std::uint32_t warp_ballot(bool mine) {
+  return __ballot_sync(0xffffffffu, mine);
 }
 
 /// Both do nothing before sm_90, where a kernel starts after its predecessor has ended.

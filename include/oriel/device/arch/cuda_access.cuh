@@ -138,4 +138,44 @@ ORIEL_PTX_ATOM_ADD(atom_add_acq_rel_gpu, ".acq_rel.gpu")
 ORIEL_PTX_ATOM_ADD(atom_add_acq_rel_sys, ".acq_rel.sys")
 #undef ORIEL_PTX_ATOM_ADD
 
+#define ORIEL_PTX_ATOM_MAX(name, order_scope)                                   \
+  ORIEL_DEVICE_FN std::uint64_t name(std::uint64_t* address, std::uint64_t v) { \
+    std::uint64_t old;                                                          \
+    asm volatile("atom" order_scope ".global.max.u64 %0, [%1], %2;"             \
+                 : "=l"(old)                                                    \
+                 : "l"(global(address)), "l"(v)                                 \
+                 : "memory");                                                   \
+    return old;                                                                 \
+  }
+
+ORIEL_PTX_ATOM_MAX(atom_max_relaxed_gpu, ".relaxed.gpu")
+ORIEL_PTX_ATOM_MAX(atom_max_relaxed_sys, ".relaxed.sys")
+ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_gpu, ".acq_rel.gpu")
+ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_sys, ".acq_rel.sys")
+#undef ORIEL_PTX_ATOM_MAX
+
+#define ORIEL_PTX_ATOM_CAS(name, order_scope)                                                    \
+  ORIEL_DEVICE_FN std::uint32_t name(std::uint32_t* address, std::uint32_t e, std::uint32_t v) { \
+    std::uint32_t old;                                                                           \
+    asm volatile("atom" order_scope ".global.cas.b32 %0, [%1], %2, %3;"                          \
+                 : "=r"(old)                                                                     \
+                 : "l"(global(address)), "r"(e), "r"(v)                                          \
+                 : "memory");                                                                    \
+    return old;                                                                                  \
+  }                                                                                              \
+  ORIEL_DEVICE_FN std::uint64_t name(std::uint64_t* address, std::uint64_t e, std::uint64_t v) { \
+    std::uint64_t old;                                                                           \
+    asm volatile("atom" order_scope ".global.cas.b64 %0, [%1], %2, %3;"                          \
+                 : "=l"(old)                                                                     \
+                 : "l"(global(address)), "l"(e), "l"(v)                                          \
+                 : "memory");                                                                    \
+    return old;                                                                                  \
+  }
+
+ORIEL_PTX_ATOM_CAS(atom_cas_relaxed_gpu, ".relaxed.gpu")
+ORIEL_PTX_ATOM_CAS(atom_cas_relaxed_sys, ".relaxed.sys")
+ORIEL_PTX_ATOM_CAS(atom_cas_acq_rel_gpu, ".acq_rel.gpu")
+ORIEL_PTX_ATOM_CAS(atom_cas_acq_rel_sys, ".acq_rel.sys")
+#undef ORIEL_PTX_ATOM_CAS
+
 }  // namespace oriel::device::arch::ptx

@@ -124,6 +124,26 @@ ORIEL_DEVICE_FN void reduce_add(T* address, T value) {
   fetch_add<kOrder, kScope>(address, value);
 }
 
+template <Order kOrder, Scope>
+ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* address, std::uint64_t value) {
+  constexpr int order = builtin_order(kOrder);
+  std::uint64_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  // Exchanged also where the value stays, so that this orders as a read-modify-write does.
+  while (!__atomic_compare_exchange_n(address, &old, old < value ? value : old, true, order,
+                                      __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+template <Order kOrder, Scope, class T>
+ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
+  constexpr int order = builtin_order(kOrder);
+  constexpr int on_failure =
+      kOrder == Order::relaxed || kOrder == Order::release ? __ATOMIC_RELAXED : __ATOMIC_ACQUIRE;
+  __atomic_compare_exchange_n(address, &expected, value, false, order, on_failure);
+  return expected;
+}
+
 // --- fences ---------------------------------------------------------------------------------
 
 #if defined(__SANITIZE_THREAD__)
@@ -218,6 +238,12 @@ ORIEL_DEVICE_FN std::uint32_t warp_size() {
 ORIEL_DEVICE_FN void warp_sync() {}
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
   return mine;
+}
+ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
+  return value;
+}
+ORIEL_DEVICE_FN std::uint32_t warp_ballot(bool mine) {
+  return mine ? 1u : 0u;
 }
 ORIEL_DEVICE_FN void grid_dependency_wait() {}
 ORIEL_DEVICE_FN void grid_launch_dependents() {}

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/queue/work_entry.hpp"
+
+/// What a NIC says of executed entries. A queue has a completion queue of one element, which every
+/// completion overwrites ("collapsed"): the last one tells how far the NIC has come, because a
+/// queue completes in order. Layout of mlx5's 64-byte element; source: rdma-core's mlx5dv.h.
+namespace oriel::device::queue {
+
+/// Big-endian as entries are. The NIC writes `own` last.
+struct alignas(64) Completion {
+  std::uint8_t unused[36];
+  std::uint32_t immediate;
+  std::uint8_t unused_too[4];
+  std::uint32_t bytes;
+  std::uint8_t timestamp[4];
+  std::uint8_t hardware_syndrome;  ///< this and the next three in completions with an error only
+  std::uint8_t hardware_syndrome_type;
+  std::uint8_t vendor_syndrome;
+  std::uint8_t syndrome;
+  std::uint64_t tail;  ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
+};
+static_assert(sizeof(Completion) == 64);
+
+enum class CompletionKind : std::uint8_t {
+  request = 0,             ///< an entry of this queue
+  received_immediate = 1,  ///< a peer's write with an immediate
+  request_error = 13,
+  response_error = 14,
+  invalid = 15,  ///< what a fresh element, all ones, says
+};
+
+/// What `Completion::tail` says.
+struct CompletionTail {
+  CompletionKind kind = CompletionKind::invalid;
+  std::uint8_t opcode = 0;  ///< of the entry
+  std::uint32_t queue = 0;
+  std::uint16_t index = 0;  ///< low bits of the index of the entry's first block
+};
+
+constexpr ORIEL_DEVICE_FN CompletionTail decode_tail(std::uint64_t tail) {
+  const std::uint64_t value = big_endian(tail);
+  return {static_cast<CompletionKind>((value >> 4) & 0xfu), static_cast<std::uint8_t>(value >> 56),
+          static_cast<std::uint32_t>(value >> 32) & 0xffffffu,
+          static_cast<std::uint16_t>(value >> 16)};
+}
+
+constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) {
+  return big_endian(static_cast<std::uint64_t>(tail.opcode) << 56 |
+                    static_cast<std::uint64_t>(tail.queue & 0xffffffu) << 32 |
+                    static_cast<std::uint64_t>(tail.index) << 16 |
+                    static_cast<std::uint64_t>(tail.kind) << 4);
+}
+
+/// The number of blocks that are complete, given that `known` were complete before the element was
+/// read and at most `depth` can have been since: the entry at `index` is the last one and one block
+/// long, so index + 1 are complete. Returns `known` if the element is older than that or impossible
+/// to place, as may be the case after `known` was read and much time has passed: the next look
+/// begins with a fresh one.
+/// Right for every depth up to 32768: an element that is newer by a multiple of 65536 blocks, which
+/// takes as long a pause, is taken for less than it says, never for more.
+constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, std::uint16_t index,
+                                                         std::uint32_t depth) {
+  const std::uint16_t more =
+      static_cast<std::uint16_t>(index + 1u - static_cast<std::uint16_t>(known));
+  return more <= depth ? known + more : known;
+}
+
+/// Why a queue has failed, as one word: 0 is none.
+struct QueueError {
+  std::uint8_t syndrome = 0;  ///< of the format: 0x13 is "remote access", 0x05 "flushed"
+  std::uint8_t vendor_syndrome = 0;
+  std::uint8_t opcode = 0;  ///< of the entry that failed
+  std::uint16_t index = 0;  ///< low bits of its index
+};
+
+constexpr ORIEL_DEVICE_FN std::uint64_t encode_error(const QueueError& error) {
+  return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(error.syndrome) << 32 |
+         static_cast<std::uint64_t>(error.vendor_syndrome) << 24 |
+         static_cast<std::uint64_t>(error.opcode) << 16 | error.index;
+}
+constexpr ORIEL_DEVICE_FN QueueError decode_error(std::uint64_t word) {
+  return {static_cast<std::uint8_t>(word >> 32), static_cast<std::uint8_t>(word >> 24),
+          static_cast<std::uint8_t>(word >> 16), static_cast<std::uint16_t>(word)};
+}
+
+}  // namespace oriel::device::queue

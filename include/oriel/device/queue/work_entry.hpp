@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/access.hpp"
+#include "oriel/device/config.hpp"
+
+/// What stands in a send queue: work-queue entries in the format of NVIDIA's mlx5 adapters, which
+/// the software NIC executes as well. An entry begins with a control segment and has 2 to 5 parts
+/// of 16 bytes here; it takes whole basic blocks of 64 bytes. All fields are big-endian.
+/// Source: the structures of rdma-core's mlx5dv.h and, for masked atomics and the dump opcode,
+/// NVSHMEM's published device headers. These two have not been run on a real adapter.
+namespace oriel::device::queue {
+
+inline constexpr std::uint32_t kBlockBytes = 64;
+inline constexpr std::uint32_t kPartsPerBlock = 4;
+/// Of one entry of data; the format's own limit is 2 GiB.
+inline constexpr std::uint32_t kEntryBytesMost = std::uint32_t{1} << 30;
+
+/// One basic block of a send queue.
+struct Block {
+  Pack part[kPartsPerBlock];
+};
+static_assert(sizeof(Block) == kBlockBytes);
+
+enum class Opcode : std::uint8_t {
+  nop = 0x00,
+  write = 0x08,
+  write_immediate = 0x09,
+  read = 0x10,
+  compare_swap = 0x11,  ///< 8 bytes
+  fetch_add = 0x12,     ///< 8 bytes
+  masked_compare_swap = 0x14,
+  masked_fetch_add = 0x15,
+  dump = 0x23,  ///< reads local memory and drops it; done once earlier inbound writes are visible
+};
+
+/// In the control segment.
+inline constexpr std::uint32_t kSignalled = 2u << 2;  ///< a completion in any case, not on error only
+inline constexpr std::uint32_t kFenced = 2u << 5;     ///< begin after all earlier reads and atomics
+/// Which width a masked atomic has, in the modifier of its opcode.
+inline constexpr std::uint32_t kMasked4Bytes = 0x08;
+inline constexpr std::uint32_t kMasked8Bytes = 0x09;
+
+constexpr ORIEL_DEVICE_FN std::uint32_t big_endian(std::uint32_t value) {
+  return (value >> 24) | ((value >> 8) & 0xff00u) | ((value & 0xff00u) << 8) | (value << 24);
+}
+constexpr ORIEL_DEVICE_FN std::uint64_t big_endian(std::uint64_t value) {
+  return static_cast<std::uint64_t>(big_endian(static_cast<std::uint32_t>(value))) << 32 |
+         big_endian(static_cast<std::uint32_t>(value >> 32));
+}
+
+namespace detail {
+
+constexpr ORIEL_DEVICE_FN std::uint32_t high(std::uint64_t value) {
+  return static_cast<std::uint32_t>(value >> 32);
+}
+constexpr ORIEL_DEVICE_FN std::uint32_t low(std::uint64_t value) {
+  return static_cast<std::uint32_t>(value);
+}
+constexpr ORIEL_DEVICE_FN Pack big_endian_part(std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                               std::uint32_t d) {
+  return Pack{{big_endian(a), big_endian(b), big_endian(c), big_endian(d)}};
+}
+constexpr ORIEL_DEVICE_FN Pack big_endian_part(std::uint64_t a, std::uint64_t b) {
+  return big_endian_part(high(a), low(a), high(b), low(b));
+}
+
+}  // namespace detail
+
+/// Where an entry stands: the number of its queue (24 bits) and the index of its first block since
+/// the queue began, of which the format has room for the low 16 bits.
+struct Place {
+  std::uint32_t queue = 0;
+  std::uint64_t index = 0;
+};
+
+/// A stretch of registered memory of this rank.
+struct LocalRange {
+  std::uint64_t address = 0;
+  std::uint32_t key = 0;
+  std::uint32_t bytes = 0;
+};
+
+/// An address in registered memory of the peer.
+struct RemoteAddress {
+  std::uint64_t address = 0;
+  std::uint32_t key = 0;
+};
+
+/// An entry of a number of parts, in registers until it is stored.
+template <std::uint32_t kPartCount>
+struct Entry {
+  static constexpr std::uint32_t kParts = kPartCount;
+  static constexpr std::uint32_t kBlocks = (kPartCount + kPartsPerBlock - 1) / kPartsPerBlock;
+  Pack part[kPartCount];
+};
+
+/// The first part of every entry. `flags` is a sum of kSignalled and kFenced.
+constexpr ORIEL_DEVICE_FN Pack control_part(Opcode opcode, std::uint32_t modifier, Place place,
+                                            std::uint32_t parts, std::uint32_t flags,
+                                            std::uint32_t immediate = 0) {
+  const std::uint32_t index = static_cast<std::uint32_t>(place.index & 0xffffu);
+  return detail::big_endian_part(
+      modifier << 24 | index << 8 | static_cast<std::uint32_t>(opcode),
+      place.queue << 8 | parts, flags, immediate);
+}
+
+constexpr ORIEL_DEVICE_FN Pack remote_part(RemoteAddress remote) {
+  return detail::big_endian_part(detail::high(remote.address), detail::low(remote.address),
+                                 remote.key, 0);
+}
+
+constexpr ORIEL_DEVICE_FN Pack local_part(LocalRange local) {
+  return detail::big_endian_part(local.bytes, local.key, detail::high(local.address),
+                                 detail::low(local.address));
+}
+
+/// `opcode` is write, write_immediate or read.
+constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, std::uint32_t flags,
+                                                  RemoteAddress remote, LocalRange local,
+                                                  std::uint32_t immediate = 0) {
+  return {{control_part(opcode, 0, place, 3, flags, immediate), remote_part(remote),
+           local_part(local)}};
+}
+
+/// The most bytes that a write can carry in its own block.
+inline constexpr std::uint32_t kInlineBytesMost = 28;
+inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;
+
+/// A write of `bytes` (1 to 28) that stand in the entry itself, in memory order in `words`, of
+/// which those past the end are zero.
+constexpr ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags,
+                                                      RemoteAddress remote,
+                                                      const std::uint32_t (&words)[kInlineWords],
+                                                      std::uint32_t bytes) {
+  const std::uint32_t parts = bytes <= 12 ? 3 : 4;
+  return {{control_part(Opcode::write, 0, place, parts, flags), remote_part(remote),
+           Pack{{big_endian(bytes | 0x80000000u), words[0], words[1], words[2]}},
+           Pack{{words[3], words[4], words[5], words[6]}}}};
+}
+
+/// Adds to 8 bytes; `old` is where the value before lands.
+constexpr ORIEL_DEVICE_FN Entry<4> fetch_add_entry(Place place, std::uint32_t flags,
+                                                   RemoteAddress remote, std::uint64_t add,
+                                                   LocalRange old) {
+  return {{control_part(Opcode::fetch_add, 0, place, 4, flags), remote_part(remote),
+           detail::big_endian_part(add, std::uint64_t{0}), local_part(old)}};
+}
+
+/// Stores `swap` in 8 bytes that equal `compare`.
+constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t flags,
+                                                      RemoteAddress remote, std::uint64_t swap,
+                                                      std::uint64_t compare, LocalRange old) {
+  return {{control_part(Opcode::compare_swap, 0, place, 4, flags), remote_part(remote),
+           detail::big_endian_part(swap, compare), local_part(old)}};
+}
+
+/// Adds in fields: a carry does not leave a bit whose `boundary` is 1. With a boundary of 0 it is
+/// an addition, with one of all ones an exclusive or.
+constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
+                                                          RemoteAddress remote, std::uint32_t add,
+                                                          std::uint32_t boundary, LocalRange old) {
+  return {{control_part(Opcode::masked_fetch_add, kMasked4Bytes, place, 4, flags),
+           remote_part(remote), detail::big_endian_part(add, boundary, 0, 0), local_part(old)}};
+}
+constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
+                                                          RemoteAddress remote, std::uint64_t add,
+                                                          std::uint64_t boundary, LocalRange old) {
+  return {{control_part(Opcode::masked_fetch_add, kMasked8Bytes, place, 4, flags),
+           remote_part(remote), detail::big_endian_part(add, boundary), local_part(old)}};
+}
+
+/// What a masked compare-and-swap does: where memory equals `compare` in the bits of
+/// `compare_mask`, the bits of `swap_mask` are taken from `swap`.
+template <class T>
+struct MaskedSwap {
+  T swap = 0;
+  T compare = 0;
+  T swap_mask = 0;
+  T compare_mask = 0;
+};
+
+constexpr ORIEL_DEVICE_FN Entry<4> masked_compare_swap_entry(Place place, std::uint32_t flags,
+                                                             RemoteAddress remote,
+                                                             MaskedSwap<std::uint32_t> operands,
+                                                             LocalRange old) {
+  return {{control_part(Opcode::masked_compare_swap, kMasked4Bytes, place, 4, flags),
+           remote_part(remote),
+           detail::big_endian_part(operands.swap, operands.compare, operands.swap_mask,
+                                   operands.compare_mask),
+           local_part(old)}};
+}
+/// Two blocks, the only entry here that has more than one.
+constexpr ORIEL_DEVICE_FN Entry<5> masked_compare_swap_entry(Place place, std::uint32_t flags,
+                                                             RemoteAddress remote,
+                                                             MaskedSwap<std::uint64_t> operands,
+                                                             LocalRange old) {
+  return {{control_part(Opcode::masked_compare_swap, kMasked8Bytes, place, 5, flags),
+           remote_part(remote), detail::big_endian_part(operands.swap, operands.compare),
+           detail::big_endian_part(operands.swap_mask, operands.compare_mask), local_part(old)}};
+}
+
+/// Does nothing, in order.
+constexpr ORIEL_DEVICE_FN Entry<1> nop_entry(Place place, std::uint32_t flags) {
+  return {{control_part(Opcode::nop, 0, place, 1, flags)}};
+}
+
+constexpr ORIEL_DEVICE_FN Entry<2> dump_entry(Place place, std::uint32_t flags, LocalRange local) {
+  return {{control_part(Opcode::dump, 0, place, 2, flags), local_part(local)}};
+}
+
+}  // namespace oriel::device::queue
