@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "topo/file_tree.hpp"
+#include "topo/machine.hpp"
+#include "topo/pci_address.hpp"
+
+/// NUMA nodes as the kernel lists them below /sys: what takes microseconds to read.
+namespace oriel::topo {
+
+inline constexpr const char* kNumaFolder = "/sys/devices/system/node";
+
+/// The numbers of a list such as "0-3,8,10-11", ascending; odd parts are left out.
+std::vector<int> numbers_in(std::string_view text);
+
+/// The nodes that are online, by number, with their processors, memory and distances. Empty where
+/// the kernel names none. Three small files for each.
+std::vector<NumaNode> read_numa_nodes(const FileTree& tree);
+
+/// The same as the nodes of a machine.
+SourceReport add_numa_nodes(const FileTree& tree, Machine& machine);
+
+/// The place in Machine::numa of the node with this number; -1 if there is none.
+int numa_index(const Machine& machine, int os_index);
+
+/// The place in Machine::numa of the node beside which a PCI device is; -1 where the kernel does
+/// not know.
+int numa_of_device(const FileTree& tree, const Machine& machine, const PciAddress& device);
+
+}  // namespace oriel::topo
