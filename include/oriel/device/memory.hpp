@@ -109,9 +109,12 @@ struct Memory {
     arch::fence_acq_rel<kScope>();
   }
 
-  /// Sequentially consistent fence, system scope: of two threads that each store, fence and load
+  /// Sequentially consistent fence: of two threads that each store, fence and load
   /// what the other stores, one sees the other's store.
-  static ORIEL_DEVICE_FN void fence_seq_cst() { arch::fence_seq_cst(); }
+  template <Scope kScope = Scope::system>
+  static ORIEL_DEVICE_FN void fence_seq_cst() {
+    arch::fence_seq_cst<kScope>();
+  }
 
   /// What a polling thread does between two polls: `pause` on a CPU, nothing on a GPU.
   static ORIEL_DEVICE_FN void relax() { arch::relax(); }

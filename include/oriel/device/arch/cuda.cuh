@@ -116,8 +116,13 @@ ORIEL_DEVICE_FN void fence_acq_rel() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
   }
 }
+template <Scope kScope = Scope::system>
 ORIEL_DEVICE_FN void fence_seq_cst() {
-  asm volatile("fence.sc.sys;" ::: "memory");
+  if constexpr (kScope == Scope::device) {
+    asm volatile("fence.sc.gpu;" ::: "memory");
+  } else {
+    asm volatile("fence.sc.sys;" ::: "memory");
+  }
 }
 
 // --- time

@@ -153,6 +153,7 @@ template <Scope>
 ORIEL_DEVICE_FN void fence_acq_rel() {
   __atomic_fetch_add(&fence_word, 0u, __ATOMIC_SEQ_CST);
 }
+template <Scope = Scope::system>
 ORIEL_DEVICE_FN void fence_seq_cst() {
   __atomic_fetch_add(&fence_word, 0u, __ATOMIC_SEQ_CST);
 }
@@ -161,6 +162,7 @@ template <Scope>
 ORIEL_DEVICE_FN void fence_acq_rel() {
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
 }
+template <Scope = Scope::system>
 ORIEL_DEVICE_FN void fence_seq_cst() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

@@ -12,20 +12,19 @@
 /// queue completes in order. Layout of mlx5's 64-byte element; source: rdma-core's mlx5dv.h.
 namespace oriel::device::queue {
 
-/// Big-endian as entries are. The NIC writes `own` last.
+/// Big-endian as entries are. The NIC writes the tail last, and `own` last of it.
 struct alignas(64) Completion {
   std::uint8_t unused[36];
   std::uint32_t immediate;
   std::uint8_t unused_too[4];
   std::uint32_t bytes;
-  std::uint8_t timestamp[4];
-  std::uint8_t hardware_syndrome;  ///< this and the next three in completions with an error only
-  std::uint8_t hardware_syndrome_type;
-  std::uint8_t vendor_syndrome;
-  std::uint8_t syndrome;
-  std::uint64_t tail;  ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
+  std::uint64_t status;  ///< the time; in completions with an error two bytes at its end say which
+  std::uint64_t tail;    ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
 };
 static_assert(sizeof(Completion) == 64);
+
+/// The syndrome of an entry that was not executed because one before it failed.
+inline constexpr std::uint8_t kFlushed = 0x05;
 
 enum class CompletionKind : std::uint8_t {
   request = 0,             ///< an entry of this queue
@@ -55,6 +54,19 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) 
                     static_cast<std::uint64_t>(tail.queue & 0xffffffu) << 32 |
                     static_cast<std::uint64_t>(tail.index) << 16 |
                     static_cast<std::uint64_t>(tail.kind) << 4);
+}
+
+/// The syndromes in `Completion::status` of a completion with an error.
+struct Syndromes {
+  std::uint8_t vendor = 0;
+  std::uint8_t syndrome = 0;
+};
+constexpr ORIEL_DEVICE_FN Syndromes decode_syndromes(std::uint64_t status) {
+  const std::uint64_t value = big_endian(status);
+  return {static_cast<std::uint8_t>(value >> 8), static_cast<std::uint8_t>(value)};
+}
+constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndromes) {
+  return big_endian(static_cast<std::uint64_t>(syndromes.vendor) << 8 | syndromes.syndrome);
 }
 
 /// The number of blocks that are complete, given that `known` were complete before the element was

@@ -38,8 +38,9 @@ enum class Opcode : std::uint8_t {
 };
 
 /// In the control segment.
-inline constexpr std::uint32_t kSignalled = 2u << 2;  ///< a completion in any case, not on error only
-inline constexpr std::uint32_t kFenced = 2u << 5;     ///< begin after all earlier reads and atomics
+inline constexpr std::uint32_t kSignalled = 2u
+                                            << 2;  ///< a completion in any case, not on error only
+inline constexpr std::uint32_t kFenced = 2u << 5;  ///< begin after all earlier reads and atomics
 /// Which width a masked atomic has, in the modifier of its opcode.
 inline constexpr std::uint32_t kMasked4Bytes = 0x08;
 inline constexpr std::uint32_t kMasked8Bytes = 0x09;
@@ -103,9 +104,8 @@ constexpr ORIEL_DEVICE_FN Pack control_part(Opcode opcode, std::uint32_t modifie
                                             std::uint32_t parts, std::uint32_t flags,
                                             std::uint32_t immediate = 0) {
   const std::uint32_t index = static_cast<std::uint32_t>(place.index & 0xffffu);
-  return detail::big_endian_part(
-      modifier << 24 | index << 8 | static_cast<std::uint32_t>(opcode),
-      place.queue << 8 | parts, flags, immediate);
+  return detail::big_endian_part(modifier << 24 | index << 8 | static_cast<std::uint32_t>(opcode),
+                                 place.queue << 8 | parts, flags, immediate);
 }
 
 constexpr ORIEL_DEVICE_FN Pack remote_part(RemoteAddress remote) {
@@ -130,16 +130,26 @@ constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, st
 inline constexpr std::uint32_t kInlineBytesMost = 28;
 inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;
 
-/// A write of `bytes` (1 to 28) that stand in the entry itself, in memory order in `words`, of
-/// which those past the end are zero.
-constexpr ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags,
-                                                      RemoteAddress remote,
-                                                      const std::uint32_t (&words)[kInlineWords],
-                                                      std::uint32_t bytes) {
-  const std::uint32_t parts = bytes <= 12 ? 3 : 4;
+/// 1 to 28 bytes, zero behind them, as words whose bytes are in memory order.
+struct InlineBytes {
+  std::uint32_t word[kInlineWords] = {};
+  std::uint32_t bytes = 0;
+
+  ORIEL_DEVICE_FN InlineBytes(const unsigned char* from, std::uint32_t count) : bytes(count) {
+    ORIEL_DEVICE_UNROLL
+    for (std::uint32_t i = 0; i < kInlineBytesMost; ++i) {
+      if (i < count) word[i / 4] |= static_cast<std::uint32_t>(from[i]) << (i % 4 * 8);
+    }
+  }
+};
+
+/// A write of bytes that stand in the entry itself.
+ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags, RemoteAddress remote,
+                                            const InlineBytes& from) {
+  const std::uint32_t parts = from.bytes <= 12 ? 3 : 4;
   return {{control_part(Opcode::write, 0, place, parts, flags), remote_part(remote),
-           Pack{{big_endian(bytes | 0x80000000u), words[0], words[1], words[2]}},
-           Pack{{words[3], words[4], words[5], words[6]}}}};
+           Pack{{big_endian(from.bytes | 0x80000000u), from.word[0], from.word[1], from.word[2]}},
+           Pack{{from.word[3], from.word[4], from.word[5], from.word[6]}}}};
 }
 
 /// Adds to 8 bytes; `old` is where the value before lands.

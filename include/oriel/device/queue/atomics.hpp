@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/queue/publish.hpp"
+#include "oriel/device/queue/region.hpp"
+#include "oriel/device/queue/transfers.hpp"
+
+/// Atomic operations of 4 and 8 bytes on the peer's registered memory, executed by the peer's NIC:
+/// atomic among NICs, not with what the peer's own threads do to the same word.
+/// T is std::uint32_t or std::uint64_t; the address is aligned to it, else the call is refused.
+namespace oriel::device::queue {
+
+enum class AtomicOp : std::uint8_t {
+  add,
+  bit_and,
+  bit_or,
+  bit_xor,
+  swap,          ///< also "set"
+  compare_swap,  ///< where the word equals `compare`
+};
+
+namespace detail {
+
+template <class T>
+inline constexpr bool kIsAtomicWord =
+    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
+
+/// The entry of an operation that has no other form than a masked compare-and-swap.
+template <AtomicOp kOp, class T>
+constexpr ORIEL_DEVICE_FN MaskedSwap<T> masked_swap(T operand, T compare) {
+  constexpr T kAll = static_cast<T>(~T{0});
+  if constexpr (kOp == AtomicOp::bit_and) {
+    return {operand, 0, static_cast<T>(~operand), 0};
+  } else if constexpr (kOp == AtomicOp::bit_or) {
+    return {operand, 0, operand, 0};
+  } else if constexpr (kOp == AtomicOp::swap) {
+    return {operand, 0, kAll, 0};
+  } else {
+    return {operand, compare, kAll, kAll};
+  }
+}
+
+template <AtomicOp kOp, class T>
+constexpr ORIEL_DEVICE_FN auto atomic_entry(Place place, std::uint32_t flags, RemoteAddress remote,
+                                            T operand, T compare, LocalRange old) {
+  constexpr bool kWide = sizeof(T) == 8;
+  if constexpr (kOp == AtomicOp::add && kWide) {
+    return fetch_add_entry(place, flags, remote, operand, old);
+  } else if constexpr (kOp == AtomicOp::add || kOp == AtomicOp::bit_xor) {
+    const T boundary = kOp == AtomicOp::add ? T{0} : static_cast<T>(~T{0});
+    return masked_fetch_add_entry(place, flags, remote, operand, boundary, old);
+  } else if constexpr (kOp == AtomicOp::compare_swap && kWide) {
+    return compare_swap_entry(place, flags, remote, operand, compare, old);
+  } else {
+    return masked_compare_swap_entry(place, flags, remote, masked_swap<kOp>(operand, compare), old);
+  }
+}
+
+/// Blocks of an atomic with its ending: a completion names an entry's first block, so one that has
+/// more than one is followed by an entry of one block, which is the one to be signalled.
+template <AtomicOp kOp, class T>
+ORIEL_DEVICE_FN constexpr std::uint32_t atomic_blocks() {
+  using Made = decltype(atomic_entry<kOp, T>(Place{}, 0, RemoteAddress{}, T{}, T{}, LocalRange{}));
+  return Made::kBlocks == 1 ? 1 : Made::kBlocks + 1;
+}
+
+template <AtomicOp kOp, class T, class M>
+ORIEL_DEVICE_FN void write_atomic(const QueueView& queue, const Reservation& reservation,
+                                  std::uint32_t offset, RemoteAddress remote, T operand, T compare,
+                                  LocalRange old) {
+  const Place place{queue.number, reservation.base + offset};
+  constexpr std::uint32_t kBlocks = atomic_blocks<kOp, T>();
+  write_entry<M>(
+      queue, reservation, offset,
+      atomic_entry<kOp, T>(place, kBlocks == 1 ? kSignalled : 0, remote, operand, compare, old));
+  if constexpr (kBlocks > 1) {
+    const std::uint32_t last = kBlocks - 1;
+    write_entry<M>(queue, reservation, offset + last,
+                   nop_entry({queue.number, place.index + last}, kSignalled));
+  }
+}
+
+template <class T>
+ORIEL_DEVICE_FN bool word_is_inside(const Region& remote, std::uint64_t offset) {
+  return remote.holds(offset, sizeof(T)) && (remote.address + offset) % sizeof(T) == 0;
+}
+
+}  // namespace detail
+
+/// Applies `kOp` to the word at `remote_offset`; the old value is not wanted. By the group's
+/// thread 0. Not blocking; complete as other entries are.
+template <AtomicOp kOp, class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted atomic(Group group, const QueueView& queue,
+                                            const Region& remote, std::uint64_t remote_offset,
+                                            T operand, const WaitControl& control, T compare = 0) {
+  static_assert(detail::kIsAtomicWord<T>);
+  if (!detail::word_is_inside<T>(remote, remote_offset)) return {QueueOutcome::refused, 0};
+  Reservation reservation;
+  constexpr std::uint32_t kBlocks = detail::atomic_blocks<kOp, T>();
+  Posted posted{reserve<Group, M>(group, queue, kBlocks, reservation, control), 0};
+  if (posted.outcome != QueueOutcome::done) return posted;
+  if (group.rank() == 0) {
+    LocalRange old = queue.spare_word();
+    old.bytes = sizeof(T);
+    detail::write_atomic<kOp, T, M>(queue, reservation, 0, remote.remote(remote_offset), operand,
+                                    compare, old);
+  }
+  posted.outcome = publish<Group, M>(group, queue, reservation, control);
+  posted.end = reservation.end();
+  return posted;
+}
+
+/// As atomic; waits for the old value. One thread. Where more threads fetch at a time than the
+/// queue has slots for their results, they take turns.
+template <AtomicOp kOp, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(const QueueView& queue,
+                                                        const Region& remote,
+                                                        std::uint64_t remote_offset, T operand,
+                                                        T& old, const WaitControl& control,
+                                                        T compare = 0) {
+  static_assert(detail::kIsAtomicWord<T>);
+  if (!detail::word_is_inside<T>(remote, remote_offset)) return QueueOutcome::refused;
+  // The slot first: one that waits for a slot must not hold up the ring, whose entries free slots.
+  const std::uint64_t ticket = M::template fetch_add<Order::relaxed, Scope::device>(
+      &queue.indexes->fetch_tickets, std::uint64_t{1});
+  const auto slot = static_cast<std::uint32_t>(ticket & (queue.fetch_slots - 1));
+  std::uint64_t* turn = &queue.fetch_turns[slot];
+  QueueOutcome outcome = detail::wait_in_queue<M>(
+      queue, [&] { return detail::load_index<M>(turn) == ticket; }, control, ticket);
+  if (outcome != QueueOutcome::done) return outcome;
+
+  constexpr std::uint32_t kBlocks = detail::atomic_blocks<kOp, T>();
+  const std::uint32_t blocks = kBlocks + (queue.gets_need_dump ? 1 : 0);
+  Reservation reservation;
+  outcome = reserve<Thread, M>(Thread(), queue, blocks, reservation, control);
+  if (outcome != QueueOutcome::done) return outcome;
+  detail::write_atomic<kOp, T, M>(queue, reservation, 0, remote.remote(remote_offset), operand,
+                                  compare, queue.slot_range(slot, sizeof(T)));
+  if (queue.gets_need_dump) {
+    write_entry<M>(queue, reservation, kBlocks,
+                   dump_entry({queue.number, reservation.base + kBlocks}, kSignalled | kFenced,
+                              queue.spare_word()));
+  }
+  outcome = publish<Thread, M>(Thread(), queue, reservation, control);
+  if (outcome == QueueOutcome::done) {
+    outcome = wait_complete<M>(queue, reservation.end(), control);
+  }
+  if (outcome != QueueOutcome::done) {
+    // The slot is not given on, for the NIC may yet write it.
+    detail::give_up<M>(queue);
+    return outcome;
+  }
+  if constexpr (sizeof(T) == 8) {
+    old = M::template load<Order::relaxed, Scope::system>(&queue.fetch_values[slot]);
+  } else {
+    // Of 4 bytes the adapter returns the big-endian form.
+    old = big_endian(M::template load<Order::relaxed, Scope::system>(
+        reinterpret_cast<const std::uint32_t*>(&queue.fetch_values[slot])));
+  }
+  M::template store<Order::release, Scope::device>(turn, ticket + queue.fetch_slots);
+  return QueueOutcome::done;
+}
+
+/// What a signal does to the peer's 8-byte word.
+enum class SignalOp : std::uint8_t { add, set };
+
+/// Writes `bytes` as put does and then, in the same queue and hence not before them, signals: a
+/// peer that sees the signal sees the bytes. Without bytes it only signals.
+template <SignalOp kSignal, class Group, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted put_signal(Group group, const QueueView& queue,
+                                                const Transfer& transfer, const Region& signals,
+                                                std::uint64_t signal_offset, std::uint64_t value,
+                                                const WaitControl& control) {
+  if (!transfer.is_inside() || !detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
+    return {QueueOutcome::refused, 0};
+  }
+  const Posted data = put<Group, M>(group, queue, transfer, control);
+  if (data.outcome != QueueOutcome::done) return data;
+  constexpr AtomicOp kOp = kSignal == SignalOp::add ? AtomicOp::add : AtomicOp::swap;
+  return atomic<kOp, Group, std::uint64_t, M>(group, queue, signals, signal_offset, value, control);
+}
+
+}  // namespace oriel::device::queue

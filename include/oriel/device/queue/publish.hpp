@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/queue/send_queue.hpp"
+
+/// The way of an entry to the NIC: reserve, write, publish, wait. A group of threads reserves and
+/// publishes together and its threads write; groups are Thread and Warp. Blocking calls end by
+/// `control` as all waits do, and say so to every thread of the group. After any other outcome than
+/// `done` the caller posts nothing more: its queue is not usable any more.
+namespace oriel::device::queue {
+
+namespace detail {
+
+/// Looks at the completion once and moves `completed` and `error`. False once the queue has failed.
+template <class M>
+ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
+  QueueIndexes& at = *queue.indexes;
+  // Before the element is read, so that it is not older than this.
+  const std::uint64_t known = load_index<M>(&at.completed);
+  const CompletionTail tail =
+      decode_tail(M::template load<Order::acquire, Scope::system>(&queue.completion->tail));
+  if (tail.kind == CompletionKind::request) {
+    const std::uint64_t now = completed_blocks(known, tail.index, queue.depth);
+    if (now > known) M::template fetch_max<Order::acq_rel, Scope::device>(&at.completed, now);
+    return true;
+  }
+  if (tail.kind != CompletionKind::request_error) return true;
+  if (M::template load<Order::relaxed, Scope::device>(&at.error) != 0) return false;
+  // The element may be that of an entry flushed later; the NIC's own word knows better.
+  std::uint64_t word = 0;
+  if (queue.nic_error != nullptr) {
+    word = M::template load<Order::acquire, Scope::system>(queue.nic_error);
+  }
+  if (word == 0) {
+    const Syndromes syndromes = decode_syndromes(
+        M::template load<Order::relaxed, Scope::system>(&queue.completion->status));
+    word = encode_error({.syndrome = syndromes.syndrome,
+                         .vendor_syndrome = syndromes.vendor,
+                         .opcode = tail.opcode,
+                         .index = tail.index});
+  }
+  const QueueError error = decode_error(word);
+  // All before the entry that failed are complete.
+  const std::uint64_t now =
+      completed_blocks(known, static_cast<std::uint16_t>(error.index - 1), queue.depth);
+  if (error.syndrome != kFlushed && now > known) {
+    M::template fetch_max<Order::acq_rel, Scope::device>(&at.completed, now);
+  }
+  M::template compare_swap<Order::acq_rel, Scope::device>(&at.error, std::uint64_t{0}, word);
+  return false;
+}
+
+/// Ordered publication leaves the last entries of a batch to be told of by a later one; whoever
+/// waits for something sees to it that the NIC knows all that is ready.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome tell_what_is_ready(const QueueView& queue, std::uint64_t wanted,
+                                                const WaitControl& control) {
+  if (queue.publication != Publication::ordered) return QueueOutcome::done;
+  const std::uint64_t produced = load_index<M>(&queue.indexes->produced);
+  if (produced >= wanted) return QueueOutcome::done;
+  const std::uint64_t ready = load_index<M>(&queue.indexes->ready);
+  return ready > produced ? ring_up_to<M>(queue, ready, control) : QueueOutcome::done;
+}
+
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reservation& mine,
+                                             const WaitControl& control) {
+  QueueIndexes& at = *queue.indexes;
+  const auto turn = [&] { return load_index<M>(&at.ready) == mine.base; };
+  const QueueOutcome waited = wait_in_queue<M>(queue, turn, control, mine.base);
+  if (waited != QueueOutcome::done) return waited;
+  // Only the holder of `base` moves it on, so no exchange is needed.
+  M::template store<Order::release, Scope::device>(&at.ready, mine.end());
+  const std::uint64_t batches = ~std::uint64_t{queue.batch - 1};
+  const bool ends_batch = mine.blocks >= queue.batch || ((mine.base ^ mine.end()) & batches) != 0;
+  // A later reservation takes the responsibility with it.
+  const bool last = M::template load<Order::relaxed, Scope::device>(&at.reserved) == mine.end();
+  return ends_batch || last ? ring_up_to<M>(queue, mine.end(), control) : QueueOutcome::done;
+}
+
+/// Hands over what is marked for as long as there is more. One who finds the lock taken may leave:
+/// of "mark, fence, look at the lock" here and "unlock, fence, look at the next mark" there, one
+/// sees the other. One whose blocks come after a gap may leave too: whoever closes it goes on.
+template <class Group, class M>
+ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue) {
+  QueueIndexes& at = *queue.indexes;
+  for (;;) {
+    std::uint64_t locked = 0;
+    if (group.rank() == 0) {
+      M::template fence_seq_cst<Scope::device>();
+      locked = try_lock<M>(queue) ? 1 : 0;
+    }
+    if (group.broadcast(locked) == 0) return QueueOutcome::done;
+    group.sync();  // what the lock's last holder wrote, for all threads
+    const std::uint64_t from = M::template load<Order::relaxed, Scope::device>(&at.produced);
+    const std::uint64_t end = marked_end<M>(group, queue, from);
+    group.sync();  // what all have read comes before the doorbell
+    std::uint64_t more = 0;
+    if (group.rank() == 0) {
+      const bool broken = is_broken<M>(queue);
+      if (end != from && !broken) {
+        M::template store<Order::release, Scope::device>(&at.produced, end);
+        ring_doorbell<M>(queue, end);
+        M::template store<Order::relaxed, Scope::device>(&at.rung, end);
+      }
+      unlock<M>(queue);
+      M::template fence_seq_cst<Scope::device>();
+      const std::uint64_t next =
+          M::template load<Order::relaxed, Scope::device>(&queue.marks[end & (queue.depth - 1)]);
+      more = broken ? 2 : (next | 1) == mark_of(end, true) ? 1 : 0;
+    }
+    more = group.broadcast(more);
+    if (more != 1) return more == 2 ? reason_of_end<M>(queue) : QueueOutcome::done;
+  }
+}
+
+}  // namespace detail
+
+/// Waits until everything before `end` is complete. Called by each thread for itself. `failed` if
+/// the queue failed before it was.
+template <class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
+                                                         const WaitControl& control) {
+  QueueIndexes& at = *queue.indexes;
+  bool good = true;
+  QueueOutcome told = QueueOutcome::done;
+  const auto complete = [&] { return detail::load_index<M>(&at.completed) >= end; };
+  if (complete()) return QueueOutcome::done;
+  const QueueOutcome waited = detail::wait_in_queue<M>(
+      queue,
+      [&] {
+        told = detail::tell_what_is_ready<M>(queue, end, control);
+        good = detail::look_at_completion<M>(queue);
+        return complete() || !good || told != QueueOutcome::done;
+      },
+      control, end);
+  if (waited != QueueOutcome::done) return waited;
+  if (complete()) return QueueOutcome::done;
+  return good ? told : QueueOutcome::failed;
+}
+
+/// Takes `blocks` (1 to kReservationMost) of the ring for the group and waits until they are free.
+/// All threads of the group get the same reservation and outcome.
+template <class Group, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
+                                                   std::uint32_t blocks, Reservation& reservation,
+                                                   const WaitControl& control) {
+  std::uint64_t base = 0;
+  QueueOutcome outcome = QueueOutcome::done;
+  if (group.rank() == 0) {
+    base = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->reserved,
+                                                                std::uint64_t{blocks});
+    const std::uint64_t end = base + blocks;
+    if (end > queue.depth) outcome = wait_complete<M>(queue, end - queue.depth, control);
+    // A queue that has failed completes no more, so this group's gap will not be closed.
+    if (outcome == QueueOutcome::failed) detail::give_up<M>(queue);
+  }
+  reservation = {group.broadcast(base), blocks};
+  return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+}
+
+/// Writes an entry into the group's blocks, `offset` blocks behind its reservation's base. One
+/// thread; several threads may write several entries of one reservation.
+template <class M = Memory, std::uint32_t kParts>
+ORIEL_DEVICE_FN void write_entry(const QueueView& queue, const Reservation& reservation,
+                                 std::uint32_t offset, const Entry<kParts>& entry) {
+  ORIEL_DEVICE_UNROLL
+  for (std::uint32_t i = 0; i < kParts; ++i) {
+    const std::uint64_t index = reservation.base + offset + i / kPartsPerBlock;
+    Block& block = queue.ring[index & (queue.depth - 1)];
+    M::template store<Order::weak, Scope::system>(&block.part[i % kPartsPerBlock], entry.part[i]);
+  }
+}
+
+/// Hands the group's blocks to the NIC, all of which are written. Returns before they are executed,
+/// and perhaps before the NIC has been told of them: a later publication or a wait sees to that.
+template <class Group, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome publish(Group group, const QueueView& queue,
+                                                   const Reservation& reservation,
+                                                   const WaitControl& control) {
+  group.sync();
+  if (queue.publication == Publication::ordered) {
+    QueueOutcome outcome = QueueOutcome::done;
+    if (group.rank() == 0) {
+      outcome = detail::publish_ordered<M>(queue, reservation, control);
+    }
+    return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+  }
+  for (std::uint32_t i = group.rank(); i < reservation.blocks; i += group.size()) {
+    const std::uint64_t index = reservation.base + i;
+    M::template store<Order::release, Scope::device>(
+        &queue.marks[index & (queue.depth - 1)],
+        detail::mark_of(index, i + 1 == reservation.blocks));
+  }
+  group.sync();  // before the fence behind which the lock is looked at
+  return detail::sweep_marks<Group, M>(group, queue);
+}
+
+/// Waits until everything that any thread had reserved when this was called is complete: writes
+/// have landed at the peer, fetched values here. Called by each thread for itself.
+template <class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_all(const QueueView& queue,
+                                                    const WaitControl& control) {
+  return wait_complete<M>(
+      queue, M::template load<Order::relaxed, Scope::device>(&queue.indexes->reserved), control);
+}
+
+}  // namespace oriel::device::queue

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+#include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
+#include "oriel/device/queue/completion.hpp"
+#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/wait.hpp"
+
+/// A send queue that device code fills: reserve blocks of the ring, write entries into them,
+/// publish them to the NIC, wait until they are complete. Any number of threads use one queue at
+/// once.
+///
+/// All indexes count blocks since the queue began, in 64 bits that never wrap, and are "one past
+/// the last"; the NIC is told the low 16 bits. At any time
+///   completed <= rung <= produced <= ready <= reserved
+/// where `ready` is kept by ordered publication only, and blocks in use, from `completed` up to the
+/// last that anybody writes, are at most `depth`.
+namespace oriel::device::queue {
+
+/// How written entries are handed to the NIC.
+enum class Publication : std::uint8_t {
+  /// In the order of reservation: each publisher waits for the one before it, and one in a batch
+  /// rings the doorbell. Least latency with few publishers; the slowest writer holds up all that
+  /// come after it.
+  ordered,
+  /// Each publisher marks its own blocks; whoever gets the lock hands over all blocks that are
+  /// marked without a gap and rings once for them. Nobody waits for a slower one but the NIC.
+  /// The idea is that of BaM's submission queues for SSDs, with marks that never repeat.
+  out_of_order,
+};
+
+/// The words that producers share, in their device's memory. Zero but as reset() says.
+/// Each has a cache line of 128 bytes to itself where threads meet.
+struct alignas(128) QueueIndexes {
+  std::uint64_t reserved = 0;
+  alignas(128) std::uint64_t ready = 0;
+  /// How far the NIC has been or is about to be told, by whoever holds the lock.
+  alignas(128) std::uint64_t produced = 0;
+  alignas(128) std::uint32_t lock = 0;
+  std::uint64_t rung = 0;  ///< how far it has been told; under the lock
+  alignas(128) std::uint64_t completed = 0;
+  /// The first error that a completion has told of (QueueError); later ones are its consequences.
+  std::uint64_t error = 0;
+  /// Nonzero once a thread has given up: its blocks are a gap that nobody closes, so nothing more
+  /// is published.
+  std::uint32_t broken = 0;
+  alignas(128) std::uint64_t fetch_tickets = 0;  ///< result slots handed out
+  /// One past the last get, and how far gets are known to be visible.
+  alignas(128) std::uint64_t gets_end = 0;
+  std::uint64_t gets_visible = 0;
+};
+
+/// A queue as kernels see it. The host makes it, and what it points to outlives its users. Fits
+/// into constant or global memory; the same for all threads.
+struct QueueView {
+  Block* ring = nullptr;     ///< depth blocks
+  std::uint32_t depth = 0;   ///< a power of two, 128 to 32768
+  std::uint32_t number = 0;  ///< the NIC's, 24 bits
+  std::int32_t peer = -1;    ///< world rank at the other end, for errors and stall records
+  std::uint32_t batch = 32;  ///< ordered: blocks for one ring of the doorbell, a power of two
+  Publication publication = Publication::ordered;
+  /// Who reads the ring: another thread of this device, or a CPU or NIC.
+  Scope reader = Scope::system;
+  /// Whether the result of a read is visible with its completion only after a dump entry.
+  bool gets_need_dump = false;
+
+  std::uint32_t* doorbell_record = nullptr;  ///< its second word: how far this queue is filled
+  std::uint64_t* doorbell = nullptr;         ///< the NIC's register
+  const Completion* completion = nullptr;
+  /// Where the NIC keeps the first error (QueueError), which the collapsed completion may have
+  /// overwritten with that of an entry flushed after it. Null if it has no such word.
+  const std::uint64_t* nic_error = nullptr;
+  QueueIndexes* indexes = nullptr;
+  std::uint64_t* marks = nullptr;  ///< out of order: depth words, see mark_of
+
+  /// Where old values of atomics land: fetch_slots words, and one for those nobody wants.
+  std::uint64_t* fetch_values = nullptr;
+  std::uint64_t* fetch_turns = nullptr;  ///< of each slot: the ticket that may use it next
+  std::uint32_t fetch_slots = 0;         ///< a power of two
+  std::uint32_t fetch_key = 0;           ///< of fetch_values
+
+  /// The word behind the slots, for old values that nobody wants and for dumps. It lies in the same
+  /// memory as what gets fill.
+  [[nodiscard]] ORIEL_DEVICE_FN LocalRange spare_word() const { return slot_range(fetch_slots, 8); }
+  [[nodiscard]] ORIEL_DEVICE_FN LocalRange slot_range(std::uint32_t slot,
+                                                      std::uint32_t bytes) const {
+    return {reinterpret_cast<std::uint64_t>(fetch_values + slot), fetch_key, bytes};
+  }
+};
+
+/// The most blocks of one reservation, so that a queue of the least depth holds several.
+inline constexpr std::uint32_t kReservationMost = 64;
+inline constexpr std::uint32_t kDepthLeast = 128;
+inline constexpr std::uint32_t kDepthMost = 32768;
+
+/// How an operation on a queue ended.
+enum class QueueOutcome : std::uint32_t {
+  done = 0,
+  aborted = 1,    ///< the communicator's abort word was set, or another thread gave up
+  timed_out = 2,  ///< WaitControl::timeout_ns passed
+  failed = 3,     ///< the NIC reported an error: QueueIndexes::error
+  refused = 4,    ///< arguments that lead outside what is registered; nothing was posted
+};
+
+constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {
+  return static_cast<QueueOutcome>(outcome);
+}
+
+/// Blocks that a group has to itself, from `base` on.
+struct Reservation {
+  std::uint64_t base = 0;
+  std::uint32_t blocks = 0;
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
+};
+
+namespace detail {
+
+/// What stands in marks[index % depth] once the block is written: unlike for any other index, and
+/// never zero. The low bit marks the last block of a reservation, behind which the NIC may stop.
+constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t index, bool last) {
+  return (index + 1) << 1 | (last ? 1u : 0u);
+}
+
+template <class M>
+ORIEL_DEVICE_FN std::uint64_t load_index(const std::uint64_t* index) {
+  return M::template load<Order::acquire, Scope::device>(index);
+}
+
+template <class M>
+ORIEL_DEVICE_FN bool is_broken(const QueueView& queue) {
+  return M::template load<Order::relaxed, Scope::device>(&queue.indexes->broken) != 0;
+}
+
+template <class M>
+ORIEL_DEVICE_FN void give_up(const QueueView& queue) {
+  M::template store<Order::relaxed, Scope::device>(&queue.indexes->broken, 1u);
+}
+
+/// Why a broken queue is so, for all but the thread that gave up.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome reason_of_end(const QueueView& queue) {
+  const bool failed = M::template load<Order::relaxed, Scope::device>(&queue.indexes->error) != 0;
+  return failed ? QueueOutcome::failed : QueueOutcome::aborted;
+}
+
+/// As wait_until; but ends where another thread has given up, and has all others end so
+/// when this one gives up.
+template <class M, class Ready>
+ORIEL_DEVICE_FN QueueOutcome wait_in_queue(const QueueView& queue, const Ready& ready,
+                                           const WaitControl& control, std::uint64_t epoch) {
+  bool broken = false;
+  const WaitOutcome waited = wait_until<M>(
+      [&] {
+        if (ready()) return true;
+        broken = is_broken<M>(queue);
+        return broken;
+      },
+      control, WaitTarget{queue.peer, epoch});
+  if (broken) return reason_of_end<M>(queue);
+  if (waited != WaitOutcome::ready) give_up<M>(queue);
+  return outcome_of(waited);
+}
+
+template <class M>
+ORIEL_DEVICE_FN void ring_doorbell(const QueueView& queue, std::uint64_t end) {
+  const auto low = static_cast<std::uint32_t>(end & 0xffffu);
+  const std::uint64_t doorbell =
+      static_cast<std::uint64_t>(big_endian(queue.number << 8)) << 32 | big_endian(low << 8);
+  // The NIC reads entries after the record, and the record after the doorbell.
+  if (queue.reader == Scope::system) {
+    M::template store<Order::release, Scope::system>(queue.doorbell_record, big_endian(low));
+    M::template store<Order::release, Scope::system>(queue.doorbell, doorbell);
+  } else {
+    M::template store<Order::release, Scope::device>(queue.doorbell_record, big_endian(low));
+    M::template store<Order::release, Scope::device>(queue.doorbell, doorbell);
+  }
+}
+
+template <class M>
+ORIEL_DEVICE_FN bool try_lock(const QueueView& queue) {
+  std::uint32_t* lock = &queue.indexes->lock;
+  if (M::template load<Order::relaxed, Scope::device>(lock) != 0) return false;
+  return M::template compare_swap<Order::acq_rel, Scope::device>(lock, 0u, 1u) == 0;
+}
+
+template <class M>
+ORIEL_DEVICE_FN void unlock(const QueueView& queue) {
+  M::template store<Order::release, Scope::device>(&queue.indexes->lock, 0u);
+}
+
+/// Ordered publication: tells the NIC of everything up to `end`, which is ready. Returns at once
+/// where somebody else is about to do so.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome ring_up_to(const QueueView& queue, std::uint64_t end,
+                                        const WaitControl& control) {
+  QueueIndexes& at = *queue.indexes;
+  if (M::template fetch_max<Order::acq_rel, Scope::device>(&at.produced, end) >= end) {
+    return QueueOutcome::done;
+  }
+  const QueueOutcome locked = wait_in_queue<M>(
+      queue, [&] { return try_lock<M>(queue); }, control, end);
+  if (locked != QueueOutcome::done) return locked;
+  // One that came in between may have told of this as well.
+  const std::uint64_t produced = load_index<M>(&at.produced);
+  const bool broken = is_broken<M>(queue);
+  if (!broken && M::template load<Order::relaxed, Scope::device>(&at.rung) < produced) {
+    ring_doorbell<M>(queue, produced);
+    M::template store<Order::relaxed, Scope::device>(&at.rung, produced);
+  }
+  unlock<M>(queue);
+  return broken ? reason_of_end<M>(queue) : QueueOutcome::done;
+}
+
+/// One thread's walk over marked blocks from `from` on: the end of the last whole reservation.
+template <class M>
+ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from) {
+  std::uint64_t whole = from;
+  for (std::uint64_t index = from;; ++index) {
+    const std::uint64_t mark = load_index<M>(&queue.marks[index & (queue.depth - 1)]);
+    if ((mark | 1) != mark_of(index, true)) return whole;
+    if ((mark & 1) != 0) whole = index + 1;
+  }
+}
+
+/// The same with 32 loads in flight.
+template <class M>
+ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from) {
+  std::uint64_t whole = from;
+  for (std::uint64_t start = from;; start += group.size()) {
+    const std::uint64_t index = start + group.rank();
+    const std::uint64_t mark = load_index<M>(&queue.marks[index & (queue.depth - 1)]);
+    const bool marked = (mark | 1) == mark_of(index, true);
+    const std::uint32_t all = arch::warp_ballot(marked);
+    const std::uint32_t lasts = arch::warp_ballot(marked && (mark & 1) != 0);
+    std::uint32_t prefix = 0;
+    while (prefix < group.size() && ((all >> prefix) & 1u) != 0) ++prefix;
+    for (std::uint32_t i = 0; i < prefix; ++i) {
+      if (((lasts >> i) & 1u) != 0) whole = start + i + 1;
+    }
+    if (prefix < group.size()) return whole;
+  }
+}
+
+}  // namespace detail
+}  // namespace oriel::device::queue
