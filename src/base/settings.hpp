@@ -37,6 +37,8 @@ struct Settings {
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written
   BackendChoice backend = BackendChoice::automatic;
+  bool cpu_affinity = true;
+  bool ignore_cpu_affinity = false;
   std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows
   bool deterministic = false;
   std::uint64_t scratch_size_bytes = 64ULL << 20;

@@ -65,6 +65,13 @@ const std::array kRows = {
         "Where the description of the machine goes, in NCCL's XML, when one is first needed."},
     Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
         "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any."},
+    Row{"ORIEL_CPU_AFFINITY", nullptr, BoolKind{&Settings::cpu_affinity},
+        "Whether Oriel's own threads keep to the processors near their GPUs, and host memory to "
+        "the NUMA node near its user. The application's threads stay where they are."},
+    Row{"ORIEL_IGNORE_CPU_AFFINITY", "NCCL_IGNORE_CPU_AFFINITY",
+        BoolKind{&Settings::ignore_cpu_affinity},
+        "Lets Oriel's own threads run on all processors near their GPUs, also on those that the "
+        "application keeps off."},
     Row{"ORIEL_BIG_SIZE", nullptr, BytesKind{&Settings::big_size_bytes, 0, 1ULL << 46, 4 * kGiB},
         "The stretch of addresses reserved for one rank's windows; 0 lets Oriel choose."},
     Row{"ORIEL_DETERMINISTIC", nullptr, BoolKind{&Settings::deterministic},

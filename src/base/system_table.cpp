@@ -53,6 +53,23 @@ const SystemTable kRealTable = {
           return static_cast<int>(::syscall(SYS_pidfd_open, pid, flags));
         },
     .sysconf = ::sysconf,
+    .sched_getaffinity = ::sched_getaffinity,
+    .sched_setaffinity = ::sched_setaffinity,
+    // The C library leaves these to libnuma, which need not be there.
+    .mbind =
+        [](void* address, std::size_t length, int mode, const unsigned long* nodes,
+           unsigned long bits, unsigned flags) {
+          return static_cast<int>(::syscall(SYS_mbind, address, length, mode, nodes, bits, flags));
+        },
+    .get_mempolicy =
+        [](int* mode, unsigned long* nodes, unsigned long bits, void* address,
+           unsigned long flags) {
+          return static_cast<int>(::syscall(SYS_get_mempolicy, mode, nodes, bits, address, flags));
+        },
+    .set_mempolicy =
+        [](int mode, const unsigned long* nodes, unsigned long bits) {
+          return static_cast<int>(::syscall(SYS_set_mempolicy, mode, nodes, bits));
+        },
 };
 
 #define ORIEL_DETAIL_NAME(member) #member,

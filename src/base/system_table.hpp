@@ -7,6 +7,7 @@
 
 #include <ifaddrs.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -55,6 +56,14 @@ struct SystemTable {
   int (*getifaddrs)(ifaddrs** out);
   int (*pidfd_open)(pid_t pid, unsigned flags);
   long (*sysconf)(int name);
+  int (*sched_getaffinity)(pid_t thread, std::size_t bytes, cpu_set_t* out);
+  int (*sched_setaffinity)(pid_t thread, std::size_t bytes, const cpu_set_t* cpus);
+  /// `nodes` is a mask of `bits` - 1 bits, here and below.
+  int (*mbind)(void* address, std::size_t length, int mode, const unsigned long* nodes,
+               unsigned long bits, unsigned flags);
+  int (*get_mempolicy)(int* mode, unsigned long* nodes, unsigned long bits, void* address,
+                       unsigned long flags);
+  int (*set_mempolicy)(int mode, const unsigned long* nodes, unsigned long bits);
 };
 
 /// The members of SystemTable, for code that wraps all of them: X(member). Laid out by hand.
@@ -64,7 +73,8 @@ struct SystemTable {
   X(munmap) X(madvise) X(mremap) X(getrandom) X(socket) X(bind) \
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
-  X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) X(sysconf)
+  X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) X(sysconf) \
+  X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on
 
 /// The calls of this machine.
