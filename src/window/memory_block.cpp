@@ -67,6 +67,8 @@ Status BlockMemory::check_room(std::size_t) {
   return {};
 }
 
+void BlockMemory::place(std::byte*, std::size_t) {}
+
 void BlockMemory::prepare(std::byte*, std::size_t) {}
 
 Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
@@ -83,6 +85,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
             reserve(rounded, rounded % kHugePageBytes == 0 ? kHugePageBytes : granularity()));
   std::byte* const base = block.range->base();
   ORIEL_TRY(block.mapping, map(*block.range, base, block.allocation));
+  place(base, rounded);
   if (backing == Backing::ready) prepare(base, rounded);
   const std::lock_guard lock(mutex_);
   blocks_.emplace(address_of(base), std::move(block));

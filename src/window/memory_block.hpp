@@ -63,7 +63,9 @@ class BlockMemory : public Memory {
   virtual Status check_room(std::size_t bytes);
   /// Fresh memory of at least `bytes`, a multiple of granularity().
   virtual Result<AllocationRef> create(std::size_t bytes) = 0;
-  /// Called once on what allocate() is about to return, if it is to be ready.
+  /// Called once on what allocate() is about to return, while nobody has touched it.
+  virtual void place(std::byte* base, std::size_t bytes);
+  /// Called after that, if it is to be ready.
   virtual void prepare(std::byte* base, std::size_t bytes);
 
   /// The block of allocate() that `pointer` points into.

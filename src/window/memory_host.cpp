@@ -13,6 +13,8 @@
 #include "base/log.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "topo/local_affinity.hpp"
+#include "topo/placement.hpp"
 #include "window/memory_block.hpp"
 #include "window/memory_room.hpp"
 
@@ -229,7 +231,11 @@ Status check_memfd(const OwnedFd& fd, std::size_t bytes) {
 
 class HostMemory final : public BlockMemory {
  public:
-  explicit HostMemory(topo::FileTree machine) : machine_(std::move(machine)) {}
+  /// `affinity` is for memory of the process; without it, what the files of `machine` tell counts.
+  explicit HostMemory(topo::FileTree machine, topo::LocalAffinity* affinity = nullptr)
+      : machine_(std::move(machine)),
+        own_affinity_(machine_),
+        affinity_(affinity != nullptr ? affinity : &own_affinity_) {}
   MemoryKind kind() const override { return MemoryKind::host; }
   int device() const override { return -1; }
   std::size_t granularity() const override { return page_bytes(); }
@@ -248,9 +254,12 @@ class HostMemory final : public BlockMemory {
     // Less is not made present.
     return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, machine_);
   }
+  void place(std::byte* base, std::size_t bytes) override;
   void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }
 
   topo::FileTree machine_;
+  topo::LocalAffinity own_affinity_;
+  topo::LocalAffinity* affinity_;
 };
 
 Result<AllocationRef> HostMemory::create(std::size_t bytes) {
@@ -259,6 +268,15 @@ Result<AllocationRef> HostMemory::create(std::size_t bytes) {
   ORIEL_TRY(OwnedFd fd, make_sealed_memfd(rounded));
   return AllocationRef(
       std::make_shared<const HostAllocation>(next_allocation_id(), rounded, std::move(fd)));
+}
+
+// By default a page lies near whoever touches it first, which is often a peer. The policy belongs
+// to the memfd: it holds for all mappings, of peers too, and for the huge pages that pages become.
+void HostMemory::place(std::byte* base, std::size_t bytes) {
+  const int node = affinity_->of_processors().memory_node;
+  if (node < 0) return;
+  Log().trace("{} bytes of host memory prefer NUMA node {}", bytes, node);
+  topo::prefer_memory_node(base, bytes, node);
 }
 
 Result<std::vector<Segment>> HostMemory::find_segments(const void* pointer, std::size_t bytes) {
@@ -336,7 +354,8 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 
 Memory& host_memory() {
   // Never destroyed: static objects of the application may still free memory after ours are gone.
-  static Memory* const memory = new HostMemory(topo::FileTree("/"));
+  static Memory* const memory =
+      new HostMemory(topo::FileTree("/"), &topo::LocalAffinity::of_process());
   return *memory;
 }
 

@@ -12,9 +12,12 @@ namespace oriel::window {
 /// The host memory of this process: sealed memfds, found again by any pointer into them. One object
 /// for the process, never destroyed. Memory that a forked child inherits keeps its identity and can
 /// be registered by the child.
+///
+/// Where the thread that allocates may run on the processors of one NUMA node only, the memory
+/// comes from that node as long as it has some, whoever touches it first.
 Memory& host_memory();
 
-/// Another object, which learns from `machine` how much memory there is. For tests.
+/// Another object, which learns from `machine` how much memory there is, and where. For tests.
 std::unique_ptr<Memory> make_host_memory(topo::FileTree machine);
 
 }  // namespace oriel::window
