@@ -10,7 +10,7 @@
 #include "base/try.hpp"
 #include "topo/cuda_facts.hpp"
 #include "topo/file_tree.hpp"
-#include "topo/hwloc_reader.hpp"
+#include "topo/hwloc_xml_reader.hpp"
 #include "topo/infiniband_sysfs.hpp"
 #include "topo/kfd_sysfs.hpp"
 #include "topo/nccl_xml.hpp"
@@ -108,25 +108,22 @@ void add_gpus(Machine& machine, const List& list) {
 /// The tree of the machine, and what is a GPU by its PCI class.
 Status add_tree(const DiscoverOptions& options, const HwlocLibrary& hwloc, const FileTree& tree,
                 Machine& machine) {
-  if (!options.hwloc_xml.empty()) {
-    Status sound = check_hwloc_xml(options.hwloc_xml);
-    if (!sound.ok()) {
-      return std::move(sound).error().with_context("reading hwloc's description of a machine");
-    }
-  }
   HwlocList list;
-  if (options.root == "/" || !options.hwloc_xml.empty()) {
-    list = read_hwloc(hwloc, options.hwloc_xml);
+  if (!options.hwloc_xml.empty()) {
+    auto described = read_hwloc_xml(options.hwloc_xml);
+    if (!described.ok()) {
+      return std::move(described).error().with_context("reading hwloc's description of a machine");
+    }
+    list = std::move(described).value();
+  } else if (options.root == "/") {
+    list = read_hwloc(hwloc);
   } else {
     list.report = {"hwloc", Outcome::skipped, "it knows this machine, not the one below the root"};
-  }
-  if (list.report.outcome != Outcome::used && !options.hwloc_xml.empty()) {
-    return Error(ErrorCode::invalid_argument, list.report.detail)
-        .with_context("reading hwloc's description of a machine");
   }
   machine.sources.push_back(list.report);
   machine.numa = std::move(list.numa);
   machine.pci = std::move(list.pci);
+  machine.nics = std::move(list.nics);
   // A display adapter of another vendor is no GPU to us.
   for (Gpu& gpu : list.gpus) {
     if (gpu.vendor != GpuVendor::other) machine.gpus.push_back(std::move(gpu));

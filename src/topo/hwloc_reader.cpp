@@ -12,7 +12,9 @@ namespace {
 
 using PciAttributes = hwloc_obj_attr_u::hwloc_pcidev_attr_s;
 
-constexpr unsigned kDisplayClass = 0x03;  // the upper byte of a PCI class: VGA, 3D, ...
+// The upper byte of a PCI class: VGA, 3D and the like; what only computes.
+constexpr unsigned kDisplayClass = 0x03;
+constexpr unsigned kAcceleratorClass = 0x12;
 constexpr unsigned kNvidia = 0x10de;
 constexpr unsigned kAmd = 0x1002;
 
@@ -152,9 +154,7 @@ class Reader {
       node.kind = object->type == HWLOC_OBJ_BRIDGE ? PciNode::Kind::bridge : PciNode::Kind::device;
       node.address = address_of(pci);
       node.link_gbps = static_cast<double>(pci.linkspeed) * 8;
-      if (object->type == HWLOC_OBJ_PCI_DEVICE && pci.class_id >> 8 == kDisplayClass) {
-        add_gpu(pci, numa);
-      }
+      if (object->type == HWLOC_OBJ_PCI_DEVICE) add_gpu(pci, numa);
     }
     const int index = add(node, host ? -1 : parent, numa);
     for (hwloc_obj_t child = object->io_first_child; child != nullptr;
@@ -172,16 +172,13 @@ class Reader {
   }
 
   void add_gpu(const PciAttributes& pci, int numa) {
-    Gpu gpu;
-    gpu.vendor = pci.vendor_id == kNvidia ? GpuVendor::nvidia
-                 : pci.vendor_id == kAmd  ? GpuVendor::amd
-                                          : GpuVendor::other;
-    gpu.name = fmt::format("PCI device {:04x}:{:04x}", pci.vendor_id, pci.device_id);
-    gpu.pci = address_of(pci);
-    gpu.node = static_cast<int>(list_.pci.size());  // which is added next
-    gpu.numa = numa;
-    gpu.pcie_gbps = static_cast<double>(pci.linkspeed) * 8;
-    list_.gpus.push_back(std::move(gpu));
+    auto gpu = gpu_by_class(pci.class_id, pci.vendor_id, pci.device_id);
+    if (!gpu) return;
+    gpu->pci = address_of(pci);
+    gpu->node = static_cast<int>(list_.pci.size());  // which is added next
+    gpu->numa = numa;
+    gpu->pcie_gbps = static_cast<double>(pci.linkspeed) * 8;
+    list_.gpus.push_back(std::move(*gpu));
   }
 
   const HwlocTable& table_;
@@ -190,6 +187,19 @@ class Reader {
 };
 
 }  // namespace
+
+std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor,
+                                std::uint16_t device) {
+  const unsigned kind = class_id >> 8;
+  // Accelerators of other vendors may be anything.
+  if (kind != kDisplayClass && !(kind == kAcceleratorClass && vendor == kAmd)) return std::nullopt;
+  Gpu gpu;
+  gpu.vendor = vendor == kNvidia ? GpuVendor::nvidia
+               : vendor == kAmd  ? GpuVendor::amd
+                                 : GpuVendor::other;
+  gpu.name = fmt::format("PCI device {:04x}:{:04x}", vendor, device);
+  return gpu;
+}
 
 HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
   HwlocList list;

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,17 +13,24 @@
 namespace oriel::topo {
 
 /// The NUMA nodes and PCI buses that hwloc finds, and what is a GPU by its PCI class: vendor,
-/// address and place, no more.
+/// address and place, no more. NICs stand in descriptions in files alone.
 struct HwlocList {
   std::vector<NumaNode> numa;
   std::vector<PciNode> pci;
   std::vector<Gpu> gpus;
+  std::vector<Nic> nics;
   SourceReport report;
 };
 
-/// Asks about this machine, or about the one that `xml` describes (hwloc's format; passed by
-/// check_hwloc_xml()) unless it is empty. Never fails: the report says what was missing. Takes some
-/// ten milliseconds on a large machine. hwloc's plug-ins that wake GPUs stay out.
-HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml);
+/// A GPU as far as the numbers of a PCI device tell: its vendor, and a name made of them. Nothing
+/// for other devices.
+std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor, std::uint16_t device);
+
+/// Asks about this machine. Never fails: the report says what was missing. Takes some ten
+/// milliseconds on a large machine. hwloc's plug-ins that wake GPUs stay out.
+///
+/// `xml` is a description in hwloc's format to ask about instead, for tests: one that can be
+/// trusted, for hwloc crashes on others. read_hwloc_xml() is for those.
+HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml = "");
 
 }  // namespace oriel::topo

@@ -23,8 +23,4 @@ Result<Machine> read_nccl_xml(std::string_view text);
 /// The same format. Reading it again yields what the format can hold.
 std::string write_nccl_xml(const Machine& machine);
 
-/// Whether `text` is a document that may be given to hwloc: well-formed, within parse_xml()'s
-/// limits, and a <topology>. hwloc reads the rest.
-Status check_hwloc_xml(std::string_view text);
-
 }  // namespace oriel::topo

@@ -11,91 +11,14 @@
 #include "topo/nccl_xml.hpp"
 #include "topo/pcie_speed.hpp"
 #include "topo/xml_reader.hpp"
+#include "topo/xml_values.hpp"
 
 namespace oriel::topo {
 namespace {
 
-constexpr std::size_t kMostCpus = 8192;
 // PCI classes, as far as they count: bridges, and NVLink switches among them.
 constexpr std::uint32_t kBridgeClass = 0x0604;
 constexpr std::uint32_t kSwitchClass = 0x0680;
-
-Error odd(const XmlElement& element, const std::string& what) {
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("line {}: <{}> {}", element.line, element.name, what));
-}
-
-template <typename Number>
-std::optional<Number> number_in(std::string_view text, int base = 10) {
-  if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
-  Number number{};
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<double> decimal_in(std::string_view text) {
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-/// An integer attribute within limits; `otherwise` if there is none.
-Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
-                    int most) {
-  const std::string* text = element.find(name);
-  if (text == nullptr) return otherwise;
-  const auto number = number_in<int>(*text);
-  if (!number || *number < least || *number > most) {
-    return odd(element, fmt::format("has {} '{}', not a number from {} to {}", name,
-                                    text->substr(0, 32), least, most));
-  }
-  return *number;
-}
-
-Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name) {
-  const std::string* text = element.find(name);
-  if (text == nullptr) return std::uint64_t{0};
-  const auto number = number_in<std::uint64_t>(*text, 16);
-  if (number) return *number;
-  return odd(element,
-             fmt::format("has {} '{}', not a hexadecimal number", name, text->substr(0, 32)));
-}
-
-Result<PciAddress> address_in(const XmlElement& element, const char* name) {
-  const std::string* text = element.find(name);
-  if (text == nullptr) return odd(element, fmt::format("has no {}", name));
-  auto address = parse_pci_address(*text);
-  if (address.ok()) return address;
-  return odd(element,
-             fmt::format("has {} '{}', which is no PCI address", name, text->substr(0, 32)));
-}
-
-/// The processors of a mask such as "00000000,0000ffff": groups of 32, the highest first.
-Result<std::vector<int>> processors_in(const XmlElement& element) {
-  std::vector<int> cpus;
-  const std::string* text = element.find("affinity");
-  if (text == nullptr) return cpus;
-  std::vector<std::uint32_t> groups;
-  for (std::size_t begin = 0; begin <= text->size();) {
-    const std::size_t end = std::min(text->find(',', begin), text->size());
-    const auto group =
-        number_in<std::uint32_t>(std::string_view(*text).substr(begin, end - begin), 16);
-    if (!group || groups.size() >= kMostCpus / 32) {
-      return odd(element, "has an affinity that is no mask of processors");
-    }
-    groups.push_back(*group);
-    begin = end + 1;
-  }
-  std::reverse(groups.begin(), groups.end());
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (int bit = 0; bit < 32; ++bit) {
-      if ((groups[group] >> bit & 1) != 0) cpus.push_back(static_cast<int>(group) * 32 + bit);
-    }
-  }
-  return cpus;
-}
 
 /// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known.
 Result<double> link_gbps_of(const XmlElement& element) {
@@ -137,7 +60,7 @@ class Reader {
   Status read_cpu(const XmlElement& cpu) {
     Place place;
     ORIEL_TRY(const int number, integer(cpu, "numaid", -1, -1, 1 << 20));
-    ORIEL_TRY(auto cpus, processors_in(cpu));
+    ORIEL_TRY(auto cpus, mask_in(cpu, "affinity"));
     if (number >= 0) {
       NumaNode node;
       node.os_index = number;
@@ -272,12 +195,6 @@ class Reader {
 Result<Machine> read_nccl_xml(std::string_view text) {
   ORIEL_TRY(const XmlElement root, parse_xml(text));
   return Reader().read(root);
-}
-
-Status check_hwloc_xml(std::string_view text) {
-  ORIEL_TRY(const XmlElement root, parse_xml(text));
-  if (root.name == "topology") return {};
-  return odd(root, "is not hwloc's <topology>");
 }
 
 }  // namespace oriel::topo

@@ -3,6 +3,7 @@
 #include "topo/xml_reader.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <new>
 
@@ -11,7 +12,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/deadline.hpp"
 #include "base/fd.hpp"
+#include "base/system_table.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -33,6 +36,11 @@ class Builder {
         [](void* self, const char*) {
           static_cast<Builder*>(self)->guarded([](Builder& b) { b.end(); });
         });
+    XML_SetCharacterDataHandler(parser, [](void* self, const char* letters, int count) {
+      static_cast<Builder*>(self)->guarded([&](Builder& b) {
+        b.add_text({letters, static_cast<std::size_t>(count)});
+      });
+    });
     XML_SetEntityDeclHandler(parser, [](void* self, const char*, int, const char*, int, const char*,
                                         const char*, const char*, const char*) {
       static_cast<Builder*>(self)->stop("it declares an entity");
@@ -82,8 +90,18 @@ class Builder {
     open_.push_back(&placed);
   }
 
+  void add_text(std::string_view letters) {
+    if (why_.empty() && !open_.empty()) open_.back()->text.append(letters);
+  }
+
   void end() {
-    if (why_.empty()) open_.pop_back();
+    if (!why_.empty()) return;
+    std::string& text = open_.back()->text;
+    constexpr const char* kSpace = " \t\r\n";
+    const std::size_t last = text.find_last_not_of(kSpace);
+    text.erase(last == std::string::npos ? 0 : last + 1);
+    text.erase(0, std::min(text.find_first_not_of(kSpace), text.size()));
+    open_.pop_back();
   }
 
   XML_Parser parser_;
@@ -117,20 +135,41 @@ Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits) {
 }
 
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits) {
-  // A fifo or a terminal would be waited for.
-  const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Deadline deadline = Deadline::after(limits.patience);
+  // So that a pipe which nobody writes to, or a terminal, does not hold this up for ever.
+  const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return system_error(fmt::format("opening {}", path));
+  struct stat facts {};
+  if (sys().fstat(fd.get(), &facts) != 0) return system_error(fmt::format("asking about {}", path));
+  const auto too_large = [&](const std::string& size) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} has {} bytes, at most {} are read", path, size, limits.bytes));
+  };
+  if (S_ISREG(facts.st_mode) && static_cast<std::uintmax_t>(facts.st_size) > limits.bytes) {
+    return too_large(fmt::format("{}", facts.st_size));
+  }
   std::string text;
   std::string part(std::size_t{64} << 10, '\0');
   for (;;) {
     const ssize_t got = ::read(fd.get(), part.data(), part.size());
-    if (got < 0) return system_error(fmt::format("reading {}", path));
+    const int status = errno;
     if (got == 0) return text;
-    text.append(part, 0, static_cast<std::size_t>(got));
-    if (text.size() > limits.bytes) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("{} has more than {} bytes", path, limits.bytes));
+    if (got < 0 && status != EAGAIN && status != EINTR) {
+      return system_error(fmt::format("reading {}", path), status);
     }
+    if (got > 0) {
+      text.append(part, 0, static_cast<std::size_t>(got));
+      if (text.size() > limits.bytes) return too_large(fmt::format("more than {}", limits.bytes));
+    }
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (deadline.expired(now)) {
+      return Error(ErrorCode::timeout, fmt::format("{} has not ended within {} ms; {} bytes came",
+                                                   path, limits.patience.count(), text.size()));
+    }
+    if (got > 0) continue;
+    pollfd ready{fd.get(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining(now));
+    static_cast<void>(sys().poll(&ready, 1, static_cast<int>(left.count())));
   }
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -12,9 +13,10 @@
 
 namespace oriel::topo {
 
-/// An element with what stands in it; text between elements is left out.
+/// An element with what stands in it.
 struct XmlElement {
   std::string name;
+  std::string text;  ///< what stands in it beside elements, without white space at its ends
   std::vector<std::pair<std::string, std::string>> attributes;
   std::vector<XmlElement> children;
   std::size_t line = 0;  ///< where it begins, from 1
@@ -28,6 +30,8 @@ struct XmlLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t elements = 200'000;
   std::size_t depth = 64;
+  /// How long a pipe or a terminal is waited for, in all.
+  std::chrono::milliseconds patience{5000};
 };
 
 /// Reads a document, with expat. Refused, with the line and the reason: what is not well-formed or
@@ -35,7 +39,9 @@ struct XmlLimits {
 /// not need and others use to grow without bound. A document type may be named; it is not loaded.
 Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits = {});
 
-/// The text of a file of at most `limits.bytes`; larger ones are refused without reading them.
+/// The text of a file of at most `limits.bytes`. Larger ones are refused unread; what has no size
+/// (a pipe, a terminal, /dev/zero) once it has given more, or has not ended within the patience.
+/// Blocks no longer than that.
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits = {});
 
 }  // namespace oriel::topo

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "topo/pci_address.hpp"
+#include "topo/xml_reader.hpp"
+
+/// What attributes of elements mean. Errors begin with the line and the element.
+namespace oriel::topo {
+
+/// Processors and nodes are numbered below this.
+inline constexpr int kMostNumbers = 1 << 16;
+
+/// The error that an element of a description `what`.
+Error odd(const XmlElement& element, const std::string& what);
+
+/// A number and nothing else.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text, int base = 10) {
+  if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
+  Number number{};
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// A finite one with decimals.
+std::optional<double> decimal_in(std::string_view text);
+
+/// An integer attribute within limits; `otherwise` if there is none.
+Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
+                    int most);
+
+/// A hexadecimal attribute; 0 if there is none.
+Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name);
+
+/// An attribute that must be there and be a PCI address.
+Result<PciAddress> address_in(const XmlElement& element, const char* name);
+
+/// The numbers whose bits are set in an attribute such as "00000000,0000ffff", ascending: groups of
+/// 32 bits, the highest first, with or without 0x before each; one may be empty. None if there is
+/// no such attribute.
+Result<std::vector<int>> mask_in(const XmlElement& element, const char* name);
+
+}  // namespace oriel::topo
