@@ -56,14 +56,15 @@ Monitor::~Monitor() {
   for (const auto& thread : ended_) thread->join();
 }
 
-Status Monitor::watch(Watched& watched, boot::Session& session, std::vector<Watch> processes) {
+Status Monitor::watch(Watched& watched, boot::Session& session, std::vector<Watch> processes,
+                      std::vector<int> cpus) {
   reap();
   const std::lock_guard lock(mutex_);
   const bool first = !thread_;
   if (first) {
     ORIEL_TRY(thread_, Thread::start());
   }
-  Status added = thread_->add(watched, session, std::move(processes));
+  Status added = thread_->add(watched, session, std::move(processes), std::move(cpus));
   if (!added.ok() && first) {
     thread_->stop();
     thread_->join();

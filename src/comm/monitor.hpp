@@ -43,7 +43,8 @@ struct Watch {
 /// for the end of same-host processes through pidfds. A death is reported within a second: at once
 /// where a link or a notice tells, after kGrace where only the end of a process does, for the
 /// notice of its departure may still be on its way. If memory runs out in that thread it ends the
-/// sessions that it watches, for it may have missed something of any of them, and goes on.
+/// sessions that it watches, for it may have missed something of any of them, and goes on. It runs
+/// on the processors near any of the devices whose ranks it watches.
 ///
 /// Any thread. A forked child has no part in its parent's monitor and gets its own.
 class Monitor {
@@ -54,8 +55,10 @@ class Monitor {
   static Monitor& instance();
 
   /// Both must live until unwatch(). `processes` may be empty; a process that has gone already is a
-  /// death, one that may not be watched is left out (its links tell).
-  Status watch(Watched& watched, boot::Session& session, std::vector<Watch> processes);
+  /// death, one that may not be watched is left out (its links tell). `cpus`, ascending, are the
+  /// processors near the rank's device; none if that does not matter.
+  Status watch(Watched& watched, boot::Session& session, std::vector<Watch> processes,
+               std::vector<int> cpus = {});
   /// Ends the watch, after a callback that runs has returned; at once when called from it. Does
   /// nothing for what is not watched.
   void unwatch(Watched& watched);

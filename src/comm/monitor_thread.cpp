@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <new>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 
 #include "base/try.hpp"
+#include "topo/affinity.hpp"
+#include "topo/placement.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -47,14 +51,14 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
   return made;
 }
 
-Status Monitor::Thread::add(Watched& watched, boot::Session& session,
-                            std::vector<Watch> processes) {
+Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
+                            std::vector<int> cpus) {
   const std::lock_guard lock(mutex_);
   Error last_words = Error(ErrorCode::system, "the thread that watches the other ranks has failed")
                          .with_origin(session.rank())
                          .with_hint("as a rule memory has run out");
   auto entry = std::make_shared<Entry>(
-      Entry{&watched, &session, std::move(processes), std::move(last_words)});
+      Entry{&watched, &session, std::move(processes), std::move(cpus), std::move(last_words)});
   Entry* raw = entry.get();
   entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
   Status attached = session.attach_idle(poller_.fd(), entry->token);
@@ -63,6 +67,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session,
     return attached;
   }
   entry->ready = true;  // for what there is already
+  cpus_changed_ = true;
   entries_.push_back(entry);
   for (const Watch& process : entry->processes) watch_process(process.pid);
   raise_event(wake_);
@@ -77,6 +82,7 @@ bool Monitor::Thread::remove(Watched& watched) {
   const EntryRef entry = *it;
   entries_.erase(it);
   entry->removed = true;
+  cpus_changed_ = true;
   entry->session->detach_idle();
   poller_.remove(entry->token);
   drop_unused_processes();
@@ -206,7 +212,18 @@ void Monitor::Thread::give_up_all(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+void Monitor::Thread::move_near_devices() noexcept {
+  if (!std::exchange(cpus_changed_, false)) return;
+  try {
+    std::vector<int> cpus;
+    for (const EntryRef& entry : entries_) cpus = topo::united(cpus, entry->cpus);
+    topo::run_this_thread_on(cpus);
+  } catch (const std::bad_alloc&) {  // it watches as well from where it is
+  }
+}
+
 void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick) {
+  move_near_devices();
   const Deadline wake = next_wake(next_tick);
   lock.unlock();
   const auto events = poller_.wait(wake, steady());

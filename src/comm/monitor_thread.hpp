@@ -25,7 +25,8 @@ class Monitor::Thread {
  public:
   static Result<std::shared_ptr<Thread>> start();
 
-  Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes);
+  Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
+             std::vector<int> cpus);
   /// Whether something is left to watch. Ends the thread if not.
   bool remove(Watched& watched);
   bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -47,7 +48,8 @@ class Monitor::Thread {
     Watched* watched;
     boot::Session* session;
     std::vector<Watch> processes;
-    Error last_words;  // made in time: for when there is no memory left to make it of
+    std::vector<int> cpus;  // near its device; may be empty
+    Error last_words;       // made in time: for when there is no memory left to make it of
     std::vector<Death> deaths{};
     Token token = 0;
     bool ready = false;
@@ -63,6 +65,8 @@ class Monitor::Thread {
 
   explicit Thread(boot::Poller poller) : poller_(std::move(poller)) {}
   void run();
+  /// Moves this thread to the processors near the devices of all entries, if these have changed.
+  void move_near_devices() noexcept;
   void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
   /// Ends what is watched, because something of it may have been missed.
   void give_up_all(std::unique_lock<std::mutex>& lock);
@@ -84,6 +88,7 @@ class Monitor::Thread {
   std::vector<EntryRef> entries_;
   std::map<pid_t, Process> processes_;
   EntryRef visiting_;
+  bool cpus_changed_ = false;
   bool stop_ = false;
   std::thread thread_;
 };

@@ -22,6 +22,7 @@
 #include "boot/served_id.hpp"
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
+#include "support/numa_system.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -372,6 +373,48 @@ TEST_CASE("1.9 the links change hands between the monitor and operations") {
   CHECK(notes_a.losses == 0);
   Monitor::instance().unwatch(notes_a);
   Monitor::instance().unwatch(notes_b);
+}
+
+TEST_CASE("2.5 the monitor runs near the devices of all whom it watches; user threads stay") {
+  const test::NumaSystem system;
+  using Numbers = std::vector<int>;
+  const auto last_cpus = [&] {
+    const auto placements = system.seen_placements();
+    return placements.empty() ? Numbers() : placements.back().cpus;
+  };
+  Pair pair = join_pair();
+  Pair other = join_pair();
+  Notes first, second, indifferent;
+  REQUIRE(Monitor::instance().watch(indifferent, *other.a, {}).ok());
+  CHECK(wait_for(2s, [&] { return indifferent.ticks > 0; }));
+  CHECK(system.seen_placements().empty());
+  REQUIRE(Monitor::instance().watch(first, *pair.a, {}, {0, 1, 2}).ok());
+  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{0, 1, 2}; }));
+  REQUIRE(Monitor::instance().watch(second, *pair.b, {}, {2, 7}).ok());
+  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
+  Monitor::instance().unwatch(first);
+  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{2, 7}; }));
+  Monitor::instance().unwatch(second);
+  const int ticks = indifferent.ticks;
+  CHECK(wait_for(2s, [&] { return indifferent.ticks > ticks + 1; }));
+  CHECK(last_cpus() == Numbers{2, 7});
+  CHECK(system.seen_placements().size() == 3);
+  for (const auto& placement : system.seen_placements()) {
+    CHECK(placement.thread != static_cast<pid_t>(::syscall(SYS_gettid)));
+  }
+  Monitor::instance().unwatch(indifferent);
+}
+
+TEST_CASE("2.5 a monitor that may not move watches from where it is") {
+  test::NumaSystem system;
+  system.cpu_status = GENERATE(EPERM, EINVAL);
+  Pair pair = join_pair();
+  Notes notes;
+  REQUIRE(Monitor::instance().watch(notes, *pair.a, {}, {3}).ok());
+  CHECK(wait_for(2s, [&] { return system.seen_placements().size() == 1; }));
+  pair.b->abort(Error(ErrorCode::aborted, "over"));
+  CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+  Monitor::instance().unwatch(notes);
 }
 
 }  // namespace oriel::comm
