@@ -178,9 +178,9 @@ ORIEL_DEVICE_FN bool warp_any(bool mine) {
 ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
-/// One bit for each lane; orders no memory.
-ORIEL_DEVICE_FN std::uint32_t warp_ballot(bool mine) {
-  return __ballot_sync(0xffffffffu, mine);
+/// The value of `lane`, the same for all.
+ORIEL_DEVICE_FN std::uint32_t warp_read(std::uint32_t value, std::uint32_t lane) {
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 
 /// Both do nothing before sm_90, where a kernel starts after its predecessor has ended.

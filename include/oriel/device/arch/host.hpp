@@ -244,8 +244,8 @@ ORIEL_DEVICE_FN bool warp_any(bool mine) {
 ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
   return value;
 }
-ORIEL_DEVICE_FN std::uint32_t warp_ballot(bool mine) {
-  return mine ? 1u : 0u;
+ORIEL_DEVICE_FN std::uint32_t warp_read(std::uint32_t value, std::uint32_t) {
+  return value;
 }
 ORIEL_DEVICE_FN void grid_dependency_wait() {}
 ORIEL_DEVICE_FN void grid_launch_dependents() {}

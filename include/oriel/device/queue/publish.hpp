@@ -109,9 +109,7 @@ ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue) {
       }
       unlock<M>(queue);
       M::template fence_seq_cst<Scope::device>();
-      const std::uint64_t next =
-          M::template load<Order::relaxed, Scope::device>(&queue.marks[end & (queue.depth - 1)]);
-      more = broken ? 2 : (next | 1) == mark_of(end, true) ? 1 : 0;
+      more = broken ? 2 : marked_at<M>(queue, end) != 0 ? 1 : 0;
     }
     more = group.broadcast(more);
     if (more != 1) return more == 2 ? reason_of_end<M>(queue) : QueueOutcome::done;
@@ -190,13 +188,11 @@ template <class Group, class M = Memory>
     }
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   }
-  for (std::uint32_t i = group.rank(); i < reservation.blocks; i += group.size()) {
-    const std::uint64_t index = reservation.base + i;
+  if (group.rank() == 0) {
     M::template store<Order::release, Scope::device>(
-        &queue.marks[index & (queue.depth - 1)],
-        detail::mark_of(index, i + 1 == reservation.blocks));
+        &queue.marks[reservation.base & (queue.depth - 1)],
+        detail::mark_of(reservation.base, reservation.blocks));
   }
-  group.sync();  // before the fence behind which the lock is looked at
   return detail::sweep_marks<Group, M>(group, queue);
 }
 

@@ -76,7 +76,7 @@ struct QueueView {
   /// overwritten with that of an entry flushed after it. Null if it has no such word.
   const std::uint64_t* nic_error = nullptr;
   QueueIndexes* indexes = nullptr;
-  std::uint64_t* marks = nullptr;  ///< out of order: depth words, see mark_of
+  std::uint64_t* marks = nullptr;  ///< out of order: depth words, zero at first
 
   /// Where old values of atomics land: fetch_slots words, and one for those nobody wants.
   std::uint64_t* fetch_values = nullptr;
@@ -120,10 +120,17 @@ struct Reservation {
 
 namespace detail {
 
-/// What stands in marks[index % depth] once the block is written: unlike for any other index, and
-/// never zero. The low bit marks the last block of a reservation, behind which the NIC may stop.
-constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t index, bool last) {
-  return (index + 1) << 1 | (last ? 1u : 0u);
+/// What stands in marks[base % depth] once all blocks of the reservation are written. One mark for
+/// all of them, so that a look at one word tells whether there is something to hand over; the marks
+/// of other blocks stay as they are. Unlike that of any reservation before 2^56 blocks have passed.
+inline constexpr std::uint32_t kMarkShift = 8;
+constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t base, std::uint32_t blocks) {
+  return base << kMarkShift | blocks;
+}
+/// How many blocks the reservation at `base` has, if `mark` is its mark; else 0.
+constexpr ORIEL_DEVICE_FN std::uint32_t marked_blocks(std::uint64_t mark, std::uint64_t base) {
+  constexpr std::uint64_t kLow = (1u << kMarkShift) - 1;
+  return (mark & ~kLow) == base << kMarkShift ? static_cast<std::uint32_t>(mark & kLow) : 0;
 }
 
 template <class M>
@@ -216,33 +223,33 @@ ORIEL_DEVICE_FN QueueOutcome ring_up_to(const QueueView& queue, std::uint64_t en
   return broken ? reason_of_end<M>(queue) : QueueOutcome::done;
 }
 
-/// One thread's walk over marked blocks from `from` on: the end of the last whole reservation.
+template <class M>
+ORIEL_DEVICE_FN std::uint32_t marked_at(const QueueView& queue, std::uint64_t index) {
+  return marked_blocks(load_index<M>(&queue.marks[index & (queue.depth - 1)]), index);
+}
+
+/// The end of the reservations that are marked without a gap from `from` on. One thread's walk.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from) {
-  std::uint64_t whole = from;
-  for (std::uint64_t index = from;; ++index) {
-    const std::uint64_t mark = load_index<M>(&queue.marks[index & (queue.depth - 1)]);
-    if ((mark | 1) != mark_of(index, true)) return whole;
-    if ((mark & 1) != 0) whole = index + 1;
+  for (std::uint64_t index = from;;) {
+    const std::uint32_t blocks = marked_at<M>(queue, index);
+    if (blocks == 0) return index;
+    index += blocks;
   }
 }
 
 /// The same with 32 loads in flight.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from) {
-  std::uint64_t whole = from;
-  for (std::uint64_t start = from;; start += group.size()) {
-    const std::uint64_t index = start + group.rank();
-    const std::uint64_t mark = load_index<M>(&queue.marks[index & (queue.depth - 1)]);
-    const bool marked = (mark | 1) == mark_of(index, true);
-    const std::uint32_t all = arch::warp_ballot(marked);
-    const std::uint32_t lasts = arch::warp_ballot(marked && (mark & 1) != 0);
-    std::uint32_t prefix = 0;
-    while (prefix < group.size() && ((all >> prefix) & 1u) != 0) ++prefix;
-    for (std::uint32_t i = 0; i < prefix; ++i) {
-      if (((lasts >> i) & 1u) != 0) whole = start + i + 1;
+  for (std::uint64_t start = from;;) {
+    const std::uint32_t mine = marked_at<M>(queue, start + group.rank());
+    std::uint32_t walked = 0;
+    while (walked < group.size()) {
+      const std::uint32_t blocks = arch::warp_read(mine, walked);
+      if (blocks == 0) return start + walked;
+      walked += blocks;
     }
-    if (prefix < group.size()) return whole;
+    start += walked;
   }
 }
 

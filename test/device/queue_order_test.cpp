@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "device/interleaving.hpp"
+#include "device/queue_memory.hpp"
+
+/// Publication in every order that a few preemptions can bring about: no wake-up is lost.
+namespace oriel::test {
+namespace {
+
+namespace q = device::queue;
+using device::Thread;
+using device::WaitControl;
+using q::Publication;
+using q::QueueOutcome;
+
+/// Threads that publish a few reservations each and leave; with `nic`, one more drains the queue,
+/// else the ring holds all of it.
+struct Scene {
+  Publication publication;
+  int threads;
+  std::uint32_t count;
+  std::uint32_t blocks;
+  std::uint64_t base = 0;
+};
+
+/// False, and says why, if an entry was not handed over, or was before it was written.
+bool play(const Scene& scene, const Interleaving::Choose& choose) {
+  QueueMemory memory(128, scene.publication, scene.base);
+  QueueDrain drain = memory.drain();
+  int done = 0;
+  std::vector<std::function<void()>> bodies;
+  for (int i = 0; i < scene.threads; ++i) {
+    bodies.emplace_back([&] {
+      done += publish_marked<Thread, InterleavedMemory>(Thread(), memory.view, scene.count,
+                                                        scene.blocks,
+                                                        WaitControl()) == QueueOutcome::done;
+    });
+  }
+  // Looks as often as the others let it: what it finds must be whole at any moment.
+  bodies.emplace_back([&] {
+    while (done < scene.threads) {
+      drain.step<Thread, InterleavedMemory>(Thread());
+      InterleavedMemory::relax();
+    }
+  });
+  Interleaving interleaving;
+  if (!interleaving.run(bodies, choose, 20'000)) {
+    UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved << ", produced "
+                             << memory.indexes.produced << ", rung " << memory.indexes.rung
+                             << ", lock " << memory.indexes.lock << ", consumed "
+                             << drain.consumed);
+    return false;
+  }
+  while (drain.step(Thread()) != 0) {
+  }
+  const std::uint64_t all = scene.base + std::uint64_t{scene.count} * scene.blocks *
+                                             static_cast<std::uint64_t>(scene.threads);
+  const bool good = drain.consumed == all && drain.wrong_blocks == 0 && drain.wrong_doorbells == 0;
+  if (!good) {
+    UNSCOPED_INFO("consumed " << drain.consumed << " of " << all << ", " << drain.wrong_blocks
+                              << " wrong blocks, " << drain.wrong_doorbells << " wrong doorbells");
+  }
+  return good;
+}
+
+}  // namespace
+
+TEST_CASE("Q2 3.5 no wake-up is lost, whichever two preemptions happen") {
+  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
+    for (const Scene& scene :
+         {Scene{publication, 2, 2, 1}, Scene{publication, 2, 1, 3}, Scene{publication, 3, 1, 1}}) {
+      INFO((publication == Publication::ordered ? "ordered, " : "out of order, ")
+           << scene.threads << " threads");
+      bool good = true;
+      const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
+        good = play(scene, choose);
+        return good;
+      });
+      CHECK(good);
+      CHECK(tried > 1000);
+    }
+  }
+}
+
+TEST_CASE("Q2 3.5 no wake-up is lost in random orders of up to five threads") {
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("seed " << Catch::rngSeed());
+  for (int round = 0; round < 20'000; ++round) {
+    const Scene scene{random() % 2 == 0 ? Publication::ordered : Publication::out_of_order,
+                      2 + static_cast<int>(random() % 4),
+                      1 + static_cast<std::uint32_t>(random() % 3),
+                      1 + static_cast<std::uint32_t>(random() % 4),
+                      random() % 3 * ((std::uint64_t{1} << 16) - 8)};
+    const std::uint64_t rarity = 2 + random() % 12;
+    const bool good = play(scene, [&](std::size_t runnable) -> std::size_t {
+      return random() % rarity == 0 ? random() % runnable : 0;
+    });
+    REQUIRE(good);
+  }
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,336 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "device/queue_memory.hpp"
+
+/// Queues on CPU threads: publication, completion, splitting, and how waits end.
+namespace oriel::test {
+namespace {
+
+namespace q = device::queue;
+using device::Thread;
+using device::WaitControl;
+using q::Publication;
+using q::QueueOutcome;
+
+constexpr Publication kPublications[] = {Publication::ordered, Publication::out_of_order};
+
+const char* name_of(Publication publication) {
+  return publication == Publication::ordered ? "ordered" : "out of order";
+}
+
+/// Drains a queue on a thread of its own until told to stop.
+class DrainThread {
+ public:
+  explicit DrainThread(QueueMemory& memory, std::chrono::microseconds pause = {})
+      : drain_(memory.drain()), thread_([this, pause](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            if (drain_.step(Thread()) == 0) std::this_thread::yield();
+            if (pause.count() != 0) std::this_thread::sleep_for(pause);
+          }
+          while (drain_.step(Thread()) != 0) {
+          }
+        }) {}
+  const QueueDrain& stop() {
+    thread_.request_stop();
+    thread_.join();
+    return drain_;
+  }
+
+ private:
+  QueueDrain drain_;
+  std::jthread thread_;
+};
+
+struct Case {
+  std::uint32_t depth;
+  int threads;
+  std::uint32_t blocks;
+  std::uint64_t base;
+};
+
+/// All threads publish and leave without waiting for anything.
+void publish_from_threads(Publication publication, const Case& at) {
+  INFO(name_of(publication) << ", depth " << at.depth << ", " << at.threads << " threads, "
+                            << at.blocks << " blocks, from " << at.base);
+  QueueMemory memory(at.depth, publication, at.base);
+  DrainThread nic(memory);
+  const std::uint32_t count = 40 * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
+  std::atomic<int> good = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < at.threads; ++i) {
+      threads.emplace_back([&] {
+        WaitControl control;
+        control.timeout_ns = 60'000'000'000;
+        good +=
+            publish_marked(Thread(), memory.view, count, at.blocks, control) == QueueOutcome::done;
+      });
+    }
+  }
+  CHECK(good == at.threads);
+  const QueueDrain& drain = nic.stop();
+  const std::uint64_t all =
+      at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
+  CHECK(memory.indexes.reserved == all);
+  CHECK(memory.indexes.rung == all);  // no doorbell was lost, though nobody waited
+  CHECK(drain.consumed == all);
+  CHECK(drain.wrong_blocks == 0);
+  CHECK(drain.wrong_doorbells == 0);
+  CHECK(drain.doorbells <= count * static_cast<std::uint32_t>(at.threads));
+  CHECK(q::wait_complete(memory.view, all, WaitControl()) == QueueOutcome::done);
+  CHECK(memory.indexes.completed == all);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "A7 A8 3.3 3.5 every entry is handed over once, in index order, and no doorbell is lost") {
+  constexpr std::uint64_t k16 = 1 << 16, k32 = std::uint64_t{1} << 32;
+  for (const Publication publication : kPublications) {
+    for (const Case& at :
+         {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
+          Case{1024, 4, 8, k32 - 100}, Case{1024, 3, 64, 0}, Case{32768, 2, 7, k16 - 64}}) {
+      publish_from_threads(publication, at);
+    }
+  }
+}
+
+TEST_CASE("Q1 3.5 marks and tickets pass 2^32, 2^56 and 2^63") {
+  for (const int bits : {32, 56, 63}) {
+    for (const Publication publication : kPublications) {
+      publish_from_threads(publication, {128, 4, 3, (std::uint64_t{1} << bits) - 500});
+    }
+  }
+}
+
+TEST_CASE("3.3 the collapsed completion is right across its 16-bit wrap for every depth") {
+  for (const std::uint32_t depth : {128u, 256u, 1024u, 4096u, 16384u, 32768u}) {
+    for (const std::uint64_t around : {std::uint64_t{0}, std::uint64_t{1} << 16,
+                                       std::uint64_t{1} << 17, std::uint64_t{1} << 32}) {
+      const std::uint64_t from = around < 2 * depth ? 0 : around - 2 * depth;
+      std::uint64_t wrong = 0;
+      for (std::uint64_t known = from; known < around + 2 * depth; known += 1 + depth / 61) {
+        for (std::uint64_t truth = known; truth <= known + depth; truth += 1 + depth / 67) {
+          const auto index = static_cast<std::uint16_t>((truth - 1) & 0xffffu);
+          wrong += q::completed_blocks(known, index, depth) == truth ? 0 : 1;
+        }
+        const auto just_full = static_cast<std::uint16_t>((known + depth - 1) & 0xffffu);
+        wrong += q::completed_blocks(known, just_full, depth) == known + depth ? 0 : 1;
+      }
+      INFO("depth " << depth << " around " << around);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("3.3 a completion that is much newer than what is known is never taken for more") {
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("seed " << Catch::rngSeed());
+  for (int i = 0; i < 1'000'000; ++i) {
+    const std::uint32_t depth = 128u << random() % 9;
+    const std::uint64_t known = random() % (std::uint64_t{1} << 40);
+    const std::uint64_t truth = known + random() % (std::uint64_t{1} << 20);
+    const auto index = static_cast<std::uint16_t>((truth - 1) & 0xffffu);
+    const std::uint64_t got = q::completed_blocks(known, index, depth);
+    if (got < known || got > truth) FAIL("known " << known << " truth " << truth);
+  }
+}
+
+TEST_CASE("A6 3.2 pieces make up the transfer and cross no chunk of either side") {
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("seed " << Catch::rngSeed());
+  for (int round = 0; round < 20'000; ++round) {
+    const auto make_region = [&](std::vector<std::uint32_t>& keys) {
+      q::Region region;
+      region.chunk_shift = 12 + static_cast<std::uint32_t>(random() % 20);
+      region.bytes = 1 + random() % (std::uint64_t{40} << region.chunk_shift);
+      region.skip = random() % (std::uint64_t{1} << region.chunk_shift);
+      region.address = random() << 12;
+      keys.resize((region.skip + region.bytes - 1 >> region.chunk_shift) + 1);
+      for (auto& key : keys) key = static_cast<std::uint32_t>(random());
+      for (std::size_t i = 0; i < keys.size() && i < q::Region::kKeysInside; ++i) {
+        region.keys[i] = keys[i];
+      }
+      if (keys.size() > q::Region::kKeysInside) {
+        region.more_keys = keys.data() + q::Region::kKeysInside;
+      }
+      return region;
+    };
+    std::vector<std::uint32_t> local_keys, remote_keys;
+    const q::Region local = make_region(local_keys), remote = make_region(remote_keys);
+    const std::uint64_t local_offset = random() % local.bytes;
+    const std::uint64_t remote_offset = random() % remote.bytes;
+    const std::uint64_t most = std::min(local.bytes - local_offset, remote.bytes - remote_offset);
+    const q::Transfer transfer{local, local_offset, remote, remote_offset, random() % (most + 1)};
+    REQUIRE(transfer.is_inside());
+    const auto check_side = [&](const q::Region& side, const std::vector<std::uint32_t>& keys,
+                                std::uint64_t offset, std::uint32_t bytes) {
+      const std::uint64_t first = side.skip + offset >> side.chunk_shift;
+      const std::uint64_t last = side.skip + offset + bytes - 1 >> side.chunk_shift;
+      return first == last && side.key_at(offset) == keys.at(first);
+    };
+    std::uint64_t done = 0;
+    while (done < transfer.bytes) {
+      const std::uint32_t bytes = transfer.piece_at(done);
+      REQUIRE(bytes > 0);
+      REQUIRE(bytes <= q::kEntryBytesMost);
+      REQUIRE(check_side(local, local_keys, local_offset + done, bytes));
+      REQUIRE(check_side(remote, remote_keys, remote_offset + done, bytes));
+      done += bytes;
+    }
+    REQUIRE(done == transfer.bytes);
+  }
+}
+
+TEST_CASE("3.23 what leads outside a region is refused and posts nothing") {
+  QueueMemory memory(128, Publication::ordered);
+  q::Region region;
+  region.bytes = 4096;
+  region.chunk_shift = 12;
+  const q::Region none;
+  const WaitControl control;
+  const auto put = [&](const q::Region& from, std::uint64_t at, const q::Region& to,
+                       std::uint64_t there, std::uint64_t bytes) {
+    return q::put(Thread(), memory.view, {from, at, to, there, bytes}, control).outcome;
+  };
+  constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+  CHECK(put(region, 1, region, 0, 4096) == QueueOutcome::refused);
+  CHECK(put(region, 0, region, 4096, 1) == QueueOutcome::refused);
+  CHECK(put(region, kHuge, region, 0, 2) == QueueOutcome::refused);
+  CHECK(put(region, 0, region, 8, kHuge) == QueueOutcome::refused);
+  CHECK(put(none, 0, region, 0, 1) == QueueOutcome::refused);
+  CHECK(put(region, 0, none, 0, 1) == QueueOutcome::refused);
+  CHECK(q::put_value(Thread(), memory.view, std::uint64_t{1}, region, 4089, control).outcome ==
+        QueueOutcome::refused);
+  CHECK(q::atomic<q::AtomicOp::add>(Thread(), memory.view, region, 4, std::uint64_t{1}, control)
+            .outcome == QueueOutcome::refused);
+  std::uint32_t old = 0;
+  CHECK(q::fetch_atomic<q::AtomicOp::add>(memory.view, region, 2, std::uint32_t{1}, old, control) ==
+        QueueOutcome::refused);
+  CHECK(q::put_immediate(Thread(), memory.view, {region, 0, region, 0, 0}, 1, control).outcome ==
+        QueueOutcome::refused);
+  CHECK(put(region, 4096, region, 4096, 0) == QueueOutcome::done);
+  CHECK(memory.indexes.reserved == 0);
+  CHECK(memory.doorbell == 0);
+}
+
+TEST_CASE("3.6 an abort ends every wait, and nothing is published after it") {
+  for (const Publication publication : kPublications) {
+    INFO(name_of(publication));
+    QueueMemory memory(128, publication);  // nobody drains it
+    std::uint32_t abort = 0;
+    WaitControl control;
+    control.abort = &abort;
+    std::atomic<int> aborted = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&] {
+          aborted +=
+              publish_marked(Thread(), memory.view, 1000, 3, control) == QueueOutcome::aborted;
+        });
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      device::Memory::store<device::Order::release>(&abort, 1u);
+    }
+    CHECK(aborted == 4);
+    CHECK(memory.indexes.rung <= 128);
+    const std::uint64_t doorbell = memory.doorbell;
+    CHECK(publish_marked(Thread(), memory.view, 1, 3, control) == QueueOutcome::aborted);
+    CHECK(memory.doorbell == doorbell);
+  }
+}
+
+TEST_CASE("3.6 a dead NIC times out with the peer's name, and one that gives up ends all") {
+  for (const Publication publication : kPublications) {
+    INFO(name_of(publication));
+    QueueMemory memory(128, publication);
+    device::StallRecord stall{};
+    WaitControl control;
+    control.timeout_ns = 100'000'000;
+    control.stall = &stall;
+    WaitControl patient;
+    patient.timeout_ns = 60'000'000'000;
+    std::atomic<int> timed_out = 0, aborted = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&, i] {
+          const auto outcome =
+              publish_marked(Thread(), memory.view, 1000, 1, i == 0 ? control : patient);
+          (outcome == QueueOutcome::timed_out ? timed_out : aborted) += 1;
+        });
+      }
+    }
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+    CHECK(timed_out == 1);
+    CHECK(aborted == 2);
+    CHECK(device::stalled_rank(stall.gave_up) == 7);
+  }
+}
+
+TEST_CASE("3.6 an error surfaces with its syndrome and opcode; what came before it is complete") {
+  for (const bool nic_word : {true, false}) {
+    QueueMemory memory(128, Publication::ordered);
+    if (!nic_word) memory.view.nic_error = nullptr;
+    REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
+    // Entry 6 fails; where the NIC has a word of its own, later ones have been flushed since.
+    const q::QueueError error{
+        .syndrome = 0x13, .vendor_syndrome = 0x77, .opcode = 0x08, .index = 6};
+    if (nic_word) memory.nic_error = q::encode_error(error);
+    const std::uint8_t shown = nic_word ? q::kFlushed : error.syndrome;
+    memory.completion.status = q::encode_syndromes({error.vendor_syndrome, shown});
+    device::Memory::store<device::Order::release>(
+        &memory.completion.tail,
+        q::encode_tail({.kind = q::CompletionKind::request_error,
+                        .opcode = error.opcode,
+                        .queue = memory.view.number,
+                        .index = static_cast<std::uint16_t>(nic_word ? 9 : 6)}));
+    CHECK(q::wait_complete(memory.view, 6, WaitControl()) == QueueOutcome::done);
+    CHECK(q::wait_complete(memory.view, 7, WaitControl()) == QueueOutcome::failed);
+    CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::failed);
+    const q::QueueError seen = q::decode_error(memory.indexes.error);
+    CHECK(seen.syndrome == error.syndrome);
+    CHECK(seen.vendor_syndrome == error.vendor_syndrome);
+    CHECK(seen.opcode == error.opcode);
+    CHECK(seen.index == error.index);
+    // A full ring does not wait for what will not come.
+    CHECK(publish_marked(Thread(), memory.view, 1000, 1, WaitControl()) == QueueOutcome::failed);
+  }
+}
+
+TEST_CASE("3.5 a slow writer holds up those behind it, and nobody else's entries are lost") {
+  for (const Publication publication : kPublications) {
+    INFO(name_of(publication));
+    QueueMemory memory(128, publication);
+    DrainThread nic(memory);
+    q::Reservation slow;
+    REQUIRE(q::reserve(Thread(), memory.view, 2, slow, WaitControl()) == QueueOutcome::done);
+    std::jthread other([&] {
+      CHECK(publish_marked(Thread(), memory.view, 20, 2, WaitControl()) == QueueOutcome::done);
+    });
+    // Out of order, the other one need not wait for this.
+    if (publication == Publication::out_of_order) other.join();
+    CHECK(memory.doorbell == 0);
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      q::write_entry(memory.view, slow, i, marked_entry(memory.view.number, slow.base + i));
+    }
+    REQUIRE(q::publish(Thread(), memory.view, slow, WaitControl()) == QueueOutcome::done);
+    if (other.joinable()) other.join();
+    const QueueDrain& drain = nic.stop();
+    CHECK(drain.consumed == 42);
+    CHECK(drain.wrong_blocks == 0);
+  }
+}
+
+}  // namespace oriel::test
