@@ -52,10 +52,10 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   });
   Interleaving interleaving;
   if (!interleaving.run(bodies, choose, 20'000)) {
-    UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved << ", produced "
-                             << memory.indexes.produced << ", rung " << memory.indexes.rung
-                             << ", lock " << memory.indexes.lock << ", consumed "
-                             << drain.consumed);
+    UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved
+                             << ", produced " << memory.indexes.produced << ", rung "
+                             << memory.indexes.rung << ", lock " << memory.indexes.lock
+                             << ", consumed " << drain.consumed);
     return false;
   }
   while (drain.step(Thread()) != 0) {
