@@ -46,22 +46,28 @@ FlatSpace::Table& FlatSpace::table() {
   return *table;
 }
 
-/// What map() hands out: one holder of an entry of mapped_.
+/// What map() hands out: one holder of an entry of mapped_, once it is told of which.
 class FlatSpace::Holder final : public Mapping {
  public:
-  Holder(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes)
-      : space_(std::move(space)), base_(base), bytes_(bytes) {}
-  ~Holder() override { space_->let_go(base_); }
+  Holder() = default;
+  ~Holder() override {
+    if (space_ != nullptr) space_->let_go(base_);
+  }
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
 
+  void hold(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes) noexcept {
+    space_ = std::move(space);
+    base_ = base;
+    bytes_ = bytes;
+  }
   std::byte* base() const override { return base_; }
   std::size_t bytes() const override { return bytes_; }
 
  private:
   std::shared_ptr<FlatSpace> space_;
-  std::byte* base_;
-  std::size_t bytes_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 FlatSpace::FlatSpace(Memory& memory, Key key, std::unique_ptr<AddressRange> range)
@@ -119,6 +125,9 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
                     bytes, offset, slot, team_size(), slot_bytes(), memory_.granularity()));
   }
   std::byte* const at = base() + static_cast<std::size_t>(slot) * slot_bytes() + offset;
+  // Made before anything is counted: nothing may fail afterwards, not even for lack of memory.
+  auto holder = std::make_shared<Holder>();
+  auto self = shared_from_this();
   const std::lock_guard lock(mutex_);
   const auto found = mapped_.find(at);
   if (found != mapped_.end()) {
@@ -127,8 +136,8 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
           ErrorCode::internal,
           fmt::format("another allocation is mapped at offset {:#x} of slot {}", offset, slot));
     }
-    auto holder = std::make_shared<Holder>(shared_from_this(), at, bytes);
     ++found->second.holders;
+    holder->hold(std::move(self), at, bytes);
     return std::shared_ptr<Mapping>(std::move(holder));
   }
   const AllocationId id = allocation->id();
@@ -138,7 +147,20 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
         fmt::format("mapping {} bytes at offset {:#x} of slot {}", bytes, offset, slot));
   }
   mapped_.emplace(at, Entry{id, std::move(mapping).value(), 1});
-  return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at, bytes));
+  holder->hold(std::move(self), at, bytes);
+  return std::shared_ptr<Mapping>(std::move(holder));
+}
+
+std::vector<FlatSpace::MappedPart> FlatSpace::mapped() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<MappedPart> parts;
+  parts.reserve(mapped_.size());
+  for (const auto& [at, entry] : mapped_) {
+    const auto from_base = static_cast<std::size_t>(at - base());
+    parts.push_back({static_cast<int>(from_base / slot_bytes()), from_base % slot_bytes(),
+                     entry.mapping->bytes(), entry.allocation, entry.holders});
+  }
+  return parts;
 }
 
 void FlatSpace::let_go(std::byte* at) {

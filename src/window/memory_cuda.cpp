@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "window/memory_cuda.hpp"
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -17,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "window/memory_block.hpp"
+#include "window/memory_cuda.hpp"
 
 namespace oriel::window {
 namespace {
@@ -162,13 +161,18 @@ class CudaMapping final : public Mapping {
         allocation_(std::move(allocation)) {}
   ~CudaMapping() override {
     const Result<CudaScope> scope = device_->enter();
-    warn_unless_done(cuda().mem_unmap(device_pointer(base_), allocation_->bytes()),
-                     "unmapping a window's memory");
-    range_->occupancy().give_back(base_);
+    if (mapped_) {
+      warn_unless_done(cuda().mem_unmap(device_pointer(base_), allocation_->bytes()),
+                       "unmapping a window's memory");
+    }
+    if (taken_) range_->occupancy().give_back(base_);
   }
   CudaMapping(const CudaMapping&) = delete;
   CudaMapping& operator=(const CudaMapping&) = delete;
 
+  /// Before this there is nothing to undo, after it nothing that could fail: `memory` is the
+  /// allocation.
+  Status map(const CudaAllocation& memory, std::size_t granularity);
   std::byte* base() const override { return base_; }
   std::size_t bytes() const override { return allocation_->bytes(); }
 
@@ -177,6 +181,8 @@ class CudaMapping final : public Mapping {
   CudaRange* range_;
   std::byte* base_;
   AllocationRef allocation_;
+  bool taken_ = false;   // the place in the range
+  bool mapped_ = false;  // the memory there
 };
 
 class CudaMemory final : public BlockMemory {
@@ -392,26 +398,30 @@ Result<std::unique_ptr<Mapping>> CudaMemory::map(AddressRange& range, std::byte*
     return Error(ErrorCode::internal,
                  "mapping GPU memory: the range or the memory is not of a GPU");
   }
-  const std::size_t bytes = memory->bytes();
   ORIEL_TRY(const CudaScope scope, device_->enter());
-  ORIEL_CHECK(cuda_range->occupancy().take(at, bytes, granularity()));
-  const CUresult mapped = cuda().mem_map(device_pointer(at), bytes, 0, memory->handle(), 0);
-  if (mapped != CUDA_SUCCESS) {
-    cuda_range->occupancy().give_back(at);
-    return cuda_error(fmt::format("mapping {} bytes on GPU {}", bytes, device_->ordinal), mapped);
-  }
   auto mapping = std::make_unique<CudaMapping>(device_, *cuda_range, at, std::move(allocation));
+  ORIEL_CHECK(mapping->map(*memory, granularity()));
+  return std::unique_ptr<Mapping>(std::move(mapping));
+}
+
+Status CudaMapping::map(const CudaAllocation& memory, std::size_t granularity) {
+  const std::size_t bytes = memory.bytes();
+  ORIEL_CHECK(range_->occupancy().take(base_, bytes, granularity));
+  taken_ = true;
+  ORIEL_CHECK(cuda_status(fmt::format("mapping {} bytes on GPU {}", bytes, device_->ordinal),
+                          cuda().mem_map(device_pointer(base_), bytes, 0, memory.handle(), 0)));
+  mapped_ = true;
   // For this device alone: each rank maps its own view, also where ranks share a process.
   CUmemAccessDesc access{};
   access.location = device_location(device_->ordinal);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUresult status = cuda().mem_set_access(device_pointer(at), bytes, &access, 1);
+  const CUresult status = cuda().mem_set_access(device_pointer(base_), bytes, &access, 1);
   if (status != CUDA_SUCCESS) {
     return cuda_error(fmt::format("giving GPU {} access to {} bytes", device_->ordinal, bytes),
                       status)
         .with_hint("check that the GPUs reach each other (nvidia-smi topo -p2p rw)");
   }
-  return std::unique_ptr<Mapping>(std::move(mapping));
+  return {};
 }
 
 Result<int> attribute(CUdevice device, CUdevice_attribute which) {

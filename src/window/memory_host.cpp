@@ -174,12 +174,21 @@ class HostMapping final : public Mapping {
   HostMapping(HostRange& range, std::byte* base, AllocationRef allocation)
       : range_(&range), base_(base), allocation_(std::move(allocation)) {}
   ~HostMapping() override {
-    unmap_to_reserved(base_, allocation_->bytes());
-    range_->occupancy().give_back(base_);
+    if (mapped_) unmap_to_reserved(base_, allocation_->bytes());
+    if (taken_) range_->occupancy().give_back(base_);
   }
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
 
+  /// Before this there is nothing to undo, after it nothing that could fail: `memory` is the
+  /// allocation.
+  Status map(const HostAllocation& memory, std::size_t granularity) {
+    ORIEL_CHECK(range_->occupancy().take(base_, memory.bytes(), granularity));
+    taken_ = true;
+    ORIEL_CHECK(memory.map_at(base_));
+    mapped_ = true;
+    return {};
+  }
   std::byte* base() const override { return base_; }
   std::size_t bytes() const override { return allocation_->bytes(); }
 
@@ -187,6 +196,8 @@ class HostMapping final : public Mapping {
   HostRange* range_;
   std::byte* base_;
   AllocationRef allocation_;
+  bool taken_ = false;   // the place in the range
+  bool mapped_ = false;  // the memory there
 };
 
 /// A memfd of `bytes` that can neither shrink under a peer's feet nor grow.
@@ -341,13 +352,9 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
     return Error(ErrorCode::internal,
                  "mapping host memory: the range or the memory is not of the host");
   }
-  ORIEL_CHECK(host_range->occupancy().take(at, host->bytes(), page_bytes()));
-  if (Status mapped = host->map_at(at); !mapped.ok()) {
-    host_range->occupancy().give_back(at);
-    return std::move(mapped).error();
-  }
-  return std::unique_ptr<Mapping>(
-      std::make_unique<HostMapping>(*host_range, at, std::move(allocation)));
+  auto mapping = std::make_unique<HostMapping>(*host_range, at, std::move(allocation));
+  ORIEL_CHECK(mapping->map(*host, page_bytes()));
+  return std::unique_ptr<Mapping>(std::move(mapping));
 }
 
 }  // namespace

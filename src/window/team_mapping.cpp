@@ -74,6 +74,9 @@ TeamMapping::~TeamMapping() {
 }
 
 Status TeamMapping::map_all() {
+  std::size_t count = 0;
+  for (const auto& rank : key_.ranks) count += rank.segments.size();
+  mappings_.reserve(count);
   for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
     std::size_t offset = anchor_ - key_.ranks[slot].shift;
     for (const SegmentInfo& segment : key_.ranks[slot].segments) {
@@ -89,6 +92,17 @@ Status TeamMapping::map_all() {
     }
   }
   return {};
+}
+
+std::vector<int> TeamMapping::mapped_slots() const {
+  std::vector<int> slots;
+  std::size_t due = 0;
+  for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
+    due += key_.ranks[slot].segments.size();
+    if (due > mappings_.size()) break;
+    slots.push_back(static_cast<int>(slot));
+  }
+  return slots;
 }
 
 std::shared_ptr<TeamMapping> TeamMapping::find(const FlatSpace& space, int index,

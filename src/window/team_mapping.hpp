@@ -70,9 +70,16 @@ class TeamMapping {
   /// rank r's allocations begin at anchor() - shift of r.
   std::size_t anchor() const { return anchor_; }
 
-  /// Maps every rank's allocations, which AllocationTable must know. What is mapped when it fails
-  /// goes with the object.
+  /// Maps every rank's allocations, in the order of the slots; AllocationTable must know them. When
+  /// it fails at one of them, those before it are mapped and no others; they go with the object.
+  /// Called once.
   Status map_all();
+
+  /// The allocations that are mapped, over all slots.
+  std::size_t mapped_count() const { return mappings_.size(); }
+  /// The slots, as indices of the team, all of whose allocations are mapped: ascending. All of them
+  /// once map_all() has succeeded.
+  std::vector<int> mapped_slots() const;
 
   /// The live mapping of the rank with this index for `key`, or null.
   static std::shared_ptr<TeamMapping> find(const FlatSpace& space, int index,

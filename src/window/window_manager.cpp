@@ -28,6 +28,13 @@ std::vector<std::vector<int>> group_by_process(const std::vector<TeamMember>& me
   return processes;
 }
 
+Error no_window(const void* handle) {
+  return Error(
+             ErrorCode::invalid_argument,
+             fmt::format("{} is no window of this communicator, or has been deregistered", handle))
+      .with_scope(Scope::request);
+}
+
 }  // namespace
 
 WindowManager::WindowManager(WindowManagerOptions options)
@@ -72,12 +79,7 @@ Status WindowManager::deregister(const void* handle) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);
-    if (found == records_.end()) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("{} is no window of this communicator, or has been deregistered",
-                               handle))
-          .with_scope(Scope::request);
-    }
+    if (found == records_.end()) return no_window(handle);
     record = std::move(found->second);
     records_.erase(found);
   }
@@ -94,6 +96,15 @@ std::optional<RegisteredWindow> WindowManager::find_handle(const void* handle) c
   const auto found = records_.find(handle);
   if (found == records_.end()) return std::nullopt;
   return found->second.window;
+}
+
+Result<std::vector<int>> WindowManager::mapped_ranks(const void* handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(handle);
+  if (found == records_.end()) return no_window(handle);
+  std::vector<int> ranks = found->second.mapping->mapped_slots();
+  for (int& rank : ranks) rank = options_.team->world_rank(rank);
+  return ranks;
 }
 
 std::size_t WindowManager::size() const {

@@ -76,6 +76,9 @@ class WindowManager {
     return registry_.find(pointer, bytes);
   }
   std::optional<RegisteredWindow> find_handle(const void* handle) const;
+  /// The world's ranks whose part of a window is mapped here, in the order of the team: all of the
+  /// team for every window there is. invalid_argument for other handles.
+  Result<std::vector<int>> mapped_ranks(const void* handle) const;
   std::size_t size() const;
 
   /// The team's flat space, null before the first registration.
