@@ -233,6 +233,13 @@ TEST_CASE("2.5 the processors near several GPUs are those near any of them") {
   CHECK(united({}, {}).empty());
 }
 
+TEST_CASE("2.5 an affinity is told in words") {
+  CHECK(describe({{0, 1, 2, 5, 7, 8}, 1}) == "processors 0-2,5,7-8, host memory of NUMA node 1");
+  CHECK(describe({}) == "any processors, host memory as it comes");
+  CHECK(ranges_of({}).empty());
+  CHECK(ranges_of({4095}) == "4095");
+}
+
 TEST_CASE("2.1 2.5 NUMA nodes are read as the kernel lists them") {
   const TemporaryTree files;
   const FileTree tree(files.root());

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/lsa_teams.hpp"
 
+#include <algorithm>
+#include <random>
+
 #include <catch2/catch.hpp>
 
 namespace oriel::topo {
@@ -139,6 +142,142 @@ TEST_CASE("1.14 a GPU that is hidden from its peers counts as reachable") {
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
   ranks[3].node.host = 2;
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2}, {3}});
+}
+
+namespace {
+
+/// GPUs of `hosts` machines with `each` of them, all in one fabric clique; a process sees the GPUs
+/// of its own machine.
+std::vector<RankInfo> fabric(int machines, int each) {
+  std::vector<RankInfo> ranks;
+  for (int rank = 0; rank < machines * each; ++rank) {
+    RankInfo info =
+        on_host(static_cast<std::uint64_t>(rank / each + 1), static_cast<std::uint64_t>(rank) + 1);
+    info.node.network_namespace = info.node.host + 1000;
+    info.kind = DeviceKind::cuda;
+    info.device = rank % each;
+    info.uuid = uuid(rank);
+    info.fabric = FabricClique{{}, 5};
+    info.fabric_handles = true;
+    for (int peer = rank / each * each; peer < (rank / each + 1) * each; ++peer) {
+      info.seen.push_back(SeenDevice{uuid(peer), true});
+    }
+    ranks.push_back(std::move(info));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("2.3 H1 a device hidden from CUDA of which NVML told is known, not assumed") {
+  // Every process sees its own GPU only; NVML told each about the others: 0 and 1, 2 and 3.
+  auto ranks = gpus(4, [](int from, int to) { return from / 2 == to / 2; });
+  for (auto& rank : ranks) {
+    rank.device = 0;
+    for (auto& device : rank.seen) device.visible = device.uuid == rank.uuid;
+  }
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  // Where nobody told, hidden devices count as reachable.
+  for (auto& rank : ranks) std::erase_if(rank.seen, [](auto& device) { return !device.visible; });
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+}
+
+TEST_CASE("2.3 H2 a link from A to B lets only A map B's memory") {
+  const auto ranks = gpus(2, [](int from, int to) { return from == to || from == 0; });
+  CHECK(can_map(ranks[0], ranks[1]));
+  CHECK_FALSE(can_map(ranks[1], ranks[0]));
+  CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}});
+}
+
+TEST_CASE("2.3 two cliques on one host make two teams") {
+  const auto ranks = gpus(8, [](int from, int to) { return from / 4 == to / 4; });
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}, {4, 5, 6, 7}});
+}
+
+TEST_CASE("2.3 a fabric clique across hosts makes one team where handles can travel") {
+  CHECK(form_lsa_teams(fabric(2, 2)).members == Lists{{0, 1, 2, 3}});
+  auto ranks = fabric(2, 2);
+  SECTION("not without fabric handles") {
+    ranks[3].fabric_handles = false;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2}, {3}});
+  }
+  SECTION("not between cliques, nor clusters") {
+    ranks[2].fabric->clique = 6;
+    ranks[3].fabric->cluster[0] = std::byte{1};
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+  SECTION("not where NVML knows no clique") {
+    ranks[0].fabric.reset();
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+  SECTION("not across nodes that the user has named") {
+    ranks[2].node.named = ranks[3].node.named = true;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+    for (auto& rank : ranks) rank.node = NodeIdentity{9, rank.node.network_namespace, true};
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  }
+  SECTION("on one host they stand in for descriptors") {
+    for (auto& rank : ranks) rank.node.host = 1;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+    for (auto& rank : ranks) rank.fabric_handles = false;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+}
+
+TEST_CASE("2.3 a team that spans hosts is full with as many as kernels can do with") {
+  const auto teams = form_lsa_teams(fabric(3, 4), 8);
+  CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11}});
+  check_indices(teams, 12);
+  // The ranks of one host stay together, for the user to be told.
+  CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
+}
+
+TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and hosts") {
+  auto ranks = fabric(2, 3);
+  const std::vector<int> all{0, 1, 2, 3, 4, 5};
+  CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 0, 0, 1, 1, 1});
+  CHECK(descriptor_domains(ranks, std::vector<int>{4, 0, 5}) == std::vector<int>{0, 1, 0});
+  ranks[1].uid = 5;
+  ranks[4].node.network_namespace = 0;
+  CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 1, 0, 2, 3, 2});
+}
+
+TEST_CASE("2.9 teams do not depend on the order in which a process lists devices") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    const int count = 1 + static_cast<int>(random() % 10);
+    std::vector<std::vector<bool>> reach(static_cast<std::size_t>(count));
+    for (auto& row : reach) {
+      for (int to = 0; to < count; ++to) row.push_back(random() % 4 != 0);
+    }
+    const auto ranks = gpus(count, [&](int from, int to) {
+      return from == to || reach[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    });
+    const auto teams = form_lsa_teams(ranks);
+    check_indices(teams, ranks.size());
+    for (int rank = 0; rank < count; ++rank) {
+      const auto& own = teams.members_of(rank);
+      for (const int member : own) {
+        REQUIRE(can_map(ranks[static_cast<std::size_t>(rank)],
+                        ranks[static_cast<std::size_t>(member)]));
+      }
+      // Greedy: no earlier team would have taken it.
+      for (int team = 0; team < teams.team[static_cast<std::size_t>(rank)]; ++team) {
+        const auto& others = teams.members[static_cast<std::size_t>(team)];
+        REQUIRE(std::any_of(others.begin(), others.end(), [&](int member) {
+          const auto& one = ranks[static_cast<std::size_t>(rank)];
+          const auto& other = ranks[static_cast<std::size_t>(member)];
+          return member < rank && !(can_map(one, other) && can_map(other, one));
+        }));
+      }
+    }
+    // Ordinals are of one process only.
+    auto renumbered = ranks;
+    for (auto& rank : renumbered) rank.device = static_cast<int>(random() % 16);
+    REQUIRE(form_lsa_teams(renumbered).members == teams.members);
+  }
 }
 
 }  // namespace oriel::topo

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +23,8 @@
 #include "topo/local_affinity.hpp"
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/numa_sysfs.hpp"
+#include "topo/process_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -32,21 +33,15 @@ namespace {
 using test::NumaSystem;
 using Numbers = std::vector<int>;
 
-constexpr const char* kNearFirst = "0000:1b:00.0";
-constexpr const char* kNearSecond = "0000:9b:00.0";
-
-/// A machine with two NUMA nodes, 0-3 and 4-7 with one more, and a GPU at each.
-void add_two_nodes(const TemporaryTree& files) {
-  files.file("/sys/devices/system/node/online", "0-1\n");
-  for (const int node : {0, 1}) {
-    const std::string folder = "/sys/devices/system/node/node" + std::to_string(node);
-    files.file(folder + "/cpulist", node == 0 ? "0-3\n" : "4-7,1500\n");
-    files.file(folder + "/meminfo", "Node " + std::to_string(node) + " MemTotal: 1048576 kB\n");
-    files.file(folder + "/distance", node == 0 ? "10 21\n" : "21 10\n");
-  }
-  files.file("/sys/bus/pci/devices/0000:1b:00.0/numa_node", "0\n");
-  files.file("/sys/bus/pci/devices/0000:9b:00.0/numa_node", "1\n");
-  files.file("/sys/bus/pci/devices/0000:ab:00.0/numa_node", "-1\n");
+/// Two NUMA nodes, 0-3 and 4-7 with one more, a GPU at each and one that is nowhere.
+Machine two_nodes() {
+  MachineBuilder build;
+  build.numa(0, {0, 1, 2, 3});
+  build.numa(1, {4, 5, 6, 7, 1500});
+  build.gpu(build.host_bridge(0), "0000:1b:00.0");
+  build.gpu(build.host_bridge(1), "0000:9b:00.0");
+  build.gpu(build.host_bridge(-1), "0000:ab:00.0");
+  return canonical(std::move(build.machine));
 }
 
 /// A setting of this process while it lives.
@@ -307,102 +302,89 @@ TEST_CASE("2.5 refusals are told once, at INFO, and are no errors") {
           for (int i = 0; i < 3; ++i) prefer_memory_node(page, 4096, 1);
           const MemoryNodeScope scope(1);
         }) == 1);
-  const TemporaryTree files;
-  add_two_nodes(files);
-  CHECK(lines_logged("may use no processor near GPU 0000:9b:00.0", [&] {
+  CHECK(lines_logged("may use no processor near GPU 0000:9b:00.0", [] {
           NumaSystem system;
           system.cpus = {0, 1};
-          LocalAffinity here{FileTree(files.root())};
-          for (int i = 0; i < 3; ++i) here.of_gpu(kNearSecond);
+          for (int i = 0; i < 3; ++i) local_affinity_of_gpu(two_nodes(), 1, Settings{});
         }) == 1);
 }
 
 TEST_CASE("2.5 a process learns what is near its GPUs and its processors") {
-  const TemporaryTree files;
-  add_two_nodes(files);
+  const Machine machine = two_nodes();
+  Settings settings;
   NumaSystem system;
-  LocalAffinity here{FileTree(files.root())};
-  CHECK(here.of_gpu(kNearFirst) == Affinity{{0, 1, 2, 3}, 0});
-  CHECK(here.of_gpu(kNearSecond) == Affinity{{4, 5, 6, 7}, 1});
-  CHECK(here.of_gpu("0000:ab:00.0") == Affinity{});
-  CHECK(here.of_gpu("0000:cd:00.0") == Affinity{});
-  CHECK(here.of_gpu("no address") == Affinity{});
-  CHECK(here.of_processors() == Affinity{system.cpus, -1});
+  const auto near = [&](int gpu) { return local_affinity_of_gpu(machine, gpu, settings); };
+  const auto own = [&] { return local_affinity_of_processors(machine, settings); };
+  CHECK(near(0) == Affinity{{0, 1, 2, 3}, 0});
+  CHECK(near(1) == Affinity{{4, 5, 6, 7}, 1});
+  CHECK(near(2) == Affinity{});
+  CHECK(own() == Affinity{system.cpus, -1});
   SECTION("on one node") {
     system.cpus = {6, 1500};
-    CHECK(here.of_processors() == Affinity{{6, 1500}, 1});
-    CHECK(here.of_gpu(kNearFirst) == Affinity{{}, 0, true});
+    CHECK(own() == Affinity{{6, 1500}, 1});
+    CHECK(near(0) == Affinity{{}, 0, true});
   }
   SECTION("kept from the memory of the other") {
     system.cpus = {5};
     system.memory_nodes = {0};
-    CHECK(here.of_processors() == Affinity{{5}, -1});
-    CHECK(here.of_gpu(kNearSecond) == Affinity{{5}, -1});
+    CHECK(own() == Affinity{{5}, -1});
+    CHECK(near(1) == Affinity{{5}, -1});
   }
   SECTION("with a memory policy of the user's") {
     system.cpus = {5};
     system.policy = {MPOL_BIND, {0}};
-    CHECK(here.of_processors() == Affinity{{5}, -1});
+    CHECK(own() == Affinity{{5}, -1});
   }
   SECTION("where nothing may be asked") {
     system.asking_status = EPERM;
-    CHECK(here.of_processors() == Affinity{});
-    CHECK(here.of_gpu(kNearFirst) == Affinity{{0, 1, 2, 3}, -1});
+    CHECK(own() == Affinity{});
+    CHECK(near(0) == Affinity{{0, 1, 2, 3}, -1});
   }
   SECTION("switched off") {
-    const Setting off("ORIEL_CPU_AFFINITY", "0");
+    settings.cpu_affinity = false;
     system.questions = 0;
-    CHECK(here.of_processors() == Affinity{});
-    CHECK(here.of_gpu(kNearFirst) == Affinity{});
+    CHECK(own() == Affinity{});
+    CHECK(near(0) == Affinity{});
     CHECK(system.questions == 0);
   }
   SECTION("told to ignore where the process was put") {
+    settings.ignore_cpu_affinity = true;
     system.cpus = {6};
-    const Setting ignore("NCCL_IGNORE_CPU_AFFINITY", "1");
-    CHECK(here.of_gpu(kNearFirst) == Affinity{{0, 1, 2, 3}, 0});
-    CHECK(here.of_gpu(kNearSecond) == Affinity{{4, 5, 6, 7, 1500}, 1});
-    CHECK(here.of_processors() == Affinity{{6}, 1});
+    CHECK(near(0) == Affinity{{0, 1, 2, 3}, 0});
+    CHECK(near(1) == Affinity{{4, 5, 6, 7, 1500}, 1});
+    CHECK(own() == Affinity{{6}, 1});
   }
 }
 
-TEST_CASE("2.5 the machine's files are read once") {
+TEST_CASE("2.5 a CPU rank's machine is that of the kernel's files, or of ORIEL_TOPO_FILE") {
   const TemporaryTree files;
-  add_two_nodes(files);
+  files.file("/sys/devices/system/node/online", "0-1\n");
+  files.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
+  files.file("/sys/devices/system/node/node1/cpulist", "4-7\n");
+  files.file("/machine.xml", write_nccl_xml(hgx_8()));
+  ProcessMachine machine({FileTree(files.root())});
+  const ScopedProcessMachine scoped(machine);
   NumaSystem system;
   system.cpus = {4};
-  LocalAffinity here{FileTree(files.root())};
-  CHECK(here.of_processors().memory_node == 1);
-  files.file("/sys/devices/system/node/node1/cpulist", "\n");
-  CHECK(here.of_processors().memory_node == 1);
-}
-
-TEST_CASE("2.5 a machine described by a file has affinities too") {
-  const TemporaryTree folder;
-  folder.file("/machine.xml", write_nccl_xml(hgx_8()));
-  NumaSystem system;
-  system.cpus.resize(112);
-  std::iota(system.cpus.begin(), system.cpus.end(), 0);
-  const std::string far = hgx_8().gpus[7].pci->to_string();
+  CHECK(own_affinity_of_processors() == Affinity{{4}, 1});
   {
-    const Setting file("ORIEL_TOPO_FILE", folder.root() + "/machine.xml");
-    const Affinity affinity = LocalAffinity::of_process().of_gpu(far);
-    CHECK(affinity.cpus.size() == 56);
-    CHECK(affinity.cpus.front() == 56);
-    CHECK(affinity.memory_node == 1);
-    system.cpus = {60};
-    CHECK(LocalAffinity::of_process().of_processors() == Affinity{{60}, 1});
+    const Setting off("ORIEL_CPU_AFFINITY", "off");
+    CHECK(own_affinity_of_processors() == Affinity{});
   }
-  const Setting absent("ORIEL_TOPO_FILE", folder.root() + "/absent.xml");
-  CHECK(LocalAffinity::of_process().of_gpu(far) == Affinity{});
+  {
+    const Setting file("NCCL_TOPO_FILE", files.root() + "/machine.xml");
+    CHECK(own_affinity_of_processors() == Affinity{{4}, 0});
+    system.cpus = {60, 61};
+    CHECK(own_affinity_of_processors() == Affinity{{60, 61}, 1});
+  }
+  const Setting absent("ORIEL_TOPO_FILE", files.root() + "/absent.xml");
+  CHECK(own_affinity_of_processors() == Affinity{});  // starting a communicator tells why
 }
 
 TEST_CASE("2.5 reading the NUMA nodes of this machine takes far less than a millisecond") {
   const auto begin = std::chrono::steady_clock::now();
   constexpr int kRounds = 20;
-  for (int i = 0; i < kRounds; ++i) {
-    LocalAffinity here{FileTree("/")};
-    here.of_processors();
-  }
+  for (int i = 0; i < kRounds; ++i) read_numa_nodes(FileTree("/"));
   const std::chrono::duration<double, std::micro> each =
       (std::chrono::steady_clock::now() - begin) / kRounds;
   WARN("one reading takes " << each.count() << " us");

@@ -16,7 +16,17 @@ RankInfo example() {
   info.memory_bytes = std::uint64_t{141} << 30;
   info.pci_id = "0000:1b:00.0";
   info.uuid[4] = std::byte{9};
-  info.seen = {SeenDevice{info.uuid, true}, SeenDevice{DeviceUuid{}, false}};
+  info.numa = 1;
+  info.links_class = 12;
+  info.fabric_handles = true;
+  info.fabric = FabricClique{};
+  info.fabric->clique = 7;
+  DeviceUuid last = info.uuid;
+  last[0] = std::byte{200};
+  const PathFacts nvlink{PathKind::nvlink, 2, 12, true};
+  info.seen = {SeenDevice{DeviceUuid{}, false, false, {PathKind::host_memory, 2, 8, false}},
+               SeenDevice{info.uuid, true, true, {PathKind::same_device, 0, 0, true}},
+               SeenDevice{last, true, true, nvlink}};
   return info;
 }
 
@@ -62,6 +72,69 @@ TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
   CHECK(refused(info));
   info.kind = static_cast<DeviceKind>(7);
   CHECK(refused(info));
+}
+
+TEST_CASE("2.3 what a rank tells of devices, fabric and NUMA nodes is checked field by field") {
+  const auto refused_with = [](const char* words, auto&& change) {
+    RankInfo info = example();
+    change(info);
+    const auto decoded = decode_rank_info(encode(info));
+    REQUIRE_FALSE(decoded.ok());
+    INFO(decoded.error().message());
+    CHECK(decoded.error().message().find(words) != std::string::npos);
+  };
+  refused_with("NUMA node -2", [](RankInfo& info) { info.numa = -2; });
+  refused_with("NUMA node", [](RankInfo& info) { info.numa = kNumaNumberMost + 1; });
+  refused_with("links of bandwidth class", [](RankInfo& info) { info.links_class = 32; });
+  refused_with("order of their UUIDs", [](RankInfo& info) { info.seen[1].uuid = DeviceUuid{}; });
+  refused_with("order of their UUIDs",
+               [](RankInfo& info) { std::swap(info.seen[0], info.seen[1]); });
+  refused_with("is of kind 4", [](RankInfo& info) { info.seen[2].path.kind = PathKind::network; });
+  refused_with("a path of 65 hops", [](RankInfo& info) { info.seen[2].path.hops = 65; });
+  refused_with("bandwidth class 32",
+               [](RankInfo& info) { info.seen[2].path.bandwidth_class = 32; });
+  refused_with("contradicts", [](RankInfo& info) { info.seen[0].reachable = true; });
+  refused_with("contradicts", [](RankInfo& info) { info.seen[2].reachable = false; });
+  refused_with("of another device",
+               [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
+  refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
+  const auto on_host = [](RankInfo& info) {
+    info = host_rank_info(NodeIdentity{1, 2});
+    info.kind = DeviceKind::host;
+  };
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.fabric_handles = true;
+  });
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.fabric = FabricClique{};
+  });
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.links_class = 1;
+  });
+
+  RankInfo many = example();
+  while (many.seen.size() < kSeenDevicesMost + 3) {
+    SeenDevice next = many.seen.back();
+    next.uuid[0] = static_cast<std::byte>(200 + many.seen.size() / 200);
+    next.uuid[1] = static_cast<std::byte>(many.seen.size() % 200 + 1);
+    many.seen.push_back(next);
+  }
+  const auto decoded = decode_rank_info(encode(many));
+  REQUIRE(decoded.ok());
+  CHECK(decoded->seen.size() == kSeenDevicesMost);
+  CHECK(find_seen(*decoded, many.seen[100].uuid) != nullptr);
+  CHECK(find_seen(*decoded, many.seen.back().uuid) == nullptr);
+}
+
+TEST_CASE("2.3 the message of another version is refused with the two numbers") {
+  Bytes message = encode(example());
+  message[0] = std::byte{2};
+  const auto decoded = decode_rank_info(message);
+  REQUIRE_FALSE(decoded.ok());
+  CHECK(decoded.error().message().find("format 2, this library knows 3") != std::string::npos);
 }
 
 TEST_CASE("1.14 random bytes never pass for more than they hold") {
@@ -115,6 +188,8 @@ TEST_CASE("1.14 the node identity follows host, boot and override") {
   CHECK(here.network_namespace != 0);
   CHECK(read_node_identity("node0").host != here.host);
   CHECK(read_node_identity("node0").network_namespace == here.network_namespace);
+  CHECK(read_node_identity("node0").named);
+  CHECK_FALSE(here.named);
 }
 
 }  // namespace oriel::topo

@@ -11,6 +11,7 @@
 #include "support/numa_system.hpp"
 #include "support/process_state.hpp"
 #include "topo/placement.hpp"
+#include "topo/process_machine.hpp"
 #include "topo/temporary_tree.hpp"
 #include "window/memory_host.hpp"
 
@@ -22,15 +23,27 @@ using Numbers = std::vector<int>;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-/// Two NUMA nodes: processors 0-3 and 4-7.
-void add_two_nodes(const topo::TemporaryTree& files) {
-  files.file("/sys/devices/system/node/online", "0-1\n");
-  files.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
-  files.file("/sys/devices/system/node/node1/cpulist", "4-7\n");
+/// The process's machine has two NUMA nodes with these processors while it lives.
+class TwoNodes {
+ public:
+  explicit TwoNodes(const std::string& first = "0-3", const std::string& second = "4-7") {
+    files_.file("/sys/devices/system/node/online", "0-1\n");
+    files_.file("/sys/devices/system/node/node0/cpulist", first + "\n");
+    files_.file("/sys/devices/system/node/node1/cpulist", second + "\n");
+  }
+
+ private:
+  topo::TemporaryTree files_;
+  topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
+  topo::ScopedProcessMachine scoped_{machine_};
+};
+
+Memory& memory() {
+  return host_memory();
 }
 
-void* allocate(Memory& memory, std::size_t bytes, Backing backing = Backing::ready) {
-  const auto made = memory.allocate(bytes, backing);
+void* allocate(std::size_t bytes, Backing backing = Backing::ready) {
+  const auto made = memory().allocate(bytes, backing);
   REQUIRE((made.ok() ? "ok" : made.error().to_string()) == "ok");
   return *made;
 }
@@ -67,9 +80,7 @@ int AdviceLog::preferences_before_first_touch = -1;
 }  // namespace
 
 TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, before first touch") {
-  const topo::TemporaryTree files;
-  add_two_nodes(files);
-  const auto memory = make_host_memory(topo::FileTree(files.root()));
+  const TwoNodes nodes;
   NumaSystem system;
   const AdviceLog advice(system);
   struct Expected {
@@ -83,7 +94,7 @@ TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, bef
       CAPTURE(row.cpus, bytes);
       system.cpus = row.cpus;
       system.preferences.clear();
-      void* const base = allocate(*memory, bytes, backing);
+      void* const base = allocate(bytes, backing);
       REQUIRE(system.preferences.size() == row.nodes.size());
       if (!row.nodes.empty()) {
         const NumaSystem::Preference& asked = system.preferences.front();
@@ -92,43 +103,39 @@ TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, bef
         CHECK(asked.mode == MPOL_PREFERRED);
         CHECK(asked.nodes == row.nodes);
       }
-      CHECK(memory->free(base).ok());
+      CHECK(memory().free(base).ok());
     }
   }
   CHECK(AdviceLog::preferences_before_first_touch == 1);
 }
 
 TEST_CASE("2.5 windows of peers, and second mappings, keep the policy that their owner gave") {
-  const topo::TemporaryTree files;
-  add_two_nodes(files);
-  const auto memory = make_host_memory(topo::FileTree(files.root()));
+  const TwoNodes nodes;
   NumaSystem system;
   system.cpus = {4};
-  void* const base = allocate(*memory, 4096);
+  void* const base = allocate(4096);
   CHECK(system.preferences.size() == 1);
-  const auto segments = memory->find_segments(base, 4096);
+  const auto segments = memory().find_segments(base, 4096);
   REQUIRE(segments.ok());
   const auto& own = segments->front().allocation;
-  auto handle = memory->export_handle(*own);
+  auto handle = memory().export_handle(*own);
   REQUIRE(handle.ok());
-  const auto imported = memory->import_handle(std::move(handle).value(), {1, 2}, own->bytes());
+  const auto imported = memory().import_handle(std::move(handle).value(), {1, 2}, own->bytes());
   REQUIRE(imported.ok());
-  const auto range = memory->reserve(8192, 4096);
+  const auto range = memory().reserve(8192, 4096);
   REQUIRE(range.ok());
   {
-    const auto first = memory->map(**range, (*range)->base(), own);
-    const auto second = memory->map(**range, (*range)->base() + 4096, *imported);
+    const auto first = memory().map(**range, (*range)->base(), own);
+    const auto second = memory().map(**range, (*range)->base() + 4096, *imported);
     REQUIRE(first.ok());
     REQUIRE(second.ok());
     CHECK(system.preferences.size() == 1);
   }
-  CHECK(memory->free(base).ok());
+  CHECK(memory().free(base).ok());
 }
 
 TEST_CASE("2.5 a system that refuses to prefer a node gives memory all the same") {
-  const topo::TemporaryTree files;
-  add_two_nodes(files);
-  const auto memory = make_host_memory(topo::FileTree(files.root()));
+  const TwoNodes nodes;
   const auto before = test::process_state();
   NumaSystem system;
   system.cpus = {4};
@@ -141,9 +148,9 @@ TEST_CASE("2.5 a system that refuses to prefer a node gives memory all the same"
   SECTION("and does not even answer") {
     system.asking_status = EPERM;
   }
-  void* const base = allocate(*memory, 3 * kMiB);
+  void* const base = allocate(3 * kMiB);
   static_cast<char*>(base)[0] = 1;
-  CHECK(memory->free(base).ok());
+  CHECK(memory().free(base).ok());
   CHECK(test::process_state() == before);
 }
 
@@ -155,10 +162,7 @@ TEST_CASE("2.5 this kernel takes the node, and tells it of the window's pages an
     return;
   }
   // All processors at node 0, and a second node; the process may be told to keep off that one.
-  const topo::TemporaryTree files;
-  files.file("/sys/devices/system/node/online", "0-1\n");
-  files.file("/sys/devices/system/node/node0/cpulist", "0-" + std::to_string(cpus->back()));
-  files.file("/sys/devices/system/node/node1/cpulist", "\n");
+  const TwoNodes machine("0-" + std::to_string(cpus->back()), "");
   SystemTable table = real_system_table();
   table.get_mempolicy = [](int* mode, unsigned long* mask, unsigned long bits, void* at,
                            unsigned long flags) {
@@ -167,17 +171,16 @@ TEST_CASE("2.5 this kernel takes the node, and tells it of the window's pages an
     return status;
   };
   const ScopedSystemTable scoped(table);
-  const auto memory = make_host_memory(topo::FileTree(files.root()));
-  char* const base = static_cast<char*>(allocate(*memory, 4 * kMiB));
+  char* const base = static_cast<char*>(allocate(4 * kMiB));
   for (std::size_t at = 0; at < 4 * kMiB; at += 4096) base[at] = 1;
   int mode = -1;
   unsigned long mask[64] = {};
   REQUIRE(sys().get_mempolicy(&mode, mask, 4096, base, MPOL_F_ADDR) == 0);
   CHECK(mode == MPOL_PREFERRED);
   CHECK(mask[0] == 1);
-  const auto segments = memory->find_segments(base, 4 * kMiB);
+  const auto segments = memory().find_segments(base, 4 * kMiB);
   REQUIRE(segments.ok());
-  auto handle = memory->export_handle(*segments->front().allocation);
+  auto handle = memory().export_handle(*segments->front().allocation);
   REQUIRE(handle.ok());
   const int fd = std::get<OwnedFd>(*handle).get();
   void* const peer = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -189,7 +192,7 @@ TEST_CASE("2.5 this kernel takes the node, and tells it of the window's pages an
   int node = -1;
   CHECK(sys().get_mempolicy(&node, nullptr, 0, base + 3 * kMiB, MPOL_F_NODE | MPOL_F_ADDR) == 0);
   CHECK(node == 0);
-  CHECK(memory->free(base).ok());
+  CHECK(memory().free(base).ok());
 }
 
 }  // namespace oriel::window

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+
+#include "device/queue_gpu.hpp"
+#include "support/needs_gpu.hpp"
+
+/// Queues that kernels fill, drained by a resident kernel and by CPU threads.
+namespace oriel::test {
+namespace {
+
+const NeedsGpu needs_gpu;
+
+using device::queue::Publication;
+
+void check_case(const PublishCase& at) {
+  INFO((at.publication == Publication::ordered ? "ordered, " : "out of order, ")
+       << (at.method == PublishMethod::warp ? "by warp, " : "by thread, ")
+       << (at.place == RingPlace::device ? "device memory, " : "host memory, ") << at.ctas << " x "
+       << at.warps << " warps, " << at.queues << " queues of " << at.depth);
+  const PublishResult result = run_publish(at);
+  CHECK(result.done);
+  CHECK(result.consumed == result.published);
+  CHECK(result.wrong_blocks == 0);
+  CHECK(result.wrong_doorbells == 0);
+  CHECK(result.doorbells <= result.published);
+}
+
+}  // namespace
+
+TEST_CASE("A7 A8 3.5 warps and threads of many CTAs fill queues that kernels and CPUs drain") {
+  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
+    for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
+      for (const PublishMethod method : {PublishMethod::warp, PublishMethod::thread}) {
+        PublishCase at;
+        at.publication = publication;
+        at.place = place;
+        at.method = method;
+        at.rounds = 40;
+        check_case(at);
+        at.ctas = 132;
+        at.warps = 4;
+        at.rounds = 20;
+        at.base = (1 << 16) - 100;
+        check_case(at);
+        at.queues = 4;
+        at.depth = 128;
+        at.rounds = 10;
+        check_case(at);
+        at.slow_ns = 10'000;
+        check_case(at);
+      }
+    }
+  }
+}
+
+TEST_CASE("3.7 a lock for each entry is right too, for comparison") {
+  PublishCase at;
+  at.method = PublishMethod::lock_per_entry;
+  at.ctas = 8;
+  at.warps = 2;
+  at.rounds = 10;
+  check_case(at);
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "device/queue_gpu.hpp"
+
+/// Measures how fast entries can be published to queues on one GPU: a line of JSON for each case.
+/// usage: queue_bench [least milliseconds of a measurement, 5] [depth, 4096]
+/// Exit status: 0, 77 without a GPU, 1 if an entry was lost or wrong.
+namespace oriel::test {
+namespace {
+
+using device::queue::Publication;
+
+struct Method {
+  const char* name;
+  PublishMethod method;
+  Publication publication;
+};
+
+constexpr std::array kMethods = {
+    Method{"lock per entry", PublishMethod::lock_per_entry, Publication::ordered},
+    Method{"hand-off", PublishMethod::thread, Publication::ordered},
+    Method{"hand-off by warp", PublishMethod::warp, Publication::ordered},
+    Method{"out of order", PublishMethod::thread, Publication::out_of_order},
+    Method{"out of order by warp", PublishMethod::warp, Publication::out_of_order},
+};
+constexpr std::array<std::uint32_t, 5> kWarps = {1, 4, 32, 132, 528};
+constexpr std::uint32_t kSamples = 64;
+constexpr std::uint32_t kRoundsMost = 1 << 14;
+constexpr int kRepeats = 3;
+
+bool is_right(const PublishResult& result) {
+  return result.done && result.wrong_blocks == 0 && result.wrong_doorbells == 0;
+}
+
+double microseconds(std::vector<std::uint32_t>& cycles, double part, double ghz) {
+  if (cycles.empty()) return 0;
+  const auto at =
+      cycles.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(cycles.size() - 1));
+  std::nth_element(cycles.begin(), at, cycles.end());
+  return *at / ghz / 1e3;
+}
+
+/// Rounds that take at least `least_seconds`, going by a short run; then the median of some runs.
+bool measure(const Method& method, PublishCase at, double least_seconds, double ghz) {
+  at.method = method.method;
+  at.publication = method.publication;
+  at.ctas = std::min(at.warps, 132u);
+  at.warps = at.warps / at.ctas;
+  at.rounds = 4;
+  bool right = true;
+  PublishResult first = run_publish(at);
+  right = is_right(first);
+  const double wanted = least_seconds / std::max(first.seconds / at.rounds, 1e-9);
+  at.rounds = std::clamp(static_cast<std::uint32_t>(std::min(wanted, 1e6)), 4u, kRoundsMost);
+  at.samples = std::min(kSamples, at.rounds);
+  std::vector<PublishResult> results;
+  for (int i = 0; i < kRepeats && right; ++i) {
+    results.push_back(run_publish(at));
+    right = is_right(results.back());
+  }
+  const auto by_time = [](const PublishResult& a, const PublishResult& b) {
+    return a.seconds < b.seconds;
+  };
+  if (right)
+    std::nth_element(results.begin(), results.begin() + kRepeats / 2, results.end(), by_time);
+  PublishResult& median = right ? results[kRepeats / 2] : results.empty() ? first : results.back();
+  std::printf(
+      "{\"method\": \"%s\", \"warps\": %u, \"queues\": %u, \"ring\": \"%s\", \"slow_ns\": %u, "
+      "\"depth\": %u, \"rounds\": %u, \"entries\": %llu, \"seconds\": %.6f, "
+      "\"million_entries_per_s\": %.3f, \"entries_per_doorbell\": %.2f, \"p50_us\": %.2f, "
+      "\"p99_us\": %.2f, \"right\": %s}\n",
+      method.name, at.ctas * at.warps, at.queues, at.place == RingPlace::device ? "device" : "host",
+      at.slow_ns, at.depth, at.rounds, static_cast<unsigned long long>(median.published),
+      median.seconds, static_cast<double>(median.published) / median.seconds / 1e6,
+      static_cast<double>(median.consumed) /
+          static_cast<double>(std::max<std::uint64_t>(median.doorbells, 1)),
+      microseconds(median.cycles, 0.5, ghz), microseconds(median.cycles, 0.99, ghz),
+      right ? "true" : "false");
+  std::fflush(stdout);
+  return right;
+}
+
+int run(double least_seconds, std::uint32_t depth) {
+  int khz = 0;
+  if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0) != cudaSuccess) {
+    std::puts("skipped: needs a GPU");
+    return 77;
+  }
+  bool right = true;
+  for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
+    for (const std::uint32_t queues : {1u, 16u}) {
+      for (const std::uint32_t slow_ns : {0u, 10'000u}) {
+        for (const Method& method : kMethods) {
+          // A lock holds up everybody anyway, whoever is slow.
+          if (slow_ns != 0 && method.method == PublishMethod::lock_per_entry) continue;
+          for (const std::uint32_t warps : kWarps) {
+            PublishCase at;
+            at.place = place;
+            at.queues = queues;
+            at.slow_ns = slow_ns;
+            at.warps = warps;
+            at.depth = depth;
+            right = measure(method, at, least_seconds, khz / 1e6) && right;
+          }
+        }
+      }
+    }
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace oriel::test
+
+int main(int count, char** arguments) {
+  const double least_ms = count > 1 ? std::atof(arguments[1]) : 5;
+  const auto depth = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 4096u;
+  try {
+    return oriel::test::run(least_ms / 1e3, depth);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "queue_bench: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What a process finds of its GPUs, on tables for CUDA and a model of NVML.
+#include <cstdio>
+#include <cstring>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "base/cuda_table.hpp"
+#include "topo/fake_nvml.hpp"
+#include "topo/gpu_rank_info.hpp"
+#include "topo/lsa_teams.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+constexpr int kGpus = 4;
+
+/// Which of the machine's four GPUs CUDA shows, and how often it was asked how many there are.
+std::vector<int> shown;
+int counts = 0;
+bool fabric_handles = false;
+const char* gpu_name = "NVIDIA H200";
+
+/// Four GPUs in two pairs that reach each other, where GPU 3 also reaches GPU 0 but not the other
+/// way round. Handles are the GPU's number plus 100; buses and UUIDs tell the number.
+CudaTable table_of_shown() {
+  CudaTable table = cuda();
+  table.init = [](unsigned) { return CUDA_SUCCESS; };
+  table.device_get_count = [](int* count) {
+    ++counts;
+    *count = static_cast<int>(shown.size());
+    return CUDA_SUCCESS;
+  };
+  table.device_get = [](CUdevice* device, int ordinal) {
+    if (ordinal < 0 || ordinal >= static_cast<int>(shown.size())) return CUDA_ERROR_INVALID_DEVICE;
+    *device = shown[static_cast<std::size_t>(ordinal)] + 100;
+    return CUDA_SUCCESS;
+  };
+  table.device_get_uuid = [](CUuuid* uuid, CUdevice device) {
+    std::memset(uuid->bytes, device, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_name = [](char* text, int bytes, CUdevice) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", gpu_name);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
+                  static_cast<unsigned>(device));
+    return CUDA_SUCCESS;
+  };
+  table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
+    *value = which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED ? fabric_handles : 9;
+    return CUDA_SUCCESS;
+  };
+  table.device_can_access_peer = [](int* reachable, CUdevice device, CUdevice peer) {
+    if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
+    const int from = device - 100, to = peer - 100;
+    *reachable = from / 2 == to / 2 || (from == 3 && to == 0);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice, CUdevice) {
+    *value = 1;
+    return CUDA_SUCCESS;
+  };
+  return table;
+}
+
+std::string uuid_text(int gpu) {
+  const std::string byte = fmt::format("{:02x}", gpu + 100);
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += byte;
+  }
+  return text;
+}
+
+/// NVML's view of the same four GPUs: the pairs are linked directly.
+void describe(FakeNvml& nvml) {
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    FakeNvml::Device device;
+    device.pci = fmt::format("00000000:{:02X}:00.0", gpu + 100);
+    device.uuid = uuid_text(gpu);
+    const std::string partner = fmt::format("00000000:{:02X}:00.0", (gpu ^ 1) + 100);
+    for (int link = 0; link < 4; ++link) {
+      device.links.push_back({true, NvmlConstants::kRemoteGpu, partner});
+    }
+    nvml.devices.push_back(device);
+  }
+  for (int from = 0; from < kGpus; ++from) {
+    for (int to = 0; to < kGpus; ++to) {
+      if (from / 2 != to / 2) nvml.refused.push_back({from, to, NvmlConstants::read});
+    }
+  }
+}
+
+/// The machine's files; the kernel module lists all GPUs.
+void fill(const TemporaryTree& tree) {
+  tree.file("/sys/devices/system/node/online", "0-1\n");
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    tree.folder("/proc/driver/nvidia/gpus/" + address);
+    const std::string folder = "/sys/bus/pci/devices/" + address;
+    tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
+    tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
+    tree.file(folder + "/max_link_width", "16\n");
+  }
+}
+
+struct Machines {
+  TemporaryTree tree;
+  FakeNvml nvml;
+  NvmlLibrary library = nvml.library();
+  int nvml_asked = 0;
+  ProcessMachine machine{{FileTree(tree.root()), [this]() -> const NvmlLibrary& {
+                            ++nvml_asked;
+                            return library;
+                          }}};
+  CudaTable table = table_of_shown();
+  ScopedCudaTable scoped{table};
+
+  explicit Machines(std::vector<int> visible) {
+    shown = std::move(visible);
+    counts = 0;
+    fabric_handles = false;
+    gpu_name = "NVIDIA H200";
+    fill(tree);
+    describe(nvml);
+  }
+  Result<RankInfo> info(int ordinal) {
+    const auto part = machine.for_communicators(true, Settings{});
+    if (!part.ok()) return Error(part.error());
+    return gpu_rank_info(NodeIdentity{1, 2}, **part, ordinal);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("2.3 GPUs tell which others they reach, and teams follow") {
+  Machines machines({0, 1, 2, 3});
+  std::vector<RankInfo> ranks;
+  REQUIRE(machines.info(0).ok());
+  counts = 0;
+  for (int ordinal = 0; ordinal < kGpus; ++ordinal) {
+    const auto info = machines.info(ordinal);
+    REQUIRE(info.ok());
+    CHECK(info->device == ordinal);
+    CHECK(info->seen.size() == 4);
+    CHECK(info->numa == ordinal / 2);
+    CHECK(decode_rank_info(encode(info.value())).value() == info.value());
+    ranks.push_back(info.value());
+  }
+  CHECK(machines.nvml_asked == 0);
+  CHECK(counts == 0);  // looked for once, before
+  CHECK(ranks[2].pci_id == "0000:66:00.0");
+  CHECK(can_map(ranks[3], ranks[0]));
+  CHECK_FALSE(can_map(ranks[0], ranks[3]));
+  CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  // Atomics, and nobody who knows of links: NVLink is inferred.
+  CHECK(find_seen(ranks[0], ranks[1].uuid)->path.kind == PathKind::nvlink);
+  CHECK(text_of(find_seen(ranks[0], ranks[2].uuid)->path) ==
+        "host memory, 2 hops, from 256 Gbit/s");
+}
+
+TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
+  std::vector<RankInfo> ranks;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    Machines machines({gpu});
+    const auto info = machines.info(0);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 1);
+    CHECK(machines.nvml.open == 0);
+    CHECK(info->seen.size() == 4);
+    ranks.push_back(*info);
+    ranks.back().process = ranks.size();
+  }
+  CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  CHECK(text_of(find_seen(ranks[0], ranks[1].uuid)->path) == "NVLink, 1 hop, from 512 Gbit/s");
+  CHECK_FALSE(find_seen(ranks[0], ranks[1].uuid)->visible);
+}
+
+TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as CUDA says") {
+  Machines machines({0, 2});
+  machines.library.missing = "there is no NVML";
+  const auto info = machines.info(0);
+  REQUIRE(info.ok());
+  CHECK(machines.nvml_asked == 1);
+  REQUIRE(info->seen.size() == 2);
+  RankInfo hidden = *info;
+  hidden.uuid.fill(std::byte{101});
+  hidden.process = 99;
+  CHECK(can_map(*info, hidden));
+  hidden.uuid.fill(std::byte{102});
+  CHECK_FALSE(can_map(*info, hidden));
+}
+
+TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
+  Machines machines({0, 3});
+  machines.nvml.refused.clear();  // NVML: all reach all
+  const auto info = machines.info(1);
+  REQUIRE(info.ok());
+  const auto reaches = [&](int gpu) {
+    DeviceUuid uuid{};
+    uuid.fill(static_cast<std::byte>(gpu + 100));
+    const SeenDevice* seen = find_seen(*info, uuid);
+    REQUIRE(seen != nullptr);
+    return seen->reachable;
+  };
+  CHECK(reaches(0));
+  CHECK(reaches(1));
+  CHECK(reaches(2));
+  const auto other = machines.info(0);
+  CHECK_FALSE(find_seen(*other, info->uuid)->reachable);
+}
+
+TEST_CASE("2.3 a fabric clique is told where the IMEX service gives this process a channel") {
+  Machines machines({0, 1, 2, 3});
+  fabric_handles = true;
+  for (auto& device : machines.nvml.devices) {
+    device.fabric.state = NvmlConstants::kFabricReady;
+    device.fabric.cluster[0] = 7;
+    device.fabric.clique = 42;
+  }
+  SECTION("a channel") {
+    machines.tree.file("/dev/nvidia-caps-imex-channels/channel0", "");
+    const auto info = machines.info(1);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 1);
+    CHECK(info->fabric_handles);
+    REQUIRE(info->fabric);
+    CHECK(info->fabric->clique == 42);
+    CHECK(info->links_class == bandwidth_class(4 * 26562 * 8 / 1000.0));
+  }
+  SECTION("none") {
+    const auto info = machines.info(1);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 0);
+    CHECK_FALSE(info->fabric_handles);
+    CHECK_FALSE(info->fabric);
+  }
+}
+
+TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody") {
+  Machines machines({0});
+  gpu_name = "NVIDIA H200 MIG 1g.18gb";
+  machines.nvml.devices.resize(1);
+  for (int gpu = 1; gpu < kGpus; ++gpu) {
+    std::filesystem::remove_all(
+        machines.tree.root() + "/proc/driver/nvidia/gpus/" +
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string());
+  }
+  const std::string own = "MIG" + uuid_text(0).substr(3);
+  const std::string other = "MIG" + uuid_text(9).substr(3);
+  machines.nvml.devices[0].instances = {other, own};
+  machines.nvml.refused.clear();
+  const auto info = machines.info(0);
+  REQUIRE(info.ok());
+  CHECK(machines.nvml_asked == 1);
+  REQUIRE(info->seen.size() == 2);
+  const SeenDevice* seen = find_seen(*info, *parse_device_uuid(other));
+  REQUIRE(seen != nullptr);
+  CHECK_FALSE(seen->reachable);
+}
+
+TEST_CASE("1.38 a driver call that fails is an error that says what was asked, and is not kept") {
+  Machines machines({0, 1, 2, 3});
+  CudaTable failing = machines.table;
+  failing.device_can_access_peer = [](int*, CUdevice, CUdevice) { return CUDA_ERROR_UNKNOWN; };
+  {
+    const ScopedCudaTable scoped(failing);
+    const auto info = machines.info(1);
+    REQUIRE_FALSE(info.ok());
+    CHECK(info.error().to_string().find("whether device 0 reaches device 1") != std::string::npos);
+  }
+  CHECK(machines.info(1).ok());
+  CHECK_FALSE(machines.info(4).ok());
+  CudaTable nameless = machines.table;
+  nameless.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  const ScopedCudaTable scoped(nameless);
+  ProcessMachine fresh({FileTree(machines.tree.root()), nvml_library});
+  const auto part = fresh.for_communicators(true, Settings{});
+  REQUIRE_FALSE(part.ok());
+  CHECK(part.error().to_string().find("the UUID of device 0") != std::string::npos);
+}
+
+}  // namespace oriel::topo

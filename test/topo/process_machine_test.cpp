@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What a process looks for, from where, and how often.
+#include "topo/process_machine.hpp"
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "topo/machines.hpp"
+#include "topo/settings_machine.hpp"
+#include "topo/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// A tree with two NUMA nodes of two processors.
+void add_numa(const TemporaryTree& tree) {
+  tree.file("/sys/devices/system/node/online", "0-1\n");
+  tree.file("/sys/devices/system/node/node0/cpulist", "0-1\n");
+  tree.file("/sys/devices/system/node/node1/cpulist", "2-3\n");
+}
+
+/// Sources below the tree; NVML must not be asked.
+MachineSources sources_at(const TemporaryTree& tree) {
+  return {FileTree(tree.root()), []() -> const NvmlLibrary& {
+            FAIL("NVML is asked");
+            return nvml_library();
+          }};
+}
+
+Gpu visible_gpu(int bus, const char* name = "NVIDIA H200", bool fabric_handles = false) {
+  Gpu gpu;
+  gpu.pci = PciAddress{0, static_cast<std::uint8_t>(bus), 0, 0};
+  gpu.name = name;
+  gpu.ordinal = bus;
+  gpu.fabric_handles = fabric_handles;
+  return gpu;
+}
+
+Settings with_file(const std::string& path) {
+  Settings settings;
+  settings.topo_file = path;
+  return settings;
+}
+
+std::string text_of_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("2.10 NVML is asked only where its word is needed") {
+  const std::vector<Gpu> two{visible_gpu(1), visible_gpu(2)};
+  const std::vector<PciAddress> none;
+  const std::vector<PciAddress> same{*two[1].pci, *two[0].pci};
+  const std::vector<PciAddress> more{*two[0].pci, *two[1].pci, PciAddress{0, 3, 0, 0}};
+  const std::vector<Gpu> with_handles{visible_gpu(1), visible_gpu(2, "NVIDIA GB200", true)};
+  const std::vector<Gpu> instance{visible_gpu(1, "NVIDIA H100 80GB HBM3 MIG 1g.10gb")};
+  struct Row {
+    const char* what;
+    const std::vector<Gpu>& visible;
+    const std::vector<PciAddress>& of_driver;
+    bool imex_channel;
+    NvmlReason expected;
+  };
+  for (const Row& row : {
+           Row{"all GPUs are visible", two, same, false, NvmlReason::none},
+           Row{"the driver lists nothing", two, none, false, NvmlReason::none},
+           Row{"the driver lists one more", two, more, false, NvmlReason::hidden_gpus},
+           Row{"no device is visible", {}, same, false, NvmlReason::hidden_gpus},
+           Row{"a channel, but no fabric handles", two, same, true, NvmlReason::none},
+           Row{"fabric handles, but no channel", with_handles, same, false, NvmlReason::none},
+           Row{"fabric handles and a channel", with_handles, same, true, NvmlReason::fabric},
+           Row{"both hidden and fabric", with_handles, more, true, NvmlReason::hidden_gpus},
+           Row{"a MIG instance", instance, {*two[0].pci}, false, NvmlReason::mig},
+           Row{"a MIG instance beside a hidden GPU", instance, same, false,
+               NvmlReason::hidden_gpus},
+       }) {
+    INFO(row.what);
+    CHECK(reason_to_ask_nvml(row.visible, row.of_driver, row.imex_channel) == row.expected);
+  }
+}
+
+TEST_CASE("2.10 a process without GPUs looks at NUMA nodes once, and asks neither CUDA nor NVML") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  ProcessMachine machine(sources_at(tree));
+  const auto first = machine.for_communicators(false, Settings{});
+  REQUIRE(first.ok());
+  CHECK((*first)->machine.numa.size() == 2);
+  CHECK((*first)->machine.gpus.empty());
+  tree.file("/sys/devices/system/node/online", "0\n");
+  const auto second = machine.for_communicators(false, Settings{});
+  CHECK(second->get() == first->get());
+  CHECK((*second)->machine.numa.size() == 2);
+}
+
+TEST_CASE("2.10 threads that ask at once share one look") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  ProcessMachine machine(sources_at(tree));
+  std::vector<ProcessMachine::CommunicatorPart> parts(16);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& part : parts) {
+      threads.emplace_back([&] { part = machine.for_communicators(false, Settings{}).value(); });
+    }
+  }
+  for (const auto& part : parts) CHECK(part.get() == parts[0].get());
+}
+
+TEST_CASE("2.10 a child that was forked since looks for itself") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  ProcessMachine machine(sources_at(tree));
+  REQUIRE(machine.for_communicators(false, Settings{}).ok());
+  tree.file("/sys/devices/system/node/online", "1\n");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto part = machine.for_communicators(false, Settings{});
+    ::_exit(part.ok() ? static_cast<int>((*part)->machine.numa.size()) : 100);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 1);
+  CHECK((*machine.for_communicators(false, Settings{}))->machine.numa.size() == 2);
+}
+
+TEST_CASE("2.10 a failure is not kept: the next communicator looks again") {
+  const TemporaryTree tree;
+  ProcessMachine machine(sources_at(tree));
+  const Settings settings = with_file(tree.root() + "/machine.xml");
+  tree.file("/machine.xml", "<system>\n<cpu numaid=\"0\">\n");
+  const auto cut = machine.for_communicators(false, settings);
+  REQUIRE_FALSE(cut.ok());
+  INFO(cut.error().to_string());
+  CHECK(cut.error().to_string().find("machine.xml") != std::string::npos);
+  CHECK(cut.error().to_string().find("line") != std::string::npos);
+  REQUIRE(dump_machine(hgx_8(), tree.root() + "/machine.xml").ok());
+  const auto mended = machine.for_communicators(false, settings);
+  REQUIRE(mended.ok());
+  CHECK((*mended)->machine.numa.size() == 2);
+  CHECK((*mended)->machine.numa[1].cpus.size() == 56);
+  CHECK_FALSE(machine.for_communicators(false, with_file("/nowhere/at/all.xml")).ok());
+}
+
+TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom") {
+  CommunicatorMachine found;
+  const Machine described = hgx_8();
+  found.machine.numa.resize(1);
+  for (const int index : {0, 7}) {
+    Gpu gpu;
+    gpu.pci = described.gpus[static_cast<std::size_t>(index)].pci;
+    gpu.pcie_gbps = 100;
+    gpu.fabric_handles = true;
+    found.machine.gpus.push_back(gpu);
+  }
+  found.machine.gpus.push_back(visible_gpu(0xee));  // not in the description
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(0, 2)}) {
+    GpuPair pair;
+    pair.from = from;
+    pair.to = to;
+    pair.maps = false;
+    found.machine.pairs.push_back(pair);
+  }
+  apply_description(found, described);
+  CHECK(found.links_known);
+  REQUIRE(found.machine.gpus.size() == 3);
+  CHECK(found.machine.numa.size() == 2);
+  CHECK(found.machine.gpus[0].numa == 0);
+  CHECK(found.machine.gpus[1].numa == 1);
+  CHECK(found.machine.gpus[2].numa == -1);
+  CHECK(found.machine.gpus[1].switch_links == 18);
+  CHECK(found.machine.gpus[0].pcie_gbps == described.gpus[0].pcie_gbps);
+  CHECK(found.machine.gpus[0].fabric_handles);
+  CHECK(find_pair(found.machine, 0, 1)->maps == false);
+  CHECK(check(found.machine).ok());
+}
+
+TEST_CASE("2.6 a rank on the host is at the NUMA node of all its processors, or at none") {
+  std::vector<NumaNode> nodes(2);
+  nodes[0].os_index = 0;
+  nodes[0].cpus = {0, 1, 2};
+  nodes[1].os_index = 4;
+  nodes[1].cpus = {3, 4};
+  CHECK(numa_number_of(nodes, std::vector<int>{1, 2}) == 0);
+  CHECK(numa_number_of(nodes, std::vector<int>{3}) == 4);
+  CHECK(numa_number_of(nodes, std::vector<int>{2, 3}) == -1);
+  CHECK(numa_number_of(nodes, std::vector<int>{9}) == -1);
+  CHECK(numa_number_of(nodes, std::vector<int>{}) == -1);
+  CHECK(numa_number_of(nodes, std::nullopt) == -1);
+  CHECK(numa_number_of({}, std::vector<int>{0}) == -1);
+}
+
+TEST_CASE("2.10 the part with the NICs is looked for when first needed, and once") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  std::atomic<int> asked = 0;
+  static NvmlLibrary none;
+  none.missing = "there is none";
+  ProcessMachine machine({FileTree(tree.root()), [&]() -> const NvmlLibrary& {
+                            ++asked;
+                            return none;
+                          }});
+  REQUIRE(machine.for_communicators(false, Settings{}).ok());
+  CHECK(asked == 0);
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1";
+  tree.file(port + "/state", "4: ACTIVE\n");
+  tree.file(port + "/rate", "400 Gb/sec (4X NDR)\n");
+  const auto whole = machine.whole(Settings{});
+  REQUIRE(whole.ok());
+  REQUIRE((*whole)->nics.size() == 1);
+  CHECK((*whole)->nics[0].gbps == 400);
+  CHECK(asked == 1);
+  CHECK(machine.whole(Settings{})->get() == whole->get());
+  CHECK(asked == 1);
+}
+
+TEST_CASE("2.7 the description is written once for each file, and a failure does no harm") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  static NvmlLibrary none;
+  none.missing = "there is none";
+  ProcessMachine machine({FileTree(tree.root()), []() -> const NvmlLibrary& { return none; }});
+  Settings settings;
+  machine.dump_once(settings);
+  settings.topo_dump_file = tree.root() + "/dump.xml";
+  machine.dump_once(settings);
+  const std::string text = text_of_file(settings.topo_dump_file);
+  CHECK(text.find("<system") != std::string::npos);
+  tree.file("/dump.xml", "mine\n");
+  machine.dump_once(settings);
+  CHECK(text_of_file(settings.topo_dump_file) == "mine\n");
+  settings.topo_dump_file = tree.root() + "/no/such/folder/dump.xml";
+  machine.dump_once(settings);
+  CHECK(FileTree(tree.root()).list("/no").empty());
+}
+
+}  // namespace oriel::topo
