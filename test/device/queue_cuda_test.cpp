@@ -15,7 +15,7 @@ using device::queue::Publication;
 
 void check_case(const PublishCase& at) {
   INFO((at.publication == Publication::ordered ? "ordered, " : "out of order, ")
-       << (at.method == PublishMethod::warp ? "by warp, " : "by thread, ")
+       << "method " << static_cast<int>(at.method) << ", "
        << (at.place == RingPlace::device ? "device memory, " : "host memory, ") << at.ctas << " x "
        << at.warps << " warps, " << at.queues << " queues of " << at.depth);
   const PublishResult result = run_publish(at);
@@ -31,7 +31,8 @@ void check_case(const PublishCase& at) {
 TEST_CASE("A7 A8 3.5 warps and threads of many CTAs fill queues that kernels and CPUs drain") {
   for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
     for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
-      for (const PublishMethod method : {PublishMethod::warp, PublishMethod::thread}) {
+      for (const PublishMethod method :
+           {PublishMethod::warp, PublishMethod::thread, PublishMethod::lanes, PublishMethod::cta}) {
         PublishCase at;
         at.publication = publication;
         at.place = place;

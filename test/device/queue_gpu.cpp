@@ -196,7 +196,8 @@ PublishResult run_publish(const PublishCase& at) {
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle), "cudaEventElapsedTime");
   result.seconds = milliseconds / 1e3;
-  result.published = std::uint64_t{warps} * 32 * at.rounds;
+  const std::uint32_t publishers = at.method == PublishMethod::cta ? at.ctas : warps;
+  result.published = std::uint64_t{publishers} * 32 * at.rounds;
   for (const QueueDrain& drain : queues.drains()) {
     result.consumed += drain.consumed - at.base;
     result.doorbells += drain.doorbells;

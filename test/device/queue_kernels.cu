@@ -8,6 +8,7 @@ namespace oriel::test {
 namespace {
 
 namespace q = device::queue;
+using device::Cta;
 using device::Memory;
 using device::Order;
 using device::Scope;
@@ -15,17 +16,6 @@ using device::Thread;
 using device::Warp;
 using q::QueueOutcome;
 using q::QueueView;
-
-/// All threads of a CTA, with a broadcast through shared memory.
-struct DrainCta : device::Cta {
-  static __device__ std::uint64_t broadcast(std::uint64_t value) {
-    __shared__ std::uint64_t shared;
-    __syncthreads();
-    if (rank() == 0) shared = value;
-    __syncthreads();
-    return shared;
-  }
-};
 
 __device__ void sleep_for(std::uint32_t ns) {
   const std::uint64_t begin = Memory::clock_ns();
@@ -73,8 +63,9 @@ __device__ QueueOutcome publish_once(Group group, const QueueView& queue, std::u
 __global__ void publish_kernel(PublishJob job) {
   const std::uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const std::uint32_t lane = device::arch::warp_lane();
-  const QueueView& queue = job.queues[warp % job.queue_count];
-  const std::uint32_t slow_ns = warp == 0 ? job.slow_ns : 0;
+  const std::uint32_t publisher = job.method == PublishMethod::cta ? blockIdx.x : warp;
+  const QueueView& queue = job.queues[publisher % job.queue_count];
+  const std::uint32_t slow_ns = publisher == 0 ? job.slow_ns : 0;
   QueueOutcome outcome = QueueOutcome::done;
   for (std::uint32_t i = 0; i < job.rounds; ++i) {
     const long long begin = clock64();
@@ -82,6 +73,10 @@ __global__ void publish_kernel(PublishJob job) {
       outcome = publish_locked(queue, job.control);
     } else if (job.method == PublishMethod::thread) {
       outcome = publish_once(Thread{}, queue, 1, slow_ns, job.control);
+    } else if (job.method == PublishMethod::lanes) {
+      outcome = publish_once(device::Lanes{}, queue, 1, slow_ns, job.control);
+    } else if (job.method == PublishMethod::cta) {
+      outcome = publish_once(Cta{}, queue, 32, slow_ns, job.control);
     } else {
       outcome = publish_once(Warp{}, queue, 32, slow_ns, job.control);
     }
@@ -101,7 +96,7 @@ __global__ void drain_kernel(DrainJob job) {
   drain.wrong_blocks = 0;
   const std::uint64_t begin = Memory::clock_ns();
   for (std::uint32_t idle = 0;;) {
-    if (drain.step(DrainCta{}) != 0) {
+    if (drain.step(Cta{}) != 0) {
       idle = 0;
       continue;
     }
@@ -113,7 +108,7 @@ __global__ void drain_kernel(DrainJob job) {
     }
     __syncthreads();
     if (told_to_stop == 0) continue;
-    while (drain.step(DrainCta{}) != 0) {
+    while (drain.step(Cta{}) != 0) {
     }
     break;
   }

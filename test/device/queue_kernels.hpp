@@ -16,7 +16,9 @@ namespace oriel::test {
 enum class PublishMethod {
   lock_per_entry,  ///< each thread: lock, write, ring, unlock; for comparison
   thread,          ///< each thread an entry of its own at a time
+  lanes,           ///< the same, sharing what they can with others of their warp
   warp,            ///< 32 entries of a warp at a time
+  cta,             ///< 32 entries of a CTA at a time
 };
 
 struct PublishJob {

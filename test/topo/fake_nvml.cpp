@@ -126,11 +126,11 @@ NvmlStatus mig_device(NvmlDevice device, unsigned index, NvmlDevice* instance) {
 
 }  // namespace
 
-FakeNvml::FakeNvml() {
+FakeNvml::FakeNvml() : previous_(fake) {
   fake = this;
 }
 FakeNvml::~FakeNvml() {
-  fake = nullptr;
+  fake = previous_;
 }
 
 NvmlLibrary FakeNvml::library() const {

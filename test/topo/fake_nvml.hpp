@@ -9,7 +9,7 @@
 
 namespace oriel::topo {
 
-/// What the model of NVML answers with. One at a time, of the calling thread.
+/// What the model of NVML answers with, to the calling thread: the latest one that lives.
 struct FakeNvml {
   struct Link {
     bool active = true;
@@ -46,6 +46,9 @@ struct FakeNvml {
   FakeNvml& operator=(const FakeNvml&) = delete;
 
   NvmlLibrary library() const;
+
+ private:
+  FakeNvml* previous_;
 };
 
 }  // namespace oriel::topo

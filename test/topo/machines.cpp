@@ -8,27 +8,13 @@
 
 #include <fmt/format.h>
 
+#include "topo/fixture.hpp"
+
 namespace oriel::topo {
 namespace {
 
-constexpr double kNvlinkGbps = 212.5;  // of one link of the fourth generation, one way
-
 PciAddress address_of(const char* text) {
   return parse_pci_address(text).value();
-}
-
-std::vector<int> range(int first, int count) {
-  std::vector<int> numbers(static_cast<std::size_t>(count));
-  std::iota(numbers.begin(), numbers.end(), first);
-  return numbers;
-}
-
-void set_distances(Machine& machine) {
-  for (NumaNode& node : machine.numa) {
-    for (const NumaNode& other : machine.numa) {
-      node.distances.push_back(node.os_index == other.os_index ? 10 : 21);
-    }
-  }
 }
 
 }  // namespace
@@ -113,169 +99,77 @@ void MachineBuilder::pair(int a, int b, bool maps, int links, bool atomics) {
 }
 
 Machine hgx_8() {
-  MachineBuilder build;
-  for (int socket = 0; socket < 2; ++socket) {
-    build.numa(socket, range(socket * 56, 56));
-    for (int half = 0; half < 2; ++half) {
-      const int bus = 0x10 + socket * 0x80 + half * 0x40;
-      const int root = build.host_bridge(socket);
-      const auto at = [&](int number) { return fmt::format("0000:{:02x}:00.0", bus + number); };
-      const int up = build.bridge(root, at(0).c_str(), 500);
-      for (int port = 0; port < 2; ++port) {
-        const int first = 1 + port * 4;
-        const int number = socket * 4 + half * 2 + port;
-        const int down = build.bridge(up, at(first).c_str(), 500);
-        build.gpu(down, at(first + 1).c_str(), "NVIDIA H200");
-        const int nic_port = build.bridge(up, at(first + 2).c_str(), 500);
-        build.nic(nic_port, at(first + 3).c_str(), fmt::format("mlx5_{}", number).c_str(), 400,
-                  100 + static_cast<std::uint64_t>(number));
-      }
-    }
-  }
-  for (Gpu& gpu : build.machine.gpus) {
-    gpu.switch_links = 18;
-    gpu.link_gbps = kNvlinkGbps;
-    gpu.fd_handles = true;
-  }
-  for (int a = 0; a < 8; ++a) {
-    for (int b = a + 1; b < 8; ++b) build.pair(a, b, true, 0, true);
-  }
-  set_distances(build.machine);
-  return canonical(std::move(build.machine));
+  return load_fixture("hgx-8");
 }
-
 Machine two_cliques() {
-  MachineBuilder build;
-  for (int socket = 0; socket < 2; ++socket) {
-    build.numa(socket, range(socket * 16, 16));
-    const int root = build.host_bridge(socket);
-    for (int i = 0; i < 4; ++i) {
-      const std::string address = fmt::format("0000:{:02x}:00.0", 0x20 + socket * 0x60 + i);
-      build.gpu(root, address.c_str(), "NVIDIA A100-SXM4-40GB", 250);
-    }
-  }
-  for (Gpu& gpu : build.machine.gpus) gpu.link_gbps = 200;
-  for (int a = 0; a < 8; ++a) {
-    for (int b = a + 1; b < 8; ++b) {
-      const bool same = a / 4 == b / 4;
-      build.pair(a, b, same, same ? 4 : 0, same);
-    }
-  }
-  set_distances(build.machine);
-  return canonical(std::move(build.machine));
+  return load_fixture("two-cliques");
 }
-
 Machine workstation() {
-  MachineBuilder build;
-  build.numa(0, range(0, 32));
-  const int root = build.host_bridge(0);
-  build.gpu(build.bridge(root, "0000:00:01.0", 250), "0000:01:00.0", "NVIDIA RTX 6000 Ada", 250);
-  build.gpu(build.bridge(root, "0000:00:02.0", 250), "0000:02:00.0", "NVIDIA RTX 6000 Ada", 125);
-  build.pair(0, 1, true);
-  return canonical(std::move(build.machine));
+  return load_fixture("workstation");
 }
-
 Machine one_nic() {
-  MachineBuilder build;
-  for (int socket = 0; socket < 2; ++socket) {
-    build.numa(socket, range(socket * 8, 8));
-    const int root = build.host_bridge(socket);
-    for (int i = 0; i < 2; ++i) {
-      const std::string address = fmt::format("0000:{:02x}:00.0", 0x10 + socket * 0x80 + i);
-      build.gpu(root, address.c_str(), "NVIDIA L40S", 250);
-    }
-    if (socket == 0) build.nic(root, "0000:18:00.0", "mlx5_0", 100, 7);
-  }
-  for (int a = 0; a < 4; ++a) {
-    for (int b = a + 1; b < 4; ++b) build.pair(a, b, a / 2 == b / 2);
-  }
-  set_distances(build.machine);
-  return canonical(std::move(build.machine));
+  return load_fixture("one-nic");
 }
-
 Machine mig() {
-  MachineBuilder build;
-  build.numa(0, range(0, 8));
-  const int root = build.host_bridge(0);
-  const int whole = build.gpu(root, "0000:65:00.0", "NVIDIA H200 MIG 2g.35gb", 500);
-  build.nic(root, "0000:66:00.0", "mlx5_0", 200, 3);
-  Gpu& first = build.machine.gpus[static_cast<std::size_t>(whole)];
-  first.mig_instance = 0;
-  first.uuid = "MIG-0";
-  for (int i = 1; i < 3; ++i) {
-    Gpu next = build.machine.gpus.front();
-    next.mig_instance = i;
-    next.uuid = fmt::format("MIG-{}", i);
-    next.ordinal = -1;  // CUDA shows one instance to a process
-    build.machine.gpus.push_back(next);
-  }
-  return canonical(std::move(build.machine));
+  return load_fixture("mig");
 }
-
 Machine amd_full_mesh() {
-  MachineBuilder build;
-  for (int socket = 0; socket < 2; ++socket) {
-    build.numa(socket, range(socket * 48, 48));
-    for (int i = 0; i < 4; ++i) {
-      const int bus = 0x05 + socket * 0x80 + i * 0x10;
-      const int root = build.host_bridge(socket);
-      const int gpu =
-          build.gpu(root, fmt::format("0000:{:02x}:00.0", bus).c_str(), "AMD Instinct MI300X", 500);
-      build.machine.gpus[static_cast<std::size_t>(gpu)].vendor = GpuVendor::amd;
-      build.machine.gpus[static_cast<std::size_t>(gpu)].link_gbps = 512;
-      build.nic(root, fmt::format("0000:{:02x}:00.0", bus + 4).c_str(),
-                fmt::format("bnxt_re{}", socket * 4 + i).c_str(), 400);
-    }
-  }
-  for (int a = 0; a < 8; ++a) {
-    for (int b = a + 1; b < 8; ++b) build.pair(a, b, true, 1, true);
-  }
-  set_distances(build.machine);
-  return canonical(std::move(build.machine));
+  return load_fixture("amd-full-mesh");
 }
-
 Machine amd_partial_mesh() {
-  MachineBuilder build;
-  build.numa(0, range(0, 64));
-  for (int i = 0; i < 8; ++i) {
-    const int root = build.host_bridge(0);
-    const std::string address = fmt::format("0000:{:02x}:00.0", 0x10 + i * 0x10);
-    const int gpu = build.gpu(root, address.c_str(), "AMD Instinct MI210", 250);
-    build.machine.gpus[static_cast<std::size_t>(gpu)].vendor = GpuVendor::amd;
-    build.machine.gpus[static_cast<std::size_t>(gpu)].link_gbps = 400;
-  }
-  for (int a = 0; a < 8; ++a) {
-    for (int b = a + 1; b < 8; ++b) {
-      const int apart = std::min(b - a, 8 - (b - a));
-      build.pair(a, b, apart <= 2, apart == 1 ? 1 : 0);
-      for (std::size_t last : {build.machine.pairs.size() - 1, build.machine.pairs.size() - 2}) {
-        build.machine.pairs[last].hops = apart <= 2 ? apart : 0;
-      }
-    }
-  }
-  return canonical(std::move(build.machine));
+  return load_fixture("amd-partial-mesh");
 }
-
 Machine cpu_only() {
-  MachineBuilder build;
-  build.numa(0, range(0, 4));
-  build.numa(1, range(4, 4));
-  const int root = build.host_bridge(1);
-  build.nic(root, "0000:81:00.0", "mlx5_0", 100, 5, 1);
-  build.nic(root, "0000:81:00.1", "mlx5_1", 100, 5, 1);
-  set_distances(build.machine);
-  return canonical(std::move(build.machine));
+  return load_fixture("cpu-only");
+}
+Machine uneven() {
+  return load_fixture("uneven");
 }
 
 std::vector<NamedMachine> all_machines() {
-  return {{"HGX with 8 GPUs", hgx_8()},
-          {"two cliques of 4", two_cliques()},
-          {"workstation", workstation()},
-          {"two sockets, one NIC", one_nic()},
-          {"MIG", mig()},
-          {"AMD full mesh", amd_full_mesh()},
-          {"AMD partial mesh", amd_partial_mesh()},
-          {"CPU only", cpu_only()}};
+  std::vector<NamedMachine> all;
+  for (const std::string& name : fixture_names()) all.push_back({name, load_fixture(name)});
+  return all;
+}
+
+Machine random_machine(std::mt19937& random) {
+  MachineBuilder build;
+  const auto pick = [&](unsigned count) { return static_cast<int>(random() % count); };
+  const int nodes = 1 + pick(4);
+  std::vector<int> parents;
+  int bus = 0;
+  const auto address = [&] { return fmt::format("0000:{:02x}:{:02x}.0", ++bus, pick(32)); };
+  for (int i = 0; i < nodes; ++i) {
+    build.numa(3 * i + pick(3), {2 * i, 2 * i + 1});
+    for (int roots = pick(3); roots >= 0; --roots) parents.push_back(build.host_bridge(i));
+  }
+  const double speeds[] = {0, 31.508 * 16, 15.754 * 8, 7.877 * 4};
+  for (int bridges = pick(8); bridges > 0; --bridges) {
+    const int parent = parents[random() % parents.size()];
+    parents.push_back(build.bridge(parent, address().c_str(), speeds[pick(4)]));
+  }
+  const int gpus = pick(10);
+  const bool switches = pick(3) == 0;
+  for (int i = 0; i < gpus; ++i) {
+    build.gpu(parents[random() % parents.size()], address().c_str(), "GPU", speeds[1 + pick(3)]);
+    build.machine.gpus.back().switch_links = switches && pick(4) > 0 ? 18 : 0;
+  }
+  for (int nics = pick(10); nics > 0; --nics) {
+    const std::string name = fmt::format("mlx5_{}", nics);
+    build.nic(parents[random() % parents.size()], address().c_str(), name.c_str(), 100 * pick(5));
+    build.machine.nics.back().active = pick(5) > 0;
+  }
+  for (int a = 0; a < gpus; ++a) {
+    for (int b = a + 1; b < gpus; ++b) {
+      const auto linked = [&](int gpu) {
+        return build.machine.gpus[static_cast<std::size_t>(gpu)].switch_links > 0;
+      };
+      const int links = pick(3) == 0 ? 1 + pick(6) : 0;
+      if (links > 0 || (linked(a) && linked(b))) build.pair(a, b, true, links);
+    }
+  }
+  set_distances(build.machine);
+  return canonical(std::move(build.machine));
 }
 
 Machine shuffled(const Machine& machine, unsigned seed) {

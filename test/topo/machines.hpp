@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <random>
 #include <string>
 #include <vector>
 
 #include "topo/machine.hpp"
 
-/// Machines to decide about, all composed (none was captured). Each passes check() and is
-/// canonical.
+/// Machines to decide about: the fixtures by name, and what builds others. Each passes check() and
+/// is canonical.
 namespace oriel::topo {
 
 /// Builds a machine piece by piece; every function yields the index of what it added.
@@ -48,12 +49,20 @@ Machine amd_full_mesh();
 Machine amd_partial_mesh();
 /// 2 NUMA nodes, a dual-port NIC at the second, no GPU.
 Machine cpu_only();
+/// 4 GPUs and 3 network cards where little is as it should be: a dead port, cards with two ports, a
+/// GPU without a NIC at its socket's bus, one-way peer access, NUMA nodes 0 and 8.
+Machine uneven();
 
 struct NamedMachine {
   std::string name;
   Machine machine;
 };
+/// All fixtures.
 std::vector<NamedMachine> all_machines();
+
+/// One with up to 4 NUMA nodes, 9 GPUs and 9 NICs below bridges at random. Its links join both ways
+/// and are all by which GPUs reach each other, so that NCCL's format can hold it.
+Machine random_machine(std::mt19937& random);
 
 /// The same machine, listed in another order.
 Machine shuffled(const Machine& machine, unsigned seed);

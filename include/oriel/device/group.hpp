@@ -16,7 +16,6 @@
 ///     waited for.
 ///   any(mine): sync(), and true for all if `mine` is true for at least one thread. It spreads the
 ///     news that a wait was aborted.
-/// Thread and Warp also have
 ///   broadcast(value): thread 0's value, for all. Orders no memory.
 namespace oriel::device {
 
@@ -28,6 +27,11 @@ struct Thread {
   static ORIEL_DEVICE_FN bool any(bool mine) { return mine; }
   static ORIEL_DEVICE_FN std::uint64_t broadcast(std::uint64_t value) { return value; }
 };
+
+/// One thread, too; but where threads of a warp call the same function together, each with
+/// arguments of its own, they share what they can: one atomic, one hand-over, one doorbell for all.
+/// For functions that say so.
+struct Lanes : Thread {};
 
 /// The 32 threads of a warp, all of them active.
 struct Warp {
@@ -46,6 +50,9 @@ struct Cta {
   static ORIEL_DEVICE_FN std::uint32_t size() { return arch::cta_thread_count(); }
   static ORIEL_DEVICE_FN void sync() { arch::cta_sync(); }
   static ORIEL_DEVICE_FN bool any(bool mine) { return arch::cta_any(mine); }
+  static ORIEL_DEVICE_FN std::uint64_t broadcast(std::uint64_t value) {
+    return arch::cta_broadcast(value);
+  }
 };
 
 }  // namespace oriel::device

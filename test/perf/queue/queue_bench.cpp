@@ -29,8 +29,10 @@ struct Method {
 constexpr std::array kMethods = {
     Method{"lock per entry", PublishMethod::lock_per_entry, Publication::ordered},
     Method{"hand-off", PublishMethod::thread, Publication::ordered},
+    Method{"hand-off by lanes", PublishMethod::lanes, Publication::ordered},
     Method{"hand-off by warp", PublishMethod::warp, Publication::ordered},
     Method{"out of order", PublishMethod::thread, Publication::out_of_order},
+    Method{"out of order by lanes", PublishMethod::lanes, Publication::out_of_order},
     Method{"out of order by warp", PublishMethod::warp, Publication::out_of_order},
 };
 constexpr std::array<std::uint32_t, 5> kWarps = {1, 4, 32, 132, 528};

@@ -174,6 +174,39 @@ ORIEL_DEVICE_FN bool warp_any(bool mine) {
   return __any_sync(0xffffffffu, mine) != 0;
 }
 
+/// Thread 0's value; a barrier before and after.
+ORIEL_DEVICE_FN std::uint64_t cta_broadcast(std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  __shared__ std::uint64_t shared;
+  __syncthreads();
+  if (cta_thread_rank() == 0) shared = value;
+  __syncthreads();
+  return shared;
+#else
+  return value;
+#endif
+}
+
+/// The lanes of this warp that make this call together with the same key, perhaps not all of them.
+ORIEL_DEVICE_FN std::uint32_t lanes_together(std::uint64_t key) {
+  return __match_any_sync(__activemask(), key);
+}
+/// How many of `lanes` are before this one.
+ORIEL_DEVICE_FN std::uint32_t lanes_before(std::uint32_t lanes) {
+  return static_cast<std::uint32_t>(__popc(lanes & ((1u << warp_lane()) - 1)));
+}
+ORIEL_DEVICE_FN std::uint32_t lanes_count(std::uint32_t lanes) {
+  return static_cast<std::uint32_t>(__popc(lanes));
+}
+/// All of `lanes` call these.
+ORIEL_DEVICE_FN void lanes_sync(std::uint32_t lanes) {
+  __syncwarp(lanes);
+}
+/// The value of the first of `lanes`.
+ORIEL_DEVICE_FN std::uint64_t lanes_broadcast(std::uint32_t lanes, std::uint64_t value) {
+  return __shfl_sync(lanes, value, __ffs(static_cast<int>(lanes)) - 1);
+}
+
 /// Lane 0's value.
 ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
   return __shfl_sync(0xffffffffu, value, 0);

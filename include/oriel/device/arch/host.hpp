@@ -241,6 +241,22 @@ ORIEL_DEVICE_FN void warp_sync() {}
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
   return mine;
 }
+ORIEL_DEVICE_FN std::uint64_t cta_broadcast(std::uint64_t value) {
+  return value;
+}
+ORIEL_DEVICE_FN std::uint32_t lanes_together(std::uint64_t) {
+  return 1;
+}
+ORIEL_DEVICE_FN std::uint32_t lanes_before(std::uint32_t) {
+  return 0;
+}
+ORIEL_DEVICE_FN std::uint32_t lanes_count(std::uint32_t) {
+  return 1;
+}
+ORIEL_DEVICE_FN void lanes_sync(std::uint32_t) {}
+ORIEL_DEVICE_FN std::uint64_t lanes_broadcast(std::uint32_t, std::uint64_t value) {
+  return value;
+}
 ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
   return value;
 }

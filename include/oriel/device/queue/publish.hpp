@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
 /// The way of an entry to the NIC: reserve, write, publish, wait. A group of threads reserves and
-/// publishes together and its threads write; groups are Thread and Warp. Blocking calls end by
-/// `control` as all waits do, and say so to every thread of the group. After any other outcome than
-/// `done` the caller posts nothing more: its queue is not usable any more.
+/// publishes together and its threads write; groups are Thread, Lanes, Warp and Cta. Blocking calls
+/// end by `control` as all waits do, and say so to every thread of the group. After any other
+/// outcome than `done` the caller posts nothing more: its queue is not usable any more.
 namespace oriel::device::queue {
 
 namespace detail {
@@ -141,24 +142,81 @@ template <class M = Memory>
   return good ? told : QueueOutcome::failed;
 }
 
+namespace detail {
+
+/// One thread's: takes blocks and waits until they are free.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t blocks,
+                                           std::uint64_t& base, const WaitControl& control) {
+  base = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->reserved,
+                                                              std::uint64_t{blocks});
+  const std::uint64_t end = base + blocks;
+  if (end <= queue.depth) return QueueOutcome::done;
+  const QueueOutcome outcome = wait_complete<M>(queue, end - queue.depth, control);
+  // A queue that has failed completes no more, so this gap will not be closed.
+  if (outcome == QueueOutcome::failed) give_up<M>(queue);
+  return outcome;
+}
+
+/// The same for lanes that come together.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome reserve_together(const QueueView& queue, std::uint32_t blocks,
+                                              Reservation& reservation,
+                                              const WaitControl& control) {
+  // Those with the same queue and number of blocks; addresses leave the upper bits free. Where all
+  // of them would take too much, each goes alone.
+  const bool alone = blocks * arch::warp_size() > kReservationMost;
+  const std::uint64_t key = reinterpret_cast<std::uint64_t>(queue.indexes) |
+                            static_cast<std::uint64_t>(alone ? arch::warp_lane() : blocks) << 57;
+  const std::uint32_t together = arch::lanes_together(key);
+  const std::uint32_t before = arch::lanes_before(together);
+  std::uint64_t base = 0;
+  QueueOutcome outcome = QueueOutcome::done;
+  if (before == 0) {
+    outcome = reserve_alone<M>(queue, blocks * arch::lanes_count(together), base, control);
+  }
+  base = arch::lanes_broadcast(together, base);
+  reservation = {base + std::uint64_t{before} * blocks, blocks, together};
+  return static_cast<QueueOutcome>(
+      arch::lanes_broadcast(together, static_cast<std::uint64_t>(outcome)));
+}
+
+/// Group or Thread hands over blocks that all threads concerned have written.
+template <class Group, class M>
+ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
+                                       const Reservation& reservation, const WaitControl& control) {
+  if (queue.publication == Publication::ordered) {
+    QueueOutcome outcome = QueueOutcome::done;
+    if (group.rank() == 0) outcome = publish_ordered<M>(queue, reservation, control);
+    return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+  }
+  if (group.rank() == 0) {
+    M::template store<Order::release, Scope::device>(
+        &queue.marks[reservation.base & (queue.depth - 1)],
+        mark_of(reservation.base, reservation.blocks));
+  }
+  return sweep_marks<Group, M>(group, queue);
+}
+
+}  // namespace detail
+
 /// Takes `blocks` (1 to kReservationMost) of the ring for the group and waits until they are free.
-/// All threads of the group get the same reservation and outcome.
+/// All threads of the group get the same reservation and outcome. Lanes each get one of their own;
+/// each of them then writes its blocks and calls publish, without a branch between that only some
+/// of them take. Blocking.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
                                                    std::uint32_t blocks, Reservation& reservation,
                                                    const WaitControl& control) {
-  std::uint64_t base = 0;
-  QueueOutcome outcome = QueueOutcome::done;
-  if (group.rank() == 0) {
-    base = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->reserved,
-                                                                std::uint64_t{blocks});
-    const std::uint64_t end = base + blocks;
-    if (end > queue.depth) outcome = wait_complete<M>(queue, end - queue.depth, control);
-    // A queue that has failed completes no more, so this group's gap will not be closed.
-    if (outcome == QueueOutcome::failed) detail::give_up<M>(queue);
+  if constexpr (std::is_same_v<Group, Lanes>) {
+    return detail::reserve_together<M>(queue, blocks, reservation, control);
+  } else {
+    std::uint64_t base = 0;
+    QueueOutcome outcome = QueueOutcome::done;
+    if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, blocks, base, control);
+    reservation = {group.broadcast(base), blocks};
+    return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   }
-  reservation = {group.broadcast(base), blocks};
-  return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
 /// Writes an entry into the group's blocks, `offset` blocks behind its reservation's base. One
@@ -181,19 +239,26 @@ template <class Group, class M = Memory>
                                                    const Reservation& reservation,
                                                    const WaitControl& control) {
   group.sync();
-  if (queue.publication == Publication::ordered) {
+  if constexpr (std::is_same_v<Group, Lanes>) {
+    arch::lanes_sync(reservation.lanes);
+    QueueOutcome outcome = QueueOutcome::done;
+    const std::uint32_t before = arch::lanes_before(reservation.lanes);
+    if (before == 0) {
+      const Reservation all{reservation.base,
+                            reservation.blocks * arch::lanes_count(reservation.lanes)};
+      outcome = detail::hand_over<Thread, M>(Thread(), queue, all, control);
+    }
+    return static_cast<QueueOutcome>(
+        arch::lanes_broadcast(reservation.lanes, static_cast<std::uint64_t>(outcome)));
+  } else if constexpr (std::is_same_v<Group, Cta>) {
     QueueOutcome outcome = QueueOutcome::done;
     if (group.rank() == 0) {
-      outcome = detail::publish_ordered<M>(queue, reservation, control);
+      outcome = detail::hand_over<Thread, M>(Thread(), queue, reservation, control);
     }
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+  } else {
+    return detail::hand_over<Group, M>(group, queue, reservation, control);
   }
-  if (group.rank() == 0) {
-    M::template store<Order::release, Scope::device>(
-        &queue.marks[reservation.base & (queue.depth - 1)],
-        detail::mark_of(reservation.base, reservation.blocks));
-  }
-  return detail::sweep_marks<Group, M>(group, queue);
 }
 
 /// Waits until everything that any thread had reserved when this was called is complete: writes

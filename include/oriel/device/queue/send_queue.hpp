@@ -93,7 +93,7 @@ struct QueueView {
   }
 };
 
-/// The most blocks of one reservation, so that a queue of the least depth holds several.
+/// The most blocks of one reservation: of the least depth no more than a half.
 inline constexpr std::uint32_t kReservationMost = 64;
 inline constexpr std::uint32_t kDepthLeast = 128;
 inline constexpr std::uint32_t kDepthMost = 32768;
@@ -115,6 +115,7 @@ constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {
 struct Reservation {
   std::uint64_t base = 0;
   std::uint32_t blocks = 0;
+  std::uint32_t lanes = 0;  ///< of Lanes: who has reserved together
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
 };
 

@@ -13,7 +13,8 @@
 /// Nothing here waits for the NIC but where a function says so; what it posts is complete once
 /// wait_complete(queue, posted.end) says `done`. Entries of one queue are executed in order, so a
 /// write that was posted later is not seen without those before it.
-/// All threads of a group call with the same arguments and get the same result. Thread and Warp.
+/// All threads of a group call with the same arguments and get the same result; but Lanes, of
+/// which each has arguments and a result of its own.
 namespace oriel::device::queue {
 
 /// What a call has posted.

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// The fixtures, and what is decided about each of them as it stands in the file beside it.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include <catch2/catch.hpp>
+
+#include "topo/fixture.hpp"
+#include "topo/hwloc_xml_reader.hpp"
+#include "topo/machine_file.hpp"
+#include "topo/machines.hpp"
+#include "topo/nccl_xml.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/paths.hpp"
+#include "topo/reach.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Compares with the file of a fixture, or writes it where that is asked for.
+void check_result(const std::string& name, const std::string& ending, const std::string& text) {
+  const char* const update = std::getenv("ORIEL_UPDATE_FIXTURES");
+  if (update != nullptr && *update == '1') {
+    std::ofstream(fixture_path(name, ending)) << text;
+    return;
+  }
+  CHECK(fixture_text(name, ending) == text);
+}
+
+std::string says_whence(const std::string& name, const std::string& ending) {
+  const std::string text = fixture_text(name, ending);
+  if (text.empty()) return "";
+  const std::string head = text.substr(0, 900);
+  const bool composed = head.find("composed: ") != std::string::npos;
+  const bool captured = head.find("captured, ") != std::string::npos;
+  return composed == captured ? "unclear" : composed ? "composed" : "captured";
+}
+
+}  // namespace
+
+TEST_CASE("2.9 the fixtures are there, and each file says captured or composed") {
+  const auto names = fixture_names();
+  for (const char* needed :
+       {"hgx-8", "two-cliques", "workstation", "one-nic", "mig", "amd-full-mesh",
+        "amd-partial-mesh", "cpu-only", "uneven", "captured-cpu"}) {
+    INFO(needed);
+    CHECK(std::count(names.begin(), names.end(), needed) == 1);
+  }
+  for (const std::string& name : names) {
+    INFO(name);
+    const std::string whence = says_whence(name, ".hwloc.xml");
+    CHECK((whence == "composed" || whence == "captured"));
+    for (const char* ending : {".tree", ".gpus"}) {
+      const std::string other = says_whence(name, ending);
+      CHECK((other.empty() || other == whence));
+    }
+  }
+}
+
+TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as expected") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const Machine machine = load_fixture(name);
+    const Status whole = check(machine);
+    REQUIRE((whole.ok() ? "ok" : whole.error().to_string()) == "ok");
+    CHECK(canonical(machine) == machine);
+    CHECK(load_fixture(name) == machine);
+    check_result(name, ".expected", decisions_text(machine));
+  }
+}
+
+TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read again") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const Machine machine = load_fixture(name);
+    check_result(name, ".nccl.xml",
+                 "<!-- What oriel-topo writes for the fixture " + name + ". -->\n" +
+                     write_nccl_xml(machine));
+    const auto read = read_machine_file(fixture_path(name, ".nccl.xml"));
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    CHECK(write_nccl_xml(*read) == write_nccl_xml(machine));
+  }
+}
+
+TEST_CASE("2.7 every fixture's description is a file that can be given in hwloc's format") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const auto read = read_machine_file(fixture_path(name, ".hwloc.xml"));
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    const Machine machine = load_fixture(name);
+    CHECK(read->numa == machine.numa);
+    CHECK(read->pci == machine.pci);
+    // A file in this format does not tell MIG instances apart.
+    std::set<PciAddress> addresses;
+    for (const Gpu& gpu : machine.gpus) addresses.insert(*gpu.pci);
+    CHECK(read->gpus.size() == addresses.size());
+    if (!hwloc_library().missing.empty()) continue;
+    const HwlocList theirs = read_hwloc(hwloc_library(), fixture_text(name, ".hwloc.xml"));
+    CHECK(theirs.report.outcome == SourceReport::Outcome::used);
+    const auto ours = read_hwloc_xml(fixture_text(name, ".hwloc.xml"));
+    CHECK(ours->numa == theirs.numa);
+  }
+}
+
+TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided about alike") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_machine(random);
+    REQUIRE(check(machine).ok());
+    const std::string text = write_nccl_xml(machine);
+    const auto read = read_nccl_xml(text);
+    INFO(text);
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    REQUIRE(write_nccl_xml(*read) == text);
+    REQUIRE(read->gpus.size() == machine.gpus.size());
+    REQUIRE(read->nics.size() == machine.nics.size());
+    for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+      REQUIRE(read->gpus[i].pci == machine.gpus[i].pci);
+      REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);
+      REQUIRE(read->gpus[i].ordinal == machine.gpus[i].ordinal);
+    }
+    // The format has no host bridges and no cards: what it holds is decided about as before.
+    REQUIRE(reach_lists(*read) == reach_lists(machine));
+    const auto before = all_paths(machine);
+    const auto after = all_paths(*read);
+    for (std::size_t from = 0; from < before.size(); ++from) {
+      for (std::size_t to = 0; to < before.size(); ++to) {
+        REQUIRE(after[from][to].kind == before[from][to].kind);
+        REQUIRE(after[from][to].hops == before[from][to].hops);
+      }
+    }
+  }
+}
+
+TEST_CASE("2.9 random machines: reach, NICs and paths depend neither on order nor on the rank") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_machine(random);
+    const std::string decided = decisions_text(machine);
+    for (int rank = 0; rank < 4; ++rank) {
+      // Each rank lists the machine in an order of its own, and CUDA numbers its devices for it.
+      Machine other = shuffled(machine, static_cast<unsigned>(random()));
+      for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
+      REQUIRE(decisions_text(canonical(std::move(other))) == decided);
+    }
+    // No GPU is given a NIC that is down or farther than another, nor one twice as often as needed.
+    const auto choices = choose_nics(machine);
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const NicChoice& choice = choices[i];
+      const bool any = std::any_of(machine.nics.begin(), machine.nics.end(),
+                                   [](const Nic& nic) { return nic.active; });
+      REQUIRE((choice.primary >= 0) == any);
+      if (!any) continue;
+      REQUIRE(machine.nics[static_cast<std::size_t>(choice.primary)].active);
+      REQUIRE(choice.backup != choice.primary);
+      for (const Nic& nic : machine.nics) {
+        if (!nic.active) continue;
+        REQUIRE(route_between(machine, place_of(machine.gpus[i]), place_of(nic)).distance >=
+                choice.distance);
+      }
+    }
+  }
+}
+
+}  // namespace oriel::topo
