@@ -63,7 +63,7 @@ void publish_from_threads(Publication publication, const Case& at) {
                             << at.blocks << " blocks, from " << at.base);
   QueueMemory memory(at.depth, publication, at.base);
   DrainThread nic(memory);
-  const std::uint32_t count = 40 * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
+  const std::uint32_t count = 12 * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
   std::atomic<int> good = 0;
   {
     std::vector<std::jthread> threads;

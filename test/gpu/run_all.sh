@@ -96,6 +96,7 @@ echo "$gpus GPU(s): $(nvidia-smi --query-gpu=name,driver_version --format=csv,no
 bin=$build/bin
 step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
 step device_cuda 60 "$bin/test_device_cuda"
+step queues 120 "$bin/test_device_queue_cuda"
 step memory_cuda 60 "$bin/test_memory_cuda"
 step registration_gpu 90 "$bin/test_registration_gpu"
 step init_faults 240 "$bin/test_init_faults_gpu"

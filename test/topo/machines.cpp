@@ -17,6 +17,14 @@ PciAddress address_of(const char* text) {
   return parse_pci_address(text).value();
 }
 
+void set_distances(Machine& machine) {
+  for (NumaNode& node : machine.numa) {
+    for (const NumaNode& other : machine.numa) {
+      node.distances.push_back(node.os_index == other.os_index ? 10 : 21);
+    }
+  }
+}
+
 }  // namespace
 
 int MachineBuilder::numa(int os_index, std::vector<int> cpus) {
@@ -156,7 +164,7 @@ Machine random_machine(std::mt19937& random) {
   }
   for (int nics = pick(10); nics > 0; --nics) {
     const std::string name = fmt::format("mlx5_{}", nics);
-    build.nic(parents[random() % parents.size()], address().c_str(), name.c_str(), 100 * pick(5));
+    build.nic(parents[random() % parents.size()], address().c_str(), name.c_str(), 100.0 * pick(5));
     build.machine.nics.back().active = pick(5) > 0;
   }
   for (int a = 0; a < gpus; ++a) {

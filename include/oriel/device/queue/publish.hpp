@@ -87,7 +87,7 @@ ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reser
 /// of "mark, fence, look at the lock" here and "unlock, fence, look at the next mark" there, one
 /// sees the other. One whose blocks come after a gap may leave too: whoever closes it goes on.
 template <class Group, class M>
-ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue) {
+ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
   QueueIndexes& at = *queue.indexes;
   for (;;) {
     std::uint64_t locked = 0;
@@ -98,7 +98,7 @@ ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue) {
     if (group.broadcast(locked) == 0) return QueueOutcome::done;
     group.sync();  // what the lock's last holder wrote, for all threads
     const std::uint64_t from = M::template load<Order::relaxed, Scope::device>(&at.produced);
-    const std::uint64_t end = marked_end<M>(group, queue, from);
+    const std::uint64_t end = marked_end<M>(group, queue, from, usual);
     group.sync();  // what all have read comes before the doorbell
     std::uint64_t more = 0;
     if (group.rank() == 0) {
@@ -195,7 +195,7 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
         &queue.marks[reservation.base & (queue.depth - 1)],
         mark_of(reservation.base, reservation.blocks));
   }
-  return sweep_marks<Group, M>(group, queue);
+  return sweep_marks<Group, M>(group, queue, reservation.blocks);
 }
 
 }  // namespace detail

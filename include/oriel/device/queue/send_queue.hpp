@@ -231,7 +231,8 @@ ORIEL_DEVICE_FN std::uint32_t marked_at(const QueueView& queue, std::uint64_t in
 
 /// The end of the reservations that are marked without a gap from `from` on. One thread's walk.
 template <class M>
-ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from) {
+ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from,
+                                         std::uint32_t /*usual*/) {
   for (std::uint64_t index = from;;) {
     const std::uint32_t blocks = marked_at<M>(queue, index);
     if (blocks == 0) return index;
@@ -239,18 +240,19 @@ ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::ui
   }
 }
 
-/// The same with 32 loads in flight.
+/// The same with 32 loads in flight, on the guess that reservations have the `usual` size.
 template <class M>
-ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from) {
-  for (std::uint64_t start = from;;) {
-    const std::uint32_t mine = marked_at<M>(queue, start + group.rank());
-    std::uint32_t walked = 0;
-    while (walked < group.size()) {
-      const std::uint32_t blocks = arch::warp_read(mine, walked);
-      if (blocks == 0) return start + walked;
-      walked += blocks;
+ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from,
+                                         std::uint32_t usual) {
+  for (std::uint64_t index = from;;) {
+    const std::uint64_t guess = index + std::uint64_t{group.rank()} * usual;
+    const std::uint32_t mine = marked_at<M>(queue, guess);
+    std::uint32_t blocks = usual;
+    for (std::uint32_t lane = 0; lane < group.size() && blocks == usual; ++lane) {
+      blocks = arch::warp_read(mine, lane);
+      if (blocks == 0) return index;
+      index += blocks;
     }
-    start += walked;
   }
 }
 

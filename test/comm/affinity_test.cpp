@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+
+#include "nccl.h"
+
+#include "support/numa_system.hpp"
+#include "support/ranks.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
+
+// CPU ranks that are bound to the processors of one of two NUMA nodes, as taskset does it.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Numbers = std::vector<int>;
+
+constexpr std::size_t kBytes = std::size_t{4} << 20;
+
+/// NCCL's description of two nodes with processors 0-3 and 4-7.
+constexpr const char* kTwoNodes = R"(<system version="1">
+  <cpu numaid="0" affinity="0000000f" arch="x86_64"/>
+  <cpu numaid="1" affinity="000000f0" arch="x86_64"/>
+</system>
+)";
+
+/// Where a rank's processors are, and what it must ask for.
+struct Place {
+  Numbers cpus;
+  Numbers nodes;
+};
+
+void require_nodes(const NumaSystem& system, const Place& place, std::size_t least) {
+  require(system.preferences.size() >= least || place.nodes.empty(),
+          fmt::format("{} preferences", system.preferences.size()));
+  for (const NumaSystem::Preference& asked : system.preferences) {
+    require(asked.mode == MPOL_PREFERRED, "preferred, not strict");
+    require(asked.nodes == place.nodes, "another node");
+  }
+  require(place.nodes.empty() == system.preferences.empty(), "asked for a node, or not");
+}
+
+/// The life of a communicator of ranks in these places, with a window each.
+void live_in(Cast cast, const std::vector<Place>& places, int status) {
+  const topo::TemporaryTree files;
+  files.file("/machine.xml", kTwoNodes);
+  const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
+                                          {"ORIEL_SOCKET_IFNAME", "lo"},
+                                          {"ORIEL_TOPO_FILE", files.root() + "/machine.xml"}});
+  const auto size = static_cast<int>(places.size());
+  check_all_ok(play(cast, size, [&](Players& players) {
+    const Place& place = places[static_cast<std::size_t>(players.first())];
+    NumaSystem system;
+    system.cpus = place.cpus;
+    system.memory_status = status;
+    {
+      std::vector<ncclComm_t> comms = players.init();
+      const std::size_t of_comm = system.preferences.size();
+      require_nodes(system, place, 1);  // the scratch memory
+      std::vector<Buffer> buffers;
+      std::vector<void*> pointers;
+      for (std::size_t i = 0; i < comms.size(); ++i) {
+        buffers.emplace_back(kBytes);
+        pointers.push_back(buffers.back().at());
+      }
+      require_nodes(system, place, of_comm + comms.size());
+      const std::size_t before = system.preferences.size();
+      const auto windows = players.register_windows(comms, pointers, kBytes);
+      require(system.preferences.size() == before, "mapping windows asks for nothing");
+      for (std::size_t i = 0; i < comms.size(); ++i) {
+        require(ncclCommWindowDeregister(comms[i], windows[i]), "ncclCommWindowDeregister");
+      }
+      players.destroy(comms);
+    }
+    require(system.policies.empty(), "no thread's policy changes");
+    // The ranks' threads are where they should be already.
+    require(system.seen_placements().empty(), "no thread moves");
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("2.5 windows of CPU ranks prefer the NUMA node that the rank is bound to") {
+  const std::vector<Place> places = {{{0, 1}, {0}}, {{4, 7}, {1}}, {{3, 4}, {}}, {{6}, {1}}};
+  live_in(Cast::processes, places, 0);
+}
+
+TEST_CASE("2.5 several ranks of one thread prefer the node of its processors") {
+  live_in(Cast::group, {{{5, 6}, {1}}, {{5, 6}, {1}}}, 0);
+}
+
+TEST_CASE("2.5 ranks start where a container refuses to prefer a node") {
+  live_in(Cast::processes, {{{0}, {0}}, {{4}, {1}}}, EPERM);
+}
+
+TEST_CASE("2.5 ORIEL_CPU_AFFINITY=0 leaves memory and threads alone") {
+  const Environment off(Variables{{"ORIEL_CPU_AFFINITY", "0"}});
+  live_in(Cast::processes, {{{0}, {}}, {{4}, {}}}, 0);
+}
+
+}  // namespace oriel::test
