@@ -112,6 +112,9 @@ class Memory {
   virtual Result<std::vector<Segment>> find_segments(const void* pointer, std::size_t bytes) = 0;
 
   virtual Result<ShareableHandle> export_handle(const Allocation& allocation) = 0;
+  /// Whether memory that allocate() gives from now on can be exported as a fabric handle, as far as
+  /// trying tells. The first call may take as long as an allocation.
+  virtual bool exports_fabric_handles() { return false; }
   /// Takes over a peer's handle. `bytes` and the handle come from a peer and are checked against
   /// each other (a memfd: its size and seals).
   virtual Result<AllocationRef> import_handle(ShareableHandle handle, AllocationId id,

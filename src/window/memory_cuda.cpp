@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "window/memory_cuda.hpp"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,7 +17,6 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "window/memory_block.hpp"
-#include "window/memory_cuda.hpp"
 
 namespace oriel::window {
 namespace {
@@ -195,6 +196,7 @@ class CudaMemory final : public BlockMemory {
 
   Result<std::vector<Segment>> find_segments(const void* pointer, std::size_t bytes) override;
   Result<ShareableHandle> export_handle(const Allocation& allocation) override;
+  bool exports_fabric_handles() override;
   Result<AllocationRef> import_handle(ShareableHandle handle, AllocationId id,
                                       std::size_t bytes) override;
   Result<std::unique_ptr<AddressRange>> reserve(std::size_t bytes, std::size_t alignment) override;
@@ -223,7 +225,12 @@ Result<AllocationRef> CudaMemory::create(std::size_t bytes) {
   // The device can do fabric handles, but the machine may lack the service that they need.
   if ((types & kFabric) != 0 &&
       (status == CUDA_ERROR_NOT_PERMITTED || status == CUDA_ERROR_NOT_SUPPORTED)) {
-    device_->fabric = false;
+    if (device_->fabric.exchange(false)) {
+      Log().info(
+          "GPU {} could do fabric handles, but the driver gives this process none ({}); its memory "
+          "is shared by file descriptors, inside this node",
+          device_->ordinal, cuda_error("allocating", status).message());
+    }
     types = kFd;
     wanted.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
     status = cuda().mem_create(&handle, rounded, &wanted, 0);
@@ -343,6 +350,14 @@ Result<ShareableHandle> CudaMemory::export_handle(const Allocation& allocation) 
   ORIEL_CHECK(cuda_status("exporting an allocation as a file descriptor",
                           cuda().mem_export_to_shareable_handle(&fd, own->handle(), kFd, 0)));
   return ShareableHandle(OwnedFd(fd));
+}
+
+bool CudaMemory::exports_fabric_handles() {
+  if (!device_->fabric) return false;
+  const Result<AllocationRef> probe = create(granularity());
+  if (!probe.ok() || !device_->fabric) return false;
+  const Result<ShareableHandle> handle = export_handle(**probe);
+  return handle.ok() && std::holds_alternative<FabricHandle>(*handle);
 }
 
 Result<AllocationRef> CudaMemory::import_handle(ShareableHandle handle, AllocationId id,

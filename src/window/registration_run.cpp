@@ -3,6 +3,7 @@
 #include "window/registration_run.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -39,6 +40,11 @@ bool RegistrationRun::several_ranks_somewhere() const {
 
 bool RegistrationRun::something_to_send() const {
   return several_processes() && std::find(is_new_.begin(), is_new_.end(), true) != is_new_.end();
+}
+
+bool RegistrationRun::spans_domains() const {
+  const auto& domains = manager_.domains_;
+  return std::adjacent_find(domains.begin(), domains.end(), std::not_equal_to<>()) != domains.end();
 }
 
 void RegistrationRun::note(Status status) {
@@ -237,10 +243,13 @@ Status RegistrationRun::keep_places() {
 Task<Status> RegistrationRun::exchange_handles() {
   if (stopped_ || !something_to_send()) co_return Status();
   OfferMessage offer;
-  if (failure_.ok() && manager_.exchange_ != nullptr) {
+  if (failure_.ok() && manager_.speaks_) {
     note(make_offer(offer));
-    if (failure_.ok() && !manager_.exchange_connected_) {
-      auto names = names_;
+    if (failure_.ok() && manager_.exchange_ != nullptr && !manager_.exchange_connected_) {
+      std::vector<FdSocketName> names;
+      for (std::size_t i = 0; i < names_.size(); ++i) {
+        if (manager_.places_[i] >= 0) names.push_back(names_[i]);
+      }
       note(co_await manager_.exchange_->dial(loop_, std::move(names), deadline_));
     }
   }
@@ -265,6 +274,12 @@ Status RegistrationRun::make_offer(OfferMessage& offer) {
     if (!handle.ok()) return std::move(handle).error();
     if (auto* fabric = std::get_if<FabricHandle>(&handle.value())) {
       offer.handles.emplace_back(*fabric);
+    } else if (spans_domains()) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("memory of {} bytes has no fabric handle, by which alone it could "
+                               "travel to the ranks of its team on other nodes",
+                               info.bytes))
+          .with_hint("create it with CU_MEM_HANDLE_TYPE_FABRIC too, or with ncclMemAlloc");
     } else {
       offer.handles.emplace_back();
       outgoing_.push_back(std::get<OwnedFd>(std::move(handle).value()));
@@ -284,6 +299,11 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
       auto offer = decode_offer(messages[static_cast<std::size_t>(slot)], due);
       if (!offer.ok()) return std::move(offer).error().with_origin(team().world_rank(slot));
       stopped_ = stopped_ || offer->failed;
+      if (spans_domains() && std::find(offer->handles.begin(), offer->handles.end(),
+                                       std::nullopt) != offer->handles.end()) {
+        return Error(ErrorCode::remote, "a file descriptor is announced to ranks of other nodes")
+            .with_origin(team().world_rank(slot));
+      }
       if (slot == slots.front()) offers_[process] = std::move(offer).value();
     }
   }
@@ -302,21 +322,29 @@ Deadline RegistrationRun::descriptors_due() const {
 Task<Status> RegistrationRun::exchange_descriptors() {
   if (stopped_ || !something_to_send()) co_return Status();
   exchanged_ = true;
-  if (manager_.exchange_ == nullptr) co_return Status();
+  if (!manager_.speaks_) co_return Status();
+  auto arrived = co_await receive_descriptors();
+  note(arrived.ok() ? import_all(std::move(arrived).value()) : Status(std::move(arrived).error()));
+  co_return Status();
+}
+
+/// By place in the exchange; none where all handles have come inline and no process is near.
+Task<Result<std::vector<std::vector<OwnedFd>>>> RegistrationRun::receive_descriptors() {
+  std::vector<std::vector<OwnedFd>> arrived;
+  if (manager_.exchange_ == nullptr) co_return arrived;
   FdExchange& exchange = *manager_.exchange_;
   const Deadline due = descriptors_due();
   if (!exchange.connected()) {
-    note(co_await exchange.prove(loop_, due));
-    if (!failure_.ok()) co_return Status();
+    ORIEL_CO_CHECK(co_await exchange.prove(loop_, due));
   }
   std::vector<std::size_t> counts;
-  for (const OfferMessage& offer : offers_) {
-    counts.push_back(static_cast<std::size_t>(
-        std::count(offer.handles.begin(), offer.handles.end(), std::nullopt)));
+  for (std::size_t process = 0; process < offers_.size(); ++process) {
+    if (manager_.places_[process] < 0) continue;
+    const auto& handles = offers_[process].handles;
+    counts.push_back(
+        static_cast<std::size_t>(std::count(handles.begin(), handles.end(), std::nullopt)));
   }
-  auto arrived = co_await exchange.exchange(loop_, std::move(outgoing_), std::move(counts), due);
-  note(arrived.ok() ? import_all(std::move(arrived).value()) : Status(std::move(arrived).error()));
-  co_return Status();
+  co_return co_await exchange.exchange(loop_, std::move(outgoing_), std::move(counts), due);
 }
 
 Status RegistrationRun::import_all(std::vector<std::vector<OwnedFd>> arrived) {
@@ -324,11 +352,12 @@ Status RegistrationRun::import_all(std::vector<std::vector<OwnedFd>> arrived) {
     if (process == manager_.own_process_) continue;
     const auto& slots = manager_.processes_[process];
     const auto infos = allocations_of(plan_, is_new_, slots);
+    const auto place = static_cast<std::size_t>(manager_.places_[process]);  // if near
     std::size_t next_fd = 0;
     for (std::size_t i = 0; i < infos.size(); ++i) {
       const auto& fabric = offers_[process].handles[i];
-      ShareableHandle handle = fabric ? ShareableHandle(*fabric)
-                                      : ShareableHandle(std::move(arrived[process][next_fd++]));
+      ShareableHandle handle =
+          fabric ? ShareableHandle(*fabric) : ShareableHandle(std::move(arrived[place][next_fd++]));
       Status done = import_one(std::move(handle), infos[i]);
       if (done.ok()) continue;
       const int rank = team().world_rank(slots.front());

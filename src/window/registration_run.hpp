@@ -47,6 +47,7 @@ class RegistrationRun {
   Task<Status> agree_on_places();
   Task<Status> exchange_handles();
   Deadline descriptors_due() const;
+  Task<Result<std::vector<std::vector<OwnedFd>>>> receive_descriptors();
   Task<Status> exchange_descriptors();
   Task<Status> await_imports();
   Task<Status> agree_on_outcome();
@@ -56,8 +57,11 @@ class RegistrationRun {
   Result<bool> take_places(const std::vector<Bytes>& messages, PlaceSearch& search);
   Status keep_places();
   bool something_to_send() const;
+  /// Whether some of the team can be reached by fabric handles only.
+  bool spans_domains() const;
   Status make_offer(OfferMessage& offer);
   Status take_offers(const std::vector<Bytes>& messages);
+  /// `arrived` by place in the exchange.
   Status import_all(std::vector<std::vector<OwnedFd>> arrived);
   Status import_one(ShareableHandle handle, const SegmentInfo& info);
   Status map_new();

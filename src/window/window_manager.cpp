@@ -40,18 +40,26 @@ Error no_window(const void* handle) {
 WindowManager::WindowManager(WindowManagerOptions options)
     : options_(std::move(options)), processes_(group_by_process(options_.members)) {
   const int index = options_.team->index();
-  std::vector<int> speakers;
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     const auto& slots = processes_[i];
     if (std::find(slots.begin(), slots.end(), index) != slots.end()) own_process_ = i;
-    speakers.push_back(options_.team->world_rank(slots.front()));
+    const auto first = static_cast<std::size_t>(slots.front());
+    domains_.push_back(options_.descriptor_domains.empty() ? 0
+                                                           : options_.descriptor_domains.at(first));
   }
-  if (processes_.size() > 1 && processes_[own_process_].front() == index) {
+  std::vector<int> speakers;  // of this rank's domain
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    const bool near = domains_[i] == domains_[own_process_];
+    places_.push_back(near ? static_cast<int>(speakers.size()) : -1);
+    if (near) speakers.push_back(options_.team->world_rank(processes_[i].front()));
+  }
+  speaks_ = processes_.size() > 1 && processes_[own_process_].front() == index;
+  if (speaks_ && speakers.size() > 1) {
     // The place of the team in the world tells teams apart; the number, communicators.
     exchange_ =
         std::make_unique<FdExchange>(options_.key, options_.communicator,
                                      static_cast<std::uint64_t>(options_.team->world_rank(0)),
-                                     std::move(speakers), static_cast<int>(own_process_));
+                                     std::move(speakers), places_[own_process_]);
   }
 }
 

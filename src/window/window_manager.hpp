@@ -32,9 +32,13 @@ struct WindowManagerOptions {
   boot::Group* team = nullptr;   ///< the LSA team of this rank
   Memory* memory = nullptr;
   std::vector<TeamMember> members;  ///< of the team, in its order
-  std::size_t slot_bytes = 0;       ///< the same on all ranks of the team, or registration fails
-  boot::Key key;                    ///< of this communicator, for the exchange of descriptors
-  std::uint64_t communicator = 0;   ///< a random number, the same on all ranks
+  /// Of each member a number that those share between which file descriptors travel; the same on
+  /// all ranks of the team. To the others memory travels by fabric handles, and no socket is opened
+  /// for them. Empty: descriptors travel between all. Members of one process share it.
+  std::vector<int> descriptor_domains;
+  std::size_t slot_bytes = 0;      ///< the same on all ranks of the team, or registration fails
+  boot::Key key;                   ///< of this communicator, for the exchange of descriptors
+  std::uint64_t communicator = 0;  ///< a random number, the same on all ranks
   WindowSink* sink = nullptr;
   std::vector<Participant*> participants;  ///< the same ones in the same order on all ranks
 };
@@ -98,10 +102,15 @@ class WindowManager {
   /// process. `own_process_` is this rank's.
   std::vector<std::vector<int>> processes_;
   std::size_t own_process_ = 0;
+  std::vector<int> domains_;  // by process, see descriptor_domains
+  bool speaks_ = false;       // this rank does, and there are several processes
+  /// By process: its place in exchange_; -1 for those of other domains.
+  std::vector<int> places_;
   std::uint64_t batches_ = 0;
   std::uint64_t next_serial_ = 1;
-  std::unique_ptr<FdExchange> exchange_;  // of the rank that speaks; null elsewhere
-  bool exchange_connected_ = false;       // the same on all ranks of the team
+  /// Of the rank that speaks, with the other processes of its domain; null if there are none.
+  std::unique_ptr<FdExchange> exchange_;
+  bool exchange_connected_ = false;  // the same on all ranks of the team
 
   Registry registry_;
   mutable std::mutex mutex_;
