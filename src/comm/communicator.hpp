@@ -20,9 +20,9 @@
 #include "comm/device.hpp"
 #include "comm/device_comm.hpp"
 #include "comm/monitor.hpp"
+#include "comm/topology.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/choice.hpp"
-#include "topo/lsa_teams.hpp"
 #include "window/window_manager.hpp"
 
 namespace oriel::comm {
@@ -80,6 +80,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   int size() const { return session_->size(); }
   Device& device() const { return *device_; }
   const std::vector<int>& team() const { return team_facts_.members; }
+  /// Teams, and the path between each two ranks: the same on all ranks.
+  const Topology& topology() const { return topology_; }
 
   /// A loop for a collective call of this communicator alone. If there can be none the other ranks,
   /// on their way to the same call, are told: the communicator is of no more use.
@@ -127,7 +129,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Communicator(Device& device, const Settings& settings, CommunicatorOptions options);
 
   // The steps of join(), in order; each is collective.
-  Task<Status> exchange_rank_infos(EventLoop& loop, Deadline deadline);
+  Task<Status> agree_on_topology();
   Task<Status> agree_on_choices();
   std::size_t choose_slot_bytes() const;
   /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
@@ -169,7 +171,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   CommunicatorOptions options_;
 
   std::unique_ptr<boot::Session> session_;
-  std::vector<topo::RankInfo> infos_;  // by world rank
+  Topology topology_;
   TeamFacts team_facts_;
   int largest_team_ = 1;  // of all LSA teams
   std::optional<boot::Group> team_;

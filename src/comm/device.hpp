@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "base/event_loop.hpp"
+#include "base/settings.hpp"
 #include "base/task.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/choice.hpp"
@@ -76,7 +77,9 @@ class Device {
   /// Most CTAs of one kernel that are sure to run at once, if `ranks_here` ranks share the device.
   virtual int max_ctas(int ranks_here) const = 0;
 
-  virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) = 0;
+  /// What a rank here tells the others. The machine is looked at once per process.
+  virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
+                                           const Settings& settings) = 0;
   /// Fresh memory of memory(), as the algorithms expect a rank's scratch. A GPU fills it between
   /// other work: this suspends for it, and gives up so long before `deadline` that other ranks can
   /// still be told. What the GPU has yet to write to by then, the device keeps until it has.

@@ -20,7 +20,8 @@
 #include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
-#include "topo/device_reach.hpp"
+#include "topo/gpu_rank_info.hpp"
+#include "topo/process_machine.hpp"
 #include "window/memory_cuda.hpp"
 
 namespace oriel::comm {
@@ -167,7 +168,8 @@ class CudaDevice final : public Device {
     return std::max(1, std::min(144, multiprocessors_ / std::max(1, ranks_here)));
   }
 
-  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node) override;
+  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
+                                   const Settings& settings) override;
   Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                    Deadline deadline) override;
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
@@ -199,9 +201,12 @@ class CudaDevice final : public Device {
   std::vector<std::unique_ptr<Filling>> unfinished_;
 };
 
-Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node) {
-  ORIEL_TRY(topo::RankInfo info, topo::cuda_rank_info(node, ordinal_));
+Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node,
+                                             const Settings& settings) {
+  ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(true, settings));
+  ORIEL_TRY(topo::RankInfo info, topo::gpu_rank_info(node, *machine, ordinal_));
   info.memory_bytes = memory_bytes_;
+  info.fabric_handles = info.fabric_handles && memory_.exports_fabric_handles();
   return info;
 }
 

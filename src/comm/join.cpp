@@ -12,6 +12,7 @@
 #include "comm/communicator.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/most_ranks.hpp"
+#include "topo/process_machine.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
 /// what the steps have made goes with the object if a later one fails.
@@ -131,7 +132,7 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   times.end("rendezvous");
   {
     ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
-    ORIEL_CO_CHECK(co_await exchange_rank_infos(loop, deadline));
+    ORIEL_CO_CHECK(co_await agree_on_topology());
     times.end("topology");
     ORIEL_CO_CHECK(co_await agree_on_choices());
     times.end("choices");
@@ -143,8 +144,8 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   }
   std::vector<Watch> processes;
   for (int rank = 0; rank < size(); ++rank) {
-    const auto& info = infos_[static_cast<std::size_t>(rank)];
-    const auto& own = infos_[static_cast<std::size_t>(this->rank())];
+    const auto& info = topology_.infos[static_cast<std::size_t>(rank)];
+    const auto& own = topology_.infos[static_cast<std::size_t>(this->rank())];
     if (info.process != own.process && topo::shares_pids(own, info)) {
       processes.push_back({rank, info.pid});
     }
@@ -157,34 +158,42 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   watched_ = true;
   times.end("monitor");
   times.write(rank(), title_of(options_, rank(), size()));
+  if (rank() == 0 && log_enabled(LogLevel::info)) Log(rank()).info("{}", topology_.summary());
+  // One rank of each node, and nobody waits for it.
+  const auto on_this_node = [&](const topo::RankInfo& info) {
+    return info.node.host == topology_.infos[static_cast<std::size_t>(rank())].node.host;
+  };
+  const auto& infos = topology_.infos;
+  if (std::find_if(infos.begin(), infos.end(), on_this_node) - infos.begin() == rank()) {
+    topo::process_machine().dump_once(*settings_);
+  }
   co_return Status();
 }
 
-Task<Status> Communicator::exchange_rank_infos(EventLoop& /*loop*/, Deadline /*deadline*/) {
-  const topo::NodeIdentity node = topo::read_node_identity(settings_->host_id);
-  auto mine = device_->rank_info(node);
+Task<Status> Communicator::agree_on_topology() {
+  const topo::NodeIdentity node =
+      topo::read_node_identity(settings_->host_id, topo::process_machine().sources().files);
+  auto mine = device_->rank_info(node, *settings_);
   // An empty message stands for a failure here; the agreement behind the gathering tells why.
   Bytes message = mine.ok() ? topo::encode(mine.value()) : Bytes{};
   auto gathered =
       co_await session_->world().all_gather(boot::Operation::topology, std::move(message));
   if (!gathered.ok()) co_return std::move(gathered).error();
   Status local = mine.ok() ? Status() : Status(std::move(mine).error());
-  for (int rank = 0; rank < size() && local.ok(); ++rank) {
-    const Bytes& bytes = gathered.value()[static_cast<std::size_t>(rank)];
-    if (bytes.empty()) continue;
-    auto info = topo::decode_rank_info(bytes);
-    if (info.ok()) {
-      infos_.push_back(std::move(info).value());
+  if (local.ok()) {
+    auto made = make_topology(gathered.value(), kernels::most_ranks(kernels::Backend::cuda));
+    if (made.ok()) {
+      topology_ = std::move(made).value();
     } else {
-      local = std::move(info).error().with_origin(rank);
+      local = std::move(made).error();
     }
   }
-  std::vector<boot::AgreedField> fields;
+  std::vector<boot::AgreedField> fields = {topology_.agreed_field()};
   ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::topology, std::move(local),
                                                   std::move(fields)));
 
-  const topo::LsaTeams teams = topo::form_lsa_teams(infos_);
-  ORIEL_CO_CHECK(check_team_sizes(teams, infos_));
+  const topo::LsaTeams& teams = topology_.teams;
+  ORIEL_CO_CHECK(check_team_sizes(teams, topology_.infos));
   for (const auto& members : teams.members) {
     largest_team_ = std::max(largest_team_, static_cast<int>(members.size()));
   }
@@ -227,7 +236,7 @@ std::size_t Communicator::choose_slot_bytes() const {
   if (settings_->big_size_bytes != 0) return settings_->big_size_bytes;
   std::uint64_t most = 0;
   for (const int member : team_facts_.members) {
-    most = std::max(most, infos_[static_cast<std::size_t>(member)].memory_bytes);
+    most = std::max(most, topology_.infos[static_cast<std::size_t>(member)].memory_bytes);
   }
   return window::automatic_slot_bytes(device_->memory().kind(), most,
                                       static_cast<int>(team_facts_.members.size()));
@@ -252,7 +261,7 @@ Task<Status> Communicator::agree_on_choices() {
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
   const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
   const int max_ctas =
-      std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(infos_))));
+      std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
   if (local.ok()) local = check_limits(max_ctas);
   layout_ =
       kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
@@ -307,9 +316,10 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
   options.team = &*team_;
   options.memory = &device_->memory();
   for (const int member : team_facts_.members) {
-    const auto& info = infos_[static_cast<std::size_t>(member)];
+    const auto& info = topology_.infos[static_cast<std::size_t>(member)];
     options.members.push_back({info.process, info.device});
   }
+  options.descriptor_domains = topo::descriptor_domains(topology_.infos, team_facts_.members);
   options.slot_bytes = slot_bytes_;
   options.key = session_->key(boot::KeyPurpose::fd_exchange);
   options.communicator = session_->number();

@@ -28,36 +28,15 @@ int attribute_of(CUdevice device, CUdevice_attribute attribute) {
   return cuda().device_get_attribute(&value, attribute, device) == CUDA_SUCCESS ? value : 0;
 }
 
-std::optional<PciAddress> address_of(CUdevice device) {
-  std::array<char, 32> text{};
-  if (cuda().device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), device) !=
-      CUDA_SUCCESS) {
-    return std::nullopt;
-  }
-  const auto address = parse_pci_address(text.data());
-  return address.ok() ? std::optional(*address) : std::nullopt;
-}
-
-/// The entry of the device, which is added if there is none.
-std::size_t entry_of(Machine& machine, CUdevice device) {
-  CUuuid uuid{};
-  const bool named = cuda().device_get_uuid(&uuid, device) == CUDA_SUCCESS;
-  const std::string text = named ? uuid_text(uuid) : std::string();
-  const auto address = address_of(device);
-  const auto by_uuid = [&](const Gpu& gpu) { return named && gpu.uuid.ends_with(text); };
-  const auto by_address = [&](const Gpu& gpu) {
-    return address && gpu.pci == address && gpu.mig_instance < 0;
-  };
-  auto found = std::find_if(machine.gpus.begin(), machine.gpus.end(), by_uuid);
-  if (found == machine.gpus.end()) {
-    found = std::find_if(machine.gpus.begin(), machine.gpus.end(), by_address);
-  }
-  if (found == machine.gpus.end()) {
-    found = machine.gpus.insert(found, Gpu{});
-    found->pci = address;
-  }
-  if (found->uuid.empty() && named) found->uuid = "GPU-" + text;
-  return static_cast<std::size_t>(found - machine.gpus.begin());
+GpuPair& pair_of(Machine& machine, int from, int to) {
+  const auto found =
+      std::find_if(machine.pairs.begin(), machine.pairs.end(),
+                   [&](const GpuPair& pair) { return pair.from == from && pair.to == to; });
+  if (found != machine.pairs.end()) return *found;
+  GpuPair fresh;
+  fresh.from = from;
+  fresh.to = to;
+  return machine.pairs.emplace_back(fresh);
 }
 
 void describe(Gpu& gpu, CUdevice device, int ordinal) {
@@ -73,63 +52,122 @@ void describe(Gpu& gpu, CUdevice device, int ordinal) {
   gpu.fabric_handles = attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0;
 }
 
-GpuPair& pair_of(Machine& machine, int from, int to) {
-  const auto found =
-      std::find_if(machine.pairs.begin(), machine.pairs.end(),
-                   [&](const GpuPair& pair) { return pair.from == from && pair.to == to; });
-  if (found != machine.pairs.end()) return *found;
-  GpuPair fresh;
-  fresh.from = from;
-  fresh.to = to;
-  return machine.pairs.emplace_back(fresh);
-}
+/// Asks about one device after the other, and then about pairs. Goes on after a refusal, of which
+/// the first is kept.
+class Reader {
+ public:
+  explicit Reader(Machine& machine) : machine_(machine) {}
 
-struct Seen {
-  CUdevice device;
-  int index;  // in Machine::gpus
-};
-
-void add_pair(Machine& machine, const Seen& from, const Seen& to) {
-  int can = 0;
-  if (cuda().device_can_access_peer(&can, from.device, to.device) != CUDA_SUCCESS) return;
-  GpuPair& pair = pair_of(machine, from.index, to.index);
-  pair.maps = can != 0;
-  int atomics = 0;
-  if (can != 0 &&
-      cuda().device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-                                      from.device, to.device) == CUDA_SUCCESS) {
-    pair.atomics = atomics != 0;
+  CudaFacts read() {
+    using Outcome = SourceReport::Outcome;
+    if (Status ready = cuda_ready(); !ready.ok()) {
+      return {{"CUDA", Outcome::absent, ready.error().message()}, std::move(ready)};
+    }
+    int count = 0;
+    if (!succeeds(cuda().device_get_count(&count),
+                  [] { return std::string("counting devices"); })) {
+      return {{"CUDA", Outcome::failed, "it does not say how many devices there are"},
+              std::move(complete_)};
+    }
+    for (int ordinal = 0; ordinal < count; ++ordinal) add_device(ordinal);
+    for (const Seen& from : seen_) {
+      for (const Seen& to : seen_) {
+        if (from.index != to.index) add_pair(from, to);
+      }
+    }
+    int version = 0;
+    static_cast<void>(cuda().driver_get_version(&version));
+    return {{fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10), Outcome::used,
+             fmt::format("{} visible device{}", count, count == 1 ? "" : "s")},
+            std::move(complete_)};
   }
-}
+
+ private:
+  struct Seen {
+    int ordinal;
+    CUdevice device;
+    int index;  // in Machine::gpus
+  };
+
+  /// Whether it did; `what` says what was being done.
+  template <typename What>
+  bool succeeds(CUresult status, const What& what) {
+    if (status == CUDA_SUCCESS) return true;
+    if (complete_.ok()) complete_ = cuda_status(what(), status);
+    return false;
+  }
+
+  void add_device(int ordinal) {
+    CUdevice device = 0;
+    if (!succeeds(cuda().device_get(&device, ordinal),
+                  [&] { return fmt::format("opening device {}", ordinal); })) {
+      return;
+    }
+    const std::size_t index = entry_of(device, ordinal);
+    describe(machine_.gpus[index], device, ordinal);
+    seen_.push_back({ordinal, device, static_cast<int>(index)});
+  }
+
+  std::optional<PciAddress> address_of(CUdevice device, int ordinal) {
+    std::array<char, 32> text{};
+    if (!succeeds(cuda().device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), device),
+                  [&] { return fmt::format("asking for the PCI id of device {}", ordinal); })) {
+      return std::nullopt;
+    }
+    const auto address = parse_pci_address(text.data());
+    return address.ok() ? std::optional(*address) : std::nullopt;
+  }
+
+  /// The entry of the device, which is added if there is none.
+  std::size_t entry_of(CUdevice device, int ordinal) {
+    CUuuid uuid{};
+    const bool named = succeeds(cuda().device_get_uuid(&uuid, device), [&] {
+      return fmt::format("asking for the UUID of device {}", ordinal);
+    });
+    const std::string text = named ? uuid_text(uuid) : std::string();
+    const auto address = address_of(device, ordinal);
+    auto& gpus = machine_.gpus;
+    const auto by_uuid = [&](const Gpu& gpu) { return named && gpu.uuid.ends_with(text); };
+    const auto by_address = [&](const Gpu& gpu) {
+      return address && gpu.pci == address && gpu.mig_instance < 0;
+    };
+    auto found = std::find_if(gpus.begin(), gpus.end(), by_uuid);
+    if (found == gpus.end()) found = std::find_if(gpus.begin(), gpus.end(), by_address);
+    if (found == gpus.end()) {
+      found = gpus.insert(found, Gpu{});
+      found->pci = address;
+    }
+    if (found->uuid.empty() && named) found->uuid = "GPU-" + text;
+    return static_cast<std::size_t>(found - gpus.begin());
+  }
+
+  void add_pair(const Seen& from, const Seen& to) {
+    int can = 0;
+    if (!succeeds(cuda().device_can_access_peer(&can, from.device, to.device), [&] {
+          return fmt::format("asking whether device {} reaches device {}", from.ordinal,
+                             to.ordinal);
+        })) {
+      return;
+    }
+    GpuPair& pair = pair_of(machine_, from.index, to.index);
+    pair.maps = can != 0;
+    int atomics = 0;
+    if (can != 0 &&
+        cuda().device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                        from.device, to.device) == CUDA_SUCCESS) {
+      pair.atomics = atomics != 0;
+    }
+  }
+
+  Machine& machine_;
+  std::vector<Seen> seen_;
+  Status complete_;
+};
 
 }  // namespace
 
-SourceReport add_cuda_facts(Machine& machine) {
-  using Outcome = SourceReport::Outcome;
-  if (const Status ready = cuda_ready(); !ready.ok()) {
-    return {"CUDA", Outcome::absent, ready.error().message()};
-  }
-  int count = 0;
-  if (cuda().device_get_count(&count) != CUDA_SUCCESS) {
-    return {"CUDA", Outcome::failed, "it does not say how many devices there are"};
-  }
-  std::vector<Seen> seen;
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CUdevice device = 0;
-    if (cuda().device_get(&device, ordinal) != CUDA_SUCCESS) continue;
-    const std::size_t index = entry_of(machine, device);
-    describe(machine.gpus[index], device, ordinal);
-    seen.push_back({device, static_cast<int>(index)});
-  }
-  for (const Seen& from : seen) {
-    for (const Seen& to : seen) {
-      if (from.index != to.index) add_pair(machine, from, to);
-    }
-  }
-  int version = 0;
-  static_cast<void>(cuda().driver_get_version(&version));
-  return {fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10), Outcome::used,
-          fmt::format("{} visible device{}", count, count == 1 ? "" : "s")};
+CudaFacts read_cuda_facts(Machine& machine) {
+  return Reader(machine).read();
 }
 
 }  // namespace oriel::topo

@@ -4,8 +4,9 @@
 
 namespace oriel::topo {
 
-SourceReport add_cuda_facts(Machine&) {
-  return {"CUDA", SourceReport::Outcome::skipped, "this was built without CUDA"};
+CudaFacts read_cuda_facts(Machine&) {
+  const char* const why = "this was built without CUDA";
+  return {{"CUDA", SourceReport::Outcome::skipped, why}, Error(ErrorCode::invalid_usage, why)};
 }
 
 }  // namespace oriel::topo

@@ -3,7 +3,6 @@
 #include "topo/discover.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
 
@@ -15,57 +14,13 @@
 #include "topo/kfd_sysfs.hpp"
 #include "topo/nccl_xml.hpp"
 #include "topo/node_identity.hpp"
+#include "topo/numa_sysfs.hpp"
 #include "topo/nvml_reader.hpp"
 
 namespace oriel::topo {
 namespace {
 
 using Outcome = SourceReport::Outcome;
-constexpr const char* kNumaFolder = "/sys/devices/system/node";
-constexpr int kMostCpus = 1 << 16;
-
-/// The numbers of a list such as "0-3,8,10-11"; odd parts are left out.
-std::vector<int> numbers_in(const std::string& text) {
-  std::vector<int> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at < end) {
-    int first = 0;
-    auto read = std::from_chars(at, end, first);
-    int last = first;
-    if (read.ec == std::errc() && read.ptr < end && *read.ptr == '-') {
-      read = std::from_chars(read.ptr + 1, end, last);
-    }
-    if (read.ec == std::errc() && first >= 0 && last < kMostCpus) {
-      for (int number = first; number <= last; ++number) numbers.push_back(number);
-    }
-    at = std::find(at, end, ',');
-    if (at < end) ++at;
-  }
-  return numbers;
-}
-
-/// The NUMA nodes as the kernel lists them, for machines without hwloc.
-SourceReport add_numa_nodes(const FileTree& tree, Machine& machine) {
-  for (const int number :
-       numbers_in(tree.read(fmt::format("{}/online", kNumaFolder)).value_or(""))) {
-    const std::string folder = fmt::format("{}/node{}", kNumaFolder, number);
-    NumaNode node;
-    node.os_index = number;
-    node.cpus = numbers_in(tree.read(folder + "/cpulist").value_or(""));
-    machine.numa.push_back(std::move(node));
-  }
-  if (machine.numa.empty()) return {kNumaFolder, Outcome::absent, "it names no NUMA node"};
-  return {kNumaFolder, Outcome::used,
-          fmt::format("{} NUMA node{}, but no PCI buses", machine.numa.size(),
-                      machine.numa.size() == 1 ? "" : "s")};
-}
-
-int numa_index(const Machine& machine, int os_index) {
-  const auto found = std::find_if(machine.numa.begin(), machine.numa.end(),
-                                  [&](const NumaNode& node) { return node.os_index == os_index; });
-  return found == machine.numa.end() ? -1 : static_cast<int>(found - machine.numa.begin());
-}
 
 /// Puts a device with this address in its place in the tree and at its NUMA node.
 template <typename Device>
@@ -73,10 +28,7 @@ void place(const Machine& machine, const FileTree& tree, Device& device) {
   if (!device.pci) return;
   device.node = find_pci_node(machine, *device.pci);
   if (device.node >= 0) device.numa = machine.pci[static_cast<std::size_t>(device.node)].numa;
-  if (device.numa >= 0) return;
-  const auto number =
-      tree.read_number(fmt::format("/sys/bus/pci/devices/{}/numa_node", device.pci->to_string()));
-  if (number && *number >= 0) device.numa = numa_index(machine, static_cast<int>(*number));
+  if (device.numa < 0) device.numa = numa_of_device(tree, machine, *device.pci);
 }
 
 /// Adds the GPUs of one source, with their pairs. One whose PCI address another source has named

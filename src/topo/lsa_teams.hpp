@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <span>
 #include <vector>
 
@@ -21,17 +22,31 @@ struct LsaTeams {
   }
 };
 
+/// Whether file descriptors travel between the processes of two ranks: one process, or one node,
+/// network namespace and user. An equivalence.
+bool descriptors_travel(const RankInfo& a, const RankInfo& b);
+
+/// Whether fabric handles do: both have them, for GPUs of one fabric clique. Also between hosts,
+/// but not where the user has named the nodes (ORIEL_HOSTID) and thereby separated them.
+bool fabric_handles_travel(const RankInfo& a, const RankInfo& b);
+
 /// Whether `from` can map the memory of `to`. Not symmetric, because device reach is not.
-/// It takes one node and one kind of memory; one process, or a way for descriptors to travel (one
-/// network namespace, one user); for GPUs also that the device is the same, is seen to be
-/// reachable, or is not seen at all. The last: CUDA_VISIBLE_DEVICES often hides a rank's peers, and
-/// the driver (since CUDA 10.1) maps the memory of hidden devices as it does that of visible ones;
+/// It takes one kind of memory and handles that travel; for GPUs also reach: the device is the
+/// same, or the process of `from` knows (from CUDA, or from NVML of a device hidden from it) that
+/// it is reachable, or both are in one fabric clique. Where no source says anything about a device
+/// of the same node it counts as reachable: containers hide a rank's peers from NVML too, and the
+/// driver (since CUDA 10.1) maps the memory of hidden devices as it does that of visible ones;
 /// where it cannot, the first registration says so on every rank.
 bool can_map(const RankInfo& from, const RankInfo& to);
 
 /// Forms the teams greedily in rank order: a rank joins the first team all of whose members it
-/// reaches mutually, or begins the next one. A function of the list alone, so all ranks that hold
-/// the same list get the same teams. O(ranks x ranks) comparisons at worst.
-LsaTeams form_lsa_teams(std::span<const RankInfo> ranks);
+/// reaches mutually, or begins the next one. Fabric cliques can be larger than what kernels can do
+/// with, so a team that spans nodes is full with `most` members; the ranks of one node are never
+/// divided for that reason. A function of its arguments alone, so all ranks that hold the same list
+/// get the same teams. O(ranks x ranks) comparisons at worst.
+LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most = INT_MAX);
+
+/// For each of `members` a number that those share between which descriptors travel.
+std::vector<int> descriptor_domains(std::span<const RankInfo> ranks, std::span<const int> members);
 
 }  // namespace oriel::topo

@@ -2,20 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/node_identity.hpp"
 
-#include <fstream>
-
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
 namespace oriel::topo {
 namespace {
-
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 /// FNV-1a with 64 bits (Fowler, Noll, Vo). The length goes in first, so that the border between
 /// two texts counts.
@@ -30,12 +21,12 @@ constexpr std::uint64_t kHashBasis = 0xcbf29ce484222325u;
 
 }  // namespace
 
-HostFacts read_host_facts() {
+HostFacts read_host_facts(const FileTree& files) {
   HostFacts facts;
   utsname name{};
   if (::uname(&name) == 0) facts.name = static_cast<const char*>(name.nodename);
-  facts.machine_id = first_line("/etc/machine-id");
-  facts.boot_id = first_line("/proc/sys/kernel/random/boot_id");
+  facts.machine_id = files.read("/etc/machine-id").value_or("");
+  facts.boot_id = files.read("/proc/sys/kernel/random/boot_id").value_or("");
   return facts;
 }
 
@@ -46,9 +37,10 @@ std::uint64_t host_hash(const HostFacts& facts, std::string_view host_override) 
   return add_text(hash, facts.boot_id);
 }
 
-NodeIdentity read_node_identity(std::string_view host_override) {
+NodeIdentity read_node_identity(std::string_view host_override, const FileTree& files) {
   NodeIdentity identity;
-  identity.host = host_hash(read_host_facts(), host_override);
+  identity.named = !host_override.empty();
+  identity.host = host_hash(read_host_facts(files), host_override);
   struct stat space {};
   if (::stat("/proc/self/ns/net", &space) == 0) identity.network_namespace = space.st_ino;
   return identity;

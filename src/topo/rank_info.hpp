@@ -5,13 +5,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
+#include "topo/machine.hpp"
 #include "topo/node_identity.hpp"
+#include "topo/path_facts.hpp"
 
 namespace oriel::topo {
 
@@ -22,10 +25,14 @@ enum class DeviceKind : std::uint8_t { host = 1, cuda = 2 };
 /// The identity of a GPU, as the driver tells it; the same in every process of the machine.
 using DeviceUuid = std::array<std::byte, 16>;
 
-/// A GPU that a process can see, and whether the process's own GPU can map its memory.
+/// What a rank's process knows of a GPU of its machine, as seen from the rank's own: one that CUDA
+/// shows it, or one that is hidden from it and that NVML told of.
 struct SeenDevice {
   DeviceUuid uuid{};
-  bool reachable = false;
+  bool reachable = false;  ///< the rank's GPU can map its memory
+  bool visible = true;     ///< to CUDA in the rank's process
+  PathFacts path{};        ///< from the rank's GPU to this one
+
   bool operator==(const SeenDevice&) const = default;
 };
 
@@ -40,12 +47,22 @@ struct RankInfo {
   DeviceKind kind = DeviceKind::host;
   /// Of its device, or of its machine: the most that it can register. 0 where that is not known.
   std::uint64_t memory_bytes = 0;
+  /// The system's number of the NUMA node beside its GPU; for a rank on the host, of the one that
+  /// its thread is bound to. -1: not known, or bound to none.
+  std::int32_t numa = -1;
 
   // The rest is empty for ranks on the host.
   std::int32_t device = -1;  ///< CUDA ordinal inside the rank's process
   std::string pci_id;        ///< such as "0000:1b:00.0"
   DeviceUuid uuid{};
-  std::vector<SeenDevice> seen;  ///< the devices visible to the process, its own among them
+  /// The process can export and import the device's memory by fabric handles.
+  bool fabric_handles = false;
+  std::optional<FabricClique> fabric;
+  /// See bandwidth_class(): what all NVLinks of the device carry together.
+  std::uint8_t links_class = 0;
+  /// The devices that the process knows something of, its own among them; ascending by UUID, each
+  /// once.
+  std::vector<SeenDevice> seen;
 
   bool operator==(const RankInfo&) const = default;
 };
@@ -57,16 +74,22 @@ RankInfo host_rank_info(const NodeIdentity& node);
 /// they need not share it.
 bool shares_pids(const RankInfo& own, const RankInfo& other);
 
-/// The message that carries `info`; devices beyond kSeenDevicesMost are left out, which counts them
-/// as reachable.
+/// What the process of `own` knows of the device with this UUID; null if nothing.
+const SeenDevice* find_seen(const RankInfo& own, const DeviceUuid& uuid);
+
+/// The message that carries `info`; devices beyond kSeenDevicesMost are left out, of which nothing
+/// is known then.
 Bytes encode(const RankInfo& info);
 
-/// Takes a message apart and checks every field: kinds that exist, counts and texts within their
-/// limits, nothing left over. The error says which field is wrong; it does not know the rank.
+/// Takes a message apart and checks every field: kinds that exist, counts, numbers and texts within
+/// their limits, nothing that contradicts another field, nothing left over. The error says which
+/// field is wrong; it does not know the rank.
 Result<RankInfo> decode_rank_info(ByteView message);
 
 inline constexpr std::size_t kSeenDevicesMost = 256;
 inline constexpr std::size_t kPciIdMostBytes = 31;
+inline constexpr std::int32_t kNumaNumberMost = 1 << 16;
+inline constexpr std::uint8_t kHopsMost = 64;
 /// Rounding it up to a slot's unit, and adding a few, does not overflow.
 inline constexpr std::uint64_t kMemoryMostBytes = std::uint64_t{1} << 56;
 

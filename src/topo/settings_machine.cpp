@@ -32,11 +32,15 @@ Status write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+Status dump_machine(const Machine& machine, const std::string& path) {
+  return write_file(path, write_nccl_xml(machine));
+}
+
 Result<Machine> machine_by_settings(const Settings& settings) {
   Result<Machine> machine =
       settings.topo_file.empty() ? discover() : read_machine_file(settings.topo_file);
   if (machine.ok() && !settings.topo_dump_file.empty()) {
-    const Status written = write_file(settings.topo_dump_file, write_nccl_xml(*machine));
+    const Status written = dump_machine(*machine, settings.topo_dump_file);
     if (!written.ok()) Log().warn("{}", written.error().to_string());
   }
   return machine;

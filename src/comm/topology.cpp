@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/topology.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace oriel::comm {
+
+boot::AgreedField Topology::agreed_field() const {
+  const auto text = [](std::uint64_t hash) {
+    return fmt::format("ones with the hash {:#018x}", hash);
+  };
+  return {"the teams and paths that follow from what the ranks have told",
+          topo::add_teams(paths.hash(), teams), text};
+}
+
+std::string Topology::summary() const {
+  return fmt::format("{}; {}", topo::text_of(teams), paths.summary());
+}
+
+Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus) {
+  Topology topology;
+  const bool complete = std::none_of(messages.begin(), messages.end(),
+                                     [](const Bytes& message) { return message.empty(); });
+  if (!complete) return topology;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto info = topo::decode_rank_info(messages[rank]);
+    if (!info.ok()) return std::move(info).error().with_origin(static_cast<int>(rank));
+    topology.infos.push_back(std::move(info).value());
+  }
+  topology.teams = topo::form_lsa_teams(topology.infos, most_gpus);
+  topology.paths = topo::RankPaths(topology.infos);
+  return topology;
+}
+
+}  // namespace oriel::comm

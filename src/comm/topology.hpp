@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "boot/agreed_field.hpp"
+#include "topo/lsa_teams.hpp"
+#include "topo/rank_info.hpp"
+#include "topo/rank_paths.hpp"
+
+namespace oriel::comm {
+
+/// What every rank of a communicator knows of all: a function of what they have told each other,
+/// and therefore the same on all of them.
+struct Topology {
+  std::vector<topo::RankInfo> infos;  ///< by world rank
+  topo::LsaTeams teams;
+  topo::RankPaths paths;
+
+  /// For the agreement that all ranks do have the same.
+  boot::AgreedField agreed_field() const;
+  /// Teams and paths in one line, for the log.
+  std::string summary() const;
+};
+
+/// What follows from the messages of all ranks, by world rank. An empty message stands for a rank
+/// that has failed and says so itself: the result is then of no meaning, but no error. The error
+/// names the rank whose message is malformed. `most_gpus`: a team of GPUs that spans nodes is full
+/// with so many.
+Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus);
+
+}  // namespace oriel::comm

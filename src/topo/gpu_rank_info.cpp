@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/gpu_rank_info.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "topo/reach.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// What the NVLinks of a GPU carry together at most, in Gbit/s one way, by its architecture (from
+/// NVIDIA's data sheets of V100, A100, A40, H100 and B200).
+double nvlink_gbps_of(int architecture) {
+  constexpr std::pair<int, double> kMost[] = {{70, 1200}, {80, 2400},  {86, 450},
+                                              {90, 3600}, {100, 7200}, {103, 7200}};
+  const auto* const found = std::find_if(std::begin(kMost), std::end(kMost), [&](const auto& one) {
+    return one.first == architecture;
+  });
+  return found == std::end(kMost) ? 0 : found->second;
+}
+
+bool says_anything(const Machine& machine, int from, int to) {
+  const auto is_instance = [&](int index) {
+    return machine.gpus[static_cast<std::size_t>(index)].mig_instance >= 0;  // reaches nobody
+  };
+  if (from == to || is_instance(from) || is_instance(to)) return true;
+  const GpuPair* pair = find_pair(machine, from, to);
+  return pair != nullptr && (pair->maps || pair->links > 0);
+}
+
+PathFacts facts_of(const CommunicatorMachine& known, int from, int to) {
+  const Path path = path_between(known.machine, from, to);
+  PathFacts facts;
+  facts.kind = path.kind;
+  facts.hops = static_cast<std::uint8_t>(std::clamp(path.hops, 0, int{kHopsMost}));
+  facts.bandwidth_class = bandwidth_class(path.gbps);
+  facts.atomics = path.atomics || path.kind == PathKind::same_device;
+  if (path.kind == PathKind::pcie_peer && path.atomics && !known.links_known) {
+    const auto gpu = [&](int index) { return known.machine.gpus[static_cast<std::size_t>(index)]; };
+    facts.kind = PathKind::nvlink;
+    facts.hops = 0;
+    facts.bandwidth_class = bandwidth_class(
+        std::min(nvlink_gbps_of(gpu(from).architecture), nvlink_gbps_of(gpu(to).architecture)));
+  }
+  return facts;
+}
+
+/// What all NVLinks of a GPU carry together: as told, or as inferred.
+double links_gbps_of(const CommunicatorMachine& known, int index) {
+  const Gpu& gpu = known.machine.gpus[static_cast<std::size_t>(index)];
+  int links = gpu.switch_links;
+  for (const GpuPair& pair : known.machine.pairs) links += pair.from == index ? pair.links : 0;
+  return links * gpu.link_gbps;
+}
+
+}  // namespace
+
+std::optional<DeviceUuid> parse_device_uuid(std::string_view text) {
+  if (!text.starts_with("GPU-") && !text.starts_with("MIG-")) return std::nullopt;
+  text.remove_prefix(4);
+  constexpr std::size_t kTextBytes = 36;
+  if (text.size() != kTextBytes) return std::nullopt;
+  DeviceUuid uuid{};
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) {
+      if (text[at++] != '-') return std::nullopt;
+    }
+    unsigned value = 0;
+    const char* const begin = text.data() + at;
+    const auto [rest, error] = std::from_chars(begin, begin + 2, value, 16);
+    if (error != std::errc() || rest != begin + 2) return std::nullopt;
+    uuid[i] = static_cast<std::byte>(value);
+    at += 2;
+  }
+  return uuid;
+}
+
+Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
+                               int ordinal) {
+  const auto& gpus = machine.machine.gpus;
+  const auto own = std::find_if(gpus.begin(), gpus.end(),
+                                [&](const Gpu& gpu) { return gpu.ordinal == ordinal; });
+  if (own == gpus.end()) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("device {} is none of those that were there when the process first "
+                             "looked",
+                             ordinal));
+  }
+  const auto uuid = parse_device_uuid(own->uuid);
+  if (!uuid) {
+    return Error(ErrorCode::cuda,
+                 fmt::format("device {} has '{}', which is no UUID", ordinal, own->uuid));
+  }
+  const auto from = static_cast<int>(own - gpus.begin());
+  RankInfo info = host_rank_info(node);
+  info.kind = DeviceKind::cuda;
+  info.device = ordinal;
+  info.uuid = *uuid;
+  if (own->pci) info.pci_id = own->pci->to_string();
+  if (own->numa >= 0) {
+    info.numa = machine.machine.numa[static_cast<std::size_t>(own->numa)].os_index;
+  }
+  info.fabric = own->fabric;
+  info.fabric_handles = own->fabric && own->fabric_handles;
+  info.links_class = bandwidth_class(links_gbps_of(machine, from));
+  for (int to = 0; to < static_cast<int>(gpus.size()); ++to) {
+    const Gpu& gpu = gpus[static_cast<std::size_t>(to)];
+    const auto other = parse_device_uuid(gpu.uuid);
+    if (!other || (to != from && *other == *uuid)) continue;
+    if (!says_anything(machine.machine, from, to)) continue;
+    info.seen.push_back({.uuid = *other,
+                         .reachable = may_map(machine.machine, from, to),
+                         .visible = gpu.ordinal >= 0,
+                         .path = facts_of(machine, from, to)});
+  }
+  const auto by_uuid = [](const SeenDevice& a, const SeenDevice& b) { return a.uuid < b.uuid; };
+  std::sort(info.seen.begin(), info.seen.end(), by_uuid);
+  const auto same = [](const SeenDevice& a, const SeenDevice& b) { return a.uuid == b.uuid; };
+  info.seen.erase(std::unique(info.seen.begin(), info.seen.end(), same), info.seen.end());
+  return info;
+}
+
+}  // namespace oriel::topo

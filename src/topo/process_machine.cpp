@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/process_machine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "topo/cuda_facts.hpp"
+#include "topo/discover.hpp"
+#include "topo/machine_file.hpp"
+#include "topo/numa_sysfs.hpp"
+#include "topo/nvml_reader.hpp"
+#include "topo/pcie_speed.hpp"
+#include "topo/settings_machine.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using std::chrono::steady_clock;
+
+double milliseconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(steady_clock::now() - begin).count();
+}
+
+/// The GPUs that NVIDIA's kernel module lists, also those that are hidden from this process.
+std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
+  std::vector<PciAddress> addresses;
+  for (const std::string& name : files.list("/proc/driver/nvidia/gpus")) {
+    if (const auto address = parse_pci_address(name); address.ok()) addresses.push_back(*address);
+  }
+  return addresses;
+}
+
+/// The most that the PCIe link of a device carries, in Gbit/s one way; 0 where the kernel does not
+/// say. Not what it carries now: an idle link is slow.
+double most_pcie_gbps(const FileTree& files, const PciAddress& device) {
+  constexpr std::int64_t kMostLanes = 64;
+  const std::string folder = fmt::format("/sys/bus/pci/devices/{}/max_link_", device.to_string());
+  const auto width = files.read_number(folder + "width");
+  const std::string speed = files.read(folder + "speed").value_or("");
+  double transfers = 0;  // of "32.0 GT/s PCIe"
+  const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
+  if (read.ec != std::errc() || !width || *width < 0 || *width > kMostLanes) return 0;
+  return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(*width));
+}
+
+/// The GPUs of a machine whose NUMA nodes are known; yields why NVML was asked.
+Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
+  Machine visible;
+  CudaFacts facts = read_cuda_facts(visible);
+  ORIEL_CHECK(std::move(facts.complete));
+  const bool imex_channel = !sources.files.list("/dev/nvidia-caps-imex-channels").empty();
+  const NvmlReason reason =
+      reason_to_ask_nvml(visible.gpus, gpus_of_driver(sources.files), imex_channel);
+  if (reason != NvmlReason::none) {
+    NvmlList list = read_nvml(sources.nvml());
+    machine.sources.push_back(list.report);
+    if (list.report.outcome == SourceReport::Outcome::used) {
+      // CUDA's word of the visible ones counts more, so it goes on top.
+      visible = Machine{};
+      visible.gpus = std::move(list.gpus);
+      visible.pairs = std::move(list.pairs);
+      facts = read_cuda_facts(visible);
+      ORIEL_CHECK(std::move(facts.complete));
+    }
+  }
+  machine.sources.push_back(facts.report);
+  machine.gpus = std::move(visible.gpus);
+  machine.pairs = std::move(visible.pairs);
+  for (Gpu& gpu : machine.gpus) {
+    if (!gpu.pci) continue;
+    gpu.numa = numa_of_device(sources.files, machine, *gpu.pci);
+    const double most = most_pcie_gbps(sources.files, *gpu.pci);
+    if (most > 0) gpu.pcie_gbps = most;
+  }
+  return reason;
+}
+
+std::string reports_of(const Machine& machine) {
+  std::string text;
+  for (const SourceReport& report : machine.sources) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", report.source, report.detail);
+  }
+  return text;
+}
+
+std::atomic<ProcessMachine*> in_force{nullptr};
+
+}  // namespace
+
+std::string_view name_of(NvmlReason reason) {
+  switch (reason) {
+    case NvmlReason::none:
+      return "not asked";
+    case NvmlReason::hidden_gpus:
+      return "asked about GPUs that CUDA does not show";
+    case NvmlReason::mig:
+      return "asked about MIG instances";
+    case NvmlReason::fabric:
+      return "asked about fabric cliques";
+  }
+  return "?";
+}
+
+NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
+                              const std::vector<PciAddress>& of_driver, bool imex_channel) {
+  const auto is_visible = [&](const PciAddress& address) {
+    return std::any_of(visible.begin(), visible.end(),
+                       [&](const Gpu& gpu) { return gpu.pci == address; });
+  };
+  const auto is_instance = [](const Gpu& gpu) {
+    return gpu.name.find(" MIG ") != std::string::npos;
+  };
+  const auto has_fabric_handles = [](const Gpu& gpu) { return gpu.fabric_handles; };
+  if (!std::all_of(of_driver.begin(), of_driver.end(), is_visible)) return NvmlReason::hidden_gpus;
+  if (std::any_of(visible.begin(), visible.end(), is_instance)) return NvmlReason::mig;
+  if (imex_channel && std::any_of(visible.begin(), visible.end(), has_fabric_handles)) {
+    return NvmlReason::fabric;
+  }
+  return NvmlReason::none;
+}
+
+void apply_description(CommunicatorMachine& found, const Machine& description) {
+  Machine& machine = found.machine;
+  const bool knows_numa = !description.numa.empty();
+  if (knows_numa) machine.numa = description.numa;
+  std::vector<int> place;  // in the description, of each GPU
+  for (Gpu& gpu : machine.gpus) {
+    const auto& all = description.gpus;
+    const auto other = std::find_if(all.begin(), all.end(),
+                                    [&](const Gpu& one) { return one.pci && one.pci == gpu.pci; });
+    place.push_back(other == all.end() ? -1 : static_cast<int>(other - all.begin()));
+    if (knows_numa) gpu.numa = other == all.end() ? -1 : other->numa;
+    if (other == all.end()) continue;
+    gpu.switch_links = other->switch_links;
+    gpu.link_gbps = other->link_gbps;
+    if (other->pcie_gbps > 0) gpu.pcie_gbps = other->pcie_gbps;
+  }
+  for (GpuPair& pair : machine.pairs) {
+    const int from = place[static_cast<std::size_t>(pair.from)];
+    const int to = place[static_cast<std::size_t>(pair.to)];
+    if (from < 0 || to < 0) continue;
+    const GpuPair* told = find_pair(description, from, to);
+    pair.links = told != nullptr ? told->links : 0;
+    pair.hops = told != nullptr ? told->hops : 0;
+  }
+  found.links_known = found.links_known || !description.gpus.empty();
+}
+
+Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
+                                                   const std::string& file) {
+  const auto begin = steady_clock::now();
+  CommunicatorMachine found;
+  found.machine.sources.push_back(add_numa_nodes(sources.files, found.machine));
+  NvmlReason reason = NvmlReason::none;
+  if (gpus) {
+    ORIEL_TRY(reason, add_gpus(sources, found.machine));
+    found.links_known = reason != NvmlReason::none &&
+                        std::any_of(found.machine.sources.begin(), found.machine.sources.end(),
+                                    [](const SourceReport& report) {
+                                      return report.source.starts_with("NVML") &&
+                                             report.outcome == SourceReport::Outcome::used;
+                                    });
+  }
+  if (!file.empty()) {
+    ORIEL_TRY(const Machine description, read_machine_file(file));
+    apply_description(found, description);
+    found.machine.sources.push_back(
+        {file, SourceReport::Outcome::used, "instead of what was found of speeds and places"});
+  }
+  ORIEL_CHECK(check(found.machine));
+  if (gpus) {
+    Log().info("found the GPUs of the machine in {:.1f} ms (NVML {}): {}",
+               milliseconds_since(begin), name_of(reason), reports_of(found.machine));
+  }
+  return found;
+}
+
+int numa_number_of(const std::vector<NumaNode>& numa, const std::optional<std::vector<int>>& cpus) {
+  if (!cpus || cpus->empty()) return -1;
+  const auto holds_all = [&](const NumaNode& node) {
+    return std::includes(node.cpus.begin(), node.cpus.end(), cpus->begin(), cpus->end());
+  };
+  const auto found = std::find_if(numa.begin(), numa.end(), holds_all);
+  return found == numa.end() ? -1 : found->os_index;
+}
+
+template <typename Part, typename Look>
+Result<std::shared_ptr<const Part>> ProcessMachine::get(Slot<Part>& slot, const std::string& file,
+                                                        const Look& look) {
+  const std::lock_guard lock(slot.mutex);
+  const pid_t self = ::getpid();
+  if (slot.part != nullptr && slot.looked == self && slot.file == file) return slot.part;
+  slot.part = nullptr;
+  ORIEL_TRY(Part found, look());
+  slot.part = std::make_shared<const Part>(std::move(found));
+  slot.file = file;
+  slot.looked = self;
+  return slot.part;
+}
+
+Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(
+    bool gpus, const Settings& settings) {
+  return get(for_communicators_[gpus ? 1 : 0], settings.topo_file,
+             [&] { return look_for_communicators(sources_, gpus, settings.topo_file); });
+}
+
+Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings) {
+  return get(whole_, settings.topo_file, [&]() -> Result<Machine> {
+    const auto begin = steady_clock::now();
+    DiscoverOptions options;
+    options.root = sources_.files.root();
+    const bool described = !settings.topo_file.empty();
+    Result<Machine> found = described ? read_machine_file(settings.topo_file)
+                                      : discover(options, hwloc_library(), sources_.nvml());
+    if (found.ok() && described) {
+      found->sources.push_back(add_cuda_facts(*found));  // ordinals
+      found = canonical(std::move(found).value());
+    }
+    Log().info("found the whole machine in {:.1f} ms", milliseconds_since(begin));
+    return found;
+  });
+}
+
+void ProcessMachine::dump_once(const Settings& settings) {
+  if (settings.topo_dump_file.empty()) return;
+  const std::lock_guard lock(dump_mutex_);
+  const std::string mark = fmt::format("{} {}", ::getpid(), settings.topo_dump_file);
+  if (dumped_ == mark) return;
+  dumped_ = mark;
+  const auto machine = whole(settings);
+  Status written = machine.ok() ? dump_machine(**machine, settings.topo_dump_file)
+                                : Status(Error(machine.error()));
+  if (!written.ok()) {
+    Log().warn("{}", std::move(written).error().with_context("describing the machine").to_string());
+  }
+}
+
+ProcessMachine& process_machine() {
+  if (ProcessMachine* scoped = in_force.load()) return *scoped;
+  static auto* const machine = new ProcessMachine;  // never destroyed: communicators may outlive us
+  return *machine;
+}
+
+ScopedProcessMachine::ScopedProcessMachine(ProcessMachine& machine)
+    : previous_(in_force.exchange(&machine)) {}
+
+ScopedProcessMachine::~ScopedProcessMachine() {
+  in_force = previous_;
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
+#include "topo/file_tree.hpp"
+#include "topo/machine.hpp"
+#include "topo/nvml_table.hpp"
+
+/// What the library knows of the machine it runs on: looked for once per process, in two parts.
+namespace oriel::topo {
+
+/// What a communicator has to know before it can form teams. Made in a few milliseconds: there is
+/// no PCI tree in it and no NIC.
+struct CommunicatorMachine {
+  Machine machine;
+  /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
+  bool links_known = false;
+};
+
+/// Why NVML is asked for a communicator. Beginning to use it can take some ten milliseconds, so it
+/// is not asked for what is known without it.
+enum class NvmlReason : std::uint8_t {
+  none,
+  hidden_gpus,  ///< the driver lists GPUs that CUDA does not show this process
+  mig,          ///< CUDA shows one instance of a GPU only, and hides the others
+  fabric,       ///< there may be fabric cliques: fabric handles and a channel of the IMEX service
+};
+std::string_view name_of(NvmlReason reason);
+
+/// The choice, a function of what CUDA shows, of the addresses that the driver lists (none where it
+/// lists none) and of whether the process has a channel of the IMEX service.
+NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
+                              const std::vector<PciAddress>& of_driver, bool imex_channel);
+
+/// Where the process looks.
+struct MachineSources {
+  FileTree files{"/"};
+  std::function<const NvmlLibrary&()> nvml = nvml_library;  ///< called only where NVML is asked
+};
+
+/// What a description in a file says of this machine takes the place of what was found: NUMA nodes,
+/// where GPUs are, links and their bandwidth. It does not touch who may map whose memory, fabric
+/// cliques and kinds of handles, which only the drivers know, nor add GPUs that were not found.
+/// GPUs are found again by their PCI addresses.
+void apply_description(CommunicatorMachine& found, const Machine& description);
+
+/// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of
+/// ranks on GPUs: /sys, CUDA, and NVML where there is a reason. `file` describes the machine unless
+/// it is empty. Fails if CUDA does not tell who the devices are and who maps whom, or the file
+/// cannot be used. Blocking.
+Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
+                                                   const std::string& file);
+
+/// The system's number of the NUMA node that all of these processors are of; -1 where they are of
+/// several, or nothing is known of them.
+int numa_number_of(const std::vector<NumaNode>& numa, const std::optional<std::vector<int>>& cpus);
+
+/// Keeps what was found. A failure is not kept: it concerns the communicator that is being made,
+/// and the next one looks again, for what lacked (a busy driver, memory, a file) may be there then.
+/// A child that was forked since looks for itself. Thread-safe; those who ask at the same time wait
+/// for the one who looks.
+class ProcessMachine {
+ public:
+  using CommunicatorPart = std::shared_ptr<const CommunicatorMachine>;
+  using WholePart = std::shared_ptr<const Machine>;
+
+  explicit ProcessMachine(MachineSources sources = {}) : sources_(std::move(sources)) {}
+  ProcessMachine(const ProcessMachine&) = delete;
+  ProcessMachine& operator=(const ProcessMachine&) = delete;
+
+  const MachineSources& sources() const { return sources_; }
+
+  /// The first part, see look_for_communicators().
+  Result<CommunicatorPart> for_communicators(bool gpus, const Settings& settings);
+  /// The second part: everything, with the PCI tree and the NICs, or what topo_file says, with the
+  /// ordinals of this process. Takes some hundred milliseconds the first time.
+  Result<WholePart> whole(const Settings& settings);
+  /// Writes the second part to topo_dump_file if there is one, once for each such file. What goes
+  /// wrong is logged as a warning, no more.
+  void dump_once(const Settings& settings);
+
+ private:
+  template <typename Part>
+  struct Slot {
+    std::mutex mutex;
+    pid_t looked = 0;  // the process that has looked
+    std::string file;
+    std::shared_ptr<const Part> part;
+  };
+  template <typename Part, typename Look>
+  Result<std::shared_ptr<const Part>> get(Slot<Part>& slot, const std::string& file,
+                                          const Look& look);
+
+  MachineSources sources_;
+  std::array<Slot<CommunicatorMachine>, 2> for_communicators_;  // host, GPUs
+  Slot<Machine> whole_;
+  std::mutex dump_mutex_;
+  std::string dumped_;
+};
+
+/// The one of this process.
+ProcessMachine& process_machine();
+
+/// Puts `machine` in the place of that one until destroyed. For tests; it must outlive this.
+class ScopedProcessMachine {
+ public:
+  explicit ScopedProcessMachine(ProcessMachine& machine);
+  ~ScopedProcessMachine();
+  ScopedProcessMachine(const ScopedProcessMachine&) = delete;
+  ScopedProcessMachine& operator=(const ScopedProcessMachine&) = delete;
+
+ private:
+  ProcessMachine* previous_;
+};
+
+}  // namespace oriel::topo

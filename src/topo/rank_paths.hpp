@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "topo/lsa_teams.hpp"
+#include "topo/path_facts.hpp"
+#include "topo/rank_info.hpp"
+
+namespace oriel::topo {
+
+/// The path between each two ranks of a communicator, whichever way data goes: where the two
+/// directions differ, the worse of both.
+///
+/// GPUs: one device; NVLink, also through the switches of a fabric clique of several hosts; PCIe
+/// peer access; host memory, where one cannot map the other but both are on one node; the network.
+/// Where nothing says by what way two GPUs of one node reach each other, PCIe is assumed.
+/// Ranks on the host: host memory, with 0 hops inside a process, 1 inside a NUMA node, else 2.
+///
+/// A function of what all ranks have told each other, so every rank computes the same. Takes time
+/// and memory by the number of ranks and of pairs that are on one node or in one clique. Immutable.
+class RankPaths {
+ public:
+  RankPaths() = default;
+  explicit RankPaths(std::span<const RankInfo> ranks);
+
+  int size() const { return static_cast<int>(near_.size()); }
+  /// between(a, b) is between(b, a). O(log ranks of the node).
+  PathFacts between(int a, int b) const;
+  /// What tells these paths from others, for a check that all ranks have the same.
+  std::uint64_t hash() const;
+  /// How many pairs have which path, the best first.
+  std::string summary() const;
+
+ private:
+  struct Near {
+    int peer;
+    PathFacts path;
+  };
+  /// By rank: the peers with higher numbers to which there is a path without the network, by
+  /// number.
+  std::vector<std::vector<Near>> near_;
+};
+
+/// The path over which `from` loads and stores the memory of `to`, which is another rank.
+PathFacts rank_path(const RankInfo& from, const RankInfo& to);
+
+/// What tells a division into teams from others, on top of `hash`.
+std::uint64_t add_teams(std::uint64_t hash, const LsaTeams& teams);
+
+/// Such as "2 LSA teams: 0-3, 4-7".
+std::string text_of(const LsaTeams& teams);
+
+}  // namespace oriel::topo
