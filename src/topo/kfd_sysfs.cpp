@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/kfd_sysfs.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -17,6 +18,10 @@ constexpr const char* kFolder = "/sys/class/kfd/kfd/topology/nodes";
 constexpr std::uint64_t kXgmi = 11;
 constexpr std::uint64_t kNoAtomics = 1U << 2 | 1U << 3;
 constexpr std::uint64_t kNoPeerAccess = 1U << 4;
+// The weight of an xGMI link is this for each hop: the driver lists a link between all GPUs of a
+// hive, also where the way leads over others.
+constexpr std::uint64_t kXgmiHop = 15;
+constexpr std::uint64_t kMostLinks = 64;
 
 using Properties = std::map<std::string, std::uint64_t>;
 
@@ -42,10 +47,19 @@ std::uint64_t value_of(const Properties& properties, const char* name) {
   return found == properties.end() ? 0 : found->second;
 }
 
+/// What the driver calls the GPU. It has no names for newer ones, but the number of their
+/// instruction set: 90402 for gfx942.
+std::string name_of(const FileTree& tree, const std::string& folder, const Properties& properties) {
+  std::string name = tree.read(folder + "/name").value_or("");
+  const std::uint64_t version = value_of(properties, "gfx_target_version");
+  if (version == 0 || (!name.empty() && name != "ip discovery")) return name;
+  return fmt::format("AMD gfx{}{:x}{:x}", version / 10000, version / 100 % 100, version % 100);
+}
+
 Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& properties) {
   Gpu gpu;
   gpu.vendor = GpuVendor::amd;
-  gpu.name = tree.read(folder + "/name").value_or("");
+  gpu.name = name_of(tree, folder, properties);
   const std::uint64_t location = value_of(properties, "location_id");
   gpu.pci = PciAddress{static_cast<std::uint32_t>(value_of(properties, "domain")),
                        static_cast<std::uint8_t>(location >> 8 & 0xff),
@@ -84,8 +98,14 @@ class Reader {
       ++odd_;
       return;
     }
+    Gpu gpu = gpu_of(tree_, folder, *properties);
+    // Partitions of one GPU have its number.
+    const auto twins = std::count_if(list_.gpus.begin(), list_.gpus.end(), [&](const Gpu& other) {
+      return !gpu.uuid.empty() && other.uuid.starts_with(gpu.uuid);
+    });
+    if (twins > 0) gpu.uuid += fmt::format("-{}", twins);
     places_[node] = static_cast<int>(list_.gpus.size());
-    list_.gpus.push_back(gpu_of(tree_, folder, *properties));
+    list_.gpus.push_back(std::move(gpu));
   }
 
   void add_pairs() {
@@ -129,9 +149,18 @@ class Reader {
     pair.maps = true;
     pair.atomics = (flags & kNoAtomics) == 0;
     if (value_of(properties, "type") != kXgmi) return;
-    pair.links = 1;
+    const std::uint64_t hops = value_of(properties, "weight") / kXgmiHop;
+    if (hops > 1 && hops <= kMostLinks) {
+      pair.hops = static_cast<int>(hops);
+      return;
+    }
     pair.hops = 1;
-    const double gbps = static_cast<double>(value_of(properties, "max_bandwidth")) * 8 / 1000;
+    // In Mbyte/s: of one link, and of all that join the two. Older drivers tell the latter alone.
+    const std::uint64_t all = value_of(properties, "max_bandwidth");
+    const std::uint64_t one = value_of(properties, "min_bandwidth");
+    const std::uint64_t links = one > 0 && all > one ? std::min(all / one, kMostLinks) : 1;
+    pair.links = static_cast<int>(links);
+    const double gbps = static_cast<double>(all) / static_cast<double>(links) * 8 / 1000;
     double& known = list_.gpus[static_cast<std::size_t>(from)].link_gbps;
     if (gbps > 0 && (known == 0 || gbps < known)) known = gbps;
   }

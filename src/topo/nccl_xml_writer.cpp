@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -95,11 +97,27 @@ class Writer {
     } else {
       line(1, "<cpu numaid=\"-1\" arch=\"x86_64\">");
     }
-    for (int root = 0; root < static_cast<int>(machine_.pci.size()); ++root) {
-      const PciNode& node = machine_.pci[static_cast<std::size_t>(root)];
-      if (node.parent < 0 && node.numa == numa) write_children(2, root);
+    // In the order that canonical() gives the children of one bridge, as which they are read again.
+    std::vector<std::pair<PciAddress, int>> below;
+    for (int index = 0; index < static_cast<int>(machine_.pci.size()); ++index) {
+      const int parent = machine_.pci[static_cast<std::size_t>(index)].parent;
+      if (parent < 0) continue;
+      const PciNode& bridge = machine_.pci[static_cast<std::size_t>(parent)];
+      if (bridge.parent < 0 && bridge.numa == numa) below.emplace_back(lowest_below(index), index);
     }
+    std::sort(below.begin(), below.end());
+    for (const auto& [address, index] : below) write_pci(2, index);
     line(1, "</cpu>");
+  }
+
+  PciAddress lowest_below(int index) const {
+    const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
+    PciAddress lowest = node.address.value_or(PciAddress{});
+    for (int child = index + 1; child < static_cast<int>(machine_.pci.size()); ++child) {
+      if (machine_.pci[static_cast<std::size_t>(child)].parent != index) continue;
+      lowest = std::min(lowest, lowest_below(child));
+    }
+    return lowest;
   }
 
   void write_children(int depth, int parent) {

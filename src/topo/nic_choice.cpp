@@ -87,8 +87,10 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
   for (const std::size_t device : order) {
     NicChoice& choice = choices[device];
     for (const int nic : candidates[device]) {
-      const auto load_of = [&](int index) { return load[static_cast<std::size_t>(index)]; };
-      if (choice.primary < 0 || load_of(nic) < load_of(choice.primary)) choice.primary = nic;
+      const auto worth = [&](int index) {
+        return std::tuple(load[static_cast<std::size_t>(index)], -nic_at(machine, index).gbps);
+      };
+      if (choice.primary < 0 || worth(nic) < worth(choice.primary)) choice.primary = nic;
     }
     if (choice.primary < 0) continue;
     const Nic& primary = nic_at(machine, choice.primary);

@@ -76,12 +76,12 @@ TEST_CASE("2.5 each GPU has the processors and the memory of its NUMA node") {
     Affinity affinity;
   };
   const Expected table[] = {
-      {"HGX with 8 GPUs", 0, {range(0, 56), 0}},     {"HGX with 8 GPUs", 3, {range(0, 56), 0}},
-      {"HGX with 8 GPUs", 4, {range(56, 56), 1}},    {"HGX with 8 GPUs", 7, {range(56, 56), 1}},
-      {"two cliques of 4", 3, {range(0, 16), 0}},    {"two cliques of 4", 4, {range(16, 16), 1}},
+      {"hgx-8", 0, {range(0, 56), 0}},          {"hgx-8", 3, {range(0, 56), 0}},
+      {"hgx-8", 4, {range(56, 56), 1}},         {"hgx-8", 7, {range(56, 56), 1}},
+      {"two-cliques", 3, {range(0, 16), 0}},    {"two-cliques", 4, {range(16, 16), 1}},
       {"workstation", 1, {range(0, 32), -1}},  // one node: there is nothing to choose
-      {"two sockets, one NIC", 2, {range(8, 8), 1}}, {"MIG", 2, {range(0, 8), -1}},
-      {"AMD full mesh", 7, {range(48, 48), 1}},      {"AMD partial mesh", 7, {range(0, 64), -1}},
+      {"one-nic", 2, {range(8, 8), 1}},         {"mig", 2, {range(0, 8), -1}},
+      {"amd-full-mesh", 7, {range(48, 48), 1}}, {"amd-partial-mesh", 7, {range(0, 64), -1}},
   };
   const auto machines = all_machines();
   for (const Expected& row : table) {

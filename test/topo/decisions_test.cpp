@@ -184,6 +184,33 @@ TEST_CASE("2.5 each GPU gets its nearest NIC, shared ones in balance, and a back
         "mlx5_1 is one of 2 equally near (NODE); backup mlx5_0, the other port of its card");
 }
 
+TEST_CASE("2.5 where little is as it should be, each GPU gets what is near, active and fast") {
+  const Machine machine = uneven();
+  const auto choices = choose_nics(machine);
+  const auto name = [&](int nic) {
+    if (nic < 0) return std::string("none");
+    const Nic& one = machine.nics[static_cast<std::size_t>(nic)];
+    return one.name + ":" + std::to_string(one.port);
+  };
+  // The second port of the card is down: its other port is no backup.
+  CHECK(name(choices[0].primary) == "mlx5_0:1");
+  CHECK(name(choices[0].backup) == "mlx5_2:1");
+  CHECK(name(choices[2].primary) == "mlx5_0:1");
+  CHECK(choices[2].distance == Distance::numa_node);
+  // Three ports are as near: the fastest one.
+  CHECK(name(choices[3].primary) == "mlx5_2:1");
+  const auto backups_of = backup_nics(machine);
+  for (std::size_t i = 0; i < backups_of.size(); ++i) {
+    const std::string own = name(static_cast<int>(i));
+    if (own == "mlx4_0:1") CHECK(name(backups_of[i]) == "mlx4_0:2");
+    if (own == "mlx4_0:2") CHECK(name(backups_of[i]) == "mlx4_0:1");
+    if (own == "mlx5_1:1") CHECK(backups_of[i] == -1);
+  }
+  CHECK(teams_of(machine) == Groups{{0, 1}, {2}, {3}});
+  CHECK(may_map(machine, 2, 1));
+  CHECK_FALSE(may_map(machine, 1, 2));
+}
+
 TEST_CASE("2.5 a GPU with a choice leaves the NIC to one without") {
   MachineBuilder build;
   const int left = build.host_bridge(-1);
@@ -227,12 +254,12 @@ TEST_CASE("2.6 the path of each pair of GPUs") {
            std::to_string(static_cast<int>(one.gbps)) + " " + std::string(name_of(one.distance));
   };
   CHECK(path(hgx_8(), 3, 3) == "same device 0 0 X");
-  CHECK(path(hgx_8(), 0, 1) == "NVLink 2 3825 PIX");
-  CHECK(path(hgx_8(), 0, 7) == "NVLink 2 3825 SYS");
+  CHECK(path(hgx_8(), 0, 1) == "NVLink 2 3824 PIX");
+  CHECK(path(hgx_8(), 0, 7) == "NVLink 2 3824 SYS");
   CHECK(path(two_cliques(), 0, 3) == "NVLink 1 800 PHB");
   CHECK(path(two_cliques(), 0, 4) == "host memory 2 250 SYS");
   CHECK(path(workstation(), 0, 1) == "PCIe peer 4 125 PHB");
-  CHECK(path(mig(), 0, 1) == "host memory 2 500 X");
+  CHECK(path(mig(), 0, 1) == "host memory 2 504 X");
   CHECK(path(amd_full_mesh(), 0, 7) == "NVLink 1 512 SYS");
   CHECK(path(amd_partial_mesh(), 0, 1) == "NVLink 1 400 NODE");
   CHECK(path(amd_partial_mesh(), 0, 2) == "NVLink 2 400 NODE");

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -82,26 +83,23 @@ class GpuFacts {
         read_pairs(kind, words, line);
       }
     }
+    const auto count = static_cast<int>(nvml_.devices.size());
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        if (from == to || atomics_.contains({from, to})) continue;
+        nvml_.refused.push_back({from, to, NvmlConstants::atomics});
+      }
+    }
   }
 
   /// What CUDA says of the devices that it shows.
   void add_to(Machine& machine) const {
-    std::map<std::string, int> index;
-    for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-      Gpu& gpu = machine.gpus[i];
-      index[gpu.uuid] = static_cast<int>(i);
+    for (Gpu& gpu : machine.gpus) {
       const auto known = cuda_.find(gpu.uuid);
       if (known == cuda_.end() || known->second.ordinal < 0) continue;
       gpu.ordinal = known->second.ordinal;
       gpu.architecture = known->second.architecture;
       gpu.fd_handles = known->second.fds;
-    }
-    for (GpuPair& pair : machine.pairs) {
-      const auto number = [&](int gpu) {
-        const auto& uuid = machine.gpus[static_cast<std::size_t>(gpu)].uuid;
-        return std::find(uuids_.begin(), uuids_.end(), uuid) - uuids_.begin();
-      };
-      pair.atomics = pair.atomics || atomics_.contains({number(pair.from), number(pair.to)});
     }
   }
 
@@ -138,7 +136,6 @@ class GpuFacts {
     }
     whole_ = cuda;
     cuda_[values["uuid"]] = cuda;
-    uuids_.push_back(values["uuid"]);
     FakeNvml::Device device;
     device.pci = address;
     device.uuid = values["uuid"];
@@ -169,7 +166,7 @@ class GpuFacts {
         } else if (kind == "refused") {
           nvml_.refused.push_back({from, to, NvmlConstants::read});
         } else if (kind == "atomics") {
-          atomics_[{from, to}] = true;
+          atomics_.emplace(from, to);
         } else {
           refuse(line);
         }
@@ -178,9 +175,8 @@ class GpuFacts {
   }
 
   FakeNvml& nvml_;
-  std::vector<std::string> uuids_;  // of whole GPUs, in the order of the file
-  std::map<std::string, Cuda> cuda_;
-  std::map<std::pair<std::ptrdiff_t, std::ptrdiff_t>, bool> atomics_;
+  std::map<std::string, Cuda> cuda_;       // by UUID
+  std::set<std::pair<int, int>> atomics_;  // of GPUs in the order of the file
   Cuda whole_;
 };
 
@@ -204,6 +200,7 @@ std::string list_text(const std::vector<int>& numbers) {
 }
 
 std::string choice_text(const Machine& machine, const NicChoice& choice) {
+  if (choice.primary < 0) return "no NIC";
   return fmt::format("NIC {} ({}), backup {}", nic_text(machine, choice.primary),
                      name_of(choice.distance), nic_text(machine, choice.backup));
 }

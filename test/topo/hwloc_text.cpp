@@ -41,7 +41,9 @@ class Writer {
                          sets(cpus, nodes));
     for (std::size_t i = 0; i < machine_.numa.size(); ++i) write_package(static_cast<int>(i));
     write_bridges(-1);
-    return text_ + "</object>\n</topology>\n";
+    text_ += "</object>\n";
+    write_distances();
+    return text_ + "</topology>\n";
   }
 
  private:
@@ -77,6 +79,24 @@ class Writer {
     }
     write_bridges(index);
     text_ += "</object>\n";
+  }
+
+  void write_distances() {
+    const auto silent = [](const NumaNode& node) { return node.distances.empty(); };
+    if (machine_.numa.empty() || std::any_of(machine_.numa.begin(), machine_.numa.end(), silent)) {
+      return;
+    }
+    std::string indices;
+    std::string values;
+    for (const NumaNode& node : machine_.numa) {
+      indices += fmt::format("{} ", node.os_index);
+      for (const int distance : node.distances) values += fmt::format("{} ", distance);
+    }
+    text_ += fmt::format(
+        "<distances2 type=\"NUMANode\" nbobjs=\"{}\" kind=\"5\" name=\"NUMALatency\" "
+        "indexing=\"os\">\n<indexes length=\"{}\">{}</indexes>\n"
+        "<u64values length=\"{}\">{}</u64values>\n</distances2>\n",
+        machine_.numa.size(), indices.size(), indices, values.size(), values);
   }
 
   void write_bridges(int numa) {

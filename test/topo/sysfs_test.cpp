@@ -166,6 +166,48 @@ TEST_CASE("H1 links of AMD's GPUs say who maps whose memory") {
   CHECK(list.report.detail == "3 GPUs");
 }
 
+TEST_CASE("H1 weight and bandwidth of an xGMI link tell hops and links") {
+  const TemporaryTree files;
+  for (int node = 1; node <= 4; ++node) add_gpu(files, node, 0x10 * node);
+  const auto link = [&](int from, int number, int to, const std::string& facts) {
+    files.file(std::string(kNodes) + std::to_string(from) + "/io_links/" + std::to_string(number) +
+                   "/properties",
+               "type 11\nnode_from " + std::to_string(from) + "\nnode_to " + std::to_string(to) +
+                   "\n" + facts);
+  };
+  link(1, 0, 2, "weight 15\nmin_bandwidth 50000\nmax_bandwidth 200000\nflags 0\n");
+  link(1, 1, 3, "weight 30\nmin_bandwidth 50000\nmax_bandwidth 50000\nflags 0\n");
+  link(1, 2, 4, "weight 15\nmin_bandwidth 0\nmax_bandwidth 64000\nflags 0\n");
+  const KfdList list = read_kfd(FileTree(files.root()));
+  const auto pair = [&](int to) { return list.pairs[static_cast<std::size_t>(to - 1)]; };
+  CHECK(pair(1).links == 4);
+  CHECK(pair(1).hops == 1);
+  CHECK(pair(2).maps == true);
+  CHECK(pair(2).links == 0);
+  CHECK(pair(2).hops == 2);
+  CHECK(pair(3).links == 1);
+  CHECK(list.gpus[0].link_gbps == 400);
+}
+
+TEST_CASE(
+    "H1 GPUs that the driver has no name for get their instruction set's, partitions a number") {
+  const TemporaryTree files;
+  for (int node = 1; node <= 3; ++node) {
+    const std::string folder = kNodes + std::to_string(node);
+    files.file(folder + "/gpu_id", std::to_string(node));
+    files.file(folder + "/name", node == 1 ? "aldebaran\n" : "ip discovery\n");
+    files.file(folder + "/properties", "gfx_target_version 90402\nunique_id 7\nlocation_id " +
+                                           std::to_string(0x500 + node) + "\n");
+  }
+  const KfdList list = read_kfd(FileTree(files.root()));
+  REQUIRE(list.gpus.size() == 3);
+  CHECK(list.gpus[0].name == "aldebaran");
+  CHECK(list.gpus[1].name == "AMD gfx942");
+  CHECK(list.gpus[0].uuid == "GPU-0000000000000007");
+  CHECK(list.gpus[1].uuid == "GPU-0000000000000007-1");
+  CHECK(list.gpus[2].uuid == "GPU-0000000000000007-2");
+}
+
 TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
   const TemporaryTree files;
   add_gpu(files, 1, 0x10);
