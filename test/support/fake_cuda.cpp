@@ -76,8 +76,11 @@ CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice dev
   return CUDA_SUCCESS;
 }
 
-CUresult device_can_access_peer(int* can, CUdevice, CUdevice) {
-  *can = fake->options.peer_access;
+CUresult device_can_access_peer(int* can, CUdevice from, CUdevice to) {
+  const int clique = fake->options.clique;
+  const int first = fake->options.first_device;
+  const bool near = clique == 0 || (first + from) / clique == (first + to) / clique;
+  *can = fake->options.peer_access && near;
   return CUDA_SUCCESS;
 }
 
@@ -155,7 +158,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes,
     return fake->violate(fmt::format("cuMemCreate of {} bytes", bytes));
   }
   if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
-      !fake->options.fabric_permitted) {
+      (!fake->options.fabric || !fake->options.fabric_permitted)) {
     return CUDA_ERROR_NOT_PERMITTED;
   }
   if (physical_bytes() + bytes > fake->options.memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -204,6 +207,10 @@ CUresult import_handle(CUmemGenericAllocationHandle* handle, void* from,
   const Lock lock(fake->mutex);
   if (breaks_capture("cuMemImportFromShareableHandle"))
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC &&
+      (!fake->options.fabric || !fake->options.fabric_permitted)) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   const int fd =
       type == CU_MEM_HANDLE_TYPE_FABRIC
           ? ::open(static_cast<const char*>(from), O_RDWR | O_CLOEXEC)

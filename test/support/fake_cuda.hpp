@@ -32,6 +32,11 @@ class FakeCuda {
     bool fabric = false;           ///< the devices can do fabric handles
     bool fabric_permitted = true;  ///< and the machine has the service for them
     bool peer_access = true;       ///< the devices reach each other
+    int clique = 0;                ///< and that in groups of so many; 0: all
+    /// Devices have UUIDs and PCI addresses by their numbers, of which the first visible one has
+    /// this, and by the machine that they are in.
+    int first_device = 0;
+    int machine = 0;
   };
   FakeCuda();
   explicit FakeCuda(Options options);

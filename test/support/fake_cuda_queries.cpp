@@ -20,7 +20,8 @@ CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // The same in every process, as devices of one machine have it.
   std::memset(uuid->bytes, 0x5a, sizeof uuid->bytes);
-  uuid->bytes[0] = static_cast<char>(device);
+  uuid->bytes[0] = static_cast<char>(fake->options.first_device + device);
+  uuid->bytes[1] = static_cast<char>(fake->options.machine);
   return CUDA_SUCCESS;
 }
 
@@ -28,7 +29,7 @@ CUresult device_get_pci_bus_id(char* out, int bytes, CUdevice device) {
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (bytes < 13) return fake->violate("a PCI id needs 13 bytes");
   std::snprintf(out, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
-                static_cast<unsigned>(device + 1) & 0xffu);
+                static_cast<unsigned>(fake->options.first_device + device + 1) & 0xffu);
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What ranks make of what they have told each other, and that they agree on it.
+#include "comm/topology.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "api/api_ranks.hpp"
+#include "boot/group.hpp"
+#include "boot/sim_transport.hpp"
+
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+topo::RankInfo on_host(int rank) {
+  topo::RankInfo info = topo::host_rank_info(topo::NodeIdentity{1, 2});
+  info.process = static_cast<std::uint64_t>(rank) + 1;
+  info.numa = 0;
+  return info;
+}
+
+std::vector<Bytes> messages_of(int size) {
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < size; ++rank) messages.push_back(topo::encode(on_host(rank)));
+  return messages;
+}
+
+/// Paths of a file that is there only while the object lives.
+struct TemporaryPath {
+  std::string text = fmt::format("/tmp/oriel-topology-test-{}", ::getpid());
+  ~TemporaryPath() {
+    std::error_code error;
+    for (int rank = 0; rank < 8; ++rank) std::filesystem::remove(of(rank), error);
+  }
+  std::string of(int rank) const { return fmt::format("{}.{}", text, rank); }
+};
+
+}  // namespace
+
+TEST_CASE("2.6 a rank that makes something else of it is named in everybody's error") {
+  constexpr int kSize = 7;
+  constexpr int kOdd = 4;
+  boot::SimNetwork network(kSize, {.latency = 10us}, 1);
+  std::vector<int> all;
+  for (int rank = 0; rank < kSize; ++rank) all.push_back(rank);
+  std::vector<boot::Group> groups;
+  for (int rank = 0; rank < kSize; ++rank) groups.emplace_back(network.transport(rank), all, rank);
+  std::vector<Task<Status>> tasks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    auto messages = messages_of(kSize);
+    if (rank == kOdd) {
+      topo::RankInfo other = on_host(2);
+      other.numa = 1;  // so 2 is farther from all others
+      messages[2] = topo::encode(other);
+    }
+    auto made = comm::make_topology(messages, 8);
+    REQUIRE(made.ok());
+    std::vector<boot::AgreedField> fields = {made->agreed_field()};
+    tasks.push_back(groups[static_cast<std::size_t>(rank)].agree(boot::Operation::topology,
+                                                                 Status(), std::move(fields)));
+  }
+  const auto results = network.run(std::move(tasks));
+  for (const auto& result : results) {
+    REQUIRE(result);
+    REQUIRE_FALSE(result->ok());
+    const std::string text = result->error().to_string();
+    INFO(text);
+    CHECK(text.find("the teams and paths that follow from what the ranks have told") !=
+          std::string::npos);
+    CHECK(text.find(fmt::format("on rank {}", kOdd)) != std::string::npos);
+  }
+}
+
+TEST_CASE("2.6 ranks that hold the same messages agree; a malformed one is named") {
+  auto messages = messages_of(5);
+  const auto first = comm::make_topology(messages, 8);
+  const auto second = comm::make_topology(messages, 8);
+  REQUIRE(first.ok());
+  CHECK(first->agreed_field().value == second->agreed_field().value);
+  CHECK(first->summary() == "1 LSA team: 0-4; 10 pairs of ranks: 10 by host memory, 1 hop");
+  messages[3].pop_back();
+  const auto cut = comm::make_topology(messages, 8);
+  REQUIRE_FALSE(cut.ok());
+  CHECK(cut.error().origin_rank() == 3);
+  messages[3].clear();  // it has failed, and says so itself
+  CHECK(comm::make_topology(messages, 8).ok());
+}
+
+TEST_CASE("2.7 a description that one rank cannot use ends the start of all with its reason") {
+  const TemporaryPath path;
+  std::ofstream(path.of(0)) << "<system>\n<cpu numaid=\"0\"\n";
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    const std::string file = players.first() == 1 ? path.of(0) : "";
+    const Environment own(Variables{{"ORIEL_TOPO_FILE", file}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    const auto made = Communicator::init(id, players.first(), players.size(), {});
+    require(!made.ok(), "it started");
+    const std::string text = made.error().to_string();
+    require(text.find("rank 1") != std::string::npos, text);
+    require(text.find("line") != std::string::npos, text);
+    require(text.find(path.of(0)) != std::string::npos, text);
+  }));
+}
+
+TEST_CASE("2.7 the machine is described by one rank of each node, once") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
+    const int rank = players.first();
+    const Environment own(Variables{{"ORIEL_TOPO_DUMP_FILE", path.of(rank)},
+                                    {"ORIEL_HOSTID", rank % 2 == 0 ? "even" : "odd"}});
+    for (int round = 0; round < 2; ++round) {
+      const auto comm = join(players);
+      players.barrier();
+      const bool writes = rank < 2 && round == 0;
+      require(std::filesystem::exists(path.of(rank)) == writes, "who has written");
+      std::filesystem::remove(path.of(rank));
+      players.barrier();
+    }
+  }));
+}
+
+}  // namespace oriel::test
