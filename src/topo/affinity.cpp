@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace oriel::topo {
 namespace {
 
@@ -109,6 +111,25 @@ Affinity affinity_of_processors(std::span<const NumaNode> numa, const Allowed& a
   }
   affinity.memory_node = memory_node_near(numa, common, allowed);
   return affinity;
+}
+
+std::string describe(const Affinity& affinity) {
+  return fmt::format(
+      "{}, {}", affinity.cpus.empty() ? "any processors" : "processors " + ranges_of(affinity.cpus),
+      affinity.memory_node < 0 ? "host memory as it comes"
+                               : fmt::format("host memory of NUMA node {}", affinity.memory_node));
+}
+
+std::string ranges_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i]);
+    if (last > i) text += fmt::format("-{}", numbers[last]);
+    i = last + 1;
+  }
+  return text;
 }
 
 std::vector<int> united(const std::vector<int>& a, const std::vector<int>& b) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "topo/machine.hpp"
@@ -46,6 +47,12 @@ Affinity affinity_of_gpu(const Machine& machine, int gpu, const Allowed& allowed
 /// own is often listed beside those of others) is of the one with the fewest, then of the lowest
 /// number.
 Affinity affinity_of_processors(std::span<const NumaNode> numa, const Allowed& allowed);
+
+/// In words, for the log: "processors 0-3, host memory of NUMA node 0".
+std::string describe(const Affinity& affinity);
+
+/// "0-3,8" for 0, 1, 2, 3, 8, ascending; empty for none.
+std::string ranges_of(const std::vector<int>& numbers);
 
 /// The numbers that one list or both have; both ascending.
 std::vector<int> united(const std::vector<int>& a, const std::vector<int>& b);

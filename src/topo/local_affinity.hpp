@@ -2,44 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <mutex>
-#include <string>
-#include <string_view>
-
+#include "base/settings.hpp"
 #include "topo/affinity.hpp"
-#include "topo/file_tree.hpp"
 
+/// What affinity.hpp says of what the calling thread may use and of the user's wishes: the settings
+/// cpu_affinity and ignore_cpu_affinity, and memory policies as numactl sets them, which are left
+/// alone. Never fails: what is not known has no affinity.
 namespace oriel::topo {
 
-/// Where the threads and the host memory of ranks of this process should be: what affinity.hpp says
-/// of its machine and of what the calling thread may use. The settings cpu_affinity and
-/// ignore_cpu_affinity are obeyed. Of the machine only NUMA nodes are read, when first needed and
-/// then never again; that takes some tens of microseconds for each. Thread-safe. Never fails: what
-/// is not known has no affinity.
-class LocalAffinity {
- public:
-  /// For the machine whose files these are.
-  explicit LocalAffinity(FileTree files);
-  /// For the process: the machine that the setting topo_file describes, or this one. Never
-  /// destroyed.
-  static LocalAffinity& of_process();
+/// For a rank that computes on the calling thread's processors.
+Affinity local_affinity_of_processors(const Machine& machine, const Settings& settings);
 
-  /// For a rank that computes on the calling thread's processors.
-  Affinity of_processors();
-  /// For a rank on the GPU with this PCI address. That the thread may use no processor near it is
-  /// logged once per process.
-  Affinity of_gpu(std::string_view pci_address);
+/// For a rank on a GPU, which is an entry of Machine::gpus. That the thread may use no processor
+/// near it is logged once per process.
+Affinity local_affinity_of_gpu(const Machine& machine, int gpu, const Settings& settings);
 
- private:
-  LocalAffinity();
-  std::shared_ptr<const Machine> machine();
-
-  const FileTree files_;
-  const bool follows_settings_;
-  std::mutex mutex_;
-  std::string described_by_;  // the topo_file of machine_
-  std::shared_ptr<const Machine> machine_;
-};
+/// The same on the machine that process_machine() knows, by the settings of this process. It is
+/// looked at once; after that a call costs a few system calls.
+Affinity own_affinity_of_processors();
+/// For the GPU with this CUDA ordinal.
+Affinity own_affinity_of_gpu(int ordinal);
 
 }  // namespace oriel::topo

@@ -242,11 +242,7 @@ Status check_memfd(const OwnedFd& fd, std::size_t bytes) {
 
 class HostMemory final : public BlockMemory {
  public:
-  /// `affinity` is for memory of the process; without it, what the files of `machine` tell counts.
-  explicit HostMemory(topo::FileTree machine, topo::LocalAffinity* affinity = nullptr)
-      : machine_(std::move(machine)),
-        own_affinity_(machine_),
-        affinity_(affinity != nullptr ? affinity : &own_affinity_) {}
+  explicit HostMemory(topo::FileTree machine) : machine_(std::move(machine)) {}
   MemoryKind kind() const override { return MemoryKind::host; }
   int device() const override { return -1; }
   std::size_t granularity() const override { return page_bytes(); }
@@ -269,8 +265,6 @@ class HostMemory final : public BlockMemory {
   void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }
 
   topo::FileTree machine_;
-  topo::LocalAffinity own_affinity_;
-  topo::LocalAffinity* affinity_;
 };
 
 Result<AllocationRef> HostMemory::create(std::size_t bytes) {
@@ -284,7 +278,7 @@ Result<AllocationRef> HostMemory::create(std::size_t bytes) {
 // By default a page lies near whoever touches it first, which is often a peer. The policy belongs
 // to the memfd: it holds for all mappings, of peers too, and for the huge pages that pages become.
 void HostMemory::place(std::byte* base, std::size_t bytes) {
-  const int node = affinity_->of_processors().memory_node;
+  const int node = topo::own_affinity_of_processors().memory_node;
   if (node < 0) return;
   Log().trace("{} bytes of host memory prefer NUMA node {}", bytes, node);
   topo::prefer_memory_node(base, bytes, node);
@@ -361,8 +355,7 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 
 Memory& host_memory() {
   // Never destroyed: static objects of the application may still free memory after ours are gone.
-  static Memory* const memory =
-      new HostMemory(topo::FileTree("/"), &topo::LocalAffinity::of_process());
+  static Memory* const memory = new HostMemory(topo::FileTree("/"));
   return *memory;
 }
 

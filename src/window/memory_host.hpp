@@ -17,7 +17,7 @@ namespace oriel::window {
 /// comes from that node as long as it has some, whoever touches it first.
 Memory& host_memory();
 
-/// Another object, which learns from `machine` how much memory there is, and where. For tests.
+/// Another object, which learns from `machine` how much memory there is. For tests.
 std::unique_ptr<Memory> make_host_memory(topo::FileTree machine);
 
 }  // namespace oriel::window
