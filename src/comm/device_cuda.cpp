@@ -17,10 +17,12 @@
 #include "base/try.hpp"
 #include "comm/device.hpp"
 #include "comm/executor_cuda.hpp"
+#include "comm/rank_affinity.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "topo/gpu_rank_info.hpp"
+#include "topo/placement.hpp"
 #include "topo/process_machine.hpp"
 #include "window/memory_cuda.hpp"
 
@@ -176,6 +178,8 @@ class CudaDevice final : public Device {
                                    std::vector<std::byte> part, Deadline deadline) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
+    // The GPU reads it all the time, and the driver takes it from where the thread has its memory.
+    const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeBoard::make(context_.get());
   }
   Result<std::unique_ptr<Executor>> make_executor() override {

@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/settings.hpp"
 #include "base/try.hpp"
+#include "comm/rank_affinity.hpp"
 
 namespace oriel::comm {
 
@@ -312,6 +313,12 @@ struct Background {
   bool begun = false;  // on a communicator that had started
 
   bool starts() const { return !jobs.inits.empty(); }
+  /// Null for a start that has been refused.
+  const Device* device() const {
+    if (starts()) return jobs.inits.front().request.device;
+    return jobs.windows.empty() ? &jobs.finalizes.front().communicator->device()
+                                : &jobs.windows.front().communicator->device();
+  }
 
   Status begin() {
     if (!starts()) ORIEL_CHECK(entry->begin_work());
@@ -340,6 +347,7 @@ struct Background {
     return reason;
   }
   void run() noexcept {
+    if (const Device* near = device(); near != nullptr) work_near(*near);
     Status outcome;
     try {
       outcome = carry_out_alone();

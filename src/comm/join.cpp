@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "comm/rank_affinity.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/most_ranks.hpp"
 #include "topo/process_machine.hpp"
@@ -150,7 +151,10 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
       processes.push_back({rank, info.pid});
     }
   }
-  Status watched = Monitor::instance().watch(*this, *session_, std::move(processes));
+  const topo::Affinity affinity = affinity_of(*device_);
+  Log(rank()).info("threads and memory of the library: {}", topo::describe(affinity));
+  Status watched =
+      Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus);
   if (!watched.ok()) {
     session_->abort(watched.error());  // the others have joined; their next call yields this
     co_return std::move(watched).error().with_origin(rank());

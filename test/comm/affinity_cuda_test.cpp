@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+#include "support/model_gpu.hpp"
+#include "support/numa_system.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
+
+// Threads and pinned memory of GPU ranks, on the model of the CUDA driver: device 0 is at NUMA node
+// 0 with processors 0-3, device 1 at node 1 with 4-7.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Numbers = std::vector<int>;
+
+class TwoSockets {
+ public:
+  TwoSockets() {
+    files_.file("/sys/devices/system/node/online", "0-1\n");
+    files_.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
+    files_.file("/sys/devices/system/node/node1/cpulist", "4-7\n");
+    files_.file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "0\n");
+    files_.file("/sys/bus/pci/devices/0000:02:00.0/numa_node", "1\n");
+  }
+
+ private:
+  topo::TemporaryTree files_;
+  topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
+  topo::ScopedProcessMachine scoped_{machine_};
+};
+
+/// The memory policies that were in force when pinned memory was taken.
+class PinnedAllocations {
+ public:
+  explicit PinnedAllocations(const NumaSystem& system) : table_(make_table(system)) {}
+  const std::vector<NumaSystem::Policy>& policies() const { return policies_; }
+
+ private:
+  CudaTable make_table(const NumaSystem& system) {
+    self() = this;
+    system_ = &system;
+    below_ = cuda();
+    CudaTable table = below_;
+    table.mem_host_alloc = [](void** out, std::size_t bytes, unsigned flags) {
+      {
+        const std::lock_guard lock(self()->system_->mutex);
+        self()->policies_.push_back(self()->system_->policy);
+      }
+      return self()->fails ? CUDA_ERROR_OUT_OF_MEMORY
+                           : self()->below_.mem_host_alloc(out, bytes, flags);
+    };
+    return table;
+  }
+  static PinnedAllocations*& self() {
+    static PinnedAllocations* object = nullptr;
+    return object;
+  }
+
+  const NumaSystem* system_ = nullptr;
+  CudaTable below_{};
+  std::vector<NumaSystem::Policy> policies_;
+
+ public:
+  bool fails = false;
+
+ private:
+  CudaTable table_;
+  ScopedCudaTable scoped_{table_};
+};
+
+Variables variables() {
+  return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SOCKET_IFNAME", "lo"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
+}
+
+template <typename Predicate>
+void wait_until(const Predicate& predicate, const char* what) {
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  while (!predicate()) {
+    require(std::chrono::steady_clock::now() < end, what);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+pid_t own_thread() {
+  return static_cast<pid_t>(::syscall(SYS_gettid));
+}
+
+bool was_moved(const NumaSystem& system, const Numbers& cpus) {
+  for (const auto& placement : system.seen_placements()) {
+    if (placement.cpus == cpus) return true;
+  }
+  return false;
+}
+
+void require_own_thread_stays(const NumaSystem& system) {
+  for (const auto& placement : system.seen_placements()) {
+    require(placement.thread != own_thread(), "the user's thread has been moved");
+  }
+}
+
+Numbers cpus_of(int rank) {
+  return rank == 0 ? Numbers{0, 1, 2, 3} : Numbers{4, 5, 6, 7};
+}
+
+}  // namespace
+
+TEST_CASE("2.5 the monitor of a GPU rank runs, and its notices lie, near its GPU") {
+  const Environment environment(variables());
+  for (const bool fails : {false, true}) {
+    INFO((fails ? "pinned memory cannot be had" : "all goes well"));
+    check_all_ok(play(Cast::processes, 2, [fails](Players& players) {
+      const int rank = players.first();
+      const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
+      const TwoSockets machine;
+      const NumaSystem system;
+      PinnedAllocations pinned(system);
+      pinned.fails = fails && rank == 1;
+      ncclComm_t comm = nullptr;
+      const ncclResult_t started = ncclCommInitRank(&comm, 2, players.next_id(), rank);
+      require((started == ncclSuccess) == !fails, ncclGetLastError(nullptr));
+      require(pinned.policies().size() == 1, "pinned memory");
+      require(pinned.policies()[0] == NumaSystem::Policy{MPOL_PREFERRED, {rank}}, "its node");
+      // Also after a failure.
+      require(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}}, "the policy is put back");
+      if (!fails) {
+        wait_until([&] { return was_moved(system, cpus_of(rank)); }, "the monitor has not moved");
+        require(ncclCommDestroy(comm), "ncclCommDestroy");
+      }
+      require_own_thread_stays(system);
+      for (const std::string& violation : model.violations()) require(false, violation);
+    }));
+  }
+}
+
+TEST_CASE("2.5 with GPUs of two nodes in one process, the monitor runs near both") {
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 1, [](Players& players) {
+    model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
+    const TwoSockets machine;
+    NumaSystem system;
+    system.cpus.push_back(8);  // of neither
+    ncclComm_t first = nullptr, second = nullptr;
+    require(ncclCommInitRank(&first, 1, players.next_id(), 0), "the first");
+    wait_until([&] { return was_moved(system, cpus_of(0)); }, "near the first");
+    auto context = PrimaryContext::retain(1);
+    require(context.ok(), "no second context");
+    require(cuda().ctx_push_current(context->get()) == CUDA_SUCCESS, "cuCtxPushCurrent");
+    require(ncclCommInitRank(&second, 1, players.next_id(), 0), "the second");
+    wait_until([&] { return was_moved(system, {0, 1, 2, 3, 4, 5, 6, 7}); }, "near both");
+    require(ncclCommDestroy(first), "ncclCommDestroy");
+    wait_until([&] { return was_moved(system, cpus_of(1)); }, "near the second");
+    require(ncclCommDestroy(second), "ncclCommDestroy");
+    require_own_thread_stays(system);
+    CUcontext popped = nullptr;
+    require(cuda().ctx_pop_current(&popped) == CUDA_SUCCESS, "cuCtxPopCurrent");
+  }));
+}
+
+TEST_CASE("2.5 what goes on in the background does so near the GPU") {
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 1, [](Players& players) {
+    model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
+    const TwoSockets machine;
+    const NumaSystem system;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm, 1, players.next_id(), 0, &config);
+    require(begun == ncclInProgress, "init");
+    ncclResult_t state = ncclInProgress;
+    wait_until(
+        [&] {
+          require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+          return state != ncclInProgress;
+        },
+        "init goes on");
+    require(state, "init");
+    // The thread of the start, and the monitor.
+    wait_until([&] { return system.seen_placements().size() == 2; }, "two threads");
+    const auto placements = system.seen_placements();
+    require(placements[0].thread != placements[1].thread, "two threads");
+    for (const auto& placement : placements) require(placement.cpus == cpus_of(0), "the GPU's");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    require_own_thread_stays(system);
+  }));
+}
+
+TEST_CASE("2.5 a GPU rank starts where nothing may be moved, and on settings that forbid it") {
+  const Environment environment(variables());
+  for (const char* affinity : {"1", "0"}) {
+    const Environment switched(Variables{{"ORIEL_CPU_AFFINITY", affinity}});
+    check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+      const int rank = players.first();
+      model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
+      const TwoSockets machine;
+      NumaSystem system;
+      system.cpu_status = EINVAL;
+      system.memory_status = EPERM;
+      std::vector<ncclComm_t> comms = players.init();
+      std::this_thread::sleep_for(50ms);
+      players.destroy(comms);
+      const bool asked = affinity[0] == '1';
+      require(system.seen_placements().empty() == !asked, "threads");
+      require(system.policies.empty() == !asked, "memory");
+    }));
+  }
+}
+
+}  // namespace oriel::test
