@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "program.hpp"
+#include "support/numa_system.hpp"
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/placement.hpp"
 #include "topo/xml_reader.hpp"
 #include "topology/summary.hpp"
 
@@ -44,6 +46,13 @@ int count_of(const std::string& text, const std::string& words) {
 ProgramResult oriel_topo(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), ORIEL_TOPO_PATH);
   return run_program(std::move(arguments));
+}
+
+/// The processors below `limit` that this thread may use.
+std::vector<int> first_of_this_thread(int limit) {
+  std::vector<int> cpus = topo::cpus_of_this_thread().value_or(std::vector<int>());
+  std::erase_if(cpus, [&](int cpu) { return cpu >= limit; });
+  return cpus;
 }
 
 }  // namespace
@@ -119,6 +128,37 @@ TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
   CHECK(topo::parse_xml(svg_of(summarise(odd))).ok());
 }
 
+TEST_CASE("2.5 2.8 the processors shown are those that the library would take") {
+  const topo::Machine hgx = topo::hgx_8();
+  const Summary other = summarise(hgx);
+  CHECK_FALSE(other.processors);
+  CHECK(row_of(table_of(other), "GPU7").back() == "56-111");
+  test::NumaSystem system;
+  system.cpus = {3, 4, 60, 61};
+  Settings settings;
+  Summary own = summarise(hgx, &settings);
+  CHECK(row_of(table_of(own), "GPU0").back() == "3-4");
+  CHECK(row_of(table_of(own), "GPU7").back() == "60-61");
+  CHECK(table_of(own).find("started like this: processors 3-4,60-61, host memory as it comes") !=
+        std::string::npos);
+  const Json document = Json::parse(json_of(own));
+  CHECK(document["gpus"][7]["affinity"]["cpus"] == std::vector<int>{60, 61});
+  CHECK(document["gpus"][7]["affinity"]["memory_node"] == 1);
+  CHECK(document["cpu_rank"]["cpus"].size() == 4);
+  CHECK(Json::parse(json_of(other))["cpu_rank"].is_null());
+
+  system.cpus = {60};
+  own = summarise(hgx, &settings);
+  CHECK(row_of(table_of(own), "GPU0").back() == "-");
+  CHECK(table_of(own).find("may use no processor near") != std::string::npos);
+  CHECK(Json::parse(json_of(own))["gpus"][0]["affinity"]["kept_away"] == true);
+  CHECK(Json::parse(json_of(own))["cpu_rank"]["memory_node"] == 1);
+  settings.ignore_cpu_affinity = true;
+  CHECK(row_of(table_of(summarise(hgx, &settings)), "GPU0").back() == "0-55");
+  settings.cpu_affinity = false;
+  CHECK(row_of(table_of(summarise(hgx, &settings)), "GPU7").back() == "-");
+}
+
 TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   const auto here = oriel_topo({});
   INFO(here.out << here.err);
@@ -138,7 +178,15 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   CHECK(why.out.find("GPU 0 (0000:12:00.0) reaches the memory of GPU 1") == 0);
 
   const auto by_setting = run_program({ORIEL_TOPO_PATH}, {{"NCCL_TOPO_FILE", path}});
-  CHECK(by_setting.out == file.out);
+  // The library's own threads keep to the processors that this process may use.
+  Row own = row_of(by_setting.out, "GPU3");
+  Row all = row_of(file.out, "GPU3");
+  REQUIRE(own.size() == all.size());
+  CHECK(own.back() == ranges_text(first_of_this_thread(56)));
+  CHECK(all.back() == "0-55");
+  own.pop_back();
+  all.pop_back();
+  CHECK(own == all);
   const std::string dump = path + ".dump";
   CHECK(run_program({ORIEL_TOPO_PATH}, {{"NCCL_TOPO_FILE", path}, {"NCCL_TOPO_DUMP_FILE", dump}})
             .status == 0);

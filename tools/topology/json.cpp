@@ -29,6 +29,12 @@ Json choice_of(const topo::NicChoice& choice) {
           {"reason", choice.reason}};
 }
 
+Json affinity_of(const topo::Affinity& affinity) {
+  return {{"cpus", affinity.cpus},
+          {"memory_node", index_of(affinity.memory_node)},
+          {"kept_away", affinity.kept_away}};
+}
+
 Json numa_nodes(const Summary& summary) {
   Json list = Json::array();
   for (std::size_t i = 0; i < summary.machine.numa.size(); ++i) {
@@ -77,6 +83,7 @@ Json gpus(const Summary& summary) {
                     {"mapped_by", summary.reach[i]},
                     {"team", summary.team[i]},
                     {"rail", summary.rail[i]},
+                    {"affinity", affinity_of(summary.affinities[i])},
                     {"choice", choice_of(summary.nics[i])}});
   }
   return list;
@@ -125,15 +132,17 @@ std::string json_of(const Summary& summary) {
     sources.push_back(
         {{"source", one.source}, {"outcome", topo::name_of(one.outcome)}, {"detail", one.detail}});
   }
-  const Json document = {{"format", 1},
-                         {"host", summary.machine.host},
-                         {"numa_nodes", numa_nodes(summary)},
-                         {"pci_nodes", pci_nodes(summary.machine)},
-                         {"gpus", gpus(summary)},
-                         {"nics", nics(summary.machine)},
-                         {"teams", summary.teams},
-                         {"paths", paths(summary)},
-                         {"sources", sources}};
+  const Json document = {
+      {"format", 1},
+      {"host", summary.machine.host},
+      {"numa_nodes", numa_nodes(summary)},
+      {"pci_nodes", pci_nodes(summary.machine)},
+      {"gpus", gpus(summary)},
+      {"nics", nics(summary.machine)},
+      {"teams", summary.teams},
+      {"paths", paths(summary)},
+      {"cpu_rank", summary.processors ? affinity_of(*summary.processors) : Json(nullptr)},
+      {"sources", sources}};
   // Names from files may be no UTF-8.
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -27,14 +27,16 @@ struct Options {
   std::vector<int> explain;
 };
 
-Result<topo::Machine> find_machine(const Options& options) {
-  if (!options.file.empty()) return topo::read_machine_file(options.file);
-  ORIEL_TRY(const Settings* settings, process_settings());
-  return topo::machine_by_settings(*settings);
+/// The settings for the machine that this runs on; null for that of a file.
+Result<const Settings*> settings_for(const Options& options) {
+  if (!options.file.empty()) return static_cast<const Settings*>(nullptr);
+  return process_settings();
 }
 
 Result<std::string> text_for(const Options& options) {
-  ORIEL_TRY(topo::Machine machine, find_machine(options));
+  ORIEL_TRY(const Settings* settings, settings_for(options));
+  ORIEL_TRY(topo::Machine machine, settings != nullptr ? topo::machine_by_settings(*settings)
+                                                       : topo::read_machine_file(options.file));
   if (options.xml) return topo::write_nccl_xml(machine);
   if (!options.explain.empty()) {
     const auto count = static_cast<int>(machine.gpus.size());
@@ -46,7 +48,7 @@ Result<std::string> text_for(const Options& options) {
     }
     return topo::explain_path(machine, options.explain[0], options.explain[1]) + "\n";
   }
-  const Summary summary = summarise(std::move(machine));
+  const Summary summary = summarise(std::move(machine), settings);
   if (options.json) return json_of(summary);
   return options.svg ? svg_of(summary) : table_of(summary);
 }

@@ -7,11 +7,12 @@
 #include <fmt/format.h>
 
 #include "topo/distance.hpp"
+#include "topo/local_affinity.hpp"
 #include "topo/reach.hpp"
 
 namespace oriel::tools {
 
-Summary summarise(topo::Machine machine) {
+Summary summarise(topo::Machine machine, const Settings* settings) {
   Summary summary;
   const auto count = static_cast<int>(machine.gpus.size());
   summary.reach = topo::reach_lists(machine);
@@ -29,21 +30,20 @@ Summary summarise(topo::Machine machine) {
   summary.nics = topo::choose_nics(machine);
   summary.numa_nics = topo::choose_nics_of_numa_nodes(machine);
   summary.paths = topo::all_paths(machine);
+  for (int gpu = 0; gpu < count; ++gpu) {
+    summary.affinities.push_back(settings != nullptr
+                                     ? topo::local_affinity_of_gpu(machine, gpu, *settings)
+                                     : topo::affinity_of_gpu(machine, gpu, {}));
+  }
+  if (settings != nullptr) {
+    summary.processors = topo::local_affinity_of_processors(machine, *settings);
+  }
   summary.machine = std::move(machine);
   return summary;
 }
 
 std::string ranges_text(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    if (!text.empty()) text += ",";
-    text +=
-        last == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[last]);
-    i = last + 1;
-  }
-  return text.empty() ? "-" : text;
+  return numbers.empty() ? "-" : topo::ranges_of(numbers);
 }
 
 std::string nic_text(const topo::Machine& machine, int nic) {

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/settings.hpp"
+#include "topo/affinity.hpp"
 #include "topo/machine.hpp"
 #include "topo/nic_choice.hpp"
 #include "topo/paths.hpp"
@@ -21,9 +24,14 @@ struct Summary {
   std::vector<topo::NicChoice> nics;       ///< of each GPU
   std::vector<topo::NicChoice> numa_nics;  ///< of each NUMA node, for ranks on the CPU
   std::vector<std::vector<topo::Path>> paths;
+  std::vector<topo::Affinity> affinities;  ///< of each GPU
+  /// Of a rank on the CPU that is started like this program; nothing on another machine.
+  std::optional<topo::Affinity> processors;
 };
 
-Summary summarise(topo::Machine machine);
+/// What a library with these settings decides about the machine that it runs on; without settings,
+/// about another machine, all of which may be used.
+Summary summarise(topo::Machine machine, const Settings* settings = nullptr);
 
 /// "0-3,8" for 0, 1, 2, 3, 8; "-" for none.
 std::string ranges_text(const std::vector<int>& numbers);

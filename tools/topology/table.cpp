@@ -34,10 +34,6 @@ std::string numa_text(const topo::Machine& machine, int numa) {
   return fmt::format("{}", machine.numa[static_cast<std::size_t>(numa)].os_index);
 }
 
-std::string cpus_text(const topo::Machine& machine, int numa) {
-  return numa < 0 ? "-" : ranges_text(machine.numa[static_cast<std::size_t>(numa)].cpus);
-}
-
 std::string matrix(const Summary& summary) {
   const topo::Machine& machine = summary.machine;
   const auto gpus = static_cast<int>(machine.gpus.size());
@@ -61,7 +57,7 @@ std::string matrix(const Summary& summary) {
     row.push_back(nic_text(machine, choice.primary));
     row.push_back(nic_text(machine, choice.backup));
     row.push_back(numa_text(machine, one.numa));
-    row.push_back(cpus_text(machine, one.numa));
+    row.push_back(ranges_text(summary.affinities[static_cast<std::size_t>(gpu)].cpus));
     rows.push_back(std::move(row));
   }
   return aligned(rows);
@@ -100,6 +96,19 @@ std::string numa_list(const Summary& summary) {
   return aligned(rows);
 }
 
+std::string processors_text(const Summary& summary) {
+  const bool any = std::any_of(summary.affinities.begin(), summary.affinities.end(),
+                               [](const topo::Affinity& one) { return one.kept_away; });
+  std::string text;
+  if (summary.processors) {
+    text += fmt::format("A rank on the CPU, started like this: {}\n",
+                        topo::describe(*summary.processors));
+  }
+  if (any)
+    text += "Of some GPUs this program may use no processor near; their CPUs are left out.\n";
+  return text;
+}
+
 constexpr const char* kLegend =
     "X     the same device\n"
     "NVn   n links of NVLink or xGMI, direct or to switches that both share\n"
@@ -110,7 +119,8 @@ constexpr const char* kLegend =
     "NODE  host bridges of one NUMA node\n"
     "SYS   across NUMA nodes\n"
     "( )   the memory cannot be mapped: data go through the host\n"
-    "team  GPUs that all map each other's memory; rail: the place in it\n";
+    "team  GPUs that all map each other's memory; rail: the place in it\n"
+    "CPUs  where the library's own threads run; -: they stay where they are\n";
 
 }  // namespace
 
@@ -126,6 +136,8 @@ std::string table_of(const Summary& summary) {
   const std::string devices = gpu_list(summary);
   if (!devices.empty()) text += devices + "\n";
   if (!machine.numa.empty()) text += numa_list(summary) + "\n";
+  const std::string processors = processors_text(summary);
+  if (!processors.empty()) text += processors + "\n";
   if (!machine.gpus.empty()) text += std::string(kLegend) + "\n";
   for (const topo::SourceReport& one : machine.sources) {
     text += fmt::format("{}: {}, {}\n", one.source, topo::name_of(one.outcome), one.detail);
