@@ -23,18 +23,6 @@ std::vector<std::vector<int>> reach_lists(const Machine& machine) {
   return lists;
 }
 
-std::vector<int> default_map_set(const std::vector<std::vector<int>>& reach, int owner,
-                                 const std::vector<int>* asked,
-                                 const std::vector<int>& registered) {
-  std::vector<int> set = asked != nullptr      ? *asked
-                         : !registered.empty() ? registered
-                                               : reach[static_cast<std::size_t>(owner)];
-  set.push_back(owner);
-  std::sort(set.begin(), set.end());
-  set.erase(std::unique(set.begin(), set.end()), set.end());
-  return set;
-}
-
 std::vector<std::vector<int>> form_mutual_groups(
     int count, const std::function<bool(int from, int to)>& reaches) {
   std::vector<std::vector<int>> groups;

@@ -8,7 +8,7 @@
 #include "topo/machine.hpp"
 
 /// Who may map whose memory. The idea of an explicit list per device, which need not be symmetric,
-/// is that of AMD's libhsakmt (rows H1 to H4 of the reference on queues).
+/// is that of AMD's libhsakmt (rows H1 and H2 of the reference on queues).
 namespace oriel::topo {
 
 /// Whether the GPU `from` may map the memory of the GPU `to`: what a source says of the pair, else
@@ -17,12 +17,6 @@ bool may_map(const Machine& machine, int from, int to);
 
 /// For each GPU, those that may map its memory: ascending, itself among them.
 std::vector<std::vector<int>> reach_lists(const Machine& machine);
-
-/// The GPUs on which an allocation of the GPU `owner` is mapped: `asked` if it is given, else
-/// `registered` if it is not empty, else those that may map it. (Row H4.) A function of its
-/// arguments; the result is ascending and without duplicates, and always holds `owner`.
-std::vector<int> default_map_set(const std::vector<std::vector<int>>& reach, int owner,
-                                 const std::vector<int>* asked, const std::vector<int>& registered);
 
 /// Groups of things that all reach each other in both directions, formed greedily in their order:
 /// each joins the first group with all of whose members it shares that, or begins the next one.

@@ -174,6 +174,26 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("2.3 H4 an allocation is mapped by its owner, and by its team once it is a window") {
+  const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
+  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
+    auto comm = join(players);
+    const auto mappings = [&] { return host.model().held().mappings; };
+    const int before = mappings();
+    const auto memory = must(comm.allocate(4096));
+    require(mappings() == before + 1, "more than its owner maps an allocation");
+    players.barrier();
+    {
+      const auto window = must(comm.register_window(memory));
+      // This rank's view of the windows of its team, of which the other two ranks are no part.
+      require(mappings() == before + 1 + 2, "other than the team maps a window");
+      players.barrier();
+    }
+    require(mappings() == before + 1, "a window that is gone is mapped");
+    players.barrier();
+  });
+}
+
 TEST_CASE("2.3 a fabric clique across hosts is one team, whose handles travel without sockets") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
   play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {

@@ -80,17 +80,6 @@ TEST_CASE("H2 a link from one GPU to another lets only the first map the second"
   CHECK(teams_of(machine) == Groups{{0}, {1}});
 }
 
-TEST_CASE("H4 a map set is what was asked for, else what is registered, else what can reach") {
-  const Groups reach = {{0, 1, 2}, {1}};
-  const std::vector<int> asked = {2, 2};
-  const std::vector<int> none;
-  CHECK(default_map_set(reach, 0, &asked, {1}) == std::vector<int>{0, 2});
-  CHECK(default_map_set(reach, 0, nullptr, {1}) == std::vector<int>{0, 1});
-  CHECK(default_map_set(reach, 0, nullptr, {}) == std::vector<int>{0, 1, 2});
-  CHECK(default_map_set(reach, 0, &none, {1}) == std::vector<int>{0});
-  CHECK(default_map_set(reach, 1, nullptr, {}) == std::vector<int>{1});
-}
-
 TEST_CASE("2.9 reach is what the links say") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);

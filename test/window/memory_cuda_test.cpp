@@ -189,6 +189,64 @@ TEST_CASE("1.17 fabric handles where the machine gives them, descriptors elsewhe
   check_clean(fake);
 }
 
+TEST_CASE("2.3 whether memory will have fabric handles is tried, and leaves nothing behind") {
+  const auto tells = [](FakeCuda::Options options) {
+    FakeCuda fake(options);
+    bool told = false;
+    {
+      const auto memory = open_memory();
+      told = memory->exports_fabric_handles();
+      CHECK(memory->exports_fabric_handles() == told);
+      CHECK(fake.held().physical_bytes == 0);
+    }
+    check_clean(fake);
+    return told;
+  };
+  CHECK(tells({.fabric = true}));
+  CHECK_FALSE(tells({.fabric = true, .fabric_permitted = false}));
+  CHECK_FALSE(tells({.fabric = false}));
+  CHECK_FALSE(tells({.memory_bytes = 0, .fabric = true}));  // not now
+}
+
+TEST_CASE("2.3 H3 an allocation that was taken over is mapped by nobody until it is mapped") {
+  FakeCuda fake;
+  {
+    const auto memory = open_memory();
+    char* own = allocate(*memory, 2 * kMiB);
+    std::memset(own, 7, 2 * kMiB);
+    const auto segments = segments_of(*memory, own, 1);
+    auto handle = memory->export_handle(*segments[0].allocation);
+    REQUIRE(handle.ok());
+    const int before = fake.held().mappings;
+    auto imported = memory->import_handle(std::move(handle).value(), {1, 2}, 2 * kMiB);
+    REQUIRE(imported.ok());
+    auto range = memory->reserve(4 * kMiB, 2 * kMiB);
+    REQUIRE(range.ok());
+    CHECK(fake.held().mappings == before);
+    // What the kernel reads on behalf of a process faults without ending it.
+    const auto readable = [](const std::byte* at) {
+      int ends[2] = {};
+      REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+      const bool went = ::write(ends[1], at, 1) == 1;
+      ::close(ends[0]);
+      ::close(ends[1]);
+      return went;
+    };
+    std::byte* const at = (*range)->base() + 2 * kMiB;
+    CHECK_FALSE(readable(at));
+    {
+      auto mapping = memory->map(**range, at, *imported);
+      REQUIRE(mapping.ok());
+      CHECK(readable(at));
+      CHECK(*at == std::byte{7});
+      CHECK_FALSE(readable((*range)->base()));
+    }
+    CHECK_FALSE(readable(at));
+    CHECK(memory->free(own).ok());
+  }
+  check_clean(fake);
+}
+
 TEST_CASE("1.17 a peer's GPU handle is checked against what was announced") {
   const std::size_t fds = test::count_fds();
   {

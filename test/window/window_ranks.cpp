@@ -118,6 +118,7 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   manager_options.communicator = session_->number();
   manager_options.sink = &sink_;
   manager_options.participants = options.participants;
+  manager_options.descriptor_domains = options.descriptor_domains;
   manager_ = std::make_unique<WindowManager>(std::move(manager_options));
   co_return Status();
 }

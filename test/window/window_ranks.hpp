@@ -35,6 +35,8 @@ struct RankOptions {
   std::size_t slot_bytes = kSlotUnitBytes;
   std::chrono::milliseconds timeout = kPatience;
   std::vector<Participant*> participants;
+  /// See WindowManagerOptions; by world rank, for one team of all.
+  std::vector<int> descriptor_domains;
   /// The memory of each world rank; called in the rank's process. Null: the host's.
   std::function<Result<Memory*>(int rank)> memory;
   bool always_fork = false;  ///< also where one process has all ranks
