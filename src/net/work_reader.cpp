@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/work_reader.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "net/byte_order.hpp"
@@ -76,14 +75,6 @@ WorkReader::Entry WorkReader::read(std::uint64_t index, std::uint64_t rung) {
   }
   entry.syndrome = syndrome_of(entry.complaint);
   return entry;
-}
-
-std::uint32_t WorkReader::extent(std::uint64_t index, std::uint64_t rung) {
-  copy_block(index, 0);
-  const Control head = control();
-  if (check_place(head, index) != Complaint::none) return 1;
-  const std::uint32_t blocks = (head.parts * kPart + kBlock - 1) / kBlock;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, rung - index));
 }
 
 Complaint WorkReader::read_flags(const Control& control, WorkRequest& work) {

@@ -24,7 +24,9 @@ class WorkReader {
   struct Entry {
     Syndrome syndrome = Syndrome::none;
     Complaint complaint = Complaint::none;
-    WorkRequest work;  ///< index, blocks and opcode are set also where there is a syndrome
+    /// Index, opcode and blocks are set also where there is a syndrome; the blocks are then as many
+    /// as the entry seems to have, 1 to those that were rung.
+    WorkRequest work;
   };
 
   /// `ring` has `depth` blocks (a power of two) and outlives the reader.
@@ -33,9 +35,6 @@ class WorkReader {
 
   /// `rung`: one past the last block that the doorbell told of; index < rung.
   Entry read(std::uint64_t index, std::uint64_t rung);
-
-  /// How many blocks the entry at `index` seems to take, for one that is not to be executed.
-  std::uint32_t extent(std::uint64_t index, std::uint64_t rung);
 
  private:
   static constexpr std::uint32_t kMostParts = 63;

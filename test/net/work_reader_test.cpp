@@ -283,9 +283,9 @@ TEST_CASE("3.8 random blocks are read without harm, and hardly ever taken for wo
     const std::uint64_t start = random() % 1'000'000;
     for (std::uint64_t index = start; index < start + kDepth; ++index) {
       const std::uint64_t rung = index + 1 + random() % kDepth;
-      if (reader.read(index, rung).syndrome == Syndrome::none) ++taken;
-      const std::uint32_t extent = reader.extent(index, rung);
-      CHECK((extent >= 1 && extent <= rung - index));
+      const auto entry = reader.read(index, rung);
+      if (entry.syndrome == Syndrome::none) ++taken;
+      CHECK((entry.work.blocks >= 1 && entry.work.blocks <= rung - index));
     }
   }
   CHECK(taken == 0);

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/doorbell_reader.hpp"
+
+#include <atomic>
+
+#include "net/byte_order.hpp"
+
+namespace oriel::net {
+namespace {
+
+template <class Word>
+Word acquire(const Word* address) {
+  return std::atomic_ref<Word>(*const_cast<Word*>(address)).load(std::memory_order_acquire);
+}
+
+std::uint16_t big16_of(const std::uint32_t* address) {
+  const std::uint32_t raw = acquire(address);
+  return static_cast<std::uint16_t>(load_big32(reinterpret_cast<const std::byte*>(&raw)));
+}
+
+}  // namespace
+
+std::uint16_t DoorbellReader::send_record() const {
+  return big16_of(record_ + 1);
+}
+
+std::uint16_t DoorbellReader::receives() const {
+  return big16_of(record_);
+}
+
+bool DoorbellReader::poll() {
+  const std::uint64_t now = acquire(doorbell_);
+  if (now == seen_) return false;
+  seen_ = now;
+  early_ = false;
+  return true;
+}
+
+DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t completed) {
+  Look look;
+  look.end = end;
+  const auto* raw = reinterpret_cast<const std::byte*>(&seen_);
+  if (load_big32(raw + 4) >> 8 != queue_) {
+    ++strays_;
+    return look;
+  }
+  const auto rung = static_cast<std::uint16_t>(load_big32(raw) >> 8);
+  const std::uint16_t recorded = send_record();
+  const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
+  if (behind && mode_ == DoorbellMode::strict) {
+    look.complaint = Complaint::record_behind;
+    return look;
+  }
+  early_ = behind && mode_ == DoorbellMode::early_ring;
+  if (early_) return look;
+  const std::uint16_t wanted = mode_ == DoorbellMode::loose ? recorded : rung;
+  const std::uint64_t next =
+      end + static_cast<std::uint16_t>(wanted - static_cast<std::uint16_t>(end));
+  if (next - completed > depth_) {
+    look.complaint = Complaint::wrong_doorbell;
+    return look;
+  }
+  look.rung = next != end;
+  look.end = next;
+  return look;
+}
+
+}  // namespace oriel::net

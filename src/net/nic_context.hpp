@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "net/late_stores.hpp"
+#include "net/memory_keys.hpp"
+#include "net/nic_faults.hpp"
+#include "net/wire.hpp"
+
+namespace oriel::net {
+
+/// What a NIC has done since it was made.
+struct NicCounters {
+  std::uint64_t doorbells = 0;          ///< seen to have changed
+  std::uint64_t dropped_doorbells = 0;  ///< by a fault, or rung before the queue was ready to send
+  std::uint64_t entries = 0;            ///< executed
+  std::uint64_t flushed = 0;
+  std::uint64_t requests = 0;    ///< sent, repetitions included
+  std::uint64_t repeated = 0;    ///< of these
+  std::uint64_t duplicates = 0;  ///< received a second time and not executed again
+  std::uint64_t strays = 0;      ///< received from somebody who is not the queue's peer
+};
+
+/// What the queues of one NIC share; under its lock.
+struct NicContext {
+  const Clock* clock = nullptr;
+  MemoryKeys keys;
+  LateStores late;
+  NicFaults faults;
+  std::mt19937_64 random;
+  std::vector<std::unique_ptr<Wire>> wires;
+  NicCounters counters;
+  bool stopped = false;
+  bool dead = false;
+
+  std::uint64_t random_below(std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; }
+};
+
+}  // namespace oriel::net

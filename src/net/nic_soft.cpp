@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/nic_soft.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::net {
+
+NicSoft::NicSoft(Options options) {
+  context_.clock = options.clock;
+  set_faults(std::move(options.faults));
+}
+
+NicSoft::~NicSoft() {
+  context_.late.land_all();
+}
+
+void NicSoft::set_faults(NicFaults faults) {
+  const std::lock_guard lock(mutex_);
+  context_.random.seed(faults.seed);
+  context_.faults = std::move(faults);
+}
+
+std::uint32_t NicSoft::add_wire(std::unique_ptr<Wire> wire) {
+  const std::lock_guard lock(mutex_);
+  context_.wires.push_back(std::move(wire));
+  return static_cast<std::uint32_t>(context_.wires.size() - 1);
+}
+
+WireAddress NicSoft::address(std::uint32_t wire) const {
+  const std::lock_guard lock(mutex_);
+  return wire < context_.wires.size() ? context_.wires[wire]->address() : WireAddress{};
+}
+
+std::uint32_t NicSoft::create_domain() {
+  const std::lock_guard lock(mutex_);
+  return context_.keys.add_domain();
+}
+
+Status NicSoft::destroy_domain(std::uint32_t domain) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, queue] : queues_) {
+    if (queue->setup().domain == domain) {
+      return Error(ErrorCode::invalid_usage,
+                   fmt::format("protection domain {} still has the queue {:#x}", domain, number));
+    }
+  }
+  return context_.keys.remove_domain(domain);
+}
+
+Result<std::uint32_t> NicSoft::register_memory(std::uint32_t domain, const MemoryRange& range) {
+  const std::lock_guard lock(mutex_);
+  return context_.keys.add(domain, range);
+}
+
+Status NicSoft::deregister_memory(std::uint32_t key) {
+  const std::lock_guard lock(mutex_);
+  context_.late.land_all();
+  return context_.keys.remove(key);
+}
+
+Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
+  ORIEL_CHECK(check_setup(setup));
+  const std::lock_guard lock(mutex_);
+  if (!context_.keys.has_domain(setup.domain)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the NIC has no protection domain {}", setup.domain));
+  }
+  constexpr std::uint32_t kNumbers = 1u << 24;
+  if (queues_.size() >= kNumbers - 1) {
+    return Error(ErrorCode::system, "the NIC has no number left for another queue");
+  }
+  // An odd step, so that neighbours look different in every byte.
+  do {
+    last_number_ = (last_number_ + 0x2f3d1b) % kNumbers;
+  } while (last_number_ == 0 || queues_.contains(last_number_));
+  auto queue = std::make_unique<SoftQueue>(setup, last_number_, context_);
+  order_.push_back(queue.get());
+  queues_.emplace(last_number_, std::move(queue));
+  return last_number_;
+}
+
+Status NicSoft::destroy_queue(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  std::erase(order_, queue);
+  queues_.erase(number);
+  return {};
+}
+
+SoftQueue* NicSoft::find(std::uint32_t number) {
+  const auto it = queues_.find(number);
+  return it == queues_.end() ? nullptr : it->second.get();
+}
+
+Result<SoftQueue*> NicSoft::find_or_fail(std::uint32_t number) {
+  SoftQueue* const queue = find(number);
+  if (queue != nullptr) return queue;
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
+}
+
+Status NicSoft::to_init(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  return queue->to_init();
+}
+
+Status NicSoft::to_ready_to_receive(std::uint32_t number, const QueuePeer& peer) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  if (peer.wire >= context_.wires.size()) {
+    return Error(ErrorCode::invalid_argument, fmt::format("the NIC has {} wires and no wire {}",
+                                                          context_.wires.size(), peer.wire));
+  }
+  return queue->to_ready_to_receive(peer);
+}
+
+Status NicSoft::to_ready_to_send(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  return queue->to_ready_to_send();
+}
+
+Status NicSoft::to_error(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  return queue->to_error();
+}
+
+Status NicSoft::connect(std::uint32_t number, const QueuePeer& peer) {
+  ORIEL_CHECK(to_init(number));
+  ORIEL_CHECK(to_ready_to_receive(number, peer));
+  return to_ready_to_send(number);
+}
+
+Result<QueueState> NicSoft::state(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = queues_.find(number);
+  if (it != queues_.end()) return it->second->state();
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
+}
+
+bool NicSoft::progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || context_.stopped || context_.dead) return false;
+  const TimePoint now = context_.clock->now();
+  bool any = context_.late.land(now);
+  any = receive(now) || any;
+  return progress_queues(now) || any;
+}
+
+bool NicSoft::receive(TimePoint now) {
+  bool any = false;
+  for (const auto& wire : context_.wires) {
+    WireMessage message;
+    for (std::size_t i = 0; i < kMessagesMost && wire->receive(message); ++i) {
+      any = true;
+      if (auto* const request = std::get_if<WireRequest>(&message.body)) {
+        SoftQueue* const queue = find(request->to_queue);
+        if (queue != nullptr) queue->receive(*request, now);
+      } else {
+        auto& response = std::get<WireResponse>(message.body);
+        SoftQueue* const queue = find(response.to_queue);
+        if (queue != nullptr) queue->receive(response, now);
+      }
+    }
+  }
+  return any;
+}
+
+bool NicSoft::progress_queues(TimePoint now) {
+  const bool shuffle = context_.faults.shuffle_queues;
+  if (shuffle) std::shuffle(order_.begin(), order_.end(), context_.random);
+  bool any = false;
+  for (SoftQueue* const queue : order_) {
+    if (context_.stopped || context_.dead) break;
+    if (shuffle && context_.random_below(2) == 0) continue;
+    any = queue->progress(now) || any;
+  }
+  return any;
+}
+
+void NicSoft::stop() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = true;
+}
+
+void NicSoft::resume() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = false;
+}
+
+void NicSoft::die() {
+  const std::lock_guard lock(mutex_);
+  context_.dead = true;
+}
+
+NicCounters NicSoft::counters() const {
+  const std::lock_guard lock(mutex_);
+  return context_.counters;
+}
+
+}  // namespace oriel::net

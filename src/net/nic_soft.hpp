@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "net/nic_context.hpp"
+#include "net/nic_faults.hpp"
+#include "net/queue_setup.hpp"
+#include "net/soft_queue.hpp"
+
+namespace oriel::net {
+
+/// A NIC in software. It reads the very bytes that device code writes for an mlx5 adapter and
+/// checks what that would check: index and queue inside each entry, keys, ranges, rights,
+/// protection domains, states. It executes in order, completes last byte last, and answers to an
+/// error with one completion and flushes the rest. Its atomics are atomic among NICs, and with
+/// those of this host's processors.
+///
+/// It does nothing by itself: progress() does a bounded amount of work, and is called by whoever
+/// waits for it, by a NicThread, or both.
+/// Thread safety: any thread may call anything. No call blocks but for the lock, which is held no
+/// longer than one progress() lasts.
+class NicSoft {
+ public:
+  struct Options {
+    const Clock* clock = &SteadyClock::instance();  ///< outlives the NIC
+    NicFaults faults;
+  };
+
+  NicSoft() : NicSoft(Options()) {}
+  explicit NicSoft(Options options);
+  /// Stores that were on their way land first; queues in use are simply gone.
+  ~NicSoft();
+  NicSoft(const NicSoft&) = delete;
+  NicSoft& operator=(const NicSoft&) = delete;
+
+  /// The number of the wire, for QueuePeer::wire.
+  std::uint32_t add_wire(std::unique_ptr<Wire> wire);
+  WireAddress address(std::uint32_t wire) const;
+
+  std::uint32_t create_domain();
+  /// Refused while it has keys or queues.
+  Status destroy_domain(std::uint32_t domain);
+
+  Result<std::uint32_t> register_memory(std::uint32_t domain, const MemoryRange& range);
+  /// Once this returns the NIC does not touch the memory any more; who still names the key gets an
+  /// error.
+  Status deregister_memory(std::uint32_t key);
+
+  /// The queue's number: 24 bits, never 0, and not used again before all others have been.
+  Result<std::uint32_t> create_queue(const QueueSetup& setup);
+  /// Once this returns the NIC does not touch the queue's memory any more.
+  Status destroy_queue(std::uint32_t number);
+  Status to_init(std::uint32_t number);
+  Status to_ready_to_receive(std::uint32_t number, const QueuePeer& peer);
+  Status to_ready_to_send(std::uint32_t number);
+  Status to_error(std::uint32_t number);
+  /// All three steps to ready_to_send.
+  Status connect(std::uint32_t number, const QueuePeer& peer);
+  Result<QueueState> state(std::uint32_t number) const;
+
+  /// Works on every queue and message that there is. Whether there was any; false also where
+  /// another thread is at it.
+  bool progress();
+
+  /// Does nothing until resume(): no completion, no response. Messages stay where they are.
+  void stop();
+  void resume();
+  /// As a NIC that has lost its power: for good, and without telling anybody.
+  void die();
+  void set_faults(NicFaults faults);
+  NicCounters counters() const;
+
+ private:
+  static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()
+
+  SoftQueue* find(std::uint32_t number);
+  Result<SoftQueue*> find_or_fail(std::uint32_t number);
+  bool receive(TimePoint now);
+  bool progress_queues(TimePoint now);
+
+  mutable std::mutex mutex_;
+  NicContext context_;
+  std::map<std::uint32_t, std::unique_ptr<SoftQueue>> queues_;
+  std::vector<SoftQueue*> order_;
+  std::uint32_t last_number_ = 0;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/deadline.hpp"
+#include "net/doorbell_reader.hpp"
+#include "net/wire.hpp"
+
+namespace oriel::net {
+
+/// Where a queue lies, as raw addresses of this process: the memory may be its own, pinned for a
+/// GPU, or shared with the process that fills it. All of it outlives the queue.
+struct QueueMemory {
+  std::byte* ring = nullptr;                 ///< depth blocks of 64 bytes, 64-byte aligned
+  std::uint32_t depth = 0;                   ///< a power of two, 128 to 32768
+  const std::uint32_t* record = nullptr;     ///< two words: receives, sends
+  const std::uint64_t* doorbell = nullptr;   ///< of this queue alone
+  std::byte* completions = nullptr;          ///< for sends; see CompletionWriter
+  std::uint32_t completion_count = 1;        ///< a power of two; 1: collapsed
+  std::byte* receive_completions = nullptr;  ///< may be null
+  std::uint32_t receive_count = 0;           ///< a power of two, or 0 without any
+  std::uint64_t* first_error = nullptr;      ///< may be null; see first_error_word
+};
+
+struct QueueSetup {
+  QueueMemory memory;
+  std::uint32_t domain = 0;
+  DoorbellMode mode = DoorbellMode::strict;
+  std::uint64_t first_index = 0;  ///< of the first block that will be rung
+  /// How long a request may stay without a response before it is repeated, and how often.
+  Duration answer_timeout = std::chrono::milliseconds(4295);
+  std::uint32_t repeats_most = 7;
+  /// How long to wait when the peer has no room for an immediate. Repeated without end.
+  Duration not_ready_pause = std::chrono::microseconds(640);
+  /// Entries cross the wire in pieces of this size.
+  std::uint32_t piece_bytes = std::uint32_t{256} << 10;
+};
+
+/// The other end of a queue.
+struct QueuePeer {
+  std::uint32_t wire = 0;  ///< which of the NIC's wires
+  WireAddress address;
+  std::uint32_t queue = 0;
+};
+
+/// A queue moves along these one by one; to `error` and `reset` from everywhere.
+enum class QueueState : std::uint8_t { reset, init, ready_to_receive, ready_to_send, error };
+
+/// Reads and atomics of one queue that wait for their response, and hence the responses that its
+/// peer has to keep.
+inline constexpr std::size_t kReadsInFlightMost = 16;
+inline constexpr std::uint32_t kPieceBytesMost = std::uint32_t{4} << 20;
+
+}  // namespace oriel::net

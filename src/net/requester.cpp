@@ -1,0 +1,386 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/requester.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "net/byte_order.hpp"
+#include "net/host_memory.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kActiveMost = 64;    // entries at work at a time
+constexpr std::size_t kSentMost = 64;      // requests without a response
+constexpr std::uint32_t kFlushMost = 256;  // completions of one call
+constexpr std::size_t kBlock = 64;
+
+bool waits_for_data(const WorkRequest& work) {
+  return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
+}
+
+}  // namespace
+
+Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
+    : setup_(setup),
+      number_(number),
+      nic_(nic),
+      reader_(setup.memory.ring, setup.memory.depth, number),
+      completions_(setup.memory.completions, setup.memory.completion_count),
+      end_(setup.first_index),
+      fetched_(setup.first_index),
+      completed_(setup.first_index) {}
+
+bool Requester::progress(TimePoint now) {
+  bool any = fetch();
+  look_at_timer(now);
+  if (transmit_again(now)) any = begin_entries(now) || any;
+  return retire() || any;
+}
+
+bool Requester::fetch() {
+  bool any = false;
+  while (halted_at_ == kNone && fetched_ < end_ && active_.size() < kActiveMost) {
+    WorkReader::Entry entry = reader_.read(fetched_, end_);
+    fetched_ += entry.work.blocks;
+    Active& made = active_.emplace_back();
+    made.serial = first_serial_ + active_.size() - 1;
+    made.work = std::move(entry.work);
+    if (entry.syndrome != Syndrome::none) stop_at(made, entry.syndrome, entry.complaint);
+    any = true;
+  }
+  return any;
+}
+
+void Requester::stop_at(Active& entry, Syndrome syndrome, Complaint complaint) {
+  if (entry.done) return;
+  entry.syndrome = syndrome;
+  entry.complaint = complaint;
+  entry.done = true;
+  halted_at_ = std::min(halted_at_, entry.serial);
+}
+
+bool Requester::begin_entries(TimePoint now) {
+  bool any = false;
+  while (next_ < active_.size() && !nic_.stopped && !nic_.dead) {
+    Active& entry = active_[next_];
+    if (!entry.begun && entry.serial >= halted_at_) break;
+    if (!entry.begun) {
+      if (!may_begin(entry, now) || meets_fault(entry)) break;
+      begin(entry);
+      any = true;
+      if (!entry.begun) break;
+    }
+    const std::uint32_t before = entry.sent;
+    const bool sent = send_pieces(entry, now);
+    any = any || entry.sent != before;
+    if (!sent) break;
+    ++next_;
+  }
+  return any;
+}
+
+Duration Requester::delay_of(std::uint64_t index) {
+  Duration delay{};
+  for (const NicFaults::Delay& fault : nic_.faults.delays) {
+    if (!fault.place.covers(number_, index)) continue;
+    const auto limit = static_cast<std::uint64_t>(fault.random.count());
+    delay += fault.duration + Duration(static_cast<std::int64_t>(nic_.random_below(limit)));
+  }
+  return delay;
+}
+
+bool Requester::may_begin(Active& entry, TimePoint now) {
+  const WorkRequest& work = entry.work;
+  if (work.fence == FenceMode::reads_and_atomics && reads_in_flight_ != 0) return false;
+  if (work.fence == FenceMode::everything && !sent_.empty()) return false;
+  if (waits_for_data(work) && reads_in_flight_ >= kReadsInFlightMost) return false;
+  if (!entry.has_time) {
+    entry.has_time = true;
+    entry.not_before = now + delay_of(work.index);
+  }
+  return now >= entry.not_before;
+}
+
+bool Requester::meets_fault(Active& entry) {
+  for (const NicFaults::End& fault : nic_.faults.ends) {
+    if (entry.ended || !fault.place.covers(number_, entry.work.index)) continue;
+    entry.ended = true;  // once the NIC goes on, so does this entry
+    (fault.die ? nic_.dead : nic_.stopped) = true;
+    return true;
+  }
+  for (const NicFaults::Fail& fault : nic_.faults.fails) {
+    if (!fault.place.covers(number_, entry.work.index)) continue;
+    if (!fault.after_delivery) {
+      stop_at(entry, fault.syndrome, Complaint::by_fault);
+      return true;
+    }
+    // It runs its course and then has an error all the same.
+    entry.syndrome = fault.syndrome;
+    entry.complaint = Complaint::by_fault;
+    halted_at_ = entry.serial;
+  }
+  return false;
+}
+
+void Requester::begin(Active& entry) {
+  const WorkRequest& work = entry.work;
+  if (!work.is_inline && work.kind != WorkKind::nop) {
+    const auto found = nic_.keys.find_local(setup_.domain, work.local_key, work.local_address,
+                                            work.bytes, waits_for_data(work));
+    if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
+  }
+  entry.begun = true;
+  ++nic_.counters.entries;
+  if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
+    // The read itself has no other effect than that what was on its way has arrived.
+    if (work.kind == WorkKind::dump) nic_.late.land_all();
+    entry.done = true;
+    return;
+  }
+  const std::uint64_t pieces = (work.bytes + setup_.piece_bytes - 1) / setup_.piece_bytes;
+  entry.pieces = static_cast<std::uint32_t>(std::max<std::uint64_t>(pieces, 1));
+  if (waits_for_data(work)) ++reads_in_flight_;
+  if (nic_.faults.shuffle_pieces && entry.pieces > 1) {
+    entry.order.resize(entry.pieces);
+    std::iota(entry.order.begin(), entry.order.end(), 0u);
+    std::shuffle(entry.order.begin(), entry.order.end(), nic_.random);
+  }
+}
+
+bool Requester::send_pieces(Active& entry, TimePoint now) {
+  while (entry.sent < entry.pieces && !entry.done) {
+    if (sent_.size() >= kSentMost) return false;
+    const std::uint32_t piece = entry.order.empty() ? entry.sent : entry.order[entry.sent];
+    Sent sent;
+    sent.number = next_number_++;
+    sent.serial = entry.serial;
+    sent.offset = std::uint64_t{piece} * setup_.piece_bytes;
+    sent.bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(setup_.piece_bytes, entry.work.bytes - sent.offset));
+    sent.last = ++entry.sent == entry.pieces;
+    sent_.push_back(sent);
+    if (!transmit(sent_.back(), now)) return false;
+  }
+  return entry.sent == entry.pieces;
+}
+
+bool Requester::transmit(Sent& sent, TimePoint now) {
+  Active& entry = active(sent.serial);
+  const WorkRequest& work = entry.work;
+  Wire& wire = *nic_.wires[peer_.wire];
+  WireRequest request;
+  request.from = wire.address();
+  request.from_queue = number_;
+  request.to_queue = peer_.queue;
+  request.number = sent.number;
+  request.kind = work.kind;
+  request.key = work.remote_key;
+  request.address = work.remote_address;
+  request.bytes = work.bytes;
+  request.offset = sent.offset;
+  request.piece_bytes = sent.bytes;
+  request.has_immediate = work.has_immediate && sent.last;
+  request.immediate = work.immediate;
+  request.atomic = work.atomic;
+  if (work.is_inline) {
+    const auto from = work.inline_bytes.begin() + static_cast<std::ptrdiff_t>(sent.offset);
+    request.payload.assign(from, from + sent.bytes);
+  } else if (work.kind == WorkKind::write) {
+    // Looked up again: the key may have been given back since the entry began.
+    const auto found =
+        nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false);
+    if (found.syndrome != Syndrome::none) {
+      stop_at(entry, found.syndrome, Complaint::none);
+      return false;
+    }
+    request.payload.resize(sent.bytes);
+    load_bytes(found.memory + sent.offset, request.payload.data(), sent.bytes);
+  }
+  WireMessage message{std::move(request)};
+  sent.on_wire = wire.send(peer_.address, message);
+  sent.at = now;
+  if (sent.on_wire) ++nic_.counters.requests;
+  return sent.on_wire;
+}
+
+bool Requester::transmit_again(TimePoint now) {
+  if (now < not_before_) return false;
+  for (Sent& sent : sent_) {
+    if (sent.on_wire || sent.answered) continue;
+    if (!transmit(sent, now)) return false;
+  }
+  return true;
+}
+
+void Requester::repeat_from(std::size_t position) {
+  for (; position < sent_.size(); ++position) {
+    if (sent_[position].on_wire && !sent_[position].answered) ++nic_.counters.repeated;
+    sent_[position].on_wire = false;
+  }
+}
+
+void Requester::look_at_timer(TimePoint now) {
+  if (sent_.empty() || !sent_.front().on_wire) return;
+  Sent& oldest = sent_.front();
+  if (now - std::max(oldest.at, heard_) < setup_.answer_timeout) return;
+  if (++oldest.repeats > setup_.repeats_most) {
+    stop_at(active(oldest.serial), Syndrome::transport_retry, Complaint::none);
+    return;
+  }
+  repeat_from(0);
+}
+
+void Requester::receive(WireResponse& response, TimePoint now) {
+  if (failed_ || sent_.empty() || response.number < sent_.front().number) return;
+  const std::uint64_t position = response.number - sent_.front().number;
+  if (position >= sent_.size() || sent_[position].answered) return;
+  heard_ = now;
+  if (response.not_ready) {
+    not_before_ = now + setup_.not_ready_pause;
+    return repeat_from(position);
+  }
+  // A response says that the writes before it have been done: their own may have been lost.
+  for (std::size_t i = 0; i < position; ++i) {
+    if (sent_[i].answered || active(sent_[i].serial).work.kind != WorkKind::write) continue;
+    take_answer(sent_[i], nullptr, now);
+  }
+  take_answer(sent_[position], &response, now);
+  while (!sent_.empty() && sent_.front().answered) sent_.pop_front();
+}
+
+void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {
+  sent.answered = true;
+  Active& entry = active(sent.serial);
+  if (response != nullptr && response->syndrome != Syndrome::none) {
+    return stop_at(entry, response->syndrome, Complaint::none);
+  }
+  if (response != nullptr) land(entry, sent, *response, now);
+  if (++entry.answered < entry.pieces) return;
+  if (waits_for_data(entry.work)) --reads_in_flight_;
+  entry.done = true;
+}
+
+void Requester::land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now) {
+  const WorkRequest& work = entry.work;
+  if (!waits_for_data(work)) return;
+  Bytes bytes = std::move(response.payload);
+  if (work.kind == WorkKind::atomic) {
+    bytes.resize(work.atomic.bytes);
+    // As the adapter does it: of 8 bytes as the host has them, of 4 as the wire has them.
+    if (work.atomic.bytes == 4) {
+      store_big32(bytes.data(), static_cast<std::uint32_t>(response.old_value));
+    } else {
+      std::memcpy(bytes.data(), &response.old_value, 8);
+    }
+  } else if (bytes.size() != sent.bytes) {
+    return stop_at(entry, Syndrome::remote_operation, Complaint::data_length);
+  }
+  const auto found =
+      nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, true);
+  if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
+  std::byte* to = found.memory + sent.offset;
+  if (nic_.faults.late_reads == Duration::zero()) {
+    store_bytes(to, bytes);
+  } else {
+    nic_.late.add(to, std::move(bytes), now + nic_.faults.late_reads);
+  }
+}
+
+bool Requester::retire() {
+  bool any = false;
+  while (!active_.empty() && active_.front().done && !failed_ && !nic_.dead) {
+    Active& entry = active_.front();
+    any = true;
+    if (entry.syndrome != Syndrome::none) {
+      completed_ = entry.work.index + entry.work.blocks;
+      write_error({.kind = CompletionRecord::Kind::request_error,
+                   .opcode = entry.work.opcode,
+                   .queue = number_,
+                   .index = static_cast<std::uint16_t>(entry.work.index),
+                   .syndrome = entry.syndrome,
+                   .complaint = entry.complaint});
+      return true;
+    }
+    complete(entry);
+    active_.pop_front();
+    ++first_serial_;
+    if (next_ > 0) --next_;
+  }
+  return any;
+}
+
+void Requester::complete(const Active& entry) {
+  const WorkRequest& work = entry.work;
+  poison(work);
+  completed_ = work.index + work.blocks;
+  if (!work.signalled) return;
+  const auto time = nic_.clock->now().time_since_epoch().count();
+  completions_.write({.opcode = work.opcode,
+                      .queue = number_,
+                      .index = static_cast<std::uint16_t>(work.index),
+                      .bytes = static_cast<std::uint32_t>(work.bytes),
+                      .time = static_cast<std::uint64_t>(time)});
+}
+
+void Requester::poison(const WorkRequest& work) {
+  for (std::uint64_t i = work.index; i < work.index + work.blocks; ++i) {
+    std::memset(setup_.memory.ring + (i & (setup_.memory.depth - 1)) * kBlock, 0xdd, kBlock);
+  }
+}
+
+void Requester::write_error(const CompletionRecord& record) {
+  if (!has_error_word_ && setup_.memory.first_error != nullptr) {
+    std::atomic_ref<std::uint64_t>(*setup_.memory.first_error)
+        .store(first_error_word(record), std::memory_order_release);
+  }
+  has_error_word_ = true;
+  completions_.write(record);
+  failed_ = true;
+  active_.clear();
+  sent_.clear();
+}
+
+void Requester::fail(Syndrome syndrome, Complaint complaint) {
+  if (failed_) return;
+  if (syndrome == Syndrome::flushed) {  // each entry says so itself
+    failed_ = true;
+    active_.clear();
+    sent_.clear();
+    return;
+  }
+  const std::uint64_t at = completed_;
+  std::uint8_t opcode = 0;
+  if (at < end_) {
+    const WorkRequest work = reader_.read(at, end_).work;
+    completed_ += work.blocks;
+    opcode = work.opcode;
+  }
+  write_error({.kind = CompletionRecord::Kind::request_error,
+               .opcode = opcode,
+               .queue = number_,
+               .index = static_cast<std::uint16_t>(at),
+               .syndrome = syndrome,
+               .complaint = complaint});
+}
+
+bool Requester::flush() {
+  const bool any = completed_ < end_;
+  for (std::uint32_t i = 0; i < kFlushMost && completed_ < end_; ++i) {
+    const WorkRequest work = reader_.read(completed_, end_).work;
+    write_error({.kind = CompletionRecord::Kind::request_error,
+                 .opcode = work.opcode,
+                 .queue = number_,
+                 .index = static_cast<std::uint16_t>(completed_),
+                 .syndrome = Syndrome::flushed});
+    completed_ += work.blocks;
+    ++nic_.counters.flushed;
+  }
+  return any;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "net/completion_writer.hpp"
+#include "net/nic_context.hpp"
+#include "net/queue_setup.hpp"
+#include "net/work_reader.hpp"
+
+namespace oriel::net {
+
+/// The sending half of a queue: takes entries from the ring in order, asks the peer for what they
+/// want, and completes them in order. Requests of several entries are on their way at once, so
+/// reads and atomics may be answered after later writes have been done, but for fences.
+///
+/// Blocks are overwritten with 0xdd before their entry is completed: whoever writes them too late,
+/// or reads them again, is found out. Of the first entry that fails all earlier ones are complete;
+/// it gets the one completion with its syndrome, and all later ones, rung then or afterwards, get
+/// one that says they were flushed. The first-error word is stored before that.
+/// Not thread-safe: the NIC's lock guards it. Each call does a bounded amount of work.
+class Requester {
+ public:
+  Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
+
+  void connect(const QueuePeer& peer) { peer_ = peer; }
+  /// The doorbell has told of everything before `end`.
+  void ring(std::uint64_t end) { end_ = end; }
+  std::uint64_t end() const { return end_; }
+  /// Everything before this is complete.
+  std::uint64_t completed() const { return completed_; }
+
+  /// While the queue is ready to send. Whether anything was done.
+  bool progress(TimePoint now);
+  void receive(WireResponse& response, TimePoint now);
+  /// An entry has failed, or fail() was called: the queue is in error.
+  bool failed() const { return failed_; }
+  /// Ends the queue for a reason that no entry gives.
+  void fail(Syndrome syndrome, Complaint complaint);
+  /// While the queue is in error: what is left is flushed.
+  bool flush();
+
+ private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  /// An entry that has been read and is not complete.
+  struct Active {
+    std::uint64_t serial = 0;
+    WorkRequest work;
+    Syndrome syndrome = Syndrome::none;
+    Complaint complaint = Complaint::none;
+    bool begun = false;
+    bool done = false;  // answered, or failed
+    bool has_time = false;
+    bool ended = false;  // a fault that stops the NIC here has done so
+    TimePoint not_before{};
+    std::vector<std::uint32_t> order;  // of pieces, if not 0, 1, 2 ...
+    std::uint32_t pieces = 0;
+    std::uint32_t sent = 0;
+    std::uint32_t answered = 0;
+  };
+  /// A request without a response.
+  struct Sent {
+    std::uint64_t number = 0;
+    std::uint64_t serial = 0;  // of the entry
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+    bool last = false;  // of the entry's requests
+    bool on_wire = false;
+    bool answered = false;
+    std::uint32_t repeats = 0;
+    TimePoint at{};
+  };
+
+  Active& active(std::uint64_t serial) { return active_[serial - first_serial_]; }
+  bool fetch();
+  bool begin_entries(TimePoint now);
+  bool may_begin(Active& entry, TimePoint now);
+  bool meets_fault(Active& entry);
+  Duration delay_of(std::uint64_t index);
+  void begin(Active& entry);
+  void stop_at(Active& entry, Syndrome syndrome, Complaint complaint);
+  bool send_pieces(Active& entry, TimePoint now);
+  bool transmit(Sent& sent, TimePoint now);
+  bool transmit_again(TimePoint now);
+  void look_at_timer(TimePoint now);
+  void repeat_from(std::size_t position);
+  void take_answer(Sent& sent, WireResponse* response, TimePoint now);
+  void land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now);
+  bool retire();
+  void complete(const Active& entry);
+  void poison(const WorkRequest& work);
+  void write_error(const CompletionRecord& record);
+
+  const QueueSetup setup_;
+  const std::uint32_t number_;
+  NicContext& nic_;
+  QueuePeer peer_;
+  WorkReader reader_;
+  CompletionWriter completions_;
+
+  std::uint64_t end_;        // rung
+  std::uint64_t fetched_;    // read from the ring
+  std::uint64_t completed_;  // also where flushing goes on
+  std::deque<Active> active_;
+  std::uint64_t first_serial_ = 0;
+  std::size_t next_ = 0;  // in active_: the first that has something to send
+  std::deque<Sent> sent_;
+  std::uint64_t next_number_ = 0;
+  std::size_t reads_in_flight_ = 0;
+  TimePoint heard_{};                // of the peer
+  TimePoint not_before_{};           // it was not ready
+  std::uint64_t halted_at_ = kNone;  // serial of an entry that fails: none after it begins
+  bool failed_ = false;
+  bool has_error_word_ = false;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+
+#include "net/completion_writer.hpp"
+#include "net/nic_context.hpp"
+#include "net/queue_setup.hpp"
+
+namespace oriel::net {
+
+/// The receiving half of a queue: does in this side's memory what the peer's entries ask for, and
+/// answers. Each request is executed once, in the order of their numbers, however often it comes:
+/// a repeated write is answered again, a repeated read read again, and the old values of the last
+/// atomics are kept for those that are repeated.
+/// Nothing that a request says is trusted. Not thread-safe: the NIC's lock guards it.
+class Responder {
+ public:
+  Responder(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
+
+  void connect(const QueuePeer& peer) { peer_ = peer; }
+  /// `receives`: how many receives have been posted, modulo 65536.
+  void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
+  /// Sends what is due, and executes what was put off.
+  bool progress(TimePoint now);
+  /// A request was refused: the queue is in error.
+  bool failed() const { return failed_; }
+
+ private:
+  struct Late {
+    WireRequest request;
+    TimePoint due;
+  };
+  struct Outgoing {
+    WireResponse response;
+    TimePoint due;
+  };
+  struct Replay {
+    std::uint64_t number;
+    std::uint64_t old_value;
+  };
+
+  void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
+  void answer_again(WireRequest& request, TimePoint now);
+  Syndrome check(const WireRequest& request) const;
+  void execute(WireRequest& request, TimePoint now);
+  WireResponse response_to(const WireRequest& request) const;
+  void answer(WireResponse response, TimePoint due);
+  void refuse(const WireRequest& request, Syndrome syndrome, TimePoint now);
+  bool is_lost();
+
+  const QueueSetup setup_;
+  const std::uint32_t number_;
+  NicContext& nic_;
+  QueuePeer peer_;
+  CompletionWriter completions_;
+  std::uint64_t expected_ = 0;  // number of the next request
+  std::uint16_t received_ = 0;  // receives used up
+  std::deque<Late> late_;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Replay> replays_;
+  std::uint64_t answers_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace oriel::net

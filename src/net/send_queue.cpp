@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/send_queue.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/byte_order.hpp"
+
+namespace oriel::net {
+
+namespace dq = device::queue;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+struct PageDelete {
+  void operator()(std::byte* pages) const { ::operator delete (pages, std::align_val_t{kPage}); }
+};
+
+Status check_options(const SendQueue::Options& options) {
+  const std::uint32_t depth = options.depth;
+  if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > dq::kDepthMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a send queue of {} blocks: it takes a power of two from {} to {}",
+                             depth, dq::kDepthLeast, dq::kDepthMost));
+  }
+  // Who waits for room waits for a block that a batch behind it may end, whose writer must not have
+  // to wait in turn.
+  if (!std::has_single_bit(options.batch) || options.batch > depth - dq::kReservationMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a doorbell for {} blocks of {}: a power of two up to {} is possible",
+                             options.batch, depth, depth - dq::kReservationMost));
+  }
+  if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} slots for old values: a power of two up to the depth of {}",
+                             options.fetch_slots, depth));
+  }
+  // One element alone could not tell one round from the next.
+  const bool receives_fit =
+      options.receives == 0 || (std::has_single_bit(options.receives) && options.receives > 1);
+  if (!receives_fit || options.receives > dq::kDepthMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} receives: 0 or a power of two from 2 to {}", options.receives,
+                             dq::kDepthMost));
+  }
+  return {};
+}
+
+}  // namespace
+
+struct SendQueue::State {
+  NicSoft* nic = nullptr;
+  std::unique_ptr<std::byte, PageDelete> pages;
+  std::size_t used = 0;
+  std::uint32_t* record = nullptr;
+  std::uint32_t number = 0;
+  QueueMemory memory;
+  dq::QueueView view;
+  std::uint64_t posted = 0;
+  std::uint64_t taken = 0;
+
+  ~State() {
+    if (number != 0) static_cast<void>(nic->destroy_queue(number));
+    if (view.fetch_key != 0) static_cast<void>(nic->deregister_memory(view.fetch_key));
+  }
+  /// `count` objects behind those placed before, each group on cache lines of its own. Without
+  /// pages it only counts.
+  template <class T>
+  T* place(std::size_t count) {
+    std::byte* const at = pages == nullptr ? nullptr : pages.get() + used;
+    used += (count * sizeof(T) + 127) / 128 * 128;
+    if (at == nullptr) return nullptr;
+    return std::uninitialized_value_construct_n(reinterpret_cast<T*>(at), count) - count;
+  }
+  void place_all(const Options& options) {
+    used = 0;
+    view.ring = place<dq::Block>(options.depth);
+    view.indexes = place<dq::QueueIndexes>(1);
+    view.marks = place<std::uint64_t>(options.depth);
+    view.fetch_values = place<std::uint64_t>(options.fetch_slots + 1);
+    view.fetch_turns = place<std::uint64_t>(options.fetch_slots);
+    view.doorbell = place<std::uint64_t>(1);
+    record = place<std::uint32_t>(2);
+    memory.completions = place<std::byte>(CompletionWriter::kElementBytes);
+    memory.receive_completions =
+        place<std::byte>(CompletionWriter::kElementBytes * options.receives);
+    memory.first_error = place<std::uint64_t>(1);
+  }
+  void fill(const Options& options) {
+    memory.ring = reinterpret_cast<std::byte*>(view.ring);
+    memory.depth = options.depth;
+    memory.record = record;
+    memory.doorbell = view.doorbell;
+    memory.receive_count = options.receives;
+    if (options.receives == 0) memory.receive_completions = nullptr;
+    std::memset(memory.completions, 0xff, CompletionWriter::kElementBytes);
+    // As if the block before `base` were the last that was completed.
+    store_big16(memory.completions + 60, static_cast<std::uint16_t>(options.base - 1));
+    if (memory.receive_completions != nullptr) {
+      std::memset(memory.receive_completions, 0xff,
+                  CompletionWriter::kElementBytes * options.receives);
+    }
+    dq::QueueIndexes& at = *view.indexes;
+    at.reserved = at.ready = at.produced = at.rung = at.completed = options.base;
+    for (std::uint32_t i = 0; i < options.fetch_slots; ++i) view.fetch_turns[i] = i;
+    view.depth = options.depth;
+    view.peer = options.peer;
+    view.batch = options.batch;
+    view.publication = options.publication;
+    view.gets_need_dump = options.gets_need_dump;
+    view.doorbell_record = record + 1;
+    view.completion = reinterpret_cast<const dq::Completion*>(memory.completions);
+    view.nic_error = memory.first_error;
+    view.fetch_slots = options.fetch_slots;
+  }
+};
+
+SendQueue::SendQueue(std::unique_ptr<State> state) : state_(std::move(state)) {}
+SendQueue::SendQueue(SendQueue&&) noexcept = default;
+SendQueue& SendQueue::operator=(SendQueue&&) noexcept = default;
+SendQueue::~SendQueue() = default;
+
+Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
+  ORIEL_CHECK(check_options(options));
+  auto state = std::make_unique<State>();
+  state->nic = &nic;
+  state->place_all(options);
+  state->pages.reset(
+      static_cast<std::byte*>(::operator new (state->used, std::align_val_t{kPage})));
+  state->place_all(options);
+  state->fill(options);
+
+  dq::QueueView& view = state->view;
+  MemoryRange slots;
+  slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
+  slots.bytes = (options.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
+  slots.memory = reinterpret_cast<std::byte*>(view.fetch_values);
+  slots.access = kLocalWrite;
+  ORIEL_TRY(view.fetch_key, nic.register_memory(options.domain, slots));
+
+  QueueSetup setup;
+  setup.memory = state->memory;
+  setup.domain = options.domain;
+  setup.mode = options.mode;
+  setup.first_index = options.base;
+  setup.answer_timeout = options.answer_timeout;
+  setup.repeats_most = options.repeats_most;
+  setup.piece_bytes = options.piece_bytes;
+  ORIEL_TRY(state->number, nic.create_queue(setup));
+  view.number = state->number;
+  return SendQueue(std::move(state));
+}
+
+std::uint32_t SendQueue::number() const {
+  return state_->number;
+}
+
+Status SendQueue::connect(const QueuePeer& peer) {
+  return state_->nic->connect(state_->number, peer);
+}
+
+const dq::QueueView& SendQueue::view() const {
+  return state_->view;
+}
+
+const QueueMemory& SendQueue::memory() const {
+  return state_->memory;
+}
+
+Status SendQueue::post_receives(std::uint32_t count) {
+  const std::uint64_t open = state_->posted - state_->taken;
+  if (count > state_->memory.receive_count - open) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} receives more: {} of {} are outstanding", count, open,
+                             state_->memory.receive_count));
+  }
+  state_->posted += count;
+  std::uint32_t raw = 0;
+  store_big32(reinterpret_cast<std::byte*>(&raw),
+              static_cast<std::uint32_t>(state_->posted) & 0xffffu);
+  std::atomic_ref<std::uint32_t>(state_->record[0]).store(raw, std::memory_order_release);
+  return {};
+}
+
+bool SendQueue::take_immediate(Immediate& immediate) {
+  const std::uint32_t count = state_->memory.receive_count;
+  if (count == 0) return false;
+  std::byte* element = state_->memory.receive_completions +
+                       (state_->taken & (count - 1)) * CompletionWriter::kElementBytes;
+  const std::uint64_t tail =
+      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(element + 56))
+          .load(std::memory_order_acquire);
+  const auto own = std::to_integer<std::uint32_t>(reinterpret_cast<const std::byte*>(&tail)[7]);
+  const bool odd_round = count > 1 && (state_->taken & count) != 0;
+  if (own >> 4 == 15 || (own & 1) != (odd_round ? 1u : 0u)) return false;
+  immediate.value = load_big32(element + 36);
+  immediate.bytes = load_big32(element + 44);
+  ++state_->taken;
+  return true;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "oriel/device/queue.hpp"
+#include "oriel/error.hpp"
+
+#include "net/nic_soft.hpp"
+
+namespace oriel::net {
+
+/// A queue of the software NIC whose memory is this process's own: for CPU ranks. It owns ring,
+/// record, doorbell, completions, indexes, marks and the slots for old values, registers the
+/// latter, and makes the view that device code takes.
+///
+/// Destruction ends the queue at the NIC first, then gives back key and memory; nobody may be using
+/// the view any more. Move-only; the NIC outlives it. Thread safety: as for std::vector.
+class SendQueue {
+ public:
+  struct Options {
+    std::uint32_t domain = 0;
+    std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768
+    std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
+    device::queue::Publication publication = device::queue::Publication::ordered;
+    bool gets_need_dump = false;
+    std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
+    std::int32_t peer = -1;          ///< world rank at the other end
+    std::uint64_t base = 0;          ///< index of the first block
+    std::uint32_t receives =
+        0;  ///< elements for immediates of the peer: a power of two from 2, or 0
+    DoorbellMode mode = DoorbellMode::strict;
+    Duration answer_timeout = QueueSetup().answer_timeout;
+    std::uint32_t repeats_most = QueueSetup().repeats_most;
+    std::uint32_t piece_bytes = QueueSetup().piece_bytes;
+  };
+
+  static Result<SendQueue> create(NicSoft& nic, const Options& options);
+  SendQueue(SendQueue&&) noexcept;
+  SendQueue& operator=(SendQueue&&) noexcept;
+  ~SendQueue();
+
+  std::uint32_t number() const;
+  /// Connects it to the queue `peer`, which does the same in turn; both can then send.
+  Status connect(const QueuePeer& peer);
+  /// Valid as long as this queue.
+  const device::queue::QueueView& view() const;
+  /// Where the NIC finds it.
+  const QueueMemory& memory() const;
+
+  /// An immediate that a peer's write has brought.
+  struct Immediate {
+    std::uint32_t value = 0;
+    std::uint32_t bytes = 0;
+  };
+  /// Makes room for `count` more; together not more than Options::receives are outstanding. One
+  /// thread at a time, also of those that call take_immediate.
+  Status post_receives(std::uint32_t count);
+  /// The next one, in the order of arrival. False if there is none.
+  bool take_immediate(Immediate& immediate);
+
+ private:
+  struct State;
+  explicit SendQueue(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace oriel::net

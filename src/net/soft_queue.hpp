@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "net/doorbell_reader.hpp"
+#include "net/nic_context.hpp"
+#include "net/queue_setup.hpp"
+#include "net/requester.hpp"
+#include "net/responder.hpp"
+
+namespace oriel::net {
+
+/// One queue pair of the software NIC: its state, its doorbell and both halves. The NIC's lock
+/// guards it; nothing blocks.
+class SoftQueue {
+ public:
+  SoftQueue(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
+
+  QueueState state() const { return state_; }
+  std::uint32_t number() const { return number_; }
+  const QueueSetup& setup() const { return setup_; }
+
+  /// Each is one step, refused from any other state. Rings before ready_to_send are dropped.
+  Status to_init();
+  Status to_ready_to_receive(const QueuePeer& peer);
+  Status to_ready_to_send();
+  /// From everywhere: entries that are not complete are flushed.
+  Status to_error();
+
+  /// A bounded amount of work. Whether there was any.
+  bool progress(TimePoint now);
+  void receive(WireRequest& request, TimePoint now);
+  void receive(WireResponse& response, TimePoint now);
+
+ private:
+  Status expect(QueueState state, const char* next) const;
+  bool look_at_doorbell();
+  bool is_dropped();
+
+  const QueueSetup setup_;
+  const std::uint32_t number_;
+  NicContext& nic_;
+  QueueState state_ = QueueState::reset;
+  DoorbellReader doorbell_;
+  Requester requester_;
+  Responder responder_;
+  std::uint64_t rings_ = 0;
+};
+
+const char* to_string(QueueState state);
+
+/// Whether a queue can be made of it.
+Status check_setup(const QueueSetup& setup);
+
+}  // namespace oriel::net
