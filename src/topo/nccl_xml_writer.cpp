@@ -9,33 +9,10 @@
 
 #include "topo/nccl_xml.hpp"
 #include "topo/pcie_speed.hpp"
+#include "topo/printable.hpp"
 
 namespace oriel::topo {
 namespace {
-
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char letter : text) {
-    switch (letter) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        // XML 1.0 has no place for other control characters, escaped or not.
-        safe += static_cast<unsigned char>(letter) < ' ' ? '?' : letter;
-    }
-  }
-  return safe;
-}
 
 std::string mask_of(const std::vector<int>& cpus) {
   const int most = cpus.empty() ? 0 : *std::max_element(cpus.begin(), cpus.end());
@@ -68,9 +45,7 @@ class Writer {
   std::string write() {
     line(0, "<system version=\"1\">");
     write_cpus();
-    const bool outside = std::any_of(machine_.nics.begin(), machine_.nics.end(),
-                                     [](const Nic& nic) { return nic.node < 0; });
-    if (outside) write_nics(1, -1);
+    if (has_nics(-1)) write_nics(1, -1);
     line(0, "</system>");
     return std::move(text_);
   }
@@ -131,8 +106,7 @@ class Writer {
     const auto gpu = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
                                   [&](const Gpu& one) { return one.node == index; });
     const bool is_gpu = gpu != machine_.gpus.end();
-    const bool is_nic = std::any_of(machine_.nics.begin(), machine_.nics.end(),
-                                    [&](const Nic& nic) { return nic.node == index; });
+    const bool is_nic = has_nics(index);
     const char* kind = node.kind == PciNode::Kind::bridge ? "0x060400"
                        : is_gpu                           ? "0x030200"
                        : is_nic                           ? "0x020700"
@@ -165,14 +139,22 @@ class Writer {
     line(depth, "</gpu>");
   }
 
+  /// Ports that are not active are left out, as NCCL does: the format has no word for them.
+  bool has_nics(int node) const {
+    return std::any_of(machine_.nics.begin(), machine_.nics.end(),
+                       [&](const Nic& nic) { return nic.active && nic.node == node; });
+  }
+
   void write_nics(int depth, int node) {
     line(depth, "<nic>");
-    for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
-      const Nic& nic = machine_.nics[i];
-      if (nic.node != node) continue;
-      line(depth + 1, fmt::format("<net name=\"{}\" dev=\"{}\" speed=\"{:.0f}\" port=\"{}\" "
-                                  "guid=\"0x{:x}\" gdr=\"0\"/>",
-                                  escaped(nic.name), i, nic.gbps * 1000, nic.port, nic.guid));
+    int number = -1;
+    for (const Nic& nic : machine_.nics) {
+      if (nic.active) ++number;
+      if (!nic.active || nic.node != node) continue;
+      line(depth + 1,
+           fmt::format("<net name=\"{}\" dev=\"{}\" speed=\"{:.0f}\" port=\"{}\" "
+                       "guid=\"0x{:x}\" gdr=\"0\"/>",
+                       xml_escaped(nic.name), number, nic.gbps * 1000, nic.port, nic.guid));
     }
     line(depth, "</nic>");
   }

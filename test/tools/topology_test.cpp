@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // What oriel-topo shows of the composed machines, and of this one.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "program.hpp"
@@ -83,6 +85,109 @@ TEST_CASE("2.8 the table has paths, distances, teams, rails, NICs and processors
   CHECK(cpu.find("NUMA node 1  CPUs 4-7  NIC mlx5_1  backup mlx5_0") != std::string::npos);
 }
 
+namespace {
+
+std::size_t widest_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::size_t most = 0;
+  for (std::string line; std::getline(lines, line);) most = std::max(most, line.size());
+  return most;
+}
+
+/// What stands before the devices' list.
+std::string matrix_of(const std::string& table) {
+  return table.substr(0, table.find("\nGPU0  0000:"));
+}
+
+topo::Machine large_machine(int gpus, int nics) {
+  topo::MachineBuilder build;
+  for (int numa : {0, 3}) build.numa(numa, {numa * 2, numa * 2 + 1});
+  for (int i = 0; i < gpus; ++i) {
+    const int root = build.host_bridge(i % 2);
+    build.gpu(root, fmt::format("{:04x}:01:00.0", i).c_str());
+  }
+  for (int i = 0; i < nics; ++i) {
+    const int root = build.host_bridge(i % 2);
+    build.nic(root, fmt::format("{:04x}:02:00.0", i).c_str(), fmt::format("mlx5_{}", i).c_str());
+  }
+  return topo::canonical(std::move(build.machine));
+}
+
+}  // namespace
+
+TEST_CASE("2.8 a table that is wider than the terminal is broken into blocks of columns") {
+  for (const auto& [name, machine] : topo::all_machines()) {
+    INFO(name);
+    const std::string free = table_of(summarise(machine));
+    for (const std::size_t width : {std::size_t{80}, std::size_t{200}}) {
+      const std::string table = table_of(summarise(machine), width);
+      INFO(table);
+      if (!machine.gpus.empty()) CHECK(widest_line(matrix_of(table)) <= width);
+    }
+    CHECK(table_of(summarise(machine), 100'000) == free);
+  }
+  const std::string hgx = table_of(summarise(topo::hgx_8()), 80);
+  INFO(hgx);
+  CHECK(count_of(hgx, "from ") == 3);  // GPUs, NICs, decisions
+  CHECK(count_of(hgx, "\nGPU7  ") == 4);
+  // A column that is wider than the terminal stands alone.
+  CHECK(widest_line(matrix_of(table_of(summarise(topo::hgx_8()), 5))) < 20);
+}
+
+TEST_CASE("2.8 64 GPUs, 100 NICs, none of either, and NUMA nodes with gaps") {
+  const Summary many = summarise(large_machine(64, 100));
+  const std::string table = table_of(many, 200);
+  CHECK(widest_line(matrix_of(table)) <= 200);
+  CHECK(table.find("NUMA node 3") != std::string::npos);
+  CHECK(row_of(table_of(many), "GPU63").size() == 1 + 64 + 100 + 6);
+  CHECK(topo::parse_xml(svg_of(many)).ok());
+  CHECK(Json::parse(json_of(many))["paths"].size() == 64 * 63);
+  for (const auto& [gpus, nics] : {std::pair{0, 0}, {0, 3}, {1, 0}}) {
+    const Summary few = summarise(large_machine(gpus, nics));
+    CHECK(table_of(few, 80).find(gpus == 0 ? "There is no GPU." : "GPU0") != std::string::npos);
+    CHECK(topo::parse_xml(svg_of(few)).ok());
+  }
+  topo::Machine nothing;
+  CHECK(table_of(summarise(nothing)) == "There is no GPU.\n\n");
+  CHECK(topo::parse_xml(svg_of(summarise(nothing))).ok());
+}
+
+TEST_CASE("2.8 names with control characters, foreign letters or no end are shown and do no harm") {
+  topo::Machine odd = topo::uneven();
+  odd.host = "\x1b[2Jhost\r\n";
+  odd.gpus[0].name = std::string(5000, 'x');
+  odd.gpus[1].name =
+      "\xc2\x9b"
+      "31m\xff\xfe";
+  odd.gpus[3].name = "GPU f\xc3\xbcr \xe4\xb8\xad\xe6\x96\x87";
+  odd.nics[0].name = "mlx<5>&\"\x07";
+  odd.nics[4].name = std::string(300, 'n');
+  odd.nics[4].interface = "\x1b]0;title\x07";
+  odd.sources.push_back(
+      {"a\x1b"
+       "file",
+       topo::SourceReport::Outcome::used, "\n\n"});
+  const Summary summary = summarise(odd);
+  const std::string table = table_of(summary, 200);
+  INFO(table);
+  for (const char letter : table) {
+    const auto byte = static_cast<unsigned char>(letter);
+    REQUIRE((byte >= 0x20 || letter == '\n'));
+  }
+  CHECK(table.find("\xc2\x9b") == std::string::npos);
+  CHECK(table.find("?31m??") != std::string::npos);
+  CHECK(table.find("GPU f\xc3\xbcr \xe4\xb8\xad\xe6\x96\x87") != std::string::npos);
+  CHECK(widest_line(table) < 300);
+  const std::string picture = svg_of(summary);
+  const auto parsed = topo::parse_xml(picture);
+  CHECK((parsed.ok() ? "ok" : parsed.error().to_string()) == "ok");
+  CHECK(picture.find("mlx&lt;5&gt;&amp;&quot;?") != std::string::npos);
+  CHECK(picture.find(std::string(30, 'n')) == std::string::npos);  // it would not fit its box
+  CHECK_FALSE(Json::parse(json_of(summary), nullptr, false).is_discarded());
+  const auto again = topo::read_nccl_xml(topo::write_nccl_xml(odd));
+  CHECK((again.ok() ? "ok" : again.error().to_string()) == "ok");
+}
+
 TEST_CASE("2.8 the JSON holds the machine and what is decided about it") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
@@ -123,6 +228,20 @@ TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
   CHECK(count_of(hgx, "NUMA node ") == 2);
   CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // and the legend
   CHECK(hgx.find("NVLink through switches, 18 links a GPU") != std::string::npos);
+  CHECK(hgx.find("over PCIe") == std::string::npos);  // no legend for what is not there
+  // GPUs that CUDA has no part in are not called invisible, and stand above their NICs.
+  const std::string amd = svg_of(summarise(topo::amd_full_mesh()));
+  CHECK(amd.find("not visible") == std::string::npos);
+  CHECK(count_of(amd, ">AMD gfx942<") == 8);
+  const std::string cpus = svg_of(summarise(topo::cpu_only()));
+  CHECK(cpus.find("CPUs 4-7, NIC1, backup NIC0<") != std::string::npos);
+  CHECK(cpus.find("How to read this") == std::string::npos);
+  // A team is drawn as linked only if all of its pairs are.
+  topo::Machine mixed = topo::two_cliques();
+  for (topo::GpuPair& pair : mixed.pairs) {
+    if (pair.from + pair.to == 5) pair.links = 0;  // 2 and 3 map each other over PCIe
+  }
+  CHECK(svg_of(summarise(mixed)).find("some pairs linked, others over PCIe") != std::string::npos);
   topo::Machine odd = topo::cpu_only();
   odd.host = "<&\">";
   CHECK(topo::parse_xml(svg_of(summarise(odd))).ok());
@@ -210,4 +329,8 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", path}).status == 1);
   CHECK(oriel_topo({"--json", "--svg"}).status != 0);
+  CHECK(oriel_topo({"--width", "-1"}).status != 0);
+  CHECK(oriel_topo({"--width", "wide"}).status != 0);
+  CHECK(oriel_topo({"--file", "/dev/zero"}).err.find("more than 16777216 bytes") !=
+        std::string::npos);
 }

@@ -120,7 +120,10 @@ TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided
     REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
     REQUIRE(write_nccl_xml(*read) == text);
     REQUIRE(read->gpus.size() == machine.gpus.size());
-    REQUIRE(read->nics.size() == machine.nics.size());
+    // It has no word for ports that are not active.
+    REQUIRE(static_cast<std::ptrdiff_t>(read->nics.size()) ==
+            std::count_if(machine.nics.begin(), machine.nics.end(),
+                          [](const Nic& nic) { return nic.active; }));
     for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
       REQUIRE(read->gpus[i].pci == machine.gpus[i].pci);
       REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);

@@ -1,18 +1,23 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // oriel-topo: what this machine is made of, and what Oriel makes of it.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "base/settings.hpp"
 #include "base/try.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/printable.hpp"
 #include "topo/settings_machine.hpp"
 #include "topology/summary.hpp"
 
@@ -25,12 +30,33 @@ struct Options {
   bool svg = false;
   bool xml = false;
   std::vector<int> explain;
+  std::optional<std::size_t> width;
 };
 
 /// The settings for the machine that this runs on; null for that of a file.
 Result<const Settings*> settings_for(const Options& options) {
   if (!options.file.empty()) return static_cast<const Settings*>(nullptr);
   return process_settings();
+}
+
+/// The terminal's columns; no limit where the output goes elsewhere.
+std::size_t width_of_output() {
+  winsize size{};
+  return ::isatty(STDOUT_FILENO) != 0 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0
+             ? size.ws_col
+             : 0;
+}
+
+/// Lines that may hold pieces of a file.
+std::string shown(const std::string& lines) {
+  std::string text;
+  for (std::size_t begin = 0; begin <= lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', begin), lines.size());
+    if (begin > 0) text += '\n';
+    text += topo::printable(std::string_view(lines).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return text;
 }
 
 Result<std::string> text_for(const Options& options) {
@@ -46,11 +72,12 @@ Result<std::string> text_for(const Options& options) {
                    fmt::format("--explain {}: there {} {} GPU{}", gpu, count == 1 ? "is" : "are",
                                count, count == 1 ? "" : "s"));
     }
-    return topo::explain_path(machine, options.explain[0], options.explain[1]) + "\n";
+    return shown(topo::explain_path(machine, options.explain[0], options.explain[1]) + "\n");
   }
   const Summary summary = summarise(std::move(machine), settings);
   if (options.json) return json_of(summary);
-  return options.svg ? svg_of(summary) : table_of(summary);
+  if (options.svg) return svg_of(summary);
+  return table_of(summary, options.width ? *options.width : width_of_output());
 }
 
 int run(int argc, char** argv) {
@@ -70,13 +97,16 @@ int run(int argc, char** argv) {
       ->excludes(json)
       ->excludes(svg)
       ->excludes(xml);
+  app.add_option("--width", options.width,
+                 "columns of the table; 0: no limit. Else the terminal's, if there is one")
+      ->check(CLI::NonNegativeNumber);
   json->excludes(svg)->excludes(xml);
   svg->excludes(xml);
   CLI11_PARSE(app, argc, argv);
 
   const auto text = text_for(options);
   if (!text.ok()) {
-    fmt::print(stderr, "oriel-topo: {}\n", text.error().to_string());
+    fmt::print(stderr, "oriel-topo: {}\n", shown(text.error().to_string()));
     return 1;
   }
   const bool written = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();

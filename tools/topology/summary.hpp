@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +42,9 @@ std::string nic_text(const topo::Machine& machine, int nic);
 /// brackets where the memory cannot be mapped.
 std::string path_text(const Summary& summary, int from, int to);
 
-std::string table_of(const Summary& summary);
+/// At most `width` columns wide where that can be had, by breaking the matrix into blocks; 0: no
+/// limit.
+std::string table_of(const Summary& summary, std::size_t width = 0);
 std::string json_of(const Summary& summary);
 /// A picture: NUMA nodes, PCI switches, GPUs, NICs, links between GPUs, chosen NICs.
 std::string svg_of(const Summary& summary);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "topo/printable.hpp"
 #include "topology/summary.hpp"
 #include "topology/svg_layout.hpp"
 
@@ -16,24 +17,9 @@ constexpr std::array<const char*, 6> kTeamColours = {"#2a7f3f", "#8a4fbf", "#b88
 constexpr double kBarHeight = 26;
 constexpr double kBarGap = 10;
 constexpr double kTitle = 56;
-constexpr double kArcs = 44;  // room for the arcs of direct links
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char letter : text) {
-    if (letter == '<')
-      safe += "&lt;";
-    else if (letter == '>')
-      safe += "&gt;";
-    else if (letter == '&')
-      safe += "&amp;";
-    else if (letter == '"')
-      safe += "&quot;";
-    else
-      safe += static_cast<unsigned char>(letter) < ' ' ? '?' : letter;
-  }
-  return safe;
-}
+constexpr std::size_t kTitleLetters = 50;
+constexpr std::size_t kDeviceLetters = 19;  // that fit in a device's box
+constexpr double kArcs = 44;                // room for the arcs of direct links
 
 /// How the GPUs of a team reach each other, for the bar above them.
 struct Bar {
@@ -51,18 +37,22 @@ class Drawing {
     make_bars();
     bars_top_ = kTitle;
     const double bars = rows_ * (kBarHeight + kBarGap);
-    layout_ = lay_out(machine_, bars_top_ + bars + (has_arcs() ? kArcs : 0) + 6);
+    layout_ = lay_out(summary_, bars_top_ + bars + (has_arcs() ? kArcs : 0) + 6);
   }
 
   std::string draw() {
-    const double legend = 150;
-    const double height = layout_.height + legend;
+    const std::size_t entries = legend().size();
+    const double height =
+        layout_.height + 30 + (entries > 0 ? 20 : 0) + 20.0 * static_cast<double>(entries);
     text_ = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
         "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" "
         "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
         layout_.width, height);
-    label(24, 34, machine_.host.empty() ? "Topology" : machine_.host, "#222222", 20, true);
+    label(24, 34,
+          machine_.host.empty() ? "Topology"
+                                : topo::fitted(topo::printable(machine_.host), kTitleLetters),
+          "#222222", 20, true);
     for (const Box& box : layout_.numa) rectangle(box, "#f3f5f8", "#9aa5b1", 12);
     for (const Box& box : layout_.host_bridges) rectangle(box, "#ffffff", "#c3cad3", 8);
     for (const Box& box : layout_.switches) rectangle(box, "#fdf6e9", "#d9b56c", 8);
@@ -87,6 +77,25 @@ class Drawing {
     return pair == nullptr ? 0 : pair->links;
   }
 
+  /// Of all pairs; empty where nothing tells.
+  std::string bandwidth_text(const std::vector<int>& gpus) const {
+    double least = 0;
+    double most = 0;
+    for (const int a : gpus) {
+      for (const int b : gpus) {
+        const auto& row = summary_.paths[static_cast<std::size_t>(a)];
+        const double gbps = row[static_cast<std::size_t>(b)].gbps;
+        if (a == b || gbps <= 0) continue;
+        least = least == 0 ? gbps : std::min(least, gbps);
+        most = std::max(most, gbps);
+      }
+    }
+    if (most == 0) return "";
+    const bool alike = most - least < 4;  // they are the same once rounded, or nearly
+    return alike ? fmt::format(", {:.0f} GB/s one way", least / 8)
+                 : fmt::format(", {:.0f} to {:.0f} GB/s one way", least / 8, most / 8);
+  }
+
   std::string bar_label(std::size_t team, const std::vector<int>& gpus) const {
     int pairs = 0;
     int linked_pairs = 0;
@@ -99,8 +108,6 @@ class Drawing {
         if (direct_links(a, b) > 0) ++direct_pairs;
       }
     }
-    const topo::Path& sample =
-        summary_.paths[static_cast<std::size_t>(gpus[0])][static_cast<std::size_t>(gpus[1])];
     std::string text = fmt::format("team {}: ", team);
     if (linked_pairs == 0) {
       text += "loads and stores over PCIe";
@@ -114,8 +121,7 @@ class Drawing {
     } else {
       text += "some pairs linked, others over PCIe";
     }
-    if (sample.gbps > 0) text += fmt::format(", {:.0f} GB/s one way", sample.gbps / 8);
-    return text;
+    return text + bandwidth_text(gpus);
   }
 
   void make_bars() {
@@ -125,8 +131,9 @@ class Drawing {
       Bar bar;
       bar.gpus = gpus;
       bar.label = bar_label(team, gpus);
-      bar.linked = std::all_of(gpus.begin(), gpus.end(),
-                               [&](int gpu) { return gpu == gpus[0] || linked(gpus[0], gpu); });
+      bar.linked = std::all_of(gpus.begin(), gpus.end(), [&](int a) {
+        return std::all_of(gpus.begin(), gpus.end(), [&](int b) { return a == b || linked(a, b); });
+      });
       bar.brief = fmt::format("team {}: {}", team, bar.linked ? "links" : "PCIe");
       bar.colour = kTeamColours[team % kTeamColours.size()];
       // Teams that come one after the other among the GPUs do so in the picture.
@@ -161,7 +168,7 @@ class Drawing {
     text_ += fmt::format(
         "<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"{}\" font-size=\"{}\"{} "
         "text-anchor=\"{}\">{}</text>\n",
-        x, y, colour, size, bold ? " font-weight=\"bold\"" : "", anchor, escaped(words));
+        x, y, colour, size, bold ? " font-weight=\"bold\"" : "", anchor, topo::xml_escaped(words));
   }
 
   void rectangle(const Box& box, const char* fill, const char* stroke, double radius,
@@ -177,7 +184,7 @@ class Drawing {
     text_ += fmt::format(
         "<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"#5b6672\" stroke=\"{}\" "
         "stroke-width=\"4\" paint-order=\"stroke\">{}</text>\n",
-        box.x + 12, box.y + 18, fill, escaped(box.label));
+        box.x + 12, box.y + 18, fill, topo::xml_escaped(box.label));
   }
 
   void line(double x1, double y1, double x2, double y2, const char* colour, double width,
@@ -247,46 +254,91 @@ class Drawing {
     }
   }
 
+  /// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
+  static std::string device_text(const topo::Gpu& gpu) {
+    if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
+    if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
+    if (gpu.vendor == topo::GpuVendor::nvidia) return "not visible";
+    return topo::fitted(topo::printable(gpu.name), kDeviceLetters);
+  }
+
+  static std::string speed_text(const topo::Nic& nic) {
+    if (!nic.active) return "not active";
+    return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
+  }
+
   void draw_devices() {
     for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
       const topo::Gpu& gpu = machine_.gpus[i];
       const Box& box = layout_.gpus[i];
-      rectangle(box, gpu.ordinal >= 0 ? "#e3f1ff" : "#eeeeee", "#3f6fa3", 6);
+      const bool hidden = gpu.ordinal < 0 && gpu.vendor == topo::GpuVendor::nvidia;
+      rectangle(box, hidden ? "#eeeeee" : "#e3f1ff", "#3f6fa3", 6);
       label(box.centre(), box.y + 18, fmt::format("GPU{}", i), "#1d3a57", 14, true, "middle");
       label(box.centre(), box.y + 34, gpu.pci ? gpu.pci->to_string() : "", "#1d3a57", 11, false,
             "middle");
-      label(box.centre(), box.y + 48,
-            gpu.mig_instance >= 0 ? fmt::format("MIG instance {}", gpu.mig_instance)
-            : gpu.ordinal >= 0    ? fmt::format("CUDA device {}", gpu.ordinal)
-                                  : "not visible",
-            "#1d3a57", 11, false, "middle");
+      label(box.centre(), box.y + 48, device_text(gpu), "#1d3a57", 11, false, "middle");
     }
     for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
       const topo::Nic& nic = machine_.nics[i];
       const Box& box = layout_.nics[i];
       rectangle(box, nic.active ? "#fff0e6" : "#eeeeee", "#b5651d", 6);
       label(box.centre(), box.y + 18, fmt::format("NIC{}", i), "#6b3a0c", 14, true, "middle");
-      label(box.centre(), box.y + 34, nic_text(machine_, static_cast<int>(i)), "#6b3a0c", 11, false,
+      const std::string name = topo::printable(nic_text(machine_, static_cast<int>(i)));
+      label(box.centre(), box.y + 34, topo::fitted(name, kDeviceLetters), "#6b3a0c", 11, false,
             "middle");
-      label(box.centre(), box.y + 48,
-            nic.active ? fmt::format("{:.0f} Gbit/s", nic.gbps) : std::string("not active"),
-            "#6b3a0c", 11, false, "middle");
+      label(box.centre(), box.y + 48, speed_text(nic), "#6b3a0c", 11, false, "middle");
     }
   }
 
-  void draw_legend(double y) {
-    label(24, y, "How to read this", "#222222", 13, true);
-    const auto entry = [&](int row, const char* colour, double width, const char* more,
-                           const char* words) {
-      const double at = y + 20 + row * 20.0;
-      line(24, at - 4, 64, at - 4, colour, width, more);
-      label(74, at, words, "#333333");
+  struct LegendEntry {
+    const char* colour;
+    double width;
+    const char* more;
+    const char* words;
+  };
+
+  /// Only for what is in the picture.
+  std::vector<LegendEntry> legend() const {
+    std::vector<LegendEntry> entries;
+    const auto any_bar = [&](bool linked) {
+      return std::any_of(bars_.begin(), bars_.end(),
+                         [&](const Bar& bar) { return bar.linked == linked; });
     };
-    entry(0, kTeamColours[0], 4, "", "bar: GPUs that map each other's memory over NVLink or xGMI");
-    entry(1, kTeamColours[0], 2, " stroke-dasharray=\"6 4\"", "the same over PCIe");
-    entry(2, "#444444", 2, "", "direct links, where not every GPU has one to every other");
-    entry(3, "#d9480f", 3, "", "the NIC that a GPU uses");
-    entry(4, "#e08a3c", 1.5, " stroke-dasharray=\"4 4\"", "its backup in another fault domain");
+    const auto any_choice = [&](int topo::NicChoice::*which) {
+      return std::any_of(summary_.nics.begin(), summary_.nics.end(),
+                         [&](const topo::NicChoice& choice) { return choice.*which >= 0; });
+    };
+    if (any_bar(true)) {
+      entries.push_back(
+          {kTeamColours[0], 4, "", "bar: GPUs that map each other's memory over NVLink or xGMI"});
+    }
+    if (any_bar(false)) {
+      entries.push_back({kTeamColours[0], 2, " stroke-dasharray=\"6 4\"",
+                         "bar: GPUs that map each other's memory, not all of it over links"});
+    }
+    if (has_arcs()) {
+      entries.push_back(
+          {"#444444", 2, "", "direct links, where not every GPU has one to every other"});
+    }
+    if (any_choice(&topo::NicChoice::primary)) {
+      entries.push_back({"#d9480f", 3, "", "the NIC that a GPU uses"});
+    }
+    if (any_choice(&topo::NicChoice::backup)) {
+      entries.push_back(
+          {"#e08a3c", 1.5, " stroke-dasharray=\"4 4\"", "its backup in another fault domain"});
+    }
+    return entries;
+  }
+
+  void draw_legend(double y) {
+    const std::vector<LegendEntry> entries = legend();
+    if (!entries.empty()) label(24, y, "How to read this", "#222222", 13, true);
+    for (std::size_t row = 0; row < entries.size(); ++row) {
+      const LegendEntry& entry = entries[row];
+      const double at = y + 20 + static_cast<double>(row) * 20.0;
+      line(24, at - 4, 64, at - 4, entry.colour, entry.width, entry.more);
+      label(74, at, entry.words, "#333333");
+    }
   }
 
   const Summary& summary_;

@@ -3,9 +3,12 @@
 #include "topology/svg_layout.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
+
+#include "topo/printable.hpp"
 
 namespace oriel::tools {
 namespace {
@@ -17,6 +20,7 @@ constexpr double kPad = 14;
 constexpr double kLabel = 20;    // height of a box's own label
 constexpr double kMargin = 24;   // around the picture
 constexpr double kBetween = 46;  // between GPUs and NICs, for the lines
+constexpr std::size_t kMostCpuLetters = 48;
 
 /// Devices that stand side by side: below one switch, or alone.
 struct Cluster {
@@ -33,9 +37,10 @@ struct Root {
 
 class Arranger {
  public:
-  Arranger(const topo::Machine& machine, double top) : machine_(machine), top_(top) {
-    layout_.gpus.resize(machine.gpus.size());
-    layout_.nics.resize(machine.nics.size());
+  Arranger(const Summary& summary, double top)
+      : machine_(summary.machine), numa_nics_(summary.numa_nics), top_(top) {
+    layout_.gpus.resize(machine_.gpus.size());
+    layout_.nics.resize(machine_.nics.size());
   }
 
   Layout arrange() {
@@ -97,16 +102,42 @@ class Arranger {
         if (below.kind != topo::PciNode::Kind::bridge) continue;
         cluster.label = fmt::format("PCIe switch {}", below.address->to_string());
       }
+      join_loose(root);
     }
+  }
+
+  /// Devices below no common switch stand together, so that NICs are below GPUs.
+  static void join_loose(Root& root) {
+    Cluster loose;
+    for (auto entry = root.clusters.begin(); entry != root.clusters.end();) {
+      Cluster& cluster = entry->second;
+      if (!cluster.label.empty()) {
+        ++entry;
+        continue;
+      }
+      loose.gpus.insert(loose.gpus.end(), cluster.gpus.begin(), cluster.gpus.end());
+      loose.nics.insert(loose.nics.end(), cluster.nics.begin(), cluster.nics.end());
+      entry = root.clusters.erase(entry);
+    }
+    if (loose.gpus.empty() && loose.nics.empty()) return;
+    root.clusters[std::numeric_limits<int>::max()] = std::move(loose);
+  }
+
+  std::string numa_label(int numa) const {
+    const auto index = static_cast<std::size_t>(numa);
+    const topo::NumaNode& node = machine_.numa[index];
+    std::string text = fmt::format("NUMA node {}, CPUs {}", node.os_index,
+                                   topo::fitted(ranges_text(node.cpus), kMostCpuLetters));
+    const topo::NicChoice& choice = numa_nics_[index];
+    // Lines lead from GPUs to their NICs; where there are none, ranks are on the CPU.
+    if (has_gpus_ || choice.primary < 0) return text;
+    return text + fmt::format(", NIC{}", choice.primary) +
+           (choice.backup >= 0 ? fmt::format(", backup NIC{}", choice.backup) : "");
   }
 
   double place_numa(int numa, double x) {
     Box box{x, top_, 0, 0, ""};
-    box.label = numa < 0
-                    ? "NUMA node not known"
-                    : fmt::format("NUMA node {}, CPUs {}",
-                                  machine_.numa[static_cast<std::size_t>(numa)].os_index,
-                                  ranges_text(machine_.numa[static_cast<std::size_t>(numa)].cpus));
+    box.label = numa < 0 ? "NUMA node not known" : numa_label(numa);
     double inner = x + kPad;
     double bottom = top_ + kLabel + kPad;
     for (auto& [bridge, root] : roots_) {
@@ -163,6 +194,7 @@ class Arranger {
   }
 
   const topo::Machine& machine_;
+  const std::vector<topo::NicChoice>& numa_nics_;
   const double top_;
   Layout layout_;
   std::map<int, Root> roots_;  // by their PCI nodes; below -1: devices without a place
@@ -171,8 +203,8 @@ class Arranger {
 
 }  // namespace
 
-Layout lay_out(const topo::Machine& machine, double top) {
-  return Arranger(machine, top).arrange();
+Layout lay_out(const Summary& summary, double top) {
+  return Arranger(summary, top).arrange();
 }
 
 }  // namespace oriel::tools

@@ -23,7 +23,7 @@ struct Box {
 };
 
 /// Where everything stands: NUMA nodes beside each other, in them host bridges, in those switches
-/// and devices, GPUs above NICs.
+/// and devices, GPUs above NICs. Where there is no GPU, a NUMA node's label names its NICs.
 struct Layout {
   std::vector<Box> numa;
   std::vector<Box> host_bridges;
@@ -35,6 +35,6 @@ struct Layout {
 };
 
 /// Lays a machine out below `top`.
-Layout lay_out(const topo::Machine& machine, double top);
+Layout lay_out(const Summary& summary, double top);
 
 }  // namespace oriel::tools

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "topo/distance.hpp"
+#include "topo/printable.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {
@@ -12,19 +13,67 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-/// Columns as wide as their widest cell.
-std::string aligned(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
+// What a cell holds at most: names may be as long as their vendors please.
+constexpr std::size_t kMostNameLetters = 48;
+constexpr std::size_t kMostNicLetters = 24;
+
+std::string shown(const std::string& name, std::size_t most) {
+  return name.empty() ? "-" : topo::fitted(topo::printable(name), most);
+}
+
+/// The columns [first, last) of rows, behind the first column of all unless that is among them.
+struct Block {
+  std::size_t first;
+  std::size_t last;
+};
+
+std::string aligned(const std::vector<Row>& rows, const std::vector<std::size_t>& widths,
+                    Block block) {
   std::string text;
   for (const Row& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    const auto add = [&](std::size_t i) {
+      if (i >= row.size()) return;
+      line += row[i] + std::string(widths[i] - topo::letters_of(row[i]) + 2, ' ');
+    };
+    if (block.first > 0) add(0);
+    for (std::size_t i = block.first; i < block.last; ++i) add(i);
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
+  }
+  return text;
+}
+
+/// Columns as wide as their widest cell; where they are wider than `width` together, several blocks
+/// of them, each with the first column. A block begins at each of `breaks` then. 0: no limit.
+std::string aligned(const std::vector<Row>& rows, std::size_t width = 0,
+                    const std::vector<std::size_t>& breaks = {}) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], topo::letters_of(row[i]));
+    }
+  }
+  std::size_t all = 0;
+  for (const std::size_t one : widths) all += one + 2;
+  if (width == 0 || all <= width + 2) return aligned(rows, widths, {0, widths.size()});
+  std::vector<Block> blocks{{0, 0}};
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const bool asked = std::find(breaks.begin(), breaks.end(), i) != breaks.end();
+    const bool full = i > 1 && used + widths[i] > width;
+    if ((asked || full) && blocks.back().last > 0) {
+      blocks.push_back({i, i});
+      used = widths[0] + 2;
+    }
+    blocks.back().last = i + 1;
+    used += widths[i] + 2;
+  }
+  std::string text;
+  for (const Block& block : blocks) {
+    if (!text.empty()) text += "\n";
+    text += aligned(rows, widths, block);
   }
   return text;
 }
@@ -34,7 +83,7 @@ std::string numa_text(const topo::Machine& machine, int numa) {
   return fmt::format("{}", machine.numa[static_cast<std::size_t>(numa)].os_index);
 }
 
-std::string matrix(const Summary& summary) {
+std::string matrix(const Summary& summary, std::size_t width) {
   const topo::Machine& machine = summary.machine;
   const auto gpus = static_cast<int>(machine.gpus.size());
   const auto nics = static_cast<int>(machine.nics.size());
@@ -54,33 +103,45 @@ std::string matrix(const Summary& summary) {
     }
     row.push_back(fmt::format("{}", summary.team[static_cast<std::size_t>(gpu)]));
     row.push_back(fmt::format("{}", summary.rail[static_cast<std::size_t>(gpu)]));
-    row.push_back(nic_text(machine, choice.primary));
-    row.push_back(nic_text(machine, choice.backup));
+    row.push_back(shown(nic_text(machine, choice.primary), kMostNicLetters));
+    row.push_back(shown(nic_text(machine, choice.backup), kMostNicLetters));
     row.push_back(numa_text(machine, one.numa));
-    row.push_back(ranges_text(summary.affinities[static_cast<std::size_t>(gpu)].cpus));
+    row.push_back(shown(ranges_text(summary.affinities[static_cast<std::size_t>(gpu)].cpus),
+                        kMostNameLetters));
     rows.push_back(std::move(row));
   }
-  return aligned(rows);
+  const auto first_nic = static_cast<std::size_t>(1 + gpus);
+  return aligned(rows, width, {first_nic, first_nic + static_cast<std::size_t>(nics)});
 }
 
-std::string gpu_list(const Summary& summary) {
+/// Whether CUDA shows a GPU; it has no part in those of AMD.
+std::string ordinal_text(const topo::Gpu& gpu) {
+  if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
+  return gpu.vendor == topo::GpuVendor::nvidia ? "not visible to CUDA" : "";
+}
+
+std::string speed_text(const topo::Nic& nic) {
+  const std::string speed =
+      nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
+  return nic.active ? speed : "not active";
+}
+
+std::string gpu_list(const Summary& summary, std::size_t width) {
   const topo::Machine& machine = summary.machine;
   std::vector<Row> rows;
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     const topo::Gpu& gpu = machine.gpus[i];
-    const std::string ordinal =
-        gpu.ordinal >= 0 ? fmt::format("CUDA device {}", gpu.ordinal) : "not visible to CUDA";
-    rows.push_back({fmt::format("GPU{}", i), gpu.pci ? gpu.pci->to_string() : "-", gpu.name,
-                    gpu.uuid.empty() ? "-" : gpu.uuid, ordinal});
+    rows.push_back({fmt::format("GPU{}", i), gpu.pci ? gpu.pci->to_string() : "-",
+                    shown(gpu.name, kMostNameLetters), ordinal_text(gpu),
+                    gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
   }
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {
     const topo::Nic& nic = machine.nics[i];
     rows.push_back({fmt::format("NIC{}", i), nic.pci ? nic.pci->to_string() : "-",
-                    nic_text(machine, static_cast<int>(i)),
-                    nic.interface.empty() ? "-" : nic.interface,
-                    fmt::format("{:.0f} Gbit/s{}", nic.gbps, nic.active ? "" : ", not active")});
+                    shown(nic_text(machine, static_cast<int>(i)), kMostNicLetters), speed_text(nic),
+                    nic.interface.empty() ? "" : shown(nic.interface, kMostNicLetters)});
   }
-  return aligned(rows);
+  return aligned(rows, width);
 }
 
 std::string numa_list(const Summary& summary) {
@@ -90,8 +151,8 @@ std::string numa_list(const Summary& summary) {
     const topo::NicChoice& choice = summary.numa_nics[i];
     rows.push_back({fmt::format("NUMA node {}", machine.numa[i].os_index),
                     fmt::format("CPUs {}", ranges_text(machine.numa[i].cpus)),
-                    fmt::format("NIC {}", nic_text(machine, choice.primary)),
-                    fmt::format("backup {}", nic_text(machine, choice.backup))});
+                    "NIC " + shown(nic_text(machine, choice.primary), kMostNicLetters),
+                    "backup " + shown(nic_text(machine, choice.backup), kMostNicLetters)});
   }
   return aligned(rows);
 }
@@ -124,23 +185,24 @@ constexpr const char* kLegend =
 
 }  // namespace
 
-std::string table_of(const Summary& summary) {
+std::string table_of(const Summary& summary, std::size_t width) {
   const topo::Machine& machine = summary.machine;
   std::string text;
-  if (!machine.host.empty()) text += fmt::format("Host {}\n\n", machine.host);
+  if (!machine.host.empty()) text += fmt::format("Host {}\n\n", topo::printable(machine.host));
   if (machine.gpus.empty()) {
     text += "There is no GPU.\n\n";
   } else {
-    text += matrix(summary) + "\n";
+    text += matrix(summary, width) + "\n";
   }
-  const std::string devices = gpu_list(summary);
+  const std::string devices = gpu_list(summary, width);
   if (!devices.empty()) text += devices + "\n";
   if (!machine.numa.empty()) text += numa_list(summary) + "\n";
   const std::string processors = processors_text(summary);
   if (!processors.empty()) text += processors + "\n";
   if (!machine.gpus.empty()) text += std::string(kLegend) + "\n";
   for (const topo::SourceReport& one : machine.sources) {
-    text += fmt::format("{}: {}, {}\n", one.source, topo::name_of(one.outcome), one.detail);
+    text += fmt::format("{}: {}, {}\n", topo::printable(one.source), topo::name_of(one.outcome),
+                        topo::printable(one.detail));
   }
   return text;
 }
