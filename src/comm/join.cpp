@@ -153,8 +153,7 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   }
   const topo::Affinity affinity = affinity_of(*device_);
   Log(rank()).info("threads and memory of the library: {}", topo::describe(affinity));
-  Status watched =
-      Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus);
+  Status watched = Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus);
   if (!watched.ok()) {
     session_->abort(watched.error());  // the others have joined; their next call yields this
     co_return std::move(watched).error().with_origin(rank());
