@@ -37,6 +37,10 @@ struct MemoryRange {
 /// Not thread-safe: the NIC's lock guards it.
 class MemoryKeys {
  public:
+  MemoryKeys() = default;
+  /// Another `start` gives other keys, so that one NIC's are none of another's.
+  explicit MemoryKeys(std::uint32_t start) : made_(start) {}
+
   /// Where memory was found, or why not.
   struct Found {
     std::byte* memory = nullptr;

@@ -7,12 +7,26 @@
 
 #include <fmt/format.h>
 
+#include "base/system_table.hpp"
 #include "base/try.hpp"
 
 namespace oriel::net {
 
-NicSoft::NicSoft(Options options) {
+namespace {
+
+// Where a NIC's keys and queue numbers begin: elsewhere than those of others.
+std::uint32_t random_start() {
+  std::uint32_t start = 0;
+  // Without randomness, the same ones everywhere: less is found out, nothing else changes.
+  static_cast<void>(sys().getrandom(&start, sizeof start, 0));
+  return start;
+}
+
+}  // namespace
+
+NicSoft::NicSoft(Options options) : last_number_(random_start() & 0xffffff) {
   context_.clock = options.clock;
+  context_.keys = MemoryKeys(random_start());
   set_faults(std::move(options.faults));
 }
 

@@ -204,7 +204,7 @@ TEST_CASE("3.8 sizes, modifiers, flags and reserved bits that the format lacks a
     CHECK(spoilt(hex, 7, parts | 0x40).complaint == Complaint::reserved_bits);
     CHECK(spoilt(hex, 7, parts | 0x80).complaint == Complaint::reserved_bits);
     CHECK(spoilt(hex, 0, 0x0a).complaint == Complaint::wrong_modifier);
-    for (const std::size_t reserved : {8, 9, 10}) {
+    for (const std::size_t reserved : {8u, 9u, 10u}) {
       CHECK(spoilt(hex, reserved, 1).complaint == Complaint::reserved_bits);
     }
     for (const unsigned flags : {0x01u, 0x10u, 0xa0u, 0xc8u, 0xe0u}) {
