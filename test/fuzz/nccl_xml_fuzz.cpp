@@ -16,8 +16,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect(check(*machine).ok());
   static_cast<void>(choose_nics(*machine));
   static_cast<void>(all_paths(*machine));
-  const auto again = read_nccl_xml(write_nccl_xml(*machine));
+  const std::string written = write_nccl_xml(*machine);
+  const auto again = read_nccl_xml(written);
   expect(again.ok());
   expect(again->gpus.size() == machine->gpus.size());
+  expect(write_nccl_xml(*again) == written);
   return 0;
 }
