@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -12,6 +13,35 @@ namespace oriel::topo {
 namespace {
 
 constexpr int kMostNumbers = 1 << 16;
+
+/// "8", "8-11", or "8-31:2/4": of each 4 the first 2.
+struct Stretch {
+  int first = 0;
+  int last = 0;
+  int used = 1;
+  int group = 1;
+};
+
+std::optional<Stretch> stretch_in(std::string_view text) {
+  const auto blank = [](char letter) { return letter == ' ' || letter == '\n'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto number = [&](char before, int& value) {
+    if (before != 0 && (at == end || *at++ != before)) return false;
+    const auto [rest, error] = std::from_chars(at, end, value);
+    at = rest;
+    return error == std::errc() && value >= 0 && value < kMostNumbers;
+  };
+  Stretch stretch;
+  if (!number(0, stretch.first)) return std::nullopt;
+  stretch.last = stretch.first;
+  if (at < end && !number('-', stretch.last)) return std::nullopt;
+  if (at < end && !(number(':', stretch.used) && number('/', stretch.group))) return std::nullopt;
+  const bool sound = at == end && stretch.used > 0 && stretch.used <= stretch.group;
+  return sound ? std::optional(stretch) : std::nullopt;
+}
 
 /// The bytes of a node's memory: "Node 1 MemTotal:   131072 kB" among other lines.
 std::size_t memory_in(std::string_view text) {
@@ -45,20 +75,13 @@ std::vector<int> distances_in(std::string_view text, std::size_t count) {
 
 std::vector<int> numbers_in(std::string_view text) {
   std::vector<int> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at < end && numbers.size() <= kMostNumbers) {
-    int first = 0;
-    auto read = std::from_chars(at, end, first);
-    int last = first;
-    if (read.ec == std::errc() && read.ptr < end && *read.ptr == '-') {
-      read = std::from_chars(read.ptr + 1, end, last);
+  while (!text.empty() && numbers.size() <= kMostNumbers) {
+    const std::size_t end = std::min(text.find(','), text.size());
+    const std::optional<Stretch> stretch = stretch_in(text.substr(0, end));
+    for (int number = stretch ? stretch->first : 0; stretch && number <= stretch->last; ++number) {
+      if ((number - stretch->first) % stretch->group < stretch->used) numbers.push_back(number);
     }
-    if (read.ec == std::errc() && first >= 0 && last < kMostNumbers) {
-      for (int number = first; number <= last; ++number) numbers.push_back(number);
-    }
-    at = std::find(at, end, ',');
-    if (at < end) ++at;
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());

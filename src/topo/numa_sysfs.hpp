@@ -14,7 +14,8 @@ namespace oriel::topo {
 
 inline constexpr const char* kNumaFolder = "/sys/devices/system/node";
 
-/// The numbers of a list such as "0-3,8,10-11", ascending; odd parts are left out.
+/// The numbers of a list as the kernel writes and reads them, "0-3,8,16-31:2/4" (of each 4 the
+/// first 2), ascending, each once, below 65536; odd parts are left out.
 std::vector<int> numbers_in(std::string_view text);
 
 /// The nodes that are online, by number, with their processors, memory and distances. Empty where

@@ -8,6 +8,7 @@
 #include "topo/file_tree.hpp"
 #include "topo/infiniband_sysfs.hpp"
 #include "topo/kfd_sysfs.hpp"
+#include "topo/numa_sysfs.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -81,6 +82,25 @@ TEST_CASE("2.1 small files are read from any root, and what is none is absent") 
   CHECK_FALSE(tree.link_name("/a/text"));
   CHECK(tree.list("/a").size() == 6);
   CHECK(tree.list("/b").empty());
+}
+
+TEST_CASE("2.1 the kernel's lists of numbers are read in all their forms") {
+  using Numbers = std::vector<int>;
+  CHECK(numbers_in("") == Numbers());
+  CHECK(numbers_in("0") == Numbers{0});
+  CHECK(numbers_in("0-2,8\n") == Numbers{0, 1, 2, 8});
+  CHECK(numbers_in("0-3,8-11:2/4") == Numbers{0, 1, 2, 3, 8, 9});
+  CHECK(numbers_in("0-9:1/3") == Numbers{0, 3, 6, 9});
+  CHECK(numbers_in("5, 1-2 ,2-3,1") == Numbers{1, 2, 3, 5});
+  CHECK(numbers_in("65535") == Numbers{65535});
+  // Odd parts are left out, and only those.
+  for (const char* odd :
+       {"x", "-1", "3-", "-3", "4-2", "1-2-3", "1:2", "8-11:2", "8-11:0/4", "8-11:5/4", "8-11:2/0",
+        "8-11:2/4x", "65536", "0-99999999", "0x1", "99999999999999999999", ":", "/"}) {
+    INFO(odd);
+    CHECK(numbers_in(odd) == Numbers());
+    CHECK(numbers_in("7," + std::string(odd) + ",9") == Numbers{7, 9});
+  }
 }
 
 TEST_CASE("2.1 RDMA NICs are read from sysfs") {
