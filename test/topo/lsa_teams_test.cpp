@@ -152,7 +152,7 @@ std::vector<RankInfo> fabric(int machines, int each) {
   std::vector<RankInfo> ranks;
   for (int rank = 0; rank < machines * each; ++rank) {
     RankInfo info =
-        on_host(static_cast<std::uint64_t>(rank / each + 1), static_cast<std::uint64_t>(rank) + 1);
+        on_host(static_cast<std::uint64_t>(rank / each) + 1, static_cast<std::uint64_t>(rank) + 1);
     info.node.network_namespace = info.node.host + 1000;
     info.kind = DeviceKind::cuda;
     info.device = rank % each;

@@ -194,7 +194,7 @@ TEST_CASE("2.6 teams in words") {
 TEST_CASE("2.6 a world of thousands of ranks costs by its pairs inside nodes") {
   std::vector<RankInfo> ranks;
   for (int rank = 0; rank < 8192; ++rank) {
-    ranks.push_back(on_host(static_cast<std::uint64_t>(rank / 8 + 1),
+    ranks.push_back(on_host(static_cast<std::uint64_t>(rank / 8) + 1,
                             static_cast<std::uint64_t>(rank) + 1, rank % 2));
   }
   const auto begin = std::chrono::steady_clock::now();
