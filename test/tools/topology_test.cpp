@@ -334,3 +334,93 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   CHECK(oriel_topo({"--file", "/dev/zero"}).err.find("more than 16777216 bytes") !=
         std::string::npos);
 }
+
+namespace {
+
+const std::string kRoot = ORIEL_TEST_SOURCE_DIR;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// What the program prints when it is called in the source tree.
+std::string run_in_tree(const std::string& arguments) {
+  const std::string line = "cd '" + kRoot + "' && '" ORIEL_TOPO_PATH "' " + arguments;
+  const auto result = run_program({"/bin/sh", "-c", line});
+  CHECK(result.status == 0);
+  return result.out;
+}
+
+}  // namespace
+
+TEST_CASE("2.8 the examples of docs/topology.md are what oriel-topo prints") {
+  const std::string command = "    $ oriel-topo ";
+  std::istringstream page(text_of(kRoot + "/docs/topology.md"));
+  int examples = 0;
+  std::string line;
+  bool more = static_cast<bool>(std::getline(page, line));
+  while (more) {
+    if (!line.starts_with(command)) {
+      more = static_cast<bool>(std::getline(page, line));
+      continue;
+    }
+    const std::string arguments = line.substr(command.size());
+    INFO("oriel-topo " << arguments);
+    std::string shown;
+    while ((more = static_cast<bool>(std::getline(page, line)))) {
+      if (!line.empty() && !line.starts_with("    ")) break;
+      shown += (line.empty() ? line : line.substr(4)) + "\n";
+    }
+    while (shown.ends_with("\n\n")) shown.pop_back();  // what parts it from the text below
+    CHECK(shown == run_in_tree(arguments));
+    ++examples;
+  }
+  CHECK(examples > 0);
+  // After a change: oriel-topo --file test/topo/fixtures/hgx-8.nccl.xml --svg >
+  // docs/topology-hgx.svg
+  CHECK(text_of(kRoot + "/docs/topology-hgx.svg") ==
+        run_in_tree("--file test/topo/fixtures/hgx-8.nccl.xml --svg"));
+}
+
+TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits with 1") {
+  const std::string path = "/tmp/oriel-topo-odd-" + std::to_string(getpid());
+  const auto said = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    const auto result = oriel_topo({"--file", path});
+    CHECK(result.status == 1);
+    CHECK(result.out.empty());
+    CHECK(result.seconds < 10);
+    return result.err;
+  };
+  const auto has = [](const std::string& text, const char* words) {
+    INFO(text);
+    return text.find(words) != std::string::npos;
+  };
+  const std::string hwloc = text_of(kRoot + "/test/topo/fixtures/uneven.hwloc.xml");
+  const std::string nccl = text_of(kRoot + "/test/topo/fixtures/uneven.nccl.xml");
+  CHECK(has(said(""), "line 1: no element found"));
+  CHECK(has(said("\x7f"
+                 "ELF\0\1"),
+            "line 1: not well-formed"));
+  CHECK(has(said(hwloc.substr(0, hwloc.size() / 2)), "line "));
+  CHECK(has(said(nccl.substr(0, nccl.size() / 2)), "line "));
+  CHECK(has(said("<html/>"), "line 1: <html> is not NCCL's <system>"));
+  std::string deep = "<topology version=\"2.0\">";
+  for (int i = 0; i < 10'000; ++i) deep += "\n<object type=\"Group\">";
+  CHECK(has(said(deep), "line 65: elements are nested too deeply"));
+  CHECK(has(said("<!DOCTYPE system [<!ENTITY a \"b\">]><system/>"), "it declares an entity"));
+  const std::string bad =
+      "<cpu numaid=\"\xc2\x9b"
+      "2J\"/>";
+  const std::string shown = said("<system>\n" + bad + "</system>");
+  CHECK(has(shown, "line 2: <cpu> has numaid '?2J'"));
+  REQUIRE(truncate(path.c_str(), 1L << 30) == 0);
+  const auto large = oriel_topo({"--file", path});
+  CHECK(large.status == 1);
+  CHECK(has(large.err, "1073741824 bytes, at most 16777216 are read"));
+  std::remove(path.c_str());
+  CHECK(oriel_topo({"--file", "/"}).status == 1);
+}
