@@ -98,7 +98,7 @@ bool Requester::may_begin(Active& entry, TimePoint now) {
   const WorkRequest& work = entry.work;
   if (work.fence == FenceMode::reads_and_atomics && reads_in_flight_ != 0) return false;
   if (work.fence == FenceMode::everything && !sent_.empty()) return false;
-  if (waits_for_data(work) && reads_in_flight_ >= kReadsInFlightMost) return false;
+  if (waits_for_data(work) && reads_in_window_ >= kReadsInFlightMost) return false;
   if (!entry.has_time) {
     entry.has_time = true;
     entry.not_before = now + delay_of(work.index);
@@ -144,7 +144,10 @@ void Requester::begin(Active& entry) {
   }
   const std::uint64_t pieces = (work.bytes + setup_.piece_bytes - 1) / setup_.piece_bytes;
   entry.pieces = static_cast<std::uint32_t>(std::max<std::uint64_t>(pieces, 1));
-  if (waits_for_data(work)) ++reads_in_flight_;
+  if (waits_for_data(work)) {
+    ++reads_in_flight_;
+    ++reads_in_window_;
+  }
   if (nic_.faults.shuffle_pieces && entry.pieces > 1) {
     entry.order.resize(entry.pieces);
     std::iota(entry.order.begin(), entry.order.end(), 0u);
@@ -250,7 +253,11 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     take_answer(sent_[i], nullptr, now);
   }
   take_answer(sent_[position], &response, now);
-  while (!sent_.empty() && sent_.front().answered) sent_.pop_front();
+  while (!sent_.empty() && sent_.front().answered) {
+    const Sent& oldest = sent_.front();
+    if (oldest.last && waits_for_data(active(oldest.serial).work)) --reads_in_window_;
+    sent_.pop_front();
+  }
 }
 
 void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {

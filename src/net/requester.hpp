@@ -108,7 +108,9 @@ class Requester {
   std::size_t next_ = 0;  // in active_: the first that has something to send
   std::deque<Sent> sent_;
   std::uint64_t next_number_ = 0;
-  std::size_t reads_in_flight_ = 0;
+  std::size_t reads_in_flight_ = 0;  // begun and not answered
+  /// Begun since the oldest request without a response: those that the peer keeps answers for.
+  std::size_t reads_in_window_ = 0;
   TimePoint heard_{};                // of the peer
   TimePoint not_before_{};           // it was not ready
   std::uint64_t halted_at_ = kNone;  // serial of an entry that fails: none after it begins
