@@ -3,9 +3,13 @@
 #include "topo/hwloc_reader.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include <fmt/format.h>
+
+#include "topo/hwloc_xml_reader.hpp"
+#include "topo/xml_reader.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -188,6 +192,26 @@ class Reader {
 
 }  // namespace
 
+namespace {
+
+/// What the file that HWLOC_XMLFILE names says of this machine. hwloc would read it by itself.
+HwlocList read_named_file(const std::string& path) {
+  auto text = read_xml_file(path);
+  auto read = text.ok() ? read_hwloc_xml(*text) : Result<HwlocList>(std::move(text).error());
+  HwlocList list;
+  if (read.ok()) {
+    list = std::move(read).value();
+    list.nics.clear();  // the system knows better
+  } else {
+    list.report.outcome = SourceReport::Outcome::failed;
+    list.report.detail = read.error().to_string();
+  }
+  list.report.source = "HWLOC_XMLFILE=" + path;
+  return list;
+}
+
+}  // namespace
+
 std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor,
                                 std::uint16_t device) {
   const unsigned kind = class_id >> 8;
@@ -202,6 +226,8 @@ std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor,
 }
 
 HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
+  const char* const named = xml.empty() ? ::getenv("HWLOC_XMLFILE") : nullptr;
+  if (named != nullptr && *named != '\0') return read_named_file(named);
   HwlocList list;
   if (!hwloc.missing.empty()) {
     list.report = {"hwloc", SourceReport::Outcome::absent, hwloc.missing};

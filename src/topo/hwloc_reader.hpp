@@ -27,7 +27,8 @@ struct HwlocList {
 std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor, std::uint16_t device);
 
 /// Asks about this machine. Never fails: the report says what was missing. Takes some ten
-/// milliseconds on a large machine. hwloc's plug-ins that wake GPUs stay out.
+/// milliseconds on a large machine. hwloc's plug-ins that wake GPUs stay out. Where HWLOC_XMLFILE
+/// names a description of the machine for hwloc, read_hwloc_xml() reads it.
 ///
 /// `xml` is a description in hwloc's format to ask about instead, for tests: one that can be
 /// trusted, for hwloc crashes on others. read_hwloc_xml() is for those.

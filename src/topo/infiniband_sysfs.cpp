@@ -88,6 +88,10 @@ InfinibandList read_infiniband(const FileTree& tree) {
       list.nics.push_back(std::move(nic));
     }
   }
+  if (list.nics.empty()) {
+    list.report.detail = "it lists no port";
+    return list;
+  }
   list.report.detail = fmt::format("{} port{}, {} of them not active", list.nics.size(),
                                    list.nics.size() == 1 ? "" : "s", inactive);
   return list;

@@ -10,7 +10,8 @@
 #include "topo/machine.hpp"
 
 /// NCCL's description of a machine, which NCCL_TOPO_FILE names and NCCL_TOPO_DUMP_FILE asks for:
-/// <system>, in it <cpu>, in it <pci> in <pci>, in them <gpu> with <nvlink>, and <nic> with <net>.
+/// <system>, in it <cpu>, in it <pci> in <pci>, in them <gpu> with <nvlink> (<xgmi> in that of
+/// AMD's RCCL), and <nic> with <net>.
 /// NCCL's format knows neither who may map whose memory nor cards with several ports.
 namespace oriel::topo {
 

@@ -112,7 +112,8 @@ class Reader {
     ORIEL_TRY(gpu.architecture, integer(element, "sm", 0, 0, 9999));
     gpu.name = gpu.architecture > 0 ? fmt::format("sm_{}", gpu.architecture) : "GPU";
     for (const XmlElement& child : element.children) {
-      if (child.name != "nvlink") continue;
+      if (child.name != "nvlink" && child.name != "xgmi") continue;
+      if (child.name == "xgmi") gpu.vendor = GpuVendor::amd;
       ORIEL_TRY(const int count, integer(child, "count", 1, 0, 1024));
       ORIEL_TRY(const std::uint64_t kind, hexadecimal(child, "tclass"));
       if (kind >> 8 == kSwitchClass) {

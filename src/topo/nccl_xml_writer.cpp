@@ -133,8 +133,10 @@ class Writer {
       if (pair.from != index || pair.links == 0) continue;
       const Gpu& peer = machine_.gpus[static_cast<std::size_t>(pair.to)];
       if (!peer.pci) continue;
-      line(depth + 1, fmt::format("<nvlink target=\"{}\" count=\"{}\" tclass=\"0x030200\"/>",
-                                  peer.pci->to_string(), pair.links));
+      const bool amd = gpu.vendor == GpuVendor::amd;
+      line(depth + 1,
+           fmt::format("<{} target=\"{}\" count=\"{}\" tclass=\"{}\"/>", amd ? "xgmi" : "nvlink",
+                       peer.pci->to_string(), pair.links, amd ? "0x038000" : "0x030200"));
     }
     line(depth, "</gpu>");
   }

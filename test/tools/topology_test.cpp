@@ -424,3 +424,15 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", "/"}).status == 1);
 }
+
+TEST_CASE("2.7 what HWLOC_XMLFILE names is read as carefully as any other description") {
+  const std::string odd = kRoot + "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml";
+  const auto table_with = [](const std::string& path) {
+    const auto result = run_program({ORIEL_TOPO_PATH}, {{"HWLOC_XMLFILE", path}});
+    CHECK(result.status == 0);
+    return result.out;
+  };
+  CHECK(table_with(odd).find("HWLOC_XMLFILE=" + odd + ": used, 1 NUMA node") != std::string::npos);
+  CHECK(table_with("/nowhere").find("HWLOC_XMLFILE=/nowhere: failed, opening /nowhere") !=
+        std::string::npos);
+}

@@ -113,6 +113,22 @@ TEST_CASE("2.7 what is written is read again as the same") {
   CHECK(again->nics[0].name == "a<b>&\"c?");
 }
 
+TEST_CASE("2.7 RCCL's description of a machine is read, with its xGMI links") {
+  const auto read = read_nccl_xml(
+      "<system version=\"2\"><cpu numaid=\"0\">"
+      "<pci busid=\"0000:05:00.0\" class=\"0x038000\"><gpu dev=\"0\" gcn=\"942\">"
+      "<xgmi target=\"0000:15:00.0\" count=\"1\" tclass=\"0x038000\"/></gpu></pci>"
+      "<pci busid=\"0000:15:00.0\" class=\"0x038000\"><gpu dev=\"1\" gcn=\"942\">"
+      "<xgmi target=\"0000:05:00.0\" count=\"1\" tclass=\"0x038000\"/></gpu></pci>"
+      "</cpu></system>");
+  REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+  CHECK(read->gpus[0].vendor == GpuVendor::amd);
+  CHECK(path_between(*read, 0, 1).kind == PathKind::nvlink);
+  CHECK(path_between(*read, 0, 1).hops == 1);
+  CHECK(write_nccl_xml(*read).find("<xgmi target=\"0000:15:00.0\" count=\"1\"") !=
+        std::string::npos);
+}
+
 TEST_CASE("2.7 odd descriptions are refused with line and reason") {
   refused(with("busid=\"0000:18:00.0\" ", ""), "line 4: <pci> has no busid");
   refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
