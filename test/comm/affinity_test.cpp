@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 
 #include "support/numa_system.hpp"
 #include "support/ranks.hpp"
+#include "topo/placement.hpp"
 #include "topo/process_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
@@ -89,6 +92,55 @@ void live_in(Cast cast, const std::vector<Place>& places, int status) {
 TEST_CASE("2.5 windows of CPU ranks prefer the NUMA node that the rank is bound to") {
   const std::vector<Place> places = {{{0, 1}, {0}}, {{4, 7}, {1}}, {{3, 4}, {}}, {{6}, {1}}};
   live_in(Cast::processes, places, 0);
+}
+
+TEST_CASE("2.5 ranks that the kernel keeps on processors of two nodes prefer one each") {
+  const auto cpus = topo::cpus_of_this_thread();
+  if (!cpus || cpus->size() < 2) {
+    WARN("skipped: one processor");
+    return;
+  }
+  const Numbers ends = {cpus->front(), cpus->back()};
+  const topo::TemporaryTree files;
+  files.file("/sys/devices/system/node/online", "0-1\n");
+  files.file("/sys/devices/system/node/node0/cpulist", std::to_string(ends[0]));
+  files.file("/sys/devices/system/node/node1/cpulist", std::to_string(ends[1]));
+  const Environment environment(
+      Variables{{"ORIEL_BACKEND", "host"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
+  for (const Cast cast : {Cast::processes, Cast::threads}) {
+    INFO(name_of(cast));
+    // As taskset does it, before the library knows of the thread.
+    check_all_ok(play(cast, 2, [&](Players& players) {
+      const int node = players.first();
+      topo::run_this_thread_on({ends[static_cast<std::size_t>(node)]});
+      players.barrier();
+      // One for the process: of threads, that of rank 0.
+      std::optional<topo::ProcessMachine> machine;
+      std::optional<topo::ScopedProcessMachine> scoped;
+      std::optional<NumaSystem> own;
+      const bool makes = cast == Cast::processes || node == 0;
+      static NumaSystem* system = nullptr;
+      if (makes) {
+        machine.emplace(topo::MachineSources{topo::FileTree(files.root())});
+        scoped.emplace(*machine);
+        system = &own.emplace();
+        system->real_cpus = true;
+      }
+      players.barrier();
+      std::vector<ncclComm_t> comms = players.init();
+      const Buffer buffer(kBytes);
+      int found = 0;
+      {
+        const std::lock_guard lock(system->mutex);
+        for (const NumaSystem::Preference& asked : system->preferences) {
+          if (asked.at == buffer.at()) found = asked.nodes == Numbers{node} ? 1 : -1;
+        }
+      }
+      require(found == 1, "the rank's node");
+      players.destroy(comms);
+      players.barrier();
+    }));
+  }
 }
 
 TEST_CASE("2.5 several ranks of one thread prefer the node of its processors") {

@@ -48,6 +48,7 @@ class NumaSystem {
   int cpu_status = 0;            ///< what sched_setaffinity is refused with
   int memory_status = 0;         ///< mbind and set_mempolicy
   int asking_status = 0;         ///< sched_getaffinity and get_mempolicy
+  bool real_cpus = false;        ///< threads are asked for the processors that they do have
   // What it was asked for.
   std::vector<Placement> placements;
   std::vector<Preference> preferences;
@@ -96,6 +97,7 @@ class NumaSystem {
   int get_cpus(std::size_t bytes, cpu_set_t* out) {
     ++questions;
     if (asking_status != 0) return refuse(asking_status);
+    if (real_cpus) return real_system_table().sched_getaffinity(0, bytes, out);
     if (bytes * CHAR_BIT < cpu_bits) return refuse(EINVAL);
     put(cpus, out, bytes);
     return 0;
