@@ -4,25 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
 
 #include <fmt/format.h>
 
+#include "topo/nvlink_generation.hpp"
 #include "topo/reach.hpp"
 
 namespace oriel::topo {
 namespace {
-
-/// What the NVLinks of a GPU carry together at most, in Gbit/s one way, by its architecture (from
-/// NVIDIA's data sheets of V100, A100, A40, H100 and B200).
-double nvlink_gbps_of(int architecture) {
-  constexpr std::pair<int, double> kMost[] = {{70, 1200}, {80, 2400},  {86, 450},
-                                              {90, 3600}, {100, 7200}, {103, 7200}};
-  const auto* const found = std::find_if(std::begin(kMost), std::end(kMost), [&](const auto& one) {
-    return one.first == architecture;
-  });
-  return found == std::end(kMost) ? 0 : found->second;
-}
 
 bool says_anything(const Machine& machine, int from, int to) {
   const auto is_instance = [&](int index) {
@@ -44,8 +33,11 @@ PathFacts facts_of(const CommunicatorMachine& known, int from, int to) {
     const auto gpu = [&](int index) { return known.machine.gpus[static_cast<std::size_t>(index)]; };
     facts.kind = PathKind::nvlink;
     facts.hops = 0;
-    facts.bandwidth_class = bandwidth_class(
-        std::min(nvlink_gbps_of(gpu(from).architecture), nvlink_gbps_of(gpu(to).architecture)));
+    const auto most = [&](int index) {
+      const NvlinkGeneration links = nvlink_generation_of(gpu(index).architecture);
+      return links.links * links.link_gbps;
+    };
+    facts.bandwidth_class = bandwidth_class(std::min(most(from), most(to)));
   }
   return facts;
 }

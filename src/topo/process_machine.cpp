@@ -16,6 +16,7 @@
 #include "topo/discover.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/numa_sysfs.hpp"
+#include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
 #include "topo/pcie_speed.hpp"
 #include "topo/settings_machine.hpp"
@@ -140,7 +141,9 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     if (knows_numa) gpu.numa = other == all.end() ? -1 : other->numa;
     if (other == all.end()) continue;
     gpu.switch_links = other->switch_links;
-    gpu.link_gbps = other->link_gbps;
+    if (other->link_gbps > 0) gpu.link_gbps = other->link_gbps;
+    // NCCL's format counts links and does not say how fast they are.
+    if (gpu.link_gbps == 0) gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
     if (other->pcie_gbps > 0) gpu.pcie_gbps = other->pcie_gbps;
   }
   for (GpuPair& pair : machine.pairs) {
@@ -176,9 +179,10 @@ Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources
         {file, SourceReport::Outcome::used, "instead of what was found of speeds and places"});
   }
   ORIEL_CHECK(check(found.machine));
-  if (gpus) {
-    Log().info("found the GPUs of the machine in {:.1f} ms (NVML {}): {}",
-               milliseconds_since(begin), name_of(reason), reports_of(found.machine));
+  if (log_enabled(LogLevel::info)) {
+    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(reason)) : "";
+    Log().info("found the {} of the machine in {:.1f} ms{}: {}", gpus ? "GPUs" : "NUMA nodes",
+               milliseconds_since(begin), nvml, reports_of(found.machine));
   }
   return found;
 }

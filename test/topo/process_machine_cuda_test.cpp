@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // What a process finds of its GPUs, on tables for CUDA and a model of NVML.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -11,7 +13,9 @@
 #include "topo/fake_nvml.hpp"
 #include "topo/gpu_rank_info.hpp"
 #include "topo/lsa_teams.hpp"
+#include "topo/machines.hpp"
 #include "topo/process_machine.hpp"
+#include "topo/settings_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -54,7 +58,9 @@ CudaTable table_of_shown() {
     return CUDA_SUCCESS;
   };
   table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
-    *value = which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED ? fabric_handles : 9;
+    *value = 9;
+    if (which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) *value = fabric_handles;
+    if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) *value = 0;
     return CUDA_SUCCESS;
   };
   table.device_can_access_peer = [](int* reachable, CUdevice device, CUdevice peer) {
@@ -266,6 +272,46 @@ TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody
   const SeenDevice* seen = find_seen(*info, *parse_device_uuid(other));
   REQUIRE(seen != nullptr);
   CHECK_FALSE(seen->reachable);
+}
+
+TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who maps whom") {
+  Machines machines({0, 1, 2, 3});
+  MachineBuilder build;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
+  }
+  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
+  Settings settings;
+  settings.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const auto part = machines.machine.for_communicators(true, settings);
+  REQUIRE(part.ok());
+  const auto info = gpu_rank_info(NodeIdentity{1, 2}, **part, 0);
+  REQUIRE(info.ok());
+  const auto path_to = [&](int gpu) {
+    DeviceUuid uuid{};
+    uuid.fill(static_cast<std::byte>(gpu + 100));
+    return text_of(find_seen(*info, uuid)->path);
+  };
+  CHECK(path_to(1) == "NVLink, 1 hop, from 256 Gbit/s");
+  CHECK(path_to(2).starts_with("host memory"));
+  CHECK(gpu_rank_info(NodeIdentity{1, 2}, **part, 3)->numa == 3);
+  CHECK(machines.nvml_asked == 0);
+}
+
+TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA's time aside") {
+  Machines machines({0, 1, 2, 3});
+  auto least = std::chrono::steady_clock::duration::max();
+  for (int round = 0; round < 10; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    REQUIRE(look_for_communicators(machines.machine.sources(), true, "").ok());
+    least = std::min(least, std::chrono::steady_clock::now() - begin);
+  }
+  const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(least);
+  WARN("files of 4 GPUs on a model of CUDA: " << spent.count() << " us");
+  CHECK(least < std::chrono::milliseconds(10));
 }
 
 TEST_CASE("1.38 a driver call that fails is an error that says what was asked, and is not kept") {
