@@ -18,6 +18,7 @@
 
 #include "base/system_table.hpp"
 #include "comm/in_teams.hpp"
+#include "support/fault_cuda.hpp"
 #include "support/model_gpu.hpp"
 #include "topo/fake_nvml.hpp"
 #include "topo/process_machine.hpp"
@@ -271,6 +272,43 @@ TEST_CASE("2.3 a team across hosts registers on all ranks or on none") {
     const auto window = must(comm.register_window(memory));
     require(window.view().lsa_size == 2, "the size of the team");
     players.barrier();
+  });
+}
+
+TEST_CASE("2.3 whichever driver call of a registration across hosts fails, both ranks agree") {
+  const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
+  constexpr std::size_t kText = 100;
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
+    const CudaFaultHooks hooks;
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(4096));
+    const auto rank = static_cast<std::size_t>(players.first());
+    int errors = 0;
+    for (int victim = 0; victim < 2; ++victim) {
+      for (long k = 1, hit = 1; hit != 0; ++k) {
+        players.barrier();
+        const auto before = host.model().held();
+        FaultPlan plan;
+        plan.fail_at = k;
+        plan.status = CUDA_ERROR_UNKNOWN;
+        std::string text = "ok";
+        {
+          std::optional<ScopedCudaFaults> faults;
+          if (players.first() == victim) faults.emplace(plan);
+          const auto window = comm.register_window(memory);
+          if (!window.ok()) text = window.error().to_string();
+        }
+        require(host.model().held() == before, fmt::format("call {} left something", k));
+        players.word(kText + rank) = std::hash<std::string>()(text);
+        if (players.first() == victim) players.word(kText + 2) = plan.hit() ? 1 : 0;
+        players.barrier();
+        require(players.word(kText).load() == players.word(kText + 1).load(),
+                fmt::format("call {}: {}", k, text));
+        hit = static_cast<long>(players.word(kText + 2).load());
+        if (text != "ok") ++errors;
+      }
+    }
+    require(errors >= 10, fmt::format("{} errors only", errors));
   });
 }
 
