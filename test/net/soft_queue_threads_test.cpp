@@ -85,6 +85,7 @@ void walk(const Walk& at) {
   std::atomic<int> good = 0;
   {
     std::vector<std::jthread> producers;
+    producers.reserve(static_cast<std::size_t>(at.threads));
     for (int t = 0; t < at.threads; ++t) {
       producers.emplace_back([&, t] {
         const auto& view = ranks.there.view();
@@ -391,6 +392,7 @@ TEST_CASE("A9 puts are visible to a reader once their wait has ended, whoever dr
   {
     std::vector<std::jthread> ranks;
     std::atomic<int> bad = 0;
+    ranks.reserve(3);
     for (std::uint64_t t = 0; t < 3; ++t) {
       ranks.emplace_back([&, t] {
         NicSoft* const nics[] = {&a.nic, &b.nic};
