@@ -8,7 +8,9 @@
 
 #include <fmt/format.h>
 
+#include "topo/file_tree.hpp"
 #include "topo/hwloc_xml_reader.hpp"
+#include "topo/numa_sysfs.hpp"
 #include "topo/xml_reader.hpp"
 
 namespace oriel::topo {
@@ -194,6 +196,21 @@ class Reader {
 
 namespace {
 
+/// Whether the kernel tells of processors what hwloc begins with. Where it does not, hwloc learns
+/// next to nothing, and complains on standard error.
+bool kernel_tells_processors() {
+  const FileTree tree("/");
+  constexpr const char* kFolder = "/sys/devices/system/cpu";
+  const std::vector<int> online =
+      numbers_in(tree.read(fmt::format("{}/online", kFolder)).value_or(""));
+  for (const int cpu : {0, online.empty() ? 0 : online.front()}) {
+    for (const char* file : {"package_cpus", "core_cpus", "core_siblings", "thread_siblings"}) {
+      if (tree.read(fmt::format("{}/cpu{}/topology/{}", kFolder, cpu, file))) return true;
+    }
+  }
+  return false;
+}
+
 /// What the file that HWLOC_XMLFILE names says of this machine. hwloc would read it by itself.
 HwlocList read_named_file(const std::string& path) {
   auto text = read_xml_file(path);
@@ -231,6 +248,11 @@ HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
   HwlocList list;
   if (!hwloc.missing.empty()) {
     list.report = {"hwloc", SourceReport::Outcome::absent, hwloc.missing};
+    return list;
+  }
+  if (xml.empty() && !kernel_tells_processors()) {
+    list.report = {"hwloc", SourceReport::Outcome::absent,
+                   "there is no /sys/devices/system/cpu/cpu*/topology, with which it begins"};
     return list;
   }
   Topology topology(hwloc.table);

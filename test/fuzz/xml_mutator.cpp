@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes changed at random are hardly ever XML, so that documents are changed as what they are:
 // elements with attributes.
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -21,6 +22,12 @@ using Random = std::minstd_rand;
 
 std::size_t pick(Random& random, std::size_t count) {
   return random() % count;
+}
+
+/// Some place among `items`.
+template <typename Items>
+auto place_in(Random& random, Items& items, std::size_t count) {
+  return items.begin() + static_cast<std::ptrdiff_t>(pick(random, count));
 }
 
 void collect(XmlElement& element, std::vector<XmlElement*>& all) {
@@ -76,17 +83,15 @@ void change(Random& random, XmlElement& root) {
   auto& attributes = one.attributes;
   switch (pick(random, 8)) {
     case 0:
-      if (!children.empty()) children.erase(children.begin() + pick(random, children.size()));
+      if (!children.empty()) children.erase(place_in(random, children, children.size()));
       return;
     case 1: {
       const XmlElement copy = other;
-      if (all.size() < 2000)
-        children.insert(children.begin() + pick(random, children.size() + 1), copy);
+      if (all.size() < 2000) children.insert(place_in(random, children, children.size() + 1), copy);
       return;
     }
     case 2:
-      if (!attributes.empty())
-        attributes.erase(attributes.begin() + pick(random, attributes.size()));
+      if (!attributes.empty()) attributes.erase(place_in(random, attributes, attributes.size()));
       return;
     case 3:
       if (!other.attributes.empty()) {

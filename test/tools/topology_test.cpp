@@ -402,9 +402,7 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
   const std::string hwloc = text_of(kRoot + "/test/topo/fixtures/uneven.hwloc.xml");
   const std::string nccl = text_of(kRoot + "/test/topo/fixtures/uneven.nccl.xml");
   CHECK(has(said(""), "line 1: no element found"));
-  CHECK(has(said("\x7f"
-                 "ELF\0\1"),
-            "line 1: not well-formed"));
+  CHECK(has(said("\x7fXYZ"), "line 1: not well-formed"));
   CHECK(has(said(hwloc.substr(0, hwloc.size() / 2)), "line "));
   CHECK(has(said(nccl.substr(0, nccl.size() / 2)), "line "));
   CHECK(has(said("<html/>"), "line 1: <html> is not NCCL's <system>"));
@@ -423,6 +421,19 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
   CHECK(has(large.err, "1073741824 bytes, at most 16777216 are read"));
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", "/"}).status == 1);
+}
+
+TEST_CASE("2.2 a container without /sys is described, and nothing is said on standard error") {
+  const auto hidden =
+      run_program({"/bin/sh", "-c",
+                   "exec unshare -m sh -c 'mount -t tmpfs none /sys && exec " ORIEL_TOPO_PATH "'"});
+  if (hidden.out.empty()) {
+    WARN("skipped: /sys cannot be hidden here (" << hidden.err << ")");
+    return;
+  }
+  CHECK(hidden.status == 0);
+  CHECK(hidden.err.empty());
+  CHECK(hidden.out.find("hwloc: absent, there is no /sys/devices/system/cpu") != std::string::npos);
 }
 
 TEST_CASE("2.7 what HWLOC_XMLFILE names is read as carefully as any other description") {

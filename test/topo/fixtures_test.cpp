@@ -154,7 +154,7 @@ TEST_CASE("2.9 random machines: reach, NICs and paths depend neither on order no
       // Each rank lists the machine in an order of its own, and CUDA numbers its devices for it.
       Machine other = shuffled(machine, static_cast<unsigned>(random()));
       for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
-      REQUIRE(decisions_text(canonical(std::move(other))) == decided);
+      REQUIRE(decisions_text(canonical(other)) == decided);
     }
     // No GPU is given a NIC that is down or farther than another, nor one twice as often as needed.
     const auto choices = choose_nics(machine);

@@ -104,8 +104,9 @@ class Player {
   }
 
   Status add(std::mt19937& random) {
-    std::vector<WindowRequest> requests;
     std::vector<Key> keys(1 + random() % 3);
+    std::vector<WindowRequest> requests;
+    requests.reserve(keys.size());
     for (Key& key : keys) requests.push_back(request(random, key));
     ORIEL_TRY(const auto windows, self_.register_batch(std::move(requests)));
     for (std::size_t i = 0; i < keys.size(); ++i) windows_.push_back({keys[i], windows[i].handle});
@@ -114,9 +115,9 @@ class Player {
 
   /// One rank asks for more than there is, in the last of several.
   Status add_refused(std::mt19937& random) {
-    std::vector<WindowRequest> requests;
     Key key;
-    for (int i = 0; i < 3; ++i) requests.push_back(request(random, key));
+    std::vector<WindowRequest> requests{request(random, key), request(random, key),
+                                        request(random, key)};
     const int wrong = static_cast<int>(random() % static_cast<unsigned>(self_.size()));
     if (self_.rank() == wrong) requests.back().bytes = (kBufferPages + 1) * kPage;
     const auto refused = self_.register_batch(std::move(requests));

@@ -110,8 +110,8 @@ std::string matrix(const Summary& summary, std::size_t width) {
                         kMostNameLetters));
     rows.push_back(std::move(row));
   }
-  const auto first_nic = static_cast<std::size_t>(1 + gpus);
-  return aligned(rows, width, {first_nic, first_nic + static_cast<std::size_t>(nics)});
+  const std::size_t first_nic = 1 + machine.gpus.size();
+  return aligned(rows, width, {first_nic, first_nic + machine.nics.size()});
 }
 
 /// Whether CUDA shows a GPU; it has no part in those of AMD.
