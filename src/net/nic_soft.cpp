@@ -146,6 +146,16 @@ Status NicSoft::to_error(std::uint32_t number) {
   return queue->to_error();
 }
 
+Status NicSoft::to_reset(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  context_.late.land_all();
+  auto fresh = std::make_unique<SoftQueue>(queue->setup(), number, context_);
+  std::replace(order_.begin(), order_.end(), queue, fresh.get());
+  queues_[number] = std::move(fresh);
+  return {};
+}
+
 Status NicSoft::connect(std::uint32_t number, const QueuePeer& peer) {
   ORIEL_CHECK(to_init(number));
   ORIEL_CHECK(to_ready_to_receive(number, peer));

@@ -62,6 +62,9 @@ class NicSoft {
   Status to_ready_to_receive(std::uint32_t number, const QueuePeer& peer);
   Status to_ready_to_send(std::uint32_t number);
   Status to_error(std::uint32_t number);
+  /// From everywhere, back to how create_queue made it: its memory has to be as it was then, and
+  /// the next connection needs another epoch. What was not complete is forgotten.
+  Status to_reset(std::uint32_t number);
   /// All three steps to ready_to_send.
   Status connect(std::uint32_t number, const QueuePeer& peer);
   Result<QueueState> state(std::uint32_t number) const;

@@ -45,6 +45,7 @@ struct QueuePeer {
   std::uint32_t wire = 0;  ///< which of the NIC's wires
   WireAddress address;
   std::uint32_t queue = 0;
+  std::uint32_t epoch = 0;  ///< of the connection: what both ends have agreed on
 };
 
 /// A queue moves along these one by one; to `error` and `reset` from everywhere.

@@ -180,6 +180,7 @@ bool Requester::transmit(Sent& sent, TimePoint now) {
   request.from = wire.address();
   request.from_queue = number_;
   request.to_queue = peer_.queue;
+  request.epoch = peer_.epoch;
   request.number = sent.number;
   request.kind = work.kind;
   request.key = work.remote_key;
@@ -239,6 +240,10 @@ void Requester::look_at_timer(TimePoint now) {
 }
 
 void Requester::receive(WireResponse& response, TimePoint now) {
+  if (response.epoch != peer_.epoch) {
+    ++nic_.counters.strays;
+    return;
+  }
   if (failed_ || sent_.empty() || response.number < sent_.front().number) return;
   const std::uint64_t position = response.number - sent_.front().number;
   if (position >= sent_.size() || sent_[position].answered) return;

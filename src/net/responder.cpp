@@ -10,6 +10,8 @@
 namespace oriel::net {
 namespace {
 
+constexpr std::size_t kAnswersMost = 1024;  // that wait for their time, or for the wire
+
 Access right_for(WorkKind kind) {
   if (kind == WorkKind::write) return kRemoteWrite;
   return kind == WorkKind::read ? kRemoteRead : kRemoteAtomic;
@@ -44,11 +46,14 @@ Responder::Responder(const QueueSetup& setup, std::uint32_t number, NicContext& 
       completions_(setup.memory.receive_completions, setup.memory.receive_count) {}
 
 void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint now) {
-  if (!(request.from == peer_.address) || request.from_queue != peer_.queue) {
+  if (!(request.from == peer_.address) || request.from_queue != peer_.queue ||
+      request.epoch != peer_.epoch) {
     ++nic_.counters.strays;
     return;
   }
   if (failed_ || request.number > expected_) return;
+  // A peer that asks and does not take the answers is not heard, and has to ask again.
+  if (outgoing_.size() + late_.size() >= kAnswersMost) return;
   if (request.number < expected_) {
     ++nic_.counters.duplicates;
     return answer_again(request, now);
@@ -59,6 +64,7 @@ void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint 
 WireResponse Responder::response_to(const WireRequest& request) const {
   WireResponse response;
   response.to_queue = peer_.queue;
+  response.epoch = peer_.epoch;
   response.number = request.number;
   return response;
 }

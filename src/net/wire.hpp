@@ -19,12 +19,16 @@ struct WireAddress {
   bool operator==(const WireAddress&) const = default;
 };
 
+/// Of both: `epoch` is that of the connection, so that what is still on its way from an earlier
+/// life of a queue is not taken for a part of the next one.
+
 /// One piece of an entry. `number` counts the requests of a queue without gaps: one that comes
 /// twice is executed once, and one that comes too early is dropped, for its sender repeats it.
 struct WireRequest {
   WireAddress from;
   std::uint32_t from_queue = 0;
   std::uint32_t to_queue = 0;
+  std::uint32_t epoch = 0;
   std::uint64_t number = 0;
   WorkKind kind = WorkKind::write;  ///< write, read or atomic
   std::uint32_t key = 0;
@@ -40,6 +44,7 @@ struct WireRequest {
 
 struct WireResponse {
   std::uint32_t to_queue = 0;
+  std::uint32_t epoch = 0;
   std::uint64_t number = 0;
   Syndrome syndrome = Syndrome::none;
   bool not_ready = false;  ///< the peer has nowhere to put an immediate: to be repeated later
