@@ -70,10 +70,12 @@ class Reader {
       if (child.name == "object") ORIEL_CHECK(read_memory(child, -1));
     }
     if (list_.numa.empty()) ORIEL_CHECK(add_only_node(root));
+    ORIEL_CHECK(check_limits({list_.numa.size(), 0, 0, 0}));
     for (const XmlElement& child : root.children) {
       if (child.name == "object") ORIEL_CHECK(read_devices(child, -1));
       if (child.name == "distances2") ORIEL_CHECK(read_distances(child));
     }
+    ORIEL_CHECK(check_limits({0, list_.pci.size(), list_.gpus.size(), list_.nics.size()}));
     list_.report.source = "hwloc's XML";
     list_.report.detail =
         fmt::format("{} NUMA node{}, {} PCI devices and bridges", list_.numa.size(),

@@ -218,7 +218,20 @@ Machine canonical(Machine machine) {
   return machine;
 }
 
+Status check_limits(const MachineLimits& counts) {
+  const auto within = [](const char* what, std::size_t count, std::size_t most) -> Status {
+    if (count <= most) return {};
+    return wrong(fmt::format("there are more than {} {}", most, what));
+  };
+  ORIEL_CHECK(within("NUMA nodes", counts.numa, kMachineLimits.numa));
+  ORIEL_CHECK(within("PCI devices and bridges", counts.pci, kMachineLimits.pci));
+  ORIEL_CHECK(within("GPUs", counts.gpus, kMachineLimits.gpus));
+  return within("network ports", counts.nics, kMachineLimits.nics);
+}
+
 Status check(const Machine& machine) {
+  ORIEL_CHECK(check_limits(
+      {machine.numa.size(), machine.pci.size(), machine.gpus.size(), machine.nics.size()}));
   ORIEL_CHECK(check_numa(machine));
   ORIEL_CHECK(check_pci(machine));
   ORIEL_CHECK(check_gpus(machine));
@@ -226,10 +239,15 @@ Status check(const Machine& machine) {
 }
 
 const GpuPair* find_pair(const Machine& machine, int from, int to) {
-  const auto found =
-      std::find_if(machine.pairs.begin(), machine.pairs.end(),
-                   [&](const GpuPair& pair) { return pair.from == from && pair.to == to; });
-  return found == machine.pairs.end() ? nullptr : &*found;
+  const auto is_it = [&](const GpuPair& pair) { return pair.from == from && pair.to == to; };
+  const auto& pairs = machine.pairs;
+  // In a canonical machine it is here, if anywhere.
+  const auto place = std::lower_bound(
+      pairs.begin(), pairs.end(), std::pair(from, to),
+      [](const GpuPair& pair, const auto& key) { return std::pair(pair.from, pair.to) < key; });
+  if (place != pairs.end() && is_it(*place)) return &*place;
+  const auto found = std::find_if(pairs.begin(), pairs.end(), is_it);
+  return found == pairs.end() ? nullptr : &*found;
 }
 
 int find_pci_node(const Machine& machine, const PciAddress& address) {

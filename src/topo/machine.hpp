@@ -118,6 +118,16 @@ struct SourceReport {
   bool operator==(const SourceReport&) const = default;
 };
 
+/// What check() lets pass at most: several times what one machine has, and little enough to decide
+/// about every pair.
+struct MachineLimits {
+  std::size_t numa = 1024;
+  std::size_t pci = 32'768;
+  std::size_t gpus = 256;
+  std::size_t nics = 4096;
+};
+inline constexpr MachineLimits kMachineLimits;
+
 struct Machine {
   std::string host;
   std::vector<NumaNode> numa;
@@ -135,8 +145,11 @@ struct Machine {
 /// PCI address, name and port, pairs by their GPUs. All indices follow.
 Machine canonical(Machine machine);
 
-/// Whether all indices point somewhere, the PCI tree is one, and nothing is listed twice. The error
-/// says what is wrong; for machines that came from a file.
+/// Whether there are no more things than kMachineLimits says.
+Status check_limits(const MachineLimits& counts);
+
+/// Whether that is so, all indices point somewhere, the PCI tree is one, and nothing is listed
+/// twice. The error says what is wrong; for machines that came from a file.
 Status check(const Machine& machine);
 
 /// The fact about an ordered pair; null if there is none.

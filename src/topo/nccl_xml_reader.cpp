@@ -50,6 +50,8 @@ class Reader {
         return odd(child, "is unknown here");
       }
     }
+    ORIEL_CHECK(check_limits(
+        {machine_.numa.size(), machine_.pci.size(), machine_.gpus.size(), machine_.nics.size()}));
     ORIEL_CHECK(join_links());
     add_pairs();
     ORIEL_CHECK(check(machine_));

@@ -165,7 +165,9 @@ std::string explain_path(const Machine& machine, int from, int to) {
                         "A direct link would be faster.",
                         path.hops));
       }
-      if (path.hops <= 2) add("This is the fastest path that the machine has.");
+      if (path.hops == 1 || share_switches(a, b)) {
+        add("This is the fastest path that the machine has.");
+      }
       break;
     case PathKind::pcie_peer:
       add(fmt::format("No NVLink joins them; they are {}.", in_words(path.distance)));
