@@ -69,6 +69,7 @@ class EagerLanes {
   [[nodiscard]] bool receive(int rank, std::uint64_t first, std::byte* to,
                              std::size_t bytes) const {
     const EagerLine* line = lane(arguments_.rank, rank) + first;
+    if (bytes > kEagerPayloadBytes && bytes <= 2 * kEagerPayloadBytes) look_at_two(line);
     for (; bytes > 0; ++line) {
       if (!arrived(*line) && !await(*line, rank)) return false;
       const std::size_t part = std::min(bytes, kEagerPayloadBytes);
@@ -100,6 +101,17 @@ class EagerLanes {
       std::memcpy(to, from, kEagerPayloadBytes);  // a constant: a few vector moves
     } else {
       std::memcpy(to, from, bytes);
+    }
+  }
+
+  /// Polls two lines at once for a while, so that both are on their way at the same time; whether
+  /// they have come is for the caller to see. Worth 5 % where these two are all, and nothing or
+  /// less where there are more, which come together once the first is there.
+  [[gnu::noinline]] void look_at_two(const EagerLine* line) const {
+    for (std::uint32_t poll = 0; poll < kQuickPolls; ++poll) {
+      const bool first = arrived(line[0]);
+      const bool second = arrived(line[1]);
+      if (first && second) return;
     }
   }
 
