@@ -314,10 +314,10 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   CHECK(*dumped == topo::write_nccl_xml(topo::hgx_8()));
   std::remove(dump.c_str());
   const auto nowhere = run_program(
-      {ORIEL_TOPO_PATH},
-      {{"ORIEL_TOPO_FILE", path}, {"ORIEL_TOPO_DUMP_FILE", "/nowhere/x"}, {"ORIEL_LOG", "warn"}});
-  CHECK(nowhere.status == 0);
-  CHECK(nowhere.err.find("writing /nowhere/x") != std::string::npos);
+      {ORIEL_TOPO_PATH}, {{"ORIEL_TOPO_FILE", path}, {"ORIEL_TOPO_DUMP_FILE", "/nowhere/x"}});
+  CHECK(nowhere.status == 1);
+  CHECK(nowhere.err.find("oriel-topo: writing /nowhere/x failed (ENOENT") == 0);
+  CHECK(row_of(nowhere.out, "GPU3").size() == own.size() + 1);
 
   const auto beyond = oriel_topo({"--file", path, "--explain", "0", "8"});
   CHECK(beyond.status == 1);
@@ -331,8 +331,22 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   CHECK(oriel_topo({"--json", "--svg"}).status != 0);
   CHECK(oriel_topo({"--width", "-1"}).status != 0);
   CHECK(oriel_topo({"--width", "wide"}).status != 0);
+  CHECK(oriel_topo({"--width", "-1"}).err.size() < 100);
+  const auto unnamed = oriel_topo({"--file", ""});
+  CHECK(unnamed.status != 0);
+  CHECK(unnamed.err.find("it names no file") != std::string::npos);
   CHECK(oriel_topo({"--file", "/dev/zero"}).err.find("more than 16777216 bytes") !=
         std::string::npos);
+}
+
+TEST_CASE("2.8 oriel-topo says why its output cannot be written") {
+  const std::string program = ORIEL_TOPO_PATH;
+  for (const char* where : {" >/dev/full", " >&-", " --json >/dev/full"}) {
+    const auto lost = run_program({"/bin/sh", "-c", program + where});
+    INFO(where << ": " << lost.err);
+    CHECK(lost.status == 1);
+    CHECK(lost.err.find("oriel-topo: writing standard output failed (E") == 0);
+  }
 }
 
 namespace {

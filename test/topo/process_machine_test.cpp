@@ -9,10 +9,13 @@
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "topo/machines.hpp"
+#include "topo/nccl_xml.hpp"
 #include "topo/settings_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
@@ -151,6 +154,41 @@ TEST_CASE("2.10 a failure is not kept: the next communicator looks again") {
   CHECK((*mended)->machine.numa.size() == 2);
   CHECK((*mended)->machine.numa[1].cpus.size() == 56);
   CHECK_FALSE(machine.for_communicators(false, with_file("/nowhere/at/all.xml")).ok());
+}
+
+TEST_CASE("2.7 a description replaces plain files only, no link and no device") {
+  const TemporaryTree tree;
+  const auto kind_of = [](const std::string& path) {
+    struct stat facts {};
+    return ::lstat(path.c_str(), &facts) == 0 ? facts.st_mode & S_IFMT : 0;
+  };
+  const std::string link = tree.root() + "/link";
+  const std::string target = tree.root() + "/target.xml";
+  REQUIRE(::symlink(target.c_str(), link.c_str()) == 0);
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(dump_machine(hgx_8(), link).ok());
+    CHECK(kind_of(link) == S_IFLNK);
+    CHECK(kind_of(target) == S_IFREG);
+    CHECK(text_of_file(target) == write_nccl_xml(hgx_8()));
+  }
+
+  const std::string pipe = tree.root() + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const Status refused = dump_machine(hgx_8(), pipe);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().to_string().find(pipe) != std::string::npos);
+  CHECK(kind_of(pipe) == S_IFIFO);
+
+  const std::string null = tree.root() + "/null";
+  if (::mknod(null.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {
+    WARN("skipped: devices cannot be made here (errno " << errno << ")");
+    return;
+  }
+  // A file system may forbid devices.
+  const Status swallowed = dump_machine(hgx_8(), null);
+  INFO((swallowed.ok() ? std::string() : swallowed.error().to_string()));
+  CHECK((swallowed.ok() || swallowed.error().to_string().find("EACCES") != std::string::npos));
+  CHECK(kind_of(null) == S_IFCHR);
 }
 
 TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom") {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/settings.hpp"
+#include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
@@ -59,10 +60,14 @@ std::string shown(const std::string& lines) {
   return text;
 }
 
-Result<std::string> text_for(const Options& options) {
+/// What to show. `dumped` tells how writing the file went that the settings name, if any.
+Result<std::string> text_for(const Options& options, Status& dumped) {
   ORIEL_TRY(const Settings* settings, settings_for(options));
   ORIEL_TRY(topo::Machine machine, settings != nullptr ? topo::machine_by_settings(*settings)
                                                        : topo::read_machine_file(options.file));
+  if (settings != nullptr && !settings->topo_dump_file.empty()) {
+    dumped = topo::dump_machine(machine, settings->topo_dump_file);
+  }
   if (options.xml) return topo::write_nccl_xml(machine);
   if (!options.explain.empty()) {
     const auto count = static_cast<int>(machine.gpus.size());
@@ -80,14 +85,23 @@ Result<std::string> text_for(const Options& options) {
   return table_of(summary, options.width ? *options.width : width_of_output());
 }
 
+int complain(const Error& error) {
+  fmt::print(stderr, "oriel-topo: {}\n", shown(error.to_string()));
+  return 1;
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app(
       "Shows the topology of this machine: who maps whose memory, and which NIC is near "
       "which GPU.");
+  const auto names_something = [](const std::string& path) {
+    return path.empty() ? std::string("it names no file") : std::string();
+  };
   app.add_option("--file", options.file,
                  "describe the machine of this file, NCCL's XML or hwloc's, instead of this one "
-                 "or that of ORIEL_TOPO_FILE");
+                 "or that of ORIEL_TOPO_FILE")
+      ->check(names_something);
   auto* const json = app.add_flag("--json", options.json, "everything, as JSON");
   auto* const svg = app.add_flag("--svg", options.svg, "a picture, as SVG");
   auto* const xml = app.add_flag("--nccl-xml", options.xml, "NCCL's description of the machine");
@@ -99,18 +113,17 @@ int run(int argc, char** argv) {
       ->excludes(xml);
   app.add_option("--width", options.width,
                  "columns of the table; 0: no limit. Else the terminal's, if there is one")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 20));
   json->excludes(svg)->excludes(xml);
   svg->excludes(xml);
   CLI11_PARSE(app, argc, argv);
 
-  const auto text = text_for(options);
-  if (!text.ok()) {
-    fmt::print(stderr, "oriel-topo: {}\n", shown(text.error().to_string()));
-    return 1;
-  }
-  const bool written = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();
-  return written && std::fflush(stdout) == 0 ? 0 : 1;
+  Status dumped;
+  const auto text = text_for(options, dumped);
+  if (!text.ok()) return complain(text.error());
+  const bool put = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();
+  if (!put || std::fflush(stdout) != 0) return complain(system_error("writing standard output"));
+  return dumped.ok() ? 0 : complain(dumped.error());
 }
 
 }  // namespace
