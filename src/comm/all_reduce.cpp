@@ -65,9 +65,11 @@ Status Communicator::check_arguments(const AllReduceRequest& request) const {
   }
   if (static_cast<int>(team_facts_.members.size()) != size()) {
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("{} of {} ranks can reach each other's memory",
-                             team_facts_.members.size(), size()))
-        .with_hint("this version all-reduces among ranks of one node (see ORIEL_HOSTID)");
+                 fmt::format("{} of {} ranks can reach each other's memory ({})",
+                             team_facts_.members.size(), size(), topo::text_of(topology_.teams)))
+        .with_hint(
+            "this version all-reduces inside one LSA team: ranks of one node (see ORIEL_HOSTID) "
+            "that all map each other's memory (see oriel-topo)");
   }
   return {};
 }

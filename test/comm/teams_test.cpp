@@ -85,6 +85,21 @@ TEST_CASE("1.28 64 CPU ranks of one node all-reduce, and 65 are refused when the
   }));
 }
 
+TEST_CASE("2.3 an all-reduce among several teams is refused on all ranks, which learn the teams") {
+  check_all_ok(play(Cast::processes, 5, [](Players& players) {
+    const TwoNodes nodes{5, 3};
+    const Environment own(nodes.variables_of(players.first()));
+    auto comm = join(players);
+    int value = players.first();
+    const std::string reached = nodes.in_first(players.first()) ? "3 of 5 ranks" : "2 of 5 ranks";
+    must_fail(
+        comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}),
+        ErrorCode::invalid_usage, {reached, "2 LSA teams: 0-2, 3-4", "ORIEL_HOSTID", "oriel-topo"});
+    require(value == players.first(), "the output is not touched");
+    players.barrier();
+  }));
+}
+
 TEST_CASE("1.14 teams whose slots differ in size make one communicator") {
   start_on({{4, 1}, 1024 * kGiB, 1024 * kGiB});
   start_on({{15, 7}, 512 * kGiB, 512 * kGiB});
