@@ -172,8 +172,7 @@ bool Responder::is_lost() {
 
 void Responder::answer(WireResponse response, TimePoint due) {
   if (is_lost()) return;
-  // In the order of execution, as one reliable connection delivers them.
-  if (!outgoing_.empty()) due = std::max(due, outgoing_.back().due);
+  // Sent in the order of execution, as a reliable connection delivers: the first holds up the rest.
   outgoing_.push_back({std::move(response), due});
 }
 
