@@ -20,8 +20,8 @@ namespace oriel::net {
 /// A NIC in software. It reads the very bytes that device code writes for an mlx5 adapter and
 /// checks what that would check: index and queue inside each entry, keys, ranges, rights,
 /// protection domains, states. It executes in order, completes last byte last, and answers to an
-/// error with one completion and flushes the rest. Its atomics are atomic among NICs, and with
-/// those of this host's processors.
+/// error with one completion and flushes the rest. Its atomics are to be taken for
+/// atomic among NICs only, as an adapter's are.
 ///
 /// It does nothing by itself: progress() does a bounded amount of work, and is called by whoever
 /// waits for it, by a NicThread, or both.

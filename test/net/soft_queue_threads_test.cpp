@@ -352,6 +352,7 @@ TEST_CASE("3.6 3.10 when an entry fails all producers learn it, and none hangs")
       std::atomic<int> failed = 0, done = 0;
       {
         std::vector<std::jthread> producers;
+        producers.reserve(4);
         for (int t = 0; t < 4; ++t) {
           producers.emplace_back([&] {
             const auto& view = ranks.there.view();

@@ -208,7 +208,7 @@ TEST_CASE("3.23 answers that nobody asked for, or of another size, do no harm") 
     CHECK_FALSE(alone.is_broken());
   }
   SECTION("of another") {
-    response.payload.resize(GENERATE(0, 15, 17, 100'000));
+    response.payload.resize(GENERATE(0u, 15u, 17u, 100'000u));
     alone.send(response);
     CHECK(alone.is_untouched());
     CHECK(alone.is_broken());
