@@ -61,7 +61,7 @@ class Reader {
  private:
   Status read_cpu(const XmlElement& cpu) {
     Place place;
-    ORIEL_TRY(const int number, integer(cpu, "numaid", -1, -1, 1 << 20));
+    ORIEL_TRY(const int number, integer(cpu, "numaid", -1, -1, kMostNumbers));
     ORIEL_TRY(auto cpus, mask_in(cpu, "affinity"));
     if (number >= 0) {
       NumaNode node;

@@ -136,6 +136,8 @@ TEST_CASE("2.7 odd descriptions are refused with line and reason") {
   refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
   refused(with("0000:98:00.0", "0000:18:00.0"), "0000:18:00.0 is listed twice");
   refused(with("numaid=\"0\"", "numaid=\"zero\""), "line 2: <cpu> has numaid 'zero'");
+  // More than a rank may tell the others of.
+  refused(with("numaid=\"0\"", "numaid=\"65537\""), "line 2: <cpu> has numaid '65537'");
   refused(with("numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 is listed twice");
   refused(with("00000001,0000000f", "0000000g"), "no mask of up to 65536 bits");
   refused(with("00000001,0000000f", std::string(9000, ',')), "no mask of up to 65536 bits");
