@@ -85,6 +85,10 @@ PathFacts rank_path(const RankInfo& from, const RankInfo& to) {
   if (from.kind == to.kind && can_map(from, to)) {
     if (from.uuid == to.uuid) return {.kind = PathKind::same_device, .atomics = true};
     if (const SeenDevice* seen = find_seen(from, to.uuid)) return seen->path;
+    // Links lead both ways. What one side knows is worth more than what would be assumed for the
+    // other, from which the device may be hidden.
+    const SeenDevice* back = find_seen(to, from.uuid);
+    if (back != nullptr && back->reachable) return back->path;
     if (from.fabric && from.fabric == to.fabric) {
       return {.kind = PathKind::nvlink,
               .hops = 2,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/rank_paths.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -114,6 +115,22 @@ TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
   CHECK(paths.between(1, 2) == PathFacts{PathKind::pcie_peer, 0, 0, false});
   CHECK(paths.between(1, 5) == PathFacts{PathKind::host_memory, 2, 0, false});
   CHECK(paths.between(3, 5).kind == PathKind::network);
+}
+
+TEST_CASE(
+    "2.6 where one side cannot tell, because the other is hidden from it, the other's word "
+    "counts") {
+  std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2)};
+  const PathFacts links{PathKind::nvlink, 1, 12, true};
+  see(ranks[0], ranks[1], links);
+  see(ranks[0], ranks[2], {PathKind::host_memory, 2, 8, false});
+  for (int order = 0; order < 2; ++order) {
+    const RankPaths paths(ranks);
+    CHECK(paths.between(order == 0 ? 0 : 2, 1) == links);
+    CHECK(paths.between(0, 2).kind == PathKind::host_memory);
+    CHECK(paths.between(order == 0 ? 2 : 0, 1) == PathFacts{PathKind::pcie_peer, 0, 0, false});
+    std::reverse(ranks.begin(), ranks.end());
+  }
 }
 
 TEST_CASE("2.6 a fabric clique is NVLink between hosts, where handles travel") {
