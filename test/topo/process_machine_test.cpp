@@ -113,6 +113,7 @@ TEST_CASE("2.10 threads that ask at once share one look") {
   std::vector<ProcessMachine::CommunicatorPart> parts(16);
   {
     std::vector<std::jthread> threads;
+    threads.reserve(parts.size());
     for (auto& part : parts) {
       threads.emplace_back([&] { part = machine.for_communicators(false, Settings{}).value(); });
     }
