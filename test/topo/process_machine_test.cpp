@@ -195,7 +195,7 @@ TEST_CASE("2.7 a description replaces plain files only, no link and no device") 
 TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom") {
   CommunicatorMachine found;
   const Machine described = hgx_8();
-  found.machine.numa.resize(1);
+  found.machine.numa.resize(4);
   for (const int index : {0, 7}) {
     Gpu gpu;
     gpu.pci = described.gpus[static_cast<std::size_t>(index)].pci;
@@ -204,6 +204,7 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
     found.machine.gpus.push_back(gpu);
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // not in the description
+  found.machine.gpus.back().numa = 3;               // of nodes that the description replaces
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(0, 2)}) {
     GpuPair pair;
     pair.from = from;

@@ -103,6 +103,8 @@ TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
   see(ranks[1], ranks[0], {PathKind::nvlink, 2, 11, false});
   see(ranks[0], ranks[2], {PathKind::pcie_peer, 1, 8, true});
   see(ranks[2], ranks[0], {PathKind::host_memory, 2, 8, false});
+  see(ranks[1], ranks[2], {PathKind::nvlink, 1, 12, false});  // the better one lacks atomics
+  see(ranks[2], ranks[1], {PathKind::nvlink, 2, 12, true});
   ranks.push_back(ranks[0]);  // another rank of the same GPU
   ranks.back().process = 50;
   ranks.push_back(on_host(1, 60, 0));
@@ -111,8 +113,7 @@ TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
   CHECK(paths.between(2, 0).kind == PathKind::host_memory);
   CHECK(paths.between(0, 3).kind == PathKind::network);
   CHECK(paths.between(0, 4) == PathFacts{PathKind::same_device, 0, 0, true});
-  // Nothing says how 1 and 2 reach each other, so that they do is assumed.
-  CHECK(paths.between(1, 2) == PathFacts{PathKind::pcie_peer, 0, 0, false});
+  CHECK(paths.between(1, 2) == PathFacts{PathKind::nvlink, 2, 12, false});
   CHECK(paths.between(1, 5) == PathFacts{PathKind::host_memory, 2, 0, false});
   CHECK(paths.between(3, 5).kind == PathKind::network);
 }
@@ -128,6 +129,7 @@ TEST_CASE(
     const RankPaths paths(ranks);
     CHECK(paths.between(order == 0 ? 0 : 2, 1) == links);
     CHECK(paths.between(0, 2).kind == PathKind::host_memory);
+    // Nothing says how these two reach each other, so that they do is assumed.
     CHECK(paths.between(order == 0 ? 2 : 0, 1) == PathFacts{PathKind::pcie_peer, 0, 0, false});
     std::reverse(ranks.begin(), ranks.end());
   }
