@@ -152,7 +152,8 @@ class Reader {
     if (object->type != HWLOC_OBJ_BRIDGE && object->type != HWLOC_OBJ_PCI_DEVICE) return;
     const bool host = object->type == HWLOC_OBJ_BRIDGE &&
                       object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST;
-    if (!host && parent < 0) parent = add({}, -1, numa);  // a bus whose host bridge is not told
+    if (!host && parent < 0)
+      parent = list_.add_pci({}, -1, numa);  // a bus whose host bridge is not told
     PciNode node;
     if (!host) {
       const auto& pci = object->type == HWLOC_OBJ_BRIDGE ? object->attr->bridge.upstream.pci
@@ -162,19 +163,11 @@ class Reader {
       node.link_gbps = static_cast<double>(pci.linkspeed) * 8;
       if (object->type == HWLOC_OBJ_PCI_DEVICE) add_gpu(pci, numa);
     }
-    const int index = add(node, host ? -1 : parent, numa);
+    const int index = list_.add_pci(node, host ? -1 : parent, numa);
     for (hwloc_obj_t child = object->io_first_child; child != nullptr;
          child = child->next_sibling) {
       read_device(child, index, numa);
     }
-  }
-
-  int add(PciNode node, int parent, int numa) {
-    if (parent < 0) node.kind = PciNode::Kind::host_bridge;
-    node.parent = parent;
-    node.numa = numa;
-    list_.pci.push_back(node);
-    return static_cast<int>(list_.pci.size()) - 1;
   }
 
   void add_gpu(const PciAttributes& pci, int numa) {

@@ -20,6 +20,15 @@ struct HwlocList {
   std::vector<Gpu> gpus;
   std::vector<Nic> nics;
   SourceReport report;
+
+  /// Lists a piece of the PCI tree below `parent` (-1: a host bridge) and yields its index.
+  int add_pci(PciNode node, int parent, int numa_index) {
+    if (parent < 0) node.kind = PciNode::Kind::host_bridge;
+    node.parent = parent;
+    node.numa = numa_index;
+    pci.push_back(node);
+    return static_cast<int>(pci.size()) - 1;
+  }
 };
 
 /// A GPU as far as the numbers of a PCI device tell: its vendor, and a name made of them. Nothing

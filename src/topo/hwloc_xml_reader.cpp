@@ -182,12 +182,12 @@ class Reader {
     const bool host = bridge && *kind == "0-1";
     if (host && parent >= 0) return odd(object, "is a host bridge below another bridge");
     if (!host) {
-      if (parent < 0) parent = add({}, -1, numa);  // a bus whose host bridge is not told
+      if (parent < 0) parent = list_.add_pci({}, -1, numa);  // a bus whose host bridge is not told
       node.kind = bridge ? PciNode::Kind::bridge : PciNode::Kind::device;
       ORIEL_TRY(node.address, address_in(object, "pci_busid"));
       ORIEL_TRY(node.link_gbps, link_gbps_of(object));
     }
-    const int index = add(node, parent, numa);
+    const int index = list_.add_pci(node, parent, numa);
     if (node.kind == PciNode::Kind::device && !host) return read_functions(object, index);
     for (const XmlElement& child : object.children) {
       if (is(child, "Bridge") || is(child, "PCIDev")) {
@@ -204,14 +204,6 @@ class Reader {
     if (gigabytes && *gigabytes >= 0 && *gigabytes < 1e6) return *gigabytes * 8;
     return odd(object,
                fmt::format("has pci_link_speed '{}', not a number of GB/s", text->substr(0, 32)));
-  }
-
-  int add(PciNode node, int parent, int numa) {
-    if (parent < 0) node.kind = PciNode::Kind::host_bridge;
-    node.parent = parent;
-    node.numa = numa;
-    list_.pci.push_back(node);
-    return static_cast<int>(list_.pci.size()) - 1;
   }
 
   /// What a PCI device is: a GPU by its class, a NIC by what the system makes of it.
