@@ -129,20 +129,7 @@ void meet_in(Players& players, const std::vector<std::vector<int>>& teams) {
   const int rank = players.first();
   for (const auto& team : teams) {
     if (std::find(team.begin(), team.end(), rank) == team.end()) continue;
-    require(comm.lsa_team() == team, fmt::format("the team of rank {}", rank));
-    const auto memory = must(comm.allocate(4096));
-    const auto window = must(comm.register_window(memory));
-    const device::WindowView view = window.view();
-    require(view.lsa_size == static_cast<int>(team.size()), "the size of the team");
-    const auto value_of = [&](int index) {
-      return static_cast<std::atomic<int>*>(view.lsa_peer(index, 0, sizeof(int)));
-    };
-    value_of(view.lsa_rank)->store(100 + rank);
-    players.barrier();
-    for (std::size_t i = 0; i < team.size(); ++i) {
-      require(value_of(static_cast<int>(i))->load() == 100 + team[i], "what a peer has stored");
-    }
-    players.barrier();
+    see_each_other(players, comm, team);
     return;
   }
   require(false, "a rank without a team");

@@ -29,12 +29,10 @@ struct TwoNodes {
   }
 };
 
-/// Joins, checks the team and the size of its slots, and registers a window through which the ranks
-/// of the team, and no others, see each other. Returns the slot's size in bytes.
-inline std::size_t start_in_team(Players& players, const TwoNodes& nodes) {
-  const int rank = players.first();
-  auto comm = join(players);
-  const std::vector<int> team = nodes.team_of(rank);
+/// Registers a window through which the ranks of the team, and no others, see each other. Returns
+/// the size of a slot in bytes.
+inline std::size_t see_each_other(Players& players, Communicator& comm,
+                                  const std::vector<int>& team) {
   require(comm.lsa_team() == team, "the team");
   const auto memory = must(comm.allocate(4096));
   const auto window = must(comm.register_window(memory));
@@ -43,13 +41,19 @@ inline std::size_t start_in_team(Players& players, const TwoNodes& nodes) {
   const auto value_of = [&](int index) {
     return static_cast<std::atomic<int>*>(view.lsa_peer(index, 0, sizeof(int)));
   };
-  value_of(view.lsa_rank)->store(100 + rank);
+  value_of(view.lsa_rank)->store(100 + players.first());
   players.barrier();
   for (std::size_t i = 0; i < team.size(); ++i) {
     require(value_of(static_cast<int>(i))->load() == 100 + team[i], "what a peer has stored");
   }
   players.barrier();
   return static_cast<std::size_t>(view.stride_4g) << 32;
+}
+
+/// Joins, and sees the others of its team.
+inline std::size_t start_in_team(Players& players, const TwoNodes& nodes) {
+  auto comm = join(players);
+  return see_each_other(players, comm, nodes.team_of(players.first()));
 }
 
 }  // namespace oriel::test
