@@ -46,12 +46,14 @@ std::string text_of_hash(std::uint64_t hash) {
   return fmt::format("one with the hash {:#018x}", hash);
 }
 
-// The most ranks that share one device of one node: what CTAs have to be divided by.
+// The most ranks that share one device: what CTAs have to be divided by. A GPU is one whatever
+// nodes (ORIEL_HOSTID) or containers its ranks are in.
 int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
   int most = 1;
   for (const auto& info : infos) {
     const auto here = std::count_if(infos.begin(), infos.end(), [&](const auto& other) {
-      return other.node == info.node && other.uuid == info.uuid;
+      const bool same_node = info.kind == topo::DeviceKind::cuda || other.node == info.node;
+      return other.kind == info.kind && same_node && other.uuid == info.uuid;
     });
     most = std::max(most, static_cast<int>(here));
   }

@@ -14,6 +14,14 @@
 namespace oriel::topo {
 namespace {
 
+// As NCCL names it. A description does not say of which kind its machine is: taken for one like
+// this.
+#if defined(__aarch64__)
+constexpr const char* kArchitecture = "arm64";
+#else
+constexpr const char* kArchitecture = "x86_64";
+#endif
+
 std::string mask_of(const std::vector<int>& cpus) {
   const int most = cpus.empty() ? 0 : *std::max_element(cpus.begin(), cpus.end());
   std::vector<std::uint32_t> groups(static_cast<std::size_t>(most) / 32 + 1, 0);
@@ -67,10 +75,10 @@ class Writer {
   void write_cpu(int numa) {
     if (numa >= 0) {
       const NumaNode& node = machine_.numa[static_cast<std::size_t>(numa)];
-      line(1, fmt::format("<cpu numaid=\"{}\" affinity=\"{}\" arch=\"x86_64\">", node.os_index,
-                          mask_of(node.cpus)));
+      line(1, fmt::format("<cpu numaid=\"{}\" affinity=\"{}\" arch=\"{}\">", node.os_index,
+                          mask_of(node.cpus), kArchitecture));
     } else {
-      line(1, "<cpu numaid=\"-1\" arch=\"x86_64\">");
+      line(1, fmt::format("<cpu numaid=\"-1\" arch=\"{}\">", kArchitecture));
     }
     // In the order that canonical() gives the children of one bridge, as which they are read again.
     std::vector<std::pair<PciAddress, int>> below;

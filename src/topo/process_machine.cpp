@@ -14,12 +14,12 @@
 #include "base/try.hpp"
 #include "topo/cuda_facts.hpp"
 #include "topo/discover.hpp"
+#include "topo/machine_dump.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/numa_sysfs.hpp"
 #include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
 #include "topo/pcie_speed.hpp"
-#include "topo/settings_machine.hpp"
 
 namespace oriel::topo {
 namespace {

@@ -71,8 +71,8 @@ int numa_number_of(const std::vector<NumaNode>& numa, const std::optional<std::v
 
 /// Keeps what was found. A failure is not kept: it concerns the communicator that is being made,
 /// and the next one looks again, for what lacked (a busy driver, memory, a file) may be there then.
-/// A child that was forked since looks for itself. Thread-safe; those who ask at the same time wait
-/// for the one who looks.
+/// A child that was forked since, while no other thread was looking, looks for itself. Thread-safe;
+/// those who ask at the same time wait for the one who looks.
 class ProcessMachine {
  public:
   using CommunicatorPart = std::shared_ptr<const CommunicatorMachine>;

@@ -15,7 +15,7 @@
 #include "topo/lsa_teams.hpp"
 #include "topo/machines.hpp"
 #include "topo/process_machine.hpp"
-#include "topo/settings_machine.hpp"
+#include "topo/machine_dump.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {

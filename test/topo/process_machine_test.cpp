@@ -16,7 +16,7 @@
 
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
-#include "topo/settings_machine.hpp"
+#include "topo/machine_dump.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {

@@ -16,10 +16,11 @@
 #include "base/settings.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "topo/machine_dump.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
 #include "topo/printable.hpp"
-#include "topo/settings_machine.hpp"
+#include "topo/process_machine.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {
@@ -63,8 +64,13 @@ std::string shown(const std::string& lines) {
 /// What to show. `dumped` tells how writing the file went that the settings name, if any.
 Result<std::string> text_for(const Options& options, Status& dumped) {
   ORIEL_TRY(const Settings* settings, settings_for(options));
-  ORIEL_TRY(topo::Machine machine, settings != nullptr ? topo::machine_by_settings(*settings)
-                                                       : topo::read_machine_file(options.file));
+  topo::Machine machine;
+  if (settings != nullptr) {  // what the library would find here
+    ORIEL_TRY(const auto whole, topo::process_machine().whole(*settings));
+    machine = *whole;
+  } else {
+    ORIEL_TRY(machine, topo::read_machine_file(options.file));
+  }
   if (settings != nullptr && !settings->topo_dump_file.empty()) {
     dumped = topo::dump_machine(machine, settings->topo_dump_file);
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "topo/settings_machine.hpp"
+#include "topo/machine_dump.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -11,9 +11,8 @@
 #include <unistd.h>
 
 #include "base/fd.hpp"
+#include "base/process_number.hpp"
 #include "base/system_table.hpp"
-#include "topo/discover.hpp"
-#include "topo/machine_file.hpp"
 #include "topo/nccl_xml.hpp"
 
 namespace oriel::topo {
@@ -31,7 +30,8 @@ Status write_all(const OwnedFd& file, const std::string& path, const std::string
 
 /// Replaces the file in one step, for several processes may write it at once.
 Status replace_file(const std::string& path, const std::string& text) {
-  const std::string draft = fmt::format("{}.{}", path, ::getpid());
+  // No pid: writers of several PID namespaces, or hosts, may share the folder.
+  const std::string draft = fmt::format("{}.{:016x}", path, process_number());
   const OwnedFd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file) return system_error(fmt::format("writing {}", path));
   Status written = write_all(file, path, text);
@@ -67,10 +67,6 @@ Status write_file(const std::string& path, const std::string& text) {
 
 Status dump_machine(const Machine& machine, const std::string& path) {
   return write_file(path, write_nccl_xml(machine));
-}
-
-Result<Machine> machine_by_settings(const Settings& settings) {
-  return settings.topo_file.empty() ? discover() : read_machine_file(settings.topo_file);
 }
 
 }  // namespace oriel::topo
