@@ -13,9 +13,9 @@
 #include "topo/fake_nvml.hpp"
 #include "topo/gpu_rank_info.hpp"
 #include "topo/lsa_teams.hpp"
+#include "topo/machine_dump.hpp"
 #include "topo/machines.hpp"
 #include "topo/process_machine.hpp"
-#include "topo/machine_dump.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {

@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "topo/machine_dump.hpp"
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
-#include "topo/machine_dump.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
