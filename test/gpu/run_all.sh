@@ -89,7 +89,14 @@ sanitize() {
   done
   rm -f "$out"
 }
-export -f sanitize
+# topology: what oriel-topo says beside what the vendor's tool says, and how long a communicator looks.
+topology() {
+  "$build/bin/oriel-topo" --width 200 && nvidia-smi topo -m &&
+    ORIEL_LOG=INFO "$build/bin/oriel-perf" all_reduce --backend cuda \
+      --ranks $((gpus < 4 ? gpus : 4)) --sizes 8 -n 1 -w 1 --rounds 1 2>&1 |
+      grep -E 'found the GPUs|joined|LSA team|paths|Avg'
+}
+export -f sanitize topology
 export build gpus
 
 echo "$gpus GPU(s): $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' ' | tr '\n' ';')"
@@ -97,6 +104,9 @@ bin=$build/bin
 step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
 step device_cuda 60 "$bin/test_device_cuda"
 step queues 120 "$bin/test_device_queue_cuda"
+[ ! -x "$bin/queue_bench" ] ||
+  step queue_bench 200 bash -c '"$0" 3 >"$1/queue_bench.jsonl"' "$bin/queue_bench" "$logs"
+step topology 60 bash -c topology
 step memory_cuda 60 "$bin/test_memory_cuda"
 step registration_gpu 90 "$bin/test_registration_gpu"
 step init_faults 240 "$bin/test_init_faults_gpu"
