@@ -120,13 +120,15 @@ TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
   };
   cycle();
   wait_until_root_ends();
+  // A thread that has ended stays in the list for a moment, so the first count may be one too high.
   const std::size_t fds = open_fds();
   const std::size_t tasks = threads();
   for (int i = 0; i < 1000; ++i) cycle();
   wait_until_root_ends();
-  std::this_thread::sleep_for(10ms);
+  const auto end = steady_clock::now() + 5s;
+  while (threads() > tasks && steady_clock::now() < end) std::this_thread::sleep_for(1ms);
   CHECK(open_fds() == fds);
-  CHECK(threads() == tasks);
+  CHECK(threads() <= tasks);
 }
 
 TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
