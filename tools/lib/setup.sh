@@ -63,6 +63,8 @@ prepare_build() {
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
     # Another checkout of the same files may use what this one compiled.
     export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+    # It asks for these two before it keeps what was compiled with precompiled headers.
+    export CCACHE_SLOPPINESS=pch_defines,time_macros
   fi
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
     export PATH=$PATH:/usr/local/cuda/bin
