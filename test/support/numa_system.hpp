@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -56,7 +57,7 @@ class NumaSystem {
   int questions = 0;
   mutable std::mutex mutex;
 
-  NumaSystem() : table_(make_table()), scoped_(table_) {}
+  NumaSystem() : scoped_(kept(make_table())) {}
   ~NumaSystem() { current() = nullptr; }
   NumaSystem(const NumaSystem&) = delete;
   NumaSystem& operator=(const NumaSystem&) = delete;
@@ -129,6 +130,11 @@ class NumaSystem {
     return 0;
   }
 
+  /// For good: a thread of the library that is just ending may still look into it.
+  static const SystemTable& kept(const SystemTable& table) {
+    static auto* const tables = new std::deque<SystemTable>;
+    return tables->emplace_back(table);
+  }
   SystemTable make_table() {
     current() = this;
     SystemTable table = real_system_table();
@@ -157,7 +163,6 @@ class NumaSystem {
     return table;
   }
 
-  SystemTable table_;
   ScopedSystemTable scoped_;
 };
 

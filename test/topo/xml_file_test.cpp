@@ -33,8 +33,8 @@ bool has(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-// For a string of 16 MiB that doubles; sanitizers keep what was freed.
-constexpr long kMostKilobytes = 128 * 1024;
+// For a string of 16 MiB that doubles; sanitizers keep what was freed, and shadows of it.
+constexpr long kMostKilobytes = 512 * 1024;
 
 /// The most memory that this process has held so far.
 long peak_kilobytes() {
