@@ -155,7 +155,7 @@ TEST_CASE("A6 3.2 pieces make up the transfer and cross no chunk of either side"
       region.bytes = 1 + random() % (std::uint64_t{40} << region.chunk_shift);
       region.skip = random() % (std::uint64_t{1} << region.chunk_shift);
       region.address = random() << 12;
-      keys.resize((region.skip + region.bytes - 1 >> region.chunk_shift) + 1);
+      keys.resize(((region.skip + region.bytes - 1) >> region.chunk_shift) + 1);
       for (auto& key : keys) key = static_cast<std::uint32_t>(random());
       for (std::size_t i = 0; i < keys.size() && i < q::Region::kKeysInside; ++i) {
         region.keys[i] = keys[i];
@@ -174,8 +174,8 @@ TEST_CASE("A6 3.2 pieces make up the transfer and cross no chunk of either side"
     REQUIRE(transfer.is_inside());
     const auto check_side = [&](const q::Region& side, const std::vector<std::uint32_t>& keys,
                                 std::uint64_t offset, std::uint32_t bytes) {
-      const std::uint64_t first = side.skip + offset >> side.chunk_shift;
-      const std::uint64_t last = side.skip + offset + bytes - 1 >> side.chunk_shift;
+      const std::uint64_t first = (side.skip + offset) >> side.chunk_shift;
+      const std::uint64_t last = (side.skip + offset + bytes - 1) >> side.chunk_shift;
       return first == last && side.key_at(offset) == keys.at(first);
     };
     std::uint64_t done = 0;
