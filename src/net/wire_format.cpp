@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/wire_format.hpp"
+
+#include <bit>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/queue_setup.hpp"
+
+namespace oriel::net {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+static_assert(kWireMessageBytesMost == kWireHeadBytesMost + kPieceBytesMost);
+
+constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kRequest = 1;
+constexpr std::uint8_t kResponse = 2;
+constexpr std::uint8_t kHasImmediate = 1;  // of requests
+constexpr std::uint8_t kNotReady = 1;      // of responses
+constexpr std::uint32_t kQueueMost = 0xff'ffff;
+
+struct Common {
+  std::uint8_t type = 0;
+  std::uint8_t kind = 0;  // of responses the syndrome
+  std::uint8_t flags = 0;
+  std::uint32_t to_queue = 0;
+  std::uint32_t epoch = 0;
+  std::uint32_t payload_bytes = 0;
+  std::uint64_t number = 0;
+};
+
+void put_common(ByteWriter& to, const Common& common) {
+  to.put(kVersion).put(common.type).put(common.kind).put(common.flags);
+  to.put(common.to_queue).put(common.epoch).put(common.payload_bytes).put(common.number);
+}
+
+void put_request(ByteWriter& to, const WireRequest& request) {
+  const auto flags = request.has_immediate ? kHasImmediate : std::uint8_t{0};
+  put_common(to,
+             {kRequest, static_cast<std::uint8_t>(request.kind), flags, request.to_queue,
+              request.epoch, static_cast<std::uint32_t>(request.payload.size()), request.number});
+  to.put(request.from.value).put(request.from_queue).put(request.key);
+  to.put(request.address).put(request.bytes).put(request.offset).put(request.piece_bytes);
+  to.put(request.has_immediate ? request.immediate : std::uint32_t{0});
+  if (request.kind != WorkKind::atomic) return;
+  const AtomicWork& atomic = request.atomic;
+  to.put(static_cast<std::uint32_t>(atomic.form)).put(static_cast<std::uint32_t>(atomic.bytes));
+  to.put(atomic.operand).put(atomic.boundary).put(atomic.compare);
+  to.put(atomic.swap_mask).put(atomic.compare_mask);
+}
+
+void put_response(ByteWriter& to, const WireResponse& response) {
+  const auto flags = response.not_ready ? kNotReady : std::uint8_t{0};
+  put_common(
+      to, {kResponse, static_cast<std::uint8_t>(response.syndrome), flags, response.to_queue,
+           response.epoch, static_cast<std::uint32_t>(response.payload.size()), response.number});
+  to.put(response.old_value);
+}
+
+Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
+  return Error(ErrorCode::remote,
+               fmt::format("a NIC's message has {} {}; it must be {}", field, value, wanted));
+}
+
+Status check_common(const Common& common) {
+  if (common.flags > 1) return bad("flags", common.flags, "0 or 1");
+  if (common.to_queue == 0 || common.to_queue > kQueueMost) {
+    return bad("a queue", common.to_queue, fmt::format("1 to {}", kQueueMost));
+  }
+  if (common.payload_bytes > kPieceBytesMost) {
+    return bad("a payload of bytes", common.payload_bytes,
+               fmt::format("at most {}", kPieceBytesMost));
+  }
+  return {};
+}
+
+Status check_request(const Common& common, const WireRequest& request) {
+  if (request.from_queue == 0 || request.from_queue > kQueueMost) {
+    return bad("a sender's queue", request.from_queue, fmt::format("1 to {}", kQueueMost));
+  }
+  if (request.piece_bytes > kPieceBytesMost) {
+    return bad("a piece of bytes", request.piece_bytes, fmt::format("at most {}", kPieceBytesMost));
+  }
+  const bool is_write = request.kind == WorkKind::write;
+  const std::uint32_t wanted = is_write ? request.piece_bytes : 0;
+  if (common.payload_bytes != wanted) {
+    return bad("a payload of bytes", common.payload_bytes, std::to_string(wanted));
+  }
+  if (request.has_immediate && !is_write) return bad("an immediate", 1, "0 unless it writes");
+  if (!request.has_immediate && request.immediate != 0) {
+    return bad("an immediate's value", request.immediate, "0 without an immediate");
+  }
+  return {};
+}
+
+Status read_atomic(ByteReader& from, AtomicWork& atomic) {
+  const auto form = from.get<std::uint32_t>();
+  const auto width = from.get<std::uint32_t>();
+  atomic.operand = from.get<std::uint64_t>();
+  atomic.boundary = from.get<std::uint64_t>();
+  atomic.compare = from.get<std::uint64_t>();
+  atomic.swap_mask = from.get<std::uint64_t>();
+  atomic.compare_mask = from.get<std::uint64_t>();
+  if (!from.good()) return from.finish("an atomic of a NIC");
+  if (form > static_cast<std::uint32_t>(AtomicWork::Form::swap)) {
+    return bad("an atomic's form", form, "0 or 1");
+  }
+  if (width != 4 && width != 8) return bad("an atomic's width", width, "4 or 8");
+  atomic.form = static_cast<AtomicWork::Form>(form);
+  atomic.bytes = static_cast<std::uint8_t>(width);
+  return {};
+}
+
+Result<WireMessage> read_request(ByteReader& from, const Common& common) {
+  WireRequest request;
+  request.kind = static_cast<WorkKind>(common.kind);
+  if (request.kind != WorkKind::write && request.kind != WorkKind::read &&
+      request.kind != WorkKind::atomic) {
+    return bad("a kind", common.kind, "a write, a read or an atomic");
+  }
+  request.to_queue = common.to_queue;
+  request.epoch = common.epoch;
+  request.number = common.number;
+  request.has_immediate = common.flags == kHasImmediate;
+  request.from.value = from.get<std::uint64_t>();
+  request.from_queue = from.get<std::uint32_t>();
+  request.key = from.get<std::uint32_t>();
+  request.address = from.get<std::uint64_t>();
+  request.bytes = from.get<std::uint64_t>();
+  request.offset = from.get<std::uint64_t>();
+  request.piece_bytes = from.get<std::uint32_t>();
+  request.immediate = from.get<std::uint32_t>();
+  if (!from.good()) return from.finish("a request of a NIC").error();
+  ORIEL_CHECK(check_request(common, request));
+  if (request.kind == WorkKind::atomic) ORIEL_CHECK(read_atomic(from, request.atomic));
+  const ByteView payload = from.get_raw(common.payload_bytes);
+  ORIEL_CHECK(from.finish("a request of a NIC"));
+  request.payload.assign(payload.begin(), payload.end());
+  return WireMessage{std::move(request)};
+}
+
+bool is_syndrome(std::uint8_t value) {
+  switch (static_cast<Syndrome>(value)) {
+    case Syndrome::none:
+    case Syndrome::local_length:
+    case Syndrome::local_operation:
+    case Syndrome::local_protection:
+    case Syndrome::flushed:
+    case Syndrome::remote_invalid:
+    case Syndrome::remote_access:
+    case Syndrome::remote_operation:
+    case Syndrome::transport_retry:
+    case Syndrome::receiver_retry:
+      return true;
+  }
+  return false;
+}
+
+Result<WireMessage> read_response(ByteReader& from, const Common& common) {
+  if (!is_syndrome(common.kind)) return bad("a syndrome", common.kind, "one that is known");
+  WireResponse response;
+  response.to_queue = common.to_queue;
+  response.epoch = common.epoch;
+  response.number = common.number;
+  response.syndrome = static_cast<Syndrome>(common.kind);
+  response.not_ready = common.flags == kNotReady;
+  response.old_value = from.get<std::uint64_t>();
+  const ByteView payload = from.get_raw(common.payload_bytes);
+  ORIEL_CHECK(from.finish("a response of a NIC"));
+  response.payload.assign(payload.begin(), payload.end());
+  return WireMessage{std::move(response)};
+}
+
+}  // namespace
+
+Bytes encode_head(const WireMessage& message) {
+  ByteWriter head;
+  if (const auto* request = std::get_if<WireRequest>(&message.body)) {
+    put_request(head, *request);
+  } else {
+    put_response(head, std::get<WireResponse>(message.body));
+  }
+  return head.take();
+}
+
+ByteView payload_of(const WireMessage& message) {
+  const auto* request = std::get_if<WireRequest>(&message.body);
+  return request != nullptr ? request->payload : std::get<WireResponse>(message.body).payload;
+}
+
+Bytes encode_message(const WireMessage& message) {
+  Bytes bytes = encode_head(message);
+  const ByteView payload = payload_of(message);
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+Result<WireMessage> decode_message(ByteView bytes) {
+  ByteReader from(bytes);
+  const auto version = from.get<std::uint8_t>();
+  Common common;
+  common.type = from.get<std::uint8_t>();
+  common.kind = from.get<std::uint8_t>();
+  common.flags = from.get<std::uint8_t>();
+  common.to_queue = from.get<std::uint32_t>();
+  common.epoch = from.get<std::uint32_t>();
+  common.payload_bytes = from.get<std::uint32_t>();
+  common.number = from.get<std::uint64_t>();
+  if (!from.good()) return from.finish("a message of a NIC").error();
+  if (version != kVersion) return bad("version", version, std::to_string(kVersion));
+  ORIEL_CHECK(check_common(common));
+  if (common.type == kRequest) return read_request(from, common);
+  if (common.type == kResponse) return read_response(from, common);
+  return bad("type", common.type, "a request or a response");
+}
+
+}  // namespace oriel::net

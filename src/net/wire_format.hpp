@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "net/wire.hpp"
+
+/// What NICs say to each other, as bytes: for wires that leave the process. One message is a head
+/// and its payload without gaps; all numbers are little-endian.
+///
+///     u8 version, u8 type, u8 kind or syndrome, u8 flags, u32 to_queue, u32 epoch,
+///     u32 payload bytes, u64 number
+///     request:  u64 from, u32 from_queue, u32 key, u64 address, u64 bytes, u64 offset,
+///               u32 piece_bytes, u32 immediate
+///       atomic: u32 form, u32 width, u64 operand, boundary, compare, swap_mask, compare_mask
+///     response: u64 old_value
+///
+/// A message has one encoding only, so what decode() takes encode_message() gives back.
+/// Thread-safe.
+namespace oriel::net {
+
+inline constexpr std::size_t kWireHeadBytesMost = 120;
+/// Of a whole message: the largest piece of an entry behind the largest head.
+inline constexpr std::size_t kWireMessageBytesMost = kWireHeadBytesMost + (std::size_t{4} << 20);
+
+/// The head alone, for a wire that sends the payload from where it lies.
+Bytes encode_head(const WireMessage& message);
+/// The payload, a view into the message.
+ByteView payload_of(const WireMessage& message);
+/// Both, one behind the other.
+Bytes encode_message(const WireMessage& message);
+
+/// The message in these bytes, all of them. ErrorCode::remote, naming field and value, for anything
+/// that encode_message() does not make of what a NIC sends; whether its keys and ranges mean
+/// anything is for the NIC to say.
+Result<WireMessage> decode_message(ByteView bytes);
+
+}  // namespace oriel::net
