@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
+#include "base/shared_memory.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "topo/local_affinity.hpp"
@@ -18,21 +19,16 @@
 #include "window/memory_block.hpp"
 #include "window/memory_room.hpp"
 
-// Since Linux 5.14, 6.1 and 6.3; older C libraries do not name them.
+// Since Linux 5.14 and 6.1; older C libraries do not name them.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 
 namespace oriel::window {
 namespace {
-
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -200,46 +196,6 @@ class HostMapping final : public Mapping {
   bool mapped_ = false;  // the memory there
 };
 
-/// A memfd of `bytes` that can neither shrink under a peer's feet nor grow.
-Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
-  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  // A machine may demand that memfds cannot be made executable (vm.memfd_noexec=2); one with an
-  // older kernel does not know the flag.
-  OwnedFd fd(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
-  if (!fd && errno == EINVAL) fd = OwnedFd(sys().memfd_create("oriel", kFlags));
-  if (!fd) return system_error("memfd_create");
-  if (sys().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(fmt::format("sizing a memfd to {} bytes", bytes));
-  }
-  if (sys().fcntl_int(fd.get(), F_ADD_SEALS, kSeals) != 0) return system_error("sealing a memfd");
-  return fd;
-}
-
-/// That `fd`, which a peer has sent, is a memfd of `bytes` that the peer can no longer resize: a
-/// file that shrinks under a mapping would kill this process with SIGBUS.
-Status check_memfd(const OwnedFd& fd, std::size_t bytes) {
-  struct stat info {};
-  if (sys().fstat(fd.get(), &info) != 0) return system_error("fstat of a peer's memory");
-  if (!S_ISREG(info.st_mode)) {
-    return Error(ErrorCode::remote, "a peer's memory handle is not a memfd");
-  }
-  const int seals = sys().fcntl_int(fd.get(), F_GET_SEALS, 0);
-  if (seals < 0 && errno == EINVAL) {
-    return Error(ErrorCode::remote, "a peer's memory handle is not a memfd");
-  }
-  if (seals < 0) return system_error("reading the seals of a peer's memory");
-  if ((seals & kSeals) != kSeals) {
-    return Error(ErrorCode::remote,
-                 fmt::format("a peer's memfd has seals {:#x}, but needs {:#x}", seals, kSeals));
-  }
-  if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) != bytes) {
-    return Error(
-        ErrorCode::remote,
-        fmt::format("a peer's memfd has {} bytes, but {} were announced", info.st_size, bytes));
-  }
-  return {};
-}
-
 class HostMemory final : public BlockMemory {
  public:
   explicit HostMemory(topo::FileTree machine) : machine_(std::move(machine)) {}
@@ -319,7 +275,7 @@ Result<AllocationRef> HostMemory::import_handle(ShareableHandle handle, Allocati
                  fmt::format("a peer announced an allocation of {} bytes: not 1 to {} whole pages",
                              bytes, kMaxMemoryBytes / page_bytes()));
   }
-  ORIEL_CHECK(check_memfd(*fd, bytes));
+  ORIEL_CHECK(check_sealed_memfd(*fd, bytes));
   ORIEL_TRY(Reservation home, Reservation::make(bytes, page_bytes()));
   if (sys().mmap(home.base(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd->get(),
                  0) == MAP_FAILED) {

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "base/shared_memory.hpp"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "base/system_table.hpp"
+
+// Since Linux 6.3; older C libraries do not name it.
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace oriel {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+}  // namespace
+
+Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  // A machine may demand that memfds cannot be made executable (vm.memfd_noexec=2); one with an
+  // older kernel does not know the flag.
+  OwnedFd fd(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
+  if (!fd && errno == EINVAL) fd = OwnedFd(sys().memfd_create("oriel", kFlags));
+  if (!fd) return system_error("memfd_create");
+  if (sys().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(fmt::format("sizing a memfd to {} bytes", bytes));
+  }
+  if (sys().fcntl_int(fd.get(), F_ADD_SEALS, kSeals) != 0) return system_error("sealing a memfd");
+  return fd;
+}
+
+Status check_sealed_memfd(const OwnedFd& fd, std::size_t bytes) {
+  struct stat info {};
+  if (sys().fstat(fd.get(), &info) != 0) return system_error("fstat of a peer's memory");
+  if (!S_ISREG(info.st_mode)) {
+    return Error(ErrorCode::remote, "a peer's memory handle is not a memfd");
+  }
+  const int seals = sys().fcntl_int(fd.get(), F_GET_SEALS, 0);
+  if (seals < 0 && errno == EINVAL) {
+    return Error(ErrorCode::remote, "a peer's memory handle is not a memfd");
+  }
+  if (seals < 0) return system_error("reading the seals of a peer's memory");
+  if ((seals & kSeals) != kSeals) {
+    return Error(ErrorCode::remote,
+                 fmt::format("a peer's memfd has seals {:#x}, but needs {:#x}", seals, kSeals));
+  }
+  if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+    return Error(
+        ErrorCode::remote,
+        fmt::format("a peer's memfd has {} bytes, but {} were announced", info.st_size, bytes));
+  }
+  return {};
+}
+
+SharedMapping::~SharedMapping() {
+  if (!bytes_.empty()) static_cast<void>(sys().munmap(bytes_.data(), bytes_.size()));
+}
+
+Result<SharedMapping> SharedMapping::map(const OwnedFd& fd, std::size_t bytes) {
+  void* const at = sys().mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) return system_error(fmt::format("mapping {} bytes of a memfd", bytes));
+  return SharedMapping(std::span(static_cast<std::byte*>(at), bytes));
+}
+
+}  // namespace oriel
