@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/wire_ring.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/wire_format.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4096;
+constexpr std::size_t kWrittenAt = 0;
+constexpr std::size_t kTakenAt = 128;
+constexpr std::uint64_t kUnit = 8;
+
+constexpr std::uint64_t record_bytes(std::uint64_t message_bytes) {
+  return (sizeof(std::uint32_t) + message_bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+std::atomic_ref<std::uint64_t> counter(const SharedMapping& memory, std::size_t at) {
+  return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory.data() + at));
+}
+
+Error impossible(const char* what, std::uint64_t value, std::uint64_t own, std::size_t ring_bytes) {
+  return Error(ErrorCode::remote,
+               fmt::format("{} {}, which cannot be: this side is at {} in a ring "
+                           "of {} bytes",
+                           what, value, own, ring_bytes));
+}
+
+}  // namespace
+
+std::size_t ring_memory_bytes(std::size_t ring_bytes) {
+  return kHeaderBytes + ring_bytes;
+}
+
+std::size_t ring_message_bytes_most(std::size_t ring_bytes) {
+  return ring_bytes / 2 - sizeof(std::uint32_t);
+}
+
+RingWriter::RingWriter(SharedMapping memory, std::size_t ring_bytes)
+    : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+
+void RingWriter::copy_in(ByteView bytes) {
+  std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = written_ & (ring_bytes_ - 1);
+  const std::size_t first = std::min(bytes.size(), ring_bytes_ - at);
+  if (first != 0) std::memcpy(ring + at, bytes.data(), first);
+  if (first != bytes.size()) std::memcpy(ring, bytes.data() + first, bytes.size() - first);
+  written_ += bytes.size();
+}
+
+Result<bool> RingWriter::write(ByteView head, ByteView payload) {
+  const std::size_t bytes = head.size() + payload.size();
+  if (bytes == 0 || bytes > ring_message_bytes_most(ring_bytes_)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a message of {} bytes for a ring that takes 1 to {}", bytes,
+                             ring_message_bytes_most(ring_bytes_)));
+  }
+  const std::uint64_t needed = record_bytes(bytes);
+  if (written_ - taken_ + needed > ring_bytes_) {
+    const std::uint64_t seen = counter(memory_, kTakenAt).load(std::memory_order_acquire);
+    // It only grows, and not beyond what was written.
+    if (seen - taken_ > written_ - taken_ || seen % kUnit != 0) {
+      return impossible("its reader says that it has taken", seen, written_, ring_bytes_);
+    }
+    taken_ = seen;
+    if (written_ - taken_ + needed > ring_bytes_) return false;
+  }
+  const std::uint64_t end = written_ + needed;
+  const auto length = static_cast<std::uint32_t>(bytes);
+  copy_in(std::as_bytes(std::span(&length, 1)));
+  copy_in(head);
+  copy_in(payload);
+  written_ = end;
+  counter(memory_, kWrittenAt).store(written_, std::memory_order_release);
+  return true;
+}
+
+RingReader::RingReader(SharedMapping memory, std::size_t ring_bytes)
+    : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+
+void RingReader::copy_out(std::uint64_t from, std::span<std::byte> to) const {
+  const std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = from & (ring_bytes_ - 1);
+  const std::size_t first = std::min(to.size(), ring_bytes_ - at);
+  if (first != 0) std::memcpy(to.data(), ring + at, first);
+  if (first != to.size()) std::memcpy(to.data() + first, ring, to.size() - first);
+}
+
+Result<bool> RingReader::read(Bytes& message) {
+  const std::uint64_t written = counter(memory_, kWrittenAt).load(std::memory_order_acquire);
+  const std::uint64_t there = written - taken_;
+  if (there == 0) return false;
+  if (there > ring_bytes_ || there % kUnit != 0) {
+    return impossible("its writer says that it has written", written, taken_, ring_bytes_);
+  }
+  // Once: what is checked here is what is used below.
+  std::uint32_t length = 0;
+  copy_out(taken_, std::as_writable_bytes(std::span(&length, 1)));
+  if (length == 0 || length > ring_message_bytes_most(ring_bytes_) ||
+      record_bytes(length) > there) {
+    return impossible("its writer announces a message of bytes", length, taken_, ring_bytes_);
+  }
+  message.resize(length);
+  copy_out(taken_ + sizeof length, message);
+  taken_ += record_bytes(length);
+  counter(memory_, kTakenAt).store(taken_, std::memory_order_release);
+  return true;
+}
+
+void RingWire::add_peer(WireAddress peer, int rank, RingWriter writer, RingReader reader,
+                        RingBell bell) {
+  places_[peer.value] = lanes_.size();
+  lanes_.push_back({peer, rank, std::move(writer), std::move(reader), std::move(bell)});
+}
+
+void RingWire::kill(Lane& lane, Error error) {
+  lane.dead = true;
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_) return;
+  failure_ = std::move(error).with_origin(lane.rank).with_context(
+      fmt::format("on the ring between this NIC and that of rank {}", lane.rank));
+}
+
+bool RingWire::send(WireAddress to, WireMessage& message) {
+  const auto place = places_.find(to.value);
+  if (place == places_.end()) return true;
+  Lane& lane = lanes_[place->second];
+  if (lane.dead) return true;
+  auto sent = lane.writer.write(encode_head(message), payload_of(message));
+  if (!sent.ok()) {
+    kill(lane, std::move(sent).error());
+    return true;
+  }
+  if (sent.value()) device::ring(lane.bell.doorbell());
+  return sent.value();
+}
+
+bool RingWire::receive(WireMessage& message) {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[next_];
+    next_ = next_ + 1 == lanes_.size() ? 0 : next_ + 1;
+    if (!lane.dead && receive_from(lane, message)) return true;
+  }
+  return false;
+}
+
+bool RingWire::receive_from(Lane& lane, WireMessage& message) {
+  auto read = lane.reader.read(copy_);
+  if (read.ok() && !read.value()) return false;
+  if (!read.ok()) {
+    kill(lane, std::move(read).error());
+    return false;
+  }
+  auto decoded = decode_message(copy_);
+  if (!decoded.ok()) {
+    kill(lane, std::move(decoded).error());
+    return false;
+  }
+  message = std::move(decoded).value();
+  const auto* request = std::get_if<WireRequest>(&message.body);
+  if (request != nullptr && !(request->from == lane.peer)) {
+    kill(lane,
+         Error(ErrorCode::remote, fmt::format("it asks in the name of NIC {:#x}, but is {:#x}",
+                                              request->from.value, lane.peer.value)));
+    return false;
+  }
+  return true;
+}
+
+std::optional<Error> RingWire::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+}  // namespace oriel::net
