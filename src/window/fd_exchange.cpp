@@ -42,8 +42,14 @@ struct FdExchange::Candidate {
 };
 
 FdExchange::FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag,
-                       std::vector<int> ranks, int self)
-    : key_(key), realm_(realm), tag_(tag), ranks_(std::move(ranks)), self_(self) {
+                       std::vector<int> ranks, int self, std::vector<bool> linked)
+    : key_(key),
+      realm_(realm),
+      tag_(tag),
+      ranks_(std::move(ranks)),
+      self_(self),
+      linked_(std::move(linked)) {
+  linked_.resize(ranks_.size(), linked_.empty());
   disconnect();
 }
 
@@ -64,6 +70,10 @@ void FdExchange::disconnect() {
   sequence_ = 0;
 }
 
+bool FdExchange::is_linked(std::size_t peer) const {
+  return peer != static_cast<std::size_t>(self_) && linked_[peer];
+}
+
 void FdExchange::fail(Error error) {
   if (!failure_) failure_ = std::move(error);
 }
@@ -73,7 +83,7 @@ void FdExchange::fail(Error error) {
 std::vector<std::size_t> FdExchange::missing() const {
   std::vector<std::size_t> places;
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-    if (peer == static_cast<std::size_t>(self_)) continue;
+    if (!is_linked(peer)) continue;
     if (links_[peer] == nullptr || (connected_ && !links_[peer]->done())) places.push_back(peer);
   }
   return places;
@@ -83,7 +93,11 @@ Result<FdSocketName> FdExchange::listen() {
   disconnect();
   FdSocketName name{};
   boot::fill_random(name);
-  if (self_ + 1 < size()) {
+  bool expects = false;
+  for (int peer = self_ + 1; peer < size(); ++peer) {
+    expects = expects || is_linked(static_cast<std::size_t>(peer));
+  }
+  if (expects) {
     ORIEL_TRY(listener_, listen_at(name));
   }
   return name;
@@ -91,6 +105,7 @@ Result<FdSocketName> FdExchange::listen() {
 
 Task<Status> FdExchange::dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline) {
   for (std::size_t peer = 0; peer < static_cast<std::size_t>(self_); ++peer) {
+    if (!is_linked(peer)) continue;
     const FdSocketName name = names.at(peer);
     Status made = co_await connect_one(loop, peer, name, deadline);
     if (!made.ok()) {
@@ -275,7 +290,7 @@ void FdExchange::admit(CandidateIt it, const boot::AuthClaim& claim) {
     return drop(it);
   }
   const std::size_t peer = static_cast<std::size_t>(self_ + 1 + (found - behind.begin()));
-  if (links_[peer] != nullptr) return drop(it);
+  if (!is_linked(peer) || links_[peer] != nullptr) return drop(it);
   poller_->remove(it->token);
   links_[peer] = std::make_unique<FdLink>(std::move(it->socket), ranks_[peer]);
   candidates_.erase(it);
@@ -293,7 +308,7 @@ void FdExchange::drop(CandidateIt it) {
 void FdExchange::notice_absence() {
   std::vector<int> absent;
   for (std::size_t peer = static_cast<std::size_t>(self_) + 1; peer < links_.size(); ++peer) {
-    if (links_[peer] == nullptr) absent.push_back(ranks_[peer]);
+    if (is_linked(peer) && links_[peer] == nullptr) absent.push_back(ranks_[peer]);
   }
   if (absent.empty() || !candidates_.empty() || !queue_was_empty_) return;
   fail(Error(ErrorCode::remote,
@@ -337,8 +352,21 @@ void FdExchange::advance_dialed(std::size_t peer) {
 Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange(
     EventLoop& loop, std::vector<OwnedFd> mine, std::vector<std::size_t> counts,
     Deadline deadline) {
-  failure_.reset();
+  outgoing_.clear();
+  outgoing_.push_back(std::move(mine));
+  return exchange_outgoing(loop, std::move(counts), deadline);
+}
+
+Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange_each(
+    EventLoop& loop, std::vector<std::vector<OwnedFd>> mine, std::vector<std::size_t> counts,
+    Deadline deadline) {
   outgoing_ = std::move(mine);
+  return exchange_outgoing(loop, std::move(counts), deadline);
+}
+
+Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange_outgoing(
+    EventLoop& loop, std::vector<std::size_t> counts, Deadline deadline) {
+  failure_.reset();
   if (Status begun = begin_exchange(counts); !begun.ok()) fail(std::move(begun).error());
   ORIEL_CO_CHECK(co_await turn(loop, "exchanging file descriptors", deadline));
   poller_.reset();
@@ -351,10 +379,13 @@ Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange(
 }
 
 Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
-  if (!connected_ || counts.size() != ranks_.size()) {
+  const bool fits = counts.size() == ranks_.size() &&
+                    (outgoing_.size() == 1 || outgoing_.size() == ranks_.size());
+  if (!connected_ || !fits) {
     return Error(ErrorCode::internal, "an exchange of file descriptors before connecting");
   }
-  const auto most = std::max(outgoing_.size(), *std::max_element(counts.begin(), counts.end()));
+  std::size_t most = *std::max_element(counts.begin(), counts.end());
+  for (const auto& fds : outgoing_) most = std::max(most, fds.size());
   if (most > FdLink::kFdsMost) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} file descriptors in one exchange; the limit is {}", most,
@@ -364,7 +395,7 @@ Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
   ++sequence_;
   for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
     if (links_[peer] == nullptr) continue;
-    links_[peer]->begin(sequence_, outgoing_, counts[peer]);
+    links_[peer]->begin(sequence_, outgoing_[outgoing_.size() == 1 ? 0 : peer], counts[peer]);
     ORIEL_TRY(watched_[peer], poller_->add(links_[peer]->fd(), EPOLLIN,
                                            [this, peer](std::uint32_t) { advance_link(peer); }));
     advance_link(peer);

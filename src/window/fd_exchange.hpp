@@ -37,9 +37,10 @@ class FdExchange {
   /// `ranks` are world ranks, one for each process, in an order that is the same everywhere; `self`
   /// is this process's place among them. `key` is the communicator's for this purpose,
   /// `realm` its number; `tag` tells
-  /// communicators with one secret apart.
+  /// communicators with one secret apart. `linked`, by process, says to which of them this one
+  /// connects, and is the same seen from both sides of each pair; empty: to all.
   FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag, std::vector<int> ranks,
-             int self);
+             int self, std::vector<bool> linked = {});
   ~FdExchange();
   FdExchange(const FdExchange&) = delete;
   FdExchange& operator=(const FdExchange&) = delete;
@@ -64,6 +65,10 @@ class FdExchange {
                                                            std::vector<OwnedFd> mine,
                                                            std::vector<std::size_t> counts,
                                                            Deadline deadline);
+  /// The same with descriptors of its own for each peer: mine[i] goes to process i.
+  Task<Result<std::vector<std::vector<OwnedFd>>>> exchange_each(
+      EventLoop& loop, std::vector<std::vector<OwnedFd>> mine, std::vector<std::size_t> counts,
+      Deadline deadline);
   void disconnect();
 
  private:
@@ -71,6 +76,10 @@ class FdExchange {
   struct Candidate;
   using CandidateIt = std::list<Candidate>::iterator;
 
+  bool is_linked(std::size_t peer) const;
+  Task<Result<std::vector<std::vector<OwnedFd>>>> exchange_outgoing(EventLoop& loop,
+                                                                    std::vector<std::size_t> counts,
+                                                                    Deadline deadline);
   Task<Status> connect_one(EventLoop& loop, std::size_t peer, FdSocketName name, Deadline deadline);
   Status begin_proofs();
   Status begin_exchange(const std::vector<std::size_t>& counts);
@@ -95,6 +104,7 @@ class FdExchange {
   std::uint64_t tag_;
   std::vector<int> ranks_;
   int self_;
+  std::vector<bool> linked_;  // by process
   bool connected_ = false;
   std::uint64_t sequence_ = 0;  // of the exchanges since connecting
   std::optional<Error> failure_;
@@ -110,7 +120,7 @@ class FdExchange {
   std::list<Candidate> candidates_;              // accepted; not proven
   std::vector<std::unique_ptr<FdLink>> links_;   // by process; proven
   std::vector<boot::Poller::Token> watched_;     // by process; of the links, 0 once they are done
-  std::vector<OwnedFd> outgoing_;
+  std::vector<std::vector<OwnedFd>> outgoing_;   // by process, or one list for all
 };
 
 }  // namespace oriel::window
