@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/nic_thread.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -9,6 +10,8 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "oriel/device/wait.hpp"
 
 #include "base/system_table.hpp"
 
@@ -26,6 +29,8 @@ struct NicThread::State {
   std::condition_variable changed;
   bool stop = false;
   bool ended = false;
+  std::uint32_t stop_word = 0;  // the same as `stop`, for wait_until
+  Options options;
   std::thread thread;
 
   bool is_stopped() {
@@ -36,12 +41,36 @@ struct NicThread::State {
     const std::lock_guard lock(mutex);
     stop = true;
     changed.notify_all();
+    std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
+    if (options.bell != nullptr) device::ring(*options.bell);
   }
-  void run(NicSoft& nic) {
+  void run() {
+    if (options.begin) options.begin();
+    if (options.bell == nullptr) {
+      nap_between_looks();
+    } else {
+      sleep_on_bell();
+    }
+    const std::lock_guard lock(mutex);
+    ended = true;
+    changed.notify_all();
+  }
+  void sleep_on_bell() {
+    device::WaitControl control;
+    control.abort = &stop_word;
+    control.spin_ns = 0;
+    control.yield_ns = 100'000;
+    control.doorbell = options.bell;
+    while (device::wait_until(options.progress, control, {}) == device::WaitOutcome::ready) {
+      // A wait ends with the first work; the stop word is looked at between two that had some.
+      if (std::atomic_ref<std::uint32_t>(stop_word).load(std::memory_order_acquire) != 0) return;
+    }
+  }
+  void nap_between_looks() {
     const Clock& clock = SteadyClock::instance();
     TimePoint last = clock.now();
     while (!is_stopped()) {
-      if (nic.progress()) {
+      if (options.progress()) {
         last = clock.now();
       } else if (clock.now() - last < kYieldFor) {
         std::this_thread::yield();
@@ -50,9 +79,6 @@ struct NicThread::State {
         changed.wait_for(lock, kNap, [this] { return stop; });
       }
     }
-    const std::lock_guard lock(mutex);
-    ended = true;
-    changed.notify_all();
   }
 };
 
@@ -72,13 +98,20 @@ NicThread::~NicThread() {
 }
 
 Result<NicThread> NicThread::start(NicSoft& nic) {
+  Options options;
+  options.progress = [&nic] { return nic.progress(); };
+  return start(std::move(options));
+}
+
+Result<NicThread> NicThread::start(Options options) {
   auto state = std::make_unique<State>();
+  state->options = std::move(options);
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
-    state->thread = std::thread([raw = state.get(), &nic] { raw->run(nic); });
+    state->thread = std::thread([raw = state.get()] { raw->run(); });
   } catch (const std::system_error& error) {
     started = system_error("starting a software NIC's thread", error.code().value());
   }

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 
+#include "oriel/device/doorbell.hpp"
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
@@ -11,13 +13,21 @@
 
 namespace oriel::net {
 
-/// A thread that drives a NIC until it is stopped. It spins while there is work, yields for a
-/// while after the last and then naps between two looks, because nobody wakes it: doorbells are
-/// words in memory. The application's signals are blocked in it.
+/// A thread that drives a NIC until it is stopped. It spins while there is work and yields for a
+/// while after the last. Then it naps between two looks, because doorbells are words in memory and
+/// nobody wakes it; or, where whoever gives the NIC work also rings a bell, it sleeps on that. The
+/// application's signals are blocked in it.
 /// Move-only; the NIC outlives it.
 class NicThread {
  public:
+  struct Options {
+    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any.
+    std::function<bool()> progress;
+    std::function<void()> begin;       ///< called once in the thread; may be empty
+    device::Doorbell* bell = nullptr;  ///< outlives the thread
+  };
   static Result<NicThread> start(NicSoft& nic);
+  static Result<NicThread> start(Options options);
   NicThread(NicThread&&) noexcept;
   NicThread& operator=(NicThread&&) noexcept;
   /// As stop() without a deadline, which takes no longer than one NicSoft::progress().

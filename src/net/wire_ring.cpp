@@ -160,6 +160,8 @@ bool RingWire::receive_from(Lane& lane, WireMessage& message) {
     kill(lane, std::move(read).error());
     return false;
   }
+  // Its writer may wait for room.
+  device::ring(lane.bell.doorbell());
   auto decoded = decode_message(copy_);
   if (!decoded.ok()) {
     kill(lane, std::move(decoded).error());

@@ -441,3 +441,29 @@ TEST_CASE("3.8 a NIC's thread ends when told to, takes no signals, and may be mo
   third = NicThread::start(nic).value();
   ::sigaction(SIGUSR1, &before, nullptr);
 }
+
+TEST_CASE("3.9 a NIC's thread that has a bell works when it is rung, and ends at once") {
+  device::Doorbell bell{};
+  std::atomic<int> work = 0, done = 0, begun = 0;
+  NicThread::Options options;
+  options.bell = &bell;
+  options.begin = [&] { ++begun; };
+  options.progress = [&] {
+    if (work == 0) return false;
+    --work;
+    ++done;
+    return true;
+  };
+  NicThread thread = NicThread::start(std::move(options)).value();
+  for (int round = 1; round <= 20; ++round) {
+    // Some of these find it asleep, the others do not.
+    if (round % 4 == 0) std::this_thread::sleep_for(milliseconds(1));
+    work += 10;
+    device::ring(bell);
+    while (done < 10 * round) std::this_thread::yield();
+  }
+  CHECK(begun == 1);
+  std::this_thread::sleep_for(milliseconds(2));
+  CHECK(thread.stop(Deadline::after(seconds(20))).ok());
+  CHECK(done == 200);
+}
