@@ -110,8 +110,7 @@ struct SendQueue::State {
       std::memset(memory.receive_completions, 0xff,
                   CompletionWriter::kElementBytes * options.receives);
     }
-    dq::QueueIndexes& at = *view.indexes;
-    at.reserved = at.ready = at.produced = at.rung = at.completed = options.base;
+    view.indexes->begin_at(options.base);
     for (std::uint32_t i = 0; i < options.fetch_slots; ++i) view.fetch_turns[i] = i;
     view.depth = options.depth;
     view.peer = options.peer;

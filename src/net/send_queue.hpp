@@ -25,7 +25,7 @@ class SendQueue {
     std::uint32_t domain = 0;
     std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768
     std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
-    device::queue::Publication publication = device::queue::Publication::ordered;
+    device::queue::Publication publication = device::queue::Publication::out_of_order;
     bool gets_need_dump = false;
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end

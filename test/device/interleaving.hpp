@@ -135,6 +135,16 @@ struct InterleavedMemory : device::Memory {
     Interleaving::access();
     return device::Memory::fetch_max<kOrder, kScope>(address, value);
   }
+  template <device::Scope kScope = device::Scope::system>
+  static std::uint64_t fetch_or(std::uint64_t* address, std::uint64_t bits) {
+    Interleaving::access();
+    return device::Memory::fetch_or<kScope>(address, bits);
+  }
+  template <device::Scope kScope = device::Scope::system>
+  static std::uint64_t exchange(std::uint64_t* address, std::uint64_t value) {
+    Interleaving::access();
+    return device::Memory::exchange<kScope>(address, value);
+  }
   template <device::Order kOrder, device::Scope kScope = device::Scope::system, class T>
   static T compare_swap(T* address, T expected, T value) {
     Interleaving::access();

@@ -96,7 +96,7 @@ class Queues {
       DrainJob job;
       job.drains = device_drains_;
       job.stop = stop_;
-      job.limit_ns = 60'000'000'000;
+      job.limit_ns = 30'000'000'000;
       check(launch_drain(job, static_cast<std::uint32_t>(drains_.size()), drain_stream_.handle),
             "launching the drains");
       return;
@@ -147,8 +147,7 @@ class Queues {
                         .index = static_cast<std::uint16_t>((at.base - 1) & 0xffffu)}));
     view.indexes = private_.make<q::QueueIndexes>(1);
     q::QueueIndexes indexes;
-    indexes.reserved = indexes.ready = indexes.produced = indexes.rung = at.base;
-    indexes.completed = at.base;
+    indexes.begin_at(at.base);
     put(view.indexes, indexes);
     view.marks = private_.make<std::uint64_t>(at.depth);
     drain.consumed = at.base;
@@ -171,6 +170,7 @@ class Queues {
 
 PublishResult run_publish(const PublishCase& at) {
   check(cudaSetDevice(0), "cudaSetDevice");
+  check(load_queue_kernels(), "loading the kernels");
   Queues queues(at);
   Pool pool(RingPlace::device);
   const std::uint32_t warps = at.ctas * at.warps;
@@ -180,7 +180,7 @@ PublishResult run_publish(const PublishCase& at) {
   job.method = at.method;
   job.rounds = at.rounds;
   job.slow_ns = at.slow_ns;
-  job.control.timeout_ns = 20'000'000'000;
+  job.control.timeout_ns = 5'000'000'000;
   job.outcomes = pool.make<std::uint32_t>(warps);
   job.samples = at.samples;
   job.cycles = pool.make<std::uint32_t>(std::size_t{warps} * at.samples + 1);

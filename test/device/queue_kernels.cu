@@ -122,6 +122,12 @@ __global__ void drain_kernel(DrainJob job) {
 
 }  // namespace
 
+int load_queue_kernels() {
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, publish_kernel);
+  return status != cudaSuccess ? status : cudaFuncGetAttributes(&attributes, drain_kernel);
+}
+
 int launch_publish(const PublishJob& job, std::uint32_t ctas, std::uint32_t warps, void* stream) {
   publish_kernel<<<ctas, warps * 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();

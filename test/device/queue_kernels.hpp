@@ -35,6 +35,10 @@ struct PublishJob {
   std::uint32_t samples = 0;
 };
 
+/// Has both kernels loaded: a kernel that is loaded at its first launch may wait for all that runs,
+/// and so for the drains that run until they are told to stop.
+int load_queue_kernels();
+
 /// `ctas` CTAs of `warps` warps each. All wait for their entries to be complete before they end.
 int launch_publish(const PublishJob& job, std::uint32_t ctas, std::uint32_t warps, void* stream);
 

@@ -29,8 +29,7 @@ struct QueueMemory {
   QueueMemory(std::uint32_t depth, device::queue::Publication publication, std::uint64_t base = 0,
               std::uint32_t fetch_slots = 16)
       : ring(depth), marks(depth), fetch_values(fetch_slots + 1), fetch_turns(fetch_slots) {
-    indexes.reserved = indexes.ready = indexes.produced = indexes.rung = base;
-    indexes.completed = base;
+    indexes.begin_at(base);
     completion.tail =
         device::queue::encode_tail({.kind = device::queue::CompletionKind::invalid,
                                     .opcode = 0xff,
@@ -54,6 +53,12 @@ struct QueueMemory {
   }
   QueueMemory(const QueueMemory&) = delete;
   QueueMemory& operator=(const QueueMemory&) = delete;
+
+  /// How far the NIC has been told.
+  std::uint64_t rung() const {
+    return view.publication == device::queue::Publication::ordered ? indexes.rung
+                                                                   : indexes.sweep >> 1;
+  }
 
   QueueDrain drain() {
     QueueDrain made;

@@ -54,8 +54,8 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   if (!interleaving.run(bodies, choose, 20'000)) {
     UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved
                              << ", produced " << memory.indexes.produced << ", rung "
-                             << memory.indexes.rung << ", lock " << memory.indexes.lock
-                             << ", consumed " << drain.consumed);
+                             << memory.rung() << ", lock " << memory.indexes.lock << ", sweep "
+                             << memory.indexes.sweep << ", consumed " << drain.consumed);
     return false;
   }
   while (drain.step(Thread()) != 0) {

@@ -81,7 +81,7 @@ void publish_from_threads(Publication publication, const Case& at) {
   const std::uint64_t all =
       at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
   CHECK(memory.indexes.reserved == all);
-  CHECK(memory.indexes.rung == all);  // no doorbell was lost, though nobody waited
+  CHECK(memory.rung() == all);  // no doorbell was lost, though nobody waited
   CHECK(drain.consumed == all);
   CHECK(drain.wrong_blocks == 0);
   CHECK(drain.wrong_doorbells == 0);
@@ -104,8 +104,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Q1 3.5 marks and tickets pass 2^32, 2^56 and 2^63") {
-  for (const int bits : {32, 56, 63}) {
+TEST_CASE("Q1 3.5 marks and tickets pass 2^32, 2^56 and 2^62") {
+  for (const int bits : {32, 56, 62}) {
     for (const Publication publication : kPublications) {
       publish_from_threads(publication, {128, 4, 3, (std::uint64_t{1} << bits) - 500});
     }
@@ -243,7 +243,7 @@ TEST_CASE("3.6 an abort ends every wait, and nothing is published after it") {
       device::Memory::store<device::Order::release>(&abort, 1u);
     }
     CHECK(aborted == 4);
-    CHECK(memory.indexes.rung <= 128);
+    CHECK(memory.rung() <= 128);
     const std::uint64_t doorbell = memory.doorbell;
     CHECK(publish_marked(Thread(), memory.view, 1, 3, control) == QueueOutcome::aborted);
     CHECK(memory.doorbell == doorbell);

@@ -94,6 +94,18 @@ struct Memory {
     return arch::fetch_max<kOrder, kScope>(address, value);
   }
 
+  /// Sets bits and returns the old value, in order acq_rel; on a GPU not for pinned host memory.
+  template <Scope kScope = Scope::system>
+  static ORIEL_DEVICE_FN std::uint64_t fetch_or(std::uint64_t* address, std::uint64_t bits) {
+    return arch::fetch_or<kScope>(address, bits);
+  }
+
+  /// Stores a value and returns the old one, in order acq_rel; on a GPU not for pinned host memory.
+  template <Scope kScope = Scope::system>
+  static ORIEL_DEVICE_FN std::uint64_t exchange(std::uint64_t* address, std::uint64_t value) {
+    return arch::exchange<kScope>(address, value);
+  }
+
   /// Stores `value` where `expected` is found and returns what was found. Order: relaxed or
   /// acq_rel; on a GPU not for pinned host memory.
   template <Order kOrder, Scope kScope = Scope::system, class T>

@@ -94,6 +94,17 @@ ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* p, std::uint64_t v) {
   }
 }
 
+template <Scope kScope>
+ORIEL_DEVICE_FN std::uint64_t fetch_or(std::uint64_t* p, std::uint64_t v) {
+  return kScope == Scope::device ? ptx::atom_or_acq_rel_gpu(p, v) : ptx::atom_or_acq_rel_sys(p, v);
+}
+
+template <Scope kScope>
+ORIEL_DEVICE_FN std::uint64_t exchange(std::uint64_t* p, std::uint64_t v) {
+  return kScope == Scope::device ? ptx::atom_exch_acq_rel_gpu(p, v)
+                                 : ptx::atom_exch_acq_rel_sys(p, v);
+}
+
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN T compare_swap(T* p, T expected, T v) {
   constexpr bool device = kScope == Scope::device;

@@ -154,6 +154,22 @@ ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_gpu, ".acq_rel.gpu")
 ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_sys, ".acq_rel.sys")
 #undef ORIEL_PTX_ATOM_MAX
 
+#define ORIEL_PTX_ATOM_WORD(name, operation)                                    \
+  ORIEL_DEVICE_FN std::uint64_t name(std::uint64_t* address, std::uint64_t v) { \
+    std::uint64_t old;                                                          \
+    asm volatile("atom" operation " %0, [%1], %2;"                              \
+                 : "=l"(old)                                                    \
+                 : "l"(global(address)), "l"(v)                                 \
+                 : "memory");                                                   \
+    return old;                                                                 \
+  }
+
+ORIEL_PTX_ATOM_WORD(atom_or_acq_rel_gpu, ".acq_rel.gpu.global.or.b64")
+ORIEL_PTX_ATOM_WORD(atom_or_acq_rel_sys, ".acq_rel.sys.global.or.b64")
+ORIEL_PTX_ATOM_WORD(atom_exch_acq_rel_gpu, ".acq_rel.gpu.global.exch.b64")
+ORIEL_PTX_ATOM_WORD(atom_exch_acq_rel_sys, ".acq_rel.sys.global.exch.b64")
+#undef ORIEL_PTX_ATOM_WORD
+
 #define ORIEL_PTX_ATOM_CAS(name, order_scope)                                                    \
   ORIEL_DEVICE_FN std::uint32_t name(std::uint32_t* address, std::uint32_t e, std::uint32_t v) { \
     std::uint32_t old;                                                                           \

@@ -135,6 +135,16 @@ ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* address, std::uint64_t va
   return old;
 }
 
+template <Scope>
+ORIEL_DEVICE_FN std::uint64_t fetch_or(std::uint64_t* address, std::uint64_t bits) {
+  return __atomic_fetch_or(address, bits, __ATOMIC_ACQ_REL);
+}
+
+template <Scope>
+ORIEL_DEVICE_FN std::uint64_t exchange(std::uint64_t* address, std::uint64_t value) {
+  return __atomic_exchange_n(address, value, __ATOMIC_ACQ_REL);
+}
+
 template <Order kOrder, Scope, class T>
 ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
   constexpr int order = builtin_order(kOrder);

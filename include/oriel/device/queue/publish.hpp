@@ -16,7 +16,7 @@ namespace oriel::device::queue {
 
 namespace detail {
 
-/// Looks at the completion once and moves `completed` and `error`. False once the queue has failed.
+/// Looks at the completion and moves `completed` and `error`. False once the queue has failed.
 template <class M>
 ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
@@ -55,6 +55,20 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
   return false;
 }
 
+/// The same, unless another thread is at it: the completion may lie across PCIe, where thousands of
+/// readers stand in the way of each other and of what is written there.
+template <class M>
+ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
+  QueueIndexes& at = *queue.indexes;
+  if (M::template load<Order::relaxed, Scope::device>(&at.looking) != 0 ||
+      M::template compare_swap<Order::acq_rel, Scope::device>(&at.looking, 0u, 1u) != 0) {
+    return M::template load<Order::relaxed, Scope::device>(&at.error) == 0;
+  }
+  const bool good = look_at_completion<M>(queue);
+  M::template store<Order::release, Scope::device>(&at.looking, 0u);
+  return good;
+}
+
 /// Ordered publication leaves the last entries of a batch to be told of by a later one; whoever
 /// waits for something sees to it that the NIC knows all that is ready.
 template <class M>
@@ -71,45 +85,50 @@ template <class M>
 ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reservation& mine,
                                              const WaitControl& control) {
   QueueIndexes& at = *queue.indexes;
-  const auto turn = [&] { return load_index<M>(&at.ready) == mine.base; };
+  // A fence between each turn and the next would make a chain of them; this one is done by all who
+  // wait at once. As `ready` is moved by additions, whoever acquires a value of it acquires what
+  // all of them released.
+  fence_once<M>();
+  const auto turn = [&] {
+    return M::template load<kAcquireOrFence, Scope::device>(&at.ready) == mine.base;
+  };
   const QueueOutcome waited = wait_in_queue<M>(queue, turn, control, mine.base);
   if (waited != QueueOutcome::done) return waited;
-  // Only the holder of `base` moves it on, so no exchange is needed.
-  M::template store<Order::release, Scope::device>(&at.ready, mine.end());
+  M::template fetch_add<kReleaseOrFence, Scope::device>(&at.ready, std::uint64_t{mine.blocks});
   const std::uint64_t batches = ~std::uint64_t{queue.batch - 1};
   const bool ends_batch = mine.blocks >= queue.batch || ((mine.base ^ mine.end()) & batches) != 0;
   // A later reservation takes the responsibility with it.
   const bool last = M::template load<Order::relaxed, Scope::device>(&at.reserved) == mine.end();
-  return ends_batch || last ? ring_up_to<M>(queue, mine.end(), control) : QueueOutcome::done;
+  if (!ends_batch && !last) return QueueOutcome::done;
+  fence_once<M>();
+  return ring_up_to<M>(queue, mine.end(), control);
 }
 
-/// Hands over what is marked for as long as there is more. One who finds the lock taken may leave:
-/// of "mark, fence, look at the lock" here and "unlock, fence, look at the next mark" there, one
-/// sees the other. One whose blocks come after a gap may leave too: whoever closes it goes on.
+/// Hands over what is marked for as long as there is more. One who finds another at it may leave:
+/// its read-modify-write of `sweep` comes before the one by which that other ends, which hence sees
+/// its mark when it looks for more. One whose blocks come after a gap may leave too: whoever closes
+/// it goes on.
+inline constexpr std::uint64_t kSweeping = 1;
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
   QueueIndexes& at = *queue.indexes;
   for (;;) {
-    std::uint64_t locked = 0;
+    std::uint64_t before = 0;
+    bool broken = false;
     if (group.rank() == 0) {
-      M::template fence_seq_cst<Scope::device>();
-      locked = try_lock<M>(queue) ? 1 : 0;
+      before = M::template fetch_or<Scope::device>(&at.sweep, kSweeping);
+      broken = is_broken<M>(queue);
     }
-    if (group.broadcast(locked) == 0) return QueueOutcome::done;
-    group.sync();  // what the lock's last holder wrote, for all threads
-    const std::uint64_t from = M::template load<Order::relaxed, Scope::device>(&at.produced);
+    before = group.broadcast(before);
+    if ((before & kSweeping) != 0) return QueueOutcome::done;
+    group.sync();  // what the last sweeper knew, for all threads
+    const std::uint64_t from = before >> 1;
     const std::uint64_t end = marked_end<M>(group, queue, from, usual);
     group.sync();  // what all have read comes before the doorbell
     std::uint64_t more = 0;
     if (group.rank() == 0) {
-      const bool broken = is_broken<M>(queue);
-      if (end != from && !broken) {
-        M::template store<Order::release, Scope::device>(&at.produced, end);
-        ring_doorbell<M>(queue, end);
-        M::template store<Order::relaxed, Scope::device>(&at.rung, end);
-      }
-      unlock<M>(queue);
-      M::template fence_seq_cst<Scope::device>();
+      if (end != from && !broken) ring_doorbell<M>(queue, end);
+      M::template exchange<Scope::device>(&at.sweep, (broken ? from : end) << 1);
       more = broken ? 2 : marked_at<M>(queue, end) != 0 ? 1 : 0;
     }
     more = group.broadcast(more);
@@ -132,8 +151,9 @@ template <class M = Memory>
   const QueueOutcome waited = detail::wait_in_queue<M>(
       queue,
       [&] {
+        if (complete()) return true;
         told = detail::tell_what_is_ready<M>(queue, end, control);
-        good = detail::look_at_completion<M>(queue);
+        good = detail::look_in_turn<M>(queue);
         return complete() || !good || told != QueueOutcome::done;
       },
       control, end);

@@ -15,40 +15,49 @@
 /// publish them to the NIC, wait until they are complete. Any number of threads use one queue at
 /// once.
 ///
-/// All indexes count blocks since the queue began, in 64 bits that never wrap, and are "one past
-/// the last"; the NIC is told the low 16 bits. At any time
-///   completed <= rung <= produced <= ready <= reserved
-/// where `ready` is kept by ordered publication only, and blocks in use, from `completed` up to the
-/// last that anybody writes, are at most `depth`.
+/// All indexes count blocks since the queue began, below 2^63, which none ever reaches, and are
+/// "one past the last"; the NIC is told the low 16 bits. At any time
+///   completed <= rung <= produced <= ready <= reserved    in ordered publication, or
+///   completed <= sweep / 2 <= reserved                    in the other,
+/// and blocks in use, from `completed` up to the last that anybody writes, are at most `depth`.
 namespace oriel::device::queue {
 
 /// How written entries are handed to the NIC.
 enum class Publication : std::uint8_t {
   /// In the order of reservation: each publisher waits for the one before it, and one in a batch
-  /// rings the doorbell. Least latency with few publishers; the slowest writer holds up all that
-  /// come after it.
+  /// rings the doorbell. The slowest writer holds up all that come after it.
   ordered,
   /// Each publisher marks its own blocks; whoever gets the lock hands over all blocks that are
   /// marked without a gap and rings once for them. Nobody waits for a slower one but the NIC.
-  /// The idea is that of BaM's submission queues for SSDs, with marks that never repeat.
+  /// The idea is that of BaM's submission queues for SSDs, with marks that never repeat. The
+  /// default, for it was the faster one in every case that was measured (docs/queues.md).
   out_of_order,
 };
 
-/// The words that producers share, in their device's memory. Zero but as reset() says.
+/// The words that producers share, in their device's memory. Zero but as begin_at() says.
 /// Each has a cache line of 128 bytes to itself where threads meet.
 struct alignas(128) QueueIndexes {
+  /// As they are when all blocks before `base` have been posted and completed.
+  ORIEL_DEVICE_FN void begin_at(std::uint64_t base) {
+    reserved = ready = produced = rung = completed = base;
+    sweep = base << 1;
+  }
+
   std::uint64_t reserved = 0;
   alignas(128) std::uint64_t ready = 0;
   /// How far the NIC has been or is about to be told, by whoever holds the lock.
   alignas(128) std::uint64_t produced = 0;
   alignas(128) std::uint32_t lock = 0;
   std::uint64_t rung = 0;  ///< how far it has been told; under the lock
+  /// Out of order: twice how far the NIC has been told, and one more while somebody sweeps.
+  alignas(128) std::uint64_t sweep = 0;
   alignas(128) std::uint64_t completed = 0;
   /// The first error that a completion has told of (QueueError); later ones are its consequences.
   std::uint64_t error = 0;
   /// Nonzero once a thread has given up: its blocks are a gap that nobody closes, so nothing more
   /// is published.
   std::uint32_t broken = 0;
+  std::uint32_t looking = 0;                     ///< nonzero while a thread looks at the completion
   alignas(128) std::uint64_t fetch_tickets = 0;  ///< result slots handed out
   /// One past the last get, and how far gets are known to be visible.
   alignas(128) std::uint64_t gets_end = 0;
@@ -63,7 +72,7 @@ struct QueueView {
   std::uint32_t number = 0;  ///< the NIC's, 24 bits
   std::int32_t peer = -1;    ///< world rank at the other end, for errors and stall records
   std::uint32_t batch = 32;  ///< ordered: blocks for one ring of the doorbell, a power of two
-  Publication publication = Publication::ordered;
+  Publication publication = Publication::out_of_order;
   /// Who reads the ring: another thread of this device, or a CPU or NIC.
   Scope reader = Scope::system;
   /// Whether the result of a read is visible with its completion only after a dump entry.
@@ -224,23 +233,54 @@ ORIEL_DEVICE_FN QueueOutcome ring_up_to(const QueueView& queue, std::uint64_t en
   return broken ? reason_of_end<M>(queue) : QueueOutcome::done;
 }
 
+/// What a GPU gets by one fence for many accesses has an order of its own at each access on a CPU,
+/// where that costs nothing and ThreadSanitizer understands it.
+#if ORIEL_DEVICE_CODE
+inline constexpr bool kFencesOnce = true;
+#else
+inline constexpr bool kFencesOnce = false;
+#endif
+inline constexpr Order kAcquireOrFence = kFencesOnce ? Order::relaxed : Order::acquire;
+inline constexpr Order kReleaseOrFence = kFencesOnce ? Order::relaxed : Order::release;
+template <class M>
+ORIEL_DEVICE_FN void fence_once() {
+  if constexpr (kFencesOnce) M::template fence<Scope::device>();
+}
+
 template <class M>
 ORIEL_DEVICE_FN std::uint32_t marked_at(const QueueView& queue, std::uint64_t index) {
   return marked_blocks(load_index<M>(&queue.marks[index & (queue.depth - 1)]), index);
 }
 
-/// The end of the reservations that are marked without a gap from `from` on. One thread's walk.
+/// The end of the reservations that are marked without a gap from `from` on. One thread's walk, on
+/// a GPU with some loads in flight, on the guess that reservations have the `usual` size.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from,
-                                         std::uint32_t /*usual*/) {
+                                         std::uint32_t usual) {
+  constexpr std::uint32_t kAhead = kFencesOnce ? 16 : 1;
   for (std::uint64_t index = from;;) {
-    const std::uint32_t blocks = marked_at<M>(queue, index);
-    if (blocks == 0) return index;
-    index += blocks;
+    std::uint64_t marks[kAhead];
+    ORIEL_DEVICE_UNROLL
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      const std::uint64_t guess = index + std::uint64_t{i} * usual;
+      marks[i] =
+          M::template load<kAcquireOrFence, Scope::device>(&queue.marks[guess & (queue.depth - 1)]);
+    }
+    std::uint32_t blocks = usual;
+    ORIEL_DEVICE_UNROLL
+    for (std::uint32_t i = 0; i < kAhead; ++i) {
+      if (blocks != usual) break;
+      blocks = marked_blocks(marks[i], index);
+      index += blocks;
+    }
+    if (blocks == 0) {
+      fence_once<M>();
+      return index;
+    }
   }
 }
 
-/// The same with 32 loads in flight, on the guess that reservations have the `usual` size.
+/// The same by a warp, with 32 loads in flight.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from,
                                          std::uint32_t usual) {
