@@ -42,7 +42,8 @@ std::optional<PciAddress> address_of(const NvmlPciInfo& info) {
 /// Begins and ends the use of NVML.
 class Use {
  public:
-  explicit Use(const NvmlTable& table) : table_(table), status_(table.init(Constants::kNoAttach)) {}
+  // No flags: told not to attach GPUs (2), driver 580.159 counts none.
+  explicit Use(const NvmlTable& table) : table_(table), status_(table.init(0)) {}
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use() {

@@ -63,7 +63,6 @@ static_assert(sizeof(NvmlPciInfo) == 68 && sizeof(NvmlFieldValue) == 40 &&
 /// Numbers of the ABI.
 struct NvmlConstants {
   static constexpr unsigned kMostLinks = 18;
-  static constexpr unsigned kNoAttach = 2;          // nvmlInitWithFlags: do not wake the GPUs
   static constexpr unsigned kLinkSpeedField = 90;   // MB/s of one link, one way
   static constexpr unsigned char kFabricReady = 3;  // its set-up has ended
   static constexpr unsigned kRemoteGpu = 0;
