@@ -77,6 +77,15 @@ Digest plain_hash(ByteView bytes) {
   return digest;
 }
 
+ShortDigest short_keyed_hash(const Key& key, ByteView bytes) {
+  static_assert(crypto_shorthash_siphashx24_KEYBYTES <= Key::kBytes);
+  static_assert(crypto_shorthash_siphashx24_BYTES == std::tuple_size_v<ShortDigest>);
+  ShortDigest digest;
+  crypto_shorthash_siphashx24(reinterpret_cast<unsigned char*>(digest.data()), raw(bytes),
+                              bytes.size(), raw(key.bytes()));
+  return digest;
+}
+
 bool equal_in_constant_time(ByteView a, ByteView b) {
   return a.size() == b.size() && sodium_memcmp(a.data(), b.data(), a.size()) == 0;
 }

@@ -21,6 +21,7 @@ enum class KeyPurpose : std::uint16_t {
   rendezvous = 1,   ///< a rank and the root service
   link = 2,         ///< two ranks, over TCP
   fd_exchange = 3,  ///< two ranks of a node, over unix sockets
+  wire = 4,         ///< messages between NICs, each of which carries a proof
 };
 
 using Digest = std::array<std::byte, 32>;
@@ -53,6 +54,11 @@ std::uint64_t random_number();
 Digest keyed_hash(const Key& key, std::initializer_list<ByteView> parts);
 /// The same without a key: a check of integrity, not a proof.
 Digest plain_hash(ByteView bytes);
+
+/// Keyed SipHash-2-4 of 16 bytes, with the key's first half: for many short messages, where the hash
+/// above takes seven times as long.
+using ShortDigest = std::array<std::byte, 16>;
+ShortDigest short_keyed_hash(const Key& key, ByteView bytes);
 
 /// Takes the same time wherever the difference is. Views of different size are never equal.
 bool equal_in_constant_time(ByteView a, ByteView b);

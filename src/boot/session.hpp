@@ -146,7 +146,7 @@ class Session final : private Transport {
   const int rank_;
   const int size_;
   const std::uint64_t number_;
-  std::array<Key, 3> keys_;  // by KeyPurpose, from 1 on
+  std::array<Key, 4> keys_;  // by KeyPurpose, from 1 on
   Group world_;
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
