@@ -51,6 +51,11 @@ const std::array kRows = {
         OptionalDurationKind{&Settings::collective_timeout, 1ms, 30 * 24h},
         "How long a collective may wait for a rank that is alive but does not call; off waits for "
         "ever."},
+    Row{"ORIEL_FABRIC_PROVIDER", nullptr,
+        StringKind{&Settings::fabric_provider,
+                   "a provider's name, as in fi_info; empty takes the best of efa, verbs and tcp"},
+        "Which provider of libfabric carries messages between hosts. Others than those three are "
+        "used only if named here; shm installs handlers of signals."},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes."},
