@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/fabric_owner.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/signal_keeper.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kNameBytesMost = 1024;
+
+}  // namespace
+
+Error fabric_error(const FabricTable& table, const char* call, long status) {
+  const int number = static_cast<int>(-status);
+  return Error(ErrorCode::system,
+               fmt::format("libfabric's {} failed: {}", call, table.fi_strerror(number)))
+      .with_native(NativeDomain::os_errno, number);
+}
+
+Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo info,
+                                            std::size_t completions, std::size_t peers) {
+  // Providers may install handlers of signals here; shm, which cannot do without, is for those who
+  // have asked for it.
+  std::optional<SignalKeeper> keeper;
+  const std::string_view provider = info->fabric_attr->prov_name;
+  if (provider != "shm") keeper.emplace(reinterpret_cast<const void*>(table.fi_getinfo));
+
+  FabricEndpoint made(table, std::move(info));
+  fi_info* const wanted = made.info_.get();
+  fid_fabric* fabric = nullptr;
+  int status = table.fi_fabric(wanted->fabric_attr, &fabric, nullptr);
+  if (status != 0) return fabric_error(table, "fi_fabric", status);
+  made.fabric_ = {table, fabric};
+
+  fid_domain* domain = nullptr;
+  status = table.fi_domain(fabric, wanted, &domain, nullptr);
+  if (status != 0) return fabric_error(table, "fi_domain", status);
+  made.domain_ = {table, domain};
+
+  fi_av_attr av_attributes{};
+  av_attributes.type = FI_AV_TABLE;
+  av_attributes.count = peers;
+  fid_av* addresses = nullptr;
+  status = table.fi_av_open(domain, &av_attributes, &addresses, nullptr);
+  if (status != 0) return fabric_error(table, "fi_av_open", status);
+  made.addresses_ = {table, addresses};
+
+  fi_cq_attr cq_attributes{};
+  cq_attributes.size = completions;
+  cq_attributes.format = FI_CQ_FORMAT_MSG;
+  cq_attributes.wait_obj = FI_WAIT_NONE;
+  fid_cq* queue = nullptr;
+  status = table.fi_cq_open(domain, &cq_attributes, &queue, nullptr);
+  if (status != 0) return fabric_error(table, "fi_cq_open", status);
+  made.completions_ = {table, queue};
+
+  fid_ep* endpoint = nullptr;
+  status = table.fi_endpoint(domain, wanted, &endpoint, nullptr);
+  if (status != 0) return fabric_error(table, "fi_endpoint", status);
+  made.endpoint_ = {table, endpoint};
+  status = table.fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV);
+  if (status == 0) status = table.fi_ep_bind(endpoint, &addresses->fid, 0);
+  if (status != 0) return fabric_error(table, "fi_ep_bind", status);
+  status = table.fi_enable(endpoint);
+  if (status != 0) return fabric_error(table, "fi_enable", status);
+  return made;
+}
+
+Result<Bytes> FabricEndpoint::name() const {
+  Bytes name(kNameBytesMost);
+  std::size_t bytes = name.size();
+  const int status = table_->fi_getname(&endpoint_.get()->fid, name.data(), &bytes);
+  if (status != 0) return fabric_error(*table_, "fi_getname", status);
+  name.resize(std::min(bytes, name.size()));
+  return name;
+}
+
+Result<fi_addr_t> FabricEndpoint::add(ByteView address) {
+  fi_addr_t made = FI_ADDR_UNSPEC;
+  const int count = table_->fi_av_insert(addresses_.get(), address.data(), 1, &made, 0, nullptr);
+  if (count < 0) return fabric_error(*table_, "fi_av_insert", count);
+  if (count != 1 || made == FI_ADDR_UNSPEC)
+    return fabric_error(*table_, "fi_av_insert", -FI_EINVAL);
+  return made;
+}
+
+Result<void*> FabricEndpoint::register_memory(std::byte* memory, std::size_t bytes) {
+  fid_mr* region = nullptr;
+  const std::uint64_t key = memory_.size();  // where the provider does not choose it
+  const int status = table_->fi_mr_reg(domain_.get(), memory, bytes, FI_SEND | FI_RECV, 0, key, 0,
+                                       &region, nullptr);
+  if (status != 0) return fabric_error(*table_, "fi_mr_reg", status);
+  memory_.emplace_back(*table_, region);
+  return table_->fi_mr_desc(region);
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "oriel/error.hpp"
+
+#include "boot/socket_address.hpp"
+#include "net/fabric_owner.hpp"
+
+namespace oriel::net {
+
+struct FabricWish {
+  std::string provider;           ///< ORIEL_FABRIC_PROVIDER; empty: the best of those known
+  boot::SocketOptions socket;     ///< which interface those that speak IP use
+  std::size_t message_bytes = 0;  ///< the longest message
+};
+
+/// How to open what carries messages: reliable, in order, without a connection of ours. Asks for
+/// efa, verbs, tcp's own endpoints without connections (libfabric 1.18 and later), and tcp under
+/// rxm, in this order, and takes the first that has all of it; a wish's provider is the only one
+/// asked for. The others of libfabric are left alone: shm installs handlers of signals, sockets and
+/// udp are slow, net's atomics are missing, and none has been tried with Oriel.
+/// The error names what each has said. Local; may take as long as the providers need to look for
+/// their hardware.
+Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish);
+
+}  // namespace oriel::net

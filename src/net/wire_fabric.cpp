@@ -1,0 +1,590 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/wire_fabric.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/uio.h>
+
+#include "base/try.hpp"
+#include "net/fabric_address.hpp"
+#include "net/fabric_frame.hpp"
+#include "net/fabric_owner.hpp"
+#include "net/fabric_provider.hpp"
+#include "net/wire_format.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
+constexpr std::size_t kCopiedBytesMost = 328;  // of a payload that is sent as one with its heads
+constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kEntriesMost = 16;  // taken from the completion queue at a time
+constexpr int kReadsMost = 8;             // of that, in one call
+constexpr std::uint32_t kBuffersLeast = 4;
+constexpr std::uint32_t kBuffersMost = 4096;
+constexpr std::size_t kPeersExpected = 64;
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+struct Peer {
+  std::string name;
+  WireAddress address;
+  fi_addr_t where = FI_ADDR_UNSPEC;
+  FrameKeys outgoing;
+  FrameKeys incoming;
+  bool prove_payloads = false;
+  std::uint32_t payload_bytes_most = 0;
+  std::uint64_t next_out = 0;
+  std::uint64_t next_in = 0;
+  std::size_t on_the_way = 0;              // sends that have not completed
+  std::optional<TimePoint> blocked_since;  // nothing has been taken since
+  std::optional<Error> error;
+
+  struct Early {
+    std::uint32_t buffer = 0;
+    FrameHead head;
+  };
+  std::map<std::uint64_t, Early> early;  // proven, by sequence
+  TimePoint waiting_since{};             // if there are any
+};
+
+/// What a completion points to; libfabric may use the context until then.
+struct Operation {
+  fi_context2 context{};
+  bool is_send = false;
+  std::uint32_t index = 0;
+};
+
+struct Send {
+  Operation operation;
+  std::byte* heads = nullptr;
+  Peer* peer = nullptr;
+  Bytes payload;
+};
+
+struct Receive {
+  Operation operation;
+  std::byte* memory = nullptr;
+};
+
+struct Arrived {
+  Peer* peer = nullptr;
+  std::uint32_t buffer = 0;
+  FrameHead head;
+};
+
+Bytes take_payload(WireMessage& message) {
+  return std::visit([](auto& body) { return std::move(body.payload); }, message.body);
+}
+
+}  // namespace
+
+struct WireFabric::State {
+  State(const FabricTable& with, const Options& given, FabricInfo found)
+      : table(with), options(given), info(std::move(found)) {}
+
+  Status open();
+  Status post_all();
+  bool post(std::uint32_t buffer);
+  void post_again();
+
+  void poll();
+  void read_error();
+  void complete(const Operation& operation, std::size_t bytes);
+  void complete_send(Send& send);
+  void arrive(std::uint32_t buffer, std::size_t bytes);
+  void accept(Peer& peer, std::uint32_t buffer, const FrameHead& head);
+  void take_early(Peer& peer);
+  void give_up_missing();
+
+  Peer* find(WireAddress address);
+  bool send(Peer& peer, WireMessage& message);
+  ssize_t post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload);
+  bool has_room(const Peer& peer) const {
+    return !free.empty() && peer.on_the_way < std::max<std::size_t>(2, free.size());
+  }
+  bool wait_for_room(Peer& peer);
+  void lose(Peer& peer, Error error);
+  void note(Error error);
+  ByteView view(std::uint32_t buffer, const FrameHead& head) const {
+    return {receives[buffer].memory, kFrameHeadBytes + head.head_bytes + head.payload_bytes};
+  }
+
+  const FabricTable& table;
+  const Options options;
+  std::mutex mutex;
+  FabricInfo info;  // until it is opened
+  FabricAddress own;
+  Bytes encoded;
+
+  // The endpoint goes first: it has been given what stands before it.
+  std::unique_ptr<std::byte[]> memory;
+  std::vector<Receive> receives;
+  std::vector<Send> sends;
+  std::optional<FabricEndpoint> endpoint;
+
+  void* descriptor = nullptr;
+  std::size_t receive_bytes = 0;
+  std::vector<std::uint32_t> free;      // of sends
+  std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
+  std::size_t posted = 0;
+  std::deque<Arrived> arrived;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
+  Peer* last_peer = nullptr;
+  std::size_t waiting_peers = 0;
+  std::optional<Error> error;
+  Counters counters;
+};
+
+Status WireFabric::State::open() {
+  receive_bytes = round_up(kHeadsBytesMost + options.payload_bytes_most);
+  const std::string provider = info->fabric_attr->prov_name;
+  const std::uint32_t format = info->addr_format;
+  ORIEL_TRY(FabricEndpoint opened,
+            FabricEndpoint::open(table, std::move(info), options.receives + options.sends + 1,
+                                 kPeersExpected));
+  const bool copies = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
+  const std::size_t send_bytes =
+      round_up(kHeadsBytesMost + (copies ? options.payload_bytes_most : kCopiedBytesMost));
+  const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
+  memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  receives.resize(options.receives);
+  sends.resize(options.sends);
+  std::byte* at = memory.get();
+  for (std::uint32_t i = 0; i < options.receives; ++i, at += receive_bytes) {
+    receives[i].operation.index = i;
+    receives[i].memory = at;
+  }
+  for (std::uint32_t i = 0; i < options.sends; ++i, at += send_bytes) {
+    sends[i].operation.is_send = true;
+    sends[i].operation.index = i;
+    sends[i].heads = at;
+    free.push_back(i);
+  }
+  endpoint.emplace(std::move(opened));
+  if (endpoint->needs_memory()) {
+    ORIEL_TRY(descriptor, endpoint->register_memory(memory.get(), bytes));
+  }
+  ORIEL_TRY(own.address, endpoint->name());
+  own.format = format;
+  own.provider = provider;
+  own.payload_bytes_most = options.payload_bytes_most;
+  own.proves_payloads = options.prove_payloads;
+  do own.id = boot::random_number();
+  while (own.id == 0);
+  boot::fill_random(own.nonce);
+  encoded = encode(own);
+  // What a peer would refuse is better found out here.
+  ORIEL_CHECK(decode_fabric_address(encoded));
+  return post_all();
+}
+
+Status WireFabric::State::post_all() {
+  for (std::uint32_t i = 0; i < options.receives; ++i) {
+    if (!post(i) && error.has_value()) return *error;
+  }
+  return {};
+}
+
+bool WireFabric::State::post(std::uint32_t buffer) {
+  Receive& receive = receives[buffer];
+  const ssize_t status = table.fi_recv(endpoint->endpoint(), receive.memory, receive_bytes,
+                                       descriptor, FI_ADDR_UNSPEC, &receive.operation.context);
+  if (status == 0) {
+    ++posted;
+    return true;
+  }
+  if (status != -FI_EAGAIN) note(fabric_error(table, "fi_recv", status));
+  unposted.push_back(buffer);
+  return false;
+}
+
+void WireFabric::State::post_again() {
+  for (std::size_t i = unposted.size(); i > 0; --i) {
+    const std::uint32_t buffer = unposted.back();
+    unposted.pop_back();
+    if (!post(buffer)) return;
+  }
+}
+
+void WireFabric::State::poll() {
+  post_again();
+  std::array<fi_cq_msg_entry, kEntriesMost> entries{};
+  for (int i = 0; i < kReadsMost; ++i) {
+    const ssize_t count = table.fi_cq_read(endpoint->completions(), entries.data(), entries.size());
+    if (count == -FI_EAGAIN) break;
+    if (count == -FI_EAVAIL) {
+      read_error();
+      continue;
+    }
+    if (count < 0) {
+      note(fabric_error(table, "fi_cq_read", count));
+      break;
+    }
+    for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n) {
+      const void* const context = entries[n].op_context;
+      if (context != nullptr) complete(*static_cast<const Operation*>(context), entries[n].len);
+    }
+    if (static_cast<std::size_t>(count) < entries.size()) break;
+  }
+  if (waiting_peers != 0) give_up_missing();
+}
+
+void WireFabric::State::read_error() {
+  fi_cq_err_entry entry{};
+  const ssize_t count = table.fi_cq_readerr(endpoint->completions(), &entry, 0);
+  if (count == -FI_EAGAIN) return;
+  if (count < 0) return note(fabric_error(table, "fi_cq_readerr", count));
+  std::array<char, 128> text{};
+  const char* const said = table.fi_cq_strerror(endpoint->completions(), entry.prov_errno,
+                                                entry.err_data, text.data(), text.size());
+  const auto* const operation = static_cast<const Operation*>(entry.op_context);
+  const bool is_send = operation != nullptr && operation->is_send;
+  Error failed(ErrorCode::system,
+               fmt::format("{} failed: {} ({}: {}, {})", is_send ? "sending" : "receiving",
+                           table.fi_strerror(entry.err), own.provider,
+                           said != nullptr ? said : "no reason", entry.prov_errno));
+  failed = std::move(failed).with_native(NativeDomain::os_errno, entry.err);
+  if (operation == nullptr) return note(std::move(failed));
+  if (is_send) {
+    Send& send = sends[operation->index];
+    if (send.peer != nullptr) lose(*send.peer, std::move(failed));
+    return complete_send(send);
+  }
+  --posted;
+  // Longer than any message of ours: whoever sent it is no peer.
+  if (entry.err == FI_ETRUNC) {
+    ++counters.refused;
+  } else {
+    note(std::move(failed));
+  }
+  post(operation->index);
+}
+
+void WireFabric::State::complete(const Operation& operation, std::size_t bytes) {
+  if (operation.is_send) {
+    Send& send = sends[operation.index];
+    if (send.peer != nullptr) send.peer->blocked_since.reset();
+    return complete_send(send);
+  }
+  --posted;
+  arrive(operation.index, bytes);
+}
+
+void WireFabric::State::complete_send(Send& send) {
+  if (send.peer == nullptr) return;  // it was complete already
+  --send.peer->on_the_way;
+  send.peer = nullptr;
+  send.payload = Bytes();
+  free.push_back(send.operation.index);
+}
+
+void WireFabric::State::arrive(std::uint32_t buffer, std::size_t bytes) {
+  const ByteView frame(receives[buffer].memory, std::min(bytes, receive_bytes));
+  const auto head = read_frame(frame);
+  Peer* const peer = head.has_value() ? find({head->from}) : nullptr;
+  if (peer == nullptr || !is_proven(peer->incoming, frame, *head, peer->prove_payloads)) {
+    ++counters.refused;
+    post(buffer);
+    return;
+  }
+  peer->error.reset();
+  accept(*peer, buffer, *head);
+}
+
+void WireFabric::State::accept(Peer& peer, std::uint32_t buffer, const FrameHead& head) {
+  if (head.sequence < peer.next_in || peer.early.contains(head.sequence)) {
+    ++counters.late;
+    post(buffer);
+    return;
+  }
+  if (head.sequence > peer.next_in) {
+    if (peer.early.empty()) {
+      peer.waiting_since = options.clock->now();
+      ++waiting_peers;
+    }
+    peer.early.emplace(head.sequence, Peer::Early{buffer, head});
+    return;
+  }
+  arrived.push_back({&peer, buffer, head});
+  ++peer.next_in;
+  if (!peer.early.empty()) take_early(peer);
+}
+
+void WireFabric::State::take_early(Peer& peer) {
+  bool any = false;
+  while (!peer.early.empty() && peer.early.begin()->first == peer.next_in) {
+    const Peer::Early& next = peer.early.begin()->second;
+    arrived.push_back({&peer, next.buffer, next.head});
+    peer.early.erase(peer.early.begin());
+    ++peer.next_in;
+    any = true;
+  }
+  if (peer.early.empty()) {
+    --waiting_peers;
+  } else if (any) {
+    peer.waiting_since = options.clock->now();
+  }
+}
+
+void WireFabric::State::give_up_missing() {
+  const TimePoint now = options.clock->now();
+  // Buffers are matched in the order of sending, so without one that is posted none can come that
+  // was sent before those that are here.
+  const bool none_can_come = posted == 0 && arrived.empty() && unposted.empty();
+  for (auto& [id, peer] : peers) {
+    if (peer->early.empty()) continue;
+    if (!none_can_come && now - peer->waiting_since < options.patience) continue;
+    ++counters.skipped;
+    peer->next_in = peer->early.begin()->first;
+    take_early(*peer);
+  }
+}
+
+Peer* WireFabric::State::find(WireAddress address) {
+  // The last one is the next one, as a rule.
+  if (last_peer != nullptr && last_peer->address == address) return last_peer;
+  const auto it = peers.find(address.value);
+  if (it == peers.end()) return nullptr;
+  last_peer = it->second.get();
+  return last_peer;
+}
+
+bool WireFabric::State::send(Peer& peer, WireMessage& message) {
+  const ByteView payload = payload_of(message);
+  if (payload.size() > peer.payload_bytes_most || payload.size() > options.payload_bytes_most) {
+    lose(peer, Error(ErrorCode::invalid_argument,
+                     fmt::format("a message has {} bytes; there is room for {}", payload.size(),
+                                 std::min(peer.payload_bytes_most, options.payload_bytes_most))));
+    return true;
+  }
+  if (!has_room(peer)) poll();
+  if (!has_room(peer)) return wait_for_room(peer);
+  Send& slot = sends[free.back()];
+  const std::size_t heads = seal_frame(peer.outgoing, own.id, peer.next_out, encode_head(message),
+                                       payload, peer.prove_payloads, slot.heads);
+  const ssize_t status = post_send(peer, slot, heads, payload);
+  if (status == -FI_EAGAIN) {
+    poll();
+    return wait_for_room(peer);
+  }
+  if (status != 0) {
+    lose(peer, fabric_error(table, "fi_sendmsg", status));
+    return true;
+  }
+  free.pop_back();
+  slot.peer = &peer;
+  slot.payload = take_payload(message);  // it stays where it is
+  ++peer.on_the_way;
+  ++peer.next_out;
+  peer.blocked_since.reset();
+  ++counters.sent;
+  return true;
+}
+
+ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload) {
+  std::array<iovec, 2> parts{};
+  std::array<void*, 2> descriptors = {descriptor, nullptr};
+  parts[0] = {slot.heads, heads};
+  fi_msg message{};
+  message.msg_iov = parts.data();
+  message.desc = descriptors.data();
+  message.iov_count = 1;
+  message.addr = peer.where;
+  message.context = &slot.operation.context;
+  const bool copies = endpoint->needs_memory() || endpoint->info().tx_attr->iov_limit < 2;
+  if (copies || payload.size() <= kCopiedBytesMost) {
+    if (!payload.empty()) std::memcpy(slot.heads + heads, payload.data(), payload.size());
+    parts[0].iov_len += payload.size();
+  } else {
+    parts[1] = {const_cast<std::byte*>(payload.data()), payload.size()};
+    message.iov_count = 2;
+  }
+  return table.fi_sendmsg(endpoint->endpoint(), &message, FI_COMPLETION);
+}
+
+bool WireFabric::State::wait_for_room(Peer& peer) {
+  const TimePoint now = options.clock->now();
+  ++counters.busy;
+  if (!peer.blocked_since.has_value()) peer.blocked_since = now;
+  if (now - *peer.blocked_since < options.patience) return false;
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.blocked_since);
+  lose(peer,
+       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())));
+  return true;
+}
+
+void WireFabric::State::lose(Peer& peer, Error failed) {
+  ++counters.lost;
+  peer.error = std::move(failed).with_context(fmt::format("sending to {}", peer.name));
+}
+
+void WireFabric::State::note(Error failed) {
+  if (!error.has_value()) error = std::move(failed);
+}
+
+WireFabric::WireFabric(std::unique_ptr<State> state) : state_(std::move(state)) {}
+WireFabric::~WireFabric() = default;
+
+Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
+  for (const std::uint32_t buffers : {options.receives, options.sends}) {
+    if (buffers >= kBuffersLeast && buffers <= kBuffersMost) continue;
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a fabric wire has {} to {} buffers for either direction, not {}",
+                             kBuffersLeast, kBuffersMost, buffers));
+  }
+  if (options.payload_bytes_most == 0 || options.payload_bytes_most > kPieceBytesMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a fabric wire carries messages of 1 to {} bytes, not of {}",
+                             kPieceBytesMost, options.payload_bytes_most));
+  }
+  const FabricTable* table = options.table;
+  if (table == nullptr) {
+    const FabricLibrary& library = fabric_library();
+    if (!library.missing.empty()) {
+      return Error(ErrorCode::system, library.missing)
+          .with_hint("install the package libfabric1 on every host");
+    }
+    table = &library.table;
+  }
+  FabricWish wish;
+  wish.provider = options.provider;
+  wish.socket = options.socket;
+  wish.message_bytes = kHeadsBytesMost + options.payload_bytes_most;
+  ORIEL_TRY(FabricInfo info, choose_fabric(*table, wish));
+  auto state = std::make_unique<State>(*table, options, std::move(info));
+  ORIEL_CHECK(state->open());
+  return std::unique_ptr<WireFabric>(new WireFabric(std::move(state)));
+}
+
+Bytes WireFabric::local_address() const {
+  return state_->encoded;
+}
+
+std::string WireFabric::provider() const {
+  return state_->own.provider;
+}
+
+WireAddress WireFabric::address() const {
+  return {state_->own.id};
+}
+
+Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name) {
+  Result<FabricAddress> decoded = decode_fabric_address(address);
+  if (!decoded.ok()) return std::move(decoded).error().with_context("the address of " + name);
+  const FabricAddress& theirs = decoded.value();
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  const FabricAddress& own = state.own;
+  if (theirs.provider != own.provider || theirs.format != own.format ||
+      theirs.address.size() != own.address.size()) {
+    return Error(ErrorCode::remote,
+                 fmt::format("{} is reached by {} (addresses of format {}, {} bytes), this rank by "
+                             "{} (format {}, {} bytes)",
+                             name, theirs.provider, theirs.format, theirs.address.size(),
+                             own.provider, own.format, own.address.size()))
+        .with_hint("set ORIEL_FABRIC_PROVIDER and ORIEL_SOCKET_IFNAME alike on all hosts");
+  }
+  if (theirs.id == own.id || state.peers.contains(theirs.id)) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the address of {} is that of {}", name,
+                             theirs.id == own.id ? "this end" : state.peers.at(theirs.id)->name));
+  }
+  auto peer = std::make_unique<Peer>();
+  ORIEL_TRY(peer->where, state.endpoint->add(theirs.address));
+  peer->name = std::move(name);
+  peer->address = {theirs.id};
+  peer->outgoing = frame_keys(state.options.key, own, theirs);
+  peer->incoming = frame_keys(state.options.key, theirs, own);
+  peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
+  peer->payload_bytes_most = theirs.payload_bytes_most;
+  state.peers.emplace(theirs.id, std::move(peer));
+  return WireAddress{theirs.id};
+}
+
+bool WireFabric::send(WireAddress to, WireMessage& message) {
+  const std::lock_guard lock(state_->mutex);
+  Peer* const peer = state_->find(to);
+  if (peer != nullptr) return state_->send(*peer, message);
+  ++state_->counters.lost;
+  return true;
+}
+
+bool WireFabric::receive(WireMessage& message) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  if (state.arrived.empty()) state.poll();
+  while (!state.arrived.empty()) {
+    const Arrived next = state.arrived.front();
+    state.arrived.pop_front();
+    Result<WireMessage> decoded =
+        decode_message(state.view(next.buffer, next.head).subspan(kFrameHeadBytes));
+    state.post(next.buffer);
+    const auto* const request =
+        decoded.ok() ? std::get_if<WireRequest>(&decoded.value().body) : nullptr;
+    if (!decoded.ok() || (request != nullptr && !(request->from == next.peer->address))) {
+      ++state.counters.refused;
+      continue;
+    }
+    ++state.counters.received;
+    message = std::move(decoded).value();
+    return true;
+  }
+  return false;
+}
+
+Status WireFabric::status() const {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->error.has_value()) return *state_->error;
+  return {};
+}
+
+Status WireFabric::peer_status(WireAddress peer) const {
+  const std::lock_guard lock(state_->mutex);
+  const Peer* const found = state_->find(peer);
+  if (found == nullptr) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("this end has no peer {:#x}", peer.value));
+  }
+  if (found->error.has_value()) return *found->error;
+  return {};
+}
+
+WireFabric::Counters WireFabric::counters() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->counters;
+}
+
+Status WireFabric::flush(Deadline deadline) {
+  State& state = *state_;
+  for (;;) {
+    {
+      const std::lock_guard lock(state.mutex);
+      state.poll();
+      const std::size_t left = state.sends.size() - state.free.size();
+      if (left == 0) return {};
+      if (deadline.expired(state.options.clock->now())) {
+        return Error(ErrorCode::timeout,
+                     fmt::format("{} messages have not left the fabric wire", left));
+      }
+    }
+    ::sched_yield();
+  }
+}
+
+}  // namespace oriel::net

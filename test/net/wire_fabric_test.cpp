@@ -1,0 +1,278 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+#include <dlfcn.h>
+
+#include "net/fabric_address.hpp"
+#include "net/fabric_pair.hpp"
+
+// The wire over libfabric (3.13), between two ends in one process over loopback.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::AtomicOp;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+// Handlers of signals that are not the program's own.
+std::array<void (*)(int), 32> handlers() {
+  std::array<void (*)(int), 32> found{};
+  for (int signal = 1; signal < 32; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    found[static_cast<std::size_t>(signal)] = action.sa_handler;
+  }
+  return found;
+}
+
+// The test framework has some for the time of a test.
+bool is_ours(void (*handler)(int)) {
+  Dl_info theirs{}, ours{};
+  return ::dladdr(reinterpret_cast<const void*>(handler), &theirs) != 0 &&
+         ::dladdr(reinterpret_cast<const void*>(&handlers), &ours) != 0 &&
+         theirs.dli_fbase == ours.dli_fbase;
+}
+
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
+}  // namespace
+
+TEST_CASE("3.13 messages of all sizes arrive in the order in which they were sent") {
+  WirePair pair;
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  // Those of some KiB and more travel in another way inside the provider, and would be overtaken.
+  const std::array<std::size_t, 8> most = {0, 8, 300, 400, 5000, 20'000, 150'000, 262'144};
+  std::vector<std::size_t> sizes;
+  std::uint64_t sent = 0, received = 0;
+  constexpr std::uint64_t kMessages = 400;
+  REQUIRE(soon([&] {
+    if (sent < kMessages && random() % 2 == 0) {
+      const std::size_t limit = most[random() % most.size()];
+      const std::size_t bytes = limit == 0 ? 0 : limit - random() % std::min(limit, most[2]);
+      WireMessage message = numbered(sent, bytes);
+      if (pair.a->send(pair.b->address(), message)) {
+        sizes.push_back(bytes);
+        ++sent;
+      } else {
+        CHECK(is_numbered(message, sent, bytes));
+      }
+    }
+    WireMessage message;
+    while (pair.b->receive(message)) {
+      REQUIRE(is_numbered(message, received, sizes[received]));
+      ++received;
+    }
+    CHECK_FALSE(pair.a->receive(message));
+    return received == kMessages;
+  }));
+  CHECK(pair.a->flush(Deadline::after(seconds(10))).ok());
+  CHECK(pair.a->status().ok());
+  CHECK(pair.b->status().ok());
+  CHECK(pair.a->peer_status(pair.b->address()).ok());
+  const auto of_a = pair.a->counters();
+  const auto of_b = pair.b->counters();
+  CHECK((of_a.sent == kMessages && of_a.lost == 0));
+  CHECK((of_b.received == kMessages && of_b.refused == 0 && of_b.late == 0 && of_b.skipped == 0));
+}
+
+TEST_CASE("3.13 queues put, get, add and signal over it") {
+  SendQueue::Options options;
+  options.receives = 64;
+  FabricPair pair(options, fabric_options(), 300'000);
+  std::mt19937_64 random(7);
+  for (auto& word : pair.a.memory) word = random();
+  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(8, 1024, 1'000'001), pair.control);
+  REQUIRE(pair.wait(put) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 8, bytes_of(pair.b) + 1024, 1'000'001) == 0);
+  REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(1'200'000, 1'000, 700'003),
+                                                  pair.control) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 1'200'000, bytes_of(pair.b) + 1'000, 700'003) == 0);
+  const std::uint64_t counter = 8 * 299'999;
+  pair.b.memory[299'999] = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    std::uint64_t old = 0;
+    REQUIRE(dq::fetch_atomic<AtomicOp::add, std::uint64_t, DrivingMemory>(
+                pair.view(), pair.b.region, counter, 3, old, pair.control) == QueueOutcome::done);
+    REQUIRE(old == 3 * i);
+  }
+  CHECK(*pair.there.memory().first_error == 0);
+}
+
+TEST_CASE("3.13 signals and immediates are applied in the order of the queue") {
+  SendQueue::Options options;
+  options.receives = 64;
+  options.piece_bytes = 10'000;
+  FabricPair pair(options, fabric_options(), 100'000);
+  constexpr std::uint64_t kSignal = 8 * 99'999;
+  constexpr std::uint64_t kBytes = 64'000;
+  const auto control = pair.control;
+  for (std::uint64_t round = 1; round <= 30; ++round) {
+    const auto length = kBytes - round;
+    std::fill_n(pair.a.memory.begin(), kBytes / 8, round);
+    const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(0, 0, length), pair.b.region, kSignal, 1, control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    // Whoever sees the signal sees the last byte.
+    REQUIRE(soon([&] {
+      DrivingScope::drive();
+      return pair.b.memory[99'999] == round;
+    }));
+    CHECK(bytes_of(pair.b)[0] == static_cast<std::byte>(round));
+    CHECK(pair.b.memory[length / 8 - 1] == round);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+  }
+  REQUIRE(pair.back.post_receives(64).ok());
+  dq::Posted last;
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    last = dq::put_immediate<Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(0, 0, 1 + i * 100), 1000 + i, control);
+    REQUIRE(last.outcome == QueueOutcome::done);
+  }
+  REQUIRE(pair.wait(last) == QueueOutcome::done);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    SendQueue::Immediate immediate;
+    REQUIRE(pair.back.take_immediate(immediate));
+    CHECK(immediate.value == 1000 + i);
+    CHECK(immediate.bytes == 1 + i * 100);
+  }
+}
+
+TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
+  auto proving = fabric_options();
+  proving.prove_payloads = true;
+  WirePair pair(fabric_options(), proving);
+  for (const auto& [from, to] :
+       {std::pair(pair.a.get(), pair.b.get()), {pair.b.get(), pair.a.get()}}) {
+    WireMessage message = numbered(1, 100'000);
+    bool sent = false;
+    WireMessage got;
+    REQUIRE(soon([&] {
+      sent = sent || from->send(to->address(), message);
+      from->receive(got);
+      return to->receive(got);
+    }));
+    CHECK(is_numbered(got, 1, 100'000));
+  }
+}
+
+TEST_CASE("3.13 a library that is missing is named with its package") {
+  const FabricLibrary library = load_fabric_library("libfabric-that-is-not-there.so.1");
+  CHECK(library.missing.find("libfabric1") != std::string::npos);
+  CHECK(library.missing.find("not-there") != std::string::npos);
+  // One that is something else is refused as well.
+  CHECK(load_fabric_library("libc.so.6").missing.find("it has no fi_") != std::string::npos);
+}
+
+TEST_CASE("3.13 no handler of a signal is left by libfabric and what comes with it") {
+  for (const auto handler : handlers()) {
+    CHECK((handler == SIG_DFL || handler == SIG_IGN || is_ours(handler)));
+  }
+  const auto before = handlers();
+  {
+    auto options = fabric_options();
+    options.provider.clear();  // looks at all of them
+    WirePair pair(options);
+  }
+  CHECK(handlers() == before);
+}
+
+TEST_CASE("3.13 the provider is chosen by what there is, and a wish that fails is named") {
+  auto options = fabric_options();
+  options.provider.clear();
+  const std::string chosen = open_wire(options)->provider();
+  INFO(chosen);
+  CHECK(chosen.find("shm") == std::string::npos);
+  CHECK(chosen.find("sockets") == std::string::npos);
+  options.provider = "no-such-provider";
+  const auto none = WireFabric::create(options);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().message().find("no-such-provider") != std::string::npos);
+  CHECK(none.error().to_string().find("ORIEL_FABRIC_PROVIDER") != std::string::npos);
+  options = fabric_options();
+  options.socket.ifname = "=no-such-interface";
+  CHECK_FALSE(WireFabric::create(options).ok());
+}
+
+TEST_CASE("3.23 sizes that a wire cannot have are refused") {
+  for (const auto spoil : std::vector<void (*)(WireFabric::Options&)>{
+           [](auto& o) { o.receives = 3; }, [](auto& o) { o.sends = 4097; },
+           [](auto& o) { o.payload_bytes_most = 0; },
+           [](auto& o) { o.payload_bytes_most = kPieceBytesMost + 1; }}) {
+    auto options = fabric_options();
+    spoil(options);
+    const auto wire = WireFabric::create(options);
+    REQUIRE_FALSE(wire.ok());
+    CHECK(wire.error().code() == ErrorCode::invalid_argument);
+  }
+  auto small = fabric_options();
+  small.payload_bytes_most = 1000;
+  WirePair pair(fabric_options(), small);
+  WireMessage message = numbered(0, 1001);
+  CHECK(pair.a->send(pair.b->address(), message));  // never to be sent, so lost
+  const Status status = pair.a->peer_status(pair.b->address());
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().to_string().find("rank 1") != std::string::npos);
+  CHECK(status.error().to_string().find("1001") != std::string::npos);
+  message = numbered(0, 8);
+  CHECK(pair.a->send({pair.b->address().value + 1}, message));  // to nobody
+  CHECK(pair.a->counters().lost == 2);
+  CHECK_FALSE(pair.a->peer_status({12345}).ok());
+}
+
+TEST_CASE("3.23 addresses that are no peer's are refused") {
+  WirePair pair;
+  const Bytes good = pair.b->local_address();
+  CHECK_FALSE(pair.a->add_peer(good, "again").ok());
+  CHECK_FALSE(pair.a->add_peer(pair.a->local_address(), "itself").ok());
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    CHECK_FALSE(pair.a->add_peer(ByteView(good).first(bytes), "cut").ok());
+  }
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  CHECK_FALSE(pair.a->add_peer(longer, "longer").ok());
+  FabricAddress other = decode_fabric_address(good).value();
+  CHECK(encode(other) == good);
+  other.provider = "efa";
+  const auto mixed = pair.a->add_peer(encode(other), "rank 7");
+  REQUIRE_FALSE(mixed.ok());
+  for (const char* word : {"rank 7", "efa", "tcp;ofi_rxm", "ORIEL_FABRIC_PROVIDER"}) {
+    CHECK(mixed.error().to_string().find(word) != std::string::npos);
+  }
+  const std::vector<void (*)(FabricAddress&)> spoil = {
+      [](auto& a) { a.id = 0; },
+      [](auto& a) { a.payload_bytes_most = 0; },
+      [](auto& a) { a.payload_bytes_most = kPieceBytesMost + 1; },
+      [](auto& a) { a.provider = ""; },
+      [](auto& a) { a.provider = "tcp\n"; },
+      [](auto& a) { a.provider = std::string(65, 'x'); },
+      [](auto& a) { a.address.clear(); },
+      [](auto& a) { a.address.resize(257); },
+      [](auto& a) { a.address.resize(15); },
+      [](auto& a) { ++a.format; },
+  };
+  for (const auto change : spoil) {
+    FabricAddress bad = decode_fabric_address(good).value();
+    ++bad.id;
+    change(bad);
+    CHECK_FALSE(pair.a->add_peer(encode(bad), "spoilt").ok());
+  }
+}
