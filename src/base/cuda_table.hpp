@@ -51,6 +51,10 @@
   X(mem_host_alloc, cuMemHostAlloc, 2020)                                                     \
   X(mem_free_host, cuMemFreeHost, 2000)                                                       \
   X(mem_host_get_device_pointer, cuMemHostGetDevicePointer, 3020)                             \
+  X(mem_host_register, cuMemHostRegister, 6050)                                               \
+  X(mem_host_unregister, cuMemHostUnregister, 4000)                                           \
+  X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange, 11070)                   \
+  X(pointer_set_attribute, cuPointerSetAttribute, 6000)                                       \
   X(mem_get_info, cuMemGetInfo, 3020)                                                         \
   X(memcpy_h_to_d_async, cuMemcpyHtoDAsync, 3020)                                             \
   X(memcpy_d_to_h_async, cuMemcpyDtoHAsync, 3020)                                             \

@@ -71,6 +71,7 @@ const CudaTable& hooks() {
     ORIEL_DETAIL_RELEASE(mem_unmap);
     ORIEL_DETAIL_RELEASE(mem_free);
     ORIEL_DETAIL_RELEASE(mem_free_host);
+    ORIEL_DETAIL_RELEASE(mem_host_unregister);
     ORIEL_DETAIL_RELEASE(stream_destroy);
     ORIEL_DETAIL_RELEASE(event_destroy);
     ORIEL_DETAIL_RELEASE(graph_destroy);

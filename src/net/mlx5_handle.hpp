@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+
+namespace oriel::net {
+
+enum class LinkLayer : std::uint8_t { infiniband = 1, ethernet = 2 };
+
+/// What the other end has to know of a queue to connect to it. A plain value, exchanged in one
+/// round with those of all other queues.
+struct Mlx5QueueHandle {
+  std::uint32_t number = 0;  ///< 24 bits, not 0
+  std::uint32_t psn = 0;     ///< 24 bits: what it begins to count its packets with
+  LinkLayer link_layer = LinkLayer::infiniband;
+  std::uint8_t mtu = 0;                 ///< 1: 256 bytes, 5: 4096
+  std::uint8_t log_reads_answered = 0;  ///< reads and atomics that it answers at a time; 0 to 7
+  std::uint8_t roce_version = 0;        ///< 1 or 2 on Ethernet, else 0
+  std::uint16_t lid = 0;                ///< InfiniBand: 1 to 0xbfff
+  std::array<std::uint8_t, 16> gid{};   ///< not 0 on Ethernet
+
+  bool operator==(const Mlx5QueueHandle&) const = default;
+};
+
+inline constexpr std::size_t kMlx5HandleBytes = 36;
+
+/// kMlx5HandleBytes.
+Bytes encode_handle(const Mlx5QueueHandle& handle);
+
+/// Trusts no byte: every field is checked against what it can be.
+Result<Mlx5QueueHandle> parse_handle(ByteView bytes);
+
+}  // namespace oriel::net

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/mlx5_memory_cuda.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/cuda_table.hpp"
+#include "base/try.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kHostPage = 4096;
+
+/// Memory of the GPU.
+class NearPages final : public Mlx5Pages {
+ public:
+  NearPages(CUcontext context, CUdeviceptr allocation, std::size_t page, std::size_t bytes)
+      : context_(context), allocation_(allocation) {
+    user_ = own_ = reinterpret_cast<std::byte*>((allocation + page - 1) / page * page);
+    bytes_ = bytes;
+  }
+  NearPages(const NearPages&) = delete;
+  NearPages& operator=(const NearPages&) = delete;
+  ~NearPages() override {
+    const auto scope = CudaScope::enter(context_);
+    static_cast<void>(cuda().mem_free(allocation_));
+  }
+  Status write(std::size_t offset, ByteView from) override {
+    ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_));
+    CUstream stream = nullptr;
+    const std::string what = fmt::format("writing {} bytes of a queue", from.size());
+    // A copy by the copy engine, so that it need not wait for kernels that run.
+    ORIEL_CHECK(cuda_status(what, cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING)));
+    CUresult status = cuda().memcpy_h_to_d_async(reinterpret_cast<CUdeviceptr>(own_ + offset),
+                                                 from.data(), from.size(), stream);
+    if (status == CUDA_SUCCESS) status = cuda().stream_synchronize(stream);
+    const CUresult ended = cuda().stream_destroy(stream);
+    return cuda_status(what, status != CUDA_SUCCESS ? status : ended);
+  }
+
+ private:
+  CUcontext context_;
+  CUdeviceptr allocation_;
+};
+
+/// Pinned memory of the host.
+class PinnedPages final : public Mlx5Pages {
+ public:
+  PinnedPages(CUcontext context, void* own, CUdeviceptr user, std::size_t bytes)
+      : context_(context) {
+    own_ = static_cast<std::byte*>(own);
+    user_ = reinterpret_cast<std::byte*>(user);
+    bytes_ = bytes;
+  }
+  PinnedPages(const PinnedPages&) = delete;
+  PinnedPages& operator=(const PinnedPages&) = delete;
+  ~PinnedPages() override {
+    const auto scope = CudaScope::enter(context_);
+    static_cast<void>(cuda().mem_free_host(own_));
+  }
+  Status write(std::size_t offset, ByteView from) override {
+    std::memcpy(own_ + offset, from.data(), from.size());
+    return {};
+  }
+
+ private:
+  CUcontext context_;
+};
+
+/// A register, as long as it is mapped into the GPU.
+class RegisterMapping final : public Mlx5Mapping {
+ public:
+  RegisterMapping(CUcontext context, void* own) : context_(context), own_(own) {}
+  RegisterMapping(const RegisterMapping&) = delete;
+  RegisterMapping& operator=(const RegisterMapping&) = delete;
+  ~RegisterMapping() override {
+    const auto scope = CudaScope::enter(context_);
+    static_cast<void>(cuda().mem_host_unregister(own_));
+  }
+  void set_user(CUdeviceptr user) { user_ = reinterpret_cast<std::uint64_t*>(user); }
+
+ private:
+  CUcontext context_;
+  void* own_;
+};
+
+Result<int> attribute(CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  ORIEL_CHECK(
+      cuda_status(fmt::format("asking GPU {} for attribute {}", device, static_cast<int>(which)),
+                  cuda().device_get_attribute(&value, which, device)));
+  return value;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Mlx5CudaMemory>> Mlx5CudaMemory::create(CUdevice device) {
+  ORIEL_TRY(PrimaryContext context, PrimaryContext::retain(device));
+  std::unique_ptr<Mlx5CudaMemory> made(new Mlx5CudaMemory(std::move(context)));
+  ORIEL_CHECK(made->look_at_device());
+  return made;
+}
+
+Mlx5CudaMemory::~Mlx5CudaMemory() = default;
+
+Status Mlx5CudaMemory::look_at_device() {
+  const CUdevice device = context_.device();
+  ORIEL_TRY(const int reached, attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
+  if (reached == 0) {
+    return Error(ErrorCode::cuda,
+                 fmt::format("adapters cannot reach the memory of GPU {} (GPUDirect RDMA)", device))
+        .with_hint("use a data-centre or professional GPU");
+  }
+  ORIEL_TRY(const int dmabuf, attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
+  has_dmabuf_ = dmabuf != 0;
+  ORIEL_TRY(const int ordering,
+            attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
+  gets_need_dump_ = ordering < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+  return {};
+}
+
+Result<std::unique_ptr<Mlx5Pages>> Mlx5CudaMemory::allocate(std::size_t bytes) {
+  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  CUdeviceptr allocation = 0;
+  ORIEL_CHECK(cuda_status(fmt::format("allocating {} bytes for a queue", bytes),
+                          cuda().mem_alloc(&allocation, bytes + page_bytes())));
+  std::unique_ptr<Mlx5Pages> pages =
+      std::make_unique<NearPages>(context_.get(), allocation, page_bytes(), bytes);
+  // Copies to memory that an adapter uses too have ended when the call returns.
+  const unsigned on = 1;
+  ORIEL_CHECK(
+      cuda_status("preparing a queue's memory for an adapter",
+                  cuda().pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, allocation)));
+  return pages;
+}
+
+Result<std::unique_ptr<Mlx5Pages>> Mlx5CudaMemory::allocate_on_host(std::size_t bytes) {
+  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  void* own = nullptr;
+  ORIEL_CHECK(cuda_status(
+      fmt::format("pinning {} bytes for a queue", bytes),
+      cuda().mem_host_alloc(&own, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)));
+  CUdeviceptr user = 0;
+  const CUresult status = cuda().mem_host_get_device_pointer(&user, own, 0);
+  std::unique_ptr<Mlx5Pages> pages =
+      std::make_unique<PinnedPages>(context_.get(), own, user, bytes);
+  ORIEL_CHECK(cuda_status("mapping pinned memory of a queue", status));
+  std::memset(own, 0, bytes);
+  return pages;
+}
+
+Result<Mlx5Export> Mlx5CudaMemory::export_range(const void* address, std::size_t bytes) {
+  Mlx5Export found;
+  if (!has_dmabuf_) return found;
+  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  const auto first = reinterpret_cast<CUdeviceptr>(address);
+  const CUdeviceptr begin = first / kHostPage * kHostPage;
+  const CUdeviceptr end = (first + bytes + kHostPage - 1) / kHostPage * kHostPage;
+  int descriptor = -1;
+  const CUresult status = cuda().mem_get_handle_for_address_range(
+      &descriptor, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  // Not every kind of memory can be exported; peer memory may do.
+  if (status == CUDA_ERROR_NOT_SUPPORTED) return found;
+  ORIEL_CHECK(cuda_status(
+      fmt::format("exporting {} bytes at {} of a GPU as a dma-buf", bytes, address), status));
+  found.descriptor = OwnedFd(descriptor);
+  found.offset = first - begin;
+  return found;
+}
+
+Result<std::unique_ptr<Mlx5Mapping>> Mlx5CudaMemory::map_register(void* address, std::size_t bytes,
+                                                                  bool /*write_combining*/) {
+  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  ORIEL_CHECK(cuda_status(
+      "mapping an adapter's doorbell into a GPU",
+      cuda().mem_host_register(address, bytes,
+                               CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                   CU_MEMHOSTREGISTER_IOMEMORY)));
+  auto mapping = std::make_unique<RegisterMapping>(context_.get(), address);
+  CUdeviceptr user = 0;
+  ORIEL_CHECK(cuda_status("finding an adapter's doorbell in a GPU's addresses",
+                          cuda().mem_host_get_device_pointer(&user, address, 0)));
+  mapping->set_user(user);
+  return std::unique_ptr<Mlx5Mapping>(std::move(mapping));
+}
+
+}  // namespace oriel::net

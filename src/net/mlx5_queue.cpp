@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/mlx5_queue.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/memory_keys.hpp"
+#include "net/mlx5_connect.hpp"
+
+namespace oriel::net {
+
+namespace dq = device::queue;
+
+namespace {
+
+constexpr std::size_t kElementBytes = 64;
+constexpr std::size_t kDoorbellBytes = 8;
+
+std::size_t up_to(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::uint32_t log2_of(std::uint32_t power) {
+  return static_cast<std::uint32_t>(std::countr_zero(power));
+}
+
+/// Where things lie in the memory that the adapter makes rings of: the ring, then, on pages of
+/// their own, completions and both doorbell records.
+struct RingLayout {
+  std::size_t completions;
+  std::size_t send_record;  ///< behind `completions`, as the next
+  std::size_t completion_record;
+  std::size_t bytes;
+
+  RingLayout(std::uint32_t depth, std::size_t page)
+      : completions(up_to(depth * sizeof(dq::Block), page)),
+        send_record(depth * kElementBytes),
+        completion_record(send_record + 64),
+        bytes(completions + up_to(completion_record + 64, page)) {}
+};
+
+/// And in that of the users' own words: the slots first, which have a key.
+struct WordLayout {
+  std::size_t slots_bytes;
+  std::size_t indexes;
+  std::size_t marks;
+  std::size_t turns;
+  std::size_t bytes;
+
+  WordLayout(const Mlx5Queue::Options& options, std::size_t page)
+      : slots_bytes(up_to((options.fetch_slots + std::size_t{1}) * 8, page)),
+        indexes(slots_bytes),
+        marks(indexes + up_to(sizeof(dq::QueueIndexes), 128)),
+        turns(marks + up_to(options.depth * std::size_t{8}, 128)),
+        bytes(up_to(turns + options.fetch_slots * std::size_t{8}, page)) {}
+};
+
+Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device) {
+  const std::uint32_t depth = options.depth;
+  const std::uint32_t log_most =
+      std::min(device.capabilities().log_qp_size_most, device.capabilities().log_cq_size_most);
+  const std::uint32_t most = log_most < 15 ? 1u << log_most : dq::kDepthMost;
+  const std::string where = fmt::format("{} port {}", device.place().device, device.place().port);
+  if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > most) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{}: a queue of {} blocks: it takes a power of two from {} to {}",
+                             where, depth, dq::kDepthLeast, most));
+  }
+  if (!std::has_single_bit(options.batch) || options.batch > depth - dq::kReservationMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{}: a doorbell for {} blocks of {}: a power of two up to {} is "
+                             "possible",
+                             where, options.batch, depth, depth - dq::kReservationMost));
+  }
+  if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{}: {} slots for old values: a power of two up to the depth of {}",
+                             where, options.fetch_slots, depth));
+  }
+  if (options.psn > 0xffffff) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{}: packets counted from {:#x}: 24 bits are possible", where, options.psn));
+  }
+  return {};
+}
+
+}  // namespace
+
+/// Members are destroyed from the last to the first.
+struct Mlx5Queue::State {
+  std::shared_ptr<const Mlx5Device> device;
+  Options options;
+  std::unique_ptr<Mlx5Pages> words;
+  std::unique_ptr<Mlx5Pages> rings;
+  Mlx5RegionOwner slots;
+  Mlx5UmemOwner ring_umem;
+  Mlx5UmemOwner completion_umem;
+  Mlx5UarOwner uar;
+  std::unique_ptr<Mlx5Pages> bell_slot;
+  std::unique_ptr<Mlx5Mapping> mapping;
+  Mlx5Ringer::Bell bell;
+  Mlx5ObjectOwner completion_queue;
+  Mlx5ObjectOwner queue_pair;
+  std::uint32_t number = 0;
+  dq::QueueView view;
+
+  RingLayout ring_layout(Mlx5Memory& memory) const { return {options.depth, memory.page_bytes()}; }
+  Status allocate(Mlx5Memory& memory);
+  Status register_with_adapter(Mlx5Memory& memory);
+  Status make_doorbell(Mlx5Memory& memory, const std::shared_ptr<Mlx5Ringer>& ringer);
+  Status make_objects();
+  Status fill_memory();
+  void fill_view();
+
+  RingLayout layout{128, 4096};
+  std::size_t page = 4096;
+};
+
+Status Mlx5Queue::State::allocate(Mlx5Memory& memory) {
+  page = memory.page_bytes();
+  layout = RingLayout(options.depth, page);
+  const WordLayout words_at(options, page);
+  ORIEL_TRY(words, memory.allocate(words_at.bytes));
+  if (options.ring_on_host) {
+    ORIEL_TRY(rings, memory.allocate_on_host(layout.bytes));
+  } else {
+    ORIEL_TRY(rings, memory.allocate(layout.bytes));
+  }
+  fill_view();
+  ORIEL_TRY(view.gets_need_dump, memory.gets_need_dump());
+  return fill_memory();
+}
+
+Status Mlx5Queue::State::fill_memory() {
+  const WordLayout words_at(options, page);
+  Bytes image(layout.bytes);
+  // What a completion that has not been written looks like.
+  std::fill_n(image.begin() + static_cast<std::ptrdiff_t>(layout.completions),
+              options.depth * kElementBytes, std::byte{0xff});
+  ORIEL_CHECK(rings->write(0, image));
+  image.assign(words_at.bytes, std::byte{0});
+  for (std::uint64_t slot = 0; slot < options.fetch_slots; ++slot) {
+    std::memcpy(image.data() + words_at.turns + slot * 8, &slot, sizeof slot);
+  }
+  return words->write(0, image);
+}
+
+void Mlx5Queue::State::fill_view() {
+  const WordLayout words_at(options, page);
+  std::byte* const ring = rings->user();
+  std::byte* const tail = ring + layout.completions;
+  std::byte* const word = words->user();
+  view.ring = reinterpret_cast<dq::Block*>(ring);
+  view.depth = options.depth;
+  view.peer = options.peer;
+  view.batch = options.batch;
+  view.publication = options.publication;
+  view.reader = device::Scope::system;
+  // The record's first word is that of receives.
+  view.doorbell_record = reinterpret_cast<std::uint32_t*>(tail + layout.send_record) + 1;
+  view.completion = reinterpret_cast<const dq::Completion*>(tail);
+  view.indexes = reinterpret_cast<dq::QueueIndexes*>(word + words_at.indexes);
+  view.marks = reinterpret_cast<std::uint64_t*>(word + words_at.marks);
+  view.fetch_values = reinterpret_cast<std::uint64_t*>(word);
+  view.fetch_turns = reinterpret_cast<std::uint64_t*>(word + words_at.turns);
+  view.fetch_slots = options.fetch_slots;
+}
+
+Status Mlx5Queue::State::register_with_adapter(Mlx5Memory& memory) {
+  const auto export_of = [&](std::byte* address, std::size_t bytes) -> Result<Mlx5Export> {
+    if (options.ring_on_host) return Mlx5Export();
+    return memory.export_range(address, bytes);
+  };
+  const WordLayout words_at(options, page);
+  ORIEL_TRY(const Mlx5Export slots_at, memory.export_range(words->own(), words_at.slots_bytes));
+  ORIEL_TRY(slots,
+            device->register_memory(words->own(), words_at.slots_bytes, slots_at, kLocalWrite));
+  view.fetch_key = slots->local_key;
+  ORIEL_TRY(const Mlx5Export ring_at, export_of(rings->own(), layout.completions));
+  ORIEL_TRY(ring_umem, device->register_umem(rings->own(), layout.completions, ring_at));
+  std::byte* const tail = rings->own() + layout.completions;
+  const std::size_t tail_bytes = layout.bytes - layout.completions;
+  ORIEL_TRY(const Mlx5Export tail_at, export_of(tail, tail_bytes));
+  ORIEL_TRY(completion_umem, device->register_umem(tail, tail_bytes, tail_at));
+  return {};
+}
+
+Status Mlx5Queue::State::make_doorbell(Mlx5Memory& memory,
+                                       const std::shared_ptr<Mlx5Ringer>& ringer) {
+  const VerbsTable& verbs = device->verbs();
+  // Some kernels have registers with write-combining mappings only.
+  uar = Mlx5UarOwner(verbs, verbs.alloc_uar(device->context(), VerbsConstants::kUarNotCached));
+  const bool combining = !uar;
+  if (combining) {
+    uar = Mlx5UarOwner(verbs, verbs.alloc_uar(device->context(), VerbsConstants::kUarBlueFlame));
+  }
+  if (!uar) {
+    return mlx5_error(device->place(), "mlx5dv_devx_alloc_uar", "a doorbell register", errno);
+  }
+  auto mapped = memory.map_register(uar->doorbell, kDoorbellBytes, combining);
+  if (mapped.ok()) {
+    mapping = std::move(mapped).value();
+    view.doorbell = mapping->user();
+    return {};
+  }
+  if (ringer->is_first()) {
+    Log().warn("a processor rings the doorbells of {} port {}, which adds to every operation: {}",
+               device->place().device, device->place().port, mapped.error().to_string());
+  }
+  ORIEL_TRY(bell_slot, memory.allocate_on_host(sizeof(std::uint64_t)));
+  ORIEL_TRY(bell, Mlx5Ringer::serve(ringer, reinterpret_cast<std::uint64_t*>(bell_slot->own()),
+                                    uar->doorbell));
+  view.doorbell = reinterpret_cast<std::uint64_t*>(bell_slot->user());
+  return {};
+}
+
+Status Mlx5Queue::State::make_objects() {
+  constexpr std::size_t kAdapterPage = 4096;
+  const std::string purpose =
+      fmt::format("a queue of {} blocks for rank {}", options.depth, options.peer);
+  mlx5::CqSettings cq;
+  cq.place = {completion_umem->id, completion_umem->id, layout.completion_record};
+  cq.log_size = log2_of(options.depth);
+  cq.log_page_size =
+      options.ring_on_host ? 0 : log2_of(static_cast<std::uint32_t>(page / kAdapterPage));
+  cq.uar_page = uar->page_number;
+  cq.event_queue = device->event_queue();
+  std::uint32_t cq_number = 0;
+  ORIEL_TRY(completion_queue, device->create(mlx5::create_cq(cq), "CREATE_CQ", purpose, cq_number));
+  mlx5::QpSettings qp;
+  qp.place = {ring_umem->id, completion_umem->id, layout.send_record};
+  qp.log_size = log2_of(options.depth);
+  qp.domain = device->domain_number();
+  qp.uar_page = uar->page_number;
+  qp.cq = cq_number;
+  ORIEL_TRY(queue_pair, device->create(mlx5::create_qp(qp), "CREATE_QP", purpose, number));
+  view.number = number;
+  return {};
+}
+
+Mlx5Queue::Mlx5Queue(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Mlx5Queue::Mlx5Queue(Mlx5Queue&&) noexcept = default;
+Mlx5Queue& Mlx5Queue::operator=(Mlx5Queue&&) noexcept = default;
+Mlx5Queue::~Mlx5Queue() = default;
+
+Result<Mlx5Queue> Mlx5Queue::create(std::shared_ptr<const Mlx5Device> device, Mlx5Memory& memory,
+                                    std::shared_ptr<Mlx5Ringer> ringer, const Options& options) {
+  ORIEL_CHECK(check_options(options, *device));
+  auto state = std::make_unique<State>();
+  state->device = std::move(device);
+  state->options = options;
+  ORIEL_CHECK(state->allocate(memory));
+  ORIEL_CHECK(state->register_with_adapter(memory));
+  ORIEL_CHECK(state->make_doorbell(memory, ringer));
+  ORIEL_CHECK(state->make_objects());
+  return Mlx5Queue(std::move(state));
+}
+
+std::uint32_t Mlx5Queue::number() const {
+  return state_->number;
+}
+
+Mlx5QueueHandle Mlx5Queue::handle() const {
+  return own_handle(*state_->device, state_->number, state_->options.psn);
+}
+
+Status Mlx5Queue::connect(const Mlx5QueueHandle& peer) {
+  return connect_queue(*state_->device, state_->queue_pair, handle(), peer);
+}
+
+Status Mlx5Queue::to_error() {
+  return state_->device->modify(state_->queue_pair, mlx5::to_error(state_->number), "2ERR_QP",
+                                fmt::format("queue {:#x}", state_->number));
+}
+
+Status Mlx5Queue::reset(std::uint32_t psn) {
+  State& state = *state_;
+  Options options = state.options;
+  options.psn = psn;
+  ORIEL_CHECK(check_options(options, *state.device));
+  ORIEL_CHECK(state.device->modify(state.queue_pair, mlx5::to_reset(state.number), "2RST_QP",
+                                   fmt::format("queue {:#x}", state.number)));
+  state.options = options;
+  return state.fill_memory();
+}
+
+Result<QueueState> Mlx5Queue::state() const {
+  return query_queue(*state_->device, state_->queue_pair, state_->number);
+}
+
+bool Mlx5Queue::is_rung_by_processor() const {
+  return state_->bell_slot != nullptr;
+}
+
+const dq::QueueView& Mlx5Queue::view() const {
+  return state_->view;
+}
+
+}  // namespace oriel::net

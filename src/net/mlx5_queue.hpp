@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "oriel/device/queue.hpp"
+#include "oriel/error.hpp"
+
+#include "net/mlx5_device.hpp"
+#include "net/mlx5_handle.hpp"
+#include "net/mlx5_memory.hpp"
+#include "net/mlx5_ringer.hpp"
+#include "net/queue_setup.hpp"
+
+namespace oriel::net {
+
+/// A queue pair of an mlx5 adapter that device code fills, with all it needs: ring, completion
+/// queue, records, doorbell, indexes, marks and slots for old values. It receives nothing by
+/// itself: writes with an immediate to it fail at their sender.
+///
+/// Destruction: first the queue pair, then its completion queue, the doorbell's service and
+/// mapping, the UAR, the umems, the key of the slots, the memory; nobody may be using the view any
+/// more. Move-only. The memory's source outlives it; the device stays open as long. Thread safety:
+/// as for std::vector; different queues are independent, so that some can be made while others are
+/// used.
+class Mlx5Queue {
+ public:
+  struct Options {
+    std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768, and what the adapter can
+    std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
+    device::queue::Publication publication = device::queue::Publication::ordered;
+    std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
+    std::int32_t peer = -1;          ///< world rank at the other end
+    bool ring_on_host = false;       ///< ring, record and completions in memory of the host
+    /// Where packets begin to be counted. Another one for each connection keeps those of an earlier
+    /// one from being taken for new.
+    std::uint32_t psn = 0;
+  };
+
+  static Result<Mlx5Queue> create(std::shared_ptr<const Mlx5Device> device, Mlx5Memory& memory,
+                                  std::shared_ptr<Mlx5Ringer> ringer, const Options& options);
+  Mlx5Queue(Mlx5Queue&&) noexcept;
+  Mlx5Queue& operator=(Mlx5Queue&&) noexcept;
+  ~Mlx5Queue();
+
+  std::uint32_t number() const;
+  /// For the peer.
+  Mlx5QueueHandle handle() const;
+  /// Through all states to ready-to-send, to the queue that `peer` tells of, which does the same in
+  /// turn. After a failure the queue is back in reset, unless the adapter refuses that too.
+  Status connect(const Mlx5QueueHandle& peer);
+  /// From everywhere: what is not complete is flushed, and nothing more is taken from the peer.
+  Status to_error();
+  /// From everywhere, back to how create made it, memory included; `psn` as in Options. Nobody may
+  /// be using the view.
+  Status reset(std::uint32_t psn);
+  /// What the adapter says.
+  Result<QueueState> state() const;
+  /// Whether a processor rings the doorbell, because the users cannot.
+  bool is_rung_by_processor() const;
+  /// Valid as long as this queue.
+  const device::queue::QueueView& view() const;
+
+ private:
+  struct State;
+  explicit Mlx5Queue(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace oriel::net
