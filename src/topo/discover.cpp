@@ -15,6 +15,7 @@
 #include "topo/nccl_xml.hpp"
 #include "topo/node_identity.hpp"
 #include "topo/numa_sysfs.hpp"
+#include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
 
 namespace oriel::topo {
@@ -102,6 +103,7 @@ Result<Machine> discover(const DiscoverOptions& options, const HwlocLibrary& hwl
   machine.sources.push_back(amd.report);
   const bool own = options.root == "/" && options.hwloc_xml.empty();
   if (options.gpus && own) machine.sources.push_back(add_cuda_facts(machine));
+  assume_link_speeds(machine.gpus);
   if (options.nics) {
     InfinibandList list = read_infiniband(tree);
     for (Nic& nic : list.nics) nic.numa = numa_index(machine, nic.numa);

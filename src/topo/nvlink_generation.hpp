@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
+
+#include "topo/machine.hpp"
 
 namespace oriel::topo {
 
@@ -24,6 +27,15 @@ inline NvlinkGeneration nvlink_generation_of(int architecture) {
       std::find_if(kNvlinkGenerations.begin(), kNvlinkGenerations.end(),
                    [&](const NvlinkGeneration& one) { return one.architecture == architecture; });
   return found == kNvlinkGenerations.end() ? NvlinkGeneration{} : *found;
+}
+
+/// What a link carries, of GPUs with links to switches whose speed NVML has not told: it does not
+/// in a virtual machine (driver 580.159).
+inline void assume_link_speeds(std::vector<Gpu>& gpus) {
+  for (Gpu& gpu : gpus) {
+    if (gpu.switch_links == 0 || gpu.link_gbps > 0) continue;
+    gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
+  }
 }
 
 }  // namespace oriel::topo

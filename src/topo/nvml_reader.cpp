@@ -58,7 +58,8 @@ class Use {
 
 class Reader {
  public:
-  explicit Reader(const NvmlTable& table) : table_(table) {}
+  Reader(const NvmlTable& table, const NvmlQuestion& question)
+      : table_(table), question_(question) {}
 
   NvmlList read() {
     unsigned count = 0;
@@ -101,7 +102,8 @@ class Reader {
     if (table_.pci_info(device, &pci) == NvmlStatus::success) gpu.pci = address_of(pci);
     unsigned generation = 0;
     unsigned lanes = 0;
-    if (table_.pcie_generation(device, &generation) == NvmlStatus::success &&
+    if (question_.pcie_links &&
+        table_.pcie_generation(device, &generation) == NvmlStatus::success &&
         table_.pcie_width(device, &lanes) == NvmlStatus::success) {
       gpu.pcie_gbps = pcie_gbps(generation, lanes);
     }
@@ -196,9 +198,28 @@ class Reader {
     const auto count = static_cast<int>(list_.gpus.size());
     for (int from = 0; from < count; ++from) {
       for (int to = 0; to < count; ++to) {
-        if (from != to) list_.pairs.push_back(pair_of(from, to));
+        if (from != to && is_asked_of(from)) list_.pairs.push_back(pair_of(from, to));
       }
     }
+  }
+
+  bool is_asked_of(int from) const {
+    if (question_.from == nullptr) return true;
+    const auto& address = list_.gpus[static_cast<std::size_t>(from)].pci;
+    return std::any_of(question_.from->begin(), question_.from->end(),
+                       [&](const Gpu& gpu) { return gpu.pci && gpu.pci == address; });
+  }
+
+  void add_capabilities(NvmlDevice from, NvmlDevice to, GpuPair& pair) const {
+    if (question_.from != nullptr && can(from, to, Constants::nvlink) == true) {
+      pair.maps = true;
+      pair.atomics = true;
+      return;
+    }
+    const auto read = can(from, to, Constants::read);
+    const auto write = can(from, to, Constants::write);
+    if (read && write) pair.maps = *read && *write;
+    pair.atomics = can(from, to, Constants::atomics).value_or(false);
   }
 
   GpuPair pair_of(int from, int to) const {
@@ -212,10 +233,7 @@ class Reader {
       pair.maps = false;  // an instance of MIG
       return pair;
     }
-    const auto read = can(a, b, Constants::read);
-    const auto write = can(a, b, Constants::write);
-    if (read && write) pair.maps = *read && *write;
-    pair.atomics = can(a, b, Constants::atomics).value_or(false);
+    add_capabilities(a, b, pair);
     const auto& address = list_.gpus[at(to)].pci;
     if (!address) return pair;
     const auto links = peer_links_[at(from)].find(*address);
@@ -224,6 +242,7 @@ class Reader {
   }
 
   const NvmlTable& table_;
+  const NvmlQuestion& question_;
   NvmlList list_;
   std::vector<NvmlDevice> devices_;  // null for an instance of MIG
   std::vector<std::map<PciAddress, int>> peer_links_;
@@ -232,7 +251,7 @@ class Reader {
 
 }  // namespace
 
-NvmlList read_nvml(const NvmlLibrary& nvml) {
+NvmlList read_nvml(const NvmlLibrary& nvml, const NvmlQuestion& question) {
   NvmlList list;
   list.report.source = "NVML";
   if (!nvml.missing.empty()) {
@@ -246,7 +265,7 @@ NvmlList read_nvml(const NvmlLibrary& nvml) {
     list.report.detail = status_text(use.status());
     return list;
   }
-  list = Reader(nvml.table).read();
+  list = Reader(nvml.table, question).read();
   std::array<char, 96> version{};
   const NvmlStatus asked =
       nvml.table.driver_version(version.data(), static_cast<unsigned>(version.size() - 1));

@@ -18,8 +18,17 @@ struct NvmlList {
   SourceReport report;
 };
 
-/// Never fails: what a call refuses keeps its default, and the report says what was missing. Wakes
-/// no GPU. Initialises NVML and ends that again.
-NvmlList read_nvml(const NvmlLibrary& nvml);
+/// What is asked. Each answer takes some milliseconds (driver 580.159: 2.3 for a PCIe link, 1.7 for
+/// one capability of one pair), so a communicator asks for no more than it needs.
+struct NvmlQuestion {
+  /// Pairs from these GPUs only, found by their PCI addresses, and NVLink's word for all
+  /// capabilities at once. Null: all pairs, each capability by itself.
+  const std::vector<Gpu>* from = nullptr;
+  bool pcie_links = true;
+};
+
+/// Never fails: what a call refuses keeps its default, and the report says what was missing.
+/// Initialises NVML and ends that again.
+NvmlList read_nvml(const NvmlLibrary& nvml, const NvmlQuestion& question = {});
 
 }  // namespace oriel::topo

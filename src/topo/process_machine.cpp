@@ -61,7 +61,7 @@ Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
   const NvmlReason reason =
       reason_to_ask_nvml(visible.gpus, gpus_of_driver(sources.files), imex_channel);
   if (reason != NvmlReason::none) {
-    NvmlList list = read_nvml(sources.nvml());
+    NvmlList list = read_nvml(sources.nvml(), {.from = &visible.gpus, .pcie_links = false});
     machine.sources.push_back(list.report);
     if (list.report.outcome == SourceReport::Outcome::used) {
       // CUDA's word of the visible ones counts more, so it goes on top.
@@ -75,6 +75,7 @@ Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
   machine.sources.push_back(facts.report);
   machine.gpus = std::move(visible.gpus);
   machine.pairs = std::move(visible.pairs);
+  assume_link_speeds(machine.gpus);
   for (Gpu& gpu : machine.gpus) {
     if (!gpu.pci) continue;
     gpu.numa = numa_of_device(sources.files, machine, *gpu.pci);

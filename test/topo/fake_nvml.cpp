@@ -94,7 +94,10 @@ NvmlStatus p2p_status(NvmlDevice from, NvmlDevice to, unsigned capability, unsig
   for (const FakeNvml::Refused& one : fake->refused) {
     const bool pair = one.from + 1 == static_cast<int>(number_of(from)) &&
                       one.to + 1 == static_cast<int>(number_of(to));
-    if (pair && one.capability == capability) *status = 1;
+    // NVLink's word includes reading and writing.
+    const bool included =
+        capability == NvmlConstants::nvlink && one.capability != NvmlConstants::atomics;
+    if (pair && (one.capability == capability || included)) *status = 1;
   }
   return NvmlStatus::success;
 }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "topo/fake_nvml.hpp"
+#include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
 
 namespace oriel::topo {
@@ -60,6 +61,35 @@ TEST_CASE("2.1 NVML tells of switches, speeds, PCIe and who maps whose memory") 
   CHECK(pair_of(list, 2, 1).maps == true);
   CHECK_FALSE(pair_of(list, 0, 3).atomics);
   CHECK(pair_of(list, 3, 0).atomics);
+}
+
+TEST_CASE("2.10 a communicator asks NVML about its own GPUs' pairs and no PCIe link") {
+  FakeNvml fake;
+  fake.devices = {h200(0), h200(1), h200(2)};
+  fake.refused.push_back({1, 2, NvmlConstants::write});
+  Gpu own;
+  own.pci = PciAddress{0, 0x11, 0, 0};
+  const std::vector<Gpu> visible{own};
+  const NvmlList list = read_nvml(fake.library(), {.from = &visible, .pcie_links = false});
+  REQUIRE(list.gpus.size() == 3);
+  CHECK(list.gpus[1].pcie_gbps == 0);
+  REQUIRE(list.pairs.size() == 2);
+  CHECK(pair_of(list, 1, 0).maps == true);
+  CHECK(pair_of(list, 1, 0).atomics);
+  CHECK(pair_of(list, 1, 2).maps == false);
+  CHECK(pair_of(list, 1, 2).atomics);
+}
+
+TEST_CASE("2.1 links whose speed nobody tells carry what their architecture's do") {
+  std::vector<Gpu> gpus(3);
+  for (Gpu& gpu : gpus) gpu.architecture = 90;
+  gpus[0].switch_links = 18;
+  gpus[1].switch_links = 18;
+  gpus[1].link_gbps = 212.5;
+  assume_link_speeds(gpus);
+  CHECK(gpus[0].link_gbps == 200);
+  CHECK(gpus[1].link_gbps == 212.5);
+  CHECK(gpus[2].link_gbps == 0);
 }
 
 TEST_CASE("2.1 NVLinks between GPUs are counted by pair") {
