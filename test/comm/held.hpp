@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "nccl.h"
 
+#include "boot/root_service.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
@@ -47,9 +49,18 @@ inline std::string text_of(const Held& held) {
   return fmt::format("{} fds, {} mappings, {} threads", held.fds, held.mappings, held.threads);
 }
 
+/// How long to wait for what ends by itself. Only a test that fails waits so long.
+inline constexpr auto kSettlingTime = 20s;
+
 /// What init leaves to be closed behind the last rank goes a little later, as do threads that were
-/// joined: what is held has been taken once it has stayed the same for a while.
+/// joined. The thread that serves rendezvous says when it has closed what it had; for the rest,
+/// what is held has been taken once it has stayed the same for a while. What is counted too high
+/// here would hide a leak, what is counted too low cannot be.
 inline Held settled() {
+  const auto end = std::chrono::steady_clock::now() + kSettlingTime;
+  while (boot::RootService::instance().running() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+  }
   Held before = held();
   for (int same = 0; same < 20;) {
     std::this_thread::sleep_for(10ms);
@@ -66,8 +77,9 @@ inline void require_held(const Held& expected, const std::string& when) {
     return now.fds <= expected.fds && now.mappings <= expected.mappings &&
            now.threads <= expected.threads;
   };
+  const auto end = std::chrono::steady_clock::now() + kSettlingTime;
   Held now = held();
-  for (int i = 0; i < 300 && !within(now); ++i) {
+  while (!within(now) && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(10ms);
     now = held();
   }
