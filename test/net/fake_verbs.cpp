@@ -87,8 +87,9 @@ struct FakeVerbs::Access {
     }
     fake->given_back.push_back(kind);
     if (kind == "QP") {
-      if (fake->on_destroy) fake->on_destroy(fake->queue_pairs.at(object->number));
-      fake->queue_pairs.erase(object->number);
+      if (fake->on_destroy)
+        fake->on_destroy(fake->queue_pairs.at(key_of(object->adapter, object->number)));
+      fake->queue_pairs.erase(key_of(object->adapter, object->number));
     }
     fake->objects_.erase(pointer);
     return reports ? fake->status : 0;
@@ -293,7 +294,7 @@ struct FakeVerbs::Access {
     *made = make("QP", context.adapter, {&context, umem, record, uar, cq, domain});
     if (fake->on_create) (*made)->number = fake->on_create(pair);
     pair.number = (*made)->number;
-    fake->queue_pairs[pair.number] = pair;
+    fake->queue_pairs[key_of(pair.adapter, pair.number)] = pair;
     return true;
   }
   static Mlx5Object* create_object(VerbsContext* context, const void* in, std::size_t in_bytes,
@@ -324,6 +325,7 @@ struct FakeVerbs::Access {
     const std::byte* qpc = command.data() + 24;
     if (opcode == 0x507 || opcode == 0x50a) {
       pair.state = opcode == 0x507 ? 6 : 0;
+      if (pair.state == 0 && fake->on_reset) fake->on_reset(pair);
       return command.size() == 16;
     }
     if (command.size() != 272 || opcode < 0x502 || opcode > 0x504) return false;
@@ -364,7 +366,7 @@ struct FakeVerbs::Access {
     const Object* found = find(object, "QP", name_of(opcode));
     return answer(name_of(opcode), fail || found == nullptr, out, out_bytes, [&](Bytes&) {
       if (number_at(command.data() + 9, 3) != found->number) return false;
-      return step(fake->queue_pairs.at(found->number), opcode, command);
+      return step(fake->queue_pairs.at(key_of(found->adapter, found->number)), opcode, command);
     });
   }
   static int query_object(Mlx5Object* object, const void* in, std::size_t in_bytes, void* out,
@@ -374,7 +376,8 @@ struct FakeVerbs::Access {
     const Object* found = find(object, "QP", "QUERY_QP");
     return answer("QUERY_QP", fail || found == nullptr, out, out_bytes, [&](Bytes& made) {
       if (number_at(command.data(), 2) != 0x50b || out_bytes != 272) return false;
-      made[24] = static_cast<std::byte>(fake->queue_pairs.at(found->number).state << 4);
+      made[24] = static_cast<std::byte>(
+          fake->queue_pairs.at(key_of(found->adapter, found->number)).state << 4);
       return true;
     });
   }

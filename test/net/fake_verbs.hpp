@@ -81,6 +81,7 @@ class FakeVerbs {
   /// What an adapter in software does for these, if there is one.
   std::function<std::uint32_t(const QueuePair&)> on_create;
   std::function<void(const QueuePair&)> on_ready;
+  std::function<void(const QueuePair&)> on_reset;
   std::function<void(const QueuePair&)> on_destroy;
   std::function<std::uint32_t(int adapter, std::uint32_t domain, void* address, std::size_t bytes,
                               int access)>
@@ -92,8 +93,11 @@ class FakeVerbs {
   /// Kinds of what was made, in that order, and of what was given back, in that.
   std::vector<std::string> made, given_back;
   const Call* find(const std::string& name, std::size_t nth = 0) const;
-  /// Where things that a test must not use again would be.
-  std::map<std::uint32_t, QueuePair> queue_pairs;
+  /// By adapter and number, which is one only within it.
+  static std::uint64_t key_of(int adapter, std::uint32_t number) {
+    return static_cast<std::uint64_t>(adapter) << 32 | number;
+  }
+  std::map<std::uint64_t, QueuePair> queue_pairs;
 
   struct Object;
   struct Access;

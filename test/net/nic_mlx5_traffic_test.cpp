@@ -1,0 +1,308 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/driving_memory.hpp"
+#include "net/fake_verbs.hpp"
+#include "net/nic_mlx5.hpp"
+#include "net/nic_soft.hpp"
+#include "net/wire_local.hpp"
+
+// Device code on views of NicMlx5 (3.11). Behind the model of verbs a software NIC takes the place
+// of each adapter: it finds ring, record, doorbell and completions where the commands say, which
+// shows that the view and the commands agree and that the very same code drives both. It shows
+// nothing of hardware.
+
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+
+namespace {
+
+namespace dq = device::queue;
+using dq::QueueOutcome;
+
+/// Two adapters that execute.
+struct SoftAdapters {
+  explicit SoftAdapters(FakeVerbs& verbs) {
+    verbs.adapters.push_back(FakeVerbs::adapter("mlx5_1"));
+    verbs.adapters[1].lid = 8;
+    for (NicSoft& nic : nics) nic.add_wire(exchange.attach());
+    verbs.on_domain = [this](int adapter) { return of(adapter).create_domain(); };
+    verbs.on_register = [this](int adapter, std::uint32_t domain, void* address, std::size_t bytes,
+                               int access) {
+      return of(adapter)
+          .register_memory(domain,
+                           {reinterpret_cast<std::uint64_t>(address), bytes,
+                            static_cast<std::byte*>(address), static_cast<std::uint8_t>(access)})
+          .value();
+    };
+    verbs.on_create = [this](const FakeVerbs::QueuePair& pair) {
+      QueueSetup setup;
+      setup.memory.ring = pair.ring;
+      setup.memory.depth = pair.depth;
+      setup.memory.record = pair.record;
+      setup.memory.doorbell = pair.doorbell;
+      setup.memory.completions = pair.completions;
+      setup.domain = pair.domain;
+      return of(pair.adapter).create_queue(setup).value();
+    };
+    verbs.on_ready = [this](const FakeVerbs::QueuePair& pair) {
+      const QueuePeer peer{0, of(pair.remote_lid == 7 ? 0 : 1).address(0), pair.remote,
+                           epochs[{pair.adapter, pair.number}]};
+      REQUIRE(of(pair.adapter).connect(pair.number, peer).ok());
+    };
+    verbs.on_reset = [this](const FakeVerbs::QueuePair& pair) {
+      *pair.doorbell = 0;  // a register keeps nothing, and a word does
+      ++epochs[{pair.adapter, pair.number}];
+      REQUIRE(of(pair.adapter).to_reset(pair.number).ok());
+    };
+    verbs.on_destroy = [this](const FakeVerbs::QueuePair& pair) {
+      REQUIRE(of(pair.adapter).destroy_queue(pair.number).ok());
+    };
+  }
+  NicSoft& of(int adapter) { return nics[static_cast<std::size_t>(adapter)]; }
+
+  LocalExchange exchange;
+  std::array<NicSoft, 2> nics;
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t>
+      epochs;  // where an adapter has packet numbers
+};
+
+NicMlx5 open_nic(FakeVerbs& verbs, const char* name) {
+  NicMlx5::Options options;
+  options.device.name = name;
+  options.device.verbs = &verbs.library;
+  return NicMlx5::open(options).value();
+}
+
+/// Two ranks, each with its adapter and memory.
+struct Ranks {
+  explicit Ranks(bool uncached_registers = true) {
+    verbs.has_uncached_registers = uncached_registers;
+    for (std::size_t i = 0; i < 2; ++i) {
+      nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1"));
+      constexpr std::uint8_t kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+      words[i].resize(4096);
+      keys.push_back(nics[i].register_memory(memory, words[i].data(), 4096 * 8, kAll).value());
+      regions[i].address = reinterpret_cast<std::uint64_t>(words[i].data());
+      regions[i].bytes = 4096 * 8;
+      regions[i].keys[0] = keys[i].local_key();
+      CHECK(keys[i].local_key() == keys[i].remote_key());
+    }
+    control.timeout_ns = 20'000'000'000;
+  }
+  Mlx5Queue make(std::size_t rank, Mlx5Queue::Options options = {}) {
+    options.depth = 128;
+    options.fetch_slots = 16;
+    const std::array all{options};
+    std::vector<Mlx5Queue> made = nics[rank].create_queues(memory, all).value();
+    return std::move(made[0]);
+  }
+  /// As between hosts: through bytes.
+  static void connect(Mlx5Queue& a, Mlx5Queue& b) {
+    REQUIRE(a.connect(parse_handle(encode_handle(b.handle())).value()).ok());
+    REQUIRE(b.connect(parse_handle(encode_handle(a.handle())).value()).ok());
+  }
+  dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
+    return {regions[0], from, regions[1], to, bytes};
+  }
+  QueueOutcome wait(const dq::QueueView& view, dq::Posted posted) {
+    if (posted.outcome != QueueOutcome::done) return posted.outcome;
+    return dq::wait_complete<DrivingMemory>(view, posted.end, control);
+  }
+
+  FakeVerbs verbs;
+  SoftAdapters adapters{verbs};
+  std::array<NicSoft*, 2> driven{&adapters.nics[0], &adapters.nics[1]};
+  DrivingScope scope{driven};
+  Mlx5HostMemory memory;
+  std::vector<NicMlx5> nics;
+  std::array<std::vector<std::uint64_t>, 2> words;
+  std::vector<Mlx5Region> keys;
+  std::array<dq::Region, 2> regions;
+  device::WaitControl control;
+};
+
+}  // namespace
+
+TEST_CASE("3.11 A3 the same device code fills queues of this NIC, whoever rings their doorbells") {
+  const bool rung_by_processor = GENERATE(false, true);
+  const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
+  Ranks ranks(!rung_by_processor);
+  Mlx5Queue::Options options;
+  options.publication = publication;
+  Mlx5Queue there = ranks.make(0, options);
+  Mlx5Queue back = ranks.make(1);
+  Ranks::connect(there, back);
+  CHECK(there.is_rung_by_processor() == rung_by_processor);
+  const dq::QueueView& view = there.view();
+
+  // Around the ring several times.
+  for (std::uint64_t round = 1; round <= 500; ++round) {
+    ranks.words[0][round] = round * 3;
+    const auto posted = dq::put<Thread, DrivingMemory>(
+        Thread(), view, ranks.transfer(round * 8, round * 8, 8), ranks.control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    if (round % 50 == 0) REQUIRE(ranks.wait(view, posted) == QueueOutcome::done);
+  }
+  for (std::uint64_t round = 1; round <= 500; ++round) CHECK(ranks.words[1][round] == round * 3);
+
+  REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), view, ranks.transfer(16000, 8, 4000),
+                                                  ranks.control) == QueueOutcome::done);
+  CHECK(std::memcmp(&ranks.words[0][2000], &ranks.words[1][1], 4000) == 0);
+
+  ranks.words[1][3000] = 40;
+  std::uint64_t old = 0;
+  REQUIRE(dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, DrivingMemory>(
+              view, ranks.regions[1], 24000, 2, old, ranks.control) == QueueOutcome::done);
+  CHECK(old == 40);
+  CHECK(ranks.words[1][3000] == 42);
+  const auto signalled = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+      Thread(), view, ranks.transfer(0, 30000, 800), ranks.regions[1], 24000, 8, ranks.control);
+  REQUIRE(ranks.wait(view, signalled) == QueueOutcome::done);
+  CHECK(ranks.words[1][3000] == 50);
+  CHECK(ranks.verbs.violations.empty());
+}
+
+TEST_CASE(
+    "3.11 3.6 an error of the adapter surfaces from the completion, for it has no word of its "
+    "own") {
+  Ranks ranks;
+  Mlx5Queue there = ranks.make(0);
+  Mlx5Queue back = ranks.make(1);
+  Ranks::connect(there, back);
+  ranks.regions[1].keys[0] += 1;
+  const auto posted = dq::put<Thread, DrivingMemory>(Thread(), there.view(),
+                                                     ranks.transfer(0, 0, 8), ranks.control);
+  CHECK(ranks.wait(there.view(), posted) == QueueOutcome::failed);
+  const dq::QueueError error = dq::decode_error(there.view().indexes->error);
+  CHECK(error.syndrome == 0x13);
+}
+
+TEST_CASE("3.11 a queue that was reset is as new, and connects again") {
+  Ranks ranks;
+  Mlx5Queue there = ranks.make(0);
+  Mlx5Queue back = ranks.make(1);
+  Ranks::connect(there, back);
+  const auto put = [&](std::uint64_t value) {
+    ranks.words[0][0] = value;
+    return ranks.wait(there.view(),
+                      dq::put<Thread, DrivingMemory>(Thread(), there.view(),
+                                                     ranks.transfer(0, 8, 8), ranks.control));
+  };
+  REQUIRE(put(5) == QueueOutcome::done);
+  CHECK_FALSE(there.reset(0x1000000).ok());
+  REQUIRE(there.reset(77).ok());
+  REQUIRE(back.reset(78).ok());
+  CHECK(there.view().indexes->reserved == 0);
+  CHECK(there.view().completion->tail == ~std::uint64_t{0});
+  CHECK(there.state().value() == QueueState::reset);
+  CHECK(there.handle().psn == 77);
+  Ranks::connect(there, back);
+  REQUIRE(put(6) == QueueOutcome::done);
+  CHECK(ranks.words[1][1] == 6);
+}
+
+TEST_CASE("3.11 B1 queues are added, or fail to be, while traffic flows on those that exist") {
+  Ranks ranks;
+  Mlx5Queue there = ranks.make(0);
+  Mlx5Queue back = ranks.make(1);
+  Ranks::connect(there, back);
+  const dq::QueueView before = there.view();
+
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> puts{0};
+  std::atomic<bool> good{true};
+  std::thread traffic([&] {
+    const DrivingScope scope(ranks.driven);
+    // At least some, so that nothing depends on who is faster.
+    for (std::uint64_t i = 1; i <= 300 || !stop; ++i) {
+      ranks.words[0][0] = i;
+      const auto posted =
+          dq::put<Thread, DrivingMemory>(Thread(), before, ranks.transfer(0, 8, 8), ranks.control);
+      if (ranks.wait(before, posted) != QueueOutcome::done || ranks.words[1][1] != i) good = false;
+      puts = i;
+      if (!good) break;
+    }
+  });
+
+  std::vector<Mlx5Queue> more;
+  for (int i = 0; i < 4; ++i) {
+    more.push_back(ranks.make(0));
+    more.push_back(ranks.make(1));
+    Ranks::connect(more[more.size() - 2], more.back());
+  }
+  const std::size_t live = ranks.verbs.live();
+  const std::array<Mlx5Queue::Options, 2> two{};
+  const long calls_of_two = 12;
+  for (long k = 1; k <= calls_of_two; ++k) {
+    ranks.verbs.fail_at = ranks.verbs.counted + k;
+    const auto failed = ranks.nics[0].create_queues(ranks.memory, two);
+    INFO(k << ": " << ranks.verbs.failed);
+    CHECK(failed.ok() == (ranks.verbs.failed == "mlx5dv_devx_alloc_uar"));
+  }
+  ranks.verbs.fail_at = 0;
+  CHECK(ranks.verbs.live() == live);
+  stop = true;
+  traffic.join();
+  CHECK(good);
+  CHECK(puts >= 300);
+  const dq::QueueView after = there.view();
+  CHECK(std::memcmp(&before, &after, sizeof before) == 0);
+  CHECK(ranks.verbs.violations.empty());
+
+  for (std::size_t i = 0; i < more.size(); i += 2) {
+    const dq::QueueView& view = more[i].view();
+    ranks.words[0][9] = i + 100;
+    const auto posted =
+        dq::put<Thread, DrivingMemory>(Thread(), view, ranks.transfer(72, 80, 8), ranks.control);
+    REQUIRE(ranks.wait(view, posted) == QueueOutcome::done);
+    CHECK(ranks.words[1][10] == i + 100);
+  }
+}
+
+TEST_CASE("3.11 A14 a processor passes on each ring, also one that looks like the last") {
+  const auto ringer = std::make_shared<Mlx5Ringer>();
+  std::uint64_t slot = 0;
+  std::uint64_t other = 0;
+  std::array<std::uint64_t, 2> doorbells{};
+  CHECK_FALSE(ringer->is_needed());
+  {
+    Mlx5Ringer::Bell bell = Mlx5Ringer::serve(ringer, &slot, &doorbells[0]).value();
+    Mlx5Ringer::Bell second = Mlx5Ringer::serve(ringer, &other, &doorbells[1]).value();
+    CHECK_FALSE(ringer->progress());
+    slot = 7;
+    CHECK(ringer->progress());
+    CHECK(doorbells[0] == 7);
+    doorbells[0] = 0;
+    CHECK_FALSE(ringer->progress());
+    slot = 7;
+    other = 9;
+    CHECK(ringer->progress());
+    CHECK(doorbells[0] == 7);
+    CHECK(doorbells[1] == 9);
+    bell.reset();
+    slot = 8;
+    CHECK_FALSE(ringer->progress());
+    CHECK(doorbells[0] == 7);
+    Mlx5Ringer::Bell moved = std::move(second);
+    other = 10;
+    CHECK(ringer->progress());
+    CHECK(doorbells[1] == 10);
+  }
+  CHECK_FALSE(ringer->is_needed());
+  CHECK(ringer->is_first());
+  CHECK_FALSE(ringer->is_first());
+}
