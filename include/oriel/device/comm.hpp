@@ -11,6 +11,9 @@
 
 namespace oriel::device {
 
+struct NetworkView;    // network.hpp
+struct NetworkWindow;  // network.hpp
+
 /// A communicator as a kernel sees it, passed by value. The host makes it; what it points to
 /// belongs to the communicator and outlives its kernels. The same value on all ranks except where a
 /// field is about "this rank".
@@ -36,6 +39,18 @@ struct CommView {
   /// LsaBarrierLayout::bytes_needed(lsa_size, barrier_slots) bytes.
   std::uint64_t barrier_offset = 0;
   std::uint64_t doorbell_offset = 0;  ///< CPU only: where each rank's Doorbell lies
+
+  // For world.hpp and world_barrier.hpp: what reaches the ranks of all nodes.
+  const std::int32_t* lsa_index_of = nullptr;  ///< world rank -> LSA rank, -1 for other teams
+  /// Null where all ranks are of one LSA team, or the network was not asked for.
+  const NetworkView* network = nullptr;
+  const NetworkWindow* control_network = nullptr;  ///< the control memory as NICs reach it
+  std::uint32_t signals = 0;                       ///< SignalWords at signal_offset
+  std::uint32_t counters = 0;                      ///< of world_size words each
+  std::uint64_t signal_offset = 0;
+  std::uint64_t counter_offset = 0;
+  std::uint32_t world_barrier_slots = 0;  ///< WorldBarrierSlots at world_barrier_offset
+  std::uint64_t world_barrier_offset = 0;
 
   /// Address in the control memory of LSA rank `index` (0 to lsa_size - 1, not checked).
   [[nodiscard]] ORIEL_DEVICE_FN char* control(std::int32_t index, std::uint64_t offset) const {

@@ -12,6 +12,8 @@ struct ncclWindow_vidmem;  // what ncclWindow_t points to
 /// Pointers into registered windows, own and of other ranks.
 namespace oriel::device {
 
+struct NetworkWindow;  // network.hpp
+
 /// `base` advanced by `units` x 4 GiB: one 32-bit addition to the high word of the address.
 template <class T>
 [[nodiscard]] ORIEL_DEVICE_FN T* advance_4g(T* base, std::uint32_t units) {
@@ -37,14 +39,15 @@ struct WindowObject {
   std::int32_t world_size;            ///< ranks of the communicator
   std::int32_t lsa_size;              ///< ranks of the LSA team
   const std::int32_t* lsa_index_of;   ///< world rank -> LSA rank, -1 for ranks out of reach
+  const NetworkWindow* network;       ///< how NICs reach it; null if no rank is out of reach
 };
 inline constexpr std::uint32_t kWindowMagic = 0x4c49524fu;  // "ORIL"
-inline constexpr std::uint32_t kWindowVersion = 1;
+inline constexpr std::uint32_t kWindowVersion = 2;
 inline constexpr std::size_t kNcclWindowBytes = 72;
 static_assert(offsetof(WindowObject, magic) == kNcclWindowBytes);
-static_assert(sizeof(WindowObject) == 104);
+static_assert(sizeof(WindowObject) == 112);
 
-/// One window as a kernel sees it: a value of 40 bytes, cheap to copy. The host passes it by value
+/// One window as a kernel sees it: a value of 48 bytes, cheap to copy. The host passes it by value
 /// to kernels of its own; user kernels make it from the handle.
 /// All functions are local, do not block, never fail otherwise than by returning null, and compute
 /// no address outside the window: null if the range leaves it (an empty range still has to start
@@ -57,6 +60,7 @@ struct WindowView {
   std::int32_t lsa_rank = 0;
   std::int32_t lsa_size = 0;
   std::int32_t world_size = 0;
+  const NetworkWindow* network = nullptr;  ///< for world.hpp, which reaches ranks of other nodes
 
   /// The window behind a handle. Null, or an object that is not Oriel's, gives a view of size 0.
   /// Must run where the kernels run: the handle of a GPU window points to device memory.
@@ -67,9 +71,9 @@ struct WindowView {
     if (object == nullptr || object->magic != kWindowMagic || object->version != kWindowVersion) {
       return WindowView{};
     }
-    return WindowView{object->flat_base, object->size_bytes, object->lsa_index_of,
-                      object->stride_4g, object->lsa_rank,   object->lsa_size,
-                      object->world_size};
+    return WindowView{object->flat_base,  object->size_bytes, object->lsa_index_of,
+                      object->stride_4g,  object->lsa_rank,   object->lsa_size,
+                      object->world_size, object->network};
   }
 
   /// Whether `bytes` bytes at `offset` lie inside the window.

@@ -1,0 +1,378 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
+#include "oriel/device/network.hpp"
+#include "oriel/device/queue.hpp"
+#include "oriel/device/wait.hpp"
+#include "oriel/device/window.hpp"
+
+/// Operations on windows of any rank of the communicator: plain loads and stores for ranks of the
+/// own LSA team, a NIC's queue for the others. A communicator of several LSA teams needs a device
+/// communicator that was made with `world`.
+///
+/// All threads of `group` call with the same arguments and get the same outcome. Every function
+/// says whether it blocks; waits end as all waits do (wait.hpp). After `aborted`, `timed_out` and
+/// `failed` the caller returns and posts nothing more; the other errors leave everything as it was,
+/// and nothing was posted.
+///
+/// Order: to one peer, a put or a signal is not seen before the puts that this rank's same group
+/// posted to it earlier. Between different peers there is none.
+namespace oriel::device {
+
+/// How an operation ended, or why it was refused.
+enum class WorldOutcome : std::uint32_t {
+  done = 0,
+  aborted = 1,       ///< the communicator was aborted, or a peer has died
+  timed_out = 2,     ///< ORIEL_COLLECTIVE_TIMEOUT passed
+  failed = 3,        ///< a NIC reported an error; the communicator's asynchronous error names it
+  no_peer = 4,       ///< the communicator has no such rank
+  no_path = 5,       ///< a rank of another node, and the device communicator was made without world
+  no_window = 6,     ///< a window of another communicator, or one that is registered no more
+  out_of_range = 7,  ///< beyond the window, or no such signal or counter
+};
+
+/// A few words, for messages of the host.
+inline const char* to_string(WorldOutcome outcome) {
+  switch (outcome) {
+    case WorldOutcome::done:
+      return "done";
+    case WorldOutcome::aborted:
+      return "aborted";
+    case WorldOutcome::timed_out:
+      return "timed out";
+    case WorldOutcome::failed:
+      return "failed by a NIC";
+    case WorldOutcome::no_peer:
+      return "no such rank";
+    case WorldOutcome::no_path:
+      return "no path to a rank of another node";
+    case WorldOutcome::no_window:
+      return "not a registered window of this communicator";
+    case WorldOutcome::out_of_range:
+      return "out of range";
+  }
+  return "unknown";
+}
+
+/// What a call has posted, for world_wait and world_count.
+struct WorldPosted {
+  WorldOutcome outcome = WorldOutcome::done;
+  std::int32_t peer = -1;
+  std::uint64_t end = 0;  ///< in the queue to that peer; 0: complete already
+};
+
+/// A signal lies in control memory. Peers of the own team add to the first word, NICs to the
+/// second, because atomics of both kinds are not atomic with each other; its value is the sum.
+struct SignalWords {
+  std::uint64_t from_team;
+  std::uint64_t from_network;
+};
+
+namespace detail {
+
+/// How a peer is reached: by its place in the own team, or through a queue.
+struct WorldPath {
+  WorldOutcome outcome = WorldOutcome::done;
+  std::int32_t lsa_index = -1;
+  const queue::QueueView* queue = nullptr;
+};
+
+ORIEL_DEVICE_FN WorldPath path_to(const CommView& comm, std::int32_t peer) {
+  WorldPath path;
+  if (static_cast<std::uint32_t>(peer) >= static_cast<std::uint32_t>(comm.world_size)) {
+    path.outcome = WorldOutcome::no_peer;
+    return path;
+  }
+  path.lsa_index = comm.lsa_index_of == nullptr ? -1 : comm.lsa_index_of[peer];
+  if (path.lsa_index >= 0) return path;
+  if (comm.network == nullptr || comm.network->queues[peer].depth == 0) {
+    path.outcome = WorldOutcome::no_path;
+  } else {
+    path.queue = &comm.network->queues[peer];
+  }
+  return path;
+}
+
+constexpr ORIEL_DEVICE_FN WorldOutcome world_outcome(queue::QueueOutcome outcome) {
+  // What leads outside a region was checked before.
+  return outcome == queue::QueueOutcome::refused ? WorldOutcome::out_of_range
+                                                 : static_cast<WorldOutcome>(outcome);
+}
+
+/// Whether a queue may be used for `count` bytes of a window; an empty range has to begin inside.
+ORIEL_DEVICE_FN WorldOutcome check_window(const CommView& comm, const WindowView& window,
+                                          std::int32_t peer, std::uint64_t offset,
+                                          std::uint64_t count) {
+  if (window.size_bytes == 0 || window.world_size != comm.world_size) {
+    return WorldOutcome::no_window;
+  }
+  if (!window.contains(offset, count)) return WorldOutcome::out_of_range;
+  if (comm.network == nullptr) return WorldOutcome::done;
+  const NetworkWindow* const keys = window.network;
+  if (keys == nullptr || keys->network != comm.network->number) return WorldOutcome::no_window;
+  const queue::Region& region = peer == comm.world_rank ? keys->local : keys->peers[peer];
+  const bool needs_key = comm.lsa_index_of[peer] < 0 || peer == comm.world_rank;
+  return needs_key && !region.holds(offset, count) ? WorldOutcome::no_window : WorldOutcome::done;
+}
+
+template <class Group, class M>
+ORIEL_DEVICE_FN void copy_bytes(Group group, void* to, const void* from, std::uint64_t bytes) {
+#if ORIEL_DEVICE_CODE
+  auto* const target = static_cast<unsigned char*>(to);
+  const auto* const source = static_cast<const unsigned char*>(from);
+  const std::uint64_t joint =
+      reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+  const std::uint64_t packs = (joint & 15u) == 0 ? bytes / 16 : 0;
+  for (std::uint64_t i = group.rank(); i < packs; i += group.size()) {
+    reinterpret_cast<Pack*>(target)[i] = reinterpret_cast<const Pack*>(source)[i];
+  }
+  for (std::uint64_t i = packs * 16 + group.rank(); i < bytes; i += group.size()) {
+    target[i] = source[i];
+  }
+#else
+  static_cast<void>(group);
+  if (bytes != 0 && to != from) std::memmove(to, from, bytes);
+#endif
+}
+
+/// What both directions have in common: `there` of the peer, `here` of this rank.
+template <class Group, class M>
+ORIEL_DEVICE_FN WorldPosted world_transfer(Group group, const CommView& comm, std::int32_t peer,
+                                           const WindowView& there, std::uint64_t there_offset,
+                                           const WindowView& here, std::uint64_t here_offset,
+                                           std::uint64_t bytes, bool reads) {
+  const WorldPath path = path_to(comm, peer);
+  WorldPosted posted{path.outcome, peer, 0};
+  if (posted.outcome != WorldOutcome::done) return posted;
+  posted.outcome = check_window(comm, there, peer, there_offset, bytes);
+  if (posted.outcome == WorldOutcome::done) {
+    posted.outcome = check_window(comm, here, comm.world_rank, here_offset, bytes);
+  }
+  if (posted.outcome != WorldOutcome::done) return posted;
+  if (path.queue == nullptr) {
+    void* const far = there.lsa_peer(path.lsa_index, there_offset, bytes);
+    void* const near = here.local(here_offset, bytes);
+    copy_bytes<Group, M>(group, reads ? near : far, reads ? far : near, bytes);
+    group.sync();
+    return posted;
+  }
+  const Driving driving(comm.network);
+  const queue::Transfer transfer{here.network->local, here_offset, there.network->peers[peer],
+                                 there_offset, bytes};
+  const queue::Posted made = reads ? queue::get<Group, M>(group, *path.queue, transfer, comm.wait)
+                                   : queue::put<Group, M>(group, *path.queue, transfer, comm.wait);
+  posted.outcome = world_outcome(made.outcome);
+  posted.end = made.end;
+  return posted;
+}
+
+template <class M>
+ORIEL_DEVICE_FN WorldOutcome wait_in_world(const CommView& comm, std::int32_t peer,
+                                           std::uint64_t end) {
+  const Driving driving(comm.network);
+  return world_outcome(queue::wait_complete<M>(comm.network->queues[peer], end, comm.wait));
+}
+
+}  // namespace detail
+
+/// Writes `bytes` from this rank's part of `from` to the peer's part of `to`. Not blocking unless
+/// the queue is full. The source may be written again, and the bytes are there, once world_wait or
+/// world_flush has said so; a signal or barrier that follows tells the peer.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_put(Group group, const CommView& comm,
+                                                    std::int32_t peer, const WindowView& to,
+                                                    std::uint64_t to_offset, const WindowView& from,
+                                                    std::uint64_t from_offset,
+                                                    std::uint64_t bytes) {
+  return detail::world_transfer<Group, M>(group, comm, peer, to, to_offset, from, from_offset,
+                                          bytes, false);
+}
+
+/// Reads `bytes` from the peer's part of `from` into this rank's part of `to`: there after
+/// world_wait or world_flush. Not blocking unless the queue is full.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_get(Group group, const CommView& comm,
+                                                    std::int32_t peer, const WindowView& from,
+                                                    std::uint64_t from_offset, const WindowView& to,
+                                                    std::uint64_t to_offset, std::uint64_t bytes) {
+  return detail::world_transfer<Group, M>(group, comm, peer, from, from_offset, to, to_offset,
+                                          bytes, true);
+}
+
+/// Adds `value` to signal `signal` (0 to comm.signals - 1) of the peer, behind the puts to it. Not
+/// blocking unless the queue is full. Done by thread 0 of the group after a group.sync().
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_signal(Group group, const CommView& comm,
+                                                       std::int32_t peer, std::uint32_t signal,
+                                                       std::uint64_t value = 1) {
+  const detail::WorldPath path = detail::path_to(comm, peer);
+  WorldPosted posted{path.outcome, peer, 0};
+  if (posted.outcome != WorldOutcome::done) return posted;
+  if (signal >= comm.signals) {
+    posted.outcome = WorldOutcome::out_of_range;
+    return posted;
+  }
+  const std::uint64_t offset = comm.signal_offset + signal * sizeof(SignalWords);
+  group.sync();
+  if (path.queue == nullptr) {
+    if (group.rank() == 0) {
+      auto* const words = reinterpret_cast<SignalWords*>(comm.control(path.lsa_index, offset));
+      M::template reduce_add<Order::release, Scope::system>(&words->from_team, value);
+      ring_fence();
+      comm.ring_lsa_peer_fenced(path.lsa_index);
+    }
+    return posted;
+  }
+  const detail::Driving driving(comm.network);
+  const queue::Posted made = queue::atomic<queue::AtomicOp::add, Group, std::uint64_t, M>(
+      group, *path.queue, comm.control_network->peers[peer],
+      offset + offsetof(SignalWords, from_network), value, comm.wait);
+  posted.outcome = detail::world_outcome(made.outcome);
+  posted.end = made.end;
+  return posted;
+}
+
+/// world_put, then world_signal: a peer that sees the signal sees the bytes.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldPosted
+world_put_signal(Group group, const CommView& comm, std::int32_t peer, const WindowView& to,
+                 std::uint64_t to_offset, const WindowView& from, std::uint64_t from_offset,
+                 std::uint64_t bytes, std::uint32_t signal, std::uint64_t value = 1) {
+  if (signal >= comm.signals) return {WorldOutcome::out_of_range, peer, 0};
+  const WorldPosted put =
+      world_put<Group, M>(group, comm, peer, to, to_offset, from, from_offset, bytes);
+  if (put.outcome != WorldOutcome::done) return put;
+  return world_signal<Group, M>(group, comm, peer, signal, value);
+}
+
+/// The present value of this rank's signal, 0 for one that does not exist. What its signallers did
+/// before is visible. Not blocking, one thread.
+template <class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN std::uint64_t read_signal(const CommView& comm,
+                                                        std::uint32_t signal) {
+  if (signal >= comm.signals) return 0;
+  const auto* const words = reinterpret_cast<const SignalWords*>(
+      comm.control(comm.lsa_rank, comm.signal_offset + signal * sizeof(SignalWords)));
+  return M::template load<Order::acquire, Scope::system>(&words->from_team) +
+         M::template load<Order::acquire, Scope::system>(&words->from_network);
+}
+
+/// Waits until this rank's signal is at least `value`, of all that was ever added to it. Blocking.
+/// `from` is whom the caller waits for, as a stall's report shall name it, or -1.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_signal(Group group, const CommView& comm,
+                                                       std::uint32_t signal, std::uint64_t value,
+                                                       std::int32_t from = -1) {
+  if (signal >= comm.signals) return WorldOutcome::out_of_range;
+  WaitOutcome mine = WaitOutcome::ready;
+  if (group.rank() == 0) {
+    const detail::Driving driving(comm.network);
+    mine = wait_until<M>([&] { return read_signal<M>(comm, signal) >= value; }, comm.wait,
+                         WaitTarget{from, value});
+  }
+  group.sync();
+  return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(mine)));
+}
+
+/// Waits until what was posted is complete: written at the peer, or read and visible here.
+/// Blocking. Its outcome is that of the posting where that was not `done`.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_wait(Group group, const CommView& comm,
+                                                      const WorldPosted& posted) {
+  WorldOutcome outcome = posted.outcome;
+  if (outcome != WorldOutcome::done || posted.end == 0) return outcome;
+  if (group.rank() == 0) {
+    const detail::Driving driving(comm.network);
+    const queue::QueueView& queue = comm.network->queues[posted.peer];
+    outcome = queue.gets_need_dump ? detail::world_outcome(queue::wait_visible<M>(queue, comm.wait))
+                                   : detail::wait_in_world<M>(comm, posted.peer, posted.end);
+  }
+  group.sync();
+  return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+}
+
+/// Waits until all that any thread of this rank has posted to `peer` is complete. Blocking.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm,
+                                                       std::int32_t peer) {
+  const detail::WorldPath path = detail::path_to(comm, peer);
+  WorldOutcome outcome = path.outcome;
+  if (outcome != WorldOutcome::done) return outcome;
+  group.sync();
+  if (group.rank() == 0 && path.queue != nullptr) {
+    const detail::Driving driving(comm.network);
+    outcome = detail::world_outcome(queue::wait_visible<M>(*path.queue, comm.wait));
+  } else if (group.rank() == 0) {
+    M::template fence<Scope::system>();
+  }
+  group.sync();
+  return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+}
+
+/// The same for all peers.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm) {
+  WorldOutcome outcome = WorldOutcome::done;
+  group.sync();
+  if (group.rank() == 0) {
+    M::template fence<Scope::system>();
+    for (std::int32_t peer = 0; comm.network != nullptr && peer < comm.world_size; ++peer) {
+      const queue::QueueView& queue = comm.network->queues[peer];
+      if (queue.depth == 0 || outcome != WorldOutcome::done) continue;
+      const detail::Driving driving(comm.network);
+      outcome = detail::world_outcome(queue::wait_visible<M>(queue, comm.wait));
+    }
+  }
+  group.sync();
+  return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+}
+
+/// Has this rank's counter `counter` (0 to comm.counters - 1) wait for what was posted too. Its
+/// outcome is that of the posting where that was not `done`. Not blocking; by thread 0.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_count(Group group, const CommView& comm,
+                                                       std::uint32_t counter,
+                                                       const WorldPosted& posted) {
+  if (posted.outcome != WorldOutcome::done) return posted.outcome;
+  if (counter >= comm.counters) return WorldOutcome::out_of_range;
+  if (posted.end == 0 || group.rank() != 0) return WorldOutcome::done;
+  auto* const ends = reinterpret_cast<std::uint64_t*>(comm.control(
+      comm.lsa_rank, comm.counter_offset + std::uint64_t{counter} *
+                                               static_cast<std::uint32_t>(comm.world_size) *
+                                               sizeof(std::uint64_t)));
+  M::template fetch_max<Order::acq_rel, Scope::device>(&ends[posted.peer], posted.end);
+  return WorldOutcome::done;
+}
+
+/// Waits until everything that the counter was given is complete, to whichever peers. Blocking.
+template <class Group, class M = WorldMemory>
+[[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_counter(Group group, const CommView& comm,
+                                                        std::uint32_t counter) {
+  if (counter >= comm.counters) return WorldOutcome::out_of_range;
+  WorldOutcome outcome = WorldOutcome::done;
+  group.sync();
+  if (group.rank() == 0 && comm.network != nullptr) {
+    const std::uint64_t offset =
+        comm.counter_offset + std::uint64_t{counter} * static_cast<std::uint32_t>(comm.world_size) *
+                                  sizeof(std::uint64_t);
+    const auto* const ends =
+        reinterpret_cast<const std::uint64_t*>(comm.control(comm.lsa_rank, offset));
+    for (std::int32_t peer = 0; peer < comm.world_size && outcome == WorldOutcome::done; ++peer) {
+      const std::uint64_t end = M::template load<Order::acquire, Scope::device>(&ends[peer]);
+      if (end != 0) outcome = world_wait<Thread, M>(Thread(), comm, {outcome, peer, end});
+    }
+  }
+  group.sync();
+  return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+}
+
+}  // namespace oriel::device

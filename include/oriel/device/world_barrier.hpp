@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/memory.hpp"
+#include "oriel/device/wait.hpp"
+#include "oriel/device/world.hpp"
+
+namespace oriel::device {
+
+/// One slot of world barriers in control memory: a line that only its own rank touches, and a word
+/// for each round, which one rank writes.
+struct WorldBarrierSlot {
+  static constexpr std::uint32_t kRoundsMost = 31;  ///< for as many ranks as there can be
+  alignas(64) std::uint32_t epoch;
+  alignas(64) std::uint32_t arrived[kRoundsMost + 1];
+};
+static_assert(sizeof(WorldBarrierSlot) == 192);
+
+/// A barrier among all ranks of the communicator, for the CTAs (CPU: threads) with the same slot
+/// index. Collective over the world: every rank makes the same sequence of calls on a slot, one
+/// session at a time; sessions on different slots are independent. All threads of `group` call
+/// every function. The device communicator was made with `world`.
+///
+/// In round k each rank tells the one 2^k behind it in rank order that it, and all those it has
+/// heard of, have come: ceil(log2 ranks) rounds (the dissemination barrier of Hensgen, Finkel and
+/// Manber). A round is a store within an LSA team and a NIC's write between teams, so no atomics
+/// are needed. Before the first round everything that this rank has posted to any peer is complete:
+/// who hears of it through a third rank sees that too.
+///
+/// The epoch is kept in control memory, as that of LsaBarrier is. After anything but `done` the
+/// session's further calls do nothing and return the same outcome.
+template <class Group, class M = WorldMemory>
+class WorldBarrier {
+ public:
+  /// `slot`: 0 to comm.world_barrier_slots - 1; with any other, sync() returns `out_of_range`.
+  /// `comm` outlives the session.
+  ORIEL_DEVICE_FN WorldBarrier(Group group, const CommView& comm, std::uint32_t slot)
+      : group_(group), comm_(comm) {
+    if (slot >= comm.world_barrier_slots) outcome_ = WorldOutcome::out_of_range;
+    offset_ = comm.world_barrier_offset + slot * sizeof(WorldBarrierSlot);
+  }
+  WorldBarrier(const WorldBarrier&) = delete;
+  WorldBarrier& operator=(const WorldBarrier&) = delete;
+
+  /// Returns once every rank's group has come. Each rank then sees what every rank did before: its
+  /// stores, and its puts, gets and signals to whomever. Blocking.
+  [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome sync() {
+    if (outcome_ != WorldOutcome::done) return outcome_;
+    WorldOutcome mine = world_flush<Group, M>(group_, comm_);
+    if (mine == WorldOutcome::done && group_.rank() == 0) mine = run_rounds();
+    group_.sync();
+    outcome_ = static_cast<WorldOutcome>(group_.broadcast(static_cast<std::uint64_t>(mine)));
+    return outcome_;
+  }
+
+ private:
+  ORIEL_DEVICE_FN WorldBarrierSlot& slot_of(std::int32_t lsa_index) const {
+    return *reinterpret_cast<WorldBarrierSlot*>(comm_.control(lsa_index, offset_));
+  }
+
+  ORIEL_DEVICE_FN WorldOutcome run_rounds() {
+    WorldBarrierSlot& own = slot_of(comm_.lsa_rank);
+    const std::uint32_t epoch = M::template load<Order::relaxed, Scope::device>(&own.epoch) + 1;
+    const std::int32_t size = comm_.world_size;
+    std::uint32_t round = 0;
+    for (std::int64_t distance = 1; distance < size; distance *= 2, ++round) {
+      const auto ahead = static_cast<std::int32_t>((comm_.world_rank + distance) % size);
+      const auto behind = static_cast<std::int32_t>((comm_.world_rank - distance + size) % size);
+      const WorldOutcome told = tell(ahead, round, epoch);
+      if (told != WorldOutcome::done) return told;
+      const detail::Driving driving(comm_.network);
+      const std::uint32_t* const word = &own.arrived[round];
+      const WaitOutcome heard = wait_until<M>(
+          [&] {
+            const auto seen = M::template load<Order::acquire, Scope::system>(word);
+            return static_cast<std::int32_t>(seen - epoch) >= 0;
+          },
+          comm_.wait, WaitTarget{behind, epoch});
+      if (heard != WaitOutcome::ready) return static_cast<WorldOutcome>(heard);
+    }
+    M::template store<Order::relaxed, Scope::device>(&own.epoch, epoch);
+    return WorldOutcome::done;
+  }
+
+  ORIEL_DEVICE_FN WorldOutcome tell(std::int32_t peer, std::uint32_t round, std::uint32_t epoch) {
+    const detail::WorldPath path = detail::path_to(comm_, peer);
+    if (path.outcome != WorldOutcome::done) return path.outcome;
+    if (path.queue == nullptr) {
+      M::template store<Order::release, Scope::system>(&slot_of(path.lsa_index).arrived[round],
+                                                       epoch);
+      ring_fence();
+      comm_.ring_lsa_peer_fenced(path.lsa_index);
+      return WorldOutcome::done;
+    }
+    const detail::Driving driving(comm_.network);
+    const std::uint64_t word =
+        offset_ + offsetof(WorldBarrierSlot, arrived) + round * sizeof(std::uint32_t);
+    return detail::world_outcome(
+        queue::put_value<Thread, std::uint32_t, M>(
+            Thread(), *path.queue, epoch, comm_.control_network->peers[peer], word, comm_.wait)
+            .outcome);
+  }
+
+  Group group_;
+  const CommView& comm_;
+  std::uint64_t offset_ = 0;
+  WorldOutcome outcome_ = WorldOutcome::done;
+};
+
+}  // namespace oriel::device
