@@ -18,6 +18,15 @@ struct DeviceCommOptions {
   /// use it (on the CPU: the threads of one rank). Each takes 64 bytes and 4 bytes for each rank of
   /// the node, rounded up to 64.
   std::uint32_t barrier_slots = 32;
+  /// Its kernels reach the ranks of all nodes (oriel/device/world.hpp, world_barrier.hpp), and not
+  /// those of their own alone. Where there are several nodes this makes queues to their ranks the
+  /// first time; it is refused, with what is missing, where there is no path to them. World
+  /// barriers take another 192 bytes a slot.
+  bool world = false;
+  /// Signals that any rank may add to, up to 65536; 16 bytes each.
+  std::uint32_t signals = 0;
+  /// Counters of what this rank has posted, up to 4096; 8 bytes each for every rank.
+  std::uint32_t counters = 0;
 };
 
 /// A communicator for kernels of your own: Communicator::device_comm makes it. Its flags and

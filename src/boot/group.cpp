@@ -170,6 +170,8 @@ std::string to_string(Operation operation) {
       return "table";
     case Operation::finalize:
       return "finalize";
+    case Operation::network:
+      return "network";
     case Operation::test:
       return "test";
   }

@@ -24,6 +24,7 @@ enum class Operation : std::uint16_t {
   window_register = 5,
   table = 6,
   finalize = 7,
+  network = 8,
   test = 99,
 };
 

@@ -17,6 +17,8 @@ Communicator::Communicator(Device& device, const Settings& settings, Communicato
 Communicator::~Communicator() {
   if (watched_) Monitor::instance().unwatch(*this);
   windows_.reset();
+  live_network_ = nullptr;
+  network_.reset();
   // The windows' mappings hold the memory itself; this ends only our own view of it.
   if (scratch_ != nullptr) static_cast<void>(device_->memory().free(scratch_));
 }
@@ -134,6 +136,7 @@ void Communicator::poison(Error error) {
   // Ends the waits of kernels and threads: nothing that they wait for will come.
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
   if (device_->backend() == kernels::Backend::host) device::ring(*own_doorbell());
+  if (Network* const network = live_network_) network->wake_waiters();
 }
 
 void Communicator::give_up(const Error& error) {
@@ -193,6 +196,9 @@ int Communicator::world_rank_of(int index) const {
 
 void Communicator::look_for_failure() {
   if (poisoned_) return;
+  if (Network* const network = live_network_) {
+    if (const auto error = network->failure()) return give_up(*error);
+  }
   if (const auto error = given_up()) return give_up(*error);
   if (auto failure = session_->failure()) poison(*std::move(failure));
 }

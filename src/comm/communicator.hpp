@@ -20,6 +20,8 @@
 #include "comm/device.hpp"
 #include "comm/device_comm.hpp"
 #include "comm/monitor.hpp"
+#include "comm/network.hpp"
+#include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/choice.hpp"
@@ -70,7 +72,8 @@ Error as_seen_by(int rank, Error error);
 /// async_error() says why, and collectives and registrations are refused with that error.
 ///
 /// Members are destroyed from the last to the first: the monitor lets go, windows go before the
-/// notices that their users wait with, and the links to the other ranks go last.
+/// network that has their keys and the notices that their users wait with, and the links to the
+/// other ranks go last.
 class Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
  public:
   static Task<Result<std::shared_ptr<Communicator>>> join(EventLoop& loop, JoinRequest request);
@@ -146,6 +149,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<T> concluded(Task<T> call);
   Task<Result<std::vector<void*>>> register_batch(EventLoop& loop,
                                                   std::vector<window::WindowRequest> requests);
+  /// What reaches the ranks of other LSA teams, if there are any. Collective over the world.
+  Task<Status> make_network(EventLoop& loop, Deadline deadline);
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
   Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
@@ -177,9 +182,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<boot::Group> team_;
 
   std::unique_ptr<NoticeBoard> notices_;
+  /// Where CPU ranks are of several LSA teams; the sink's objects point to its tables.
+  std::unique_ptr<NetworkWindows> network_windows_;
   std::unique_ptr<PooledWindowSink> sink_;
   std::unique_ptr<window::WindowManager> windows_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Network> network_;             // from the first that needs it on
+  std::atomic<Network*> live_network_{nullptr};  // the same, for the monitor's thread
 
   std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
   kernels::Overrides overrides_;

@@ -18,11 +18,14 @@ class Communicator;
 /// What a user's kernels need of their own; the same on all ranks.
 struct DeviceCommRequest {
   std::uint32_t barrier_slots = 1;
+  bool world = false;  ///< reaches the ranks of all LSA teams
+  std::uint32_t signals = 0;
+  std::uint32_t counters = 0;
 };
 
-/// Control memory for kernels of a user's: barrier slots, a doorbell and the team's ranks, in a
-/// window beside the library's own. Kernels wait with the communicator's notices, so its abort ends
-/// their waits, and a wait that they give up poisons it.
+/// Control memory for kernels of a user's: barrier slots, a doorbell, signals, counters and the
+/// team's ranks, in a window beside the library's own. Kernels wait with the communicator's
+/// notices, so its abort ends their waits, and a wait that they give up poisons it.
 ///
 /// Holds its communicator. Destroy it when its kernels have ended on all ranks; move-only.
 class DeviceCommMemory {
@@ -40,16 +43,22 @@ class DeviceCommMemory {
   Task<Status> prepare(EventLoop& loop, DeviceCommRequest request, Deadline deadline);
   /// Completes the view once `registered` is known. Local.
   void show(char* control_base, std::uint32_t stride_4g);
+  void lay_out(const DeviceCommRequest& request);
 
   struct Layout {
     std::uint64_t doorbell = 0;
     std::uint64_t ranks = 0;  ///< world rank of each member of the team
     std::uint64_t barrier = 0;
+    std::uint64_t signals = 0;
+    std::uint64_t counters = 0;
+    std::uint64_t world_barrier = 0;
     std::uint64_t total_bytes = 0;
   };
 
   std::shared_ptr<Communicator> communicator_;
   Layout layout_;
+  bool world_ = false;
+  bool has_doorbell_ = false;     // the network rings it
   void* memory_ = nullptr;        // of Memory::allocate
   const void* handle_ = nullptr;  // of its window
   device::CommView view_;

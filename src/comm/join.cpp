@@ -329,6 +329,18 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
   options.key = session_->key(boot::KeyPurpose::fd_exchange);
   options.communicator = session_->number();
   options.sink = sink_.get();
+  // The same on all ranks, for participants take part in every registration.
+  const bool all_on_host =
+      std::all_of(topology_.infos.begin(), topology_.infos.end(),
+                  [](const topo::RankInfo& info) { return info.kind == topo::DeviceKind::host; });
+  if (topology_.teams.members.size() > 1 && all_on_host) {
+    std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
+    for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
+    network_windows_ =
+        std::make_unique<NetworkWindows>(session_->world(), rank(), std::move(in_team));
+    sink_->set_network(*network_windows_);
+    options.participants.push_back(network_windows_.get());
+  }
   windows_ = std::make_unique<window::WindowManager>(std::move(options));
 
   std::vector<window::WindowRequest> requests;

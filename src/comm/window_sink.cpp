@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "comm/network_windows.hpp"
 
 namespace oriel::comm {
 
@@ -44,8 +45,11 @@ Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
   object.world_size = facts_.world_size;
   object.lsa_size = static_cast<std::int32_t>(facts_.members.size());
   object.lsa_index_of = static_cast<const std::int32_t*>(lsa_index_of_);
-  ORIEL_TRY(auto* const made, windows_.allocate(object));
-  return static_cast<void*>(made);
+  if (network_ != nullptr) object.network = network_->make_table(facts.window.serial);
+  auto made = windows_.allocate(object);
+  if (made.ok()) return static_cast<void*>(made.value());
+  if (network_ != nullptr) network_->drop_table(object.network);
+  return std::move(made).error();
 }
 
 Status PooledWindowSink::flush() {
@@ -54,7 +58,9 @@ Status PooledWindowSink::flush() {
 }
 
 void PooledWindowSink::destroy(void* handle) noexcept {
+  const device::NetworkWindow* const table = network_ != nullptr ? view(handle).network : nullptr;
   const Status freed = windows_.free(static_cast<device::WindowObject*>(handle));
+  if (network_ != nullptr) network_->drop_table(table);
   if (!freed.ok()) Log(facts_.world_rank).warn("{}", freed.error().to_string());
 }
 

@@ -14,6 +14,8 @@
 
 namespace oriel::comm {
 
+class NetworkWindows;
+
 /// Makes the objects behind the window handles of one communicator, in the pool of its device. They
 /// share a table that tells which world rank has which place in the LSA team.
 class PooledWindowSink final : public window::WindowSink {
@@ -27,6 +29,10 @@ class PooledWindowSink final : public window::WindowSink {
 
   /// The size of the table for so many world ranks, rounded so that communicators share pools.
   static std::size_t table_bytes(int world_size);
+
+  /// Where NICs reach the windows too: objects point to the tables of `network`, which outlives
+  /// them. For windows on the host.
+  void set_network(NetworkWindows& network) { network_ = &network; }
 
   Result<void*> create(const window::WindowFacts& facts) override;
   Status flush() override;
@@ -44,6 +50,7 @@ class PooledWindowSink final : public window::WindowSink {
   shadow::Shadows<device::WindowObject> windows_;
   std::shared_ptr<shadow::ShadowPool> tables_;
   TeamFacts facts_;
+  NetworkWindows* network_ = nullptr;
   void* lsa_index_of_ = nullptr;  // of tables_
 };
 

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network_message.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::comm {
+namespace {
+
+constexpr std::size_t kKeyBytes = 8 + 8 + 8 + 4;
+constexpr std::uint32_t kQueueMost = 0xff'ffff;
+
+void put_keys(ByteWriter& to, const KeysMessage& message) {
+  to.put(static_cast<std::uint8_t>(message.failed));
+  to.put(static_cast<std::uint32_t>(message.keys.size()));
+  for (const WindowKey& key : message.keys) {
+    to.put(key.number).put(key.address).put(key.bytes).put(key.key);
+  }
+}
+
+Error bad(const std::string& what) {
+  return Error(ErrorCode::remote, "a message about a rank's network has " + what);
+}
+
+Status check_key(const WindowKey& key, std::uint64_t before) {
+  if (key.number <= before) return bad(fmt::format("window {} behind {}", key.number, before));
+  if (key.key == 0) return bad(fmt::format("the key 0 for window {}", key.number));
+  if (key.bytes == 0 || key.bytes > ~std::uint64_t{0} - key.address) {
+    return bad(fmt::format("window {} at {:#x} with {} bytes", key.number, key.address, key.bytes));
+  }
+  return {};
+}
+
+Status read_keys(ByteReader& from, KeysMessage& message) {
+  const auto failed = from.get<std::uint8_t>();
+  const auto count = from.get<std::uint32_t>();
+  if (failed > 1) return bad(fmt::format("a verdict of {}", failed));
+  message.failed = failed == 1;
+  // Before anything is allocated for them.
+  if (count > from.left() / kKeyBytes) return bad(fmt::format("no room for {} windows", count));
+  std::uint64_t before = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    WindowKey key;
+    key.number = from.get<std::uint64_t>();
+    key.address = from.get<std::uint64_t>();
+    key.bytes = from.get<std::uint64_t>();
+    key.key = from.get<std::uint32_t>();
+    ORIEL_CHECK(check_key(key, before));
+    before = key.number;
+    message.keys.push_back(key);
+  }
+  return {};
+}
+
+}  // namespace
+
+Bytes encode(const KeysMessage& message) {
+  ByteWriter to;
+  put_keys(to, message);
+  return to.take();
+}
+
+Result<KeysMessage> decode_keys(ByteView bytes) {
+  ByteReader from(bytes);
+  KeysMessage message;
+  ORIEL_CHECK(read_keys(from, message));
+  ORIEL_CHECK(from.finish("keys of windows"));
+  return message;
+}
+
+Bytes encode(const NetworkHello& hello) {
+  ByteWriter to;
+  to.put(hello.machine).put_raw(hello.socket);
+  for (const std::uint32_t queue : hello.queues) to.put(queue);
+  put_keys(to, hello.windows);
+  return to.take();
+}
+
+Result<NetworkHello> decode_hello(ByteView bytes, int world_size) {
+  ByteReader from(bytes);
+  NetworkHello hello;
+  hello.machine = from.get<std::uint64_t>();
+  const ByteView name = from.get_raw(hello.socket.size());
+  std::copy(name.begin(), name.end(), hello.socket.begin());
+  for (int rank = 0; rank < world_size && from.good(); ++rank) {
+    const auto queue = from.get<std::uint32_t>();
+    if (queue > kQueueMost) return bad(fmt::format("the queue {:#x} for rank {}", queue, rank));
+    hello.queues.push_back(queue);
+  }
+  ORIEL_CHECK(read_keys(from, hello.windows));
+  ORIEL_CHECK(from.finish("a rank's network"));
+  return hello;
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "window/fd_link.hpp"
+
+/// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors
+/// do not know the rank.
+namespace oriel::comm {
+
+/// A window of one rank, as its NIC knows it.
+struct WindowKey {
+  std::uint64_t number = 0;  ///< of the window: counts those of the communicator, the same on all
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t key = 0;
+  bool operator==(const WindowKey&) const = default;
+};
+
+/// The keys of a rank's windows, ascending by number.
+struct KeysMessage {
+  bool failed = false;  ///< this rank cannot go on; the rest is of no meaning
+  std::vector<WindowKey> keys;
+  bool operator==(const KeysMessage&) const = default;
+};
+Bytes encode(const KeysMessage& message);
+/// Refuses keys that are 0, windows that are empty, go round the end of the address space, or are
+/// out of order.
+Result<KeysMessage> decode_keys(ByteView bytes);
+
+/// What a rank tells all others when a network begins.
+struct NetworkHello {
+  std::uint64_t machine = 0;          ///< what names the machine and its boot, whatever the node
+  window::FdSocketName socket{};      ///< where it listens
+  std::vector<std::uint32_t> queues;  ///< the numbers of its queues, by world rank; 0: none
+  KeysMessage windows;                ///< those it has registered already
+  bool operator==(const NetworkHello&) const = default;
+};
+Bytes encode(const NetworkHello& hello);
+Result<NetworkHello> decode_hello(ByteView bytes, int world_size);
+
+}  // namespace oriel::comm

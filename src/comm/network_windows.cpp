@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network_windows.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+
+namespace oriel::comm {
+namespace {
+
+constexpr std::uint8_t kWindowAccess =
+    net::kLocalWrite | net::kRemoteWrite | net::kRemoteRead | net::kRemoteAtomic;
+
+device::queue::Region region_of(const WindowKey& key) {
+  device::queue::Region region;
+  region.address = key.address;
+  region.bytes = key.bytes;
+  region.keys[0] = key.key;
+  return region;
+}
+
+}  // namespace
+
+NetworkWindows::NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team)
+    : world_(world), rank_(rank), lsa_team_(std::move(lsa_team)) {}
+
+NetworkWindows::~NetworkWindows() = default;
+
+const device::NetworkWindow* NetworkWindows::make_table(std::uint64_t serial) {
+  auto entry = std::make_unique<Entry>();
+  entry->serial = serial;
+  const std::lock_guard lock(mutex_);
+  const device::NetworkWindow* const table = &entry->table;
+  entries_.emplace(serial, std::move(entry));
+  serials_.emplace(table, serial);
+  return table;
+}
+
+void NetworkWindows::drop_table(const device::NetworkWindow* table) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto serial = serials_.find(table);
+  if (serial == serials_.end()) return;
+  const auto entry = entries_.find(serial->second);
+  revoke(*entry->second);
+  entries_.erase(entry);
+  serials_.erase(serial);
+}
+
+NetworkWindows::Entry* NetworkWindows::find(std::uint64_t serial) {
+  const auto found = entries_.find(serial);
+  return found == entries_.end() ? nullptr : found->second.get();
+}
+
+Status NetworkWindows::add_key(Entry& entry) {
+  const net::MemoryRange range{entry.address, entry.bytes,
+                               reinterpret_cast<std::byte*>(entry.address), kWindowAccess};
+  ORIEL_TRY(entry.key, nic_->register_memory(domain_, range));
+  return {};
+}
+
+void NetworkWindows::revoke(Entry& entry) noexcept {
+  entry.table = {};
+  entry.peers.clear();
+  if (entry.key != 0) static_cast<void>(nic_->deregister_memory(entry.key));
+  entry.key = 0;
+}
+
+/// Kernels read the table only once they were told of the window, or of the network.
+Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
+                            const std::vector<KeysMessage>& ranks) {
+  entry.peers.assign(ranks.size(), {});
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (lsa_team_[rank]) continue;
+    const auto& keys = ranks[rank].keys;
+    const auto found =
+        std::lower_bound(keys.begin(), keys.end(), number,
+                         [](const WindowKey& key, std::uint64_t at) { return key.number < at; });
+    if (found == keys.end() || found->number != number) continue;
+    if (found->bytes != entry.bytes) {
+      return Error(ErrorCode::remote,
+                   fmt::format("rank {} has a window of {} bytes where rank {} has one of {}", rank,
+                               found->bytes, rank_, entry.bytes))
+          .with_origin(static_cast<int>(rank));
+    }
+    entry.peers[rank] = region_of(*found);
+  }
+  entry.table.local = region_of({number, entry.address, entry.bytes, entry.key});
+  entry.table.peers = entry.peers.data();
+  entry.table.network = network_;
+  return {};
+}
+
+Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow> windows,
+                                       KeysMessage& mine) {
+  std::uint64_t place = 0;
+  for (const window::RegisteredWindow& window : windows) {
+    Entry* const entry = find(window.serial);
+    if (entry == nullptr) {
+      return Error(ErrorCode::internal, fmt::format("window {} has no table", window.serial));
+    }
+    pending_.push_back(window.serial);
+    entry->address = reinterpret_cast<std::uint64_t>(window.user);
+    entry->bytes = window.bytes;
+    if (nic_ == nullptr) continue;
+    ORIEL_CHECK(add_key(*entry));
+    // Within the batch, windows are known by their places.
+    mine.keys.push_back({++place, entry->address, entry->bytes, entry->key});
+  }
+  return {};
+}
+
+Status NetworkWindows::learn_pending(const std::vector<Bytes>& messages, std::size_t windows) {
+  std::vector<KeysMessage> ranks;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto decoded = decode_keys(messages[rank]);
+    if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
+    // The agreement that follows tells why it has failed there.
+    if (decoded->failed) return {};
+    if (decoded->keys.size() != windows) {
+      return Error(ErrorCode::remote, fmt::format("rank {} has sent {} keys for {} windows", rank,
+                                                  decoded->keys.size(), windows))
+          .with_origin(static_cast<int>(rank));
+    }
+    ranks.push_back(std::move(decoded).value());
+  }
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    Entry* const entry = find(pending_[i]);
+    if (entry != nullptr) ORIEL_CHECK(fill(*entry, i + 1, ranks));
+  }
+  return {};
+}
+
+Task<Status> NetworkWindows::prepare(EventLoop& /*loop*/,
+                                     std::span<const window::RegisteredWindow> windows) {
+  KeysMessage mine;
+  Status local;
+  bool has_nic = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.clear();
+    has_nic = nic_ != nullptr;
+    local = prepare_locally(windows, mine);
+  }
+  if (has_nic) {
+    mine.failed = !local.ok();
+    if (mine.failed) mine.keys.clear();
+    Bytes message = encode(mine);
+    auto gathered = co_await world_.all_gather(boot::Operation::network, std::move(message));
+    if (local.ok()) {
+      local = gathered.ok() ? learn_pending(gathered.value(), windows.size())
+                            : Status(std::move(gathered).error());
+    }
+  }
+  if (!local.ok()) rollback();
+  co_return local;
+}
+
+void NetworkWindows::commit() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t serial : pending_) {
+    Entry* const entry = find(serial);
+    ++last_number_;  // on all ranks alike
+    if (entry != nullptr) entry->number = last_number_;
+  }
+  pending_.clear();
+}
+
+void NetworkWindows::rollback() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t serial : pending_) {
+    Entry* const entry = find(serial);
+    if (entry == nullptr) continue;
+    revoke(*entry);
+    entry->bytes = 0;
+  }
+  pending_.clear();
+}
+
+void NetworkWindows::deregister(std::uint64_t serial) noexcept {
+  const std::lock_guard lock(mutex_);
+  Entry* const entry = find(serial);
+  if (entry == nullptr) return;
+  revoke(*entry);
+  entry->bytes = 0;
+}
+
+Result<std::vector<WindowKey>> NetworkWindows::attach(net::NicSoft& nic, std::uint32_t domain,
+                                                      std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  nic_ = &nic;
+  domain_ = domain;
+  network_ = number;
+  std::vector<WindowKey> keys;
+  for (const auto& [serial, entry] : entries_) {
+    if (entry->number == 0 || entry->bytes == 0) continue;
+    ORIEL_CHECK(add_key(*entry));
+    keys.push_back({entry->number, entry->address, entry->bytes, entry->key});
+  }
+  std::sort(keys.begin(), keys.end(),
+            [](const WindowKey& a, const WindowKey& b) { return a.number < b.number; });
+  return keys;
+}
+
+Status NetworkWindows::learn(const std::vector<KeysMessage>& ranks) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [serial, entry] : entries_) {
+    if (entry->key != 0) ORIEL_CHECK(fill(*entry, entry->number, ranks));
+  }
+  return {};
+}
+
+void NetworkWindows::detach() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [serial, entry] : entries_) revoke(*entry);
+  nic_ = nullptr;
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "oriel/device/network.hpp"
+#include "oriel/error.hpp"
+
+#include "boot/group.hpp"
+#include "comm/network_message.hpp"
+#include "net/nic_soft.hpp"
+#include "window/participant.hpp"
+
+namespace oriel::comm {
+
+/// The keys of a communicator's windows: registers each with the rank's NIC and keeps the tables
+/// from which kernels take the keys of all ranks. Where there is no NIC yet it only remembers the
+/// windows, of which attach() then makes up for.
+///
+/// Windows are known to all ranks by a number, which counts those that were committed: ranks may
+/// deregister in any order, and one that has done so before the network came has no key there.
+/// Thread safety: as window::Participant asks for, tables and keys by any thread.
+class NetworkWindows final : public window::Participant {
+ public:
+  /// `lsa_team`, by world rank, says who is reached without a NIC.
+  NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team);
+  ~NetworkWindows() override;
+  NetworkWindows(const NetworkWindows&) = delete;
+  NetworkWindows& operator=(const NetworkWindows&) = delete;
+
+  /// The table of the window with this serial, for its object; it stays where it is until
+  /// drop_table().
+  const device::NetworkWindow* make_table(std::uint64_t serial);
+  void drop_table(const device::NetworkWindow* table) noexcept;
+
+  Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows) override;
+  void commit() noexcept override;
+  void rollback() noexcept override;
+  void deregister(std::uint64_t serial) noexcept override;
+
+  /// A NIC is there: registers the windows that are committed. The keys are for the other ranks;
+  /// learn() takes theirs. `number` is NetworkView::number. After an error: detach().
+  Result<std::vector<WindowKey>> attach(net::NicSoft& nic, std::uint32_t domain,
+                                        std::uint64_t number);
+  /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
+  /// windows are not those of this rank.
+  Status learn(const std::vector<KeysMessage>& ranks);
+  /// The NIC goes; keys are given back and tables emptied.
+  void detach() noexcept;
+
+ private:
+  /// A window, from make_table() to drop_table().
+  struct Entry {
+    std::uint64_t serial = 0;
+    std::uint64_t number = 0;  // 0 until it is committed
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
+    std::uint32_t key = 0;    // of the NIC, if there is one
+    device::NetworkWindow table;
+    std::vector<device::queue::Region> peers;
+  };
+  Entry* find(std::uint64_t serial);
+  Status add_key(Entry& entry);
+  void revoke(Entry& entry) noexcept;
+  Status fill(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks);
+  Status prepare_locally(std::span<const window::RegisteredWindow> windows, KeysMessage& mine);
+  Status learn_pending(const std::vector<Bytes>& messages, std::size_t windows);
+
+  boot::Group& world_;
+  const int rank_;
+  const std::vector<bool> lsa_team_;
+
+  std::mutex mutex_;                                               // guards all below
+  std::map<std::uint64_t, std::unique_ptr<Entry>> entries_;        // by serial
+  std::map<const device::NetworkWindow*, std::uint64_t> serials_;  // of their tables
+  std::vector<std::uint64_t> pending_;  // serials, in the order of the batch
+  std::uint64_t last_number_ = 0;
+  net::NicSoft* nic_ = nullptr;
+  std::uint32_t domain_ = 0;
+  std::uint64_t network_ = 0;
+};
+
+}  // namespace oriel::comm
