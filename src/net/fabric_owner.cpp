@@ -66,8 +66,13 @@ Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo
   status = table.fi_endpoint(domain, wanted, &endpoint, nullptr);
   if (status != 0) return fabric_error(table, "fi_endpoint", status);
   made.endpoint_ = {table, endpoint};
+  status = table.fi_ep_bind(endpoint, &addresses->fid, 0);
+  if (status != 0) {
+    // rxm 1.17 crashes when an endpoint without addresses is closed: it stays with the process.
+    made.endpoint_.abandon();
+    return fabric_error(table, "fi_ep_bind", status);
+  }
   status = table.fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV);
-  if (status == 0) status = table.fi_ep_bind(endpoint, &addresses->fid, 0);
   if (status != 0) return fabric_error(table, "fi_ep_bind", status);
   status = table.fi_enable(endpoint);
   if (status != 0) return fabric_error(table, "fi_enable", status);

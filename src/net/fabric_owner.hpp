@@ -35,7 +35,7 @@ class FabricObject {
     if (object_ != nullptr) static_cast<void>(table_->fi_close(&object_->fid));
   }
   Fid* get() const { return object_; }
-  explicit operator bool() const { return object_ != nullptr; }
+  void abandon() { object_ = nullptr; }
 
  private:
   const FabricTable* table_ = nullptr;

@@ -77,7 +77,7 @@ std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) 
   }
   // A name may be that of one layer; what shm is found under must have asked for it.
   const std::string_view name = info.fabric_attr->prov_name;
-  if (name.substr(0, 3) == "shm" && wish.provider.substr(0, 3) != "shm") return "is not wanted";
+  if (name.starts_with("shm") && !wish.provider.starts_with("shm")) return "is not wanted";
   return std::nullopt;
 }
 
@@ -85,7 +85,7 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
                        const FabricWish& wish) {
   boot::SocketAddress source;
   const bool by_ip = speaks_ip(provider);
-  if (by_ip || (provider.substr(0, 5) == "verbs" && !wish.socket.ifname.empty())) {
+  if (by_ip || (provider.starts_with("verbs") && !wish.socket.ifname.empty())) {
     ORIEL_TRY(source, boot::choose_interface(wish.socket));
   }
   ORIEL_TRY(const FabricInfo hints, make_hints(table, provider, source));
@@ -114,20 +114,23 @@ Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wis
   std::vector<std::string> asked = {"efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"};
   if (!wish.provider.empty()) asked = {wish.provider};
   std::optional<SignalKeeper> keeper;
-  if (wish.provider.substr(0, 3) != "shm") {
+  if (!wish.provider.starts_with("shm")) {
     keeper.emplace(reinterpret_cast<const void*>(table.fi_getinfo));
   }
   std::string said;
+  NativeStatus last;
   for (const std::string& provider : asked) {
     Result<FabricInfo> found = ask(table, provider, wish);
     if (found.ok()) return found;
+    last = found.error().native();
     said += fmt::format("{}{}: {}", said.empty() ? "" : "; ", provider, found.error().message());
   }
   return Error(ErrorCode::system,
                fmt::format("libfabric has no provider that could carry messages ({})", said))
       .with_hint(
           "name another with ORIEL_FABRIC_PROVIDER, or an interface with "
-          "ORIEL_SOCKET_IFNAME");
+          "ORIEL_SOCKET_IFNAME")
+      .with_native(last.domain, last.value);
 }
 
 }  // namespace oriel::net
