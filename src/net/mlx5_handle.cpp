@@ -70,4 +70,38 @@ Result<Mlx5QueueHandle> parse_handle(ByteView bytes) {
   return handle;
 }
 
+Bytes encode_handles(std::span<const std::vector<Mlx5QueueHandle>> of_members) {
+  ByteWriter writer;
+  writer.put(static_cast<std::uint32_t>(of_members.size()));
+  for (const std::vector<Mlx5QueueHandle>& handles : of_members) {
+    writer.put(static_cast<std::uint32_t>(handles.size()));
+    for (const Mlx5QueueHandle& handle : handles) writer.put_raw(encode_handle(handle));
+  }
+  return writer.take();
+}
+
+Result<std::vector<Mlx5QueueHandle>> parse_handles(ByteView bytes, std::size_t members,
+                                                   std::size_t member) {
+  ByteReader reader(bytes);
+  const auto told = reader.get<std::uint32_t>();
+  if (told != members) {
+    return Error(ErrorCode::remote,
+                 fmt::format("a peer tells of queues for {} members, of {}", told, members));
+  }
+  std::vector<Mlx5QueueHandle> found;
+  for (std::size_t i = 0; i < members && reader.good(); ++i) {
+    const auto count = reader.get<std::uint32_t>();
+    if (count > reader.left() / kMlx5HandleBytes) {
+      return Error(ErrorCode::remote,
+                   fmt::format("a peer tells of {} queues in {} bytes", count, reader.left()));
+    }
+    for (std::uint32_t k = 0; k < count; ++k) {
+      ORIEL_TRY(const Mlx5QueueHandle handle, parse_handle(reader.get_raw(kMlx5HandleBytes)));
+      if (i == member) found.push_back(handle);
+    }
+  }
+  ORIEL_CHECK(reader.finish("a peer's queue handles"));
+  return found;
+}
+
 }  // namespace oriel::net

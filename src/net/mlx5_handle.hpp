@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -36,5 +38,13 @@ Bytes encode_handle(const Mlx5QueueHandle& handle);
 
 /// Trusts no byte: every field is checked against what it can be.
 Result<Mlx5QueueHandle> parse_handle(ByteView bytes);
+
+/// What a rank tells all others: for each member of a group, in its order, the handles of the
+/// queues that it has made for it.
+Bytes encode_handles(std::span<const std::vector<Mlx5QueueHandle>> of_members);
+
+/// What is for `member` in such a message of a group with as many `members`. Checks all of it.
+Result<std::vector<Mlx5QueueHandle>> parse_handles(ByteView bytes, std::size_t members,
+                                                   std::size_t member);
 
 }  // namespace oriel::net

@@ -251,7 +251,8 @@ Mlx5Queue& Mlx5Queue::operator=(Mlx5Queue&&) noexcept = default;
 Mlx5Queue::~Mlx5Queue() = default;
 
 Result<Mlx5Queue> Mlx5Queue::create(std::shared_ptr<const Mlx5Device> device, Mlx5Memory& memory,
-                                    std::shared_ptr<Mlx5Ringer> ringer, const Options& options) {
+                                    const std::shared_ptr<Mlx5Ringer>& ringer,
+                                    const Options& options) {
   ORIEL_CHECK(check_options(options, *device));
   auto state = std::make_unique<State>();
   state->device = std::move(device);

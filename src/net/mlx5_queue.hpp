@@ -41,7 +41,8 @@ class Mlx5Queue {
   };
 
   static Result<Mlx5Queue> create(std::shared_ptr<const Mlx5Device> device, Mlx5Memory& memory,
-                                  std::shared_ptr<Mlx5Ringer> ringer, const Options& options);
+                                  const std::shared_ptr<Mlx5Ringer>& ringer,
+                                  const Options& options);
   Mlx5Queue(Mlx5Queue&&) noexcept;
   Mlx5Queue& operator=(Mlx5Queue&&) noexcept;
   ~Mlx5Queue();
