@@ -100,11 +100,13 @@ std::byte* RankGpu::allocate(std::size_t bytes, bool registrable) {
 }
 
 void RankGpu::copy_in(void* to, const void* from, std::size_t bytes) {
+  enter();  // memory of cuMem is the current device's, whatever the stream's
   require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "writing");
   wait(stream(), nullptr);
 }
 
 void RankGpu::copy_out(void* to, const void* from, std::size_t bytes) {
+  enter();
   require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "reading");
   wait(stream(), nullptr);
 }

@@ -54,7 +54,7 @@ step() {
     0)
       passed=$((passed + 1))
       echo "PASS ${seconds}s $name"
-      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|(threads|processes) on [0-9]+ GPUs)' \
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|registration on full|(threads|processes) on [0-9]+ GPUs)' \
         "$log" | show 900
       ;;
     77)
@@ -113,6 +113,7 @@ step init_faults 240 "$bin/test_init_faults_gpu"
 step all_reduce 120 "$bin/test_gpu_all_reduce"
 step order 90 "$bin/test_gpu_order"
 step faults 120 "$bin/test_gpu_faults"
+step groups 60 "$bin/test_gpu_groups"
 step register 90 "$bin/test_gpu_register"
 step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
