@@ -62,6 +62,7 @@ class Mlx5Ringer {
   std::vector<Pair> pairs_;
   std::atomic<std::size_t> count_{0};
   std::atomic<bool> said_{false};
+  std::atomic<unsigned> drained_{0};
 };
 
 /// A thread that calls progress() until destroyed. Spins while there is something to do, and naps
