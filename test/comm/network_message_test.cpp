@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network_message.hpp"
+
+#include <cstring>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+// What ranks tell each other of their NICs and windows (3.15), and what is refused of it (3.23).
+using namespace oriel;
+using namespace oriel::comm;
+
+namespace {
+
+KeysMessage some_keys() {
+  return {.failed = false, .keys = {{1, 0x1000, 4096, 7}, {5, 0x9000, 1, ~0u}}};
+}
+
+NetworkHello some_hello() {
+  NetworkHello hello;
+  hello.machine = 0x1234567812345678;
+  hello.socket.fill(std::byte{9});
+  hello.queues = {0, 0xffffff, 5};
+  hello.windows = some_keys();
+  return hello;
+}
+
+std::string refusal(const KeysMessage& message) {
+  const auto decoded = decode_keys(encode(message));
+  REQUIRE_FALSE(decoded.ok());
+  CHECK(decoded.error().code() == ErrorCode::remote);
+  return decoded.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("3.15 what ranks tell of their networks comes back") {
+  CHECK(decode_keys(encode(some_keys())).value() == some_keys());
+  CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
+  CHECK(decode_hello(encode(some_hello()), 3).value() == some_hello());
+}
+
+TEST_CASE(
+    "3.23 messages about networks that are cut short, too long or make no sense are refused") {
+  const Bytes keys = encode(some_keys());
+  for (std::size_t size = 0; size < keys.size(); ++size) {
+    CHECK_FALSE(decode_keys(ByteView(keys).first(size)).ok());
+  }
+  Bytes hello = encode(some_hello());
+  for (std::size_t size = 0; size < hello.size(); ++size) {
+    CHECK_FALSE(decode_hello(ByteView(hello).first(size), 3).ok());
+  }
+  CHECK_FALSE(decode_hello(hello, 2).ok());
+  CHECK_FALSE(decode_hello(hello, 4).ok());
+  hello.push_back(std::byte{0});
+  CHECK_FALSE(decode_hello(hello, 3).ok());
+
+  KeysMessage message = some_keys();
+  message.keys[1].number = 1;
+  CHECK(refusal(message).find("window 1 behind 1") != std::string::npos);
+  message = some_keys();
+  message.keys[0].number = 0;
+  CHECK(refusal(message).find("window 0") != std::string::npos);
+  message = some_keys();
+  message.keys[0].key = 0;
+  CHECK(refusal(message).find("key 0 for window 1") != std::string::npos);
+  message = some_keys();
+  message.keys[1].bytes = 0;
+  CHECK(refusal(message).find("0 bytes") != std::string::npos);
+  message = some_keys();
+  message.keys[1].address = ~std::uint64_t{0} - 3;
+  message.keys[1].bytes = 5;
+  CHECK(refusal(message).find("window 5") != std::string::npos);
+
+  // A count for which no message has room is not believed, and nothing is allocated for it.
+  Bytes many = keys;
+  const std::uint32_t count = ~0u;
+  std::memcpy(many.data() + 1, &count, sizeof count);
+  CHECK(decode_keys(many).error().message().find("4294967295") != std::string::npos);
+  many[0] = std::byte{2};
+  CHECK(decode_keys(many).error().message().find("verdict") != std::string::npos);
+
+  NetworkHello strange = some_hello();
+  strange.queues[1] = 1u << 24;
+  CHECK(decode_hello(encode(strange), 3).error().message().find("rank 1") != std::string::npos);
+}
