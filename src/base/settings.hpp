@@ -33,7 +33,7 @@ struct Settings {
   std::string socket_ifname;  ///< as given; boot splits it
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
-  std::string fabric_provider;  ///< empty: chosen by what the machine has
+  std::string fabric_provider;                 ///< empty: chosen by what the machine has
   std::string host_id;
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written

@@ -55,8 +55,8 @@ Digest keyed_hash(const Key& key, std::initializer_list<ByteView> parts);
 /// The same without a key: a check of integrity, not a proof.
 Digest plain_hash(ByteView bytes);
 
-/// Keyed SipHash-2-4 of 16 bytes, with the key's first half: for many short messages, where the hash
-/// above takes seven times as long.
+/// Keyed SipHash-2-4 of 16 bytes, with the key's first half: for many short messages, where the
+/// hash above takes seven times as long.
 using ShortDigest = std::array<std::byte, 16>;
 ShortDigest short_keyed_hash(const Key& key, ByteView bytes);
 
