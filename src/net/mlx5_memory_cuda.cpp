@@ -176,11 +176,15 @@ Result<Mlx5Export> Mlx5CudaMemory::export_range(const void* address, std::size_t
 Result<std::unique_ptr<Mlx5Mapping>> Mlx5CudaMemory::map_register(void* address, std::size_t bytes,
                                                                   bool /*write_combining*/) {
   ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-  ORIEL_CHECK(cuda_status(
-      "mapping an adapter's doorbell into a GPU",
-      cuda().mem_host_register(address, bytes,
-                               CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                                   CU_MEMHOSTREGISTER_IOMEMORY)));
+  const CUresult status = cuda().mem_host_register(
+      address, bytes,
+      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY);
+  if (status != CUDA_SUCCESS) {
+    return cuda_error("mapping an adapter's doorbell into a GPU", status)
+        .with_hint(
+            "load NVIDIA's kernel module with "
+            "NVreg_RegistryDwords=\"PeerMappingOverride=1\"");
+  }
   auto mapping = std::make_unique<RegisterMapping>(context_.get(), address);
   CUdeviceptr user = 0;
   ORIEL_CHECK(cuda_status("finding an adapter's doorbell in a GPU's addresses",

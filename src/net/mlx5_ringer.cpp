@@ -48,7 +48,7 @@ Result<Mlx5Ringer::Bell> Mlx5Ringer::serve(const std::shared_ptr<Mlx5Ringer>& ri
       .with_hint("use GPUs that can ring them");
 #endif
   const std::lock_guard lock(ringer->mutex_);
-  ringer->pairs_.push_back({slot, static_cast<volatile std::uint64_t*>(doorbell)});
+  ringer->pairs_.push_back({slot, static_cast<std::uint64_t*>(doorbell)});
   ringer->count_.store(ringer->pairs_.size(), std::memory_order_relaxed);
   return Bell(ringer, slot);
 }
@@ -68,7 +68,7 @@ bool Mlx5Ringer::progress() {
     // Exchanging each time would take the cache line from those who store there.
     if (slot.load(std::memory_order_relaxed) == 0) continue;
     const std::uint64_t value = slot.exchange(0, std::memory_order_acq_rel);
-    *pair.doorbell = value;
+    std::atomic_ref<std::uint64_t>(*pair.doorbell).store(value, std::memory_order_release);
     rung = true;
   }
   // A locked instruction empties the processor's buffers, should the registers be mapped as

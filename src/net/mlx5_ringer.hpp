@@ -54,7 +54,7 @@ class Mlx5Ringer {
  private:
   struct Pair {
     std::uint64_t* slot;
-    volatile std::uint64_t* doorbell;
+    std::uint64_t* doorbell;
   };
   void remove(const std::uint64_t* slot);
 

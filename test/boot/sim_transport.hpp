@@ -69,6 +69,7 @@ class SimNetwork {
     while (deliver_next()) {
     }
     std::vector<std::optional<T>> results;
+    results.reserve(tasks.size());
     for (auto& task : tasks) {
       results.push_back(task.done() ? std::optional<T>(task.take()) : std::nullopt);
     }

@@ -248,12 +248,12 @@ struct FakeVerbs::Access {
     const Bytes command = copy(in, in_bytes);
     const bool fail = fails("QUERY_HCA_CAP", {}, command);
     const Object* object = find(context, "context", "QUERY_HCA_CAP");
-    return answer("QUERY_HCA_CAP", fail || object == nullptr, out, out_bytes, [&](Bytes& made) {
+    return answer("QUERY_HCA_CAP", fail || object == nullptr, out, out_bytes, [&](Bytes& answered) {
       if (number_at(command.data(), 2) != 0x100 || out_bytes != 16 + 4096) return false;
       const std::uint32_t modifier = number_at(command.data() + 6, 2);
       const Bytes& set = modifier == 7 ? adapter(*object).atomic : adapter(*object).general;
       if (modifier != 1 && modifier != 7) return false;
-      std::copy(set.begin(), set.end(), made.begin() + 16);
+      std::copy(set.begin(), set.end(), answered.begin() + 16);
       return true;
     });
   }
@@ -374,9 +374,9 @@ struct FakeVerbs::Access {
     const Bytes command = copy(in, in_bytes);
     const bool fail = fails("QUERY_QP", {}, command);
     const Object* found = find(object, "QP", "QUERY_QP");
-    return answer("QUERY_QP", fail || found == nullptr, out, out_bytes, [&](Bytes& made) {
+    return answer("QUERY_QP", fail || found == nullptr, out, out_bytes, [&](Bytes& answered) {
       if (number_at(command.data(), 2) != 0x50b || out_bytes != 272) return false;
-      made[24] = static_cast<std::byte>(
+      answered[24] = static_cast<std::byte>(
           fake->queue_pairs.at(key_of(found->adapter, found->number)).state << 4);
       return true;
     });

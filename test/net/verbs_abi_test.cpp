@@ -105,7 +105,7 @@ TEST_CASE("3.12 structures of libmlx5 are laid out as in rdma-core's headers") {
   CHECK(offsetof(Mlx5Details, address.out) == offsetof(mlx5dv_obj, ah.out));
   CHECK(offsetof(Mlx5Details, domain.in) == offsetof(mlx5dv_obj, pd.in));
   CHECK(offsetof(Mlx5Details, domain.out) == offsetof(mlx5dv_obj, pd.out));
-  ORIEL_SAME(Mlx5AddressDetails, mlx5dv_ah, vector, av);
+  CHECK(offsetof(Mlx5AddressDetails, vector) == offsetof(mlx5dv_ah, av));
   CHECK(sizeof(Mlx5AddressDetails) == sizeof(mlx5dv_ah));
   ORIEL_SAME(Mlx5DomainNumber, mlx5dv_pd, number, pdn);
   CHECK(sizeof(Mlx5DomainNumber) == sizeof(mlx5dv_pd));
