@@ -38,12 +38,14 @@ std::array<void (*)(int), 32> handlers() {
   return found;
 }
 
-// The test framework has some for the time of a test.
-bool is_ours(void (*handler)(int)) {
-  Dl_info theirs{}, ours{};
-  return ::dladdr(reinterpret_cast<const void*>(handler), &theirs) != 0 &&
-         ::dladdr(reinterpret_cast<const void*>(&handlers), &ours) != 0 &&
-         theirs.dli_fbase == ours.dli_fbase;
+// The test framework and the sanitizers have some of their own.
+bool is_of_fabric(void (*handler)(int)) {
+  if (handler == SIG_DFL || handler == SIG_IGN) return false;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(handler), &info) == 0) return false;
+  const std::string module = info.dli_fname;
+  return module.find("fabric.so") != std::string::npos || module.find("psm") != std::string::npos ||
+         module.find("infinipath") != std::string::npos;
 }
 
 std::byte* bytes_of(Side& side) {
@@ -160,8 +162,9 @@ TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
   auto proving = fabric_options();
   proving.prove_payloads = true;
   WirePair pair(fabric_options(), proving);
-  for (const auto& [from, to] :
-       {std::pair(pair.a.get(), pair.b.get()), {pair.b.get(), pair.a.get()}}) {
+  for (const bool forth : {true, false}) {
+    WireFabric* const from = forth ? pair.a.get() : pair.b.get();
+    WireFabric* const to = forth ? pair.b.get() : pair.a.get();
     WireMessage message = numbered(1, 100'000);
     bool sent = false;
     WireMessage got;
@@ -184,7 +187,7 @@ TEST_CASE("3.13 a library that is missing is named with its package") {
 
 TEST_CASE("3.13 no handler of a signal is left by libfabric and what comes with it") {
   for (const auto handler : handlers()) {
-    CHECK((handler == SIG_DFL || handler == SIG_IGN || is_ours(handler)));
+    CHECK_FALSE(is_of_fabric(handler));
   }
   const auto before = handlers();
   {
