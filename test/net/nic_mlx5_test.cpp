@@ -133,6 +133,12 @@ TEST_CASE("3.12 set-up calls come in their order with their arguments") {
   CHECK(scene.verbs.calls[2].arguments == Arguments{address_of(view.completion), 12288, 1});
   CHECK(scene.verbs.calls[3].arguments == Arguments{1});
 
+  // Both doorbell records lie behind the 8192 bytes of completions, apart from each other.
+  const Bytes& cq_command = scene.verbs.calls[4].command;
+  const Bytes& qp_command = scene.verbs.calls[5].command;
+  CHECK(mlx5::get(cq_command, {72 * 8, 64}) == 8192 + 64);
+  CHECK(mlx5::get(qp_command, {184 * 8, 64}) == 8192);
+
   // What the adapter was told is what the view says.
   CHECK(address_of(pair.ring) == address_of(view.ring));
   CHECK(pair.depth == view.depth);
@@ -163,6 +169,20 @@ TEST_CASE("3.12 A5 a queue is connected over InfiniBand by its three steps") {
     CHECK(scene.verbs.queue_pairs.at(number).remote_lid == 0x1234);
     CHECK((receive[53] & std::byte{0x80}) == std::byte{0});  // no global route
     CHECK(queue.state().value() == QueueState::ready_to_send);
+  }
+  SECTION("to a peer that can do less") {
+    Mlx5QueueHandle peer = peer_of(queue);
+    peer.mtu = 3;
+    peer.log_reads_answered = 2;
+    REQUIRE(queue.connect(peer).ok());
+    CHECK(scene.verbs.find("INIT2RTR_QP")->command[32] == static_cast<std::byte>(3 << 5 | 30));
+    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(2 << 5 | 7));
+  }
+  SECTION("to a peer that can do more") {
+    Mlx5QueueHandle peer = peer_of(queue);
+    peer.log_reads_answered = 7;
+    REQUIRE(queue.connect(peer).ok());
+    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(4 << 5 | 7));
   }
   SECTION("to another subnet") {
     Mlx5QueueHandle peer = peer_of(queue);
@@ -216,6 +236,22 @@ TEST_CASE("3.12 everything is given back in reverse, also by a queue that outliv
     moved = std::move(queues[1]);
   }
   CHECK(scene.verbs.live() == 0);
+  CHECK(scene.verbs.violations == Names{});
+}
+
+TEST_CASE("3.12 an owner that takes over another thing gives its own back first") {
+  Scene scene;
+  const auto device = Mlx5Device::open(scene.options.device).value();
+  Mlx5UmemOwner first = device->register_umem(scene.window.data(), 64, {}).value();
+  Mlx5UmemOwner second = device->register_umem(scene.window.data(), 128, {}).value();
+  const std::uint32_t id = second->id;
+  first = std::move(second);
+  CHECK(first->id == id);
+  CHECK_FALSE(second);  // NOLINT(bugprone-use-after-move): it holds nothing now
+  CHECK(scene.verbs.given_back == Names{"umem"});
+  first.reset();
+  first.reset();
+  CHECK(scene.verbs.given_back == Names{"umem", "umem"});
   CHECK(scene.verbs.violations == Names{});
 }
 
