@@ -38,7 +38,8 @@ class Mlx5Region {
 /// what is known and how.
 ///
 /// Threads: any may call anything. Blocking, as the kernel's calls are; no call waits for a peer.
-/// Queues and regions may outlive it; the sources of their memory must outlive those.
+/// Regions and queues may outlive it, to be destroyed: doorbells that a processor rings are not
+/// rung any more. The sources of their memory must outlive them.
 class NicMlx5 {
  public:
   struct Options {
