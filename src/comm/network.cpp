@@ -247,8 +247,9 @@ Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
     }
     ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
     ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingBell::kMemoryBytes));
-    wire->add_peer(address_of(rank), rank, net::RingWriter(std::move(ring), kRingBytes),
-                   std::move(readers[i]), net::RingBell(std::move(bell)));
+    wire->add_peer(address_of(rank), rank, peers_[i].queue.number(),
+                   net::RingWriter(std::move(ring), kRingBytes), std::move(readers[i]),
+                   net::RingBell(std::move(bell)));
   }
   wire_ = wire.get();
   const std::uint32_t number = nic_.add_wire(std::move(wire));

@@ -116,10 +116,10 @@ Result<bool> RingReader::read(Bytes& message) {
   return true;
 }
 
-void RingWire::add_peer(WireAddress peer, int rank, RingWriter writer, RingReader reader,
-                        RingBell bell) {
+void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
+                        RingReader reader, RingBell bell) {
   places_[peer.value] = lanes_.size();
-  lanes_.push_back({peer, rank, std::move(writer), std::move(reader), std::move(bell)});
+  lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(bell)});
 }
 
 void RingWire::kill(Lane& lane, Error error) {
@@ -168,14 +168,22 @@ bool RingWire::receive_from(Lane& lane, WireMessage& message) {
     return false;
   }
   message = std::move(decoded).value();
+  Status sender = check_sender(lane, message);
+  if (!sender.ok()) kill(lane, std::move(sender).error());
+  return !lane.dead;
+}
+
+Status RingWire::check_sender(const Lane& lane, const WireMessage& message) {
   const auto* request = std::get_if<WireRequest>(&message.body);
   if (request != nullptr && !(request->from == lane.peer)) {
-    kill(lane,
-         Error(ErrorCode::remote, fmt::format("it asks in the name of NIC {:#x}, but is {:#x}",
-                                              request->from.value, lane.peer.value)));
-    return false;
+    return Error(ErrorCode::remote, fmt::format("it asks in the name of NIC {:#x}, but is {:#x}",
+                                                request->from.value, lane.peer.value));
   }
-  return true;
+  const std::uint32_t queue =
+      request != nullptr ? request->to_queue : std::get<WireResponse>(message.body).to_queue;
+  if (lane.queue == 0 || queue == lane.queue) return {};
+  return Error(ErrorCode::remote,
+               fmt::format("it speaks to queue {:#x}, but its own is {:#x}", queue, lane.queue));
 }
 
 std::optional<Error> RingWire::failure() const {

@@ -97,7 +97,9 @@ class RingWire final : public Wire {
   explicit RingWire(WireAddress self) : self_(self) {}
 
   /// Before the NIC has the wire. `rank` is the peer's, for errors; its NIC signs with `peer`.
-  void add_peer(WireAddress peer, int rank, RingWriter writer, RingReader reader, RingBell bell);
+  /// `queue` is the only one of this NIC's that the peer may speak to; 0: any.
+  void add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
+                RingReader reader, RingBell bell);
 
   WireAddress address() const override { return self_; }
   bool send(WireAddress to, WireMessage& message) override;
@@ -110,12 +112,14 @@ class RingWire final : public Wire {
   struct Lane {
     WireAddress peer;
     int rank;
+    std::uint32_t queue;
     RingWriter writer;
     RingReader reader;
     RingBell bell;
     bool dead = false;
   };
   void kill(Lane& lane, Error error);
+  static Status check_sender(const Lane& lane, const WireMessage& message);
   /// False if nothing has come on this lane.
   bool receive_from(Lane& lane, WireMessage& message);
 

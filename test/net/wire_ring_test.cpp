@@ -237,7 +237,7 @@ TEST_CASE("3.9 a full ring makes send wait and leaves the message alone") {
 }
 
 TEST_CASE("3.23 a lane that brings what cannot be is dead and names the peer") {
-  RingPair pair;
+  RingPair pair(65536, 1);
   WireMessage message = a_response(1, 1);
   WireMessage got;
   std::string expected;
@@ -254,6 +254,11 @@ TEST_CASE("3.23 a lane that brings what cannot be is dead and names the peer") {
     message = a_request({3});
     REQUIRE(pair.b->send({1}, message));
     expected = "in the name of NIC 0x3";
+  }
+  SECTION("an answer for the queue of another") {
+    std::get<WireResponse>(message.body).to_queue = 2;
+    REQUIRE(pair.b->send({1}, message));
+    expected = "speaks to queue 0x2";
   }
   CHECK_FALSE(pair.a->receive(got));
   const auto failure = pair.a->failure();
