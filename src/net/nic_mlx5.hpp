@@ -54,7 +54,7 @@ class NicMlx5 {
   const Mlx5Device& device() const { return *device_; }
 
   /// Memory of the source's kind, of which entries and peers may then do what `access` says (a sum
-  /// of Access). Memory of a GPU: whole pages of one allocation.
+  /// of Access). Memory of a GPU: of one allocation.
   Result<Mlx5Region> register_memory(Mlx5Memory& memory, void* address, std::size_t bytes,
                                      std::uint8_t access) const;
 
