@@ -73,6 +73,20 @@ TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as
   }
 }
 
+TEST_CASE("2.9 a machine with two H200, captured in NCCL's format, has one team and its links") {
+  const std::string path = fixture_path("../captured/h200-2", ".nccl.xml");
+  const auto machine = read_machine_file(path);
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  REQUIRE(machine->gpus.size() == 2);
+  CHECK(machine->gpus[0].switch_links == 18);
+  CHECK(machine->gpus[0].architecture == 90);
+  CHECK(reach_lists(*machine) == std::vector<std::vector<int>>{{0, 1}, {0, 1}});
+  const Path there = path_between(*machine, 0, 1);
+  CHECK(there.kind == PathKind::nvlink);
+  CHECK(there.hops == 2);
+  CHECK(machine->nics.empty());
+}
+
 TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read again") {
   for (const std::string& name : fixture_names()) {
     INFO(name);
