@@ -234,27 +234,5 @@ TEST_CASE("1.20 windows are registered while kernels of the user's fill the GPUs
   });
 }
 
-TEST_CASE("1.12 a start on GPUs that stay full ends by its deadline, and the next one works") {
-  run_alone([] {
-    Pair pair;
-    {
-      const Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
-      const FullGpus full(pair);
-      const auto begin = steady_clock::now();
-      std::string failure = "the start succeeded";
-      try {
-        pair.init(true);
-      } catch (const std::exception& error) {
-        failure = error.what();
-      }
-      require(failure.find("memory of a communicator") != std::string::npos, failure);
-      require(steady_clock::now() - begin < 10s, "the deadline has long passed");
-    }
-    pair.init(true);
-    pair.require_sum(pair.plain);
-    pair.destroy();
-  });
-}
-
 }  // namespace
 }  // namespace oriel::test
