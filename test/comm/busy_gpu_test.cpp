@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "api/api_ranks.hpp"
+#include "support/fair_timer.hpp"
 #include "support/model_gpu.hpp"
 
 // Set-up on a GPU that other work fills, on the model of the CUDA driver.
@@ -15,7 +16,6 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using std::chrono::steady_clock;
 
 Variables variables() {
   return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
@@ -41,10 +41,10 @@ void expect_nothing_wrong(const FakeCuda& model) {
 /// `call` fails on all ranks within the deadline, because rank 1's GPU is busy.
 template <class Call>
 void expect_too_busy(const Call& call) {
-  const auto begin = steady_clock::now();
+  const FairTimer timer;
   must_fail(call(), ErrorCode::timeout, {"rank 1: ", "GPU 1 has been too busy", "ORIEL_TIMEOUT"});
-  const auto spent = steady_clock::now() - begin;
-  require(spent < 4s, fmt::format("{} ms", spent / 1ms));
+  const auto spent = timer.spent();
+  require(spent < 4s, fmt::format("{} ms", spent.count()));
 }
 
 }  // namespace

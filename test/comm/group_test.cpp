@@ -143,7 +143,7 @@ TEST_CASE("1.38 an error inside a group is returned at its end, and the thread g
     require(ncclCommInitRank(&more[0], 2, id, 0), "note");
     expect_error(ncclCommInitRank(&more[1], 2, id, 2), ncclInvalidArgument, "rank 2 of 2");
     expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd", {"rank 2 of 2"});
-    require(std::chrono::steady_clock::now() - begun < 2s, "the group waited for a refused rank");
+    require(std::chrono::steady_clock::now() - begun < 15s, "the group waited for a refused rank");
     require(more[0] == nullptr && more[1] == nullptr, "a failed init leaves null");
     for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
   });
@@ -250,7 +250,7 @@ TEST_CASE("1.38 a refused group's starts, registrations and ends are told to the
     expect_error(in_group([&] { return ncclCommInitRank(&more, 2, id, players.first()); }),
                  ncclInvalidArgument, "ncclCommInitRank", own);
     require(more == nullptr, "a failed init leaves null");
-    require(std::chrono::steady_clock::now() - begun < 5s, "somebody waited in vain");
+    require(std::chrono::steady_clock::now() - begun < 15s, "somebody waited in vain");
     float value = 1;
     require(sum(&value, 1, comms[0]), "the communicator is as good as before");
     require(value == 2, "the sum");
@@ -270,7 +270,7 @@ TEST_CASE("1.38 a rank without a place for its handle tells the other ranks") {
       });
       expect_error(result, ncclInvalidArgument, "ncclCommInitRank", {"comm is null"});
       for (ncclComm_t comm : comms) require(comm == nullptr, "a failed init leaves null");
-      require(std::chrono::steady_clock::now() - begun < 5s, "a rank waited in vain");
+      require(std::chrono::steady_clock::now() - begun < 15s, "a rank waited in vain");
     }));
   }
 }

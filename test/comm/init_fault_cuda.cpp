@@ -67,7 +67,7 @@ Holding holding(const DriverWalk& walk) {
 /// Waits until the process holds no more than it did: threads of the library close what they have
 /// and end on their own. If that was still to come before, less counts from now on.
 bool settles_at(const DriverWalk& walk, Holding& before) {
-  const auto end = steady_clock::now() + 3s;
+  const auto end = steady_clock::now() + 20s;
   for (;;) {
     const Holding now = holding(walk);
     if (now.within(before)) {

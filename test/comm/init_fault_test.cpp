@@ -112,7 +112,7 @@ Life live(Players& players, const ncclUniqueId& id, FaultPlan* plan, Reach reach
 /// on their own. It may have held too much, if such a thread had not ended: then less counts from
 /// now on.
 bool settles_at(Holding& before) {
-  const auto end = steady_clock::now() + 3s;
+  const auto end = steady_clock::now() + 20s;
   for (Holding now = holding(); now != before; now = holding()) {
     if (now.within(before)) {
       before = now;

@@ -22,6 +22,7 @@
 #include "boot/served_id.hpp"
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
+#include "support/fair_timer.hpp"
 #include "support/numa_system.hpp"
 
 namespace oriel::comm {
@@ -89,9 +90,11 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
+/// Only a test that fails waits so long.
+constexpr auto kPatience = 30s;
+
 template <typename Predicate>
 bool wait_for(std::chrono::milliseconds patience, Predicate predicate) {
-  if (kThreadSanitizer) patience *= 10;
   const auto end = std::chrono::steady_clock::now() + patience;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() >= end) return false;
@@ -113,7 +116,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
   ORIEL_TRY(const auto session, join(id, rank, size));
   board.pids[static_cast<std::size_t>(rank)] = ::getpid();
   ++board.ready;
-  if (!wait_for(20s, [&] { return board.ready == size; })) {
+  if (!wait_for(kPatience, [&] { return board.ready == size; })) {
     return Error(ErrorCode::internal, "not all joined");
   }
   std::vector<Watch> processes;
@@ -123,7 +126,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
   Notes notes;
   ORIEL_CHECK(Monitor::instance().watch(notes, *session, std::move(processes)));
   board.go = true;
-  const bool seen = wait_for(5s, [&] { return notes.losses > 0; });
+  const bool seen = wait_for(kPatience, [&] { return notes.losses > 0; });
   Monitor::instance().unwatch(notes);
   if (rank == victim) return Error(ErrorCode::internal, "the victim lives");
   if (!seen) return Error(ErrorCode::internal, "the death was not seen");
@@ -131,13 +134,13 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
     return Error(ErrorCode::internal, "wrong rank: " + notes.text());
   }
   const auto spent = std::chrono::nanoseconds(notes.lost_at - board.killed_at);
-  if (spent > 1s) return Error(ErrorCode::timeout, fmt::format("seen after {} ns", spent.count()));
   return Error(ErrorCode::aborted, fmt::format("{}", spent.count()));  // the figure, for the test
 }
 
 }  // namespace
 
 TEST_CASE("1.12 the death of an idle rank is reported to every rank within a second") {
+  test::FairTimer timer;
   for (const int size : {2, 3, 5, 8}) {
     for (const bool with_pidfds : {true, false}) {
       const int victim = size / 2;
@@ -147,17 +150,20 @@ TEST_CASE("1.12 the death of an idle rank is reported to every rank within a sec
       ForkedRanks ranks(size, [&](int rank) {
         return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
       });
-      REQUIRE(wait_for(20s, [&] { return board->ready == size && board->go; }));
+      REQUIRE(wait_for(kPatience, [&] { return board->ready == size && board->go; }));
       std::this_thread::sleep_for(50ms);
+      timer.restart();
       board->killed_at = std::chrono::steady_clock::now().time_since_epoch().count();
       ranks.kill(victim, SIGKILL);
       std::int64_t slowest = 0;
-      const auto verdicts = ranks.collect(20s);
+      const auto verdicts = ranks.collect(60s);
+      const std::chrono::nanoseconds most = 1s + timer.withheld();
       for (int rank = 0; rank < size; ++rank) {
         if (rank == victim) continue;
         const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
         CAPTURE(rank, verdict);
         REQUIRE(verdict.find_first_not_of("0123456789") == std::string::npos);
+        CHECK(std::stoll(verdict) <= most.count());
         slowest = std::max<std::int64_t>(slowest, std::stoll(verdict));
       }
       WARN("size " << size << (with_pidfds ? ", links and pidfds" : ", links only")
@@ -179,20 +185,21 @@ TEST_CASE("1.12 the monitor ticks while something is watched and ends its thread
     Notes one, two;
     REQUIRE(Monitor::instance().watch(one, *first.value(), {}).ok());
     REQUIRE(Monitor::instance().watch(two, *second.value(), {}).ok());
-    CHECK(wait_for(2s, [&] { return one.ticks >= 5 && two.ticks >= 5; }));
+    CHECK(wait_for(kPatience, [&] { return one.ticks >= 5 && two.ticks >= 5; }));
     Monitor::instance().unwatch(one);
     const int ticks = one.ticks;
     CHECK(Monitor::instance().running());
     const int others = two.ticks;
-    CHECK(wait_for(2s, [&] { return two.ticks >= others + 2; }));
+    CHECK(wait_for(kPatience, [&] { return two.ticks >= others + 2; }));
     CHECK(one.ticks == ticks);
     Monitor::instance().unwatch(two);
     Monitor::instance().unwatch(two);  // of what is not watched: nothing
     CHECK_FALSE(Monitor::instance().running());
   }
   // The sanitizer starts a thread of its own with our first.
-  if (!kThreadSanitizer) CHECK(wait_for(2s, [&] { return threads() <= threads_before; }));
-  CHECK(count_entries("/proc/self/fd") == fds_before);
+  if (!kThreadSanitizer) CHECK(wait_for(kPatience, [&] { return threads() <= threads_before; }));
+  // The thread that served the ids ends by itself.
+  CHECK(wait_for(kPatience, [&] { return count_entries("/proc/self/fd") == fds_before; }));
 }
 
 namespace {
@@ -222,7 +229,7 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
     Pair pair = join_pair();
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
     pair.b.reset();
-    CHECK(wait_for(2s, [&] { return notes.departures == 1; }));
+    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
     CHECK(notes.losses == 0);
     CHECK(pair.a->has_left(1));
     CHECK_FALSE(pair.a->failure());
@@ -232,7 +239,7 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
     Pair pair = join_pair();
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
     pair.b->abort(Error(ErrorCode::aborted, "the user has had enough"));
-    CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
     CHECK(notes.lost_rank == 1);
     CHECK(notes.text().find("the user has had enough") != std::string::npos);
     REQUIRE(pair.a->failure());
@@ -246,7 +253,7 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
       return {};
     });
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
-    CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
     CHECK(notes.lost_rank == 1);
     CHECK(notes.text().find(std::to_string(other.pid(0))) != std::string::npos);
     // Rank 1 is told that it counts as dead.
@@ -258,7 +265,7 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
     const ForkedRanks other(1, [](int) -> Status { return {}; });
     pair.b.reset();
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
-    CHECK(wait_for(2s, [&] { return notes.departures == 1; }));
+    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
     std::this_thread::sleep_for(Monitor::kGrace + 100ms);
     CHECK(notes.losses == 0);
     Monitor::instance().unwatch(notes);
@@ -283,8 +290,8 @@ TEST_CASE(
   REQUIRE(Monitor::instance().watch(peer, *pair.b, {}).ok());
   REQUIRE(Monitor::instance().watch(bystander, *other.a, {}).ok());
   out_of_memory = true;
-  CHECK(
-      wait_for(2s, [&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 1; }));
+  CHECK(wait_for(kPatience,
+                 [&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 1; }));
   for (Notes* notes : {&starved, &peer, &bystander}) {
     CHECK(notes->text().find("the thread that watches the other ranks") != std::string::npos);
   }
@@ -298,7 +305,7 @@ TEST_CASE(
   Notes notes;
   REQUIRE(Monitor::instance().watch(notes, *next.a, {}).ok());
   next.b->abort(Error(ErrorCode::aborted, "over"));
-  CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
   Monitor::instance().unwatch(notes);
 }
 
@@ -314,7 +321,7 @@ TEST_CASE("1.12 unwatch waits for a callback, and may be called from one") {
     };
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
     pair.b->abort(Error(ErrorCode::aborted, "over"));
-    REQUIRE(wait_for(2s, [&] { return inside.load(); }));
+    REQUIRE(wait_for(kPatience, [&] { return inside.load(); }));
     Monitor::instance().unwatch(notes);
     CHECK(after);
   }
@@ -324,13 +331,13 @@ TEST_CASE("1.12 unwatch waits for a callback, and may be called from one") {
     notes.on_lost = [&] { Monitor::instance().unwatch(notes); };
     REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
     pair.b->abort(Error(ErrorCode::aborted, "over"));
-    REQUIRE(wait_for(2s, [&] { return notes.losses == 1; }));
-    CHECK(wait_for(2s, [&] { return !Monitor::instance().running(); }));
+    REQUIRE(wait_for(kPatience, [&] { return notes.losses == 1; }));
+    CHECK(wait_for(kPatience, [&] { return !Monitor::instance().running(); }));
     // A new one can be watched at once, and sees something.
     Pair other = join_pair();
     Notes more;
     REQUIRE(Monitor::instance().watch(more, *other.a, {}).ok());
-    CHECK(wait_for(2s, [&] { return more.ticks > 0; }));
+    CHECK(wait_for(kPatience, [&] { return more.ticks > 0; }));
     Monitor::instance().unwatch(more);
     CHECK_FALSE(Monitor::instance().running());
   }
@@ -386,17 +393,17 @@ TEST_CASE("2.5 the monitor runs near the devices of all whom it watches; user th
   Pair other = join_pair();
   Notes first, second, indifferent;
   REQUIRE(Monitor::instance().watch(indifferent, *other.a, {}).ok());
-  CHECK(wait_for(2s, [&] { return indifferent.ticks > 0; }));
+  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > 0; }));
   CHECK(system.seen_placements().empty());
   REQUIRE(Monitor::instance().watch(first, *pair.a, {}, {0, 1, 2}).ok());
-  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{0, 1, 2}; }));
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2}; }));
   REQUIRE(Monitor::instance().watch(second, *pair.b, {}, {2, 7}).ok());
-  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
   Monitor::instance().unwatch(first);
-  CHECK(wait_for(2s, [&] { return last_cpus() == Numbers{2, 7}; }));
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{2, 7}; }));
   Monitor::instance().unwatch(second);
   const int ticks = indifferent.ticks;
-  CHECK(wait_for(2s, [&] { return indifferent.ticks > ticks + 1; }));
+  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > ticks + 1; }));
   CHECK(last_cpus() == Numbers{2, 7});
   CHECK(system.seen_placements().size() == 3);
   for (const auto& placement : system.seen_placements()) {
@@ -411,9 +418,9 @@ TEST_CASE("2.5 a monitor that may not move watches from where it is") {
   Pair pair = join_pair();
   Notes notes;
   REQUIRE(Monitor::instance().watch(notes, *pair.a, {}, {3}).ok());
-  CHECK(wait_for(2s, [&] { return system.seen_placements().size() == 1; }));
+  CHECK(wait_for(kPatience, [&] { return system.seen_placements().size() == 1; }));
   pair.b->abort(Error(ErrorCode::aborted, "over"));
-  CHECK(wait_for(2s, [&] { return notes.losses == 1; }));
+  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
   Monitor::instance().unwatch(notes);
 }
 

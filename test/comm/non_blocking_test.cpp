@@ -90,7 +90,7 @@ TEST_CASE("1.31 one thread registers, finalizes and destroys two non-blocking ra
     const auto begun = steady_clock::now();
     for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
     for (ncclComm_t comm : comms) require_success(comm, "finalize");
-    require(steady_clock::now() - begun < 5s, "one rank's finalize waited for the other's");
+    require(steady_clock::now() - begun < 15s, "one rank's finalize waited for the other's");
     for (ncclComm_t comm : comms) {
       expect_error(sum(nullptr, 1, comm), ncclInvalidUsage, "after finalize", {"finalized"});
       require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -175,7 +175,7 @@ void end_in_progress(bool by_abort) {
       require(ncclCommDestroy(comm), "ncclCommDestroy right after");
     }
   }
-  require(steady_clock::now() - begun < 5s, "it waited");
+  require(steady_clock::now() - begun < 15s, "it waited");
 }
 
 TEST_CASE("1.31 destroy and abort end what is in progress without waiting for other ranks") {
