@@ -12,6 +12,7 @@ namespace oriel::net {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4d46524f;  // ORFM
+constexpr std::uint16_t kBatch = 1;
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
 // In the order of the frame, which has no gaps.
@@ -20,16 +21,26 @@ struct Layout {
   boot::ShortDigest payload_proof;
   std::uint32_t magic;
   std::uint16_t head_bytes;
-  std::uint16_t reserved;
+  std::uint16_t kind;
   std::uint64_t from;
   std::uint64_t sequence;
   std::uint32_t payload_bytes;
-  std::uint32_t reserved_too;
+  std::uint32_t reserved;
 };
 static_assert(sizeof(Layout) == kFrameHeadBytes && alignof(Layout) == 8);
 
 boot::ShortDigest payload_proof(const boot::Key& key, ByteView payload, bool prove) {
   return prove ? boot::short_keyed_hash(key, payload) : boot::ShortDigest{};
+}
+
+// What follows the head at `to` is there already. The bytes up to its end.
+std::size_t seal(const FrameKeys& keys, Layout& layout, std::byte* to) {
+  layout.magic = kMagic;
+  const std::size_t bytes = kFrameHeadBytes + layout.head_bytes;
+  std::memcpy(to, &layout, sizeof layout);
+  layout.proof = boot::short_keyed_hash(keys.frame, {to + kProofBytes, bytes - kProofBytes});
+  std::copy(layout.proof.begin(), layout.proof.end(), to);
+  return bytes;
 }
 
 }  // namespace
@@ -47,31 +58,49 @@ std::size_t seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t 
                        ByteView message_head, ByteView payload, bool prove_payload, std::byte* to) {
   Layout layout{};
   layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
-  layout.magic = kMagic;
   layout.head_bytes = static_cast<std::uint16_t>(message_head.size());
   layout.from = from;
   layout.sequence = sequence;
   layout.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  const std::size_t bytes = kFrameHeadBytes + message_head.size();
-  std::memcpy(to, &layout, sizeof layout);
   std::copy(message_head.begin(), message_head.end(), to + kFrameHeadBytes);
-  layout.proof = boot::short_keyed_hash(keys.frame, {to + kProofBytes, bytes - kProofBytes});
-  std::copy(layout.proof.begin(), layout.proof.end(), to);
-  return bytes;
+  return seal(keys, layout, to);
+}
+
+void seal_batch(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
+                std::size_t bytes) {
+  Layout layout{};  // payloads are inside what is proven
+  layout.kind = kBatch;
+  layout.head_bytes = static_cast<std::uint16_t>(bytes);
+  layout.from = from;
+  layout.sequence = sequence;
+  seal(keys, layout, frame);
+}
+
+ByteView next_of_batch(ByteView& batch) {
+  std::uint32_t bytes = 0;
+  if (batch.size() < sizeof bytes) return {};
+  std::memcpy(&bytes, batch.data(), sizeof bytes);
+  const ByteView left = batch.subspan(sizeof bytes);
+  if (bytes > left.size()) return {};
+  batch = left.subspan(bytes);
+  return left.first(bytes);
 }
 
 std::optional<FrameHead> read_frame(ByteView bytes) {
   Layout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kMagic || layout.reserved != 0 || layout.reserved_too != 0) {
+  if (layout.magic != kMagic || layout.kind > kBatch || layout.reserved != 0) {
     return std::nullopt;
   }
-  if (layout.head_bytes > kWireHeadBytesMost || layout.payload_bytes > kPieceBytesMost ||
+  const bool is_batch = layout.kind == kBatch;
+  if (is_batch && layout.payload_bytes != 0) return std::nullopt;
+  if (layout.head_bytes > (is_batch ? kBatchBytesMost : kWireHeadBytesMost) ||
+      layout.payload_bytes > kPieceBytesMost ||
       bytes.size() != sizeof layout + layout.head_bytes + layout.payload_bytes) {
     return std::nullopt;
   }
-  return FrameHead{layout.from, layout.sequence, layout.head_bytes, layout.payload_bytes};
+  return FrameHead{layout.from, layout.sequence, layout.head_bytes, is_batch, layout.payload_bytes};
 }
 
 bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {
@@ -79,7 +108,8 @@ bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, boo
   const auto proof =
       boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
   if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
-  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), prove_payload);
+  const bool has_more = prove_payload && !head.is_batch;
+  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), has_more);
   return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
 }
 

@@ -28,7 +28,8 @@ namespace oriel::net {
 namespace {
 
 constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
-constexpr std::size_t kCopiedBytesMost = 328;  // of a payload that is sent as one with its heads
+constexpr std::size_t kSmallBytesMost = 328;  // of a payload that travels in a batch
+constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kEntriesMost = 16;  // taken from the completion queue at a time
 constexpr int kReadsMost = 8;             // of that, in one call
@@ -39,6 +40,8 @@ constexpr std::size_t kPeersExpected = 64;
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
+
+struct Send;
 
 struct Peer {
   std::string name;
@@ -53,6 +56,7 @@ struct Peer {
   std::size_t on_the_way = 0;              // sends that have not completed
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
+  Send* batch = nullptr;  // to which small messages are added until the next poll
 
   struct Early {
     std::uint32_t buffer = 0;
@@ -74,6 +78,8 @@ struct Send {
   std::byte* heads = nullptr;
   Peer* peer = nullptr;
   Bytes payload;
+  std::size_t batch_bytes = 0;
+  std::uint32_t messages = 1;
 };
 
 struct Receive {
@@ -85,6 +91,7 @@ struct Arrived {
   Peer* peer = nullptr;
   std::uint32_t buffer = 0;
   FrameHead head;
+  std::size_t taken = 0;  // of a batch
 };
 
 Bytes take_payload(WireMessage& message) {
@@ -113,12 +120,19 @@ struct WireFabric::State {
 
   Peer* find(WireAddress address);
   bool send(Peer& peer, WireMessage& message);
+  bool send_small(Peer& peer, const WireMessage& message);
+  bool send_large(Peer& peer, WireMessage& message);
+  bool send_batch(Peer& peer);
+  void send_batches();
+  Send& take_slot(Peer& peer);
+  Result<WireMessage> read(Arrived& from);
   ssize_t post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload);
   bool has_room(const Peer& peer) const {
     return !free.empty() && peer.on_the_way < std::max<std::size_t>(2, free.size());
   }
   bool wait_for_room(Peer& peer);
-  void lose(Peer& peer, Error error);
+  bool is_blocked_for_long(Peer& peer);
+  void lose(Peer& peer, Error error, std::uint64_t messages = 1);
   void note(Error error);
   ByteView view(std::uint32_t buffer, const FrameHead& head) const {
     return {receives[buffer].memory, kFrameHeadBytes + head.head_bytes + head.payload_bytes};
@@ -146,20 +160,22 @@ struct WireFabric::State {
   std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
   Peer* last_peer = nullptr;
   std::size_t waiting_peers = 0;
+  std::vector<Peer*> with_batch;  // peers that have one
   std::optional<Error> error;
   Counters counters;
 };
 
 Status WireFabric::State::open() {
-  receive_bytes = round_up(kHeadsBytesMost + options.payload_bytes_most);
+  receive_bytes =
+      round_up(std::max(kHeadsBytesMost + options.payload_bytes_most, kBatchFrameBytesMost));
   const std::string provider = info->fabric_attr->prov_name;
   const std::uint32_t format = info->addr_format;
   ORIEL_TRY(FabricEndpoint opened,
             FabricEndpoint::open(table, std::move(info), options.receives + options.sends + 1,
                                  kPeersExpected));
   const bool copies = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
-  const std::size_t send_bytes =
-      round_up(kHeadsBytesMost + (copies ? options.payload_bytes_most : kCopiedBytesMost));
+  const std::size_t send_bytes = round_up(
+      std::max(kHeadsBytesMost + (copies ? options.payload_bytes_most : 0), kBatchFrameBytesMost));
   const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
   memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   receives.resize(options.receives);
@@ -222,6 +238,7 @@ void WireFabric::State::post_again() {
 }
 
 void WireFabric::State::poll() {
+  if (!with_batch.empty()) send_batches();
   post_again();
   std::array<fi_cq_msg_entry, kEntriesMost> entries{};
   for (int i = 0; i < kReadsMost; ++i) {
@@ -262,7 +279,7 @@ void WireFabric::State::read_error() {
   if (operation == nullptr) return note(std::move(failed));
   if (is_send) {
     Send& send = sends[operation->index];
-    if (send.peer != nullptr) lose(*send.peer, std::move(failed));
+    if (send.peer != nullptr) lose(*send.peer, std::move(failed), send.messages);
     return complete_send(send);
   }
   --posted;
@@ -290,6 +307,8 @@ void WireFabric::State::complete_send(Send& send) {
   --send.peer->on_the_way;
   send.peer = nullptr;
   send.payload = Bytes();
+  send.batch_bytes = 0;
+  send.messages = 1;
   free.push_back(send.operation.index);
 }
 
@@ -372,8 +391,77 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
                                  std::min(peer.payload_bytes_most, options.payload_bytes_most))));
     return true;
   }
+  return payload.size() <= kSmallBytesMost ? send_small(peer, message) : send_large(peer, message);
+}
+
+Send& WireFabric::State::take_slot(Peer& peer) {
+  Send& slot = sends[free.back()];
+  free.pop_back();
+  slot.peer = &peer;
+  ++peer.on_the_way;
+  return slot;
+}
+
+bool WireFabric::State::send_small(Peer& peer, const WireMessage& message) {
+  const Bytes bytes = encode_message(message);
+  const std::size_t needed = sizeof(std::uint32_t) + bytes.size();
+  if (peer.batch != nullptr && peer.batch->batch_bytes + needed > kBatchBytesMost &&
+      !send_batch(peer)) {
+    return wait_for_room(peer);
+  }
+  if (peer.batch == nullptr) {
+    if (!has_room(peer)) poll();
+    if (!has_room(peer)) return wait_for_room(peer);
+    peer.batch = &take_slot(peer);
+    peer.batch->messages = 0;
+    with_batch.push_back(&peer);
+  }
+  Send& batch = *peer.batch;
+  std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
+  const auto length = static_cast<std::uint32_t>(bytes.size());
+  std::memcpy(at, &length, sizeof length);
+  std::copy(bytes.begin(), bytes.end(), at + sizeof length);
+  batch.batch_bytes += needed;
+  ++batch.messages;
+  ++counters.sent;
+  return true;
+}
+
+// False while libfabric has no room for it.
+bool WireFabric::State::send_batch(Peer& peer) {
+  Send& batch = *peer.batch;
+  seal_batch(peer.outgoing, own.id, peer.next_out, batch.heads, batch.batch_bytes);
+  const ssize_t status = post_send(peer, batch, kFrameHeadBytes + batch.batch_bytes, {});
+  if (status == -FI_EAGAIN && !is_blocked_for_long(peer)) return false;
+  peer.batch = nullptr;
+  std::erase(with_batch, &peer);
+  if (status == 0) {
+    ++peer.next_out;
+    peer.blocked_since.reset();
+    return true;
+  }
+  if (status != -FI_EAGAIN) {
+    lose(peer, fabric_error(table, "fi_sendmsg", status), batch.messages);
+  } else {
+    counters.lost += batch.messages;
+  }
+  complete_send(batch);
+  return true;
+}
+
+void WireFabric::State::send_batches() {
+  for (std::size_t i = with_batch.size(); i > 0; --i) send_batch(*with_batch[i - 1]);
+}
+
+bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
+  // What was sent before it goes first.
+  if (peer.batch != nullptr && !send_batch(peer)) {
+    poll();
+    return wait_for_room(peer);
+  }
   if (!has_room(peer)) poll();
   if (!has_room(peer)) return wait_for_room(peer);
+  const ByteView payload = payload_of(message);
   Send& slot = sends[free.back()];
   const std::size_t heads = seal_frame(peer.outgoing, own.id, peer.next_out, encode_head(message),
                                        payload, peer.prove_payloads, slot.heads);
@@ -386,10 +474,7 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
     lose(peer, fabric_error(table, "fi_sendmsg", status));
     return true;
   }
-  free.pop_back();
-  slot.peer = &peer;
-  slot.payload = take_payload(message);  // it stays where it is
-  ++peer.on_the_way;
+  take_slot(peer).payload = take_payload(message);  // it stays where it is
   ++peer.next_out;
   peer.blocked_since.reset();
   ++counters.sent;
@@ -407,7 +492,7 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, 
   message.addr = peer.where;
   message.context = &slot.operation.context;
   const bool copies = endpoint->needs_memory() || endpoint->info().tx_attr->iov_limit < 2;
-  if (copies || payload.size() <= kCopiedBytesMost) {
+  if (copies || payload.empty()) {
     if (!payload.empty()) std::memcpy(slot.heads + heads, payload.data(), payload.size());
     parts[0].iov_len += payload.size();
   } else {
@@ -418,20 +503,40 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, 
 }
 
 bool WireFabric::State::wait_for_room(Peer& peer) {
-  const TimePoint now = options.clock->now();
   ++counters.busy;
-  if (!peer.blocked_since.has_value()) peer.blocked_since = now;
-  if (now - *peer.blocked_since < options.patience) return false;
-  const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.blocked_since);
-  lose(peer,
-       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())));
+  if (!is_blocked_for_long(peer)) return false;
+  ++counters.lost;
   return true;
 }
 
-void WireFabric::State::lose(Peer& peer, Error failed) {
-  ++counters.lost;
+bool WireFabric::State::is_blocked_for_long(Peer& peer) {
+  const TimePoint now = options.clock->now();
+  if (!peer.blocked_since.has_value()) peer.blocked_since = now;
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.blocked_since);
+  if (waited < options.patience) return false;
+  lose(peer,
+       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())),
+       0);
+  return true;
+}
+
+void WireFabric::State::lose(Peer& peer, Error failed, std::uint64_t messages) {
+  counters.lost += messages;
   peer.error = std::move(failed).with_context(fmt::format("sending to {}", peer.name));
+}
+
+Result<WireMessage> WireFabric::State::read(Arrived& from) {
+  const ByteView bytes = view(from.buffer, from.head).subspan(kFrameHeadBytes);
+  if (!from.head.is_batch) {
+    from.taken = bytes.size();
+    return decode_message(bytes);
+  }
+  ByteView left = bytes.subspan(from.taken);
+  Result<WireMessage> message = decode_message(next_of_batch(left));
+  // Behind what makes no sense nothing does.
+  from.taken = message.ok() ? bytes.size() - left.size() : bytes.size();
+  return message;
 }
 
 void WireFabric::State::note(Error failed) {
@@ -530,14 +635,17 @@ bool WireFabric::receive(WireMessage& message) {
   const std::lock_guard lock(state.mutex);
   if (state.arrived.empty()) state.poll();
   while (!state.arrived.empty()) {
-    const Arrived next = state.arrived.front();
-    state.arrived.pop_front();
-    Result<WireMessage> decoded =
-        decode_message(state.view(next.buffer, next.head).subspan(kFrameHeadBytes));
-    state.post(next.buffer);
+    Arrived& next = state.arrived.front();
+    const Peer& sender = *next.peer;
+    Result<WireMessage> decoded = state.read(next);
+    if (next.taken == next.head.head_bytes + next.head.payload_bytes) {
+      const std::uint32_t buffer = next.buffer;
+      state.arrived.pop_front();
+      state.post(buffer);
+    }
     const auto* const request =
         decoded.ok() ? std::get_if<WireRequest>(&decoded.value().body) : nullptr;
-    if (!decoded.ok() || (request != nullptr && !(request->from == next.peer->address))) {
+    if (!decoded.ok() || (request != nullptr && !(request->from == sender.address))) {
       ++state.counters.refused;
       continue;
     }

@@ -42,6 +42,9 @@ struct FabricTable;
 /// more calls to leave. Before a wire is destroyed the ranks should agree, over the bootstrap, that
 /// all of them are done; what is on its way then is lost, and nothing waits for it.
 ///
+/// Small messages to one peer that are sent between two calls of receive() leave as one, at the
+/// second call: a put and its signal, or the answers to both, cost what one message costs.
+///
 /// Memory is bounded: `receives` buffers of one message each, untouched until used, and `sends`
 /// messages on their way, of which one peer gets no more than are left for others. What arrives
 /// beyond that waits in the provider, which holds what its peers' queues may have unanswered.

@@ -228,6 +228,35 @@ TEST_CASE("3.23 a peer that is proven and sends what no NIC sends is not heard")
   CHECK(is_numbered(scene.got[0], 5, 10));
 }
 
+TEST_CASE("3.23 a batch whose lengths are wrong gives what is before them and nothing else") {
+  Scene scene;
+  const FrameKeys keys = scene.keys();
+  std::uint64_t sequence = 0, refused = 0;
+  const Bytes good = encode_message(numbered(7, 20));
+  for (const std::uint32_t length :
+       {std::uint32_t{0}, static_cast<std::uint32_t>(good.size() - 1),
+        static_cast<std::uint32_t>(good.size() + 1), ~std::uint32_t{0}}) {
+    ByteWriter batch;
+    batch.put_blob(good).put(length).put_raw(good);
+    Bytes frame(kFrameHeadBytes + batch.size());
+    const Bytes body = batch.take();
+    std::copy(body.begin(), body.end(), frame.begin() + kFrameHeadBytes);
+    seal_batch(keys, scene.a(), sequence++, frame.data(), body.size());
+    scene.got.clear();
+    scene.send(frame);
+    CHECK(scene.refused(++refused));
+    REQUIRE(scene.got.size() == 1);
+    CHECK(is_numbered(scene.got[0], 7, 20));
+  }
+  Bytes empty(kFrameHeadBytes);
+  seal_batch(keys, scene.a(), sequence++, empty.data(), 0);
+  scene.send(empty);
+  CHECK(scene.refused(++refused));
+  scene.send(scene.frame(keys, scene.a(), sequence, numbered(8, 500)));
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 2; }));
+  CHECK(is_numbered(scene.got[1], 8, 500));
+}
+
 TEST_CASE("3.13 a message that does not come holds up those behind it for a while only") {
   ManualClock clock;
   auto options = fabric_options();
