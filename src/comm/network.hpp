@@ -40,7 +40,8 @@ struct NetworkOptions {
 
 /// What one CPU rank needs to reach the ranks of other LSA teams: a software NIC with its thread
 /// and one queue for each of those ranks, joined by rings in shared memory. All of them are made at
-/// once: they cost 130 KiB a peer and, while it is joined, six descriptors.
+/// once. A peer costs some 40 KiB, 512 KiB of shared memory more once its rings have been filled,
+/// and, while they are joined, five descriptors.
 ///
 /// So far the ranks have to be processes of one machine, network namespace and user, on the CPU;
 /// ORIEL_HOSTID makes several nodes of it.
