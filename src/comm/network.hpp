@@ -46,8 +46,8 @@ struct NetworkOptions {
 /// So far the ranks have to be processes of one machine, network namespace and user, on the CPU;
 /// ORIEL_HOSTID makes several nodes of it.
 ///
-/// Destroying it is local and does not wait: requests of peers that have come are still answered,
-/// then the thread ends, keys are given back, queues and rings go. Members are destroyed from the
+/// Destroying it is local and does not wait: the thread ends, requests of peers that have come are
+/// still answered, keys are given back, queues and rings go. Members are destroyed from the
 /// last to the first, so that the thread goes first and the NIC last.
 /// Thread safety: failure(), progress() and the doorbells by any thread.
 class Network {
