@@ -4,32 +4,21 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/uio.h>
 
 #include "base/try.hpp"
-#include "net/fabric_address.hpp"
-#include "net/fabric_frame.hpp"
-#include "net/fabric_owner.hpp"
 #include "net/fabric_provider.hpp"
-#include "net/wire_format.hpp"
+#include "net/wire_fabric_state.hpp"
 
 namespace oriel::net {
+
+using namespace fabric;
+
 namespace {
 
-constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
-constexpr std::size_t kSmallBytesMost = 328;  // of a payload that travels in a batch
-constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kEntriesMost = 16;  // taken from the completion queue at a time
 constexpr int kReadsMost = 8;             // of that, in one call
@@ -41,129 +30,7 @@ std::size_t round_up(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-struct Send;
-
-struct Peer {
-  std::string name;
-  WireAddress address;
-  fi_addr_t where = FI_ADDR_UNSPEC;
-  FrameKeys outgoing;
-  FrameKeys incoming;
-  bool prove_payloads = false;
-  std::uint32_t payload_bytes_most = 0;
-  std::uint64_t next_out = 0;
-  std::uint64_t next_in = 0;
-  std::size_t on_the_way = 0;              // sends that have not completed
-  std::optional<TimePoint> blocked_since;  // nothing has been taken since
-  std::optional<Error> error;
-  Send* batch = nullptr;  // to which small messages are added until the next poll
-
-  struct Early {
-    std::uint32_t buffer = 0;
-    FrameHead head;
-  };
-  std::map<std::uint64_t, Early> early;  // proven, by sequence
-  TimePoint waiting_since{};             // if there are any
-};
-
-/// What a completion points to; libfabric may use the context until then.
-struct Operation {
-  fi_context2 context{};
-  bool is_send = false;
-  std::uint32_t index = 0;
-};
-
-struct Send {
-  Operation operation;
-  std::byte* heads = nullptr;
-  Peer* peer = nullptr;
-  Bytes payload;
-  std::size_t batch_bytes = 0;
-  std::uint32_t messages = 1;
-};
-
-struct Receive {
-  Operation operation;
-  std::byte* memory = nullptr;
-};
-
-struct Arrived {
-  Peer* peer = nullptr;
-  std::uint32_t buffer = 0;
-  FrameHead head;
-  std::size_t taken = 0;  // of a batch
-};
-
-Bytes take_payload(WireMessage& message) {
-  return std::visit([](auto& body) { return std::move(body.payload); }, message.body);
-}
-
 }  // namespace
-
-struct WireFabric::State {
-  State(const FabricTable& with, const Options& given, FabricInfo found)
-      : table(with), options(given), info(std::move(found)) {}
-
-  Status open();
-  Status post_all();
-  bool post(std::uint32_t buffer);
-  void post_again();
-
-  void poll();
-  void read_error();
-  void complete(const Operation& operation, std::size_t bytes);
-  void complete_send(Send& send);
-  void arrive(std::uint32_t buffer, std::size_t bytes);
-  void accept(Peer& peer, std::uint32_t buffer, const FrameHead& head);
-  void take_early(Peer& peer);
-  void give_up_missing();
-
-  Peer* find(WireAddress address);
-  bool send(Peer& peer, WireMessage& message);
-  bool send_small(Peer& peer, const WireMessage& message);
-  bool send_large(Peer& peer, WireMessage& message);
-  bool send_batch(Peer& peer);
-  void send_batches();
-  Send& take_slot(Peer& peer);
-  Result<WireMessage> read(Arrived& from);
-  ssize_t post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload);
-  bool has_room(const Peer& peer) const {
-    return !free.empty() && peer.on_the_way < std::max<std::size_t>(2, free.size());
-  }
-  bool wait_for_room(Peer& peer);
-  bool is_blocked_for_long(Peer& peer);
-  void lose(Peer& peer, Error error, std::uint64_t messages = 1);
-  void note(Error error);
-  ByteView view(std::uint32_t buffer, const FrameHead& head) const {
-    return {receives[buffer].memory, kFrameHeadBytes + head.head_bytes + head.payload_bytes};
-  }
-
-  const FabricTable& table;
-  const Options options;
-  std::mutex mutex;
-  FabricInfo info;  // until it is opened
-  FabricAddress own;
-  Bytes encoded;
-
-  // The endpoint goes first: it has been given what stands before it.
-  std::unique_ptr<std::byte[]> memory;
-  std::vector<Receive> receives;
-  std::vector<Send> sends;
-  std::optional<FabricEndpoint> endpoint;
-
-  void* descriptor = nullptr;
-  std::size_t receive_bytes = 0;
-  std::vector<std::uint32_t> free;      // of sends
-  std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
-  std::size_t posted = 0;
-  std::deque<Arrived> arrived;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
-  Peer* last_peer = nullptr;
-  std::size_t waiting_peers = 0;
-  std::vector<Peer*> with_batch;  // peers that have one
-  std::optional<Error> error;
-  Counters counters;
-};
 
 Status WireFabric::State::open() {
   receive_bytes =
@@ -381,149 +248,6 @@ Peer* WireFabric::State::find(WireAddress address) {
   if (it == peers.end()) return nullptr;
   last_peer = it->second.get();
   return last_peer;
-}
-
-bool WireFabric::State::send(Peer& peer, WireMessage& message) {
-  const ByteView payload = payload_of(message);
-  if (payload.size() > peer.payload_bytes_most || payload.size() > options.payload_bytes_most) {
-    lose(peer, Error(ErrorCode::invalid_argument,
-                     fmt::format("a message has {} bytes; there is room for {}", payload.size(),
-                                 std::min(peer.payload_bytes_most, options.payload_bytes_most))));
-    return true;
-  }
-  return payload.size() <= kSmallBytesMost ? send_small(peer, message) : send_large(peer, message);
-}
-
-Send& WireFabric::State::take_slot(Peer& peer) {
-  Send& slot = sends[free.back()];
-  free.pop_back();
-  slot.peer = &peer;
-  ++peer.on_the_way;
-  return slot;
-}
-
-bool WireFabric::State::send_small(Peer& peer, const WireMessage& message) {
-  const Bytes bytes = encode_message(message);
-  const std::size_t needed = sizeof(std::uint32_t) + bytes.size();
-  if (peer.batch != nullptr && peer.batch->batch_bytes + needed > kBatchBytesMost &&
-      !send_batch(peer)) {
-    return wait_for_room(peer);
-  }
-  if (peer.batch == nullptr) {
-    if (!has_room(peer)) poll();
-    if (!has_room(peer)) return wait_for_room(peer);
-    peer.batch = &take_slot(peer);
-    peer.batch->messages = 0;
-    with_batch.push_back(&peer);
-  }
-  Send& batch = *peer.batch;
-  std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
-  const auto length = static_cast<std::uint32_t>(bytes.size());
-  std::memcpy(at, &length, sizeof length);
-  std::copy(bytes.begin(), bytes.end(), at + sizeof length);
-  batch.batch_bytes += needed;
-  ++batch.messages;
-  ++counters.sent;
-  return true;
-}
-
-// False while libfabric has no room for it.
-bool WireFabric::State::send_batch(Peer& peer) {
-  Send& batch = *peer.batch;
-  seal_batch(peer.outgoing, own.id, peer.next_out, batch.heads, batch.batch_bytes);
-  const ssize_t status = post_send(peer, batch, kFrameHeadBytes + batch.batch_bytes, {});
-  if (status == -FI_EAGAIN && !is_blocked_for_long(peer)) return false;
-  peer.batch = nullptr;
-  std::erase(with_batch, &peer);
-  if (status == 0) {
-    ++peer.next_out;
-    peer.blocked_since.reset();
-    return true;
-  }
-  if (status != -FI_EAGAIN) {
-    lose(peer, fabric_error(table, "fi_sendmsg", status), batch.messages);
-  } else {
-    counters.lost += batch.messages;
-  }
-  complete_send(batch);
-  return true;
-}
-
-void WireFabric::State::send_batches() {
-  for (std::size_t i = with_batch.size(); i > 0; --i) send_batch(*with_batch[i - 1]);
-}
-
-bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
-  // What was sent before it goes first.
-  if (peer.batch != nullptr && !send_batch(peer)) {
-    poll();
-    return wait_for_room(peer);
-  }
-  if (!has_room(peer)) poll();
-  if (!has_room(peer)) return wait_for_room(peer);
-  const ByteView payload = payload_of(message);
-  Send& slot = sends[free.back()];
-  const std::size_t heads = seal_frame(peer.outgoing, own.id, peer.next_out, encode_head(message),
-                                       payload, peer.prove_payloads, slot.heads);
-  const ssize_t status = post_send(peer, slot, heads, payload);
-  if (status == -FI_EAGAIN) {
-    poll();
-    return wait_for_room(peer);
-  }
-  if (status != 0) {
-    lose(peer, fabric_error(table, "fi_sendmsg", status));
-    return true;
-  }
-  take_slot(peer).payload = take_payload(message);  // it stays where it is
-  ++peer.next_out;
-  peer.blocked_since.reset();
-  ++counters.sent;
-  return true;
-}
-
-ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload) {
-  std::array<iovec, 2> parts{};
-  std::array<void*, 2> descriptors = {descriptor, nullptr};
-  parts[0] = {slot.heads, heads};
-  fi_msg message{};
-  message.msg_iov = parts.data();
-  message.desc = descriptors.data();
-  message.iov_count = 1;
-  message.addr = peer.where;
-  message.context = &slot.operation.context;
-  const bool copies = endpoint->needs_memory() || endpoint->info().tx_attr->iov_limit < 2;
-  if (copies || payload.empty()) {
-    if (!payload.empty()) std::memcpy(slot.heads + heads, payload.data(), payload.size());
-    parts[0].iov_len += payload.size();
-  } else {
-    parts[1] = {const_cast<std::byte*>(payload.data()), payload.size()};
-    message.iov_count = 2;
-  }
-  return table.fi_sendmsg(endpoint->endpoint(), &message, FI_COMPLETION);
-}
-
-bool WireFabric::State::wait_for_room(Peer& peer) {
-  ++counters.busy;
-  if (!is_blocked_for_long(peer)) return false;
-  ++counters.lost;
-  return true;
-}
-
-bool WireFabric::State::is_blocked_for_long(Peer& peer) {
-  const TimePoint now = options.clock->now();
-  if (!peer.blocked_since.has_value()) peer.blocked_since = now;
-  const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.blocked_since);
-  if (waited < options.patience) return false;
-  lose(peer,
-       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())),
-       0);
-  return true;
-}
-
-void WireFabric::State::lose(Peer& peer, Error failed, std::uint64_t messages) {
-  counters.lost += messages;
-  peer.error = std::move(failed).with_context(fmt::format("sending to {}", peer.name));
 }
 
 Result<WireMessage> WireFabric::State::read(Arrived& from) {

@@ -42,7 +42,7 @@ constexpr std::size_t kWrite = std::size_t{1} << 20;
 constexpr std::size_t kWindow = 4;
 constexpr std::size_t kMemory = 16 * kWrite;
 constexpr std::size_t kSignal = kMemory - 8;
-constexpr std::uint32_t kTrips = 1000;
+constexpr std::uint32_t kTrips = 300;
 
 struct Arguments {
   int rounds = 7;

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "net/fabric_address.hpp"
+#include "net/fabric_frame.hpp"
+#include "net/fabric_owner.hpp"
+#include "net/wire_fabric.hpp"
+#include "net/wire_format.hpp"
+
+/// What a fabric wire holds; private to wire_fabric*.cpp. Everything is under the state's lock.
+namespace oriel::net {
+namespace fabric {
+
+inline constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
+inline constexpr std::size_t kSmallBytesMost = 328;  // of a payload that travels in a batch
+inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
+
+struct Send;
+
+struct Peer {
+  std::string name;
+  WireAddress address;
+  fi_addr_t where = FI_ADDR_UNSPEC;
+  FrameKeys outgoing;
+  FrameKeys incoming;
+  bool prove_payloads = false;
+  std::uint32_t payload_bytes_most = 0;
+  std::uint64_t next_out = 0;
+  std::uint64_t next_in = 0;
+  std::size_t on_the_way = 0;              // sends that have not completed
+  std::optional<TimePoint> blocked_since;  // nothing has been taken since
+  std::optional<Error> error;
+  Send* batch = nullptr;  // to which small messages are added until the next poll
+
+  struct Early {
+    std::uint32_t buffer = 0;
+    FrameHead head;
+  };
+  std::map<std::uint64_t, Early> early;  // proven, by sequence
+  TimePoint waiting_since{};             // if there are any
+};
+
+/// What a completion points to; libfabric may use the context until then.
+struct Operation {
+  fi_context2 context{};
+  bool is_send = false;
+  std::uint32_t index = 0;
+};
+
+struct Send {
+  Operation operation;
+  std::byte* heads = nullptr;
+  Peer* peer = nullptr;
+  Bytes payload;
+  std::size_t batch_bytes = 0;
+  std::uint32_t messages = 1;
+};
+
+struct Receive {
+  Operation operation;
+  std::byte* memory = nullptr;
+};
+
+struct Arrived {
+  Peer* peer = nullptr;
+  std::uint32_t buffer = 0;
+  FrameHead head;
+  std::size_t taken = 0;  // of a batch
+};
+
+}  // namespace fabric
+
+struct WireFabric::State {
+  using Peer = fabric::Peer;
+  using Send = fabric::Send;
+  using Receive = fabric::Receive;
+  using Arrived = fabric::Arrived;
+  using Operation = fabric::Operation;
+
+  State(const FabricTable& with, const Options& given, FabricInfo found)
+      : table(with), options(given), info(std::move(found)) {}
+
+  Status open();
+  Status post_all();
+  bool post(std::uint32_t buffer);
+  void post_again();
+
+  void poll();
+  void read_error();
+  void complete(const Operation& operation, std::size_t bytes);
+  void complete_send(Send& send);
+  void arrive(std::uint32_t buffer, std::size_t bytes);
+  void accept(Peer& peer, std::uint32_t buffer, const FrameHead& head);
+  void take_early(Peer& peer);
+  void give_up_missing();
+
+  Peer* find(WireAddress address);
+  bool send(Peer& peer, WireMessage& message);
+  bool send_small(Peer& peer, const WireMessage& message);
+  bool send_large(Peer& peer, WireMessage& message);
+  bool send_batch(Peer& peer);
+  void send_batches();
+  Send& take_slot(Peer& peer);
+  Result<WireMessage> read(Arrived& from);
+  ssize_t post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload);
+  bool has_room(const Peer& peer) const {
+    return !free.empty() && peer.on_the_way < std::max<std::size_t>(2, free.size());
+  }
+  bool wait_for_room(Peer& peer);
+  bool is_blocked_for_long(Peer& peer);
+  void lose(Peer& peer, Error error, std::uint64_t messages = 1);
+  void note(Error error);
+  ByteView view(std::uint32_t buffer, const FrameHead& head) const {
+    return {receives[buffer].memory, kFrameHeadBytes + head.head_bytes + head.payload_bytes};
+  }
+
+  const FabricTable& table;
+  const Options options;
+  std::mutex mutex;
+  FabricInfo info;  // until it is opened
+  FabricAddress own;
+  Bytes encoded;
+
+  // The endpoint goes first: it has been given what stands before it.
+  std::unique_ptr<std::byte[]> memory;
+  std::vector<Receive> receives;
+  std::vector<Send> sends;
+  std::optional<FabricEndpoint> endpoint;
+
+  void* descriptor = nullptr;
+  std::size_t receive_bytes = 0;
+  std::vector<std::uint32_t> free;      // of sends
+  std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
+  std::size_t posted = 0;
+  std::deque<Arrived> arrived;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
+  Peer* last_peer = nullptr;
+  std::size_t waiting_peers = 0;
+  std::vector<Peer*> with_batch;  // peers that have one
+  std::optional<Error> error;
+  Counters counters;
+};
+
+}  // namespace oriel::net
