@@ -328,7 +328,8 @@ TEST_CASE("3.15 windows come and go before and after the network") {
       require_outcome(me == 0 ? put(gone, 5) : WorldOutcome::no_window, WorldOutcome::no_window,
                       "a window that the peer had no more");
     }
-    players.barrier();
+    WorldBarrier arrived(kThread, kernels.view(), 1);
+    require(arrived.sync(), "the barrier behind the puts");
     if (me != 2) {
       const std::uint8_t expected[] = {1, 0, 2, 3, 4};
       for (std::size_t i = 0; i < 5; ++i) {
