@@ -138,22 +138,6 @@ ORIEL_PTX_ATOM_ADD(atom_add_acq_rel_gpu, ".acq_rel.gpu")
 ORIEL_PTX_ATOM_ADD(atom_add_acq_rel_sys, ".acq_rel.sys")
 #undef ORIEL_PTX_ATOM_ADD
 
-#define ORIEL_PTX_ATOM_MAX(name, order_scope)                                   \
-  ORIEL_DEVICE_FN std::uint64_t name(std::uint64_t* address, std::uint64_t v) { \
-    std::uint64_t old;                                                          \
-    asm volatile("atom" order_scope ".global.max.u64 %0, [%1], %2;"             \
-                 : "=l"(old)                                                    \
-                 : "l"(global(address)), "l"(v)                                 \
-                 : "memory");                                                   \
-    return old;                                                                 \
-  }
-
-ORIEL_PTX_ATOM_MAX(atom_max_relaxed_gpu, ".relaxed.gpu")
-ORIEL_PTX_ATOM_MAX(atom_max_relaxed_sys, ".relaxed.sys")
-ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_gpu, ".acq_rel.gpu")
-ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_sys, ".acq_rel.sys")
-#undef ORIEL_PTX_ATOM_MAX
-
 #define ORIEL_PTX_ATOM_WORD(name, operation)                                    \
   ORIEL_DEVICE_FN std::uint64_t name(std::uint64_t* address, std::uint64_t v) { \
     std::uint64_t old;                                                          \
@@ -164,6 +148,10 @@ ORIEL_PTX_ATOM_MAX(atom_max_acq_rel_sys, ".acq_rel.sys")
     return old;                                                                 \
   }
 
+ORIEL_PTX_ATOM_WORD(atom_max_relaxed_gpu, ".relaxed.gpu.global.max.u64")
+ORIEL_PTX_ATOM_WORD(atom_max_relaxed_sys, ".relaxed.sys.global.max.u64")
+ORIEL_PTX_ATOM_WORD(atom_max_acq_rel_gpu, ".acq_rel.gpu.global.max.u64")
+ORIEL_PTX_ATOM_WORD(atom_max_acq_rel_sys, ".acq_rel.sys.global.max.u64")
 ORIEL_PTX_ATOM_WORD(atom_or_acq_rel_gpu, ".acq_rel.gpu.global.or.b64")
 ORIEL_PTX_ATOM_WORD(atom_or_acq_rel_sys, ".acq_rel.sys.global.or.b64")
 ORIEL_PTX_ATOM_WORD(atom_exch_acq_rel_gpu, ".acq_rel.gpu.global.exch.b64")
