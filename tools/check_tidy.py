@@ -92,7 +92,6 @@ PLANTS = [
      "bugprone-use-after-move"),
     ("class Counter {\n public:\n  explicit Counter(int count) : count_(count) {}\n\n private:\n"
      "  int count_;\n};\n", "clang-diagnostic-unused-private-field"),
-    ("int f(int x) {\n" + "  x += 1;\n" * 61 + "  return x;\n}\n", "readability-function-size"),
 ]
 
 
