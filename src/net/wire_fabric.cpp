@@ -40,9 +40,9 @@ Status WireFabric::State::open() {
   ORIEL_TRY(FabricEndpoint opened,
             FabricEndpoint::open(table, std::move(info), options.receives + options.sends + 1,
                                  kPeersExpected));
-  const bool copies = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
-  const std::size_t send_bytes = round_up(
-      std::max(kHeadsBytesMost + (copies ? options.payload_bytes_most : 0), kBatchFrameBytesMost));
+  copies_payloads = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
+  const std::size_t send_bytes = round_up(std::max(
+      kHeadsBytesMost + (copies_payloads ? options.payload_bytes_most : 0), kBatchFrameBytesMost));
   const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
   memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   receives.resize(options.receives);

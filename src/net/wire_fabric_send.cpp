@@ -132,8 +132,7 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, 
   message.iov_count = 1;
   message.addr = peer.where;
   message.context = &slot.operation.context;
-  const bool copies = endpoint->needs_memory() || endpoint->info().tx_attr->iov_limit < 2;
-  if (copies || payload.empty()) {
+  if (copies_payloads || payload.empty()) {
     if (!payload.empty()) std::memcpy(slot.heads + heads, payload.data(), payload.size());
     parts[0].iov_len += payload.size();
   } else {

@@ -141,6 +141,7 @@ struct WireFabric::State {
   std::optional<FabricEndpoint> endpoint;
 
   void* descriptor = nullptr;
+  bool copies_payloads = false;  ///< messages are sent from registered memory, or as one part
   std::size_t receive_bytes = 0;
   std::vector<std::uint32_t> free;      // of sends
   std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
