@@ -20,8 +20,7 @@ namespace oriel::kernels {
 /// In place is allowed: a thread has sent its line of every share before it writes any of them.
 /// False if this thread gave up a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
-ORIEL_DEVICE_FN bool two_shot(  // NOLINT(readability-function-size): a kernel
-    const AllReduceArguments& arguments, GridPlace place) {
+ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace place) {
   device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 2);
