@@ -59,9 +59,7 @@ Status WireFabric::State::open() {
     free.push_back(i);
   }
   endpoint.emplace(std::move(opened));
-  if (endpoint->needs_memory()) {
-    ORIEL_TRY(descriptor, endpoint->register_memory(memory.get(), bytes));
-  }
+  if (endpoint->needs_memory()) ORIEL_CHECK(register_buffers(send_bytes));
   ORIEL_TRY(own.address, endpoint->name());
   own.format = format;
   own.provider = provider;
@@ -76,6 +74,17 @@ Status WireFabric::State::open() {
   return post_all();
 }
 
+// Each buffer that is sent from is a region of its own: where regions are addressed from 0, rxm
+// tells the peer to read a long message from the beginning of its region, wherever it lies in it.
+Status WireFabric::State::register_buffers(std::size_t send_bytes) {
+  ORIEL_TRY(receive_descriptor,
+            endpoint->register_memory(receives.front().memory, receives.size() * receive_bytes));
+  for (Send& send : sends) {
+    ORIEL_TRY(send.descriptor, endpoint->register_memory(send.heads, send_bytes));
+  }
+  return {};
+}
+
 Status WireFabric::State::post_all() {
   for (std::uint32_t i = 0; i < options.receives; ++i) {
     if (!post(i) && error.has_value()) return *error;
@@ -85,8 +94,9 @@ Status WireFabric::State::post_all() {
 
 bool WireFabric::State::post(std::uint32_t buffer) {
   Receive& receive = receives[buffer];
-  const ssize_t status = table.fi_recv(endpoint->endpoint(), receive.memory, receive_bytes,
-                                       descriptor, FI_ADDR_UNSPEC, &receive.operation.context);
+  const ssize_t status =
+      table.fi_recv(endpoint->endpoint(), receive.memory, receive_bytes, receive_descriptor,
+                    FI_ADDR_UNSPEC, &receive.operation.context);
   if (status == 0) {
     ++posted;
     return true;

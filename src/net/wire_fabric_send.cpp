@@ -124,7 +124,7 @@ bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
 
 ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload) {
   std::array<iovec, 2> parts{};
-  std::array<void*, 2> descriptors = {descriptor, nullptr};
+  std::array<void*, 2> descriptors = {slot.descriptor, nullptr};
   parts[0] = {slot.heads, heads};
   fi_msg message{};
   message.msg_iov = parts.data();

@@ -63,6 +63,7 @@ struct Operation {
 struct Send {
   Operation operation;
   std::byte* heads = nullptr;
+  void* descriptor = nullptr;  // of the memory at `heads`
   Peer* peer = nullptr;
   Bytes payload;
   std::size_t batch_bytes = 0;
@@ -94,6 +95,7 @@ struct WireFabric::State {
       : table(with), options(given), info(std::move(found)) {}
 
   Status open();
+  Status register_buffers(std::size_t send_bytes);
   Status post_all();
   bool post(std::uint32_t buffer);
   void post_again();
@@ -140,7 +142,7 @@ struct WireFabric::State {
   std::vector<Send> sends;
   std::optional<FabricEndpoint> endpoint;
 
-  void* descriptor = nullptr;
+  void* receive_descriptor = nullptr;
   bool copies_payloads = false;  ///< messages are sent from registered memory, or as one part
   std::size_t receive_bytes = 0;
   std::vector<std::uint32_t> free;      // of sends
