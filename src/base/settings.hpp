@@ -21,6 +21,8 @@ enum class BackendChoice : std::uint8_t { automatic, cuda, host };
 enum class SimdChoice : std::uint8_t { automatic, baseline, avx2, avx512 };
 /// The ways to all-reduce, in the order of kernels::Algorithm; automatic lets the table choose.
 enum class AlgorithmChoice : std::uint8_t { automatic, one_shot, two_shot, stream, eager };
+/// What joins the NICs of ranks that cannot map each other's memory.
+enum class WireChoice : std::uint8_t { automatic, fabric };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
 
@@ -34,6 +36,7 @@ struct Settings {
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
+  WireChoice wire = WireChoice::automatic;
   std::string host_id;
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written

@@ -33,6 +33,8 @@ constexpr std::array kAlgorithms = {
 constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
                                word("baseline", SimdChoice::baseline),
                                word("avx2", SimdChoice::avx2), word("avx512", SimdChoice::avx512)};
+constexpr std::array kWires = {word("auto", WireChoice::automatic),
+                               word("fabric", WireChoice::fabric)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),  word("version", LogLevel::version),
@@ -56,6 +58,10 @@ const std::array kRows = {
                    "a provider's name, as in fi_info; empty takes the best of efa, verbs and tcp"},
         "Which provider of libfabric carries messages between hosts. Others than those three are "
         "used only if named here; shm installs handlers of signals."},
+    Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
+        "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
+        "shared memory where they are one user's processes on one machine, in one network "
+        "namespace, and libfabric elsewhere; fabric takes libfabric everywhere."},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes."},
