@@ -32,7 +32,9 @@ class CompletionWriter {
 
   CompletionWriter() = default;
   /// `elements` are 64-byte aligned, a power of two in number, and filled with 0xff by their owner.
-  CompletionWriter(std::byte* elements, std::uint32_t count) : elements_(elements), count_(count) {}
+  /// `written`: how many were written before.
+  CompletionWriter(std::byte* elements, std::uint32_t count, std::uint64_t written = 0)
+      : elements_(elements), count_(count), written_(written) {}
 
   /// The last 8 bytes are stored last (release), the others before them as whole words. Nothing
   /// happens if there are no elements.

@@ -40,6 +40,8 @@ class DoorbellReader {
   /// What the ring that poll() saw means for a queue that has been told of everything before `end`
   /// and has completed everything before `completed`; indexes count blocks without end.
   Look look(std::uint64_t end, std::uint64_t completed);
+  /// Takes the word for a new one at the next look, unless nobody has ever rung.
+  void forget() { seen_ = 0; }
   /// An early ring waits for its record.
   bool is_early() const { return early_; }
   /// Receives posted so far, modulo 65536.

@@ -143,6 +143,8 @@ Status NicSoft::to_ready_to_send(std::uint32_t number) {
 Status NicSoft::to_error(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  // Of a queue that goes on elsewhere, where a dump could not wait for it.
+  if (queue->setup().records != nullptr) context_.late.land_all();
   return queue->to_error();
 }
 
@@ -167,6 +169,20 @@ Result<QueueState> NicSoft::state(std::uint32_t number) const {
   const auto it = queues_.find(number);
   if (it != queues_.end()) return it->second->state();
   return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
+}
+
+Result<QueueReport> NicSoft::report(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = queues_.find(number);
+  if (it != queues_.end()) return it->second->report();
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
+}
+
+Status NicSoft::ring_again(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  queue->ring_again();
+  return {};
 }
 
 bool NicSoft::progress() {

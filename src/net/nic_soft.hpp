@@ -68,6 +68,11 @@ class NicSoft {
   /// All three steps to ready_to_send.
   Status connect(std::uint32_t number, const QueuePeer& peer);
   Result<QueueState> state(std::uint32_t number) const;
+  /// State and, if it has any, what stands in its records.
+  Result<QueueReport> report(std::uint32_t number) const;
+  /// As if what the queue's doorbell says were rung once more: after a ring that was overlooked,
+  /// or that came before the queue could send.
+  Status ring_again(std::uint32_t number);
 
   /// Works on every queue and message that there is. Whether there was any; false also where
   /// another thread is at it.

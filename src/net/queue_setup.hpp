@@ -5,12 +5,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/deadline.hpp"
+#include "net/completion_writer.hpp"
 #include "net/doorbell_reader.hpp"
+#include "net/syndrome.hpp"
 #include "net/wire.hpp"
 
 namespace oriel::net {
+
+class KeyAliases;
+struct QueueRecords;
 
 /// Where a queue lies, as raw addresses of this process: the memory may be its own, pinned for a
 /// GPU, or shared with the process that fills it. All of it outlives the queue.
@@ -38,6 +44,25 @@ struct QueueSetup {
   Duration not_ready_pause = std::chrono::microseconds(640);
   /// Entries cross the wire in pieces of this size.
   std::uint32_t piece_bytes = std::uint32_t{256} << 10;
+
+  /// For a queue that can go on at another NIC (docs/failover.md). It then begins where the records
+  /// say whenever it gets its peer, and keeps an error there instead of completing entries with it.
+  /// What these point to outlives the queue.
+  QueueRecords* records = nullptr;
+  const KeyAliases* aliases = nullptr;  ///< of the keys in entries; null: they are this NIC's
+  /// What entries, doorbell and completions call the queue; 0: its own number.
+  std::uint32_t named = 0;
+};
+
+/// A queue moves along these one by one; to `error` and `reset` from everywhere.
+enum class QueueState : std::uint8_t { reset, init, ready_to_receive, ready_to_send, error };
+
+/// How a queue is getting on.
+struct QueueReport {
+  QueueState state{};
+  std::uint64_t completed = 0;            ///< of its records
+  std::optional<CompletionRecord> error;  ///< of its records
+  Syndrome refused = Syndrome::none;      ///< of its records
 };
 
 /// The other end of a queue.
@@ -47,9 +72,6 @@ struct QueuePeer {
   std::uint32_t queue = 0;
   std::uint32_t epoch = 0;  ///< of the connection: what both ends have agreed on
 };
-
-/// A queue moves along these one by one; to `error` and `reset` from everywhere.
-enum class QueueState : std::uint8_t { reset, init, ready_to_receive, ready_to_send, error };
 
 /// Reads and atomics of one queue that wait for their response, and hence the responses that its
 /// peer has to keep.

@@ -10,6 +10,8 @@
 
 #include "net/byte_order.hpp"
 #include "net/host_memory.hpp"
+#include "net/key_aliases.hpp"
+#include "net/queue_records.hpp"
 
 namespace oriel::net {
 namespace {
@@ -28,12 +30,20 @@ bool waits_for_data(const WorkRequest& work) {
 Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
     : setup_(setup),
       number_(number),
+      name_(setup.named != 0 ? setup.named : number),
       nic_(nic),
-      reader_(setup.memory.ring, setup.memory.depth, number),
+      reader_(setup.memory.ring, setup.memory.depth, name_),
       completions_(setup.memory.completions, setup.memory.completion_count),
       end_(setup.first_index),
       fetched_(setup.first_index),
       completed_(setup.first_index) {}
+
+void Requester::connect(const QueuePeer& peer) {
+  peer_ = peer;
+  if (setup_.records == nullptr) return;
+  end_ = fetched_ = completed_ = setup_.records->completed;
+  next_number_ = setup_.records->number;
+}
 
 bool Requester::progress(TimePoint now) {
   bool any = fetch();
@@ -47,6 +57,10 @@ bool Requester::fetch() {
   while (halted_at_ == kNone && fetched_ < end_ && active_.size() < kActiveMost) {
     WorkReader::Entry entry = reader_.read(fetched_, end_);
     fetched_ += entry.work.blocks;
+    if (setup_.aliases != nullptr) {
+      entry.work.local_key = setup_.aliases->local(entry.work.local_key);
+      entry.work.remote_key = setup_.aliases->remote(entry.work.remote_key);
+    }
     Active& made = active_.emplace_back();
     made.serial = first_serial_ + active_.size() - 1;
     made.work = std::move(entry.work);
@@ -312,7 +326,7 @@ bool Requester::retire() {
       completed_ = entry.work.index + entry.work.blocks;
       write_error({.kind = CompletionRecord::Kind::request_error,
                    .opcode = entry.work.opcode,
-                   .queue = number_,
+                   .queue = name_,
                    .index = static_cast<std::uint16_t>(entry.work.index),
                    .syndrome = entry.syndrome,
                    .complaint = entry.complaint});
@@ -330,10 +344,14 @@ void Requester::complete(const Active& entry) {
   const WorkRequest& work = entry.work;
   poison(work);
   completed_ = work.index + work.blocks;
+  if (setup_.records != nullptr) {
+    setup_.records->completed = completed_;
+    setup_.records->number += entry.pieces;
+  }
   if (!work.signalled) return;
   const auto time = nic_.clock->now().time_since_epoch().count();
   completions_.write({.opcode = work.opcode,
-                      .queue = number_,
+                      .queue = name_,
                       .index = static_cast<std::uint16_t>(work.index),
                       .bytes = static_cast<std::uint32_t>(work.bytes),
                       .time = static_cast<std::uint64_t>(time)});
@@ -346,6 +364,10 @@ void Requester::poison(const WorkRequest& work) {
 }
 
 void Requester::write_error(const CompletionRecord& record) {
+  if (setup_.records != nullptr) {
+    if (!setup_.records->error.has_value()) setup_.records->error = record;
+    return fail(Syndrome::flushed, Complaint::none);
+  }
   if (!has_error_word_ && setup_.memory.first_error != nullptr) {
     std::atomic_ref<std::uint64_t>(*setup_.memory.first_error)
         .store(first_error_word(record), std::memory_order_release);
@@ -374,19 +396,20 @@ void Requester::fail(Syndrome syndrome, Complaint complaint) {
   }
   write_error({.kind = CompletionRecord::Kind::request_error,
                .opcode = opcode,
-               .queue = number_,
+               .queue = name_,
                .index = static_cast<std::uint16_t>(at),
                .syndrome = syndrome,
                .complaint = complaint});
 }
 
 bool Requester::flush() {
+  if (setup_.records != nullptr) return false;  // they are for the next NIC
   const bool any = completed_ < end_;
   for (std::uint32_t i = 0; i < kFlushMost && completed_ < end_; ++i) {
     const WorkRequest work = reader_.read(completed_, end_).work;
     write_error({.kind = CompletionRecord::Kind::request_error,
                  .opcode = work.opcode,
-                 .queue = number_,
+                 .queue = name_,
                  .index = static_cast<std::uint16_t>(completed_),
                  .syndrome = Syndrome::flushed});
     completed_ += work.blocks;

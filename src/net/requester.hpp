@@ -25,7 +25,7 @@ class Requester {
  public:
   Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
 
-  void connect(const QueuePeer& peer) { peer_ = peer; }
+  void connect(const QueuePeer& peer);
   /// The doorbell has told of everything before `end`.
   void ring(std::uint64_t end) { end_ = end; }
   std::uint64_t end() const { return end_; }
@@ -95,6 +95,7 @@ class Requester {
 
   const QueueSetup setup_;
   const std::uint32_t number_;
+  const std::uint32_t name_;  // that it goes by in the ring and in completions
   NicContext& nic_;
   QueuePeer peer_;
   WorkReader reader_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "net/host_memory.hpp"
+#include "net/queue_records.hpp"
 
 namespace oriel::net {
 namespace {
@@ -43,7 +44,16 @@ Responder::Responder(const QueueSetup& setup, std::uint32_t number, NicContext& 
     : setup_(setup),
       number_(number),
       nic_(nic),
+      record_(setup.records != nullptr ? setup.records->delivery : own_record_),
       completions_(setup.memory.receive_completions, setup.memory.receive_count) {}
+
+void Responder::connect(const QueuePeer& peer) {
+  peer_ = peer;
+  if (setup_.records == nullptr) return;
+  record_.hand_over();
+  completions_ = CompletionWriter(setup_.memory.receive_completions, setup_.memory.receive_count,
+                                  record_.received);
+}
 
 void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint now) {
   if (!(request.from == peer_.address) || request.from_queue != peer_.queue ||
@@ -51,10 +61,10 @@ void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint 
     ++nic_.counters.strays;
     return;
   }
-  if (failed_ || request.number > expected_) return;
+  if (failed_ || request.number > record_.expected()) return;
   // A peer that asks and does not take the answers is not heard, and has to ask again.
   if (outgoing_.size() + late_.size() >= kAnswersMost) return;
-  if (request.number < expected_) {
+  if (request.number < record_.expected()) {
     ++nic_.counters.duplicates;
     return answer_again(request, now);
   }
@@ -72,12 +82,13 @@ WireResponse Responder::response_to(const WireRequest& request) const {
 void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimePoint now) {
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
-  if (request.has_immediate && request.kind == WorkKind::write && receives == received_) {
+  if (request.has_immediate && request.kind == WorkKind::write &&
+      receives == static_cast<std::uint16_t>(record_.received)) {
     WireResponse response = response_to(request);
     response.not_ready = true;
     return answer(std::move(response), now);
   }
-  ++expected_;
+  record_.accept(request.bytes, request.piece_bytes);
   // What fetches does not overtake what fetches, but writes may overtake both.
   const bool fetches = request.kind != WorkKind::write;
   const bool put_off =
@@ -114,10 +125,10 @@ void Responder::execute(WireRequest& request, TimePoint now) {
     if (request.has_immediate) {
       completions_.write({.kind = CompletionRecord::Kind::received_immediate,
                           .queue = number_,
-                          .index = received_,
+                          .index = static_cast<std::uint16_t>(record_.received),
                           .bytes = static_cast<std::uint32_t>(request.bytes),
                           .immediate = request.immediate});
-      ++received_;
+      ++record_.received;
     }
   } else if (request.kind == WorkKind::read) {
     response.payload.resize(request.piece_bytes);
@@ -129,9 +140,9 @@ void Responder::execute(WireRequest& request, TimePoint now) {
       return refuse(request, Syndrome::remote_operation, now);
     }
     response.old_value = execute_atomic(request.atomic, at);
-    replays_.push_back({request.number, response.old_value});
-    if (replays_.size() > kReadsInFlightMost) replays_.pop_front();
+    record_.executed(request.number, response.old_value);
   }
+  if (request.kind != WorkKind::atomic) record_.executed(request.number);
   answer(std::move(response), due);
 }
 
@@ -141,21 +152,21 @@ void Responder::answer_again(WireRequest& request, TimePoint now) {
   const auto goes_out = [&](const Outgoing& out) { return out.response.number == request.number; };
   if (std::any_of(outgoing_.begin(), outgoing_.end(), goes_out)) return;
   WireResponse response = response_to(request);
-  if (request.kind == WorkKind::write) return answer(std::move(response), now);
+  const bool owed = record_.is_owed(request.number);
+  if (request.kind == WorkKind::write && !owed) return answer(std::move(response), now);
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
-  if (request.kind == WorkKind::read) return execute(request, now);
-  const auto kept = std::find_if(replays_.begin(), replays_.end(), [&](const Replay& replay) {
-    return replay.number == request.number;
-  });
-  if (kept == replays_.end()) return refuse(request, Syndrome::remote_invalid, now);
-  response.old_value = kept->old_value;
+  if (request.kind == WorkKind::read || owed) return execute(request, now);
+  const std::optional<std::uint64_t> kept = record_.old_value(request.number);
+  if (!kept.has_value()) return refuse(request, Syndrome::remote_invalid, now);
+  response.old_value = *kept;
   answer(std::move(response), now);
 }
 
 void Responder::refuse(const WireRequest& request, Syndrome syndrome, TimePoint now) {
   WireResponse response = response_to(request);
   response.syndrome = syndrome;
+  if (setup_.records != nullptr && !failed_) setup_.records->refused = syndrome;
   failed_ = true;
   late_.clear();
   answer(std::move(response), now);

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "net/completion_writer.hpp"
+#include "net/delivery_record.hpp"
 #include "net/nic_context.hpp"
 #include "net/queue_setup.hpp"
 
@@ -19,7 +20,7 @@ class Responder {
  public:
   Responder(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
 
-  void connect(const QueuePeer& peer) { peer_ = peer; }
+  void connect(const QueuePeer& peer);
   /// `receives`: how many receives have been posted, modulo 65536.
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Sends what is due, and executes what was put off.
@@ -36,10 +37,6 @@ class Responder {
     WireResponse response;
     TimePoint due;
   };
-  struct Replay {
-    std::uint64_t number;
-    std::uint64_t old_value;
-  };
 
   void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
   void answer_again(WireRequest& request, TimePoint now);
@@ -54,12 +51,11 @@ class Responder {
   const std::uint32_t number_;
   NicContext& nic_;
   QueuePeer peer_;
+  DeliveryRecord own_record_{kReadsInFlightMost};
+  DeliveryRecord& record_;  // the queue's, or the one that outlives it
   CompletionWriter completions_;
-  std::uint64_t expected_ = 0;  // number of the next request
-  std::uint16_t received_ = 0;  // receives used up
   std::deque<Late> late_;
   std::deque<Outgoing> outgoing_;
-  std::deque<Replay> replays_;
   std::uint64_t answers_ = 0;
   bool failed_ = false;
 };

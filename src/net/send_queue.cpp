@@ -13,6 +13,7 @@
 
 #include "base/try.hpp"
 #include "net/byte_order.hpp"
+#include "net/queue_records.hpp"
 
 namespace oriel::net {
 
@@ -65,6 +66,7 @@ struct SendQueue::State {
   std::uint32_t* record = nullptr;
   std::uint32_t number = 0;
   QueueMemory memory;
+  QueueSetup setup;
   dq::QueueView view;
   std::uint64_t posted = 0;
   std::uint64_t taken = 0;
@@ -147,7 +149,7 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   slots.access = kLocalWrite;
   ORIEL_TRY(view.fetch_key, nic.register_memory(options.domain, slots));
 
-  QueueSetup setup;
+  QueueSetup& setup = state->setup;
   setup.memory = state->memory;
   setup.domain = options.domain;
   setup.mode = options.mode;
@@ -155,6 +157,8 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   setup.answer_timeout = options.answer_timeout;
   setup.repeats_most = options.repeats_most;
   setup.piece_bytes = options.piece_bytes;
+  setup.records = options.records;
+  if (options.records != nullptr) options.records->completed = options.base;
   ORIEL_TRY(state->number, nic.create_queue(setup));
   view.number = state->number;
   return SendQueue(std::move(state));
@@ -174,6 +178,10 @@ const dq::QueueView& SendQueue::view() const {
 
 const QueueMemory& SendQueue::memory() const {
   return state_->memory;
+}
+
+const QueueSetup& SendQueue::setup() const {
+  return state_->setup;
 }
 
 Status SendQueue::post_receives(std::uint32_t count) {

@@ -36,6 +36,8 @@ class SendQueue {
     Duration answer_timeout = QueueSetup().answer_timeout;
     std::uint32_t repeats_most = QueueSetup().repeats_most;
     std::uint32_t piece_bytes = QueueSetup().piece_bytes;
+    /// Of a queue that can go on at another NIC; fresh, and outliving this queue.
+    QueueRecords* records = nullptr;
   };
 
   static Result<SendQueue> create(NicSoft& nic, const Options& options);
@@ -50,6 +52,9 @@ class SendQueue {
   const device::queue::QueueView& view() const;
   /// Where the NIC finds it.
   const QueueMemory& memory() const;
+  /// What the NIC was told of it: with another domain and this queue's number as its name, another
+  /// NIC makes a queue of the same memory.
+  const QueueSetup& setup() const;
 
   /// An immediate that a peer's write has brought.
   struct Immediate {

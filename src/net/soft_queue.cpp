@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "net/queue_records.hpp"
 
 namespace oriel::net {
 namespace {
@@ -57,6 +58,16 @@ Status check_setup(const QueueSetup& setup) {
                  fmt::format("completion queues of {} and {} elements: powers of two up to 65536",
                              memory.completion_count, memory.receive_count));
   }
+  if (setup.records != nullptr && memory.completion_count != 1) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue with records and {} completions: those of sends have to be "
+                             "collapsed into one element",
+                             memory.completion_count));
+  }
+  if (setup.named > 0xffffff) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue named {:#x}: names have 24 bits", setup.named));
+  }
   if (setup.piece_bytes == 0 || setup.piece_bytes > kPieceBytesMost) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("pieces of {} bytes: 1 to {} can cross the wire", setup.piece_bytes,
@@ -69,7 +80,8 @@ SoftQueue::SoftQueue(const QueueSetup& setup, std::uint32_t number, NicContext& 
     : setup_(setup),
       number_(number),
       nic_(nic),
-      doorbell_(setup.memory.doorbell, setup.memory.record, number, setup.memory.depth, setup.mode),
+      doorbell_(setup.memory.doorbell, setup.memory.record, setup.named != 0 ? setup.named : number,
+                setup.memory.depth, setup.mode),
       requester_(setup, number, nic),
       responder_(setup, number, nic) {}
 
@@ -98,6 +110,16 @@ Status SoftQueue::to_ready_to_send() {
   if (doorbell_.poll()) ++nic_.counters.dropped_doorbells;
   state_ = QueueState::ready_to_send;
   return {};
+}
+
+QueueReport SoftQueue::report() const {
+  QueueReport report;
+  report.state = state_;
+  if (setup_.records == nullptr) return report;
+  report.completed = setup_.records->completed;
+  report.error = setup_.records->error;
+  report.refused = setup_.records->refused;
+  return report;
 }
 
 Status SoftQueue::to_error() {

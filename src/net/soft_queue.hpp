@@ -31,6 +31,10 @@ class SoftQueue {
   /// From everywhere: entries that are not complete are flushed.
   Status to_error();
 
+  /// As if what the doorbell says were rung once more.
+  void ring_again() { doorbell_.forget(); }
+  QueueReport report() const;
+
   /// A bounded amount of work. Whether there was any.
   bool progress(TimePoint now);
   void receive(WireRequest& request, TimePoint now);

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace oriel::net {
+
+/// How the keys that stand in a queue's entries are called on another path: a NIC gives memory keys
+/// of its own, and entries name those of the path that they were written for. Of both sides: local
+/// memory by its key at this rank's NIC, and the peer's by its key at the peer's. A key without an
+/// alias stays as it is, and is none of that NIC's.
+/// Thread-safe.
+class KeyAliases {
+ public:
+  void add_local(std::uint32_t key, std::uint32_t alias) { add(local_, key, alias); }
+  void remove_local(std::uint32_t key) { remove(local_, key); }
+  void add_remote(std::uint32_t key, std::uint32_t alias) { add(remote_, key, alias); }
+  void remove_remote(std::uint32_t key) { remove(remote_, key); }
+
+  std::uint32_t local(std::uint32_t key) const { return find(local_, key); }
+  std::uint32_t remote(std::uint32_t key) const { return find(remote_, key); }
+
+ private:
+  using Map = std::map<std::uint32_t, std::uint32_t>;
+  void add(Map& map, std::uint32_t key, std::uint32_t alias) {
+    const std::lock_guard lock(mutex_);
+    map[key] = alias;
+  }
+  void remove(Map& map, std::uint32_t key) {
+    const std::lock_guard lock(mutex_);
+    map.erase(key);
+  }
+  std::uint32_t find(const Map& map, std::uint32_t key) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = map.find(key);
+    return it == map.end() ? key : it->second;
+  }
+
+  mutable std::mutex mutex_;
+  Map local_;
+  Map remote_;
+};
+
+}  // namespace oriel::net
