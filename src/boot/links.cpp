@@ -12,8 +12,8 @@
 namespace oriel::boot {
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::milliseconds(2);
-constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+constexpr Duration kFirstRetryPause = std::chrono::milliseconds(2);
+constexpr Duration kLongestRetryPause = std::chrono::milliseconds(100);
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr int kReadsAtOnce = 16;  // then the other links get their turn
 constexpr std::size_t kBuffersAtOnce = 16;
@@ -67,7 +67,7 @@ Status Links::dial(int peer, const SocketAddress& address) {
                  .realm = identity_.realm,
                  .key = identity_.key,
                  .claim = {.from = identity_.rank, .to = peer, .tag = 0}};
-  dial.pause = kFirstPause;
+  dial.pause = kFirstRetryPause;
   dials_.emplace(peer, std::move(dial));
   start_attempt(peer);
   return {};
@@ -131,7 +131,7 @@ void Links::fail_attempt(int peer, const Error& error) {
     dial.refused_since.reset();
   }
   dial.retry = Deadline::after(dial.pause, *clock_);
-  dial.pause = std::min(dial.pause * 2, kLongestPause);
+  dial.pause = std::min(dial.pause * 2, kLongestRetryPause);
 }
 
 void Links::on_proven(ProvenConnection connection) {

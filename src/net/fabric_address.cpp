@@ -12,7 +12,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x4146524f;  // ORFA
+constexpr std::uint32_t kAddressMagic = 0x4146524f;  // ORFA
 constexpr std::uint16_t kVersion = 1;
 constexpr std::uint16_t kProvesPayloads = 1;
 
@@ -25,7 +25,7 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 
 Bytes encode(const FabricAddress& address) {
   ByteWriter to;
-  to.put(kMagic).put(kVersion);
+  to.put(kAddressMagic).put(kVersion);
   to.put(address.proves_payloads ? kProvesPayloads : std::uint16_t{0});
   to.put(address.id).put_raw(address.nonce);
   to.put(address.payload_bytes_most).put(address.format);
@@ -47,7 +47,7 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
   const ByteView provider = from.get_blob();
   const ByteView where = from.get_blob();
   ORIEL_CHECK(from.finish("a fabric address"));
-  if (magic != kMagic) return bad("a beginning", magic, std::to_string(kMagic));
+  if (magic != kAddressMagic) return bad("a beginning", magic, std::to_string(kAddressMagic));
   if (version != kVersion) return bad("version", version, std::to_string(kVersion));
   if (flags > kProvesPayloads) return bad("flags", flags, "0 or 1");
   if (address.id == 0) return bad("an id", 0, "another");

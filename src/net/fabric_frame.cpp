@@ -11,7 +11,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x4d46524f;  // ORFM
+constexpr std::uint32_t kFrameMagic = 0x4d46524f;  // ORFM
 constexpr std::uint16_t kBatch = 1;
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
@@ -35,7 +35,7 @@ boot::ShortDigest payload_proof(const boot::Key& key, ByteView payload, bool pro
 
 // What follows the head at `to` is there already. The bytes up to its end.
 std::size_t seal(const FrameKeys& keys, Layout& layout, std::byte* to) {
-  layout.magic = kMagic;
+  layout.magic = kFrameMagic;
   const std::size_t bytes = kFrameHeadBytes + layout.head_bytes;
   std::memcpy(to, &layout, sizeof layout);
   layout.proof = boot::short_keyed_hash(keys.frame, {to + kProofBytes, bytes - kProofBytes});
@@ -90,7 +90,7 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
   Layout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kMagic || layout.kind > kBatch || layout.reserved != 0) {
+  if (layout.magic != kFrameMagic || layout.kind > kBatch || layout.reserved != 0) {
     return std::nullopt;
   }
   const bool is_batch = layout.kind == kBatch;

@@ -11,7 +11,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3171786d;  // "mxq1": the form's name and version
+constexpr std::uint32_t kHandleMagic = 0x3171786d;  // "mxq1": the form's name and version
 constexpr std::uint32_t k24Bits = 0xffffff;
 constexpr std::uint32_t kLidMost = 0xbfff;  // above: multicast
 
@@ -41,7 +41,11 @@ Status check(const Mlx5QueueHandle& handle, std::uint8_t layer) {
 
 Bytes encode_handle(const Mlx5QueueHandle& handle) {
   ByteWriter writer;
-  writer.put(kMagic).put(handle.number).put(handle.psn).put(handle.link_layer).put(handle.mtu);
+  writer.put(kHandleMagic)
+      .put(handle.number)
+      .put(handle.psn)
+      .put(handle.link_layer)
+      .put(handle.mtu);
   writer.put(handle.log_reads_answered).put(handle.roce_version).put(handle.lid);
   writer.put(std::uint16_t{0}).put_raw(std::as_bytes(std::span(handle.gid)));
   return writer.take();
@@ -63,7 +67,7 @@ Result<Mlx5QueueHandle> parse_handle(ByteView bytes) {
   ORIEL_CHECK(reader.finish("a peer's queue handle"));
   std::transform(gid.begin(), gid.end(), handle.gid.begin(),
                  [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
-  if (magic != kMagic) return refuse("magic number", magic);
+  if (magic != kHandleMagic) return refuse("magic number", magic);
   if (padding != 0) return refuse("padding", padding);
   handle.link_layer = layer == 2 ? LinkLayer::ethernet : LinkLayer::infiniband;
   ORIEL_CHECK(check(handle, layer));

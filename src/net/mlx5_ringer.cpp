@@ -15,8 +15,8 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::chrono::microseconds kYieldFor{500};
-constexpr std::chrono::microseconds kNap{50};
+constexpr std::chrono::microseconds kRingerYieldsFor{500};
+constexpr std::chrono::microseconds kRingerNap{50};
 
 }  // namespace
 
@@ -88,10 +88,10 @@ struct Mlx5RingerThread::State {
     while (!stop.load(std::memory_order_relaxed)) {
       if (ringer->progress()) {
         last = clock.now();
-      } else if (clock.now() - last < kYieldFor) {
+      } else if (clock.now() - last < kRingerYieldsFor) {
         std::this_thread::yield();
       } else {
-        std::this_thread::sleep_for(kNap);
+        std::this_thread::sleep_for(kRingerNap);
       }
     }
   }

@@ -9,7 +9,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kBlock = 64;
+constexpr std::uint32_t kBlockBytes = 64;
 constexpr std::uint32_t kPart = 16;
 // Where parts begin in an entry: control, then the remote address, then what the operation has.
 constexpr std::uint32_t kRemoteAt = 16;
@@ -27,7 +27,8 @@ Syndrome syndrome_of(Complaint complaint) {
 }  // namespace
 
 void WorkReader::copy_block(std::uint64_t index, std::uint32_t to) {
-  std::memcpy(copy_.data() + to * kBlock, ring_ + (index & (depth_ - 1)) * kBlock, kBlock);
+  std::memcpy(copy_.data() + to * kBlockBytes, ring_ + (index & (depth_ - 1)) * kBlockBytes,
+              kBlockBytes);
 }
 
 WorkReader::Control WorkReader::control() const {
@@ -63,7 +64,7 @@ WorkReader::Entry WorkReader::read(std::uint64_t index, std::uint64_t rung) {
   entry.work.opcode = head.opcode;
   entry.complaint = check_place(head, index);
   if (entry.complaint == Complaint::none) {
-    const std::uint32_t blocks = (head.parts * kPart + kBlock - 1) / kBlock;
+    const std::uint32_t blocks = (head.parts * kPart + kBlockBytes - 1) / kBlockBytes;
     if (blocks > rung - index || blocks > depth_) {
       entry.complaint = Complaint::not_rung;
     } else {

@@ -54,9 +54,9 @@ void describe(Gpu& gpu, CUdevice device, int ordinal) {
 
 /// Asks about one device after the other, and then about pairs. Goes on after a refusal, of which
 /// the first is kept.
-class Reader {
+class CudaFactsReader {
  public:
-  explicit Reader(Machine& machine) : machine_(machine) {}
+  explicit CudaFactsReader(Machine& machine) : machine_(machine) {}
 
   CudaFacts read() {
     using Outcome = SourceReport::Outcome;
@@ -167,7 +167,7 @@ class Reader {
 }  // namespace
 
 CudaFacts read_cuda_facts(Machine& machine) {
-  return Reader(machine).read();
+  return CudaFactsReader(machine).read();
 }
 
 }  // namespace oriel::topo

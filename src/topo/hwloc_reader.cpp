@@ -62,9 +62,10 @@ PciAddress address_of(const PciAttributes& pci) {
   return {pci.domain, pci.bus, pci.dev, pci.func};
 }
 
-class Reader {
+class HwlocReader {
  public:
-  Reader(const HwlocTable& table, hwloc_topology_t topology) : table_(table), topology_(topology) {}
+  HwlocReader(const HwlocTable& table, hwloc_topology_t topology)
+      : table_(table), topology_(topology) {}
 
   HwlocList read() {
     hwloc_obj_t root = table_.hwloc_get_obj_by_depth(topology_, 0, 0);
@@ -255,7 +256,7 @@ HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
                                : "it could not read the description of a machine"};
     return list;
   }
-  list = Reader(hwloc.table, topology.get()).read();
+  list = HwlocReader(hwloc.table, topology.get()).read();
   const unsigned version = hwloc.table.hwloc_get_api_version();
   list.report.source =
       fmt::format("hwloc {}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);

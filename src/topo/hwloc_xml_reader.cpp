@@ -62,7 +62,7 @@ Result<std::vector<std::uint64_t>> numbers_of(const XmlElement& element, const c
   return numbers;
 }
 
-class Reader {
+class HwlocXmlReader {
  public:
   Result<HwlocList> read(const XmlElement& root) {
     ORIEL_CHECK(check_format(root));
@@ -319,7 +319,7 @@ class Reader {
 
 Result<HwlocList> read_hwloc_xml(std::string_view text) {
   ORIEL_TRY(const XmlElement root, parse_xml(text));
-  return Reader().read(root);
+  return HwlocXmlReader().read(root);
 }
 
 }  // namespace oriel::topo

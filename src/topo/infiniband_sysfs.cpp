@@ -11,7 +11,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr const char* kFolder = "/sys/class/infiniband";
+constexpr const char* kInfinibandFolder = "/sys/class/infiniband";
 
 /// "b8ce:f603:00e1:2d34"; 0 for anything else.
 std::uint64_t read_guid(const FileTree& tree, const std::string& path) {
@@ -65,15 +65,15 @@ std::string interface_of(const FileTree& tree, const std::string& folder, int po
 
 InfinibandList read_infiniband(const FileTree& tree) {
   InfinibandList list;
-  list.report.source = kFolder;
-  if (!tree.exists(kFolder)) {
+  list.report.source = kInfinibandFolder;
+  if (!tree.exists(kInfinibandFolder)) {
     list.report.outcome = SourceReport::Outcome::absent;
     list.report.detail = "there is no such folder: no RDMA driver is loaded, or it is hidden";
     return list;
   }
   int inactive = 0;
-  for (const std::string& name : tree.list(kFolder)) {
-    const std::string folder = fmt::format("{}/{}", kFolder, name);
+  for (const std::string& name : tree.list(kInfinibandFolder)) {
+    const std::string folder = fmt::format("{}/{}", kInfinibandFolder, name);
     const Nic device = read_device(tree, folder, name);
     for (const std::string& number : tree.list(folder + "/ports")) {
       Nic nic = device;

@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr const char* kFolder = "/sys/class/kfd/kfd/topology/nodes";
+constexpr const char* kKfdFolder = "/sys/class/kfd/kfd/topology/nodes";
 // The driver's numbers of kinds of links, and its flags of a link (HsaLinkProperty of libhsakmt).
 constexpr std::uint64_t kXgmi = 11;
 constexpr std::uint64_t kNoAtomics = 1U << 2 | 1U << 3;
@@ -71,12 +71,12 @@ Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& pr
   return gpu;
 }
 
-class Reader {
+class KfdReader {
  public:
-  explicit Reader(const FileTree& tree) : tree_(tree) {}
+  explicit KfdReader(const FileTree& tree) : tree_(tree) {}
 
   KfdList read() {
-    for (const std::string& node : tree_.list(kFolder)) add_node(node);
+    for (const std::string& node : tree_.list(kKfdFolder)) add_node(node);
     add_pairs();
     for (const auto& [node, place] : places_) {
       add_links(node, place, "io_links");
@@ -90,7 +90,7 @@ class Reader {
 
  private:
   void add_node(const std::string& node) {
-    const std::string folder = fmt::format("{}/{}", kFolder, node);
+    const std::string folder = fmt::format("{}/{}", kKfdFolder, node);
     const auto id = tree_.read_number(folder + "/gpu_id");
     const auto properties = read_properties(tree_, folder + "/properties");
     if (id == 0) return;  // a processor
@@ -129,7 +129,7 @@ class Reader {
   }
 
   void add_links(const std::string& node, int from, const char* kind) {
-    const std::string folder = fmt::format("{}/{}/{}", kFolder, node, kind);
+    const std::string folder = fmt::format("{}/{}/{}", kKfdFolder, node, kind);
     for (const std::string& link : tree_.list(folder)) {
       const auto properties = read_properties(tree_, fmt::format("{}/{}/properties", folder, link));
       if (!properties || std::to_string(value_of(*properties, "node_from")) != node) {
@@ -174,13 +174,13 @@ class Reader {
 }  // namespace
 
 KfdList read_kfd(const FileTree& tree) {
-  if (tree.exists(kFolder)) {
-    KfdList list = Reader(tree).read();
-    list.report.source = kFolder;
+  if (tree.exists(kKfdFolder)) {
+    KfdList list = KfdReader(tree).read();
+    list.report.source = kKfdFolder;
     return list;
   }
   KfdList list;
-  list.report.source = kFolder;
+  list.report.source = kKfdFolder;
   list.report.outcome = SourceReport::Outcome::absent;
   list.report.detail = "there is no such folder: AMD's compute driver is not loaded, or hidden";
   return list;

@@ -37,7 +37,7 @@ struct Place {
   int numa = -1;
 };
 
-class Reader {
+class NcclXmlReader {
  public:
   Result<Machine> read(const XmlElement& root) {
     if (root.name != "system") return odd(root, "is not NCCL's <system>");
@@ -197,7 +197,7 @@ class Reader {
 
 Result<Machine> read_nccl_xml(std::string_view text) {
   ORIEL_TRY(const XmlElement root, parse_xml(text));
-  return Reader().read(root);
+  return NcclXmlReader().read(root);
 }
 
 }  // namespace oriel::topo

@@ -12,7 +12,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr int kMostNumbers = 1 << 16;
+constexpr int kNumbersEnd = 1 << 16;
 
 /// "8", "8-11", or "8-31:2/4": of each 4 the first 2.
 struct Stretch {
@@ -32,7 +32,7 @@ std::optional<Stretch> stretch_in(std::string_view text) {
     if (before != 0 && (at == end || *at++ != before)) return false;
     const auto [rest, error] = std::from_chars(at, end, value);
     at = rest;
-    return error == std::errc() && value >= 0 && value < kMostNumbers;
+    return error == std::errc() && value >= 0 && value < kNumbersEnd;
   };
   Stretch stretch;
   if (!number(0, stretch.first)) return std::nullopt;
@@ -75,7 +75,7 @@ std::vector<int> distances_in(std::string_view text, std::size_t count) {
 
 std::vector<int> numbers_in(std::string_view text) {
   std::vector<int> numbers;
-  while (!text.empty() && numbers.size() <= kMostNumbers) {
+  while (!text.empty() && numbers.size() <= kNumbersEnd) {
     const std::size_t end = std::min(text.find(','), text.size());
     const std::optional<Stretch> stretch = stretch_in(text.substr(0, end));
     for (int number = stretch ? stretch->first : 0; stretch && number <= stretch->last; ++number) {
@@ -122,7 +122,7 @@ int numa_index(const Machine& machine, int os_index) {
 int numa_of_device(const FileTree& tree, const Machine& machine, const PciAddress& device) {
   const auto number =
       tree.read_number(fmt::format("/sys/bus/pci/devices/{}/numa_node", device.to_string()));
-  if (!number || *number < 0 || *number >= kMostNumbers) return -1;
+  if (!number || *number < 0 || *number >= kNumbersEnd) return -1;
   return numa_index(machine, static_cast<int>(*number));
 }
 

@@ -56,9 +56,9 @@ class Use {
   NvmlStatus status_;
 };
 
-class Reader {
+class NvmlReader {
  public:
-  Reader(const NvmlTable& table, const NvmlQuestion& question)
+  NvmlReader(const NvmlTable& table, const NvmlQuestion& question)
       : table_(table), question_(question) {}
 
   NvmlList read() {
@@ -265,7 +265,7 @@ NvmlList read_nvml(const NvmlLibrary& nvml, const NvmlQuestion& question) {
     list.report.detail = status_text(use.status());
     return list;
   }
-  list = Reader(nvml.table, question).read();
+  list = NvmlReader(nvml.table, question).read();
   std::array<char, 96> version{};
   const NvmlStatus asked =
       nvml.table.driver_version(version.data(), static_cast<unsigned>(version.size() - 1));

@@ -21,14 +21,14 @@ namespace {
 constexpr std::uint32_t kMagic = 0x4446524f;  // "ORFD"
 enum class PacketType : std::uint16_t { fds = 1, acknowledgement = 2 };
 
-struct Address {
+struct UnixAddress {
   sockaddr_un un{};
   socklen_t bytes = 0;
 };
 
 /// A leading zero byte makes the name abstract: no file is left behind, whatever kills the process.
-Address address_of(const FdSocketName& name) {
-  Address address;
+UnixAddress unix_address_of(const FdSocketName& name) {
+  UnixAddress address;
   address.un.sun_family = AF_UNIX;
   std::string text = "oriel-";
   for (const std::byte part : name) text += fmt::format("{:02x}", std::to_integer<int>(part));
@@ -37,7 +37,7 @@ Address address_of(const FdSocketName& name) {
   return address;
 }
 
-const sockaddr* as_sockaddr(const Address& address) {
+const sockaddr* as_sockaddr(const UnixAddress& address) {
   return reinterpret_cast<const sockaddr*>(&address.un);
 }
 
@@ -123,7 +123,7 @@ Result<Received> receive_one(const OwnedFd& socket, std::span<std::byte> into,
 
 Result<OwnedFd> listen_at(const FdSocketName& name) {
   ORIEL_TRY(OwnedFd socket, make_socket());
-  const Address address = address_of(name);
+  const UnixAddress address = unix_address_of(name);
   if (sys().bind(socket.get(), as_sockaddr(address), address.bytes) != 0) {
     return system_error("binding a unix socket");
   }
@@ -133,7 +133,7 @@ Result<OwnedFd> listen_at(const FdSocketName& name) {
 
 Result<OwnedFd> connect_to(const FdSocketName& name) {
   ORIEL_TRY(OwnedFd socket, make_socket());
-  const Address address = address_of(name);
+  const UnixAddress address = unix_address_of(name);
   if (sys().connect(socket.get(), as_sockaddr(address), address.bytes) != 0) {
     if (must_wait(errno)) return OwnedFd();
     return system_error("connecting to a unix socket");

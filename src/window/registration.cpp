@@ -10,17 +10,13 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "window/memory_block.hpp"
 
 namespace oriel::window {
 namespace {
 
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 // Flat spaces are smaller; keeps every sum of sizes from wrapping.
 constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 46;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 Status check_request(const WindowRequest& request) {
   const auto address = reinterpret_cast<std::uintptr_t>(request.pointer);
