@@ -3,6 +3,7 @@
 #include "net/fabric_owner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 
@@ -53,14 +54,8 @@ Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo
   if (status != 0) return fabric_error(table, "fi_av_open", status);
   made.addresses_ = {table, addresses};
 
-  fi_cq_attr cq_attributes{};
-  cq_attributes.size = completions;
-  cq_attributes.format = FI_CQ_FORMAT_MSG;
-  cq_attributes.wait_obj = FI_WAIT_NONE;
-  fid_cq* queue = nullptr;
-  status = table.fi_cq_open(domain, &cq_attributes, &queue, nullptr);
-  if (status != 0) return fabric_error(table, "fi_cq_open", status);
-  made.completions_ = {table, queue};
+  ORIEL_CHECK(made.open_completions(completions));
+  fid_cq* const queue = made.completions_.get();
 
   fid_ep* endpoint = nullptr;
   status = table.fi_endpoint(domain, wanted, &endpoint, nullptr);
@@ -77,6 +72,31 @@ Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo
   status = table.fi_enable(endpoint);
   if (status != 0) return fabric_error(table, "fi_enable", status);
   return made;
+}
+
+Status FabricEndpoint::open_completions(std::size_t completions) {
+  fi_cq_attr attributes{};
+  attributes.size = completions;
+  attributes.format = FI_CQ_FORMAT_MSG;
+  attributes.wait_obj = FI_WAIT_FD;
+  fid_cq* queue = nullptr;
+  int status = table_->fi_cq_open(domain_.get(), &attributes, &queue, nullptr);
+  if (status == -FI_ENOSYS || status == -FI_EINVAL || status == -FI_EOPNOTSUPP) {
+    attributes.wait_obj = FI_WAIT_NONE;  // efa's, for one, can only be polled
+    status = table_->fi_cq_open(domain_.get(), &attributes, &queue, nullptr);
+  }
+  if (status != 0) return fabric_error(*table_, "fi_cq_open", status);
+  completions_ = {*table_, queue};
+  if (attributes.wait_obj == FI_WAIT_NONE) return {};
+  status = table_->fi_control(&queue->fid, FI_GETWAIT, &wait_descriptor_);
+  if (status != 0) return fabric_error(*table_, "fi_control", status);
+  return {};
+}
+
+bool FabricEndpoint::may_sleep() const {
+  fid* const queue = &completions_.get()->fid;
+  std::array<fid*, 1> queues = {queue};
+  return wait_descriptor_ >= 0 && table_->fi_trywait(fabric_.get(), queues.data(), 1) == 0;
 }
 
 Result<Bytes> FabricEndpoint::name() const {

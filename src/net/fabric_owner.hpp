@@ -92,11 +92,17 @@ class FabricEndpoint {
   /// For providers that send from and receive into registered memory only; also where
   /// needs_memory() is false. What calls name beside the memory; valid as long as this.
   Result<void*> register_memory(std::byte* memory, std::size_t bytes);
+  /// Becomes readable when there may be something to do, for a thread that may_sleep(); -1 where
+  /// the provider has no such descriptor. It is the queue's.
+  int wait_descriptor() const { return wait_descriptor_; }
+  /// Whether nothing is to be done until wait_descriptor() becomes readable.
+  bool may_sleep() const;
   bool needs_memory() const { return (info().domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
 
  private:
   FabricEndpoint(const FabricTable& table, FabricInfo info)
       : table_(&table), info_(std::move(info)) {}
+  Status open_completions(std::size_t completions);
 
   const FabricTable* table_;
   // Destroyed from the last to the first.
@@ -105,6 +111,7 @@ class FabricEndpoint {
   FabricObject<fid_domain> domain_;
   FabricObject<fid_av> addresses_;
   FabricObject<fid_cq> completions_;
+  int wait_descriptor_ = -1;
   std::vector<FabricMemory> memory_;
   FabricObject<fid_ep> endpoint_;
 };

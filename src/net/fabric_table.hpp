@@ -35,6 +35,8 @@ namespace oriel::net {
   X(fi_cq_read)                 \
   X(fi_cq_readerr)              \
   X(fi_cq_strerror)             \
+  X(fi_control)                 \
+  X(fi_trywait)                 \
   X(fi_ep_bind)                 \
   X(fi_enable)                  \
   X(fi_getname)                 \

@@ -43,6 +43,7 @@ struct NicThread::State {
     changed.notify_all();
     std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
     if (options.bell != nullptr) device::ring(*options.bell);
+    if (options.wake) options.wake();
   }
   void run() {
     if (options.begin) options.begin();
@@ -74,6 +75,8 @@ struct NicThread::State {
         last = clock.now();
       } else if (clock.now() - last < kYieldFor) {
         std::this_thread::yield();
+      } else if (options.sleep) {
+        options.sleep();
       } else {
         std::unique_lock lock(mutex);
         changed.wait_for(lock, kNap, [this] { return stop; });

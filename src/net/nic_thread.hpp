@@ -15,8 +15,8 @@ namespace oriel::net {
 
 /// A thread that drives a NIC until it is stopped. It spins while there is work and yields for a
 /// while after the last. Then it naps between two looks, because doorbells are words in memory and
-/// nobody wakes it; or, where whoever gives the NIC work also rings a bell, it sleeps on that. The
-/// application's signals are blocked in it.
+/// nobody wakes it; or, where whoever gives the NIC work also rings a bell, it sleeps on that, or
+/// as its owner has told it (FabricSleeper). The application's signals are blocked in it.
 /// Move-only; the NIC outlives it.
 class NicThread {
  public:
@@ -25,6 +25,9 @@ class NicThread {
     std::function<bool()> progress;
     std::function<void()> begin;       ///< called once in the thread; may be empty
     device::Doorbell* bell = nullptr;  ///< outlives the thread
+    /// Where it sleeps instead: returns when there may be work, and before long in any case.
+    std::function<void()> sleep;
+    std::function<void()> wake;  ///< by another thread: ends a sleep, or the next one
   };
   static Result<NicThread> start(NicSoft& nic);
   static Result<NicThread> start(Options options);

@@ -30,6 +30,15 @@ std::size_t round_up(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
+// Whether it speaks in its own name, and to a queue that is for it.
+bool may_say(const Peer& sender, const WireMessage& message) {
+  const auto* const request = std::get_if<WireRequest>(&message.body);
+  if (request != nullptr && !(request->from == sender.address)) return false;
+  const std::uint32_t queue =
+      request != nullptr ? request->to_queue : std::get<WireResponse>(message.body).to_queue;
+  return sender.queue == 0 || queue == sender.queue;
+}
+
 }  // namespace
 
 Status WireFabric::State::open() {
@@ -323,7 +332,7 @@ WireAddress WireFabric::address() const {
   return {state_->own.id};
 }
 
-Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name) {
+Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std::uint32_t queue) {
   Result<FabricAddress> decoded = decode_fabric_address(address);
   if (!decoded.ok()) return std::move(decoded).error().with_context("the address of " + name);
   const FabricAddress& theirs = decoded.value();
@@ -352,6 +361,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name) {
   peer->incoming = frame_keys(state.options.key, theirs, own);
   peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
   peer->payload_bytes_most = theirs.payload_bytes_most;
+  peer->queue = queue;
   state.peers.emplace(theirs.id, std::move(peer));
   return WireAddress{theirs.id};
 }
@@ -377,9 +387,7 @@ bool WireFabric::receive(WireMessage& message) {
       state.arrived.pop_front();
       state.post(buffer);
     }
-    const auto* const request =
-        decoded.ok() ? std::get_if<WireRequest>(&decoded.value().body) : nullptr;
-    if (!decoded.ok() || (request != nullptr && !(request->from == sender.address))) {
+    if (!decoded.ok() || !may_say(sender, decoded.value())) {
       ++state.counters.refused;
       continue;
     }
@@ -410,6 +418,18 @@ Status WireFabric::peer_status(WireAddress peer) const {
 WireFabric::Counters WireFabric::counters() const {
   const std::lock_guard lock(state_->mutex);
   return state_->counters;
+}
+
+int WireFabric::wait_descriptor() const {
+  return state_->endpoint->wait_descriptor();
+}
+
+bool WireFabric::may_sleep() {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  const bool is_idle = state.arrived.empty() && state.unposted.empty() &&
+                       state.free.size() == state.sends.size() && state.waiting_peers == 0;
+  return is_idle && state.endpoint->may_sleep();
 }
 
 Status WireFabric::flush(Deadline deadline) {

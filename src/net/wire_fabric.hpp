@@ -38,9 +38,10 @@ struct FabricTable;
 /// takes. Addresses must come over a channel that is itself proven, such as the bootstrap's links.
 ///
 /// Progress is made in send() and receive() only: the owner's NIC has to be driven also while
-/// nobody sends and until all peers have ended, since an answer that was given to send() may need
-/// more calls to leave. Before a wire is destroyed the ranks should agree, over the bootstrap, that
-/// all of them are done; what is on its way then is lost, and nothing waits for it.
+/// nobody sends (FabricSleeper says when) and until all peers have ended, since an answer that was
+/// given to send() may need more calls to leave. Before a wire is destroyed the ranks should agree,
+/// over the bootstrap, that all of them are done; what is on its way then is lost, and nothing
+/// waits for it.
 ///
 /// Small messages to one peer that are sent between two calls of receive() leave as one, at the
 /// second call: a put and its signal, or the answers to both, cost what one message costs.
@@ -87,9 +88,10 @@ class WireFabric final : public Wire {
   Bytes local_address() const;
   /// The provider that was chosen, as in tcp;ofi_rxm.
   std::string provider() const;
-  /// From what a peer's local_address() gave; `name` is for errors, as in "rank 3". Both ends must
-  /// do it before either sends. No message is sent.
-  Result<WireAddress> add_peer(ByteView address, std::string name);
+  /// From what a peer's local_address() gave; `name` is for errors, as in "rank 3". `queue` is the
+  /// only one of this NIC's that the peer may speak to; 0: any. Both ends must do it before either
+  /// sends. No message is sent.
+  Result<WireAddress> add_peer(ByteView address, std::string name, std::uint32_t queue = 0);
 
   WireAddress address() const override;
   bool send(WireAddress to, WireMessage& message) override;
@@ -101,6 +103,12 @@ class WireFabric final : public Wire {
   /// call, and what libfabric and its provider say.
   Status peer_status(WireAddress peer) const;
   Counters counters() const;
+  /// For a thread that drives this wire when nobody else does: a descriptor that becomes readable
+  /// when receive() may find something to do, if may_sleep() has just said so; -1 where the
+  /// provider has none. The wire's own.
+  int wait_descriptor() const;
+  /// False also while something is on its way, has to be repeated, or is waited for.
+  bool may_sleep();
   /// Waits until all that send() has taken has left, driving this wire; what is received meanwhile
   /// is kept for receive(). No proof that it has arrived.
   Status flush(Deadline deadline);

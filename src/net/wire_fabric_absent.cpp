@@ -21,7 +21,8 @@ Bytes WireFabric::local_address() const {
 std::string WireFabric::provider() const {
   return {};
 }
-Result<WireAddress> WireFabric::add_peer(ByteView /*address*/, std::string /*name*/) {
+Result<WireAddress> WireFabric::add_peer(ByteView /*address*/, std::string /*name*/,
+                                         std::uint32_t /*queue*/) {
   return Error(ErrorCode::internal, "there is no wire to add a peer to");
 }
 WireAddress WireFabric::address() const {
@@ -41,6 +42,12 @@ Status WireFabric::peer_status(WireAddress /*peer*/) const {
 }
 WireFabric::Counters WireFabric::counters() const {
   return {};
+}
+int WireFabric::wait_descriptor() const {
+  return -1;
+}
+bool WireFabric::may_sleep() {
+  return false;
 }
 Status WireFabric::flush(Deadline /*deadline*/) {
   return {};

@@ -38,6 +38,7 @@ struct Peer {
   FrameKeys incoming;
   bool prove_payloads = false;
   std::uint32_t payload_bytes_most = 0;
+  std::uint32_t queue = 0;  // the only one that it may speak to; 0: any
   std::uint64_t next_out = 0;
   std::uint64_t next_in = 0;
   std::size_t on_the_way = 0;              // sends that have not completed

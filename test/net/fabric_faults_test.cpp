@@ -101,7 +101,7 @@ TEST_CASE(
   std::set<std::string> failed;
   int left = 0;
   // Later ones only repeat what these did: polls of an empty queue.
-  for (long k = 1; reached && k < 45; ++k) {
+  for (long k = 1; reached && k < 47; ++k) {
     FabricPlan plan;
     int binds = 0;
     plan.fail = [&](const char* call) {
@@ -133,8 +133,8 @@ TEST_CASE(
     CHECK((outcome.arrived == 4) == (plan.failed != "fi_sendmsg"));
   }
   for (const char* call : {"fi_getinfo", "fi_dupinfo", "fi_fabric", "fi_domain", "fi_av_open",
-                           "fi_cq_open", "fi_endpoint", "fi_ep_bind", "fi_enable", "fi_getname",
-                           "fi_recv", "fi_av_insert", "fi_sendmsg", "fi_cq_read"}) {
+                           "fi_cq_open", "fi_control", "fi_endpoint", "fi_ep_bind", "fi_enable",
+                           "fi_getname", "fi_recv", "fi_av_insert", "fi_sendmsg", "fi_cq_read"}) {
     CHECK(failed.count(call) == 1);
   }
   CHECK(left == (kFindsLeaks ? 0 : 2));  // one for either end
