@@ -1,0 +1,370 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/failover_queue.hpp"
+
+#include <array>
+#include <atomic>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/byte_order.hpp"
+
+namespace oriel::net {
+
+namespace dq = device::queue;
+
+namespace {
+
+constexpr std::size_t kHeardMost = 16;  // of the channel in one progress()
+
+std::uint16_t recorded_end(const QueueMemory& memory) {
+  const std::uint32_t raw =
+      std::atomic_ref<std::uint32_t>(const_cast<std::uint32_t&>(memory.record[1]))
+          .load(std::memory_order_acquire);
+  return static_cast<std::uint16_t>(load_big32(reinterpret_cast<const std::byte*>(&raw)));
+}
+
+}  // namespace
+
+FailoverQueue::Branch::~Branch() {
+  if (owns_queue) static_cast<void>(path.nic->destroy_queue(queue));
+  if (fetch_key != 0) static_cast<void>(path.nic->deregister_memory(fetch_key));
+}
+
+FailoverQueue::FailoverQueue(Options options)
+    : options_(std::move(options)),
+      agreement_(options_.agreement, static_cast<std::uint32_t>(options_.paths.size())) {}
+
+FailoverQueue::~FailoverQueue() = default;
+
+Result<std::unique_ptr<FailoverQueue>> FailoverQueue::create(Options options) {
+  if (options.paths.empty() || options.paths.size() > kPathsMost) {
+    return Error(ErrorCode::invalid_argument, fmt::format("a queue with {} paths: it takes 1 to {}",
+                                                          options.paths.size(), kPathsMost));
+  }
+  if (options.channel == nullptr) {
+    return Error(ErrorCode::invalid_argument,
+                 "a queue with several paths needs a channel to its peer");
+  }
+  std::unique_ptr<FailoverQueue> made(new FailoverQueue(std::move(options)));
+  SendQueue::Options queue = made->options_.queue;
+  queue.domain = made->options_.paths.front().domain;
+  queue.records = &made->records_;
+  ORIEL_TRY(made->queue_, SendQueue::create(*made->options_.paths.front().nic, queue));
+  made->completed_ = queue.base;
+  for (const Path& path : made->options_.paths) ORIEL_CHECK(made->add_branch(path));
+  return made;
+}
+
+Status FailoverQueue::add_branch(const Path& path) {
+  auto branch = std::make_unique<Branch>(path, options_.health, options_.clock->now());
+  if (branches_.empty()) {
+    branch->queue = queue_->number();
+  } else {
+    const dq::QueueView& view = queue_->view();
+    MemoryRange slots;
+    slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
+    slots.bytes = (view.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
+    slots.memory = reinterpret_cast<std::byte*>(view.fetch_values);
+    slots.access = kLocalWrite;
+    ORIEL_TRY(branch->fetch_key, path.nic->register_memory(path.domain, slots));
+    branch->aliases.add_local(view.fetch_key, branch->fetch_key);
+    QueueSetup setup = queue_->setup();
+    setup.domain = path.domain;
+    setup.aliases = &branch->aliases;
+    setup.named = queue_->number();
+    ORIEL_TRY(branch->queue, path.nic->create_queue(setup));
+    branch->owns_queue = true;
+  }
+  ORIEL_CHECK(add_probe(*branch));
+  branches_.push_back(std::move(branch));
+  return {};
+}
+
+Status FailoverQueue::add_probe(Branch& branch) {
+  SendQueue::Options options;
+  options.domain = branch.path.domain;
+  options.depth = dq::kDepthLeast;
+  options.fetch_slots = 1;
+  options.peer = options_.queue.peer;
+  // It asks until it is answered: a probe that is late is one of a path that is back.
+  options.answer_timeout = options_.health.probe_every * 4;
+  options.repeats_most = std::numeric_limits<std::uint32_t>::max();
+  ORIEL_TRY(branch.probe, SendQueue::create(*branch.path.nic, options));
+  return {};
+}
+
+std::vector<FailoverQueue::End> FailoverQueue::ends() const {
+  std::vector<End> ends;
+  for (const auto& branch : branches_) {
+    ends.push_back(
+        {branch->path.nic->address(branch->path.wire), branch->queue, branch->probe->number()});
+  }
+  return ends;
+}
+
+Status FailoverQueue::connect(const std::vector<End>& peer) {
+  if (peer.size() != branches_.size()) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} paths to rank {}, which has {}", branches_.size(),
+                             options_.queue.peer, peer.size()));
+  }
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    Branch& branch = *branches_[i];
+    branch.peer = peer[i];
+    ORIEL_CHECK(branch.probe->connect({branch.path.wire, peer[i].address, peer[i].probe, 1}));
+  }
+  const Branch& first = *branches_.front();
+  ORIEL_CHECK(
+      queue_->connect({first.path.wire, first.peer.address, first.peer.queue, agreement_.epoch()}));
+  const std::lock_guard lock(mutex_);
+  connected_ = true;
+  return {};
+}
+
+void FailoverQueue::send_probe(Branch& branch) {
+  const dq::QueueView& view = branch.probe->view();
+  // Nobody else posts here, and all before it are complete: neither call waits.
+  dq::Reservation place;
+  if (dq::reserve(device::Thread(), view, 1, place, {}) != dq::QueueOutcome::done) return;
+  // A write of no bytes needs no key.
+  const dq::Entry<2> entry{
+      {dq::control_part(dq::Opcode::write, 0, {view.number, place.base}, 2, dq::kSignalled),
+       dq::remote_part({})}};
+  dq::write_entry(view, place, 0, entry);
+  if (dq::publish(device::Thread(), view, place, {}) != dq::QueueOutcome::done) return;
+  ++branch.probes;
+  branch.probe_open = true;
+}
+
+bool FailoverQueue::probe_answered(const Branch& branch) {
+  const dq::QueueView& view = branch.probe->view();
+  static_cast<void>(dq::detail::look_at_completion<device::Memory>(view));
+  return view.indexes->completed >= branch.probes;
+}
+
+bool FailoverQueue::has_work() const {
+  return recorded_end(queue_->memory()) != static_cast<std::uint16_t>(completed_);
+}
+
+bool FailoverQueue::progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !connected_) return false;
+  const TimePoint now = options_.clock->now();
+  bool any = listen_to_peer(now);
+  any = look_at_queue(now) || any;
+  any = look_at_paths(now) || any;
+  any = choose(now) || any;
+  agreement_.tick(now);
+  any = act(now) || any;
+  if (const std::optional<PathStatement> statement = agreement_.take_statement(now)) {
+    options_.channel->send(encode_statement(*statement));
+    any = true;
+  }
+  return any;
+}
+
+bool FailoverQueue::listen_to_peer(TimePoint now) {
+  Bytes message;
+  std::size_t heard = 0;
+  for (; heard < kHeardMost && options_.channel->receive(message); ++heard) {
+    const Result<PathStatement> statement = decode_statement(message);
+    if (!statement.ok()) {
+      agreement_.end(statement.error().message());
+      continue;
+    }
+    agreement_.hear(*statement, now);
+  }
+  return heard != 0;
+}
+
+bool FailoverQueue::look_at_queue(TimePoint now) {
+  if (!agreement_.has_queue()) return false;
+  Branch& branch = *branches_[static_cast<std::size_t>(agreement_.path())];
+  const Result<QueueReport> report = branch.path.nic->report(branch.queue);
+  if (!report.ok()) {
+    branch.health.give_up(now);
+    return true;
+  }
+  // What hear() has decided on is not done yet.
+  if (report->state != QueueState::reset) look_at_report(branch, *report, now);
+  return false;
+}
+
+void FailoverQueue::look_at_report(Branch& branch, const QueueReport& report, TimePoint now) {
+  if (report.completed != completed_) {
+    completed_ = report.completed;
+    branch.health.progressed(now);
+  }
+  const bool running = agreement_.stage() == PathStage::running;
+  branch.health.has_work(running && has_work(), now);
+  if (report.refused != Syndrome::none) return agreement_.end(Syndrome::none, report.refused);
+  if (report.state != QueueState::error) return;
+  const Syndrome syndrome = report.error.has_value() ? report.error->syndrome : Syndrome::flushed;
+  if (!is_path_error(syndrome)) {
+    fatal_ = report.error;
+    return agreement_.end(syndrome, Syndrome::none);
+  }
+  branch.health.error(syndrome, now);
+  if (branch.health.is_usable()) {
+    // By the same path once more.
+    tell_usable();
+    agreement_.leave(now);
+  }
+}
+
+bool FailoverQueue::look_at_paths(TimePoint now) {
+  bool any = false;
+  for (const auto& branch : branches_) {
+    if (branch->probe_open && probe_answered(*branch)) {
+      branch->probe_open = false;
+      branch->health.probe_answered(now);
+      any = true;
+    }
+    branch->health.tick(now);
+    if (!branch->probe_open && branch->health.take_probe(now)) {
+      send_probe(*branch);
+      any = true;
+    }
+    const PathState state = branch->health.state();
+    // A ring that was overlooked looks like a path that is dead.
+    const bool fresh = state == PathState::suspected && branch->seen != state;
+    if (fresh) static_cast<void>(branch->path.nic->ring_again(branch->queue));
+    branch->seen = state;
+  }
+  tell_usable();
+  return any;
+}
+
+void FailoverQueue::tell_usable() {
+  PathMask usable = 0;
+  std::array<PathCause, kPathsMost> causes{};
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    const PathHealth& health = branches_[i]->health;
+    if (health.is_usable()) usable = static_cast<PathMask>(usable | 1u << i);
+    causes[i] = health.cause();
+  }
+  agreement_.set_usable(usable, causes);
+}
+
+bool FailoverQueue::choose(TimePoint now) {
+  if (!agreement_.has_queue()) return false;
+  const auto path = static_cast<std::size_t>(agreement_.path());
+  if (!branches_[path]->health.is_usable()) {
+    agreement_.leave(now);
+    return true;
+  }
+  if (agreement_.stage() != PathStage::running) return false;
+  for (std::size_t better = 0; better < path; ++better) {
+    const bool there = (agreement_.peer_usable_now() >> better & 1) != 0;
+    if (!there || !branches_[better]->health.is_usable()) continue;
+    agreement_.leave(now);
+    return true;
+  }
+  return false;
+}
+
+bool FailoverQueue::act(TimePoint now) {
+  bool any = false;
+  for (auto actions = agreement_.take_actions(); !actions.empty();
+       actions = agreement_.take_actions()) {
+    for (const PathAgreement::Action& action : actions) {
+      if (act(action).ok()) continue;
+      branches_[static_cast<std::size_t>(action.path)]->health.give_up(now);
+      tell_usable();
+      agreement_.leave(now);
+    }
+    any = true;
+  }
+  return any;
+}
+
+Status FailoverQueue::act(const PathAgreement::Action& action) {
+  using Kind = PathAgreement::Action::Kind;
+  if (action.kind == Kind::fail) {
+    tell_producers();
+    return {};
+  }
+  Branch& branch = *branches_[static_cast<std::size_t>(action.path)];
+  NicSoft& nic = *branch.path.nic;
+  switch (action.kind) {
+    case Kind::fence: {
+      const Status fenced = nic.to_error(branch.queue);
+      // From here on no NIC has the records.
+      agreement_.set_delivered(records_.delivery.expected());
+      completed_ = records_.completed;
+      if (!fatal_.has_value() && records_.error.has_value()) fatal_ = records_.error;
+      branch.health.has_work(false, options_.clock->now());
+      return fenced;
+    }
+    case Kind::listen:
+      return listen(branch, action.epoch);
+    case Kind::go:
+      ORIEL_CHECK(nic.to_ready_to_send(branch.queue));
+      return nic.ring_again(branch.queue);
+    case Kind::fail:
+      break;
+  }
+  return {};
+}
+
+Status FailoverQueue::listen(Branch& branch, std::uint32_t epoch) {
+  if (agreement_.peer().delivered < records_.number) {
+    agreement_.end(fmt::format("it has accepted {} requests and answered {}",
+                               agreement_.peer().delivered, records_.number));
+    return {};
+  }
+  fatal_.reset();
+  records_.error.reset();
+  NicSoft& nic = *branch.path.nic;
+  ORIEL_CHECK(nic.to_reset(branch.queue));
+  ORIEL_CHECK(nic.to_init(branch.queue));
+  return nic.to_ready_to_receive(branch.queue,
+                                 {branch.path.wire, branch.peer.address, branch.peer.queue, epoch});
+}
+
+void FailoverQueue::tell_producers() {
+  const QueueMemory& memory = queue_->memory();
+  const PathStatement& peer = agreement_.peer();
+  CompletionRecord record;
+  record.kind = CompletionRecord::Kind::request_error;
+  record.queue = queue_->number();
+  record.index = static_cast<std::uint16_t>(completed_);
+  record.syndrome = Syndrome::transport_retry;
+  if (records_.refused != Syndrome::none || peer.fatal != Syndrome::none) {
+    record.syndrome = Syndrome::flushed;
+  }
+  if (peer.stage == PathStage::over && peer.refused != Syndrome::none) {
+    record.syndrome = peer.refused;
+  }
+  if (fatal_.has_value()) record = *fatal_;
+  if (memory.first_error != nullptr) {
+    std::atomic_ref<std::uint64_t>(*memory.first_error)
+        .store(first_error_word(record), std::memory_order_release);
+  }
+  CompletionWriter(memory.completions, memory.completion_count).write(record);
+  std::string paths;
+  for (const auto& branch : branches_) {
+    paths += fmt::format("{}{}", paths.empty() ? "" : ", ", branch->path.name);
+  }
+  failure_ = Error(ErrorCode::remote, fmt::format("the queue to rank {} over {} has ended: {}",
+                                                  options_.queue.peer, paths, agreement_.reason()))
+                 .with_scope(Scope::communicator);
+}
+
+std::optional<Error> FailoverQueue::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+FailoverQueue::Sight FailoverQueue::sight() const {
+  const std::lock_guard lock(mutex_);
+  Sight sight{agreement_.epoch(), agreement_.stage(), agreement_.path(), {}};
+  for (const auto& branch : branches_) sight.paths.push_back(branch->health.state());
+  return sight;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "oriel/device/queue.hpp"
+#include "oriel/error.hpp"
+
+#include "net/failover_channel.hpp"
+#include "net/key_aliases.hpp"
+#include "net/nic_soft.hpp"
+#include "net/path_agreement.hpp"
+#include "net/path_health.hpp"
+#include "net/queue_records.hpp"
+#include "net/send_queue.hpp"
+
+namespace oriel::net {
+
+/// A send queue that goes on by another path when the one that it uses fails (docs/failover.md).
+/// Producers hold its view and notice nothing of that but time: ring, doorbell, completion and
+/// indexes stay the same. Each path has a NIC here and one at the peer, and a queue on each of them
+/// over the same memory, of which one at a time works. Everything is executed exactly once.
+///
+/// What has to outlive a NIC is owned here: the ring, how far it is complete, and what the peer has
+/// had executed, with the old values of its last atomics.
+///
+/// Does nothing by itself: whoever drives the NICs calls progress() too. Thread safety: any thread
+/// may call anything but set-up and destruction. The NICs and the channel outlive it.
+class FailoverQueue {
+ public:
+  /// One path, from this end.
+  struct Path {
+    NicSoft* nic = nullptr;
+    std::uint32_t domain = 0;
+    std::uint32_t wire = 0;
+    std::string name;  ///< for errors
+  };
+  struct Options {
+    SendQueue::Options queue;  ///< domain and records are set here
+    /// 1 to kPathsMost, the best one first; the peer has as many, in the same order. Paths that are
+    /// to fail apart have NICs of different fault domains (topo::choose_nics says which).
+    std::vector<Path> paths;
+    PathPolicy health;
+    AgreementPolicy agreement;
+    FailoverChannel* channel = nullptr;
+    const Clock* clock = &SteadyClock::instance();
+  };
+  /// What the peer has to know of each path.
+  struct End {
+    WireAddress address;
+    std::uint32_t queue = 0;
+    std::uint32_t probe = 0;  ///< the queue by which the path is probed
+  };
+
+  static Result<std::unique_ptr<FailoverQueue>> create(Options options);
+  ~FailoverQueue();
+  FailoverQueue(const FailoverQueue&) = delete;
+  FailoverQueue& operator=(const FailoverQueue&) = delete;
+
+  /// In the order of paths.
+  std::vector<End> ends() const;
+  /// Connects all paths to the peer's, which does the same in turn; work goes by path 0.
+  Status connect(const std::vector<End>& peer);
+
+  const device::queue::QueueView& view() const { return queue_->view(); }
+  SendQueue& queue() { return *queue_; }
+  /// Of a path other than 0: entries name the keys of path 0.
+  KeyAliases& aliases(std::size_t path) { return branches_[path]->aliases; }
+
+  /// Looks at the paths, hears the peer, and changes the path if need be. A bounded amount of work;
+  /// false if there was none, or another thread is at it.
+  bool progress();
+
+  /// Why it is over: names the peer, and for each path what either end has seen. Producers have got
+  /// an error by then.
+  std::optional<Error> failure() const;
+  struct Sight {
+    std::uint32_t epoch = 0;
+    PathStage stage{};
+    int path = -1;
+    std::vector<PathState> paths;
+  };
+  Sight sight() const;
+
+ private:
+  /// What a path has of its own.
+  struct Branch {
+    Branch(const Path& made_of, const PathPolicy& policy, TimePoint now)
+        : path(made_of), health(policy, now) {}
+    ~Branch();
+    Branch(const Branch&) = delete;
+    Branch& operator=(const Branch&) = delete;
+
+    Path path;
+    PathHealth health;
+    KeyAliases aliases;
+    std::uint32_t queue = 0;
+    bool owns_queue = false;      // path 0's is the SendQueue's
+    std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
+    std::optional<SendQueue> probe;
+    std::uint64_t probes = 0;  // sent
+    bool probe_open = false;
+    End peer;
+    PathState seen = PathState::healthy;  // by the last progress()
+  };
+
+  explicit FailoverQueue(Options options);
+  Status add_branch(const Path& path);
+  Status add_probe(Branch& branch);
+  void send_probe(Branch& branch);
+  static bool probe_answered(const Branch& branch);
+  bool listen_to_peer(TimePoint now);
+  bool look_at_queue(TimePoint now);
+  void look_at_report(Branch& branch, const QueueReport& report, TimePoint now);
+  bool look_at_paths(TimePoint now);
+  bool choose(TimePoint now);
+  bool act(TimePoint now);
+  Status act(const PathAgreement::Action& action);
+  Status listen(Branch& branch, std::uint32_t epoch);
+  void tell_usable();
+  void tell_producers();
+  bool has_work() const;
+
+  Options options_;
+  mutable std::mutex mutex_;
+  QueueRecords records_;
+  std::optional<SendQueue> queue_;
+  std::vector<std::unique_ptr<Branch>> branches_;
+  PathAgreement agreement_;
+  std::uint64_t completed_ = 0;  // as last seen
+  std::optional<CompletionRecord> fatal_;
+  bool connected_ = false;
+  std::optional<Error> failure_;
+};
+
+}  // namespace oriel::net
