@@ -58,6 +58,7 @@
   X(mem_get_info, cuMemGetInfo, 3020)                                                         \
   X(memcpy_h_to_d_async, cuMemcpyHtoDAsync, 3020)                                             \
   X(memcpy_d_to_h_async, cuMemcpyDtoHAsync, 3020)                                             \
+  X(memcpy_d_to_d_async, cuMemcpyDtoDAsync, 3020)                                             \
   X(memset_d32_async, cuMemsetD32Async, 3020)                                                 \
   X(stream_create, cuStreamCreate, 2000)                                                      \
   X(stream_destroy, cuStreamDestroy, 4000)                                                    \
@@ -75,6 +76,8 @@
   X(event_query, cuEventQuery, 2000)                                                          \
   X(event_destroy, cuEventDestroy, 4000)                                                      \
   X(stream_wait_value_32, cuStreamWaitValue32, 11070)                                         \
+  X(stream_write_value_32, cuStreamWriteValue32, 11070)                                       \
+  X(stream_write_value_64, cuStreamWriteValue64, 11070)                                       \
   X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, 10010)
 
 namespace oriel {

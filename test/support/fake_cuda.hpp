@@ -16,8 +16,8 @@ namespace oriel::test {
 /// A small model of the CUDA driver in this process, so that what calls the driver runs without a
 /// GPU: devices, primary contexts, memory of cuMemCreate over memfds (so that it can be exported to
 /// other processes that run the model too), reserved addresses, plain allocations and streams whose
-/// copies happen when the stream is synchronised. "GPU memory" can be read and written by the host
-/// once access has been set, and not before.
+/// copies happen when the stream is asked for or synchronised, or the test runs them. "GPU memory"
+/// can be read and written by the host once access has been set, and not before.
 ///
 /// It is strict: a call that the real driver would refuse, leave undefined, or that would break a
 /// stream capture of another thread fails and is noted in violations(). One at a time; puts itself
@@ -69,7 +69,14 @@ class FakeCuda {
   /// is a kernel too, nor what stands behind it in its stream.
   void fill_devices(bool full);
 
-  /// Copies and sets that streams have run.
+  /// Runs up to so many of the copies, sets and writes that each stream has before it, in the order
+  /// of the stream. How many there were.
+  int run_streams(int each);
+  /// Makes every stream fail from now on, as after a kernel's fault: what is before them is not
+  /// run, and calls that name a stream return `status`. CUDA_SUCCESS: they work again.
+  void fail_streams(CUresult status);
+
+  /// Copies, sets and writes that streams have run.
   int copies() const;
   /// Of the calling thread.
   int context_depth() const;

@@ -39,11 +39,14 @@ struct Buffer {
   bool on_host;
 };
 
+/// What a stream has to do.
 struct Copy {
+  enum class Kind { copy, set, write };
+  Kind kind;
   void* to;
-  const void* from;  // null: set to `value`
+  const void* from;  // of a copy
   std::size_t bytes;
-  unsigned value;
+  std::uint64_t value;  // to set, or to write: a word
 };
 
 struct FakeCuda::State {
@@ -62,6 +65,7 @@ struct FakeCuda::State {
   std::uintptr_t next_object = 0x10;
   int foreign_captures = 0;
   bool devices_full = false;
+  CUresult streams_status = CUDA_SUCCESS;
   int copies = 0;
   std::vector<std::string> violations;
 

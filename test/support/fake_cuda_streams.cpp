@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -87,45 +88,89 @@ CUresult stream_destroy(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult enqueue(CUdeviceptr to, const void* from, std::size_t bytes, unsigned value,
-                 CUstream stream) {
+/// Whether all of it is memory that streams can reach. Under the mutex.
+bool is_reachable(std::uintptr_t address, std::size_t bytes) {
+  const auto buffer = containing(fake->buffers, address);
+  if (buffer != fake->buffers.end()) {
+    return bytes <= buffer->first + buffer->second.bytes - address;
+  }
+  const auto mapped = containing(fake->mappings, address);
+  return mapped != fake->mappings.end() && mapped->second.accessible &&
+         bytes <= mapped->first + mapped->second.bytes - address;
+}
+
+CUresult enqueue(const Copy& copy, CUstream stream) {
   const Lock lock(fake->mutex);
+  if (fake->streams_status != CUDA_SUCCESS) return fake->streams_status;
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   const auto found = fake->streams.find(stream);
   if (found == fake->streams.end()) return fake->violate("a copy on a stream that does not exist");
-  const auto buffer = containing(fake->buffers, to);
-  if (buffer == fake->buffers.end() || bytes > buffer->first + buffer->second.bytes - to) {
-    const auto mapped = containing(fake->mappings, to);
-    if (mapped == fake->mappings.end() || !mapped->second.accessible ||
-        bytes > mapped->first + mapped->second.bytes - to) {
-      return fake->violate("a copy to memory that is not there");
-    }
+  if (!is_reachable(reinterpret_cast<std::uintptr_t>(copy.to), copy.bytes)) {
+    return fake->violate("a copy to memory that is not there");
   }
-  found->second.push_back({reinterpret_cast<void*>(to), from, bytes, value});
+  found->second.push_back(copy);
   return CUDA_SUCCESS;
 }
 
 CUresult copy_h_to_d(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
-  return enqueue(to, from, bytes, 0, stream);
+  return enqueue({Copy::Kind::copy, reinterpret_cast<void*>(to), from, bytes, 0}, stream);
 }
+
+/// Copies from memory of a GPU. To memory of the host that is not pinned they would not be
+/// asynchronous, so the model wants it pinned.
+CUresult copy_from_device(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  {
+    const Lock lock(fake->mutex);
+    if (!is_reachable(from, bytes)) return fake->violate("a copy from memory that is not there");
+  }
+  return enqueue({Copy::Kind::copy, to, reinterpret_cast<const void*>(from), bytes, 0}, stream);
+}
+CUresult copy_d_to_d(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  return copy_from_device(reinterpret_cast<void*>(to), from, bytes, stream);
+}
+
 CUresult memset_d32(CUdeviceptr to, unsigned value, std::size_t words, CUstream stream) {
-  return enqueue(to, nullptr, words * 4, value, stream);
+  return enqueue({Copy::Kind::set, reinterpret_cast<void*>(to), nullptr, words * 4, value}, stream);
+}
+
+CUresult write_word(CUdeviceptr to, std::uint64_t value, std::size_t bytes, CUstream stream) {
+  if (to % bytes != 0) {
+    const Lock lock(fake->mutex);
+    return fake->violate("a stream write to a word that is not aligned");
+  }
+  return enqueue({Copy::Kind::write, reinterpret_cast<void*>(to), nullptr, bytes, value}, stream);
+}
+CUresult write_32(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags) {
+  return flags == 0 ? write_word(to, value, 4, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult write_64(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
+  return flags == 0 ? write_word(to, value, 8, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+void run(const Copy& copy) {
+  ++fake->copies;
+  if (copy.kind == Copy::Kind::copy) {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  } else if (copy.kind == Copy::Kind::set) {
+    std::fill_n(static_cast<unsigned*>(copy.to), copy.bytes / 4, static_cast<unsigned>(copy.value));
+  } else if (copy.bytes == 8) {
+    std::atomic_ref<std::uint64_t>(*static_cast<std::uint64_t*>(copy.to))
+        .store(copy.value, std::memory_order_release);
+  } else {
+    std::atomic_ref<std::uint32_t>(*static_cast<std::uint32_t*>(copy.to))
+        .store(static_cast<std::uint32_t>(copy.value), std::memory_order_release);
+  }
 }
 
 /// What the stream has to copy, if it can. Under the mutex.
 CUresult run_copies(CUstream stream) {
+  if (fake->streams_status != CUDA_SUCCESS) return fake->streams_status;
   const auto found = fake->streams.find(stream);
   if (found == fake->streams.end()) return fake->violate("a stream was waited for after its end");
   const bool sets = std::any_of(found->second.begin(), found->second.end(),
-                                [](const Copy& copy) { return copy.from == nullptr; });
+                                [](const Copy& copy) { return copy.kind == Copy::Kind::set; });
   if (fake->devices_full && sets) return CUDA_ERROR_NOT_READY;
-  for (const Copy& copy : found->second) {
-    ++fake->copies;
-    if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    } else {
-      std::fill_n(static_cast<unsigned*>(copy.to), copy.bytes / 4, copy.value);
-    }
-  }
+  for (const Copy& copy : found->second) run(copy);
   found->second.clear();
   return CUDA_SUCCESS;
 }
@@ -160,7 +205,27 @@ CUresult event_destroy(CUevent event) {
 
 }  // namespace
 
+int FakeCuda::run_streams(int each) {
+  const Lock lock(state_->mutex);
+  if (state_->streams_status != CUDA_SUCCESS) return 0;
+  int done = 0;
+  for (auto& [stream, copies] : state_->streams) {
+    for (int i = 0; i < each && !copies.empty(); ++i, ++done) {
+      if (state_->devices_full && copies.front().kind == Copy::Kind::set) break;
+      run(copies.front());
+      copies.erase(copies.begin());
+    }
+  }
+  return done;
+}
+
+void FakeCuda::fail_streams(CUresult status) {
+  const Lock lock(state_->mutex);
+  state_->streams_status = status;
+}
+
 bool yet_to_copy(std::uintptr_t address, std::size_t bytes) {
+  if (fake->streams_status != CUDA_SUCCESS) return false;  // nothing runs any more
   const auto overlaps = [&](const Copy& copy) {
     const auto touches = [&](const void* pointer) {
       const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
@@ -185,6 +250,10 @@ void add_streams(CudaTable& table) {
   table.stream_query = query;
   table.stream_synchronize = synchronize;
   table.memcpy_h_to_d_async = copy_h_to_d;
+  table.memcpy_d_to_h_async = copy_from_device;
+  table.memcpy_d_to_d_async = copy_d_to_d;
+  table.stream_write_value_32 = write_32;
+  table.stream_write_value_64 = write_64;
   table.memset_d32_async = memset_d32;
   table.event_create = event_create;
   table.event_destroy = event_destroy;
