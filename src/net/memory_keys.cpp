@@ -59,31 +59,35 @@ Status MemoryKeys::remove(std::uint32_t key) {
   return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key));
 }
 
-std::byte* MemoryKeys::find(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
-                            std::uint64_t bytes, std::uint8_t rights) const {
+const MemoryRange* MemoryKeys::range_of(std::uint32_t key) const {
   const auto it = keys_.find(key);
-  if (it == keys_.end() || it->second.domain != domain) return nullptr;
+  return it == keys_.end() ? nullptr : &it->second.range;
+}
+
+MemoryKeys::Found MemoryKeys::find(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
+                                   std::uint64_t bytes, std::uint8_t rights,
+                                   Syndrome otherwise) const {
+  if (bytes == 0) return {};
+  const Found none{nullptr, otherwise};
+  const auto it = keys_.find(key);
+  if (it == keys_.end() || it->second.domain != domain) return none;
   const MemoryRange& range = it->second.range;
-  if ((range.access & rights) != rights || address < range.address) return nullptr;
+  if ((range.access & rights) != rights || address < range.address) return none;
   const std::uint64_t offset = address - range.address;
-  if (offset > range.bytes || bytes > range.bytes - offset) return nullptr;
-  return range.memory + offset;
+  if (offset > range.bytes || bytes > range.bytes - offset) return none;
+  return {range.memory + offset, Syndrome::none, range.place, range.own_words};
 }
 
 MemoryKeys::Found MemoryKeys::find_local(std::uint32_t domain, std::uint32_t key,
                                          std::uint64_t address, std::uint64_t bytes,
                                          bool write) const {
-  if (bytes == 0) return {};
-  std::byte* memory = find(domain, key, address, bytes, write ? kLocalWrite : 0);
-  return {memory, memory != nullptr ? Syndrome::none : Syndrome::local_protection};
+  return find(domain, key, address, bytes, write ? kLocalWrite : 0, Syndrome::local_protection);
 }
 
 MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t domain, std::uint32_t key,
                                           std::uint64_t address, std::uint64_t bytes,
                                           Access right) const {
-  if (bytes == 0) return {};
-  std::byte* memory = find(domain, key, address, bytes, right);
-  return {memory, memory != nullptr ? Syndrome::none : Syndrome::remote_access};
+  return find(domain, key, address, bytes, right, Syndrome::remote_access);
 }
 
 }  // namespace oriel::net

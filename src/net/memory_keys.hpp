@@ -22,12 +22,19 @@ enum Access : std::uint8_t {
   kRemoteAtomic = 8,
 };
 
+/// Who can touch memory: the processor, or a GPU's copy engine.
+enum class MemoryPlace : std::uint8_t { host, gpu };
+
 /// Memory to be registered.
 struct MemoryRange {
   std::uint64_t address = 0;    ///< as entries name it
   std::uint64_t bytes = 0;      ///< not 0
   std::byte* memory = nullptr;  ///< where the NIC itself finds it; may be mapped elsewhere
   std::uint8_t access = 0;      ///< what peers may write or change, the owner may write too
+  MemoryPlace place = MemoryPlace::host;
+  /// Of a GPU's memory: words on which peers' atomics act are changed by this NIC alone, so it need
+  /// not read them again each time. True of signals.
+  bool own_words = false;
 };
 
 /// Protection domains and the keys of registered memory: everything that the NIC touches for an
@@ -45,6 +52,8 @@ class MemoryKeys {
   struct Found {
     std::byte* memory = nullptr;
     Syndrome syndrome = Syndrome::none;
+    MemoryPlace place = MemoryPlace::host;
+    bool own_words = false;
   };
 
   std::uint32_t add_domain();
@@ -55,6 +64,8 @@ class MemoryKeys {
   Result<std::uint32_t> add(std::uint32_t domain, const MemoryRange& range);
   Status remove(std::uint32_t key);
   std::size_t size() const { return keys_.size(); }
+  /// The range that was registered; null if there is no such key.
+  const MemoryRange* range_of(std::uint32_t key) const;
 
   /// For this side of an entry: local_protection unless all of the range may be read, or written.
   /// No bytes need no key.
@@ -69,8 +80,8 @@ class MemoryKeys {
     std::uint32_t domain;
     MemoryRange range;
   };
-  std::byte* find(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
-                  std::uint64_t bytes, std::uint8_t rights) const;
+  Found find(std::uint32_t domain, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+             std::uint8_t rights, Syndrome otherwise) const;
 
   std::set<std::uint32_t> domains_;
   std::map<std::uint32_t, Key> keys_;

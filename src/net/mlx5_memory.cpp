@@ -9,7 +9,7 @@
 namespace oriel::net {
 namespace {
 
-class HostPages final : public Mlx5Pages {
+class HostPages final : public QueuePages {
  public:
   explicit HostPages(void* address, std::size_t bytes) {
     user_ = own_ = static_cast<std::byte*>(address);
@@ -31,21 +31,21 @@ class HostMapping final : public Mlx5Mapping {
 
 }  // namespace
 
-Result<std::unique_ptr<Mlx5Pages>> Mlx5HostMemory::allocate(std::size_t bytes) {
+Result<std::unique_ptr<QueuePages>> Mlx5HostMemory::allocate(std::size_t bytes) {
   void* address =
       sys().mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return system_error(fmt::format("mapping {} bytes for a queue of an adapter", bytes));
   }
   // A child of fork would otherwise make copies of pages that the adapter goes on writing to.
-  std::unique_ptr<Mlx5Pages> pages = std::make_unique<HostPages>(address, bytes);
+  std::unique_ptr<QueuePages> pages = std::make_unique<HostPages>(address, bytes);
   if (sys().madvise(address, bytes, MADV_DONTFORK) != 0) {
     return system_error("keeping a queue's memory from child processes");
   }
   return pages;
 }
 
-Result<std::unique_ptr<Mlx5Pages>> Mlx5HostMemory::allocate_on_host(std::size_t bytes) {
+Result<std::unique_ptr<QueuePages>> Mlx5HostMemory::allocate_on_host(std::size_t bytes) {
   return allocate(bytes);
 }
 

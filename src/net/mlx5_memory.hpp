@@ -8,29 +8,11 @@
 
 #include "oriel/error.hpp"
 
-#include "base/bytes.hpp"
 #include "base/fd.hpp"
+#include "net/queue_pages.hpp"
 
 /// Memory of those who fill a queue of an mlx5 adapter: threads of this process, or of one GPU.
 namespace oriel::net {
-
-/// An owner of memory.
-class Mlx5Pages {
- public:
-  virtual ~Mlx5Pages() = default;
-  /// Where the queue's users find it.
-  std::byte* user() const { return user_; }
-  /// Where this process finds it; memory of a GPU, the adapter.
-  std::byte* own() const { return own_; }
-  std::size_t bytes() const { return bytes_; }
-  /// Puts bytes there; blocking. Nobody may be using them.
-  virtual Status write(std::size_t offset, ByteView from) = 0;
-
- protected:
-  std::byte* user_ = nullptr;
-  std::byte* own_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 /// By what an adapter finds memory of a GPU: a dma-buf, and where in it. Without a descriptor it
 /// finds it by its address.
@@ -50,15 +32,10 @@ class Mlx5Mapping {
 };
 
 /// Where memory comes from. Outlives what it gave out. Thread-safe.
-class Mlx5Memory {
+class Mlx5Memory : public QueuePagesSource {
  public:
-  virtual ~Mlx5Memory() = default;
   /// What memory that an adapter uses has to be aligned to; a power of two, at least 4096.
   virtual std::size_t page_bytes() const = 0;
-  /// Memory near the users, aligned to a page, of any content.
-  virtual Result<std::unique_ptr<Mlx5Pages>> allocate(std::size_t bytes) = 0;
-  /// Memory of the host that the users reach too, aligned to 4096 bytes, zero at first.
-  virtual Result<std::unique_ptr<Mlx5Pages>> allocate_on_host(std::size_t bytes) = 0;
   /// How an adapter finds [address, address + bytes) of near memory, of one allocation.
   virtual Result<Mlx5Export> export_range(const void* address, std::size_t bytes) = 0;
   /// Lets the users store to `bytes` of a register that is mapped into this process.
@@ -73,8 +50,8 @@ class Mlx5Memory {
 class Mlx5HostMemory final : public Mlx5Memory {
  public:
   std::size_t page_bytes() const override { return 4096; }
-  Result<std::unique_ptr<Mlx5Pages>> allocate(std::size_t bytes) override;
-  Result<std::unique_ptr<Mlx5Pages>> allocate_on_host(std::size_t bytes) override;
+  Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) override;
+  Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) override;
   Result<Mlx5Export> export_range(const void* address, std::size_t bytes) override;
   Result<std::unique_ptr<Mlx5Mapping>> map_register(void* address, std::size_t bytes,
                                                     bool write_combining) override;

@@ -3,74 +3,18 @@
 #include "net/mlx5_memory_cuda.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/cuda_table.hpp"
 #include "base/try.hpp"
+#include "net/queue_pages_cuda.hpp"
 
 namespace oriel::net {
 namespace {
 
 constexpr std::size_t kHostPage = 4096;
-
-/// Memory of the GPU.
-class NearPages final : public Mlx5Pages {
- public:
-  NearPages(CUcontext context, CUdeviceptr allocation, std::size_t page, std::size_t bytes)
-      : context_(context), allocation_(allocation) {
-    user_ = own_ = reinterpret_cast<std::byte*>((allocation + page - 1) / page * page);
-    bytes_ = bytes;
-  }
-  NearPages(const NearPages&) = delete;
-  NearPages& operator=(const NearPages&) = delete;
-  ~NearPages() override {
-    const auto scope = CudaScope::enter(context_);
-    static_cast<void>(cuda().mem_free(allocation_));
-  }
-  Status write(std::size_t offset, ByteView from) override {
-    ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_));
-    CUstream stream = nullptr;
-    const std::string what = fmt::format("writing {} bytes of a queue", from.size());
-    // A copy by the copy engine, so that it need not wait for kernels that run.
-    ORIEL_CHECK(cuda_status(what, cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING)));
-    CUresult status = cuda().memcpy_h_to_d_async(reinterpret_cast<CUdeviceptr>(own_ + offset),
-                                                 from.data(), from.size(), stream);
-    if (status == CUDA_SUCCESS) status = cuda().stream_synchronize(stream);
-    const CUresult ended = cuda().stream_destroy(stream);
-    return cuda_status(what, status != CUDA_SUCCESS ? status : ended);
-  }
-
- private:
-  CUcontext context_;
-  CUdeviceptr allocation_;
-};
-
-/// Pinned memory of the host.
-class PinnedPages final : public Mlx5Pages {
- public:
-  PinnedPages(CUcontext context, void* own, CUdeviceptr user, std::size_t bytes)
-      : context_(context) {
-    own_ = static_cast<std::byte*>(own);
-    user_ = reinterpret_cast<std::byte*>(user);
-    bytes_ = bytes;
-  }
-  PinnedPages(const PinnedPages&) = delete;
-  PinnedPages& operator=(const PinnedPages&) = delete;
-  ~PinnedPages() override {
-    const auto scope = CudaScope::enter(context_);
-    static_cast<void>(cuda().mem_free_host(own_));
-  }
-  Status write(std::size_t offset, ByteView from) override {
-    std::memcpy(own_ + offset, from.data(), from.size());
-    return {};
-  }
-
- private:
-  CUcontext context_;
-};
 
 /// A register, as long as it is mapped into the GPU.
 class RegisterMapping final : public Mlx5Mapping {
@@ -124,34 +68,20 @@ Status Mlx5CudaMemory::look_at_device() {
   return {};
 }
 
-Result<std::unique_ptr<Mlx5Pages>> Mlx5CudaMemory::allocate(std::size_t bytes) {
+Result<std::unique_ptr<QueuePages>> Mlx5CudaMemory::allocate(std::size_t bytes) {
+  ORIEL_TRY(auto pages, allocate_gpu_pages(context_.get(), page_bytes(), bytes));
   ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-  CUdeviceptr allocation = 0;
-  ORIEL_CHECK(cuda_status(fmt::format("allocating {} bytes for a queue", bytes),
-                          cuda().mem_alloc(&allocation, bytes + page_bytes())));
-  std::unique_ptr<Mlx5Pages> pages =
-      std::make_unique<NearPages>(context_.get(), allocation, page_bytes(), bytes);
   // Copies to memory that an adapter uses too have ended when the call returns.
   const unsigned on = 1;
   ORIEL_CHECK(
       cuda_status("preparing a queue's memory for an adapter",
-                  cuda().pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, allocation)));
+                  cuda().pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                               reinterpret_cast<CUdeviceptr>(pages->own()))));
   return pages;
 }
 
-Result<std::unique_ptr<Mlx5Pages>> Mlx5CudaMemory::allocate_on_host(std::size_t bytes) {
-  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-  void* own = nullptr;
-  ORIEL_CHECK(cuda_status(
-      fmt::format("pinning {} bytes for a queue", bytes),
-      cuda().mem_host_alloc(&own, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)));
-  CUdeviceptr user = 0;
-  const CUresult status = cuda().mem_host_get_device_pointer(&user, own, 0);
-  std::unique_ptr<Mlx5Pages> pages =
-      std::make_unique<PinnedPages>(context_.get(), own, user, bytes);
-  ORIEL_CHECK(cuda_status("mapping pinned memory of a queue", status));
-  std::memset(own, 0, bytes);
-  return pages;
+Result<std::unique_ptr<QueuePages>> Mlx5CudaMemory::allocate_on_host(std::size_t bytes) {
+  return allocate_pinned_pages(context_.get(), bytes);
 }
 
 Result<Mlx5Export> Mlx5CudaMemory::export_range(const void* address, std::size_t bytes) {

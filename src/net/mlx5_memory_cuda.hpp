@@ -20,8 +20,8 @@ class Mlx5CudaMemory final : public Mlx5Memory {
   Mlx5CudaMemory& operator=(const Mlx5CudaMemory&) = delete;
 
   std::size_t page_bytes() const override { return std::size_t{64} << 10; }  // of a GPU
-  Result<std::unique_ptr<Mlx5Pages>> allocate(std::size_t bytes) override;
-  Result<std::unique_ptr<Mlx5Pages>> allocate_on_host(std::size_t bytes) override;
+  Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) override;
+  Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) override;
   Result<Mlx5Export> export_range(const void* address, std::size_t bytes) override;
   Result<std::unique_ptr<Mlx5Mapping>> map_register(void* address, std::size_t bytes,
                                                     bool write_combining) override;

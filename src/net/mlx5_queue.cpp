@@ -97,13 +97,13 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
 struct Mlx5Queue::State {
   std::shared_ptr<const Mlx5Device> device;
   Options options;
-  std::unique_ptr<Mlx5Pages> words;
-  std::unique_ptr<Mlx5Pages> rings;
+  std::unique_ptr<QueuePages> words;
+  std::unique_ptr<QueuePages> rings;
   Mlx5RegionOwner slots;
   Mlx5UmemOwner ring_umem;
   Mlx5UmemOwner completion_umem;
   Mlx5UarOwner uar;
-  std::unique_ptr<Mlx5Pages> bell_slot;
+  std::unique_ptr<QueuePages> bell_slot;
   std::unique_ptr<Mlx5Mapping> mapping;
   Mlx5Ringer::Bell bell;
   Mlx5ObjectOwner completion_queue;

@@ -6,9 +6,11 @@
 #include <random>
 #include <vector>
 
+#include "net/data_mover.hpp"
 #include "net/late_stores.hpp"
 #include "net/memory_keys.hpp"
 #include "net/nic_faults.hpp"
+#include "net/peer_memory.hpp"
 #include "net/wire.hpp"
 
 namespace oriel::net {
@@ -29,6 +31,9 @@ struct NicCounters {
 struct NicContext {
   const Clock* clock = nullptr;
   MemoryKeys keys;
+  PeerMemory peers;
+  HostMover host_mover;
+  DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
   LateStores late;
   NicFaults faults;
   std::mt19937_64 random;
@@ -37,6 +42,9 @@ struct NicContext {
   bool stopped = false;
   bool dead = false;
 
+  DataMover& mover(MemoryPlace place) {
+    return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);
+  }
   std::uint64_t random_below(std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; }
 };
 

@@ -26,12 +26,23 @@ std::uint32_t random_start() {
 
 NicSoft::NicSoft(Options options) : last_number_(random_start() & 0xffffff) {
   context_.clock = options.clock;
+  context_.gpu_mover = options.gpu;
   context_.keys = MemoryKeys(random_start());
   set_faults(std::move(options.faults));
 }
 
 NicSoft::~NicSoft() {
   context_.late.land_all();
+  static_cast<void>(settle());
+}
+
+/// Until it returns what has begun to move may still touch memory. A GPU that does not work any
+/// more touches nothing.
+Status NicSoft::settle() {
+  if (context_.gpu_mover == nullptr) return {};
+  Status drained = context_.gpu_mover->drain();
+  if (context_.gpu_mover->has_failed()) return {};
+  return drained;
 }
 
 void NicSoft::set_faults(NicFaults faults) {
@@ -69,13 +80,40 @@ Status NicSoft::destroy_domain(std::uint32_t domain) {
 
 Result<std::uint32_t> NicSoft::register_memory(std::uint32_t domain, const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
+  if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {
+    return Error(ErrorCode::invalid_argument, "memory of a GPU for a NIC that serves none");
+  }
   return context_.keys.add(domain, range);
 }
 
 Status NicSoft::deregister_memory(std::uint32_t key) {
   const std::lock_guard lock(mutex_);
   context_.late.land_all();
-  return context_.keys.remove(key);
+  const MemoryRange* const range = context_.keys.range_of(key);
+  Status settled;
+  if (range != nullptr && range->place == MemoryPlace::gpu) {
+    settled = settle();
+    context_.gpu_mover->forget(range->memory, range->bytes);
+  }
+  context_.peers.forget(key);
+  ORIEL_CHECK(context_.keys.remove(key));
+  return settled;
+}
+
+Status NicSoft::map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range) {
+  const std::lock_guard lock(mutex_);
+  return context_.peers.add(peer, key, range);
+}
+
+Status NicSoft::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
+  const std::lock_guard lock(mutex_);
+  context_.peers.remove(peer, key);
+  return settle();
+}
+
+void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
+  const std::lock_guard lock(mutex_);
+  context_.peers.set_reached(peer, key, reached);
 }
 
 Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
@@ -102,6 +140,7 @@ Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
 Status NicSoft::destroy_queue(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  ORIEL_CHECK(settle());
   std::erase(order_, queue);
   queues_.erase(number);
   return {};
@@ -152,6 +191,7 @@ Status NicSoft::to_reset(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
   context_.late.land_all();
+  ORIEL_CHECK(settle());
   auto fresh = std::make_unique<SoftQueue>(queue->setup(), number, context_);
   std::replace(order_.begin(), order_.end(), queue, fresh.get());
   queues_[number] = std::move(fresh);
@@ -191,7 +231,8 @@ bool NicSoft::progress() {
   const TimePoint now = context_.clock->now();
   bool any = context_.late.land(now);
   any = receive(now) || any;
-  return progress_queues(now) || any;
+  any = progress_queues(now) || any;
+  return (context_.gpu_mover != nullptr && context_.gpu_mover->flush()) || any;
 }
 
 bool NicSoft::receive(TimePoint now) {

@@ -31,6 +31,8 @@ class NicSoft {
  public:
   struct Options {
     const Clock* clock = &SteadyClock::instance();  ///< outlives the NIC
+    /// For memory of the GPU; outlives the NIC, which alone uses it. Null: there is none.
+    DataMover* gpu = nullptr;
     NicFaults faults;
   };
 
@@ -53,6 +55,13 @@ class NicSoft {
   /// Once this returns the NIC does not touch the memory any more; who still names the key gets an
   /// error.
   Status deregister_memory(std::uint32_t key);
+
+  /// What the peer with this number (QueuePeer::process) has registered as `key` is mapped here as
+  /// `range`, until unmap_peer_memory() returns; see PeerMemory.
+  Status map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range);
+  Status unmap_peer_memory(std::uint64_t peer, std::uint32_t key);
+  /// The peer has mapped what this NIC has registered as `key`, or has it no more.
+  void set_reached(std::uint64_t peer, std::uint32_t key, bool reached);
 
   /// The queue's number: 24 bits, never 0, and not used again before all others have been.
   Result<std::uint32_t> create_queue(const QueueSetup& setup);
@@ -93,6 +102,7 @@ class NicSoft {
   Result<SoftQueue*> find_or_fail(std::uint32_t number);
   bool receive(TimePoint now);
   bool progress_queues(TimePoint now);
+  Status settle();
 
   mutable std::mutex mutex_;
   NicContext context_;

@@ -71,6 +71,8 @@ struct QueuePeer {
   WireAddress address;
   std::uint32_t queue = 0;
   std::uint32_t epoch = 0;  ///< of the connection: what both ends have agreed on
+  /// Who it is, by whatever path, to PeerMemory; 0: no memory of it is mapped here.
+  std::uint64_t process = 0;
 };
 
 /// Reads and atomics of one queue that wait for their response, and hence the responses that its

@@ -20,6 +20,10 @@ constexpr std::size_t kActiveMost = 64;    // entries at work at a time
 constexpr std::size_t kSentMost = 64;      // requests without a response
 constexpr std::uint32_t kFlushMost = 256;  // completions of one call
 constexpr std::size_t kBlock = 64;
+// Bytes of the host that need no wire are still sent if there are no more of them: the peer then
+// has them in the message, instead of having to fetch them from this side's memory.
+constexpr std::uint64_t kSentAnywayMost = 256;
+constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
 
 bool waits_for_data(const WorkRequest& work) {
   return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
@@ -48,6 +52,7 @@ void Requester::connect(const QueuePeer& peer) {
 bool Requester::progress(TimePoint now) {
   bool any = fetch();
   look_at_timer(now);
+  any = go_on_landing() || any;
   if (transmit_again(now)) any = begin_entries(now) || any;
   return retire() || any;
 }
@@ -111,7 +116,7 @@ Duration Requester::delay_of(std::uint64_t index) {
 bool Requester::may_begin(Active& entry, TimePoint now) {
   const WorkRequest& work = entry.work;
   if (work.fence == FenceMode::reads_and_atomics && reads_in_flight_ != 0) return false;
-  if (work.fence == FenceMode::everything && !sent_.empty()) return false;
+  if (work.fence == FenceMode::everything && (!sent_.empty() || !landings_.empty())) return false;
   if (waits_for_data(work) && reads_in_window_ >= kReadsInFlightMost) return false;
   if (!entry.has_time) {
     entry.has_time = true;
@@ -147,7 +152,9 @@ void Requester::begin(Active& entry) {
     const auto found = nic_.keys.find_local(setup_.domain, work.local_key, work.local_address,
                                             work.bytes, waits_for_data(work));
     if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
+    entry.direct = can_go_directly(work, found.place);
   }
+  entry.piece_bytes = entry.direct ? kDirectPieceBytes : setup_.piece_bytes;
   entry.begun = true;
   ++nic_.counters.entries;
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
@@ -156,7 +163,7 @@ void Requester::begin(Active& entry) {
     entry.done = true;
     return;
   }
-  const std::uint64_t pieces = (work.bytes + setup_.piece_bytes - 1) / setup_.piece_bytes;
+  const std::uint64_t pieces = (work.bytes + entry.piece_bytes - 1) / entry.piece_bytes;
   entry.pieces = static_cast<std::uint32_t>(std::max<std::uint64_t>(pieces, 1));
   if (waits_for_data(work)) {
     ++reads_in_flight_;
@@ -176,17 +183,71 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     Sent sent;
     sent.number = next_number_++;
     sent.serial = entry.serial;
-    sent.offset = std::uint64_t{piece} * setup_.piece_bytes;
+    sent.offset = std::uint64_t{piece} * entry.piece_bytes;
     sent.bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(setup_.piece_bytes, entry.work.bytes - sent.offset));
+        std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - sent.offset));
     sent.last = ++entry.sent == entry.pieces;
-    sent_.push_back(sent);
-    if (!transmit(sent_.back(), now)) return false;
+    sent_.push_back(std::move(sent));
+    if (held_up_) {
+      load_ahead(sent_.back());
+      continue;
+    }
+    const Turn turn = transmit(sent_.back(), now);
+    if (turn == Turn::blocked) return false;
+    held_up_ = turn == Turn::loading;
   }
   return entry.sent == entry.pieces;
 }
 
-bool Requester::transmit(Sent& sent, TimePoint now) {
+/// Both sides have mapped the other's memory, and it is of one kind.
+bool Requester::can_go_directly(const WorkRequest& work, MemoryPlace place) const {
+  const bool is_write = work.kind == WorkKind::write;
+  if (!is_write && work.kind != WorkKind::read) return false;
+  if (place == MemoryPlace::host && work.bytes <= kSentAnywayMost) return false;
+  if (work.bytes == 0 || nic_.faults.late_reads != Duration::zero()) return false;
+  const auto there =
+      nic_.peers.find(peer_.process, work.remote_key, work.remote_address, work.bytes);
+  if (there.syndrome != Syndrome::none || there.place != place) return false;
+  return !is_write || nic_.peers.is_reached(peer_.process, work.local_key);
+}
+
+/// Goes on to bring the payload from where it is registered.
+Requester::Turn Requester::load(Active& entry, Sent& sent, Bytes& payload) {
+  if (sent.loaded) {
+    payload = std::move(sent.payload);
+    return Turn::sent;
+  }
+  const WorkRequest& work = entry.work;
+  // Looked up again: the key may have been given back since the entry began.
+  const auto found =
+      nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false);
+  DataMover& mover = nic_.mover(found.place);
+  const Syndrome syndrome = found.syndrome == Syndrome::none && mover.has_failed()
+                                ? Syndrome::local_operation
+                                : found.syndrome;
+  if (syndrome != Syndrome::none) {
+    stop_at(entry, syndrome,
+            found.syndrome == Syndrome::none ? Complaint::no_copies : Complaint::none);
+    return Turn::blocked;
+  }
+  if (!sent.load.has_value()) sent.load.emplace(sent.bytes);
+  static_cast<void>(sent.load->begin(mover, found.memory + sent.offset));
+  if (!sent.load->take(mover)) return Turn::loading;
+  payload = sent.load->release();
+  sent.load.reset();
+  sent.loaded = true;
+  return Turn::sent;
+}
+
+/// Has the payload be on its way while those before it are.
+void Requester::load_ahead(Sent& sent) {
+  Active& entry = active(sent.serial);
+  const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !entry.direct;
+  if (!needed || sent.loaded || entry.done) return;
+  static_cast<void>(load(entry, sent, sent.payload));
+}
+
+Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   Active& entry = active(sent.serial);
   const WorkRequest& work = entry.work;
   Wire& wire = *nic_.wires[peer_.wire];
@@ -205,32 +266,41 @@ bool Requester::transmit(Sent& sent, TimePoint now) {
   request.has_immediate = work.has_immediate && sent.last;
   request.immediate = work.immediate;
   request.atomic = work.atomic;
-  if (work.is_inline) {
+  request.direct = entry.direct;
+  if (entry.direct) {
+    request.source_key = work.local_key;
+    request.source_address = work.local_address + sent.offset;
+  } else if (work.is_inline) {
     const auto from = work.inline_bytes.begin() + static_cast<std::ptrdiff_t>(sent.offset);
     request.payload.assign(from, from + sent.bytes);
   } else if (work.kind == WorkKind::write) {
-    // Looked up again: the key may have been given back since the entry began.
-    const auto found =
-        nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false);
-    if (found.syndrome != Syndrome::none) {
-      stop_at(entry, found.syndrome, Complaint::none);
-      return false;
-    }
-    request.payload.resize(sent.bytes);
-    load_bytes(found.memory + sent.offset, request.payload.data(), sent.bytes);
+    const Turn turn = load(entry, sent, request.payload);
+    if (turn != Turn::sent) return turn;
   }
   WireMessage message{std::move(request)};
   sent.on_wire = wire.send(peer_.address, message);
   sent.at = now;
-  if (sent.on_wire) ++nic_.counters.requests;
-  return sent.on_wire;
+  if (sent.on_wire) {
+    sent.loaded = false;  // who sends it again reads the memory again
+    ++nic_.counters.requests;
+    return Turn::sent;
+  }
+  sent.payload = std::move(std::get<WireRequest>(message.body).payload);
+  return Turn::blocked;
 }
 
 bool Requester::transmit_again(TimePoint now) {
+  held_up_ = false;
   if (now < not_before_) return false;
   for (Sent& sent : sent_) {
     if (sent.on_wire || sent.answered) continue;
-    if (!transmit(sent, now)) return false;
+    if (held_up_) {
+      load_ahead(sent);
+      continue;
+    }
+    const Turn turn = transmit(sent, now);
+    if (turn == Turn::blocked) return false;
+    held_up_ = turn == Turn::loading;
   }
   return true;
 }
@@ -285,15 +355,21 @@ void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return stop_at(entry, response->syndrome, Complaint::none);
   }
-  if (response != nullptr) land(entry, sent, *response, now);
+  // What has to land first is counted then.
+  if (response != nullptr && !land(entry, sent, *response, now)) return;
+  end_piece(entry);
+}
+
+void Requester::end_piece(Active& entry) {
   if (++entry.answered < entry.pieces) return;
   if (waits_for_data(entry.work)) --reads_in_flight_;
   entry.done = true;
 }
 
-void Requester::land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now) {
+/// What an answer brings goes where the entry wants it. Whether it is there.
+bool Requester::land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now) {
   const WorkRequest& work = entry.work;
-  if (!waits_for_data(work)) return;
+  if (!waits_for_data(work)) return true;
   Bytes bytes = std::move(response.payload);
   if (work.kind == WorkKind::atomic) {
     bytes.resize(work.atomic.bytes);
@@ -303,18 +379,66 @@ void Requester::land(Active& entry, const Sent& sent, WireResponse& response, Ti
     } else {
       std::memcpy(bytes.data(), &response.old_value, 8);
     }
-  } else if (bytes.size() != sent.bytes) {
-    return stop_at(entry, Syndrome::remote_operation, Complaint::data_length);
+  } else if (bytes.size() != (entry.direct ? 0 : sent.bytes)) {
+    stop_at(entry, Syndrome::remote_operation, Complaint::data_length);
+    return true;
   }
   const auto found =
       nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, true);
-  if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
-  std::byte* to = found.memory + sent.offset;
-  if (nic_.faults.late_reads == Duration::zero()) {
-    store_bytes(to, bytes);
-  } else {
-    nic_.late.add(to, std::move(bytes), now + nic_.faults.late_reads);
+  if (found.syndrome != Syndrome::none) {
+    stop_at(entry, found.syndrome, Complaint::none);
+    return true;
   }
+  if (nic_.faults.late_reads != Duration::zero() && found.place == MemoryPlace::host) {
+    nic_.late.add(found.memory + sent.offset, std::move(bytes), now + nic_.faults.late_reads);
+    return true;
+  }
+  if (sent.bytes == 0) return true;
+  Landing& landing = landings_.emplace_back();
+  landing.serial = sent.serial;
+  landing.offset = sent.offset;
+  landing.bytes = sent.bytes;
+  landing.storing = Storing(std::move(bytes));
+  return false;
+}
+
+void Requester::begin_landing(Landing& landing, Active& entry) {
+  const WorkRequest& work = entry.work;
+  const auto found =
+      nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, true);
+  if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
+  landing.place = found.place;
+  DataMover& mover = nic_.mover(found.place);
+  std::byte* const to = found.memory + landing.offset;
+  if (!entry.direct) {
+    landing.begun = landing.storing.begin(mover, to);
+    landing.ticket = landing.storing.ticket();
+    return;
+  }
+  const auto source =
+      nic_.peers.find(peer_.process, work.remote_key, work.remote_address, work.bytes);
+  // It was mapped when the entry began.
+  if (source.syndrome != Syndrome::none) return stop_at(entry, source.syndrome, Complaint::none);
+  landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
+}
+
+bool Requester::go_on_landing() {
+  bool any = false;
+  for (auto it = landings_.begin(); it != landings_.end();) {
+    Active& entry = active(it->serial);
+    if (!it->begun && !entry.done) begin_landing(*it, entry);
+    DataMover& mover = nic_.mover(it->place);
+    if (mover.has_failed()) stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
+    const bool landed = it->begun && mover.is_done(it->ticket);
+    if (!landed && !entry.done) {
+      ++it;
+      continue;
+    }
+    if (!entry.done) end_piece(entry);
+    it = landings_.erase(it);
+    any = true;
+  }
+  return any;
 }
 
 bool Requester::retire() {
@@ -377,6 +501,7 @@ void Requester::write_error(const CompletionRecord& record) {
   failed_ = true;
   active_.clear();
   sent_.clear();
+  landings_.clear();
 }
 
 void Requester::fail(Syndrome syndrome, Complaint complaint) {
@@ -385,6 +510,7 @@ void Requester::fail(Syndrome syndrome, Complaint complaint) {
     failed_ = true;
     active_.clear();
     sent_.clear();
+    landings_.clear();
     return;
   }
   const std::uint64_t at = completed_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "net/completion_writer.hpp"
@@ -53,7 +54,9 @@ class Requester {
     bool begun = false;
     bool done = false;  // answered, or failed
     bool has_time = false;
-    bool ended = false;  // a fault that stops the NIC here has done so
+    bool ended = false;   // a fault that stops the NIC here has done so
+    bool direct = false;  // its bytes do not go by the wire
+    std::uint32_t piece_bytes = 0;
     TimePoint not_before{};
     std::vector<std::uint32_t> order;  // of pieces, if not 0, 1, 2 ...
     std::uint32_t pieces = 0;
@@ -71,7 +74,21 @@ class Requester {
     bool answered = false;
     std::uint32_t repeats = 0;
     TimePoint at{};
+    std::optional<Loading> load;  // of its payload, until that is there
+    bool loaded = false;
+    Bytes payload;  // if the wire had no room for it
   };
+  /// Bytes that an answer has brought, or that are to be copied now that it has come.
+  struct Landing {
+    std::uint64_t serial = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+    MemoryPlace place = MemoryPlace::host;
+    Storing storing;
+    MoveTicket ticket = 0;
+    bool begun = false;
+  };
+  enum class Turn : std::uint8_t { sent, loading, blocked };
 
   Active& active(std::uint64_t serial) { return active_[serial - first_serial_]; }
   bool fetch();
@@ -82,12 +99,18 @@ class Requester {
   void begin(Active& entry);
   void stop_at(Active& entry, Syndrome syndrome, Complaint complaint);
   bool send_pieces(Active& entry, TimePoint now);
-  bool transmit(Sent& sent, TimePoint now);
+  bool can_go_directly(const WorkRequest& work, MemoryPlace place) const;
+  Turn transmit(Sent& sent, TimePoint now);
+  Turn load(Active& entry, Sent& sent, Bytes& payload);
+  void load_ahead(Sent& sent);
   bool transmit_again(TimePoint now);
   void look_at_timer(TimePoint now);
   void repeat_from(std::size_t position);
   void take_answer(Sent& sent, WireResponse* response, TimePoint now);
-  void land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now);
+  bool land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now);
+  bool go_on_landing();
+  void begin_landing(Landing& landing, Active& entry);
+  void end_piece(Active& entry);
   bool retire();
   void complete(const Active& entry);
   void poison(const WorkRequest& work);
@@ -108,6 +131,8 @@ class Requester {
   std::uint64_t first_serial_ = 0;
   std::size_t next_ = 0;  // in active_: the first that has something to send
   std::deque<Sent> sent_;
+  bool held_up_ = false;  // one of them waits for its payload, and all behind it for that
+  std::deque<Landing> landings_;
   std::uint64_t next_number_ = 0;
   std::size_t reads_in_flight_ = 0;  // begun and not answered
   /// Begun since the oldest request without a response: those that the peer keeps answers for.

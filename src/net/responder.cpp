@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "net/host_memory.hpp"
 #include "net/queue_records.hpp"
 
 namespace oriel::net {
@@ -22,7 +21,7 @@ Access right_for(WorkKind kind) {
 bool is_sound(const WireRequest& request) {
   switch (request.kind) {
     case WorkKind::write:
-      if (request.payload.size() != request.piece_bytes) return false;
+      if (request.payload.size() != (request.direct ? 0 : request.piece_bytes)) return false;
       break;
     case WorkKind::read:
       if (!request.payload.empty()) return false;
@@ -63,7 +62,7 @@ void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint 
   }
   if (failed_ || request.number > record_.expected()) return;
   // A peer that asks and does not take the answers is not heard, and has to ask again.
-  if (outgoing_.size() + late_.size() >= kAnswersMost) return;
+  if (outgoing_.size() + late_.size() + items_.size() >= kAnswersMost) return;
   if (request.number < record_.expected()) {
     ++nic_.counters.duplicates;
     return answer_again(request, now);
@@ -83,7 +82,7 @@ void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimeP
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
   if (request.has_immediate && request.kind == WorkKind::write &&
-      receives == static_cast<std::uint16_t>(record_.received)) {
+      receives == static_cast<std::uint16_t>(record_.received + immediates_)) {
     WireResponse response = response_to(request);
     response.not_ready = true;
     return answer(std::move(response), now);
@@ -113,42 +112,124 @@ Syndrome Responder::check(const WireRequest& request) const {
 }
 
 void Responder::execute(WireRequest& request, TimePoint now) {
-  std::byte* at = nic_.keys
-                      .find_remote(setup_.domain, request.key, request.address, request.bytes,
-                                   right_for(request.kind))
-                      .memory;
-  WireResponse response = response_to(request);
-  TimePoint due = now;
-  if (request.kind != WorkKind::write) due += nic_.faults.response_delay;
-  if (request.kind == WorkKind::write) {
-    if (at != nullptr) store_bytes(at + request.offset, request.payload);
-    if (request.has_immediate) {
-      completions_.write({.kind = CompletionRecord::Kind::received_immediate,
-                          .queue = number_,
-                          .index = static_cast<std::uint16_t>(record_.received),
-                          .bytes = static_cast<std::uint32_t>(request.bytes),
-                          .immediate = request.immediate});
-      ++record_.received;
+  Item& item = items_.emplace_back();
+  item.response = response_to(request);
+  item.storing = Storing(std::move(request.payload));
+  const bool loads = request.kind == WorkKind::read && !request.direct;
+  item.loading = Loading(loads ? request.piece_bytes : 0);
+  item.atomic.work = request.atomic;
+  if (request.has_immediate) ++immediates_;
+  item.request = std::move(request);
+  advance(now);
+}
+
+/// As far as memory and order allow: all of it where the memory is the host's. What is in a GPU's
+/// memory begins in order, is done in that order by the GPU, and is answered when it is done.
+bool Responder::advance(TimePoint now) {
+  bool any = false;
+  for (; begun_ < items_.size() && begin(items_[begun_]); ++begun_) any = true;
+  while (begun_ > 0 && finish(items_.front(), now)) {
+    items_.pop_front();
+    --begun_;
+    any = true;
+  }
+  return any;
+}
+
+bool Responder::begin(Item& item) {
+  const WireRequest& request = item.request;
+  if (item.response.syndrome != Syndrome::none) return true;
+  // Looked up again: the key may have been given back while the request waited for its turn.
+  const auto found = nic_.keys.find_remote(setup_.domain, request.key, request.address,
+                                           request.bytes, right_for(request.kind));
+  item.response.syndrome = found.syndrome;
+  if (found.syndrome == Syndrome::none) {
+    // The host's memory does not wait for the GPU's by itself.
+    const bool waits = found.place == MemoryPlace::host && gpu_ticket_ != 0;
+    if (waits && !nic_.mover(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
+    DataMover& mover = nic_.mover(found.place);
+    item.place = found.place;
+    if (!begin_in(item, found, mover)) {
+      if (!mover.has_failed()) return false;
+      item.response.syndrome = Syndrome::remote_operation;
     }
-  } else if (request.kind == WorkKind::read) {
-    response.payload.resize(request.piece_bytes);
-    if (at != nullptr)
-      load_bytes(at + request.offset, response.payload.data(), request.piece_bytes);
-  } else {
+    if (found.place == MemoryPlace::gpu) gpu_ticket_ = std::max(gpu_ticket_, item.ticket);
+  }
+  if (item.response.syndrome != Syndrome::none) {
+    fail(item.response.syndrome);
+    items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(begun_) + 1, items_.end());
+  }
+  return true;
+}
+
+/// False if there is something left that cannot begin now.
+bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover) {
+  const WireRequest& request = item.request;
+  std::byte* const at = found.memory + request.offset;
+  if (request.kind == WorkKind::atomic) {
     // Mapped elsewhere, what is aligned in the peer's eyes need not be so here.
     if (reinterpret_cast<std::uintptr_t>(at) % request.atomic.bytes != 0) {
-      return refuse(request, Syndrome::remote_operation, now);
+      item.response.syndrome = Syndrome::remote_operation;
+      return true;
     }
-    response.old_value = execute_atomic(request.atomic, at);
-    record_.executed(request.number, response.old_value);
+    item.atomic.own_word = found.own_words;
+    if (!mover.step_atomic(item.atomic, at)) return false;
+    item.ticket = item.atomic.ticket;
+    item.response.old_value = item.atomic.old_value;
+    record_.executed(request.number, item.atomic.old_value);
+    return true;
   }
+  if (request.kind == WorkKind::read) return item.loading.begin(mover, at);
+  if (!request.direct) {
+    if (!item.storing.begin(mover, at)) return false;
+    item.ticket = item.storing.ticket();
+    return true;
+  }
+  const auto source = nic_.peers.find(peer_.process, request.source_key, request.source_address,
+                                      request.piece_bytes);
+  if (source.syndrome != Syndrome::none || source.place != found.place) {
+    item.response.syndrome = Syndrome::remote_invalid;
+    return true;
+  }
+  return mover.copy(at, source.memory, request.piece_bytes, item.ticket);
+}
+
+/// Answers a request that is done. False if it is not.
+bool Responder::finish(Item& item, TimePoint now) {
+  const WireRequest& request = item.request;
+  DataMover& mover = nic_.mover(item.place);
+  if (item.response.syndrome == Syndrome::none && mover.has_failed()) {
+    item.response.syndrome = Syndrome::remote_operation;
+    fail(item.response.syndrome);
+    items_.erase(items_.begin() + 1, items_.end());
+    begun_ = 1;
+  }
+  if (item.response.syndrome != Syndrome::none) {
+    answer(std::move(item.response), now);
+    return true;
+  }
+  if (!mover.is_done(item.ticket) || !item.loading.take(mover)) return false;
+  if (request.has_immediate) {
+    completions_.write({.kind = CompletionRecord::Kind::received_immediate,
+                        .queue = number_,
+                        .index = static_cast<std::uint16_t>(record_.received),
+                        .bytes = static_cast<std::uint32_t>(request.bytes),
+                        .immediate = request.immediate});
+    ++record_.received;
+    --immediates_;
+  }
+  if (request.kind == WorkKind::read) item.response.payload = item.loading.release();
   if (request.kind != WorkKind::atomic) record_.executed(request.number);
-  answer(std::move(response), due);
+  answer(std::move(item.response),
+         request.kind != WorkKind::write ? now + nic_.faults.response_delay : now);
+  return true;
 }
 
 void Responder::answer_again(WireRequest& request, TimePoint now) {
-  const auto is_same = [&](const auto& late) { return late.request.number == request.number; };
-  if (std::any_of(late_.begin(), late_.end(), is_same)) return;  // its answer is still to come
+  // Its answer is still to come.
+  const auto is_same = [&](const auto& one) { return one.request.number == request.number; };
+  if (std::any_of(late_.begin(), late_.end(), is_same)) return;
+  if (std::any_of(items_.begin(), items_.end(), is_same)) return;
   const auto goes_out = [&](const Outgoing& out) { return out.response.number == request.number; };
   if (std::any_of(outgoing_.begin(), outgoing_.end(), goes_out)) return;
   WireResponse response = response_to(request);
@@ -166,10 +247,18 @@ void Responder::answer_again(WireRequest& request, TimePoint now) {
 void Responder::refuse(const WireRequest& request, Syndrome syndrome, TimePoint now) {
   WireResponse response = response_to(request);
   response.syndrome = syndrome;
+  fail(syndrome);
+  if (items_.empty()) return answer(std::move(response), now);
+  // Behind what was asked for before.
+  Item& item = items_.emplace_back();
+  item.request.number = request.number;
+  item.response = std::move(response);
+}
+
+void Responder::fail(Syndrome syndrome) {
   if (setup_.records != nullptr && !failed_) setup_.records->refused = syndrome;
   failed_ = true;
   late_.clear();
-  answer(std::move(response), now);
 }
 
 bool Responder::is_lost() {
@@ -188,7 +277,7 @@ void Responder::answer(WireResponse response, TimePoint due) {
 }
 
 bool Responder::progress(TimePoint now) {
-  bool any = false;
+  bool any = advance(now);
   while (!late_.empty() && late_.front().due <= now) {
     WireRequest request = std::move(late_.front().request);
     late_.pop_front();

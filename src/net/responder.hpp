@@ -33,6 +33,16 @@ class Responder {
     WireRequest request;
     TimePoint due;
   };
+  /// A request that is being executed, where that takes its time.
+  struct Item {
+    WireRequest request;
+    WireResponse response;
+    MemoryPlace place = MemoryPlace::host;
+    Loading loading;
+    Storing storing;
+    AtomicMove atomic;
+    MoveTicket ticket = 0;
+  };
   struct Outgoing {
     WireResponse response;
     TimePoint due;
@@ -42,6 +52,11 @@ class Responder {
   void answer_again(WireRequest& request, TimePoint now);
   Syndrome check(const WireRequest& request) const;
   void execute(WireRequest& request, TimePoint now);
+  bool advance(TimePoint now);
+  bool begin(Item& item);
+  bool begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover);
+  bool finish(Item& item, TimePoint now);
+  void fail(Syndrome syndrome);
   WireResponse response_to(const WireRequest& request) const;
   void answer(WireResponse response, TimePoint due);
   void refuse(const WireRequest& request, Syndrome syndrome, TimePoint now);
@@ -55,6 +70,10 @@ class Responder {
   DeliveryRecord& record_;  // the queue's, or the one that outlives it
   CompletionWriter completions_;
   std::deque<Late> late_;
+  std::deque<Item> items_;        // begun and answered in this order
+  std::size_t begun_ = 0;         // of items_
+  std::uint16_t immediates_ = 0;  // of items_
+  MoveTicket gpu_ticket_ = 0;     // when all that was begun in the GPU's memory is done
   std::deque<Outgoing> outgoing_;
   std::uint64_t answers_ = 0;
   bool failed_ = false;

@@ -23,9 +23,61 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-struct PageDelete {
-  void operator()(std::byte* pages) const { ::operator delete (pages, std::align_val_t{kPage}); }
+/// Memory of this process.
+class OwnPages final : public QueuePages {
+ public:
+  explicit OwnPages(std::size_t bytes)
+      : memory_(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kPage}))) {
+    user_ = own_ = memory_.get();
+    bytes_ = bytes;
+    std::memset(own_, 0, bytes);
+  }
+  Status write(std::size_t offset, ByteView from) override {
+    std::memcpy(own_ + offset, from.data(), from.size());
+    return {};
+  }
+
+ private:
+  struct Delete {
+    void operator()(std::byte* pages) const { ::operator delete (pages, std::align_val_t{kPage}); }
+  };
+  std::unique_ptr<std::byte, Delete> memory_;
 };
+
+/// Where what a queue consists of lies: in memory near its users, and in that which they share with
+/// the NIC. Each group of objects has cache lines of its own.
+struct Layout {
+  explicit Layout(const SendQueue::Options& options)
+      : ring(place<dq::Block>(shared_bytes, options.depth)),
+        fetch_values(place<std::uint64_t>(shared_bytes, options.fetch_slots + std::size_t{1})),
+        doorbell(place<std::uint64_t>(shared_bytes, 1)),
+        record(place<std::uint32_t>(shared_bytes, 2)),
+        completions(place<std::byte>(shared_bytes, CompletionWriter::kElementBytes)),
+        receives(
+            place<std::byte>(shared_bytes, CompletionWriter::kElementBytes * options.receives)),
+        first_error(place<std::uint64_t>(shared_bytes, 1)),
+        indexes(place<dq::QueueIndexes>(near_bytes, 1)),
+        marks(place<std::uint64_t>(near_bytes, options.depth)),
+        fetch_turns(place<std::uint64_t>(near_bytes, options.fetch_slots)) {}
+
+  std::size_t shared_bytes = 0;
+  std::size_t near_bytes = 0;
+  std::size_t ring, fetch_values, doorbell, record, completions, receives, first_error;
+  std::size_t indexes, marks, fetch_turns;
+
+ private:
+  template <class T>
+  static std::size_t place(std::size_t& used, std::size_t count) {
+    const std::size_t at = used;
+    used += (count * sizeof(T) + 127) / 128 * 128;
+    return at;
+  }
+};
+
+template <class T>
+T* at(std::byte* pages, std::size_t offset) {
+  return reinterpret_cast<T*>(pages + offset);
+}
 
 Status check_options(const SendQueue::Options& options) {
   const std::uint32_t depth = options.depth;
@@ -61,8 +113,8 @@ Status check_options(const SendQueue::Options& options) {
 
 struct SendQueue::State {
   NicSoft* nic = nullptr;
-  std::unique_ptr<std::byte, PageDelete> pages;
-  std::size_t used = 0;
+  std::unique_ptr<QueuePages> shared;
+  std::unique_ptr<QueuePages> near;
   std::uint32_t* record = nullptr;
   std::uint32_t number = 0;
   QueueMemory memory;
@@ -75,53 +127,59 @@ struct SendQueue::State {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
     if (view.fetch_key != 0) static_cast<void>(nic->deregister_memory(view.fetch_key));
   }
-  /// `count` objects behind those placed before, each group on cache lines of its own. Without
-  /// pages it only counts.
-  template <class T>
-  T* place(std::size_t count) {
-    std::byte* const at = pages == nullptr ? nullptr : pages.get() + used;
-    used += (count * sizeof(T) + 127) / 128 * 128;
-    if (at == nullptr) return nullptr;
-    return std::uninitialized_value_construct_n(reinterpret_cast<T*>(at), count) - count;
+  Status allocate(const Options& options, const Layout& layout) {
+    if (options.pages == nullptr) {
+      shared = std::make_unique<OwnPages>(layout.shared_bytes);
+      near = std::make_unique<OwnPages>(layout.near_bytes);
+      return {};
+    }
+    ORIEL_TRY(shared, options.pages->allocate_on_host(layout.shared_bytes));
+    ORIEL_TRY(near, options.pages->allocate(layout.near_bytes));
+    return {};
   }
-  void place_all(const Options& options) {
-    used = 0;
-    view.ring = place<dq::Block>(options.depth);
-    view.indexes = place<dq::QueueIndexes>(1);
-    view.marks = place<std::uint64_t>(options.depth);
-    view.fetch_values = place<std::uint64_t>(options.fetch_slots + 1);
-    view.fetch_turns = place<std::uint64_t>(options.fetch_slots);
-    view.doorbell = place<std::uint64_t>(1);
-    record = place<std::uint32_t>(2);
-    memory.completions = place<std::byte>(CompletionWriter::kElementBytes);
-    memory.receive_completions =
-        place<std::byte>(CompletionWriter::kElementBytes * options.receives);
-    memory.first_error = place<std::uint64_t>(1);
-  }
-  void fill(const Options& options) {
-    memory.ring = reinterpret_cast<std::byte*>(view.ring);
+  /// The words as they are before anything was posted.
+  Status fill(const Options& options, const Layout& layout) {
+    memory.ring = shared->own() + layout.ring;
     memory.depth = options.depth;
+    record = at<std::uint32_t>(shared->own(), layout.record);
     memory.record = record;
-    memory.doorbell = view.doorbell;
+    memory.doorbell = at<std::uint64_t>(shared->own(), layout.doorbell);
+    memory.completions = shared->own() + layout.completions;
+    memory.first_error = at<std::uint64_t>(shared->own(), layout.first_error);
     memory.receive_count = options.receives;
-    if (options.receives == 0) memory.receive_completions = nullptr;
     std::memset(memory.completions, 0xff, CompletionWriter::kElementBytes);
     // As if the block before `base` were the last that was completed.
     store_big16(memory.completions + 60, static_cast<std::uint16_t>(options.base - 1));
-    if (memory.receive_completions != nullptr) {
+    if (options.receives != 0) {
+      memory.receive_completions = shared->own() + layout.receives;
       std::memset(memory.receive_completions, 0xff,
                   CompletionWriter::kElementBytes * options.receives);
     }
-    view.indexes->begin_at(options.base);
-    for (std::uint32_t i = 0; i < options.fetch_slots; ++i) view.fetch_turns[i] = i;
+    Bytes words(layout.near_bytes);
+    dq::QueueIndexes indexes;
+    indexes.begin_at(options.base);
+    std::memcpy(words.data() + layout.indexes, &indexes, sizeof indexes);
+    for (std::uint64_t i = 0; i < options.fetch_slots; ++i) {
+      std::memcpy(words.data() + layout.fetch_turns + i * sizeof i, &i, sizeof i);
+    }
+    return near->write(0, words);
+  }
+  void show(const Options& options, const Layout& layout) {
+    std::byte* const with_nic = shared->user();
+    view.ring = at<dq::Block>(with_nic, layout.ring);
+    view.doorbell = at<std::uint64_t>(with_nic, layout.doorbell);
+    view.doorbell_record = at<std::uint32_t>(with_nic, layout.record) + 1;
+    view.completion = at<dq::Completion>(with_nic, layout.completions);
+    view.nic_error = at<std::uint64_t>(with_nic, layout.first_error);
+    view.fetch_values = at<std::uint64_t>(with_nic, layout.fetch_values);
+    view.indexes = at<dq::QueueIndexes>(near->user(), layout.indexes);
+    view.marks = at<std::uint64_t>(near->user(), layout.marks);
+    view.fetch_turns = at<std::uint64_t>(near->user(), layout.fetch_turns);
     view.depth = options.depth;
     view.peer = options.peer;
     view.batch = options.batch;
     view.publication = options.publication;
     view.gets_need_dump = options.gets_need_dump;
-    view.doorbell_record = record + 1;
-    view.completion = reinterpret_cast<const dq::Completion*>(memory.completions);
-    view.nic_error = memory.first_error;
     view.fetch_slots = options.fetch_slots;
   }
 };
@@ -135,17 +193,16 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   ORIEL_CHECK(check_options(options));
   auto state = std::make_unique<State>();
   state->nic = &nic;
-  state->place_all(options);
-  state->pages.reset(
-      static_cast<std::byte*>(::operator new (state->used, std::align_val_t{kPage})));
-  state->place_all(options);
-  state->fill(options);
+  const Layout layout(options);
+  ORIEL_CHECK(state->allocate(options, layout));
+  ORIEL_CHECK(state->fill(options, layout));
+  state->show(options, layout);
 
   dq::QueueView& view = state->view;
   MemoryRange slots;
   slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
   slots.bytes = (options.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
-  slots.memory = reinterpret_cast<std::byte*>(view.fetch_values);
+  slots.memory = state->shared->own() + layout.fetch_values;
   slots.access = kLocalWrite;
   ORIEL_TRY(view.fetch_key, nic.register_memory(options.domain, slots));
 

@@ -10,12 +10,16 @@
 #include "oriel/error.hpp"
 
 #include "net/nic_soft.hpp"
+#include "net/queue_pages.hpp"
 
 namespace oriel::net {
 
-/// A queue of the software NIC whose memory is this process's own: for CPU ranks. It owns ring,
-/// record, doorbell, completions, indexes, marks and the slots for old values, registers the
-/// latter, and makes the view that device code takes.
+/// A queue of the software NIC. It owns ring, record, doorbell, completions, indexes, marks and the
+/// slots for old values, registers the latter, and makes the view that device code takes.
+///
+/// For CPU ranks all of it is memory of this process. For kernels of a GPU what they share among
+/// themselves, indexes and marks, lies in the GPU's memory, and what the NIC reads and writes in
+/// pinned memory of the host. view() and memory() then name the same words by different addresses.
 ///
 /// Destruction ends the queue at the NIC first, then gives back key and memory; nobody may be using
 /// the view any more. Move-only; the NIC outlives it. Thread safety: as for std::vector.
@@ -38,6 +42,8 @@ class SendQueue {
     std::uint32_t piece_bytes = QueueSetup().piece_bytes;
     /// Of a queue that can go on at another NIC; fresh, and outliving this queue.
     QueueRecords* records = nullptr;
+    /// For kernels of a GPU; outlives the queue. Null: for threads of this process.
+    QueuePagesSource* pages = nullptr;
   };
 
   static Result<SendQueue> create(NicSoft& nic, const Options& options);

@@ -37,6 +37,7 @@ enum class Complaint : std::uint8_t {
   record_behind = 11,   ///< the doorbell was rung before the record was written
   wrong_doorbell = 12,  ///< the doorbell tells of more than the ring holds
   by_fault = 13,        ///< a test asked for this error
+  no_copies = 14,       ///< the GPU's copy engine does not work any more
 };
 
 }  // namespace oriel::net

@@ -39,6 +39,11 @@ struct WireRequest {
   bool has_immediate = false;     ///< the last piece of a write that tells of itself
   std::uint32_t immediate = 0;
   AtomicWork atomic;
+  /// The bytes of this piece do not come by the wire, in either direction: whoever they are for
+  /// copies them from memory of the other's that it has mapped. For a write, from:
+  bool direct = false;
+  std::uint32_t source_key = 0;
+  std::uint64_t source_address = 0;  ///< of this piece
   Bytes payload;
 };
 

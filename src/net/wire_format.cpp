@@ -20,6 +20,7 @@ constexpr std::uint8_t kVersion = 1;
 constexpr std::uint8_t kRequest = 1;
 constexpr std::uint8_t kResponse = 2;
 constexpr std::uint8_t kHasImmediate = 1;  // of requests
+constexpr std::uint8_t kDirect = 2;        // of requests
 constexpr std::uint8_t kNotReady = 1;      // of responses
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
@@ -39,13 +40,17 @@ void put_common(ByteWriter& to, const Common& common) {
 }
 
 void put_request(ByteWriter& to, const WireRequest& request) {
-  const auto flags = request.has_immediate ? kHasImmediate : std::uint8_t{0};
+  const auto flags = static_cast<std::uint8_t>((request.has_immediate ? kHasImmediate : 0) |
+                                               (request.direct ? kDirect : 0));
   put_common(to,
              {kRequest, static_cast<std::uint8_t>(request.kind), flags, request.to_queue,
               request.epoch, static_cast<std::uint32_t>(request.payload.size()), request.number});
   to.put(request.from.value).put(request.from_queue).put(request.key);
   to.put(request.address).put(request.bytes).put(request.offset).put(request.piece_bytes);
   to.put(request.has_immediate ? request.immediate : std::uint32_t{0});
+  if (request.kind == WorkKind::write && request.direct) {
+    to.put(request.source_address).put(request.source_key).put(std::uint32_t{0});
+  }
   if (request.kind != WorkKind::atomic) return;
   const AtomicWork& atomic = request.atomic;
   to.put(static_cast<std::uint32_t>(atomic.form)).put(static_cast<std::uint32_t>(atomic.bytes));
@@ -67,7 +72,10 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 }
 
 Status check_common(const Common& common) {
-  if (common.flags > 1) return bad("flags", common.flags, "0 or 1");
+  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kDirect : kNotReady;
+  if (common.flags > flags_most) {
+    return bad("flags", common.flags, fmt::format("at most {}", flags_most));
+  }
   if (common.to_queue == 0 || common.to_queue > kQueueMost) {
     return bad("a queue", common.to_queue, fmt::format("1 to {}", kQueueMost));
   }
@@ -86,7 +94,7 @@ Status check_request(const Common& common, const WireRequest& request) {
     return bad("a piece of bytes", request.piece_bytes, fmt::format("at most {}", kPieceBytesMost));
   }
   const bool is_write = request.kind == WorkKind::write;
-  const std::uint32_t wanted = is_write ? request.piece_bytes : 0;
+  const std::uint32_t wanted = is_write && !request.direct ? request.piece_bytes : 0;
   if (common.payload_bytes != wanted) {
     return bad("a payload of bytes", common.payload_bytes, std::to_string(wanted));
   }
@@ -94,6 +102,19 @@ Status check_request(const Common& common, const WireRequest& request) {
   if (!request.has_immediate && request.immediate != 0) {
     return bad("an immediate's value", request.immediate, "0 without an immediate");
   }
+  if (request.direct && request.kind == WorkKind::atomic) {
+    return bad("flags", common.flags, "0 for an atomic");
+  }
+  return {};
+}
+
+/// Where the payload of a write lies that does not carry it.
+Status read_source(ByteReader& from, WireRequest& request) {
+  request.source_address = from.get<std::uint64_t>();
+  request.source_key = from.get<std::uint32_t>();
+  const auto zero = from.get<std::uint32_t>();
+  if (!from.good()) return from.finish("a request of a NIC");
+  if (zero != 0) return bad("a word behind a source's key", zero, "0");
   return {};
 }
 
@@ -125,7 +146,8 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
   request.to_queue = common.to_queue;
   request.epoch = common.epoch;
   request.number = common.number;
-  request.has_immediate = common.flags == kHasImmediate;
+  request.has_immediate = (common.flags & kHasImmediate) != 0;
+  request.direct = (common.flags & kDirect) != 0;
   request.from.value = from.get<std::uint64_t>();
   request.from_queue = from.get<std::uint32_t>();
   request.key = from.get<std::uint32_t>();
@@ -137,6 +159,7 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
   if (!from.good()) return from.finish("a request of a NIC").error();
   ORIEL_CHECK(check_request(common, request));
   if (request.kind == WorkKind::atomic) ORIEL_CHECK(read_atomic(from, request.atomic));
+  if (request.kind == WorkKind::write && request.direct) ORIEL_CHECK(read_source(from, request));
   const ByteView payload = from.get_raw(common.payload_bytes);
   ORIEL_CHECK(from.finish("a request of a NIC"));
   request.payload.assign(payload.begin(), payload.end());

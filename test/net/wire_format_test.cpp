@@ -74,6 +74,9 @@ void check_equal(const WireRequest& a, const WireRequest& b) {
   CHECK(a.has_immediate == b.has_immediate);
   CHECK(a.immediate == b.immediate);
   CHECK(a.payload == b.payload);
+  CHECK(a.direct == b.direct);
+  CHECK(a.source_key == b.source_key);
+  CHECK(a.source_address == b.source_address);
   if (a.kind != WorkKind::atomic) return;
   CHECK(a.atomic.form == b.atomic.form);
   CHECK(a.atomic.bytes == b.atomic.bytes);
@@ -119,6 +122,37 @@ TEST_CASE("3.9 requests and responses come back as they were sent") {
   CHECK(response.payload == a_response().payload);
 }
 
+TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself") {
+  for (const bool writes : {true, false}) {
+    WireRequest request = a_request(writes ? WorkKind::write : WorkKind::read);
+    request.direct = true;
+    request.payload.clear();
+    if (writes) {
+      request.source_key = 0x01020304;
+      request.source_address = 0x7fff'0000'1111;
+    }
+    const WireMessage message{request};
+    Bytes bytes = encode_message(message);
+    CHECK(bytes.size() <= kWireHeadBytesMost);
+    const auto decoded = decode_message(bytes);
+    REQUIRE(decoded.ok());
+    check_equal(std::get<WireRequest>(decoded.value().body), request);
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
+    }
+    if (writes) {
+      CHECK(refusal(message, bytes.size() - 4, std::uint32_t{1}).find("source's key") !=
+            std::string::npos);
+    }
+    // Neither bytes as well, nor an atomic.
+    request.payload.assign(request.piece_bytes, std::byte{1});
+    CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
+  }
+  WireRequest atomic = a_request(WorkKind::atomic);
+  atomic.direct = true;
+  CHECK_FALSE(decode_message(encode_message(WireMessage{atomic})).ok());
+}
+
 TEST_CASE("3.9 the largest piece can be sent") {
   WireRequest request = a_request(WorkKind::write);
   request.bytes = request.piece_bytes = kPieceBytesMost;
@@ -155,7 +189,8 @@ TEST_CASE("3.23 errors of messages name the field and its value") {
   for (const U8 kind : {U8{0}, U8{4}, U8{5}, U8{255}}) {
     CHECK(refusal(write, 2, kind).find("kind") != std::string::npos);
   }
-  CHECK(refusal(write, 3, U8{2}).find("flags 2") != std::string::npos);
+  CHECK(refusal(write, 3, U8{4}).find("flags 4") != std::string::npos);
+  CHECK(refusal(write, 3, U8{2}).find("payload of bytes 8") != std::string::npos);
   CHECK(refusal(write, 3, U8{0}).find("immediate's value") != std::string::npos);
   CHECK(refusal(read, 3, U8{1}).find("immediate") != std::string::npos);
   CHECK(refusal(write, 4, U32{0}).find("queue 0") != std::string::npos);
