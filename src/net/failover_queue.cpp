@@ -155,6 +155,8 @@ bool FailoverQueue::progress() {
   if (!lock.owns_lock() || !connected_) return false;
   const TimePoint now = options_.clock->now();
   bool any = listen_to_peer(now);
+  // The queue that is in use from here on is the one to look at.
+  any = act(now) || any;
   any = look_at_queue(now) || any;
   any = look_at_paths(now) || any;
   any = choose(now) || any;
@@ -189,8 +191,7 @@ bool FailoverQueue::look_at_queue(TimePoint now) {
     branch.health.give_up(now);
     return true;
   }
-  // What hear() has decided on is not done yet.
-  if (report->state != QueueState::reset) look_at_report(branch, *report, now);
+  look_at_report(branch, *report, now);
   return false;
 }
 

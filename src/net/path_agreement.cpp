@@ -166,7 +166,8 @@ void PathAgreement::hear(const PathStatement& statement, TimePoint now) {
       return finish(fmt::format("an entry of the peer has met error {:#04x}",
                                 static_cast<unsigned>(statement.fatal)));
     }
-    return finish("the peer has given up");
+    const bool same = statement.epoch == epoch_ && (statement.usable & mine_.usable) == 0;
+    return finish(same ? "no path is left" : "the peer has given up");
   }
   if (statement.epoch > epoch_) {
     // It cannot have heard that this end has fenced, and goes on all the same.

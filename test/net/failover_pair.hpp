@@ -127,6 +127,8 @@ struct FailoverRank {
 };
 
 struct FailoverPairOptions {
+  FailoverPairOptions() { queue.receives = 64; }
+
   SendQueue::Options queue;
   PathPolicy health;
   AgreementPolicy agreement;
