@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "base/cuda_scope.hpp"
+#include "net/data_mover_cuda.hpp"
+#include "net/gpu_nic_kernels.hpp"
+#include "net/nic_soft.hpp"
+#include "net/nic_thread.hpp"
+#include "net/queue_pages_cuda.hpp"
+#include "net/ring_pair.hpp"
+#include "net/send_queue.hpp"
+
+/// Two ranks on GPUs as threads of this process, each with a software NIC that a thread of its own
+/// drives. Everything here throws std::runtime_error where CUDA refuses something.
+namespace oriel::net::test {
+
+inline void must(int status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw std::runtime_error(std::string(what) + ": " +
+                           cudaGetErrorString(static_cast<cudaError_t>(status)));
+}
+inline void must_driver(CUresult status, const char* what) {
+  if (status != CUDA_SUCCESS) throw std::runtime_error(cuda_error(what, status).to_string());
+}
+template <class T>
+T must_have(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().to_string());
+  return std::move(result).value();
+}
+
+/// Memory of one GPU that both GPUs can reach, as windows are.
+class SharedGpuMemory {
+ public:
+  SharedGpuMemory(int device, std::size_t bytes, const std::vector<int>& reachers) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = device_location(device);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    std::size_t unit = 0;
+    must_driver(cuda().mem_get_allocation_granularity(&unit, &properties,
+                                                      CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                "granularity");
+    bytes_ = (bytes + unit - 1) / unit * unit;
+    must_driver(cuda().mem_create(&handle_, bytes_, &properties, 0), "cuMemCreate");
+    must_driver(cuda().mem_address_reserve(&address_, bytes_, 0, 0, 0), "cuMemAddressReserve");
+    must_driver(cuda().mem_map(address_, bytes_, 0, handle_, 0), "cuMemMap");
+    std::vector<CUmemAccessDesc> access;
+    for (const int reacher : reachers) {
+      access.push_back({device_location(reacher), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    }
+    must_driver(cuda().mem_set_access(address_, bytes_, access.data(), access.size()),
+                "cuMemSetAccess");
+  }
+  ~SharedGpuMemory() {
+    static_cast<void>(cuda().mem_unmap(address_, bytes_));
+    static_cast<void>(cuda().mem_address_free(address_, bytes_));
+    static_cast<void>(cuda().mem_release(handle_));
+  }
+  SharedGpuMemory(const SharedGpuMemory&) = delete;
+  SharedGpuMemory& operator=(const SharedGpuMemory&) = delete;
+  CUdeviceptr address() const { return address_; }
+
+ private:
+  CUmemGenericAllocationHandle handle_ = 0;
+  CUdeviceptr address_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+/// Pinned memory of the host, zeroed.
+template <class T>
+class Pinned {
+ public:
+  explicit Pinned(std::size_t count = 1) {
+    void* made = nullptr;
+    must(cudaHostAlloc(&made, count * sizeof(T), cudaHostAllocPortable), "cudaHostAlloc");
+    std::memset(made, 0, count * sizeof(T));
+    words_ = static_cast<T*>(made);
+  }
+  ~Pinned() { cudaFreeHost(words_); }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  T* get() const { return words_; }
+  T& operator*() const { return *words_; }
+  T& operator[](std::size_t at) const { return words_[at]; }
+
+ private:
+  T* words_ = nullptr;
+};
+
+struct GpuStream {
+  explicit GpuStream(int device) {
+    must(cudaSetDevice(device), "cudaSetDevice");
+    must(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~GpuStream() { cudaStreamDestroy(handle); }
+  GpuStream(const GpuStream&) = delete;
+  GpuStream& operator=(const GpuStream&) = delete;
+  cudaStream_t handle = nullptr;
+};
+
+inline constexpr std::size_t kSignalBytes = 4096;  // behind the data
+
+struct GpuRank {
+  GpuRank(int on, std::size_t bytes, const std::vector<int>& devices, std::unique_ptr<Wire> wire)
+      : device(on), data_bytes(bytes) {
+    must(cudaSetDevice(device), "cudaSetDevice");
+    must(cudaFree(nullptr), "cudaFree");
+    must(load_gpu_nic_kernels(), "loading kernels");
+    memory = std::make_unique<SharedGpuMemory>(device, bytes + kSignalBytes, devices);
+    must(cudaMemset(data(), 0, bytes + kSignalBytes), "cudaMemset");
+    must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    CudaMover::Options options;
+    options.device = device;
+    mover = must_have(CudaMover::create(options));
+    pages = must_have(CudaQueuePages::create(device));
+    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get(), .faults = {}});
+    nic->add_wire(std::move(wire));
+    domain = nic->create_domain();
+    range.address = memory->address();
+    range.bytes = bytes + kSignalBytes;
+    range.memory = data();
+    range.access = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+    range.place = MemoryPlace::gpu;
+    range.own_words = true;
+    key = must_have(nic->register_memory(domain, range));
+    region.address = range.address;
+    region.bytes = range.bytes;
+    region.keys[0] = key;
+    SendQueue::Options queue_options;
+    queue_options.domain = domain;
+    queue_options.pages = pages.get();
+    queue_options.piece_bytes = 64 << 10;
+    queue.emplace(must_have(SendQueue::create(*nic, queue_options)));
+  }
+  std::byte* data() const { return reinterpret_cast<std::byte*>(memory->address()); }
+  void start() { thread.emplace(must_have(NicThread::start(*nic))); }
+  /// Driver and bytes, past any kernel.
+  Bytes read(GpuStream& stream) const {
+    Bytes bytes(data_bytes);
+    must(cudaMemcpyAsync(bytes.data(), data(), data_bytes, cudaMemcpyDefault, stream.handle),
+         "cudaMemcpyAsync");
+    must(cudaStreamSynchronize(stream.handle), "reading memory");
+    return bytes;
+  }
+  void write(GpuStream& stream, const Bytes& bytes) const {
+    must(cudaMemcpyAsync(data(), bytes.data(), bytes.size(), cudaMemcpyDefault, stream.handle),
+         "cudaMemcpyAsync");
+    must(cudaStreamSynchronize(stream.handle), "writing memory");
+  }
+
+  int device;
+  std::size_t data_bytes;
+  std::unique_ptr<SharedGpuMemory> memory;
+  std::unique_ptr<CudaMover> mover;
+  std::unique_ptr<CudaQueuePages> pages;
+  std::unique_ptr<NicSoft> nic;
+  std::uint32_t domain = 0;
+  MemoryRange range;
+  std::uint32_t key = 0;
+  device::queue::Region region;
+  std::optional<SendQueue> queue;
+  std::optional<NicThread> thread;
+};
+
+struct GpuRanks {
+  GpuRanks(int first, int second, bool direct, std::size_t bytes)
+      : a(first, bytes, devices_of(first, second), std::move(rings.a)),
+        b(second, bytes, devices_of(first, second), std::move(rings.b)) {
+    if (direct) {
+      must_be(a.nic->map_peer_memory(2, b.key, b.range));
+      must_be(b.nic->map_peer_memory(1, a.key, a.range));
+      a.nic->set_reached(2, a.key, true);
+      b.nic->set_reached(1, b.key, true);
+    }
+    must_be(a.queue->connect({0, {2}, b.queue->number(), 0, 2}));
+    must_be(b.queue->connect({0, {1}, a.queue->number(), 0, 1}));
+    a.start();
+    b.start();
+  }
+  static std::vector<int> devices_of(int first, int second) {
+    if (first == second) return {first};
+    return {first, second};
+  }
+  static void must_be(const Status& status) {
+    if (!status.ok()) throw std::runtime_error(status.error().to_string());
+  }
+  GpuPath path(bool from_a) const {
+    const GpuRank& here = from_a ? a : b;
+    const GpuRank& there = from_a ? b : a;
+    GpuPath made;
+    made.queue = here.queue->view();
+    made.local = here.region;
+    made.remote = there.region;
+    made.own_signal = here.data_bytes;
+    made.far_signal = there.data_bytes;
+    made.control.timeout_ns = 20'000'000'000;
+    return made;
+  }
+
+  RingPair rings{std::size_t{1} << 20};
+  GpuRank a, b;
+};
+
+}  // namespace oriel::net::test
