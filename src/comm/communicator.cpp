@@ -212,6 +212,7 @@ void Communicator::watch_stall(TimePoint now) {
   const auto& record = notices_->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
   if (waiting == 0) return;
+  if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
   if (since != stall_.since_ns) {
     stall_ = {since, now, false, 0};

@@ -135,6 +135,9 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   options.rank = rank();
   options.topology = &topology_;
   options.key = session_->key(boot::KeyPurpose::fd_exchange);
+  options.wire_key = session_->key(boot::KeyPurpose::wire);
+  options.settings = settings_;
+  options.has_left = [session = session_.get()](int other) { return session->has_left(other); };
   options.communicator = session_->number();
   options.cpus = affinity_of(*device_).cpus;
   options.windows = network_windows_.get();

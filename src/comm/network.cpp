@@ -20,18 +20,11 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::size_t kRingBytes = std::size_t{256} << 10;
-constexpr std::uint32_t kPieceBytes = 64 << 10;  // so that some fit into a ring
+constexpr std::uint32_t kRingPieceBytes = 64 << 10;  // so that some fit into a ring
 constexpr std::uint32_t kQueueDepth = 512;
 constexpr std::uint32_t kFetchSlots = 16;
-constexpr std::uint32_t kEpoch = 1;  // queues live as long as their network
-/// Windows have exchanges of their own, which are told apart by a rank.
-constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 constexpr int kLastTurns = 64;
-
-net::WireAddress address_of(int rank) {
-  return {static_cast<std::uint64_t>(rank) + 1};
-}
+constexpr Duration kProbeInterval = std::chrono::seconds(1);
 
 const char* describe(std::uint32_t syndrome) {
   switch (static_cast<net::Syndrome>(syndrome)) {
@@ -65,15 +58,6 @@ bool is_of_peer(std::uint32_t syndrome) {
          what == net::Syndrome::receiver_retry;
 }
 
-Error no_path(int a, int b, const std::string& why) {
-  return Error(ErrorCode::invalid_usage,
-               fmt::format("ranks {} and {} have no network path: {}", a, b, why))
-      .with_origin(b)
-      .with_hint(
-          "so far ranks of different nodes (ORIEL_HOSTID) reach each other only from CPU to CPU as "
-          "processes of one user on one machine; a wire between machines is not there yet");
-}
-
 std::uint64_t machine_of_this_process() {
   return topo::host_hash(topo::read_host_facts(topo::process_machine().sources().files), "");
 }
@@ -97,9 +81,10 @@ Network::Network(NetworkOptions options) : options_(std::move(options)) {
 }
 
 Network::~Network() {
-  thread_.reset();
+  end_threads();
   // What peers have asked for and wait for the answer to.
   for (int turn = 0; turn < kLastTurns && nic_.progress(); ++turn) continue;
+  if (fabric_ != nullptr) static_cast<void>(fabric_->flush(Deadline::after(kLastAnswers)));
   if (options_.windows != nullptr) options_.windows->detach();
 }
 
@@ -108,6 +93,10 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   std::unique_ptr<Network> self(new Network(std::move(options)));
   ORIEL_CO_CHECK(self->check_paths());
   boot::Group& world = *self->options_.world;
+  Bytes place = encode({machine_of_this_process(), self->options_.settings->wire});
+  auto places = co_await world.all_gather(boot::Operation::network, std::move(place));
+  if (!places.ok()) co_return std::move(places).error();
+  ORIEL_CO_CHECK(self->take_places(places.value()));
   std::vector<boot::AgreedField> none, none_again;
   Status local = self->prepare();
   self->hello_.windows.failed = !local.ok();
@@ -116,7 +105,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   auto gathered = co_await world.all_gather(boot::Operation::network, std::move(message));
   if (!gathered.ok()) co_return std::move(gathered).error();
   if (local.ok()) local = self->take_hellos(gathered.value());
-  if (local.ok() && !self->others_failed_) {
+  if (local.ok() && !self->others_failed_ && self->exchange_ != nullptr) {
     std::vector<window::FdSocketName> names;
     for (const Bytes& one : gathered.value()) {
       names.push_back(decode_hello(one, world.size()).value().socket);
@@ -125,6 +114,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   }
   ORIEL_CO_CHECK(co_await world.agree(boot::Operation::network, std::move(local), std::move(none)));
   local = co_await self->join_rings(loop, descriptors_due(loop, deadline));
+  if (local.ok()) local = self->connect_queues();
   if (local.ok()) local = self->start();
   ORIEL_CO_CHECK(
       co_await world.agree(boot::Operation::network, std::move(local), std::move(none_again)));
@@ -143,46 +133,42 @@ Status Network::check_paths() const {
         .with_origin(static_cast<int>(rank))
         .with_hint("use ranks on the CPU (ORIEL_BACKEND=host), or one node");
   }
-  for (std::size_t rank = 1; rank < infos.size(); ++rank) {
-    const bool same_namespace =
-        infos[rank].node.network_namespace == infos[0].node.network_namespace;
-    if (same_namespace && infos[rank].uid == infos[0].uid) continue;
-    return no_path(0, static_cast<int>(rank),
-                   same_namespace ? "their processes belong to different users"
-                                  : "they are in different network namespaces");
-  }
   return {};
 }
 
 Status Network::prepare() {
-  const auto size = static_cast<std::size_t>(options_.world->size());
-  hello_.machine = machine_of_this_process();
-  hello_.queues.assign(size, 0);
+  hello_.queues.assign(static_cast<std::size_t>(options_.world->size()), 0);
   domain_ = nic_.create_domain();
   ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
   ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
   bell_.emplace(std::move(bell));
-  std::vector<int> ranks(size);
-  for (std::size_t rank = 0; rank < size; ++rank) ranks[rank] = static_cast<int>(rank);
-  std::vector<bool> linked(size, false);
-  for (const int rank : peers_of_rank_) {
-    net::SendQueue::Options queue;
-    queue.domain = domain_;
-    queue.depth = kQueueDepth;
-    queue.fetch_slots = kFetchSlots;
-    queue.peer = rank;
-    queue.piece_bytes = kPieceBytes;
-    ORIEL_TRY(net::SendQueue made, net::SendQueue::create(nic_, queue));
-    hello_.queues[static_cast<std::size_t>(rank)] = made.number();
-    linked[static_cast<std::size_t>(rank)] = true;
-    peers_.push_back({rank, std::move(made), 0});
-  }
+  ORIEL_CHECK(open_fabric());
+  ORIEL_CHECK(make_queues());
   ORIEL_TRY(hello_.windows.keys,
             options_.windows->attach(nic_, domain_, options_.communicator | 1));
-  exchange_ =
-      std::make_unique<window::FdExchange>(options_.key, options_.communicator, kExchangeTag,
-                                           std::move(ranks), options_.rank, std::move(linked));
-  ORIEL_TRY(hello_.socket, exchange_->listen());
+  return listen_for_rings();
+}
+
+Duration Network::silence(const Settings& settings) {
+  const net::QueueSetup usual;
+  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
+  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
+}
+
+Status Network::make_queues() {
+  net::SendQueue::Options queue;
+  queue.domain = domain_;
+  queue.depth = kQueueDepth;
+  queue.fetch_slots = kFetchSlots;
+  queue.answer_timeout = silence(*options_.settings) / (queue.repeats_most + 1);
+  for (const int rank : peers_of_rank_) {
+    const bool by_fabric = by_fabric_[static_cast<std::size_t>(rank)];
+    queue.peer = rank;
+    queue.piece_bytes = by_fabric ? kFabricPieceBytes : kRingPieceBytes;
+    ORIEL_TRY(net::SendQueue made, net::SendQueue::create(nic_, queue));
+    hello_.queues[static_cast<std::size_t>(rank)] = made.number();
+    peers_.push_back({rank, by_fabric, std::move(made)});
+  }
   return {};
 }
 
@@ -198,84 +184,21 @@ Status Network::take_hellos(const std::vector<Bytes>& messages) {
     hellos.push_back(std::move(decoded).value());
   }
   if (others_failed_) return {};  // the agreement tells why
-  for (std::size_t rank = 1; rank < hellos.size(); ++rank) {
-    if (hellos[rank].machine == hellos[0].machine) continue;
-    return no_path(0, static_cast<int>(rank), "they are on different machines");
-  }
   for (Peer& peer : peers_) {
-    peer.far_queue =
-        hellos[static_cast<std::size_t>(peer.rank)].queues[static_cast<std::size_t>(options_.rank)];
-    if (peer.far_queue != 0) continue;
-    return Error(ErrorCode::remote,
-                 fmt::format("rank {} has no queue for rank {}", peer.rank, options_.rank))
-        .with_origin(peer.rank);
+    const NetworkHello& hello = hellos[static_cast<std::size_t>(peer.rank)];
+    peer.far_queue = hello.queues[static_cast<std::size_t>(options_.rank)];
+    if (peer.far_queue == 0) {
+      return Error(ErrorCode::remote,
+                   fmt::format("rank {} has no queue for rank {}", peer.rank, options_.rank))
+          .with_origin(peer.rank);
+    }
+    if (!peer.by_fabric) continue;
+    auto added =
+        fabric_->add_peer(hello.fabric, fmt::format("rank {}", peer.rank), peer.queue.number());
+    if (!added.ok()) return std::move(added).error().with_origin(peer.rank);
+    peer.address = added.value();
   }
   return options_.windows->learn(windows);
-}
-
-/// Each receiver makes the ring in which it is written to.
-Status Network::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
-                           std::vector<net::RingReader>& readers) {
-  const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
-  for (const Peer& peer : peers_) {
-    auto& fds = outgoing[static_cast<std::size_t>(peer.rank)];
-    ORIEL_TRY(OwnedFd ring, make_sealed_memfd(bytes));
-    ORIEL_TRY(SharedMapping mapping, SharedMapping::map(ring, bytes));
-    readers.emplace_back(std::move(mapping), kRingBytes);
-    OwnedFd bell(sys().fcntl_int(bell_fd_.get(), F_DUPFD_CLOEXEC, 0));
-    if (!bell) return system_error("duplicating a memfd");
-    fds.push_back(std::move(ring));
-    fds.push_back(std::move(bell));
-  }
-  return {};
-}
-
-Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
-                           std::vector<net::RingReader> readers) {
-  const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
-  auto wire = std::make_unique<net::RingWire>(address_of(options_.rank));
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    const int rank = peers_[i].rank;
-    const auto& fds = arrived[static_cast<std::size_t>(rank)];
-    for (const auto& [fd, wanted] :
-         {std::pair(&fds[0], bytes), std::pair(&fds[1], net::RingBell::kMemoryBytes)}) {
-      Status sealed = check_sealed_memfd(*fd, wanted);
-      if (sealed.ok()) continue;
-      Error error = std::move(sealed).error();
-      if (error.code() != ErrorCode::remote) return error;
-      return std::move(error).with_origin(rank);
-    }
-    ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
-    ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingBell::kMemoryBytes));
-    wire->add_peer(address_of(rank), rank, peers_[i].queue.number(),
-                   net::RingWriter(std::move(ring), kRingBytes), std::move(readers[i]),
-                   net::RingBell(std::move(bell)));
-  }
-  wire_ = wire.get();
-  const std::uint32_t number = nic_.add_wire(std::move(wire));
-  for (Peer& peer : peers_) {
-    ORIEL_CHECK(peer.queue.connect({number, address_of(peer.rank), peer.far_queue, kEpoch}));
-  }
-  return {};
-}
-
-Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
-  ORIEL_CO_CHECK(co_await exchange_->prove(loop, deadline));
-  const auto size = static_cast<std::size_t>(options_.world->size());
-  std::vector<std::vector<OwnedFd>> outgoing(size);
-  std::vector<net::RingReader> readers;
-  Status made = make_rings(outgoing, readers);
-  if (!made.ok()) {
-    exchange_->disconnect();  // which ends the peers' waits
-    co_return made;
-  }
-  std::vector<std::size_t> counts(size, 0);
-  for (const Peer& peer : peers_) counts[static_cast<std::size_t>(peer.rank)] = 2;
-  ORIEL_CO_TRY(auto arrived, co_await exchange_->exchange_each(loop, std::move(outgoing),
-                                                               std::move(counts), deadline));
-  exchange_.reset();
-  bell_fd_.reset();
-  co_return take_rings(std::move(arrived), std::move(readers));
 }
 
 Status Network::start() {
@@ -287,14 +210,23 @@ Status Network::start() {
   view_.world_size = options_.world->size();
   view_.queues = queues_.data();
   view_.nic = this;
-  view_.drive = [](void* self) { static_cast<void>(static_cast<Network*>(self)->progress()); };
+  view_.drive = [](void* nic) {
+    auto* const self = static_cast<Network*>(nic);
+    self->turns_of_waiters_.fetch_add(1, std::memory_order_relaxed);
+    static_cast<void>(self->progress());
+  };
   view_.bell = &bell_->doorbell();
   net::NicThread::Options options;
   options.progress = [this] { return progress(); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
   options.bell = view_.bell;
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
-  return {};
+  return fabric_ != nullptr ? start_fabric_thread() : Status();
+}
+
+void Network::end_threads() {
+  fabric_thread_.reset();
+  thread_.reset();
 }
 
 bool Network::progress() {
@@ -319,26 +251,69 @@ void Network::wake_waiters() {
   for (device::Doorbell* const bell : doorbells_) device::ring_fenced(*bell);
 }
 
+// A peer that has left answers no more; what matters is whether anybody has asked it for something.
+bool Network::may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const {
+  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
+  const std::lock_guard lock(probe_mutex_);
+  return peer.probe == error.index && options_.has_left && options_.has_left(peer.rank);
+}
+
 std::optional<Error> Network::queue_failure(const Peer& peer) const {
   const std::uint64_t word = std::atomic_ref<std::uint64_t>(*peer.queue.memory().first_error)
                                  .load(std::memory_order_acquire);
   if (word == 0) return std::nullopt;
   const auto error = device::queue::decode_error(word);
+  if (may_be_ignored(peer, error)) return std::nullopt;
   const int origin = is_of_peer(error.syndrome) ? peer.rank : options_.rank;
+  std::string cause;
+  if (peer.by_fabric && origin == peer.rank) {
+    Status wire = fabric_->peer_status(peer.address);
+    if (wire.ok()) wire = fabric_->status();
+    if (!wire.ok()) cause = "; its wire says: " + wire.error().to_string();
+  }
   return Error(ErrorCode::remote,
                fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
-                           "operation {:#04x}, entry {})",
+                           "operation {:#04x}, entry {}){}",
                            options_.rank, peer.rank, describe(error.syndrome), error.syndrome,
-                           error.opcode, error.index))
+                           error.opcode, error.index, cause))
       .with_origin(origin);
 }
 
 std::optional<Error> Network::failure() const {
-  if (auto failed = wire_->failure()) return failed;
+  if (rings_ != nullptr) {
+    if (auto failed = rings_->failure()) return failed;
+  }
   for (const Peer& peer : peers_) {
     if (auto failed = queue_failure(peer)) return failed;
   }
   return std::nullopt;
+}
+
+void Network::probe(TimePoint now, const std::uint32_t* abort) {
+  namespace dq = device::queue;
+  device::WaitControl control;
+  control.abort = abort;
+  const std::lock_guard lock(probe_mutex_);
+  if (now - probed_ < kProbeInterval) return;
+  probed_ = now;
+  for (Peer& peer : peers_) {
+    if (options_.has_left && options_.has_left(peer.rank)) continue;
+    const dq::QueueView& queue = peer.queue.view();
+    if (!dq::detail::look_in_turn<device::Memory>(queue)) continue;
+    const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
+    const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
+    if (completed != reserved) continue;  // something else will tell
+    // A write of no bytes, for which no key is needed.
+    dq::Reservation place;
+    const device::Thread self;
+    if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) continue;
+    peer.probe = static_cast<std::uint16_t>(place.base);
+    dq::write_entry(queue, place, 0,
+                    dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
+                                           dq::InlineBytes(nullptr, 0)));
+    static_cast<void>(dq::publish(self, queue, place, control));
+  }
+  device::ring(*view_.bell);
 }
 
 }  // namespace oriel::comm

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,7 +15,9 @@
 #include "oriel/device/network.hpp"
 #include "oriel/error.hpp"
 
+#include "base/deadline.hpp"
 #include "base/event_loop.hpp"
+#include "base/settings.hpp"
 #include "base/shared_memory.hpp"
 #include "base/task.hpp"
 #include "boot/group.hpp"
@@ -20,9 +25,11 @@
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
+#include "net/fabric_sleeper.hpp"
 #include "net/nic_soft.hpp"
 #include "net/nic_thread.hpp"
 #include "net/send_queue.hpp"
+#include "net/wire_fabric.hpp"
 #include "net/wire_ring.hpp"
 #include "window/fd_exchange.hpp"
 
@@ -32,24 +39,31 @@ struct NetworkOptions {
   boot::Group* world = nullptr;
   int rank = 0;
   const Topology* topology = nullptr;
-  boot::Key key;                      ///< of the communicator, for the exchange of descriptors
+  boot::Key key;       ///< of the communicator, for the exchange of descriptors
+  boot::Key wire_key;  ///< and for the messages of fabric wires
+  const Settings* settings = nullptr;
+  /// Whether a rank has ended its use of the communicator. Any thread.
+  std::function<bool(int rank)> has_left;
   std::uint64_t communicator = 0;     ///< its number
   std::vector<int> cpus;              ///< near the rank; may be empty
   NetworkWindows* windows = nullptr;  ///< told of the NIC, until the network is destroyed
 };
 
 /// What one CPU rank needs to reach the ranks of other LSA teams: a software NIC with its thread
-/// and one queue for each of those ranks, joined by rings in shared memory. All of them are made at
-/// once. A peer costs some 40 KiB, 512 KiB of shared memory more once its rings have been filled,
-/// and, while they are joined, five descriptors.
+/// and one queue for each of those ranks. All of them are made at once. Processes of one machine,
+/// network namespace and user are joined by rings in shared memory, all others, and all where
+/// ORIEL_WIRE says so, by libfabric; one NIC may have both wires.
 ///
-/// So far the ranks have to be processes of one machine, network namespace and user, on the CPU;
-/// ORIEL_HOSTID makes several nodes of it.
+/// A peer costs some 40 KiB; by rings 512 KiB of shared memory more once they have been filled,
+/// and, while they are joined, five descriptors; by libfabric what its provider takes (tcp: a
+/// connection). A fabric wire has a thread of its own and buffers that cost memory once used:
+/// kFabricReceives of kFabricPieceBytes, or 8 for each peer if those are more.
 ///
-/// Destroying it is local and does not wait: the thread ends, requests of peers that have come are
-/// still answered, keys are given back, queues and rings go. Members are destroyed from the
-/// last to the first, so that the thread goes first and the NIC last.
-/// Thread safety: failure(), progress() and the doorbells by any thread.
+/// Destroying it is local: the threads end, requests of peers that have come are still answered,
+/// for which answers on a fabric wire have kLastAnswers to leave, keys are given back, queues and
+/// wires go. Members are destroyed from the last to the first, so that the threads go first and the
+/// NIC last.
+/// Thread safety: failure(), progress(), probe() and the doorbells by any thread.
 class Network {
  public:
   /// Collective over the world: on all ranks or on none, which then all have the same error.
@@ -63,6 +77,13 @@ class Network {
   const device::NetworkView& view() const { return view_; }
   /// What has gone wrong in a queue or on a wire, if anything has.
   std::optional<Error> failure() const;
+  /// For a rank that has waited for long: has each peer's NIC answer something, unless it has yet
+  /// to answer, so that one that does not is found out by silence() from now, also where this rank
+  /// asks nothing of it. Once a second at most. `abort` is the communicator's word, which ends it.
+  void probe(TimePoint now, const std::uint32_t* abort);
+  /// How long a NIC may owe an answer before its rank is given up: half a minute, or a third of
+  /// ORIEL_COLLECTIVE_TIMEOUT, so that who does not answer is named before those who wait for it.
+  static Duration silence(const Settings& settings);
   /// Works for the NIC, and wakes whoever may wait for what it has done. Whether there was work.
   bool progress();
 
@@ -71,34 +92,59 @@ class Network {
   void remove_doorbell(device::Doorbell& bell);
   void wake_waiters();
 
+  /// For tests: to have faults.
+  net::NicSoft& nic() { return nic_; }
+  /// For tests: null where no peer is reached by libfabric.
+  const net::WireFabric* fabric() const { return fabric_; }
+
+  static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
+  static constexpr std::uint32_t kFabricReceives = 64;
+  static constexpr Duration kLastAnswers = std::chrono::milliseconds(200);
+
  private:
   /// A rank of another LSA team.
   struct Peer {
     int rank;
+    bool by_fabric;
     net::SendQueue queue;
     std::uint32_t far_queue = 0;
+    net::WireAddress address{};
+    std::optional<std::uint16_t> probe{};  // index of the last entry that nobody waits for
   };
 
   explicit Network(NetworkOptions options);
   // The steps of make(). Local but for those that suspend.
   Status check_paths() const;
+  Status take_places(const std::vector<Bytes>& messages);
   Status prepare();
+  Status open_fabric();
+  Status listen_for_rings();
+  Status make_queues();
   Status take_hellos(const std::vector<Bytes>& messages);
   Task<Status> join_rings(EventLoop& loop, Deadline deadline);
   Status make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
                     std::vector<net::RingReader>& readers);
+  Status connect_queues();
   Status take_rings(std::vector<std::vector<OwnedFd>> arrived,
                     std::vector<net::RingReader> readers);
   Status start();
+  Status start_fabric_thread();
+  void end_threads();
+  bool may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const;
   std::optional<Error> queue_failure(const Peer& peer) const;
 
   const NetworkOptions options_;
   std::vector<int> peers_of_rank_;  // world ranks of the other teams
+  std::vector<bool> by_fabric_;     // of all ranks, how this one reaches them
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
   net::NicSoft nic_;
-  net::RingWire* wire_ = nullptr;  // the NIC's
+  // Both the NIC's; null where no peer is reached by it.
+  net::RingWire* rings_ = nullptr;
+  net::WireFabric* fabric_ = nullptr;
+  std::uint32_t ring_wire_ = 0;
+  std::uint32_t fabric_wire_ = 0;
   std::uint32_t domain_ = 0;
   std::optional<net::RingBell> bell_;
   OwnedFd bell_fd_;  // until the peers have it
@@ -108,6 +154,12 @@ class Network {
   device::NetworkView view_;
   std::mutex doorbells_mutex_;
   std::vector<device::Doorbell*> doorbells_;
+  mutable std::mutex probe_mutex_;  // of the peers' probes, and below
+  TimePoint probed_{};
+  std::atomic<std::uint64_t> turns_of_waiters_{0};
+  std::uint64_t turns_seen_ = 0;  // by the fabric's thread
+  std::optional<net::FabricSleeper> sleeper_;
+  std::optional<net::NicThread> fabric_thread_;
   std::optional<net::NicThread> thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "net/fabric_address.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -72,9 +73,28 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
   return message;
 }
 
+Bytes encode(const NetworkPlace& place) {
+  ByteWriter to;
+  to.put(place.machine).put(static_cast<std::uint8_t>(place.wire));
+  return to.take();
+}
+
+Result<NetworkPlace> decode_place(ByteView bytes) {
+  ByteReader from(bytes);
+  NetworkPlace place;
+  place.machine = from.get<std::uint64_t>();
+  const auto wire = from.get<std::uint8_t>();
+  ORIEL_CHECK(from.finish("where a rank is"));
+  if (wire > static_cast<std::uint8_t>(WireChoice::fabric)) {
+    return bad(fmt::format("a wire of kind {}", wire));
+  }
+  place.wire = static_cast<WireChoice>(wire);
+  return place;
+}
+
 Bytes encode(const NetworkHello& hello) {
   ByteWriter to;
-  to.put(hello.machine).put_raw(hello.socket);
+  to.put_raw(hello.socket).put_blob(hello.fabric);
   for (const std::uint32_t queue : hello.queues) to.put(queue);
   put_keys(to, hello.windows);
   return to.take();
@@ -83,9 +103,13 @@ Bytes encode(const NetworkHello& hello) {
 Result<NetworkHello> decode_hello(ByteView bytes, int world_size) {
   ByteReader from(bytes);
   NetworkHello hello;
-  hello.machine = from.get<std::uint64_t>();
   const ByteView name = from.get_raw(hello.socket.size());
   std::copy(name.begin(), name.end(), hello.socket.begin());
+  const ByteView fabric = from.get_blob();
+  if (fabric.size() > net::FabricAddress::kEncodedBytesMost) {
+    return bad(fmt::format("an address of {} bytes", fabric.size()));
+  }
+  hello.fabric.assign(fabric.begin(), fabric.end());
   for (int rank = 0; rank < world_size && from.good(); ++rank) {
     const auto queue = from.get<std::uint32_t>();
     if (queue > kQueueMost) return bad(fmt::format("the queue {:#x} for rank {}", queue, rank));

@@ -9,6 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
+#include "base/settings.hpp"
 #include "window/fd_link.hpp"
 
 /// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors
@@ -35,10 +36,19 @@ Bytes encode(const KeysMessage& message);
 /// out of order.
 Result<KeysMessage> decode_keys(ByteView bytes);
 
-/// What a rank tells all others when a network begins.
+/// Where a rank is, told first: from what all have told follows which wire joins which ranks.
+struct NetworkPlace {
+  std::uint64_t machine = 0;  ///< what names the machine and its boot, whatever the node
+  WireChoice wire = WireChoice::automatic;
+  bool operator==(const NetworkPlace&) const = default;
+};
+Bytes encode(const NetworkPlace& place);
+Result<NetworkPlace> decode_place(ByteView bytes);
+
+/// What a rank then tells all others.
 struct NetworkHello {
-  std::uint64_t machine = 0;          ///< what names the machine and its boot, whatever the node
-  window::FdSocketName socket{};      ///< where it listens
+  window::FdSocketName socket{};      ///< where it listens, if it has peers by shared memory
+  Bytes fabric;                       ///< the address of its fabric wire, if it has one
   std::vector<std::uint32_t> queues;  ///< the numbers of its queues, by world rank; 0: none
   KeysMessage windows;                ///< those it has registered already
   bool operator==(const NetworkHello&) const = default;

@@ -19,7 +19,7 @@ KeysMessage some_keys() {
 
 NetworkHello some_hello() {
   NetworkHello hello;
-  hello.machine = 0x1234567812345678;
+  hello.fabric.assign(50, std::byte{7});
   hello.socket.fill(std::byte{9});
   hello.queues = {0, 0xffffff, 5};
   hello.windows = some_keys();
@@ -39,6 +39,8 @@ TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello()), 3).value() == some_hello());
+  const NetworkPlace place{0x1234567812345678, WireChoice::fabric};
+  CHECK(decode_place(encode(place)).value() == place);
 }
 
 TEST_CASE(
@@ -80,6 +82,18 @@ TEST_CASE(
   CHECK(decode_keys(many).error().message().find("4294967295") != std::string::npos);
   many[0] = std::byte{2};
   CHECK(decode_keys(many).error().message().find("verdict") != std::string::npos);
+
+  NetworkHello far = some_hello();
+  far.fabric.resize(1000);
+  CHECK(decode_hello(encode(far), 3).error().message().find("1000") != std::string::npos);
+  Bytes place = encode(NetworkPlace{});
+  for (std::size_t size = 0; size < place.size(); ++size) {
+    CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
+  }
+  place.back() = std::byte{2};
+  CHECK(decode_place(place).error().message().find("kind 2") != std::string::npos);
+  place.push_back(std::byte{0});
+  CHECK_FALSE(decode_place(place).ok());
 
   NetworkHello strange = some_hello();
   strange.queues[1] = 1u << 24;

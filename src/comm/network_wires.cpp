@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+#include "comm/network.hpp"
+#include "topo/placement.hpp"
+
+/// Which wire joins a rank's NIC with which others, and how the wires are made.
+namespace oriel::comm {
+namespace {
+
+constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+constexpr std::uint32_t kEpoch = 1;  // queues live as long as their network
+/// Windows have exchanges of their own, which are told apart by a rank.
+constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
+constexpr std::size_t kBuffersForPeer = 8;
+constexpr std::size_t kBuffersMost = 4096;
+
+net::WireAddress address_on_rings(int rank) {
+  return {static_cast<std::uint64_t>(rank) + 1};
+}
+
+const char* name_of(WireChoice wire) {
+  return wire == WireChoice::fabric ? "fabric" : "auto";
+}
+
+std::uint32_t buffers_for(std::size_t peers, std::size_t least) {
+  return static_cast<std::uint32_t>(std::clamp(kBuffersForPeer * peers, least, kBuffersMost));
+}
+
+}  // namespace
+
+/// The same outcome on all ranks: a function of what they have told each other.
+Status Network::take_places(const std::vector<Bytes>& messages) {
+  std::vector<NetworkPlace> places;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto place = decode_place(messages[rank]);
+    if (!place.ok()) return std::move(place).error().with_origin(static_cast<int>(rank));
+    if (rank != 0 && place->wire != places[0].wire) {
+      return Error(ErrorCode::invalid_usage,
+                   fmt::format("ORIEL_WIRE is {} on rank 0 and {} on rank {}",
+                               name_of(places[0].wire), name_of(place->wire), rank))
+          .with_origin(static_cast<int>(rank))
+          .with_hint("set it alike on all ranks");
+    }
+    places.push_back(place.value());
+  }
+  const auto& infos = options_.topology->infos;
+  const auto self = static_cast<std::size_t>(options_.rank);
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto space = infos[rank].node.network_namespace;
+    const bool shares_memory = places[rank].machine == places[self].machine && space != 0 &&
+                               space == infos[self].node.network_namespace &&
+                               infos[rank].uid == infos[self].uid;
+    by_fabric_.push_back(!shares_memory || places[self].wire == WireChoice::fabric);
+  }
+  return {};
+}
+
+Status Network::open_fabric() {
+  std::size_t peers = 0;
+  int first = -1;
+  for (const int rank : peers_of_rank_) {
+    if (!by_fabric_[static_cast<std::size_t>(rank)]) continue;
+    if (peers++ == 0) first = rank;
+  }
+  if (peers == 0) return {};
+  net::WireFabric::Options options;
+  options.key = options_.wire_key;
+  options.provider = options_.settings->fabric_provider;
+  options.socket.ifname = options_.settings->socket_ifname;
+  options.receives = buffers_for(peers, kFabricReceives);
+  options.sends = buffers_for(peers, options.sends);
+  options.payload_bytes_most = kFabricPieceBytes;
+  auto made = net::WireFabric::create(options);
+  if (!made.ok()) {
+    return std::move(made).error().with_context(
+        fmt::format("making a wire over libfabric to rank {}", first));
+  }
+  fabric_ = made.value().get();
+  hello_.fabric = fabric_->local_address();
+  fabric_wire_ = nic_.add_wire(std::move(made).value());
+  return {};
+}
+
+Status Network::listen_for_rings() {
+  const auto size = static_cast<std::size_t>(options_.world->size());
+  std::vector<int> ranks(size);
+  std::vector<bool> linked(size, false);
+  for (std::size_t rank = 0; rank < size; ++rank) ranks[rank] = static_cast<int>(rank);
+  bool any = false;
+  for (const Peer& peer : peers_) {
+    if (peer.by_fabric) continue;
+    any = linked[static_cast<std::size_t>(peer.rank)] = true;
+  }
+  if (!any) return {};
+  exchange_ =
+      std::make_unique<window::FdExchange>(options_.key, options_.communicator, kExchangeTag,
+                                           std::move(ranks), options_.rank, std::move(linked));
+  ORIEL_TRY(hello_.socket, exchange_->listen());
+  return {};
+}
+
+/// Each receiver makes the ring in which it is written to.
+Status Network::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
+                           std::vector<net::RingReader>& readers) {
+  const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
+  for (const Peer& peer : peers_) {
+    if (peer.by_fabric) continue;
+    auto& fds = outgoing[static_cast<std::size_t>(peer.rank)];
+    ORIEL_TRY(OwnedFd ring, make_sealed_memfd(bytes));
+    ORIEL_TRY(SharedMapping mapping, SharedMapping::map(ring, bytes));
+    readers.emplace_back(std::move(mapping), kRingBytes);
+    OwnedFd bell(sys().fcntl_int(bell_fd_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!bell) return system_error("duplicating a memfd");
+    fds.push_back(std::move(ring));
+    fds.push_back(std::move(bell));
+  }
+  return {};
+}
+
+Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
+                           std::vector<net::RingReader> readers) {
+  const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
+  auto wire = std::make_unique<net::RingWire>(address_on_rings(options_.rank));
+  auto reader = readers.begin();
+  for (const Peer& peer : peers_) {
+    if (peer.by_fabric) continue;
+    const int rank = peer.rank;
+    const auto& fds = arrived[static_cast<std::size_t>(rank)];
+    for (const auto& [fd, wanted] :
+         {std::pair(&fds[0], bytes), std::pair(&fds[1], net::RingBell::kMemoryBytes)}) {
+      Status sealed = check_sealed_memfd(*fd, wanted);
+      if (sealed.ok()) continue;
+      Error error = std::move(sealed).error();
+      if (error.code() != ErrorCode::remote) return error;
+      return std::move(error).with_origin(rank);
+    }
+    ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
+    ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingBell::kMemoryBytes));
+    wire->add_peer(address_on_rings(rank), rank, peer.queue.number(),
+                   net::RingWriter(std::move(ring), kRingBytes), std::move(*reader++),
+                   net::RingBell(std::move(bell)));
+  }
+  rings_ = wire.get();
+  ring_wire_ = nic_.add_wire(std::move(wire));
+  return {};
+}
+
+Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
+  if (exchange_ == nullptr) co_return Status();
+  ORIEL_CO_CHECK(co_await exchange_->prove(loop, deadline));
+  const auto size = static_cast<std::size_t>(options_.world->size());
+  std::vector<std::vector<OwnedFd>> outgoing(size);
+  std::vector<net::RingReader> readers;
+  Status made = make_rings(outgoing, readers);
+  if (!made.ok()) {
+    exchange_->disconnect();  // which ends the peers' waits
+    co_return made;
+  }
+  std::vector<std::size_t> counts(size, 0);
+  for (const Peer& peer : peers_) {
+    if (!peer.by_fabric) counts[static_cast<std::size_t>(peer.rank)] = 2;
+  }
+  ORIEL_CO_TRY(auto arrived, co_await exchange_->exchange_each(loop, std::move(outgoing),
+                                                               std::move(counts), deadline));
+  exchange_.reset();
+  bell_fd_.reset();
+  co_return take_rings(std::move(arrived), std::move(readers));
+}
+
+Status Network::connect_queues() {
+  for (Peer& peer : peers_) {
+    const std::uint32_t wire = peer.by_fabric ? fabric_wire_ : ring_wire_;
+    if (!peer.by_fabric) peer.address = address_on_rings(peer.rank);
+    ORIEL_CHECK(peer.queue.connect({wire, peer.address, peer.far_queue, kEpoch}));
+  }
+  return {};
+}
+
+// Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a
+// descriptor, nor the other way round.
+Status Network::start_fabric_thread() {
+  ORIEL_TRY(sleeper_, net::FabricSleeper::create(*fabric_));
+  net::NicThread::Options options;
+  options.progress = [this] { return progress(); };
+  options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
+  options.sleep = [this] {
+    const std::uint64_t turns = turns_of_waiters_.load(std::memory_order_relaxed);
+    sleeper_->sleep(std::exchange(turns_seen_, turns) != turns);
+  };
+  options.wake = [this] { sleeper_->wake(); };
+  ORIEL_TRY(fabric_thread_, net::NicThread::start(std::move(options)));
+  return {};
+}
+
+}  // namespace oriel::comm
