@@ -23,6 +23,7 @@
 #include "boot/session.hpp"
 #include "boot/shared_memory.hpp"
 #include "support/fair_timer.hpp"
+#include "support/sanitized.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -31,12 +32,6 @@ using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
 const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSlowedDown = true;
-#else
-constexpr bool kSlowedDown = false;
-#endif
 
 UniqueId new_id() {
   auto id = create_unique_id(kLoopback.socket);
@@ -121,7 +116,7 @@ TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
   // A thread that has ended stays in the list for a moment, so the first count may be one too high.
   const std::size_t fds = open_fds();
   const std::size_t tasks = threads();
-  for (int i = 0; i < 1000; ++i) cycle();
+  for (int i = 0; i < test::repeats(1000); ++i) cycle();
   wait_until_root_ends();
   const auto end = steady_clock::now() + 5s;
   while (threads() > tasks && steady_clock::now() < end) std::this_thread::sleep_for(1ms);
@@ -130,7 +125,7 @@ TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
 }
 
 TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
-  const std::chrono::milliseconds most = kSlowedDown ? 20s : 2s;
+  const std::chrono::milliseconds most = test::kSanitized ? 20s : 2s;
   test::FairTimer timer;
   auto fastest = std::chrono::milliseconds::max();
   // Others may have the machine for a while; that they have it thrice is another matter.
@@ -183,7 +178,7 @@ TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within
   std::mt19937_64 random(seed);
   test::FairTimer timer;
   std::chrono::milliseconds slowest{0};
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < test::repeats(40, 4); ++round) {
     const int size = 2 + static_cast<int>(random() % 7);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
     // From the first moments of join to the midst of the barriers.

@@ -15,6 +15,7 @@
 
 #include "comm/held.hpp"
 #include "support/ranks.hpp"
+#include "support/sanitized.hpp"
 
 /// Every entry of the C interface: what it gives, what it refuses and in which words, and that a
 /// refused call leaves nothing behind.
@@ -23,12 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Sanitizers take ten times as long.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kCycles = 103;
-#else
-constexpr int kCycles = 1003;
-#endif
+constexpr int kCycles = 3 + repeats(1000, 25);
 
 TEST_CASE("1.31 queries answer, and refuse null pointers") {
   run_alone([] {

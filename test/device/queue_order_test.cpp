@@ -9,6 +9,7 @@
 
 #include "device/interleaving.hpp"
 #include "device/queue_memory.hpp"
+#include "support/sanitized.hpp"
 
 /// Publication in every order that a few preemptions can bring about: no wake-up is lost.
 namespace oriel::test {
@@ -92,7 +93,7 @@ TEST_CASE("Q2 3.5 no wake-up is lost, whichever two preemptions happen") {
 TEST_CASE("Q2 3.5 no wake-up is lost in random orders of up to five threads") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < repeats(20'000); ++round) {
     const Scene scene{random() % 2 == 0 ? Publication::ordered : Publication::out_of_order,
                       2 + static_cast<int>(random() % 4),
                       1 + static_cast<std::uint32_t>(random() % 3),

@@ -9,6 +9,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/sanitized.hpp"
 #include "window/registration.hpp"
 #include "window/slot_space.hpp"
 
@@ -244,7 +245,7 @@ std::uint64_t first_seed() {
 
 TEST_CASE("1.15 1.16 agreements that meet anyhow find a place each if there is one") {
   const std::uint64_t first = first_seed();
-  for (std::uint64_t seed = first; seed < first + 3000; ++seed) {
+  for (std::uint64_t seed = first; seed < first + test::repeats(3000u); ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
     // As many windows as just fit, and a rest that is too small for one.
@@ -288,7 +289,7 @@ TEST_CASE("1.15 1.16 two agreements in lockstep and opposite order do not outbid
 TEST_CASE("1.15 1.16 a refusal is right, whatever others release, keep and give up meanwhile") {
   const std::uint64_t first = first_seed();
   std::size_t refused = 0, agreed = 0, found_patiently = 0;
-  for (std::uint64_t seed = first; seed < first + 2000; ++seed) {
+  for (std::uint64_t seed = first; seed < first + test::repeats(2000u); ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
     Team team(kProcesses[seed % kProcesses.size()], 48 * kPage, random);
@@ -312,9 +313,9 @@ TEST_CASE("1.15 1.16 a refusal is right, whatever others release, keep and give 
     team.release_all();
     team.check_empty();
   }
-  CHECK(refused > 100);
-  CHECK(agreed > 100);
-  CHECK(found_patiently > 100);
+  CHECK(refused > test::repeats(100u));
+  CHECK(agreed > test::repeats(100u));
+  CHECK(found_patiently > test::repeats(100u));
 }
 
 TEST_CASE("1.15 1.21 offsets stay agreed and low when ranks release in any order") {
@@ -325,7 +326,7 @@ TEST_CASE("1.15 1.21 offsets stay agreed and low when ranks release in any order
   std::uint64_t sequence = 0;
   std::size_t most_rounds = 0;
   std::size_t highest = 0;
-  for (int cycle = 0; cycle < 2500; ++cycle) {
+  for (int cycle = 0; cycle < test::repeats(2500); ++cycle) {
     // Several communicators of the team at once, 10,000 windows in all.
     std::vector<Agreement> running;
     for (int i = 0; i < 4; ++i) {

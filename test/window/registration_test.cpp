@@ -12,6 +12,7 @@
 #include "base/try.hpp"
 #include "boot/served_id.hpp"
 #include "support/process_state.hpp"
+#include "support/sanitized.hpp"
 #include "window/allocation_table.hpp"
 #include "window/memory_host.hpp"
 #include "window/window_ranks.hpp"
@@ -313,7 +314,7 @@ TEST_CASE("1.15 1.16 communicators that register at once all find a place though
         ORIEL_TRY(void* const made, host_memory().allocate(kBytes, Backing::on_demand));
         buffers.push_back(static_cast<std::byte*>(made));
       }
-      for (int round = 0; round < 40; ++round) {
+      for (int round = 0; round < test::repeats(40, 4); ++round) {
         std::vector<Result<RegisteredWindow>> results(kCommunicators, RegisteredWindow{});
         ORIEL_CHECK(self.barrier());
         {
@@ -344,7 +345,7 @@ TEST_CASE("1.15 1.16 communicators that register at once all find a place though
 
 TEST_CASE("1.21 cycles of registration in random order hold nothing in the end") {
   const char* wanted = std::getenv("ORIEL_TEST_CYCLES");
-  const int cycles = wanted != nullptr ? std::atoi(wanted) : 300;
+  const int cycles = wanted != nullptr ? std::atoi(wanted) : test::repeats(300, 2);
   const auto seed = std::random_device{}();
   INFO("seed " << seed << ", " << cycles << " cycles (ORIEL_TEST_CYCLES changes them)");
   for (const auto& layout : {std::vector<int>{1, 1, 1}, {3}, {2, 1}}) {

@@ -13,6 +13,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include "support/sanitized.hpp"
+
 // A sanitizer has put functions of its own in their place, of which no part can be replaced.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define ORIEL_TEST_COUNTS_CALLS 1
@@ -169,7 +171,7 @@ TEST_CASE("1.18 random windows are found as by brute force") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < test::repeats(40, 5); ++round) {
     Registry registry;
     std::vector<RegisteredWindow> all;
     std::uint64_t serial = 0;
@@ -216,7 +218,7 @@ TEST_CASE("1.18 lookups run while windows come and go") {
   for (unsigned id = 0; id < 2; ++id) {
     writers.emplace_back([&, id] {
       std::mt19937 random(100 + id);
-      for (std::uint64_t i = 0; i < 1000; ++i) {
+      for (std::uint64_t i = 0; i < test::repeats(1000u, 4u); ++i) {
         const std::uint64_t serial = 2 + 2 * i + id;
         add(registry, window(0x1000 + random() % 0xe0000, 1 + random() % 0x1000, serial));
         if (i % 2 == 1) registry.erase(serial - 2);
