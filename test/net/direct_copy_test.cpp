@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/nic_pair.hpp"
+#include "net/ring_pair.hpp"
+#include "net/syndrome.hpp"
+
+// Bytes between memory that both sides have mapped take no wire (3.9); everything else is as ever.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+
+namespace {
+
+MemoryRange range_of(const Side& side) {
+  return {side.region.address, side.region.bytes, reinterpret_cast<std::byte*>(side.region.address),
+          0};
+}
+
+/// Both have mapped the other's memory, here the memory itself.
+struct DirectPair : NicPair {
+  explicit DirectPair(const Clock& clock = SteadyClock::instance()) : NicPair({}, clock) {
+    REQUIRE(a.nic.to_reset(there.number()).ok());
+    REQUIRE(b.nic.to_reset(back.number()).ok());
+    REQUIRE(there.connect({0, b.nic.address(0), back.number(), 1, 2}).ok());
+    REQUIRE(back.connect({0, a.nic.address(0), there.number(), 1, 1}).ok());
+    REQUIRE(a.nic.map_peer_memory(2, b.key, range_of(b)).ok());
+    REQUIRE(b.nic.map_peer_memory(1, a.key, range_of(a)).ok());
+    a.nic.set_reached(2, a.key, true);
+    b.nic.set_reached(1, b.key, true);
+  }
+  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(from, to, bytes), control);
+  }
+  dq::Posted get(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+    return dq::get<Thread, DrivingMemory>(Thread(), view(), transfer(to, from, bytes), control);
+  }
+};
+
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
+void fill(Side& side, unsigned seed) {
+  std::mt19937_64 random(seed);
+  for (auto& word : side.memory) word = random();
+}
+
+}  // namespace
+
+TEST_CASE("3.9 puts and gets of memory that is mapped arrive byte for byte without the wire") {
+  DirectPair pair;
+  const unsigned seed = 31;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  fill(pair.a, 1);
+  fill(pair.b, 2);
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t bytes = 1 + random() % 20'000;
+    const std::size_t from = random() % (65'536 - bytes), to = random() % (65'536 - bytes);
+    const bool writes = random() % 2 == 0;
+    REQUIRE(pair.wait(writes ? pair.put(from, to, bytes) : pair.get(to, from, bytes)) ==
+            QueueOutcome::done);
+    std::byte* const source = bytes_of(writes ? pair.a : pair.b) + from;
+    std::byte* const target = bytes_of(writes ? pair.b : pair.a) + to;
+    REQUIRE(std::memcmp(source, target, bytes) == 0);
+  }
+}
+
+TEST_CASE("3.9 3.23 who may not write or read there by the wire may not do it directly") {
+  const bool writes = GENERATE(false, true);
+  DirectPair pair;
+  fill(pair.a, 1);
+  const std::uint32_t weak = pair.b.add_key(writes ? kRemoteRead : kLocalWrite | kRemoteWrite);
+  REQUIRE(pair.a.nic.map_peer_memory(2, weak, range_of(pair.b)).ok());
+  const dq::Region there = pair.b.with_key(weak);
+  const dq::Transfer transfer{pair.a.region, 0, there, 0, 1000};
+  const auto posted =
+      writes ? dq::put<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control)
+             : dq::get<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control);
+  CHECK(pair.wait(posted) == QueueOutcome::failed);
+  CHECK(pair.error().syndrome == static_cast<std::uint32_t>(Syndrome::remote_access));
+  const auto is_zero = [](std::uint64_t word) { return word == 0; };
+  CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(), is_zero));
+}
+
+TEST_CASE("3.9 a key that is given back ends direct copies too") {
+  DirectPair pair;
+  fill(pair.a, 1);
+  REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
+  REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
+  std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
+  CHECK(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::failed);
+  CHECK(pair.b.memory[0] == 0);
+}
+
+TEST_CASE("3.9 F4 a direct copy that is asked for twice is made once") {
+  ManualClock clock;
+  DirectPair pair(clock);
+  NicFaults faults;
+  faults.lost_responses.push_back({0, 1, 1});
+  pair.b.nic.set_faults(faults);
+  fill(pair.a, 1);
+  const auto posted = pair.put(0, 0, 1000);
+  pair.run();
+  CHECK(pair.b.memory[0] == pair.a.memory[0]);
+  // What has been written since stays.
+  pair.b.memory[0] = 77;
+  clock.advance(std::chrono::seconds(5));
+  pair.run();
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(pair.b.memory[0] == 77);
+  CHECK(pair.b.nic.counters().duplicates == 1);
+}
+
+TEST_CASE("3.9 the wire still takes what is small, and what only one side has mapped") {
+  NicPair pair;
+  // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
+  REQUIRE(pair.a.nic.map_peer_memory(2, pair.b.key, range_of(pair.b)).ok());
+  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
+  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
+  REQUIRE(pair.there.connect({0, pair.b.nic.address(0), pair.back.number(), 1, 2}).ok());
+  REQUIRE(pair.back.connect({0, pair.a.nic.address(0), pair.there.number(), 1, 1}).ok());
+  fill(pair.a, 1);
+  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(0, 0, 5000),
+                                                  pair.control);
+  REQUIRE(pair.wait(put) == QueueOutcome::done);
+  CHECK(std::memcmp(pair.a.memory.data(), pair.b.memory.data(), 5000) == 0);
+  const auto get = dq::get<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(10'000, 0, 5000), pair.control);
+  REQUIRE(pair.wait(get) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 10'000, bytes_of(pair.b), 5000) == 0);
+}
+
+TEST_CASE("3.23 peers' memory that cannot be is not taken") {
+  NicSoft nic;
+  std::byte memory[64];
+  CHECK_FALSE(nic.map_peer_memory(0, 1, {1, 64, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 0, {1, 64, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {1, 0, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {1, 64, nullptr, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {~std::uint64_t{0} - 8, 64, memory, 0}).ok());
+  CHECK(nic.map_peer_memory(1, 1, {1, 64, memory, 0}).ok());
+  CHECK(nic.unmap_peer_memory(1, 1).ok());
+}
+
+TEST_CASE("3.20 puts by direct copy and by the wire, side by side", "[.][figures]") {
+  constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
+  for (const bool direct : {true, false}) {
+    const SteadyClock& clock = SteadyClock::instance();
+    RingPair rings(std::size_t{256} << 10);
+    NicSoft a, b;
+    a.add_wire(std::move(rings.a));
+    b.add_wire(std::move(rings.b));
+    std::vector<std::uint64_t> from(kBytes / 8, 1), to(kBytes / 8);
+    const auto domain_a = a.create_domain(), domain_b = b.create_domain();
+    const auto range = [](std::vector<std::uint64_t>& words) {
+      return MemoryRange{reinterpret_cast<std::uint64_t>(words.data()), words.size() * 8,
+                         reinterpret_cast<std::byte*>(words.data()), kAllAccess};
+    };
+    dq::Region local, remote;
+    local.address = range(from).address;
+    remote.address = range(to).address;
+    local.bytes = remote.bytes = kBytes;
+    local.keys[0] = a.register_memory(domain_a, range(from)).value();
+    remote.keys[0] = b.register_memory(domain_b, range(to)).value();
+    SendQueue::Options options;
+    options.piece_bytes = 64 << 10;
+    options.domain = domain_a;
+    SendQueue there = SendQueue::create(a, options).value();
+    options.domain = domain_b;
+    SendQueue back = SendQueue::create(b, options).value();
+    REQUIRE(there.connect({0, {2}, back.number(), 0, 2}).ok());
+    REQUIRE(back.connect({0, {1}, there.number(), 0, 1}).ok());
+    if (direct) {
+      REQUIRE(a.map_peer_memory(2, remote.keys[0], range(to)).ok());
+      REQUIRE(b.map_peer_memory(1, local.keys[0], range(from)).ok());
+      a.set_reached(2, local.keys[0], true);
+    }
+    const std::array<NicSoft*, 2> all{&a, &b};
+    const DrivingScope scope(all);
+    device::WaitControl control;
+    control.timeout_ns = 20'000'000'000;
+    Duration least = Duration::max();
+    for (int round = 0; round < 8; ++round) {
+      const TimePoint begin = clock.now();
+      const auto put = dq::put<Thread, DrivingMemory>(
+          Thread(), there.view(), dq::Transfer{local, 0, remote, 0, kBytes}, control);
+      REQUIRE(dq::wait_complete<DrivingMemory>(there.view(), put.end, control) ==
+              QueueOutcome::done);
+      least = std::min(least, clock.now() - begin);
+    }
+    CHECK(from == to);
+    std::printf("put of 16 MiB, %s, one thread for both NICs: %.2f GB/s\n",
+                direct ? "direct copy" : "ring",
+                static_cast<double>(kBytes) / static_cast<double>(least.count()));
+  }
+}
