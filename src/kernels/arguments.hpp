@@ -22,9 +22,13 @@ inline constexpr std::uint32_t kSignatureBits = 64 - kOffsetBits;
 /// it into memory that the host reads (pinned for a GPU). `kind` last, with release.
 struct alignas(8) CallFailure {
   std::uint32_t kind;  ///< FailureKind
-  std::int32_t rank;   ///< LSA index of the other rank
+  std::int32_t rank;   ///< of the other rank: its LSA index, or its world rank
 };
-enum class FailureKind : std::uint32_t { none = 0, signature = 1 };
+enum class FailureKind : std::uint32_t {
+  none = 0,
+  signature = 1,        ///< `rank` is an LSA index
+  world_signature = 2,  ///< `rank` is a world rank
+};
 
 /// All that an all-reduce needs to run, passed by value into the kernel (or to the CPU's threads).
 /// Ranks here are indices in the LSA team.

@@ -21,7 +21,9 @@ std::uint64_t bits_of_one() {
   return bits;
 }
 
-// The scalar of data that its sender has scaled already; multiplying by one is exact.
+}  // namespace
+
+// Multiplying by one is exact.
 std::uint64_t one_of(DataType type) {
   switch (type) {
     case DataType::f16:
@@ -40,8 +42,6 @@ std::uint64_t one_of(DataType type) {
       return 1;  // integers, little-endian
   }
 }
-
-}  // namespace
 
 Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa)) {
   host::Isa isa = host::Isa::baseline;

@@ -63,6 +63,9 @@ class HostMover {
 /// asked when a communicator of CPU ranks starts.
 Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa) = host::is_available);
 
+/// The bytes of a one of this type: the scalar of what its sender has scaled already.
+std::uint64_t one_of(DataType type);
+
 /// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.
 host::Isa isa_in_use();
 

@@ -1,0 +1,593 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/network.hpp"
+#include "oriel/device/queue.hpp"
+#include "oriel/device/wait.hpp"
+
+#include "kernels/hierarchy.hpp"
+
+namespace oriel::kernels {
+
+/// All-reduce, all-gather and reduce-scatter among groups of ranks: LSA teams, or single ranks.
+///
+/// The work is cut into units, each of which one rank finishes. Of an all-reduce, chunk c belongs
+/// in each group to the rank with index c mod the group's size, and its g-th part is finished by
+/// the owner in group g. Of the others, a rank's block is finished by that rank, and served in
+/// another group by the rank with index (its own) mod that group's size. A round has one unit for
+/// each group and lane, and goes through these stages:
+///
+///   1 each rank gives its inputs to those of its group that serve the units;
+///   2 these reduce them, and send the sums to the ranks that finish the units;
+///   3 those fold all groups' sums, and send the result to the servers of the other groups;
+///   4 which give it to the ranks of their group;
+///   5 which copy it out.
+///
+/// A reduce-scatter ends with 3, an all-gather begins with it. In iteration i a rank is in stage s
+/// of round i - s + 1, for all s in turn: while it works on one round, the wire carries another.
+///
+/// Each wait is for something that a peer does earlier in the order of (iteration, stage), so there
+/// is no cycle. That holds too for the slots: there are kHierarchyDepth regions of them, round r
+/// uses region r mod kHierarchyDepth, and nobody writes for round r before the owner of the slots
+/// has said that it has ended round r - kHierarchyDepth, which it does in iteration r - 2 of the
+/// same order. Groups of one rank need not say so: in each round all of them hear of all, and who
+/// has sent for a round has ended the one five before. In the last rounds of a call nobody says so,
+/// either, but at the beginning of the next: whoever is told something still waits for something
+/// of that round or a later one, and has not left.
+///
+/// Every element is folded once, by one rank, so all ranks get the same bits. Inside a group and
+/// over the groups the fold is the tree of reduce.hpp; sums that cross are accumulators.
+///
+/// In place is allowed: a unit of the output is written after all of this rank's inputs of it were
+/// read.
+///
+/// Group: the threads that do it together. Mover: reads, moves and folds elements. M: the memory
+/// policy of waits.
+template <class Group, class Mover, class M = device::WorldMemory>
+class Hierarchy {
+ public:
+  ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments)
+      : arguments_(arguments),
+        comm_(arguments.comm),
+        grouping_(arguments.grouping),
+        shape_(arguments.plan.shape),
+        mover_(arguments),
+        kind_(static_cast<int>(arguments.plan.grouped_by)),
+        mine_(region_layout(shape_, grouping_.size(grouping_.own))),
+        size_(grouping_.size(grouping_.own)) {}
+
+  /// False, for all threads of the group, if a wait was given up: the output is not there.
+  ORIEL_DEVICE_FN bool run() {
+    device::grid_dependency_wait();
+    mover_.begin();
+    base_ = device::Memory::load<device::Order::weak>(counter(kind_));
+    other_base_ = device::Memory::load<device::Order::weak>(counter(1 - kind_));
+    const bool done = arguments_.plan.one_hop ? run_one_hop() : run_rounds();
+    group_.sync();
+    if (done && group_.rank() == 0) {
+      device::Memory::store<device::Order::weak>(counter(kind_), base_ + rounds());
+    }
+    return done;
+  }
+
+ private:
+  /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
+  struct Span {
+    std::uint64_t in;
+    std::uint64_t out;
+    std::uint64_t count;
+  };
+
+  ORIEL_DEVICE_FN std::uint64_t rounds() const { return arguments_.plan.rounds; }
+  ORIEL_DEVICE_FN bool is_all_reduce() const {
+    return arguments_.collective == Collective::all_reduce;
+  }
+  ORIEL_DEVICE_FN std::uint64_t* counter(int kind) const {
+    return reinterpret_cast<std::uint64_t*>(comm_.control(
+        comm_.lsa_rank, arguments_.layout.counters + static_cast<unsigned>(kind) * 64));
+  }
+
+  ORIEL_DEVICE_FN std::int32_t lanes_of(std::int32_t group) const {
+    return is_all_reduce() ? shape_.lanes : grouping_.size(group);
+  }
+  /// Which rank of `group` finishes (in the unit's own group) or serves a unit.
+  ORIEL_DEVICE_FN std::int32_t server(std::int32_t group, std::uint64_t round,
+                                      std::int32_t lane) const {
+    const auto size = static_cast<std::uint64_t>(grouping_.size(group));
+    const std::uint64_t chunk =
+        is_all_reduce() ? round * static_cast<std::uint64_t>(shape_.lanes) : 0;
+    return static_cast<std::int32_t>((chunk + static_cast<std::uint64_t>(lane)) % size);
+  }
+  ORIEL_DEVICE_FN bool serves(std::uint64_t round, std::int32_t lane) const {
+    return server(grouping_.own, round, lane) == grouping_.own_index;
+  }
+  ORIEL_DEVICE_FN Span span(std::uint64_t round, std::int32_t group, std::int32_t lane) const {
+    const std::uint64_t count = arguments_.count;
+    if (is_all_reduce()) {
+      const std::uint64_t chunk =
+          round * static_cast<std::uint64_t>(shape_.lanes) + static_cast<std::uint64_t>(lane);
+      const std::uint64_t unit =
+          chunk * static_cast<std::uint64_t>(shape_.groups) + static_cast<std::uint64_t>(group);
+      const std::uint64_t first = smaller(unit * shape_.unit, count);
+      return {first, first, smaller(shape_.unit, count - first)};
+    }
+    const std::uint64_t first = smaller(round * shape_.unit, count);
+    const std::uint64_t length = smaller(shape_.unit, count - first);
+    const std::uint64_t block = static_cast<std::uint64_t>(grouping_.member(group, lane)) * count;
+    if (shape_.reduces) return {block + first, first, length};
+    return {first, block + first, length};
+  }
+  static ORIEL_DEVICE_FN std::uint64_t smaller(std::uint64_t a, std::uint64_t b) {
+    return a < b ? a : b;
+  }
+
+  // Places in the control memory.
+  ORIEL_DEVICE_FN std::uint64_t region(std::uint64_t round) const {
+    return arguments_.layout.regions[kind_] +
+           (base_ + round) % kHierarchyDepth * arguments_.layout.region_bytes;
+  }
+  ORIEL_DEVICE_FN std::uint64_t plain(std::uint64_t slots) const {
+    return slots * shape_.unit * shape_.element_bytes;
+  }
+  ORIEL_DEVICE_FN std::uint64_t sums(std::uint64_t slots) const {
+    return slots * shape_.unit * shape_.partial_bytes;
+  }
+  static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t a, std::int32_t extent, std::int32_t b) {
+    return static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(extent) +
+           static_cast<std::uint64_t>(b);
+  }
+  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_rank, offset));
+  }
+  ORIEL_DEVICE_FN std::uint64_t input_slot(std::uint64_t round, std::int32_t group,
+                                           std::int32_t lane, std::int32_t source) const {
+    const std::uint64_t place = index(group, mine_.places, lane / size_);
+    return region(round) + mine_.inputs +
+           plain(place * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(source));
+  }
+  ORIEL_DEVICE_FN std::uint64_t staged_slot(std::uint64_t round, std::int32_t group,
+                                            std::int32_t lane) const {
+    return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
+  }
+  ORIEL_DEVICE_FN std::uint64_t copy_slot(std::uint64_t round, std::int32_t group,
+                                          std::int32_t lane) const {
+    return region(round) + mine_.copies + plain(index(group, shape_.lanes, lane));
+  }
+  /// At the rank of `group` that finishes one of its lanes, or serves one of this rank's.
+  ORIEL_DEVICE_FN std::uint64_t partial_slot(std::uint64_t round, std::int32_t group,
+                                             std::int32_t lane, std::int32_t source) const {
+    const RegionLayout there = region_layout(shape_, grouping_.size(group));
+    return region(round) + there.partials +
+           sums(index(lane / grouping_.size(group), shape_.groups, source));
+  }
+  ORIEL_DEVICE_FN std::uint64_t result_slot(std::uint64_t round, std::int32_t group,
+                                            std::int32_t from, std::int32_t lane) const {
+    const RegionLayout there = region_layout(shape_, grouping_.size(group));
+    return region(round) + there.results +
+           plain(index(from, there.places, lane / grouping_.size(group)));
+  }
+
+  // Whom this rank exchanges with. `action` returns false to stop.
+  template <class Action>
+  ORIEL_DEVICE_FN bool each_of_group(const Action& action) const {
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t index = (grouping_.own_index + distance) % size_;
+      if (!action(grouping_.member(grouping_.own, index))) return false;
+    }
+    return true;
+  }
+  /// In another group those that share a unit with this rank: indices equal modulo what both sizes
+  /// have in common.
+  template <class Action>
+  ORIEL_DEVICE_FN bool each_across(const Action& action) const {
+    for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
+      const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
+      const std::int32_t step = common_divisor(grouping_.size(group), size_);
+      for (std::int32_t i = grouping_.own_index % step; i < grouping_.size(group); i += step) {
+        if (!action(grouping_.member(group, i))) return false;
+      }
+    }
+    return true;
+  }
+  static ORIEL_DEVICE_FN std::int32_t common_divisor(std::int32_t a, std::int32_t b) {
+    while (b != 0) {
+      const std::int32_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    return a;
+  }
+
+  // Words and bytes for peers.
+  ORIEL_DEVICE_FN bool is_near(std::int32_t peer) const { return comm_.lsa_index_of[peer] >= 0; }
+  ORIEL_DEVICE_FN std::byte* at(std::int32_t peer, std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_index_of[peer], offset));
+  }
+
+  /// Sends bytes that lie in this rank's scratch to a peer of another node's. They stay as they are
+  /// until the peer has ended the round.
+  ORIEL_DEVICE_FN bool put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
+                           std::uint64_t bytes) const {
+    const device::NetworkWindow& window = *comm_.control_network;
+    const device::queue::Transfer transfer{window.local, from, window.peers[peer], to, bytes};
+    group_.sync();
+    return device::queue::put<Group, M>(group_, comm_.network->queues[peer], transfer, comm_.wait)
+               .outcome == device::queue::QueueOutcome::done;
+  }
+
+  /// Tells each peer that `each` names, behind what it was sent before.
+  template <class Each>
+  ORIEL_DEVICE_FN bool tell(const Each& each, std::uint64_t word_offset,
+                            std::uint64_t rounds) const {
+    const std::uint64_t word = rounds << kSignatureBits | arguments_.signature;
+    const std::uint64_t offset =
+        arguments_.layout.lines[kind_] +
+        static_cast<std::uint64_t>(comm_.world_rank) * sizeof(HierarchyLine) + word_offset;
+    group_.sync();
+    const bool told = each([&](std::int32_t peer) {
+      if (is_near(peer)) {
+        if (group_.rank() == 0) {
+          M::template store<device::Order::release>(
+              reinterpret_cast<std::uint64_t*>(at(peer, offset)), word);
+        }
+        return true;
+      }
+      return device::queue::put_value<Group, std::uint64_t, M>(
+                 group_, comm_.network->queues[peer], word, comm_.control_network->peers[peer],
+                 offset, comm_.wait)
+                 .outcome == device::queue::QueueOutcome::done;
+    });
+    if (!told) return false;
+    if (group_.rank() == 0) {
+      device::ring_fence();
+      each([&](std::int32_t peer) {
+        if (is_near(peer)) comm_.ring_lsa_peer_fenced(comm_.lsa_index_of[peer]);
+        return true;
+      });
+    }
+    return true;
+  }
+
+  ORIEL_DEVICE_FN const HierarchyLine& line_of(int kind, std::int32_t peer) const {
+    return *reinterpret_cast<const HierarchyLine*>(here(
+        arguments_.layout.lines[kind] + static_cast<std::uint64_t>(peer) * sizeof(HierarchyLine)));
+  }
+
+  /// Whether a word is of a call that this rank is not in.
+  ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
+    const std::uint64_t value = M::template load<device::Order::acquire>(word);
+    if (value >> kSignatureBits <= base) return false;  // of an earlier one
+    return !same || (value & ((std::uint64_t{1} << kSignatureBits) - 1)) != arguments_.signature;
+  }
+  ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {
+    for (int kind = 0; kind < 2; ++kind) {
+      const HierarchyLine& line = line_of(kind, peer);
+      const bool same = kind == kind_;
+      const std::uint64_t base = same ? base_ : other_base_;
+      if (is_strange(&line.inputs, base, same) || is_strange(&line.partials, base, same) ||
+          is_strange(&line.results, base, same) || is_strange(&line.copies, base, same)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Waits until the peer has said `rounds` or more, by one thread.
+  ORIEL_DEVICE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
+                            std::uint64_t rounds) const {
+    const auto* const word = reinterpret_cast<const std::uint64_t*>(
+        reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
+    std::uint64_t value = 0;
+    bool strange = false;
+    const auto reached = [&] {
+      value = M::template load<device::Order::acquire>(word);
+      return value >> kSignatureBits >= rounds;
+    };
+    const auto over = [&] {
+      if (reached()) return true;
+      // What a peer says of its next call comes behind what it says of this one.
+      strange = is_elsewhere(peer) && !reached();
+      return strange;
+    };
+    if (device::wait_until<M>(over, comm_.wait, {peer, rounds}) != device::WaitOutcome::ready) {
+      return false;
+    }
+    const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
+    const std::uint64_t signature = value & ((std::uint64_t{1} << kSignatureBits) - 1);
+    if (is_of_call && value >> kSignatureBits == rounds && signature != arguments_.signature) {
+      strange = true;
+    }
+    if (strange) report(peer);
+    return !strange;
+  }
+  template <class Each>
+  ORIEL_DEVICE_FN bool hear_all(const Each& each, std::uint64_t word_offset,
+                                std::uint64_t rounds) const {
+    bool alive = true;
+    if (group_.rank() == 0) {
+      alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
+    }
+    return !group_.any(!alive);
+  }
+  ORIEL_DEVICE_FN void report(std::int32_t peer) const {
+    if (arguments_.failure == nullptr) return;
+    // One 8-byte store, so that kind and rank are read together.
+    device::Memory::store<device::Order::release>(
+        reinterpret_cast<std::uint64_t*>(arguments_.failure),
+        static_cast<std::uint64_t>(FailureKind::world_signature) |
+            static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32);
+  }
+
+  /// Waits until peers have room for what is sent in `round`.
+  template <class Each>
+  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) const {
+    const std::uint64_t absolute = base_ + round;
+    if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
+    return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
+  }
+  ORIEL_DEVICE_FN bool tell_done(std::uint64_t rounds) const {
+    if (arguments_.plan.grouped_by == GroupedBy::rank) return true;
+    const bool told = tell(group_peers(), offsetof(HierarchyLine, done), rounds) &&
+                      tell(across_peers(), offsetof(HierarchyLine, done), rounds);
+    return told;
+  }
+  ORIEL_DEVICE_FN auto group_peers() const {
+    return [this](const auto& action) { return each_of_group(action); };
+  }
+  ORIEL_DEVICE_FN auto across_peers() const {
+    return [this](const auto& action) { return each_across(action); };
+  }
+
+  ORIEL_DEVICE_FN bool run_rounds() {
+    if (base_ != 0 && !tell_done(base_)) return false;
+    const std::uint64_t all = rounds();
+    const auto is_due = [&](std::uint64_t i, std::uint64_t stage) {
+      return i >= stage && i - stage < all;
+    };
+    for (std::uint64_t i = 0; i < all + kStages - 1; ++i) {
+      if (is_due(i, 0) && !give_inputs(i)) return false;
+      if (is_due(i, 1) && !send_sums(i - 1)) return false;
+      if (is_due(i, 2) && !finish_units(i - 2)) return false;
+      if (is_due(i, 3) && !pass_results(i - 3)) return false;
+      if (is_due(i, 4) && !copy_out(i - 4)) return false;
+    }
+    return true;
+  }
+
+  /// Calls `action(group, lane, span)` for every unit of a round that is not empty.
+  template <class Action>
+  ORIEL_DEVICE_FN bool each_unit(std::uint64_t round, const Action& action) const {
+    for (std::int32_t group = 0; group < grouping_.groups; ++group) {
+      for (std::int32_t lane = 0; lane < lanes_of(group); ++lane) {
+        const Span part = span(round, group, lane);
+        if (part.count != 0 && !action(group, lane, part)) return false;
+      }
+    }
+    return true;
+  }
+
+  ORIEL_DEVICE_FN bool give_inputs(std::uint64_t round) {
+    if (!shape_.reduces || size_ == 1) return true;
+    if (!await_room(group_peers(), round)) return false;
+    each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
+      const std::int32_t to = server(grouping_.own, round, lane);
+      if (to == grouping_.own_index) return true;
+      const std::uint64_t slot = input_slot(round, group, lane, grouping_.own_index);
+      mover_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
+      return true;
+    });
+    return tell(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
+  }
+
+  /// The input of member `i` of the own group to a unit that this rank serves.
+  ORIEL_DEVICE_FN const std::byte* input_of(std::uint64_t round, std::int32_t group,
+                                            std::int32_t lane, const Span& part,
+                                            std::int32_t i) const {
+    if (i == grouping_.own_index) return arguments_.input + part.in * shape_.element_bytes;
+    return here(input_slot(round, group, lane, i));
+  }
+
+  ORIEL_DEVICE_FN bool send_sums(std::uint64_t round) {
+    if (!shape_.reduces) return true;
+    if (size_ > 1 && !hear_all(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1)) {
+      return false;
+    }
+    if (grouping_.groups == 1) return true;
+    if (!await_room(across_peers(), round)) return false;
+    const bool sent =
+        each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
+          if (group == grouping_.own || !serves(round, lane)) return true;
+          const std::int32_t to = grouping_.member(group, server(group, round, lane));
+          const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
+          if (is_near(to)) {
+            mover_.send(at(to, there), part.in, part.count);
+            return true;
+          }
+          const std::uint64_t staged = staged_slot(round, group, lane);
+          if (arguments_.plan.raw) {
+            mover_.send(here(staged), part.in, part.count);
+          } else {
+            mover_.fold_inputs(
+                here(staged), size_,
+                [&](std::int32_t i) { return input_of(round, group, lane, part, i); },
+                grouping_.own_index, part.count);
+          }
+          return put(to, there, staged, part.count * shape_.partial_bytes);
+        });
+    if (!sent || !tell(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
+      return false;
+    }
+    M::relax();  // the NIC begins
+    return true;
+  }
+
+  /// Stage 3 for one unit: the elements of the result, in the output.
+  ORIEL_DEVICE_FN void finish(std::uint64_t round, std::int32_t lane, const Span& part,
+                              std::byte* result) {
+    const std::int32_t own = grouping_.own;
+    const std::byte* const input = arguments_.input + part.in * shape_.element_bytes;
+    const auto given = [&](std::int32_t i) { return input_of(round, own, lane, part, i); };
+    if (!shape_.reduces) {
+      if (result != input) mover_.copy(result, input, part.count);
+      return;
+    }
+    if (grouping_.groups == 1) {
+      mover_.fold_all(result, size_, given, grouping_.own_index, part.count);
+      return;
+    }
+    const std::byte* mine = input;
+    if (!arguments_.plan.raw) {
+      std::byte* const sum = here(staged_slot(round, own, lane));
+      mover_.fold_inputs(sum, size_, given, grouping_.own_index, part.count);
+      group_.sync();
+      mine = sum;
+    }
+    const auto arrived = [&](std::int32_t group) -> const std::byte* {
+      return group == own ? mine : here(partial_slot(round, own, lane, group));
+    };
+    if (arguments_.plan.raw) {
+      mover_.fold_all(result, grouping_.groups, arrived, own, part.count);
+    } else {
+      mover_.fold_sums(result, grouping_.groups, arrived, part.count);
+    }
+  }
+
+  /// Gives the result to the ranks of the own group.
+  ORIEL_DEVICE_FN void spread(std::uint64_t round, std::int32_t group, std::int32_t lane,
+                              const std::byte* result, std::uint64_t count) {
+    const std::uint64_t slot = copy_slot(round, group, lane);
+    each_of_group([&](std::int32_t peer) {
+      mover_.copy(at(peer, slot), result, count);
+      return true;
+    });
+  }
+
+  ORIEL_DEVICE_FN bool finish_units(std::uint64_t round) {
+    const bool apart = grouping_.groups > 1;
+    if (shape_.reduces && apart &&
+        !hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
+      return false;
+    }
+    if (shape_.distributes &&
+        !(await_room(group_peers(), round) && await_room(across_peers(), round))) {
+      return false;
+    }
+    for (std::int32_t lane = 0; lane < lanes_of(grouping_.own); ++lane) {
+      const Span part = span(round, grouping_.own, lane);
+      if (part.count == 0 || !serves(round, lane)) continue;
+      std::byte* const result = arguments_.output + part.out * shape_.element_bytes;
+      finish(round, lane, part, result);
+      if (!shape_.distributes) continue;
+      group_.sync();
+      spread(round, grouping_.own, lane, result, part.count);
+      if (!send_result(round, lane, part, result)) return false;
+    }
+    if (!shape_.distributes || !apart) return true;
+    if (!tell(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) return false;
+    M::relax();
+    return true;
+  }
+
+  ORIEL_DEVICE_FN bool send_result(std::uint64_t round, std::int32_t lane, const Span& part,
+                                   const std::byte* result) {
+    const std::uint64_t finished =
+        region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
+    bool staged = false;
+    for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
+      const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
+      const std::int32_t to = grouping_.member(group, server(group, round, lane));
+      const std::uint64_t there = result_slot(round, group, grouping_.own, lane);
+      if (is_near(to)) {
+        mover_.copy(at(to, there), result, part.count);
+        continue;
+      }
+      if (!staged) mover_.copy(here(finished), result, part.count);
+      staged = true;
+      if (!put(to, there, finished, part.count * shape_.element_bytes)) return false;
+    }
+    return true;
+  }
+
+  ORIEL_DEVICE_FN bool pass_results(std::uint64_t round) {
+    if (!shape_.distributes) return true;
+    if (grouping_.groups > 1) {
+      if (!hear_all(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) {
+        return false;
+      }
+      each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
+        if (group == grouping_.own || !serves(round, lane)) return true;
+        const std::byte* const result = here(result_slot(round, grouping_.own, group, lane));
+        spread(round, group, lane, result, part.count);
+        mover_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
+        return true;
+      });
+    }
+    return size_ == 1 || tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
+  }
+
+  ORIEL_DEVICE_FN bool copy_out(std::uint64_t round) {
+    if (shape_.distributes && size_ > 1) {
+      if (!hear_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
+        return false;
+      each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
+        if (serves(round, lane)) return true;
+        mover_.copy(arguments_.output + part.out * shape_.element_bytes,
+                    here(copy_slot(round, group, lane)), part.count);
+        return true;
+      });
+    }
+    if (round + kHierarchyDepth >= rounds()) return true;
+    return tell_done(base_ + round + 1);
+  }
+
+  /// A small all-reduce: everybody gets all inputs and folds them.
+  ORIEL_DEVICE_FN bool run_one_hop() {
+    const std::int32_t own = grouping_.own;
+    const auto slot = [&](std::int32_t source) {
+      return region(0) + plain(static_cast<std::uint64_t>(source));
+    };
+    const std::uint64_t staged = slot(grouping_.groups);
+    bool is_staged = false;
+    const bool sent = each_across([&](std::int32_t peer) {
+      if (is_near(peer)) {
+        mover_.send(at(peer, slot(own)), 0, arguments_.count);
+        return true;
+      }
+      if (!is_staged) mover_.send(here(staged), 0, arguments_.count);
+      is_staged = true;
+      return put(peer, slot(own), staged, arguments_.count * shape_.element_bytes);
+    });
+    if (!sent || !tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
+    if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
+    mover_.fold_all(
+        arguments_.output, grouping_.groups,
+        [&](std::int32_t source) -> const std::byte* {
+          return source == own ? arguments_.input : here(slot(source));
+        },
+        own, arguments_.count);
+    return true;
+  }
+
+  static constexpr std::uint64_t kStages = 5;
+  static_assert(kHierarchyDepth > kStages - 1);
+
+  const HierarchyArguments& arguments_;
+  const device::CommView& comm_;
+  const Grouping& grouping_;
+  const HierarchyShape& shape_;
+  Mover mover_;
+  Group group_;
+  int kind_;
+  RegionLayout mine_;
+  std::int32_t size_;
+  std::uint64_t base_ = 0;  // rounds of earlier calls
+  std::uint64_t other_base_ = 0;
+};
+
+}  // namespace oriel::kernels

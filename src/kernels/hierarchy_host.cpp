@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "oriel/device/group.hpp"
+#include "oriel/device/network.hpp"
+
+#include "kernels/algorithms/hierarchy.hpp"
+#include "kernels/algorithms/hierarchy_mover_host.hpp"
+#include "kernels/hierarchy.hpp"
+#include "kernels/host/float_environment.hpp"
+
+namespace oriel::kernels {
+
+bool run_hierarchy_on_host(const HierarchyArguments& arguments) {
+  const host::FloatEnvironment environment;
+  const device::detail::Driving driving(arguments.comm.network);
+  return Hierarchy<device::Thread, HostHierarchyMover>(arguments).run();
+}
+
+}  // namespace oriel::kernels
