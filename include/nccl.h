@@ -27,9 +27,9 @@
 /// ncclCommFinalize and ncclCommWindowRegister, or the end of a group that holds them, return
 /// ncclInProgress and go on in the background, each communicator by itself; ncclCommGetAsyncError
 /// tells when they have ended, and how. Until then the communicator's other calls return
-/// ncclInvalidUsage, but for queries, ncclCommDestroy and ncclCommAbort. ncclAllReduce is as
-/// blocking as ever (see "Without a GPU"); a registration or finalization in the same group as an
-/// ncclAllReduce of the communicator has ended with the group.
+/// ncclInvalidUsage, but for queries, ncclCommDestroy and ncclCommAbort. Collectives
+/// are as blocking as ever (see "Without a GPU"); a registration or finalization in the same group
+/// as a collective of the communicator has ended with the group.
 ///
 /// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
 /// by one thread at a time, except for ncclCommAbort and ncclCommGetAsyncError, which any thread
@@ -314,6 +314,26 @@ ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
 ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                             cudaStream_t stream);
+
+/// Collects `sendcount` elements of every rank in every `recvbuff`, in rank order: those of rank r
+/// begin at element r * sendcount. Collective; all ranks pass the same count and type. Buffers as
+/// for ncclAllReduce; in place means that `sendbuff` is where the rank's own elements belong,
+/// recvbuff + rank * sendcount elements. Between CPU ranks only so far.
+ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+/// Combines every rank's `sendbuff`, of `recvcount` elements for each rank, element by element, and
+/// leaves rank r with the elements from r * recvcount on. Collective; all ranks pass the same count, type and operation.
+/// Buffers as for ncclAllReduce; in place means that `recvbuff` is where the rank's own part of the
+/// input lies, sendbuff + rank * recvcount elements. Between CPU ranks only so far.
+ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                cudaStream_t stream);
 
 /// Opens a group: until ncclGroupEnd, this thread's calls that start communicators, register
 /// windows or communicate are only noted. Groups nest; the outermost counts. Local.

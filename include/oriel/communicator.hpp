@@ -57,6 +57,29 @@ struct AllReduceArguments {
   void* stream = nullptr;  ///< a cudaStream_t; null on the CPU
 };
 
+/// The arguments of one all-gather.
+struct AllGatherArguments {
+  const void* input = nullptr;  ///< `count` elements of this rank, aligned to their size
+  /// `count` elements of each rank, in rank order. Apart from `input`, or such that `input` is this
+  /// rank's place in it.
+  void* output = nullptr;
+  std::size_t count = 0;  ///< elements of one rank, the same on all; 0 does nothing
+  DataType type = DataType::f32;
+  void* stream = nullptr;  ///< null: between CPU ranks only so far
+};
+
+/// The arguments of one reduce-scatter.
+struct ReduceScatterArguments {
+  const void* input = nullptr;  ///< `count` elements for each rank, in rank order
+  /// `count` elements: the result for this rank. Apart from `input`, or this rank's place in it.
+  void* output = nullptr;
+  std::size_t count = 0;  ///< elements for one rank, the same on all; 0 does nothing
+  DataType type = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  const void* scalar = nullptr;  ///< as AllReduceArguments::scalar
+  void* stream = nullptr;        ///< null: between CPU ranks only so far
+};
+
 /// One rank of a communicator. Ends with the object (see close()). Move-only; of a moved-from one
 /// only destruction and assignment are allowed.
 ///
@@ -116,9 +139,14 @@ class ORIEL_API Communicator {
   /// Memory order: what the stream (the calling thread) did before is part of the input; the output
   /// is there for what the stream (the thread) does next.
   /// Errors: invalid_argument (a null, misaligned or half overlapping buffer, a scalar that is
-  /// missing or not wanted), invalid_usage (ranks are in different calls; ranks of several nodes),
-  /// the communicator's asynchronous error.
+  /// missing or not wanted), invalid_usage (ranks are in different calls; GPU ranks of several
+  /// nodes, or no network between CPU ranks), the communicator's asynchronous error.
   Status all_reduce(const AllReduceArguments& arguments);
+  /// Gives every rank the inputs of all. In all else as all_reduce.
+  Status all_gather(const AllGatherArguments& arguments);
+  /// Reduces over all ranks, of which each receives a part of the result. In all else as
+  /// all_reduce.
+  Status reduce_scatter(const ReduceScatterArguments& arguments);
 
   /// Makes a communicator for kernels of the user's own. Collective, blocking.
   /// Errors: invalid_argument (barrier_slots), invalid_usage (ranks disagree), timeout, remote,

@@ -9,23 +9,18 @@
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
 
-/// The front door of the all-reduce: checks the call, chooses a plan from facts that all ranks
-/// share, and hands both to the device.
+/// The front door of the all-reduce inside one LSA team: arguments from facts that all ranks share.
+/// collectives.cpp checks calls, and has those that go among teams.
 namespace oriel::comm {
 namespace {
 
 // Twenty bits of a hash of what ranks must agree on in one call.
-std::uint32_t signature_of(const AllReduceRequest& request, const kernels::Plan& plan) {
+std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Plan& plan) {
   std::uint64_t hash = request.count;
   hash = (hash << 12) ^ (hash >> 52) ^ static_cast<std::uint64_t>(request.type) << 8 ^
          static_cast<std::uint64_t>(request.op) << 4 ^ static_cast<std::uint64_t>(plan.algorithm);
   hash *= 0x9e3779b97f4a7c15u;
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
-}
-
-Error bad_argument(std::string message) {
-  return Error(ErrorCode::invalid_argument, std::move(message))
-      .with_context("checking the arguments of an all-reduce");
 }
 
 // Spinning pays only while every rank of the node has a processor to itself. That there are enough
@@ -43,36 +38,6 @@ void tune_waits(device::WaitControl& wait, int ranks_here, std::int64_t spin_mic
 }
 
 }  // namespace
-
-Status Communicator::check_arguments(const AllReduceRequest& request) const {
-  const std::size_t element = size_of(request.type);
-  // Elements have 1, 2, 4 or 8 bytes: masks, for a division takes as long as a cache miss.
-  if (request.count > (SIZE_MAX / 8) >> __builtin_ctzll(element)) {
-    return bad_argument(fmt::format("count {} is larger than memory", request.count));
-  }
-  if (request.input == nullptr) return bad_argument("sendbuff is null");
-  if (request.output == nullptr) return bad_argument("recvbuff is null");
-  const auto input = reinterpret_cast<std::uintptr_t>(request.input);
-  const auto output = reinterpret_cast<std::uintptr_t>(request.output);
-  if (((input | output) & (element - 1)) != 0) {
-    return bad_argument(fmt::format("{} is not aligned to {}, whose elements have {} bytes",
-                                    input % element != 0 ? "sendbuff" : "recvbuff",
-                                    name_of(request.type), element));
-  }
-  const std::size_t bytes = request.count * element;
-  if (input != output && input < output + bytes && output < input + bytes) {
-    return bad_argument("sendbuff and recvbuff overlap, but are not equal");
-  }
-  if (static_cast<int>(team_facts_.members.size()) != size()) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("{} of {} ranks can reach each other's memory ({})",
-                             team_facts_.members.size(), size(), topo::text_of(topology_.teams)))
-        .with_hint(
-            "this version all-reduces inside one LSA team: ranks of one node (see ORIEL_HOSTID) "
-            "that all map each other's memory (see oriel-topo)");
-  }
-  return {};
-}
 
 device::Doorbell* Communicator::own_doorbell() const {
   const auto slot = static_cast<std::size_t>(team_facts_.index);
@@ -92,12 +57,15 @@ device::WaitControl Communicator::wait_control(void* doorbell) const {
   }
   if (device_->backend() == kernels::Backend::host) {
     wait.doorbell = static_cast<device::Doorbell*>(doorbell);
-    tune_waits(wait, static_cast<int>(team_facts_.members.size()), settings_->spin_microseconds);
+    // Nodes of one machine (ORIEL_HOSTID) share its processors.
+    const auto ranks_here =
+        network_ != nullptr ? static_cast<std::size_t>(size()) : team_facts_.members.size();
+    tune_waits(wait, static_cast<int>(ranks_here), settings_->spin_microseconds);
   }
   return wait;
 }
 
-kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest& request,
+kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest& request,
                                                          const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
   const auto split =
@@ -144,36 +112,6 @@ kernels::AllReduceArguments Communicator::make_arguments(const AllReduceRequest&
     arguments.scalar_pointer = nullptr;
   }
   return arguments;
-}
-
-Result<kernels::Plan> Communicator::plan_for(const AllReduceRequest& request) const {
-  ORIEL_CHECK(check_usable());
-  ORIEL_CHECK(executor_->check_stream(request.stream));
-  if (request.count == 0) return kernels::Plan{};
-  ORIEL_CHECK(check_arguments(request));
-  const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
-  ORIEL_TRY(auto plan, kernels::choose_plan(table, overrides_, device_->backend(), layout_,
-                                            request.type, request.count));
-  plan.ctas = std::max(plan.ctas, options_.min_ctas);  // not above the layout's limit
-  return plan;
-}
-
-Status Communicator::prepare(const AllReduceRequest& request, const kernels::Plan& plan) {
-  if (request.count == 0) return {};
-  return executor_->prepare(plan, make_arguments(request, plan));
-}
-
-Status Communicator::all_reduce(const AllReduceRequest& request) {
-  ORIEL_TRY(const auto plan, plan_for(request));
-  return run(request, plan);
-}
-
-Status Communicator::run(const AllReduceRequest& request, const kernels::Plan& plan) {
-  if (request.count == 0) return {};
-  Status run = executor_->run(plan, make_arguments(request, plan), request.stream);
-  if (run.ok() || device_->backend() != kernels::Backend::host) return run;
-  look_for_failure();
-  return poisoned_ ? Status(*async_error()) : run;
 }
 
 }  // namespace oriel::comm

@@ -16,6 +16,8 @@ Communicator::Communicator(Device& device, const Settings& settings, Communicato
 
 Communicator::~Communicator() {
   if (watched_) Monitor::instance().unwatch(*this);
+  // The bell lies in a window.
+  if (network_ != nullptr) network_->remove_doorbell(*own_doorbell());
   windows_.reset();
   live_network_ = nullptr;
   network_.reset();
@@ -98,6 +100,7 @@ Task<Status> Communicator::agree_on_end(EventLoop& loop, std::optional<Error> re
 }
 
 Status Communicator::drain() {
+  flush_network();
   constexpr auto kSlice = std::chrono::milliseconds(20);
   const Clock& clock = SteadyClock::instance();
   std::optional<Deadline> grace;
@@ -169,8 +172,10 @@ std::optional<Error> Communicator::given_up() const {
   const Notices& notices = notices_->host();
   const std::uint64_t failure =
       __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
-  if (static_cast<kernels::FailureKind>(failure & 0xffffffffu) == kernels::FailureKind::signature) {
-    const int other = world_rank_of(static_cast<std::int32_t>(failure >> 32));
+  const auto kind = static_cast<kernels::FailureKind>(failure & 0xffffffffu);
+  if (kind != kernels::FailureKind::none) {
+    const auto index = static_cast<std::int32_t>(failure >> 32);
+    const int other = kind == kernels::FailureKind::world_signature ? index : world_rank_of(index);
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ranks {} and {} are in different calls", rank(), other))
         .with_origin(other)

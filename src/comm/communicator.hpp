@@ -25,6 +25,7 @@
 #include "comm/topology.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/choice.hpp"
+#include "kernels/hierarchy.hpp"
 #include "window/window_manager.hpp"
 
 namespace oriel::comm {
@@ -47,16 +48,23 @@ struct JoinRequest {
   std::optional<Error> refused;
 };
 
-/// One all-reduce, as it comes through the front door.
-struct AllReduceRequest {
+/// One collective, as it comes through the front door.
+struct CollectiveRequest {
+  kernels::Collective collective = kernels::Collective::all_reduce;
   const void* input = nullptr;
   void* output = nullptr;
-  std::size_t count = 0;
+  std::size_t count = 0;  ///< of an all-gather what each rank sends, else what each receives
   DataType type = DataType::u8;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
   const void* scalar_pointer = nullptr;  ///< where the device reads it
   void* stream = nullptr;
+};
+
+/// How a collective is carried out: by one of the all-reduces of a single LSA team, or among teams.
+struct CallPlan {
+  kernels::Plan team;
+  std::optional<kernels::HierarchyPlan> among_teams{};
 };
 
 /// `error` as `rank` sees it: what another rank's user has ended is remote, not aborted.
@@ -100,12 +108,12 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Control memory for kernels of the user's. Ranks that ask for different things get an error.
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
-  Status all_reduce(const AllReduceRequest& request);
+  Status collective(const CollectiveRequest& request);
   /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
-  Result<kernels::Plan> plan_for(const AllReduceRequest& request) const;
-  Status run(const AllReduceRequest& request, const kernels::Plan& plan);
+  Result<CallPlan> plan_for(const CollectiveRequest& request) const;
+  Status run(const CollectiveRequest& request, const CallPlan& plan);
   /// Makes ready what the second step would first have to wait for (Executor::prepare). Local.
-  Status prepare(const AllReduceRequest& request, const kernels::Plan& plan);
+  Status prepare(const CollectiveRequest& request, const CallPlan& plan);
 
   /// Completes what was enqueued and ends the communicator's use for collectives. If this rank
   /// `refused`, all ranks get that error and nothing has changed.
@@ -139,6 +147,10 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status check_limits(int max_ctas) const;
   Task<Status> make_scratch(EventLoop& loop, Deadline deadline);
   Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
+  /// The network, where CPU ranks are of several LSA teams. Here and not in the first collective,
+  /// which may wait for other ranks as long as they like. Where there can be no network, this
+  /// remembers why.
+  Task<Status> connect_teams(EventLoop& loop, Deadline deadline);
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
 
   friend class DeviceCommMemory;
@@ -155,12 +167,20 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
   Status check_usable() const;
-  Status check_arguments(const AllReduceRequest& request) const;
+  Status check_arguments(const CollectiveRequest& request) const;
+  Status check_overlap(const CollectiveRequest& request) const;
+  Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
+  kernels::HierarchyArguments make_hierarchy_arguments(const CollectiveRequest& request,
+                                                       const kernels::HierarchyPlan& plan) const;
+  /// The scratch memory as the algorithms among teams see it.
+  device::CommView scratch_view() const;
+  /// Waits until other ranks have all that this one has sent them, unless that takes too long.
+  void flush_network();
   /// On the host: what wakes this rank's thread. Lives in the control window.
   device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.
   device::WaitControl wait_control(void* doorbell) const;
-  kernels::AllReduceArguments make_arguments(const AllReduceRequest& request,
+  kernels::AllReduceArguments make_arguments(const CollectiveRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
   std::optional<Error> given_up() const;
@@ -187,12 +207,16 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::unique_ptr<PooledWindowSink> sink_;
   std::unique_ptr<window::WindowManager> windows_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Network> network_;             // from the first that needs it on
+  std::unique_ptr<Network> network_;
   std::atomic<Network*> live_network_{nullptr};  // the same, for the monitor's thread
+  std::optional<Error> no_network_;              // why there is none
 
   std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
   kernels::Overrides overrides_;
   kernels::ScratchLayout layout_;
+  kernels::HierarchyLayout hierarchy_;  // behind the other, on the host
+  kernels::GroupingTables teams_;       // the two ways to group the ranks
+  kernels::GroupingTables singles_;
   void* scratch_ = nullptr;  // of Memory::allocate
   window::RegisteredWindow control_;
   std::size_t slot_bytes_ = 0;

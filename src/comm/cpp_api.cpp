@@ -274,32 +274,67 @@ Result<Window> Communicator::register_window(const Buffer& buffer) {
   return register_window({buffer.data(), buffer.bytes()});
 }
 
+namespace {
+
+/// What all collectives check, and the request but for the pointers' meaning.
+template <class Arguments>
+Result<comm::CollectiveRequest> read_collective(const Arguments& arguments) {
+  if (static_cast<int>(arguments.type) >= kDataTypeCount) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("type is {}", static_cast<int>(arguments.type)));
+  }
+  comm::CollectiveRequest request;
+  request.input = arguments.input;
+  request.output = arguments.output;
+  request.count = arguments.count;
+  request.type = arguments.type;
+  request.stream = arguments.stream;
+  return request;
+}
+
+template <class Arguments>
+Result<comm::CollectiveRequest> read_reduction(const Arguments& arguments) {
+  ORIEL_TRY(comm::CollectiveRequest request, read_collective(arguments));
+  if (static_cast<int>(arguments.op) >= kReduceOpCount) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("op is {}", static_cast<int>(arguments.op)));
+  }
+  const bool scaled = arguments.op == ReduceOp::premul_sum;
+  if (scaled != (arguments.scalar != nullptr)) {
+    return Error(ErrorCode::invalid_argument,
+                 scaled ? "scalar is null, but op is premul_sum"
+                        : fmt::format("scalar is given, but op is {}", name_of(arguments.op)));
+  }
+  request.op = arguments.op;
+  if (scaled) std::memcpy(&request.scalar_bits, arguments.scalar, size_of(arguments.type));
+  return request;
+}
+
+}  // namespace
+
 Status Communicator::all_reduce(const AllReduceArguments& arguments) {
   return guard("oriel::Communicator::all_reduce", [&]() -> Status {
     ORIEL_CHECK(impl_->check_open());
-    if (static_cast<int>(arguments.type) >= kDataTypeCount) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("type is {}", static_cast<int>(arguments.type)));
-    }
-    if (static_cast<int>(arguments.op) >= kReduceOpCount) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("op is {}", static_cast<int>(arguments.op)));
-    }
-    const bool scaled = arguments.op == ReduceOp::premul_sum;
-    if (scaled != (arguments.scalar != nullptr)) {
-      return Error(ErrorCode::invalid_argument,
-                   scaled ? "scalar is null, but op is premul_sum"
-                          : fmt::format("scalar is given, but op is {}", name_of(arguments.op)));
-    }
-    comm::AllReduceRequest request;
-    request.input = arguments.input;
-    request.output = arguments.output;
-    request.count = arguments.count;
-    request.type = arguments.type;
-    request.op = arguments.op;
-    request.stream = arguments.stream;
-    if (scaled) std::memcpy(&request.scalar_bits, arguments.scalar, size_of(arguments.type));
-    return impl_->communicator->all_reduce(request);
+    ORIEL_TRY(const auto request, read_reduction(arguments));
+    return impl_->communicator->collective(request);
+  });
+}
+
+Status Communicator::all_gather(const AllGatherArguments& arguments) {
+  return guard("oriel::Communicator::all_gather", [&]() -> Status {
+    ORIEL_CHECK(impl_->check_open());
+    ORIEL_TRY(auto request, read_collective(arguments));
+    request.collective = kernels::Collective::all_gather;
+    return impl_->communicator->collective(request);
+  });
+}
+
+Status Communicator::reduce_scatter(const ReduceScatterArguments& arguments) {
+  return guard("oriel::Communicator::reduce_scatter", [&]() -> Status {
+    ORIEL_CHECK(impl_->check_open());
+    ORIEL_TRY(auto request, read_reduction(arguments));
+    request.collective = kernels::Collective::reduce_scatter;
+    return impl_->communicator->collective(request);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "base/task.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/choice.hpp"
+#include "kernels/hierarchy.hpp"
 #include "topo/rank_info.hpp"
 #include "window/memory.hpp"
 
@@ -53,6 +54,8 @@ class Executor {
   /// enqueues it on `stream`, behind the calls before it also if those went to other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
+  /// The same for a collective among teams, and those that are no all-reduces: CPU ranks only.
+  virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments) = 0;
   /// Waits until everything that was enqueued outside graphs has ended.
   virtual Status drain(Deadline deadline) = 0;
 };

@@ -147,6 +147,8 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   }
   network_ = std::move(made).value();
   live_network_ = network_.get();
+  network_->add_doorbell(*own_doorbell());
+  no_network_.reset();
   co_return Status();
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "oriel/device/window.hpp"
@@ -46,6 +47,13 @@ class HostExecutor final : public Executor {
     const std::lock_guard lock(mutex_);
     if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
     return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
+  }
+  Status run_hierarchy(const kernels::HierarchyArguments& arguments) override {
+    const std::lock_guard lock(mutex_);
+    if (kernels::run_hierarchy_on_host(arguments)) return {};
+    return Error(ErrorCode::internal,
+                 fmt::format("a wait of an {} was given up for no known reason",
+                             name_of(arguments.collective)));
   }
   Status drain(Deadline /*deadline*/) override { return {}; }
 

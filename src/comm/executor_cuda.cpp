@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "base/cuda_scope.hpp"
 #include "base/try.hpp"
 #include "kernels/launch_cuda.hpp"
@@ -89,6 +91,11 @@ Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArgu
   // (580.159) crashes when it is asked anything about a destroyed stream.
   last_stream_ = number;
   return cuda_status("recording the end of the call", cuda().event_record(event_, stream));
+}
+
+Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments) {
+  return Error(ErrorCode::internal, fmt::format("an {} reached a GPU that cannot run it",
+                                                name_of(arguments.collective)));
 }
 
 Status CudaExecutor::drain(Deadline deadline) {

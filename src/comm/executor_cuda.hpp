@@ -30,6 +30,7 @@ class CudaExecutor final : public Executor {
   Status prepare(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments) override;
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* stream) override;
+  Status run_hierarchy(const kernels::HierarchyArguments& arguments) override;
   Status drain(Deadline deadline) override;
 
  private:

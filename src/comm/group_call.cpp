@@ -73,11 +73,11 @@ Status ThreadGroup::submit(WindowJob job, bool& in_progress) {
   return open() ? Status() : run(std::move(alone), in_progress);
 }
 
-Status ThreadGroup::submit(AllReduceJob job) {
-  if (!open()) return job.communicator->all_reduce(job.request);
+Status ThreadGroup::submit(CollectiveJob job) {
+  if (!open()) return job.communicator->collective(job.request);
   const auto plan = job.communicator->plan_for(job.request);
   if (!plan.ok()) return plan.error();
-  jobs_.all_reduces.push_back(std::move(job));
+  jobs_.collectives.push_back(std::move(job));
   return {};
 }
 

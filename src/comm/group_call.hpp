@@ -29,7 +29,7 @@ class ThreadGroup {
   Status submit(InitJob job, bool& in_progress);
   Status submit(WindowJob job, bool& in_progress);
   /// Inside a group a call that cannot be made is refused here already.
-  Status submit(AllReduceJob job);
+  Status submit(CollectiveJob job);
   Status submit(FinalizeJob job, bool& in_progress);
   /// A call inside the group was refused; the end of the group says so too.
   void remember(const Error& error);

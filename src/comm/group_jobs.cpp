@@ -152,7 +152,7 @@ Status give_up(GroupJobs& jobs, const Error& error) {
     keep_first(first, *job.communicator->async_error());
   };
   std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
-  std::for_each(jobs.all_reduces.begin(), jobs.all_reduces.end(), abort);
+  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
   std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
   return first;
 }
@@ -195,8 +195,8 @@ Error no_thread(const std::system_error& error) {
 }
 
 struct PlannedCall {
-  const AllReduceJob* job;
-  kernels::Plan plan;
+  const CollectiveJob* job;
+  CallPlan plan;
 };
 
 Status run_sequence(const std::vector<PlannedCall>& calls) {
@@ -267,11 +267,11 @@ Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& call
   return first;
 }
 
-Status run_all_reduces(const std::vector<AllReduceJob>& jobs) {
+Status run_collectives(const std::vector<CollectiveJob>& jobs) {
   // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
   std::vector<PlannedCall> enqueued;
   std::map<Communicator*, std::vector<PlannedCall>> on_host;
-  for (const AllReduceJob& job : jobs) {
+  for (const CollectiveJob& job : jobs) {
     Communicator& communicator = *job.communicator;
     ORIEL_TRY(const auto plan, communicator.plan_for(job.request));
     const bool is_host = communicator.device().backend() == kernels::Backend::host;
@@ -300,7 +300,7 @@ Status carry_out(EventLoop& loop, GroupJobs& jobs) {
   Status first;
   if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
   if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
-  if (!jobs.all_reduces.empty()) keep_first(first, run_all_reduces(jobs.all_reduces));
+  if (!jobs.collectives.empty()) keep_first(first, run_collectives(jobs.collectives));
   if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
   return first;
 }
@@ -397,12 +397,12 @@ void refuse(GroupJobs& jobs, const Error& error) {
     if (!job.request.refused) job.request.refused = error;
   }
   for (FinalizeJob& job : jobs.finalizes) job.refused = error;
-  jobs.all_reduces.clear();
+  jobs.collectives.clear();
 }
 
 Status run_jobs(GroupJobs jobs) {
   if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
-    return run_all_reduces(jobs.all_reduces);
+    return run_collectives(jobs.collectives);
   }
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
@@ -420,7 +420,7 @@ Status start_in_background(GroupJobs& jobs, bool& in_progress) {
   }
   const auto stays = [&](const auto& job) {
     return job.entry->blocking() ||
-           std::any_of(jobs.all_reduces.begin(), jobs.all_reduces.end(),
+           std::any_of(jobs.collectives.begin(), jobs.collectives.end(),
                        [&](const auto& call) { return call.communicator == job.communicator; });
   };
   for (WindowJob& job : jobs.windows) {
@@ -431,7 +431,7 @@ Status start_in_background(GroupJobs& jobs, bool& in_progress) {
     const auto entry = job.entry;
     (stays(job) ? rest : jobs_of(works, entry)).finalizes.push_back(std::move(job));
   }
-  rest.all_reduces = std::move(jobs.all_reduces);
+  rest.collectives = std::move(jobs.collectives);
   jobs = std::move(rest);
   Status first;
   for (const auto& work : works) {

@@ -63,9 +63,9 @@ struct WindowJob {
   void* registered = nullptr;  ///< the outcome, not yet stored for the user
 };
 
-struct AllReduceJob {
+struct CollectiveJob {
   std::shared_ptr<Communicator> communicator;
-  AllReduceRequest request;
+  CollectiveRequest request;
 };
 
 /// A communicator to finalize.
@@ -79,23 +79,23 @@ struct FinalizeJob {
 struct GroupJobs {
   std::vector<InitJob> inits;
   std::vector<WindowJob> windows;
-  std::vector<AllReduceJob> all_reduces;
+  std::vector<CollectiveJob> collectives;
   std::vector<FinalizeJob> finalizes;
 };
 
 /// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
-/// ranks, which all get the same error; of all-reduces nobody is told.
+/// ranks, which all get the same error; of collectives nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
 
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
 /// host collectives of different communicators on threads of their own (they wait for each other).
-/// All lists are attempted, but of the all-reduces none if one of them is wrong. The first error is
+/// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
 /// returned. Blocking.
 Status run_jobs(GroupJobs jobs);
 
 /// Has the jobs of non-blocking communicators carried out in the background, each communicator's on
 /// a thread of its own, and takes them from `jobs`: starts, and the registrations and finalization
-/// of communicators that have no all-reduce here, for that is to have ended when the group has.
+/// of communicators that have no collective here, for that is to have ended when the group has.
 /// What can be done before other ranks come is an error here; `in_progress` is set if there is
 /// work under way.
 Status start_in_background(GroupJobs& jobs, bool& in_progress);

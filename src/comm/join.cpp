@@ -28,6 +28,9 @@ std::string name_of_choice(std::uint64_t choice) {
   return kernels::name_of(static_cast<kernels::Algorithm>(choice - 1));
 }
 
+// Of a CPU rank's scratch memory, this part is for collectives among teams.
+constexpr std::uint64_t kHierarchyPart = 4;
+
 constexpr const char* kCtaLimitHint =
     "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs sets a "
     "limit";
@@ -143,6 +146,8 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
     times.end("scratch memory");
     ORIEL_CO_CHECK(co_await make_control_window(loop, deadline));
     times.end("its window");
+    ORIEL_CO_CHECK(co_await connect_teams(loop, deadline));
+    times.end("network");
     session_->stop_listening();  // every rank has formed its team by now
   }
   std::vector<Watch> processes;
@@ -206,6 +211,10 @@ Task<Status> Communicator::agree_on_topology() {
   team_facts_.world_size = size();
   team_facts_.members = teams.members_of(rank());
   team_facts_.index = teams.index[static_cast<std::size_t>(rank())];
+  teams_ = kernels::GroupingTables(teams.members, rank());
+  std::vector<std::vector<int>> singles;
+  for (int one = 0; one < size(); ++one) singles.push_back({one});
+  singles_ = kernels::GroupingTables(singles, rank());
   std::vector<int> members = team_facts_.members;
   auto team = co_await session_->subgroup(std::move(members));
   if (!team.ok()) co_return std::move(team).error();
@@ -268,15 +277,27 @@ Task<Status> Communicator::agree_on_choices() {
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
   if (local.ok()) local = check_limits(max_ctas);
+  const std::uint64_t scratch_bytes = settings_->scratch_size_bytes;
+  const bool on_host = device_->backend() == kernels::Backend::host;
+  const std::uint64_t hierarchy_bytes = on_host ? scratch_bytes / kHierarchyPart / 4096 * 4096 : 0;
   layout_ =
       kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
-                                   max_ctas, settings_->scratch_size_bytes);
+                                   max_ctas, scratch_bytes - hierarchy_bytes);
+  if (local.ok() && on_host) {
+    auto made = kernels::make_hierarchy_layout(size(), layout_.total_bytes, hierarchy_bytes);
+    if (made.ok()) {
+      hierarchy_ = made.value();
+    } else {
+      local = std::move(made).error();
+    }
+  }
   if (local.ok()) {
     local = kernels::check_choice(table, overrides_, device_->backend(), layout_);
   }
   if (local.ok() && device_->backend() == kernels::Backend::host) {
     if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
   }
+  layout_.total_bytes += hierarchy_bytes;
   slot_bytes_ = choose_slot_bytes();
   std::vector<boot::AgreedField> fields = {
       {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
@@ -287,6 +308,7 @@ Task<Status> Communicator::agree_on_choices() {
        static_cast<std::uint64_t>(overrides_.threads)},
       {"the forced chunk size (ORIEL_CHUNK)", overrides_.chunk_bytes},
       {"the forced depth (ORIEL_DEPTH)", overrides_.depth},
+      {"the order of additions (ORIEL_DETERMINISTIC)", settings_->deterministic ? 1u : 0u},
       {"the size of the scratch memory (ORIEL_SCRATCH_SIZE)", settings_->scratch_size_bytes},
       {"the largest number of CTAs", static_cast<std::uint64_t>(max_ctas)},
       {"the smallest number of CTAs (minCTAs)", static_cast<std::uint64_t>(options_.min_ctas)},

@@ -273,10 +273,12 @@ Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
   return entry->reductions().remove(op);
 }
 
-Status all_reduce(const void* input, void* output, std::size_t count, ncclDataType_t type,
-                  ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
+Status collective(kernels::Collective collective, const void* input, void* output,
+                  std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t handle,
+                  cudaStream_t stream) {
   ORIEL_TRY(const auto entry, find_entry(handle));
-  AllReduceRequest request;
+  CollectiveRequest request;
+  request.collective = collective;
   request.input = input;
   request.output = output;
   request.count = count;
@@ -297,10 +299,10 @@ Status all_reduce(const void* input, void* output, std::size_t count, ncclDataTy
   }
   ThreadGroup& group = ThreadGroup::current();
   if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
-    return started->all_reduce(request);
+    return started->collective(request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(AllReduceJob{std::move(communicator), request});
+  return group.submit(CollectiveJob{std::move(communicator), request});
 }
 
 const char* result_name(ncclResult_t result) {
@@ -342,6 +344,7 @@ const char* last_error(ncclComm_t handle) noexcept {
 }  // namespace oriel::comm
 
 namespace front = oriel::comm;
+using oriel::kernels::Collective;
 
 // Each entry is defined under its pnccl name; the nccl name is another name for the same code,
 // which a profiler may replace.
@@ -435,7 +438,22 @@ ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
 ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return front::guard("ncclAllReduce", [&] {
-    return front::all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+    return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op, comm,
+                             stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
+            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclAllGather", [&] {
+    return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
+                             ncclSum, comm, stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
+            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclReduceScatter", [&] {
+    return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount, datatype,
+                             op, comm, stream);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {

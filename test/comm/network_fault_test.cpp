@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <string>
@@ -41,14 +42,17 @@ Seen seen_of(const Error& error) {
   return {false, error.origin_rank(), error.to_string()};
 }
 
-/// A communicator whose network is made while calls may fail, and then used.
+/// A communicator that starts, with its network, while calls may fail, and is then used.
 Seen live(Players& players, FaultPlan* plan) {
-  auto comm = join(players);
-  const auto memory = must(comm.allocate(4096));
-  const auto window = must(comm.register_window(memory));
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
   players.barrier();  // nobody is in an earlier call any more
   std::optional<ScopedSystemFaults> faults;
   if (plan != nullptr) faults.emplace(*plan, Reach::process);
+  auto made = Communicator::init(id, players.first(), players.size());
+  if (!made.ok()) return seen_of(made.error());
+  Communicator& comm = made.value();
   auto kernels = comm.device_comm({.barrier_slots = 1, .world = true});
   faults.reset();
   if (!kernels.ok()) return seen_of(kernels.error());

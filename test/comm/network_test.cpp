@@ -300,7 +300,7 @@ TEST_CASE("3.15 a rank that only computes is reached all the same") {
   });
 }
 
-TEST_CASE("3.15 windows come and go before and after the network") {
+TEST_CASE("3.15 windows come and go beside the network") {
   play_on({{1, 2}}, [](Players& players) {
     const int me = players.first(), peer = me == 0 ? 1 : 0;
     auto comm = join(players);
@@ -310,7 +310,7 @@ TEST_CASE("3.15 windows come and go before and after the network") {
     auto first = must(comm.register_window(range(0)));
     auto gone = must(comm.register_window(range(1)));
     auto both = must(comm.register_windows(std::vector{range(2), range(3)}));
-    if (me == 1) must(gone.close());  // others still have it
+    if (me == 1) must(gone.close());  // others still have it, and do not use it
     const auto kernels = must(comm.device_comm(kWorld));
     const auto later = must(comm.register_window(range(4)));
     players.barrier();
@@ -321,12 +321,12 @@ TEST_CASE("3.15 windows come and go before and after the network") {
           world_put(kThread, kernels.view(), peer, to.view(), 20, later.view(), 10, 1));
     };
     if (me != 2) {
-      require(put(first, 1), "a window from before");
+      require(put(first, 1), "a window by itself");
       require(put(both[0], 2), "one of two");
       require(put(both[1], 3), "the other one");
       require(put(later, 4), "one from afterwards");
-      require_outcome(me == 0 ? put(gone, 5) : WorldOutcome::no_window, WorldOutcome::no_window,
-                      "a window that the peer had no more");
+      require_outcome(me == 1 ? put(gone, 5) : WorldOutcome::no_window, WorldOutcome::no_window,
+                      "a window that this rank has closed");
     }
     WorldBarrier arrived(kThread, kernels.view(), 1);
     require(arrived.sync(), "the barrier behind the puts");
