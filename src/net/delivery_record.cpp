@@ -7,22 +7,30 @@
 namespace oriel::net {
 
 void DeliveryRecord::accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes) {
+  if (!owed_.empty()) {
+    const Span entry = owed_.front();
+    if (owed_next_ == entry.first) entries_.push_back(entry);
+    pending_.push_back(owed_next_++);
+    if (owed_next_ < entry.end) return;
+    owed_.pop_front();
+    if (!owed_.empty()) owed_next_ = owed_.front().first;
+    return;
+  }
   if (entry_left_ == 0) {
-    entries_.push_back({expected_, expected_});
+    entries_.push_back({next_, next_});
     entry_left_ = entry_bytes;
   }
   entry_left_ -= std::min(entry_left_, piece_bytes);
-  pending_.push_back(expected_++);
-  entries_.back().end = expected_;
+  pending_.push_back(next_++);
+  entries_.back().end = next_;
 }
 
 void DeliveryRecord::executed(std::uint64_t number) {
   const auto it = std::find(pending_.begin(), pending_.end(), number);  // the first as a rule
   if (it != pending_.end()) pending_.erase(it);
-  if (!owed_.empty()) std::erase(owed_, number);
-  const std::uint64_t done = pending_.empty() ? expected_ : pending_.front();
+  const std::uint64_t done = pending_.empty() ? expected() : pending_.front();
   while (!entries_.empty() && entries_.front().end <= done) {
-    if (entries_.size() == 1 && entry_left_ != 0) break;
+    if (entry_left_ != 0 && entries_.front().end == next_) break;  // it goes on
     entries_.pop_front();
   }
 }
@@ -40,27 +48,26 @@ std::optional<std::uint64_t> DeliveryRecord::old_value(std::uint64_t number) con
   return it->old_value;
 }
 
+bool DeliveryRecord::is_pending(const Span& entry) const {
+  const auto it = std::lower_bound(pending_.begin(), pending_.end(), entry.first);
+  return it != pending_.end() && *it < entry.end;
+}
+
 void DeliveryRecord::hand_over() {
   if (entry_left_ != 0) {
     // Accepted from its first piece on once more.
-    expected_ = entries_.back().first;
+    next_ = entries_.back().first;
     entries_.pop_back();
     entry_left_ = 0;
-    std::erase_if(owed_, [&](std::uint64_t number) { return number >= expected_; });
   }
-  for (const Span& entry : entries_) {
-    const auto it = std::lower_bound(pending_.begin(), pending_.end(), entry.first);
-    if (it == pending_.end() || *it >= entry.end) continue;
-    for (std::uint64_t number = entry.first; number < entry.end; ++number) {
-      if (!is_owed(number)) owed_.push_back(number);
-    }
+  // One that came again in part is still the first of those owed.
+  const std::uint64_t again = owed_.empty() ? next_ : owed_.front().first;
+  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
+    if (it->first < again && is_pending(*it)) owed_.push_front(*it);
   }
+  if (!owed_.empty()) owed_next_ = owed_.front().first;
   pending_.clear();
   entries_.clear();
-}
-
-bool DeliveryRecord::is_owed(std::uint64_t number) const {
-  return std::find(owed_.begin(), owed_.end(), number) != owed_.end();
 }
 
 }  // namespace oriel::net

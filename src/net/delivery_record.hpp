@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <vector>
 
 namespace oriel::net {
 
@@ -15,8 +14,9 @@ namespace oriel::net {
 /// the queue over goes on with it, and nothing is done twice or left out.
 ///
 /// A request is accepted, in the order of numbers, and executed at once or later. When a NIC takes
-/// over, what was accepted and not executed is owed: its peer will ask for it again. So are all
-/// pieces of an entry that was not executed wholly, for the peer may send them in another order.
+/// over, entries that were accepted and not executed wholly are owed: the peer will ask for them
+/// again, and until all of them have come nothing behind them is accepted. Of such an entry all
+/// pieces are done again, for the peer may send them in another order; an atomic has but one.
 /// Not thread-safe: the lock of the NIC that has the queue guards it.
 class DeliveryRecord {
  public:
@@ -26,12 +26,11 @@ class DeliveryRecord {
 
   explicit DeliveryRecord(std::size_t values_most = kValuesMost) : values_most_(values_most) {}
 
-  /// The number of the next request. All before it were accepted, and executed unless is_owed() or
-  /// on their way.
-  std::uint64_t expected() const { return expected_; }
+  /// The number of the next request. All before it were accepted, by this NIC or an earlier one.
+  std::uint64_t expected() const { return owed_.empty() ? next_ : owed_next_; }
   /// Accepts request expected(): `piece_bytes` of an entry of `entry_bytes`.
   void accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes);
-  /// An accepted or owed request has had its effect.
+  /// An accepted request has had its effect.
   void executed(std::uint64_t number);
   /// The same for an atomic, whose answer cannot be found again in memory.
   void executed(std::uint64_t number, std::uint64_t old_value);
@@ -39,8 +38,6 @@ class DeliveryRecord {
 
   /// Another NIC takes the queue over: what is on its way with the old one never arrives.
   void hand_over();
-  /// Accepted by an earlier NIC, and not done: the next time that it comes it is to be executed.
-  bool is_owed(std::uint64_t number) const;
 
   /// Receives used up, and hence completions that the peer's immediates have had.
   std::uint64_t received = 0;
@@ -55,11 +52,14 @@ class DeliveryRecord {
     std::uint64_t old_value;
   };
 
-  std::uint64_t expected_ = 0;
-  std::uint64_t entry_left_ = 0;  // of the last entry, bytes that have not been accepted
-  std::deque<Span> entries_;      // requests of the last entries, from that of pending_.front() on
-  std::deque<std::uint64_t> pending_;  // accepted and not executed, ascending
-  std::vector<std::uint64_t> owed_;
+  bool is_pending(const Span& entry) const;
+
+  std::uint64_t next_ = 0;        // that no NIC has accepted
+  std::uint64_t entry_left_ = 0;  // bytes of the entry before it that have not been accepted
+  std::deque<Span> owed_;         // entries that have to come again, ascending
+  std::uint64_t owed_next_ = 0;   // request in the first of them
+  std::deque<Span> entries_;      // that this NIC has accepted, from that of pending_.front() on
+  std::deque<std::uint64_t> pending_;  // accepted by it and not executed, ascending
   std::size_t values_most_;
   std::deque<Value> values_;
 };

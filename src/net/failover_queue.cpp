@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/failover_queue.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <limits>
@@ -93,6 +94,7 @@ Status FailoverQueue::add_probe(Branch& branch) {
   // It asks until it is answered: a probe that is late is one of a path that is back.
   options.answer_timeout = options_.health.probe_every * 4;
   options.repeats_most = std::numeric_limits<std::uint32_t>::max();
+  options.records = &branch.probe_records;
   ORIEL_TRY(branch.probe, SendQueue::create(*branch.path.nic, options));
   return {};
 }
@@ -115,7 +117,8 @@ Status FailoverQueue::connect(const std::vector<End>& peer) {
   for (std::size_t i = 0; i < branches_.size(); ++i) {
     Branch& branch = *branches_[i];
     branch.peer = peer[i];
-    ORIEL_CHECK(branch.probe->connect({branch.path.wire, peer[i].address, peer[i].probe, 1}));
+    ORIEL_CHECK(branch.probe->connect(
+        {branch.path.wire, peer[i].address, peer[i].probe, branch.probe_epoch}));
   }
   const Branch& first = *branches_.front();
   ORIEL_CHECK(
@@ -146,6 +149,42 @@ bool FailoverQueue::probe_answered(const Branch& branch) {
   return view.indexes->completed >= branch.probes;
 }
 
+Status FailoverQueue::restart_probe(Branch& branch, std::uint32_t epoch) {
+  branch.probe_epoch = epoch;
+  NicSoft& nic = *branch.path.nic;
+  const std::uint32_t number = branch.probe->number();
+  ORIEL_CHECK(nic.to_error(number));
+  ORIEL_CHECK(nic.to_reset(number));
+  branch.probe_records.error.reset();
+  branch.probe_records.refused = Syndrome::none;
+  ORIEL_CHECK(
+      branch.probe->connect({branch.path.wire, branch.peer.address, branch.peer.probe, epoch}));
+  return nic.ring_again(number);
+}
+
+bool FailoverQueue::mend_probes(TimePoint now) {
+  bool any = false;
+  std::array<std::uint32_t, kPathsMost> epochs{};
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    Branch& branch = *branches_[i];
+    std::uint32_t wanted = std::max(branch.probe_epoch, agreement_.peer().probes[i]);
+    if (now - branch.probe_seen >= options_.health.probe_every * 4) {
+      branch.probe_seen = now;
+      const auto state = branch.path.nic->state(branch.probe->number());
+      const bool failed = state.ok() && *state == QueueState::error;
+      if (failed) wanted = std::max(wanted, branch.probe_epoch + 1);
+    }
+    if (wanted > branch.probe_epoch) {
+      // Without it the path is as good as dead, which is what it then looks like.
+      static_cast<void>(restart_probe(branch, wanted));
+      any = true;
+    }
+    epochs[i] = branch.probe_epoch;
+  }
+  agreement_.set_probes(epochs);
+  return any;
+}
+
 bool FailoverQueue::has_work() const {
   return recorded_end(queue_->memory()) != static_cast<std::uint16_t>(completed_);
 }
@@ -158,6 +197,7 @@ bool FailoverQueue::progress() {
   // The queue that is in use from here on is the one to look at.
   any = act(now) || any;
   any = look_at_queue(now) || any;
+  any = mend_probes(now) || any;
   any = look_at_paths(now) || any;
   any = choose(now) || any;
   agreement_.tick(now);

@@ -103,7 +103,10 @@ class FailoverQueue {
     std::uint32_t queue = 0;
     bool owns_queue = false;      // path 0's is the SendQueue's
     std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
+    QueueRecords probe_records;   // it begins anew when it has failed
     std::optional<SendQueue> probe;
+    std::uint32_t probe_epoch = 1;
+    TimePoint probe_seen{};    // when its state was last looked at
     std::uint64_t probes = 0;  // sent
     bool probe_open = false;
     End peer;
@@ -114,6 +117,8 @@ class FailoverQueue {
   Status add_branch(const Path& path);
   Status add_probe(Branch& branch);
   void send_probe(Branch& branch);
+  bool mend_probes(TimePoint now);
+  Status restart_probe(Branch& branch, std::uint32_t epoch);
   static bool probe_answered(const Branch& branch);
   bool listen_to_peer(TimePoint now);
   bool look_at_queue(TimePoint now);

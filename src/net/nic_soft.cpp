@@ -51,6 +51,11 @@ void NicSoft::set_faults(NicFaults faults) {
   context_.faults = std::move(faults);
 }
 
+void NicSoft::serve_gpu(DataMover& mover) {
+  const std::lock_guard lock(mutex_);
+  context_.gpu_mover = &mover;
+}
+
 std::uint32_t NicSoft::add_wire(std::unique_ptr<Wire> wire) {
   const std::lock_guard lock(mutex_);
   context_.wires.push_back(std::move(wire));
@@ -182,9 +187,12 @@ Status NicSoft::to_ready_to_send(std::uint32_t number) {
 Status NicSoft::to_error(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
-  // Of a queue that goes on elsewhere, where a dump could not wait for it.
-  if (queue->setup().records != nullptr) context_.late.land_all();
-  return queue->to_error();
+  if (queue->setup().records == nullptr) return queue->to_error();
+  // It may go on elsewhere, where a dump could not wait for what is on its way here.
+  context_.late.land_all();
+  const Status settled = settle();
+  queue->fence();
+  return settled;
 }
 
 Status NicSoft::to_reset(std::uint32_t number) {

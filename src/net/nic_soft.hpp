@@ -43,6 +43,8 @@ class NicSoft {
   NicSoft(const NicSoft&) = delete;
   NicSoft& operator=(const NicSoft&) = delete;
 
+  /// As Options::gpu, for a NIC that has no keys yet.
+  void serve_gpu(DataMover& mover);
   /// The number of the wire, for QueuePeer::wire.
   std::uint32_t add_wire(std::unique_ptr<Wire> wire);
   WireAddress address(std::uint32_t wire) const;

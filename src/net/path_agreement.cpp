@@ -41,6 +41,7 @@ Bytes encode_statement(const PathStatement& statement) {
   to.put(statement.stage).put(statement.usable).put(statement.usable_now);
   to.put(statement.fatal).put(statement.refused);
   for (const PathCause& cause : statement.causes) to.put(cause.kind).put(cause.syndrome);
+  for (const std::uint32_t epoch : statement.probes) to.put(epoch);
   return to.take();
 }
 
@@ -63,6 +64,7 @@ Result<PathStatement> decode_statement(ByteView bytes) {
     cause.kind = static_cast<PathCause::Kind>(kind);
     cause.syndrome = static_cast<Syndrome>(from.get<std::uint8_t>());
   }
+  for (std::uint32_t& epoch : statement.probes) epoch = from.get<std::uint32_t>();
   ORIEL_CHECK(from.finish("a statement on the path of a queue"));
   if (magic != kStatementMagic) return bad_statement("the first word", magic);
   if (statement.epoch == 0) return bad_statement("the epoch", 0);
@@ -87,6 +89,11 @@ void PathAgreement::set_usable(PathMask usable, const std::array<PathCause, kPat
   has_news_ = has_news_ || usable != mine_.usable_now;
   mine_.usable_now = usable;
   mine_.causes = causes;
+}
+
+void PathAgreement::set_probes(const std::array<std::uint32_t, kPathsMost>& epochs) {
+  has_news_ = has_news_ || epochs != mine_.probes;
+  mine_.probes = epochs;
 }
 
 void PathAgreement::fence() {
@@ -192,7 +199,8 @@ void PathAgreement::tick(TimePoint now) {
 
 bool PathAgreement::is_answered() const {
   if (stage_ == PathStage::over) return peer_.stage == PathStage::over;
-  return stage_ == PathStage::running && peer_.epoch == epoch_ && peer_.stage == PathStage::running;
+  return stage_ == PathStage::running && peer_.epoch == epoch_ &&
+         peer_.stage == PathStage::running && peer_.probes == mine_.probes;
 }
 
 std::vector<PathAgreement::Action> PathAgreement::take_actions() {

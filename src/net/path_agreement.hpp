@@ -42,6 +42,8 @@ struct PathStatement {
   Syndrome fatal = Syndrome::none;    ///< over: of an entry of its own that no path can help with
   Syndrome refused = Syndrome::none;  ///< over: of one of the peer's
   std::array<PathCause, kPathsMost> causes{};
+  /// Epochs of the queues by which paths are probed; both ends go on with the greater one.
+  std::array<std::uint32_t, kPathsMost> probes{};
 };
 Bytes encode_statement(const PathStatement& statement);
 /// ErrorCode::remote, naming the field, for anything that encode_statement() does not make.
@@ -82,6 +84,7 @@ class PathAgreement {
 
   /// Which paths this end takes for usable, and why not the others.
   void set_usable(PathMask usable, const std::array<PathCause, kPathsMost>& causes);
+  void set_probes(const std::array<std::uint32_t, kPathsMost>& epochs);
   /// After a fence: how much of the peer's requests has been accepted.
   void set_delivered(std::uint64_t delivered) { mine_.delivered = delivered; }
   /// This end cannot go on with path(), or knows a better one.

@@ -233,11 +233,10 @@ void Responder::answer_again(WireRequest& request, TimePoint now) {
   const auto goes_out = [&](const Outgoing& out) { return out.response.number == request.number; };
   if (std::any_of(outgoing_.begin(), outgoing_.end(), goes_out)) return;
   WireResponse response = response_to(request);
-  const bool owed = record_.is_owed(request.number);
-  if (request.kind == WorkKind::write && !owed) return answer(std::move(response), now);
+  if (request.kind == WorkKind::write) return answer(std::move(response), now);
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
-  if (request.kind == WorkKind::read || owed) return execute(request, now);
+  if (request.kind == WorkKind::read) return execute(request, now);
   const std::optional<std::uint64_t> kept = record_.old_value(request.number);
   if (!kept.has_value()) return refuse(request, Syndrome::remote_invalid, now);
   response.old_value = *kept;
@@ -259,6 +258,14 @@ void Responder::fail(Syndrome syndrome) {
   if (setup_.records != nullptr && !failed_) setup_.records->refused = syndrome;
   failed_ = true;
   late_.clear();
+}
+
+void Responder::end() {
+  failed_ = true;
+  late_.clear();
+  items_.clear();
+  begun_ = 0;
+  outgoing_.clear();
 }
 
 bool Responder::is_lost() {

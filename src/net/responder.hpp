@@ -25,6 +25,8 @@ class Responder {
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Sends what is due, and executes what was put off.
   bool progress(TimePoint now);
+  /// Does and says nothing any more. What was accepted and not executed stays so in the record.
+  void end();
   /// A request was refused: the queue is in error.
   bool failed() const { return failed_; }
 

@@ -128,6 +128,11 @@ Status SoftQueue::to_error() {
   return {};
 }
 
+void SoftQueue::fence() {
+  static_cast<void>(to_error());
+  responder_.end();
+}
+
 bool SoftQueue::is_dropped() {
   ++rings_;
   ++nic_.counters.doorbells;

@@ -30,6 +30,9 @@ class SoftQueue {
   Status to_ready_to_send();
   /// From everywhere: entries that are not complete are flushed.
   Status to_error();
+  /// The same, and the peer is neither served nor answered any more: of a queue that goes on
+  /// elsewhere.
+  void fence();
 
   /// As if what the doorbell says were rung once more.
   void ring_again() { doorbell_.forget(); }

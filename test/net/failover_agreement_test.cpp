@@ -338,7 +338,8 @@ TEST_CASE("3.23 a statement that cannot be is refused, and ends whoever was told
                            .delivered = 77,
                            .fatal = Syndrome::none,
                            .refused = Syndrome::none,
-                           .causes = {}};
+                           .causes = {},
+                           .probes = {1, 2, 3, 4}};
   const Bytes bytes = encode_statement(good);
   REQUIRE(decode_statement(bytes).ok());
   CHECK(decode_statement(bytes)->delivered == 77);

@@ -43,7 +43,7 @@ class Workload {
   void post(bool ring = true) {
     check_done();
     const std::uint64_t used = raw_.next() - FailoverPair::completed(queue_.view());
-    if (used + 4 > queue_.view().depth || immediates_open_ >= 48) return;
+    if (used + 8 > queue_.view().depth || immediates_open_ >= 48) return;
     std::uint64_t wanted = 0;
     for (const Result& result : results_) wanted += result.words.size();
     if (wanted > kBackWords / 2) return;
@@ -65,7 +65,11 @@ class Workload {
         return read(), finish(ring);
     }
   }
-  void ring() const { raw_.ring(); }
+  /// All that was posted, and has it complete.
+  void ring() {
+    raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
+    raw_.ring();
+  }
   std::uint64_t posted() const { return raw_.next(); }
   std::uint64_t entries() const { return entries_; }
   bool is_done() const { return FailoverPair::completed(queue_.view()) >= raw_.next(); }
