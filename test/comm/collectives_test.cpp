@@ -1,210 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstring>
-#include <optional>
-#include <string>
+#include <random>
 #include <thread>
 #include <vector>
 
-#include <catch2/catch.hpp>
-#include <fmt/format.h>
+#include "nccl.h"
 
-#include "api/api_ranks.hpp"
-#include "comm/all_reduce_reference.hpp"
-#include "comm/random_all_reduces.hpp"
+#include "comm/collective_calls.hpp"
 
 /// Collectives inside one node and among several, against a reference (3.16, 3.17).
 namespace oriel::test {
 namespace {
-
-using namespace std::chrono_literals;
-
-enum class Kind { all_reduce, all_gather, reduce_scatter };
-constexpr const char* kKindNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
-
-/// The node of each rank.
-using Nodes = std::vector<int>;
-
-std::string text_of(const Nodes& nodes) {
-  std::string text;
-  for (const int node : nodes) text += std::to_string(node);
-  return text;
-}
-
-/// Where the buffers of a call lie.
-enum class Buffers { apart, in_place, windows, window_in_place };
-
-struct Call {
-  Kind kind = Kind::all_reduce;
-  DataType type = DataType::f32;
-  ReduceOp op = ReduceOp::sum;
-  std::size_t count = 0;
-  Buffers buffers = Buffers::apart;
-  Inputs inputs = Inputs::moderate;
-  std::size_t skew = 0;  ///< elements by which buffers are off their alignment
-  std::uint64_t seed = 0;
-
-  std::string text() const {
-    return fmt::format("{} of {} x {}, {}, buffers {}, inputs {}, skew {}, seed {}",
-                       kKindNames[static_cast<int>(kind)], count, name_of(type), name_of(op),
-                       static_cast<int>(buffers), static_cast<int>(inputs), skew, seed);
-  }
-};
-
-std::uint64_t scalar_of(const Call& call, int rank) {
-  std::byte bytes[8] = {};
-  fill_elements(call.type, Inputs::moderate, mix(call.seed, static_cast<std::uint64_t>(rank) + 77),
-                bytes, 1);
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, bytes, size_of(call.type));
-  return bits;
-}
-
-/// One rank with room for calls, and what it knows of them.
-class Caller {
- public:
-  Caller(Players& players, std::size_t most_bytes)
-      : players_(players),
-        size_(static_cast<std::size_t>(players.size())),
-        area_bytes_((most_bytes * size_ + 2 * kGuard + 4095) / 4096 * 4096),
-        comm_(join(players)),
-        memory_(must(comm_.allocate(2 * area_bytes_))),
-        window_(must(comm_.register_window(memory_))),
-        plain_(2 * area_bytes_) {}
-
-  Communicator& comm() { return comm_; }
-
-  /// Makes the call and checks what it gave, by exact bits if `exact`. Returns a hash of it.
-  std::uint64_t check(const Call& call, bool exact) {
-    const std::size_t element = size_of(call.type);
-    const std::size_t bytes = call.count * element;
-    const auto me = static_cast<std::size_t>(players_.first());
-    const std::size_t sent = call.kind == Kind::reduce_scatter ? bytes * size_ : bytes;
-    const std::size_t received = call.kind == Kind::all_gather ? bytes * size_ : bytes;
-    const bool in_window =
-        call.buffers == Buffers::windows || call.buffers == Buffers::window_in_place;
-    const bool in_place =
-        call.buffers == Buffers::in_place || call.buffers == Buffers::window_in_place;
-    std::byte* const area = in_window ? static_cast<std::byte*>(memory_.data()) : plain_.data();
-    std::byte* input = area + kGuard + call.skew * element;
-    std::byte* output = area + area_bytes_ + kGuard + call.skew * element;
-    if (in_place && call.kind == Kind::all_gather) input = output + me * bytes;
-    if (in_place && call.kind == Kind::reduce_scatter) output = input + me * bytes;
-    if (in_place && call.kind == Kind::all_reduce) output = input;
-
-    std::vector<std::vector<std::byte>> inputs(size_, std::vector<std::byte>(sent));
-    std::vector<const std::byte*> pointers;
-    std::vector<std::uint64_t> scalars;
-    for (std::size_t rank = 0; rank < size_; ++rank) {
-      fill_elements(call.type, call.inputs, mix(call.seed, rank), inputs[rank].data(),
-                    sent / element);
-      pointers.push_back(inputs[rank].data());
-      scalars.push_back(scalar_of(call, static_cast<int>(rank)));
-    }
-    if (!in_place) std::fill_n(output - kGuard, received + 2 * kGuard, kGuardByte);
-    if (sent != 0) std::memcpy(input, inputs[me].data(), sent);
-    make(call, input, output, &scalars[me]);
-    if (!in_place) {
-      for (std::size_t i = 0; i < kGuard; ++i) {
-        require(output[i - kGuard] == kGuardByte && output[received + i] == kGuardByte,
-                "bytes beside the output: " + call.text());
-      }
-      require(sent == 0 || std::memcmp(input, inputs[me].data(), sent) == 0,
-              "the input is as it was: " + call.text());
-    }
-    compare(call, pointers, scalars, output, exact);
-    return hash_bytes(output, received);
-  }
-
- private:
-  static constexpr std::size_t kGuard = 64;
-  static constexpr std::byte kGuardByte{0x5a};
-
-  void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar) {
-    const void* const factor = call.op == ReduceOp::premul_sum ? scalar : nullptr;
-    Status done;
-    if (call.kind == Kind::all_gather) {
-      done = comm_.all_gather(
-          {.input = input, .output = output, .count = call.count, .type = call.type});
-    } else if (call.kind == Kind::all_reduce) {
-      done = comm_.all_reduce({.input = input,
-                               .output = output,
-                               .count = call.count,
-                               .type = call.type,
-                               .op = call.op,
-                               .scalar = factor});
-    } else {
-      done = comm_.reduce_scatter({.input = input,
-                                   .output = output,
-                                   .count = call.count,
-                                   .type = call.type,
-                                   .op = call.op,
-                                   .scalar = factor});
-    }
-    require(done.ok(), call.text() + ": " + (done.ok() ? "" : done.error().to_string()));
-  }
-
-  void compare(const Call& call, std::vector<const std::byte*> inputs,
-               const std::vector<std::uint64_t>& scalars, const std::byte* output, bool exact) {
-    const std::size_t bytes = call.count * size_of(call.type);
-    if (call.count == 0) return;
-    if (call.kind == Kind::all_gather) {
-      for (std::size_t rank = 0; rank < size_; ++rank) {
-        require(std::memcmp(output + rank * bytes, inputs[rank], bytes) == 0,
-                fmt::format("what rank {} has sent: {}", rank, call.text()));
-      }
-      return;
-    }
-    if (call.kind == Kind::reduce_scatter) {
-      for (auto& input : inputs) input += static_cast<std::size_t>(players_.first()) * bytes;
-    }
-    if (exact) {
-      std::vector<std::byte> expected(bytes);
-      reduce_arrays(call.type, call.op, inputs, scalars, call.count, expected.data());
-      require(std::memcmp(output, expected.data(), bytes) == 0, "the bits of " + call.text());
-      return;
-    }
-    for (std::size_t i = 0; i < call.count; i += 1 + call.count / 50) {
-      const std::string wrong = compare_with_exact(call.type, call.op, inputs, scalars, i, output);
-      require(wrong.empty(), wrong + ": " + call.text());
-    }
-  }
-
-  Players& players_;
-  std::size_t size_;
-  std::size_t area_bytes_;
-  Communicator comm_;
-  oriel::Buffer memory_;
-  Window window_;
-  std::vector<std::byte> plain_;
-};
-
-/// All ranks have the same bits.
-void agree(Players& players, std::uint64_t hash, const std::string& what) {
-  players.word(static_cast<std::size_t>(players.first())) = hash;
-  players.barrier();
-  for (int rank = 0; rank < players.size(); ++rank) {
-    require(players.word(static_cast<std::size_t>(rank)) == hash, "the same bits: " + what);
-  }
-  players.barrier();
-}
-
-/// Plays with ranks on these nodes.
-void play_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
-  INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
-  const Environment common(variables);
-  check_all_ok(play(
-      Cast::processes, static_cast<int>(nodes.size()),
-      [&](Players& players) {
-        const int node = nodes[static_cast<std::size_t>(players.first())];
-        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
-        body(players);
-      },
-      100s));
-}
 
 constexpr DataType kTypes[] = {DataType::i8,  DataType::u8,   DataType::i32,  DataType::u32,
                                DataType::i64, DataType::u64,  DataType::f16,  DataType::f32,
@@ -220,9 +27,12 @@ void call_everything(Players& players, std::uint64_t seed, bool exact) {
   std::uint64_t step = 0;
   for (const DataType type : kTypes) {
     for (const ReduceOp op : kOps) {
-      for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather}) {
-        if (kind == Kind::all_gather && op != ReduceOp::sum) continue;
+      for (const bool gathers : {false, true}) {
+        if (gathers && op != ReduceOp::sum) continue;
         const std::uint64_t drawn = mix(seed, ++step);
+        const Kind kind = gathers                 ? Kind::all_gather
+                          : drawn / 1024 % 2 == 0 ? Kind::all_reduce
+                                                  : Kind::reduce_scatter;
         Call call;
         call.kind = kind;
         call.type = type;
@@ -288,6 +98,179 @@ TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits do not depend on the nodes") {
         [&](Players& players) { call_everything(players, mix(seed, nodes.size()), true); },
         __LINE__);
   }
+}
+
+TEST_CASE("3.17 every split of up to 6 ranks into nodes gives the same bits") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  std::mt19937_64 rng(seed);
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    std::vector<Nodes> splits;
+    for (unsigned cuts = 0; cuts < 1u << (ranks - 1); ++cuts) {
+      Nodes nodes{0};
+      for (int rank = 1; rank < ranks; ++rank) {
+        nodes.push_back(nodes.back() + static_cast<int>(cuts >> (rank - 1) & 1));
+      }
+      splits.push_back(nodes);
+    }
+    for (int i = 0; i < 2; ++i) {  // nodes whose ranks do not follow each other
+      Nodes nodes;
+      for (int rank = 0; rank < ranks; ++rank) nodes.push_back(static_cast<int>(rng() % 3));
+      splits.push_back(nodes);
+    }
+    const Environment common(Variables{{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "1024"}});
+    check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+      for (const Nodes& nodes : splits) {
+        const int node = nodes[static_cast<std::size_t>(players.first())];
+        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+        Caller caller(players, 9'000);
+        for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter}) {
+          for (const DataType type : {DataType::f32, DataType::bf16}) {
+            for (const std::size_t count : {std::size_t{200}, std::size_t{2'001}}) {
+              Call call;
+              call.kind = kind;
+              call.type = type;
+              call.count = count;
+              call.seed = seed + count;
+              const std::uint64_t hash = caller.check(call, true);
+              if (kind == Kind::all_reduce) agree(players, hash, text_of(nodes) + call.text());
+            }
+          }
+        }
+        players.barrier();
+      }
+    }));
+  }
+}
+
+TEST_CASE("3.16 large messages, whose rounds overlap") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  const auto body = [&](Players& players) {
+    constexpr std::size_t kMost = 150'000;
+    Caller caller(players, (kMost + 8) * 4);
+    std::uint64_t step = seed;
+    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+      for (const DataType type : {DataType::f32, DataType::bf16}) {
+        for (const Buffers buffers : {Buffers::apart, Buffers::window_in_place}) {
+          Call call;
+          call.kind = kind;
+          call.type = type;
+          call.count = kMost / (type == DataType::f32 ? 1 : 3) - step % 1000;
+          call.buffers = buffers;
+          call.seed = ++step;
+          caller.check(call, false);
+        }
+      }
+    }
+    players.barrier();
+  };
+  for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}, Nodes{0, 0, 0}}) {
+    play_on(nodes, {}, body, __LINE__);
+  }
+  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+  play_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}, {"ORIEL_SPIN", "0"}}, body, __LINE__);
+}
+
+TEST_CASE("3.16 eight ranks whose nodes take turns") {
+  play_on(
+      {0, 1, 0, 1, 0, 1, 0, 1}, {},
+      [](Players& players) {
+        Caller caller(players, 100'000);
+        for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+          for (const std::size_t count : {std::size_t{100}, std::size_t{20'000}}) {
+            Call call;
+            call.kind = kind;
+            call.count = count;
+            call.seed = count;
+            caller.check(call, false);
+          }
+        }
+        players.barrier();
+      },
+      __LINE__);
+}
+
+TEST_CASE("3.16 a rank may leave as soon as its last call has ended") {
+  play_on(
+      {0, 1, 1}, {},
+      [](Players& players) {
+        for (int i = 0; i < 12; ++i) {
+          Caller caller(players, 40'000);
+          Call call;
+          call.kind = static_cast<Kind>(i % 3);
+          call.count = i < 6 ? 10 : 9'000;
+          call.seed = static_cast<std::uint64_t>(i);
+          if (players.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+          caller.check(call, false);
+        }
+      },
+      __LINE__);
+}
+
+TEST_CASE("3.16 two ranks of one thread on each of two nodes, through groups of the C interface") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const int node = players.first();
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comms[2] = {};
+    const auto together = [&](const char* what, const auto& call) {
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (int i = 0; i < 2; ++i) require(call(i, 2 * node + i), what);
+      require(ncclGroupEnd(), what);
+    };
+    together("ncclCommInitRank",
+             [&](int i, int rank) { return ncclCommInitRank(&comms[i], 4, id, rank); });
+    std::vector<std::int32_t> data[2], all[2], part[2];
+    for (int i = 0; i < 2; ++i) {
+      data[i].assign(4'000, 2 * node + i + 1);
+      all[i].assign(16'000, 0);
+      part[i].assign(1'000, 0);
+    }
+    together("three collectives", [&](int i, int) {
+      ncclAllGather(data[i].data(), all[i].data(), 4'000, ncclInt32, comms[i], nullptr);
+      pncclReduceScatter(data[i].data(), part[i].data(), 1'000, ncclInt32, ncclMax, comms[i],
+                         nullptr);
+      return ncclAllReduce(data[i].data(), data[i].data(), 4'000, ncclInt32, ncclSum, comms[i],
+                           nullptr);
+    });
+    for (int i = 0; i < 2; ++i) {
+      for (int k = 0; k < 16'000; ++k) {
+        require(all[i][static_cast<std::size_t>(k)] == k / 4'000 + 1, "what was gathered");
+      }
+      for (const std::int32_t value : part[i]) require(value == 4, "the largest");
+      for (const std::int32_t value : data[i]) require(value == 10, "the sum");
+      require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
+    }
+  }));
+}
+
+TEST_CASE("3.16 ranks that are threads of each node's process") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const int node = players.first();
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    std::string wrong[2];
+    const auto rank_of = [&](int i) {
+      auto comm = must(Communicator::init(id, 2 * node + i, 4));
+      std::vector<float> data(10'000, static_cast<float>(2 * node + i + 1));
+      for (int call = 0; call < 20; ++call) {
+        const Status done = comm.all_reduce({.input = data.data(),
+                                             .output = data.data(),
+                                             .count = data.size(),
+                                             .op = call == 0 ? ReduceOp::sum : ReduceOp::avg});
+        if (!done.ok()) wrong[i] = done.error().to_string();
+      }
+      if (data.front() != 10 || data.back() != 10) wrong[i] += " not the sum";
+    };
+    {
+      const std::jthread other([&] { rank_of(1); });
+      rank_of(0);
+    }
+    require(wrong[0].empty() && wrong[1].empty(), wrong[0] + wrong[1]);
+  }));
 }
 
 }  // namespace oriel::test

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "api/api_ranks.hpp"
+#include "comm/all_reduce_reference.hpp"
+#include "comm/random_all_reduces.hpp"
+
+/// Ranks on several nodes of one machine, whose collectives are compared with a reference.
+namespace oriel::test {
+
+enum class Kind { all_reduce, all_gather, reduce_scatter };
+inline constexpr const char* kKindNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
+
+/// The node of each rank.
+using Nodes = std::vector<int>;
+
+inline std::string text_of(const Nodes& nodes) {
+  std::string text;
+  for (const int node : nodes) text += std::to_string(node);
+  return text;
+}
+
+/// Where the buffers of a call lie.
+enum class Buffers { apart, in_place, windows, window_in_place };
+
+struct Call {
+  Kind kind = Kind::all_reduce;
+  DataType type = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  std::size_t count = 0;
+  Buffers buffers = Buffers::apart;
+  Inputs inputs = Inputs::moderate;
+  std::size_t skew = 0;  ///< elements by which buffers are off their alignment
+  std::uint64_t seed = 0;
+
+  std::string text() const {
+    return fmt::format("{} of {} x {}, {}, buffers {}, inputs {}, skew {}, seed {}",
+                       kKindNames[static_cast<int>(kind)], count, name_of(type), name_of(op),
+                       static_cast<int>(buffers), static_cast<int>(inputs), skew, seed);
+  }
+};
+
+inline std::uint64_t scalar_of(const Call& call, int rank) {
+  std::byte bytes[8] = {};
+  fill_elements(call.type, Inputs::moderate, mix(call.seed, static_cast<std::uint64_t>(rank) + 77),
+                bytes, 1);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes, size_of(call.type));
+  return bits;
+}
+
+/// One rank with room for calls, and what it knows of them.
+class Caller {
+ public:
+  Caller(Players& players, std::size_t most_bytes)
+      : players_(players),
+        size_(static_cast<std::size_t>(players.size())),
+        area_bytes_((most_bytes * size_ + 2 * kGuard + 4095) / 4096 * 4096),
+        comm_(join(players)),
+        memory_(must(comm_.allocate(2 * area_bytes_))),
+        window_(must(comm_.register_window(memory_))),
+        plain_(2 * area_bytes_) {}
+
+  Communicator& comm() { return comm_; }
+
+  /// Makes the call and checks what it gave, by exact bits if `exact`. Returns a hash of it.
+  std::uint64_t check(const Call& call, bool exact) {
+    const std::size_t element = size_of(call.type);
+    const std::size_t bytes = call.count * element;
+    const auto me = static_cast<std::size_t>(players_.first());
+    const std::size_t sent = call.kind == Kind::reduce_scatter ? bytes * size_ : bytes;
+    const std::size_t received = call.kind == Kind::all_gather ? bytes * size_ : bytes;
+    const bool in_window =
+        call.buffers == Buffers::windows || call.buffers == Buffers::window_in_place;
+    const bool in_place =
+        call.buffers == Buffers::in_place || call.buffers == Buffers::window_in_place;
+    std::byte* const area = in_window ? static_cast<std::byte*>(memory_.data()) : plain_.data();
+    std::byte* input = area + kGuard + call.skew * element;
+    std::byte* output = area + area_bytes_ + kGuard + call.skew * element;
+    if (in_place && call.kind == Kind::all_gather) input = output + me * bytes;
+    if (in_place && call.kind == Kind::reduce_scatter) output = input + me * bytes;
+    if (in_place && call.kind == Kind::all_reduce) output = input;
+
+    std::vector<std::vector<std::byte>> inputs(size_, std::vector<std::byte>(sent));
+    std::vector<const std::byte*> pointers;
+    std::vector<std::uint64_t> scalars;
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      fill_elements(call.type, call.inputs, mix(call.seed, rank), inputs[rank].data(),
+                    sent / element);
+      pointers.push_back(inputs[rank].data());
+      scalars.push_back(scalar_of(call, static_cast<int>(rank)));
+    }
+    if (!in_place) std::fill_n(output - kGuard, received + 2 * kGuard, kGuardByte);
+    if (sent != 0) std::memcpy(input, inputs[me].data(), sent);
+    make(call, input, output, &scalars[me]);
+    if (!in_place) {
+      for (std::size_t i = 0; i < kGuard; ++i) {
+        require(output[i - kGuard] == kGuardByte && output[received + i] == kGuardByte,
+                "bytes beside the output: " + call.text());
+      }
+      require(sent == 0 || std::memcmp(input, inputs[me].data(), sent) == 0,
+              "the input is as it was: " + call.text());
+    }
+    compare(call, pointers, scalars, output, exact);
+    return hash_bytes(output, received);
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  static constexpr std::byte kGuardByte{0x5a};
+
+  void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar) {
+    const void* const factor = call.op == ReduceOp::premul_sum ? scalar : nullptr;
+    Status done;
+    if (call.kind == Kind::all_gather) {
+      done = comm_.all_gather(
+          {.input = input, .output = output, .count = call.count, .type = call.type});
+    } else if (call.kind == Kind::all_reduce) {
+      done = comm_.all_reduce({.input = input,
+                               .output = output,
+                               .count = call.count,
+                               .type = call.type,
+                               .op = call.op,
+                               .scalar = factor});
+    } else {
+      done = comm_.reduce_scatter({.input = input,
+                                   .output = output,
+                                   .count = call.count,
+                                   .type = call.type,
+                                   .op = call.op,
+                                   .scalar = factor});
+    }
+    require(done.ok(), call.text() + ": " + (done.ok() ? "" : done.error().to_string()));
+  }
+
+  void compare(const Call& call, std::vector<const std::byte*> inputs,
+               const std::vector<std::uint64_t>& scalars, const std::byte* output, bool exact) {
+    const std::size_t bytes = call.count * size_of(call.type);
+    if (call.count == 0) return;
+    if (call.kind == Kind::all_gather) {
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        require(std::memcmp(output + rank * bytes, inputs[rank], bytes) == 0,
+                fmt::format("what rank {} has sent: {}", rank, call.text()));
+      }
+      return;
+    }
+    if (call.kind == Kind::reduce_scatter) {
+      for (auto& input : inputs) input += static_cast<std::size_t>(players_.first()) * bytes;
+    }
+    if (exact) {
+      std::vector<std::byte> expected(bytes);
+      reduce_arrays(call.type, call.op, inputs, scalars, call.count, expected.data());
+      require(std::memcmp(output, expected.data(), bytes) == 0, "the bits of " + call.text());
+      return;
+    }
+    for (std::size_t i = 0; i < call.count; i += 1 + call.count / 50) {
+      const std::string wrong = compare_with_exact(call.type, call.op, inputs, scalars, i, output);
+      require(wrong.empty(), wrong + ": " + call.text());
+    }
+  }
+
+  Players& players_;
+  std::size_t size_;
+  std::size_t area_bytes_;
+  Communicator comm_;
+  oriel::Buffer memory_;
+  Window window_;
+  std::vector<std::byte> plain_;
+};
+
+/// All ranks have the same bits.
+inline void agree(Players& players, std::uint64_t hash, const std::string& what) {
+  players.word(static_cast<std::size_t>(players.first())) = hash;
+  players.barrier();
+  for (int rank = 0; rank < players.size(); ++rank) {
+    require(players.word(static_cast<std::size_t>(rank)) == hash, "the same bits: " + what);
+  }
+  players.barrier();
+}
+
+/// Plays with ranks on these nodes.
+inline void play_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
+  INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
+  const Environment common(variables);
+  check_all_ok(play(
+      Cast::processes, static_cast<int>(nodes.size()),
+      [&](Players& players) {
+        const int node = nodes[static_cast<std::size_t>(players.first())];
+        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+        body(players);
+      },
+      std::chrono::seconds(100)));
+}
+
+}  // namespace oriel::test
