@@ -204,7 +204,10 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
 }
 
 Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
-  if (network_windows_ == nullptr) co_return Status();
+  // Kernels of GPUs have no collectives among teams; a device communicator makes their network.
+  if (network_windows_ == nullptr || device_->backend() != kernels::Backend::host) {
+    co_return Status();
+  }
   Status made = co_await make_network(loop, deadline);
   if (made.ok() || made.error().code() != ErrorCode::invalid_usage) co_return made;
   // Ranks that have no path to each other may still use what they have inside their teams.
@@ -214,7 +217,8 @@ Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
 }
 
 void Communicator::flush_network() {
-  if (network_ == nullptr || poisoned_) return;
+  const bool on_host = device_->backend() == kernels::Backend::host;
+  if (network_ == nullptr || poisoned_ || !on_host) return;
   device::WaitControl control = wait_control(nullptr);
   control.stall = nullptr;
   control.timeout_ns = static_cast<std::uint64_t>(kDrainGrace.count());

@@ -16,6 +16,9 @@
 #include "kernels/arguments.hpp"
 #include "kernels/choice.hpp"
 #include "kernels/hierarchy.hpp"
+#include "net/data_mover.hpp"
+#include "net/queue_pages.hpp"
+#include "shadow/shadow_pool.hpp"
 #include "topo/rank_info.hpp"
 #include "window/memory.hpp"
 
@@ -68,6 +71,13 @@ struct TeamFacts {
   int index = 0;             ///< this rank among them
 };
 
+/// What a software NIC needs besides the processor to serve kernels of a device; nothing on the
+/// host. Destroyed after the NIC.
+struct NicMemory {
+  std::unique_ptr<net::QueuePagesSource> pages;  ///< where its queues lie
+  std::unique_ptr<net::DataMover> mover;         ///< for windows
+};
+
 /// Where a rank keeps its windows and runs its collectives: a GPU, or the host. One object for each
 /// device of the process, shared by its communicators and never destroyed. Thread-safe.
 class Device {
@@ -94,6 +104,11 @@ class Device {
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
   virtual Result<std::unique_ptr<Executor>> make_executor() = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
+  /// The pool of this process for objects of this size that the device's kernels read.
+  virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
+                                                                  std::size_t alignment) = 0;
+  /// On a GPU it pins memory, for which the driver may wait until kernels that run have ended.
+  virtual Result<NicMemory> make_nic_memory() = 0;
 };
 
 /// The device that a call of this thread means: the current CUDA device, or the host if there is no

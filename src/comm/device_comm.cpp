@@ -122,8 +122,9 @@ void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
   const device::WindowView window = communicator_->window_view(handle_);
   view_.lsa_index_of = window.lsa_index_of;
   if (!world_ || communicator_->network_ == nullptr) return;
-  view_.network = &communicator_->network_->view();
+  view_.network = communicator_->network_->kernel_view();
   view_.control_network = window.network;
+  if (view_.wait.doorbell == nullptr) return;  // kernels of GPUs do not sleep
   communicator_->network_->add_doorbell(*view_.wait.doorbell);
   has_doorbell_ = true;
 }
@@ -140,6 +141,7 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   options.has_left = [session = session_.get()](int other) { return session->has_left(other); };
   options.communicator = session_->number();
   options.cpus = affinity_of(*device_).cpus;
+  options.device = device_;
   options.windows = network_windows_.get();
   auto made = co_await Network::make(loop, std::move(options), deadline);
   if (!made.ok()) {
@@ -147,7 +149,7 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   }
   network_ = std::move(made).value();
   live_network_ = network_.get();
-  network_->add_doorbell(*own_doorbell());
+  if (device_->backend() == kernels::Backend::host) network_->add_doorbell(*own_doorbell());
   no_network_.reset();
   co_return Status();
 }
@@ -169,6 +171,8 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
 
   if (request.world) ORIEL_CO_CHECK(co_await make_network(loop, deadline));
 
+  // Signals, which peers' NICs add to.
+  if (network_windows_ != nullptr) network_windows_->expect_own_words(made.memory_);
   std::vector<window::WindowRequest> requests;
   requests.push_back({made.memory_, made.layout_.total_bytes, window::kWindowFlagsKnown});
   auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,

@@ -20,6 +20,8 @@
 #include "comm/rank_affinity.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
+#include "net/data_mover_cuda.hpp"
+#include "net/queue_pages_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "topo/gpu_rank_info.hpp"
 #include "topo/placement.hpp"
@@ -186,6 +188,11 @@ class CudaDevice final : public Device {
     return CudaExecutor::make(context_.get());
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
+  Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
+                                                          std::size_t alignment) override {
+    return shadow::cuda_pool(ordinal_, bytes, alignment);
+  }
+  Result<NicMemory> make_nic_memory() override;
 
  private:
   CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
@@ -277,6 +284,17 @@ Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const Tea
   ORIEL_TRY(auto tables,
             shadow::cuda_pool(ordinal_, PooledWindowSink::table_bytes(facts.world_size), 64));
   return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
+}
+
+Result<NicMemory> CudaDevice::make_nic_memory() {
+  // The NIC's thread and the GPU both look at it all the time.
+  const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
+  NicMemory made;
+  ORIEL_TRY(made.pages, net::CudaQueuePages::create(context_.device()));
+  net::CudaMover::Options options;
+  options.device = context_.device();
+  ORIEL_TRY(made.mover, net::CudaMover::create(options));
+  return made;
 }
 
 }  // namespace

@@ -102,6 +102,11 @@ class HostDevice final : public Device {
     auto tables = shadow::host_pool(PooledWindowSink::table_bytes(facts.world_size), 64);
     return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
   }
+  Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
+                                                          std::size_t alignment) override {
+    return shadow::host_pool(bytes, alignment);
+  }
+  Result<NicMemory> make_nic_memory() override { return NicMemory(); }
 };
 
 }  // namespace

@@ -352,14 +352,17 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
   options.communicator = session_->number();
   options.sink = sink_.get();
   // The same on all ranks, for participants take part in every registration.
-  const bool all_on_host =
+  const bool all_of_one_kind =
       std::all_of(topology_.infos.begin(), topology_.infos.end(),
-                  [](const topo::RankInfo& info) { return info.kind == topo::DeviceKind::host; });
-  if (topology_.teams.members.size() > 1 && all_on_host) {
+                  [&](const topo::RankInfo& info) { return info.kind == topology_.infos[0].kind; });
+  if (topology_.teams.members.size() > 1 && all_of_one_kind) {
     std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
     for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
-    network_windows_ =
-        std::make_unique<NetworkWindows>(session_->world(), rank(), std::move(in_team));
+    ORIEL_CO_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
+    const auto windows_lie = device_->backend() == kernels::Backend::host ? net::MemoryPlace::host
+                                                                          : net::MemoryPlace::gpu;
+    network_windows_ = std::make_unique<NetworkWindows>(
+        session_->world(), rank(), std::move(in_team), std::move(tables), windows_lie);
     sink_->set_network(*network_windows_);
     options.participants.push_back(network_windows_.get());
   }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include <fcntl.h>
@@ -86,6 +88,7 @@ Network::~Network() {
   for (int turn = 0; turn < kLastTurns && nic_.progress(); ++turn) continue;
   if (fabric_ != nullptr) static_cast<void>(fabric_->flush(Deadline::after(kLastAnswers)));
   if (options_.windows != nullptr) options_.windows->detach();
+  if (kernel_view_ != nullptr) static_cast<void>(view_pool_->free(kernel_view_));
 }
 
 Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOptions options,
@@ -125,19 +128,22 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
 Status Network::check_paths() const {
   const auto& infos = options_.topology->infos;
   for (std::size_t rank = 0; rank < infos.size(); ++rank) {
-    if (infos[rank].kind == topo::DeviceKind::host) continue;
+    if (infos[rank].kind == infos[0].kind) continue;
+    const bool on_gpu = infos[rank].kind != topo::DeviceKind::host;
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("rank {} lives on a GPU, and the ranks are on several nodes: queues "
-                             "for windows on GPUs are not there yet",
-                             rank))
+                 fmt::format("rank {} lives on {} and rank 0 on {}: there is no network between "
+                             "CPUs and GPUs",
+                             rank, on_gpu ? "a GPU" : "a CPU", on_gpu ? "a CPU" : "a GPU"))
         .with_origin(static_cast<int>(rank))
-        .with_hint("use ranks on the CPU (ORIEL_BACKEND=host), or one node");
+        .with_hint("use ranks of one kind (ORIEL_BACKEND), or one node");
   }
   return {};
 }
 
 Status Network::prepare() {
   hello_.queues.assign(static_cast<std::size_t>(options_.world->size()), 0);
+  ORIEL_TRY(nic_memory_, options_.device->make_nic_memory());
+  if (nic_memory_.mover != nullptr) nic_.serve_gpu(*nic_memory_.mover);
   domain_ = nic_.create_domain();
   ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
   ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
@@ -160,6 +166,7 @@ Status Network::make_queues() {
   queue.domain = domain_;
   queue.depth = kQueueDepth;
   queue.fetch_slots = kFetchSlots;
+  queue.pages = nic_memory_.pages.get();
   queue.answer_timeout = silence(*options_.settings) / (queue.repeats_most + 1);
   for (const int rank : peers_of_rank_) {
     const bool by_fabric = by_fabric_[static_cast<std::size_t>(rank)];
@@ -219,9 +226,28 @@ Status Network::start() {
   net::NicThread::Options options;
   options.progress = [this] { return progress(); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
-  options.bell = view_.bell;
+  if (on_gpu()) {
+    ORIEL_CHECK(show_to_kernels());
+  } else {
+    options.bell = view_.bell;
+  }
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
   return fabric_ != nullptr ? start_fabric_thread() : Status();
+}
+
+Status Network::show_to_kernels() {
+  const std::size_t room = std::bit_ceil(queues_.size()) * sizeof(device::queue::QueueView);
+  ORIEL_TRY(view_pool_, options_.device->object_pool(sizeof view_ + room, 64));
+  ORIEL_TRY(kernel_view_, view_pool_->allocate({}));
+  device::NetworkView shown = view_;
+  shown.queues = reinterpret_cast<const device::queue::QueueView*>(
+      static_cast<const std::byte*>(kernel_view_) + sizeof shown);
+  shown.drive = nullptr;
+  shown.nic = nullptr;
+  shown.bell = nullptr;
+  ORIEL_CHECK(view_pool_->write(kernel_view_, 0, std::as_bytes(std::span(&shown, 1))));
+  ORIEL_CHECK(view_pool_->write(kernel_view_, sizeof shown, std::as_bytes(std::span(queues_))));
+  return view_pool_->flush();
 }
 
 void Network::end_threads() {
@@ -291,6 +317,7 @@ std::optional<Error> Network::failure() const {
 
 void Network::probe(TimePoint now, const std::uint32_t* abort) {
   namespace dq = device::queue;
+  if (on_gpu()) return;  // what a queue's threads share lies in the GPU's memory
   device::WaitControl control;
   control.abort = abort;
   const std::lock_guard lock(probe_mutex_);

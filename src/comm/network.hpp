@@ -22,6 +22,7 @@
 #include "base/task.hpp"
 #include "boot/group.hpp"
 #include "boot/secret.hpp"
+#include "comm/device.hpp"
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
@@ -46,18 +47,24 @@ struct NetworkOptions {
   std::function<bool(int rank)> has_left;
   std::uint64_t communicator = 0;     ///< its number
   std::vector<int> cpus;              ///< near the rank; may be empty
+  Device* device = nullptr;           ///< the rank's
   NetworkWindows* windows = nullptr;  ///< told of the NIC, until the network is destroyed
 };
 
-/// What one CPU rank needs to reach the ranks of other LSA teams: a software NIC with its thread
-/// and one queue for each of those ranks. All of them are made at once. Processes of one machine,
-/// network namespace and user are joined by rings in shared memory, all others, and all where
-/// ORIEL_WIRE says so, by libfabric; one NIC may have both wires.
+/// What one rank needs to reach the ranks of other LSA teams: a software NIC with its thread and
+/// one queue for each of those ranks, which the rank's threads fill, or the kernels of its GPU. All
+/// of them are made at once. Processes of one machine, network namespace and user are joined by
+/// rings in shared memory, all others, and all where ORIEL_WIRE says so, by libfabric; one NIC may
+/// have both wires.
 ///
 /// A peer costs some 40 KiB; by rings 512 KiB of shared memory more once they have been filled,
 /// and, while they are joined, five descriptors; by libfabric what its provider takes (tcp: a
 /// connection). A fabric wire has a thread of its own and buffers that cost memory once used:
 /// kFabricReceives of kFabricPieceBytes, or 8 for each peer if those are more.
+///
+/// Of a GPU the queues lie in pinned memory and in its own, 6 MiB are pinned besides for what goes
+/// by a wire, and its kernels can wake nobody, so the NIC's thread looks for work all the time,
+/// with naps of 50 us where there is none. Nothing probes peers then.
 ///
 /// Destroying it is local: the threads end, requests of peers that have come are still answered,
 /// for which answers on a fabric wire have kLastAnswers to leave, keys are given back, queues and
@@ -73,8 +80,12 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Valid as long as this.
+  /// For threads of this process; valid as long as this.
   const device::NetworkView& view() const { return view_; }
+  /// The same where the kernels of the rank's device read it.
+  const device::NetworkView* kernel_view() const {
+    return kernel_view_ != nullptr ? static_cast<const device::NetworkView*>(kernel_view_) : &view_;
+  }
   /// What has gone wrong in a queue or on a wire, if anything has.
   std::optional<Error> failure() const;
   /// For a rank that has waited for long: has each peer's NIC answer something, unless it has yet
@@ -128,8 +139,10 @@ class Network {
   Status take_rings(std::vector<std::vector<OwnedFd>> arrived,
                     std::vector<net::RingReader> readers);
   Status start();
+  Status show_to_kernels();
   Status start_fabric_thread();
   void end_threads();
+  bool on_gpu() const { return nic_memory_.mover != nullptr; }
   bool may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const;
   std::optional<Error> queue_failure(const Peer& peer) const;
 
@@ -139,6 +152,7 @@ class Network {
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
+  NicMemory nic_memory_;
   net::NicSoft nic_;
   // Both the NIC's; null where no peer is reached by it.
   net::RingWire* rings_ = nullptr;
@@ -152,6 +166,8 @@ class Network {
   std::unique_ptr<window::FdExchange> exchange_;  // until the rings are joined
   std::vector<device::queue::QueueView> queues_;  // by world rank
   device::NetworkView view_;
+  std::shared_ptr<shadow::ShadowPool> view_pool_;  // on a GPU
+  void* kernel_view_ = nullptr;                    // of view_pool_
   std::mutex doorbells_mutex_;
   std::vector<device::Doorbell*> doorbells_;
   mutable std::mutex probe_mutex_;  // of the peers' probes, and below

@@ -3,6 +3,7 @@
 #include "comm/network_windows.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,19 +26,36 @@ device::queue::Region region_of(const WindowKey& key) {
 
 }  // namespace
 
-NetworkWindows::NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team)
-    : world_(world), rank_(rank), lsa_team_(std::move(lsa_team)) {}
+NetworkWindows::NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
+                               std::shared_ptr<shadow::ShadowPool> tables, net::MemoryPlace place)
+    : world_(world),
+      rank_(rank),
+      lsa_team_(std::move(lsa_team)),
+      tables_(std::move(tables)),
+      place_(place) {}
 
 NetworkWindows::~NetworkWindows() = default;
 
-const device::NetworkWindow* NetworkWindows::make_table(std::uint64_t serial) {
+std::size_t NetworkWindows::table_bytes(int world_size) {
+  return sizeof(device::NetworkWindow) +
+         std::bit_ceil(static_cast<std::size_t>(world_size)) * sizeof(device::queue::Region);
+}
+
+Result<const device::NetworkWindow*> NetworkWindows::make_table(std::uint64_t serial) {
+  ORIEL_TRY(void* const object, tables_->allocate({}));
   auto entry = std::make_unique<Entry>();
   entry->serial = serial;
+  entry->table = object;
   const std::lock_guard lock(mutex_);
-  const device::NetworkWindow* const table = &entry->table;
+  const auto* const table = static_cast<const device::NetworkWindow*>(object);
   entries_.emplace(serial, std::move(entry));
   serials_.emplace(table, serial);
   return table;
+}
+
+void NetworkWindows::expect_own_words(const void* address) {
+  const std::lock_guard lock(mutex_);
+  own_words_at_ = address;
 }
 
 void NetworkWindows::drop_table(const device::NetworkWindow* table) noexcept {
@@ -46,6 +64,7 @@ void NetworkWindows::drop_table(const device::NetworkWindow* table) noexcept {
   if (serial == serials_.end()) return;
   const auto entry = entries_.find(serial->second);
   revoke(*entry->second);
+  static_cast<void>(tables_->free(entry->second->table));
   entries_.erase(entry);
   serials_.erase(serial);
 }
@@ -56,23 +75,34 @@ NetworkWindows::Entry* NetworkWindows::find(std::uint64_t serial) {
 }
 
 Status NetworkWindows::add_key(Entry& entry) {
-  const net::MemoryRange range{entry.address, entry.bytes,
-                               reinterpret_cast<std::byte*>(entry.address), kWindowAccess};
+  net::MemoryRange range{entry.address, entry.bytes, reinterpret_cast<std::byte*>(entry.address),
+                         kWindowAccess};
+  range.place = place_;
+  range.own_words = entry.own_words;
   ORIEL_TRY(entry.key, nic_->register_memory(domain_, range));
   return {};
 }
 
+Status NetworkWindows::write_table(const Entry& entry, const device::NetworkWindow& head,
+                                   std::span<const device::queue::Region> peers) {
+  ORIEL_CHECK(tables_->write(entry.table, sizeof head, std::as_bytes(peers)));
+  ORIEL_CHECK(tables_->write(entry.table, 0, std::as_bytes(std::span(&head, 1))));
+  return tables_->flush();
+}
+
 void NetworkWindows::revoke(Entry& entry) noexcept {
-  entry.table = {};
-  entry.peers.clear();
-  if (entry.key != 0) static_cast<void>(nic_->deregister_memory(entry.key));
+  if (entry.key == 0) return;
+  // Kernels that are still told of the window find no keys in it; at worst old ones, which the NIC
+  // refuses.
+  static_cast<void>(write_table(entry, {}, {}));
+  static_cast<void>(nic_->deregister_memory(entry.key));
   entry.key = 0;
 }
 
 /// Kernels read the table only once they were told of the window, or of the network.
 Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                             const std::vector<KeysMessage>& ranks) {
-  entry.peers.assign(ranks.size(), {});
+  std::vector<device::queue::Region> peers(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (lsa_team_[rank]) continue;
     const auto& keys = ranks[rank].keys;
@@ -86,12 +116,14 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                                found->bytes, rank_, entry.bytes))
           .with_origin(static_cast<int>(rank));
     }
-    entry.peers[rank] = region_of(*found);
+    peers[rank] = region_of(*found);
   }
-  entry.table.local = region_of({number, entry.address, entry.bytes, entry.key});
-  entry.table.peers = entry.peers.data();
-  entry.table.network = network_;
-  return {};
+  device::NetworkWindow head;
+  head.local = region_of({number, entry.address, entry.bytes, entry.key});
+  head.peers = reinterpret_cast<const device::queue::Region*>(
+      static_cast<const std::byte*>(entry.table) + sizeof head);
+  head.network = network_;
+  return write_table(entry, head, peers);
 }
 
 Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow> windows,
@@ -105,6 +137,7 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     pending_.push_back(window.serial);
     entry->address = reinterpret_cast<std::uint64_t>(window.user);
     entry->bytes = window.bytes;
+    entry->own_words = window.user == own_words_at_;
     if (nic_ == nullptr) continue;
     ORIEL_CHECK(add_key(*entry));
     // Within the batch, windows are known by their places.

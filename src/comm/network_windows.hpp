@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "oriel/device/network.hpp"
@@ -14,6 +15,7 @@
 #include "boot/group.hpp"
 #include "comm/network_message.hpp"
 #include "net/nic_soft.hpp"
+#include "shadow/shadow_pool.hpp"
 #include "window/participant.hpp"
 
 namespace oriel::comm {
@@ -22,21 +24,32 @@ namespace oriel::comm {
 /// from which kernels take the keys of all ranks. Where there is no NIC yet it only remembers the
 /// windows, of which attach() then makes up for.
 ///
+/// The tables are objects of a pool of the rank's device: a NetworkWindow, and behind it the
+/// regions of all ranks.
+///
 /// Windows are known to all ranks by a number, which counts those that were committed: ranks may
 /// deregister in any order, and one that has done so before the network came has no key there.
 /// Thread safety: as window::Participant asks for, tables and keys by any thread.
 class NetworkWindows final : public window::Participant {
  public:
-  /// `lsa_team`, by world rank, says who is reached without a NIC.
-  NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team);
+  /// `lsa_team`, by world rank, says who is reached without a NIC. `tables` holds objects of
+  /// table_bytes(); `place` is where windows lie.
+  NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
+                 std::shared_ptr<shadow::ShadowPool> tables, net::MemoryPlace place);
   ~NetworkWindows() override;
   NetworkWindows(const NetworkWindows&) = delete;
   NetworkWindows& operator=(const NetworkWindows&) = delete;
 
+  static std::size_t table_bytes(int world_size);
+
   /// The table of the window with this serial, for its object; it stays where it is until
-  /// drop_table().
-  const device::NetworkWindow* make_table(std::uint64_t serial);
+  /// drop_table(). Kernels find it, the host need not.
+  Result<const device::NetworkWindow*> make_table(std::uint64_t serial);
   void drop_table(const device::NetworkWindow* table) noexcept;
+
+  /// Of the window that is to be registered at this address: NICs alone change the words of it on
+  /// which their atomics act.
+  void expect_own_words(const void* address);
 
   Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows) override;
   void commit() noexcept override;
@@ -61,12 +74,14 @@ class NetworkWindows final : public window::Participant {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
     std::uint32_t key = 0;    // of the NIC, if there is one
-    device::NetworkWindow table;
-    std::vector<device::queue::Region> peers;
+    void* table = nullptr;    // of tables_
+    bool own_words = false;
   };
   Entry* find(std::uint64_t serial);
   Status add_key(Entry& entry);
   void revoke(Entry& entry) noexcept;
+  Status write_table(const Entry& entry, const device::NetworkWindow& head,
+                     std::span<const device::queue::Region> peers);
   Status fill(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks);
   Status prepare_locally(std::span<const window::RegisteredWindow> windows, KeysMessage& mine);
   Status learn_pending(const std::vector<Bytes>& messages, std::size_t windows);
@@ -74,12 +89,15 @@ class NetworkWindows final : public window::Participant {
   boot::Group& world_;
   const int rank_;
   const std::vector<bool> lsa_team_;
+  const std::shared_ptr<shadow::ShadowPool> tables_;
+  const net::MemoryPlace place_;
 
   std::mutex mutex_;                                               // guards all below
   std::map<std::uint64_t, std::unique_ptr<Entry>> entries_;        // by serial
   std::map<const device::NetworkWindow*, std::uint64_t> serials_;  // of their tables
   std::vector<std::uint64_t> pending_;  // serials, in the order of the batch
   std::uint64_t last_number_ = 0;
+  const void* own_words_at_ = nullptr;
   net::NicSoft* nic_ = nullptr;
   std::uint32_t domain_ = 0;
   std::uint64_t network_ = 0;

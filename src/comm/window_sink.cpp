@@ -45,7 +45,9 @@ Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
   object.world_size = facts_.world_size;
   object.lsa_size = static_cast<std::int32_t>(facts_.members.size());
   object.lsa_index_of = static_cast<const std::int32_t*>(lsa_index_of_);
-  if (network_ != nullptr) object.network = network_->make_table(facts.window.serial);
+  if (network_ != nullptr) {
+    ORIEL_TRY(object.network, network_->make_table(facts.window.serial));
+  }
   auto made = windows_.allocate(object);
   if (made.ok()) return static_cast<void*>(made.value());
   if (network_ != nullptr) network_->drop_table(object.network);

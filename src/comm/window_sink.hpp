@@ -31,7 +31,7 @@ class PooledWindowSink final : public window::WindowSink {
   static std::size_t table_bytes(int world_size);
 
   /// Where NICs reach the windows too: objects point to the tables of `network`, which outlives
-  /// them. For windows on the host.
+  /// them.
   void set_network(NetworkWindows& network) { network_ = &network; }
 
   Result<void*> create(const window::WindowFacts& facts) override;

@@ -53,20 +53,6 @@ TEST_CASE("1.15 the slots of a team hold the memory of its largest GPU") {
   });
 }
 
-TEST_CASE("3.15 queues to GPU ranks of another node are refused with what is missing") {
-  const TwoNodes nodes{3, 2};
-  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(play(Cast::processes, nodes.ranks, [&](Players& players) {
-    const Environment own(nodes.variables_of(players.first()));
-    model_with_current_device(FakeCuda::Options{.devices = nodes.ranks}, players.first());
-    auto comm = join(players);
-    must_fail(comm.device_comm({.world = true}), ErrorCode::invalid_usage,
-              {"rank 0 lives on a GPU", "not there yet", "ORIEL_BACKEND=host"});
-    must(comm.device_comm());  // its own node is reached as ever
-    players.barrier();
-  }));
-}
-
 TEST_CASE("1.28 more than eight GPU ranks of one node are refused when they start") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
   check_all_ok(play(Cast::processes, 9, [](Players& players) {
