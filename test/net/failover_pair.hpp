@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -22,8 +23,8 @@ namespace oriel::net::test {
 
 /// What a test does to the messages that one NIC sends.
 struct WireFault {
-  bool cut = false;   ///< they are lost
-  bool hold = false;  ///< they are kept until release()
+  std::atomic<bool> cut = false;  ///< they are lost
+  bool hold = false;              ///< they are kept until release()
   std::deque<std::pair<WireAddress, WireMessage>> held;
 };
 
