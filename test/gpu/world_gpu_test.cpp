@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/world_gpu.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "api/api_ranks.hpp"
+#include "gpu/gpu_ranks.hpp"
+
+/// GPUs that pose as several nodes: kernels reach each other's windows through software NICs (3.9,
+/// 3.15). "[figures]" prints times (3.21).
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus();  // skips the program
+
+/// Pinned words that kernels write.
+template <class T>
+class Pinned {
+ public:
+  explicit Pinned(std::size_t count = 1) {
+    void* made = nullptr;
+    require_cuda(cudaHostAlloc(&made, count * sizeof(T), cudaHostAllocDefault), "cudaHostAlloc");
+    words_ = static_cast<T*>(made);
+    std::fill_n(words_, count, T{});
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  T* get() const { return words_; }
+  T* operator->() const { return words_; }
+
+ private:
+  T* words_ = nullptr;  // given back with the process
+};
+
+/// Ranks as processes, of which each `per_node` in a row are a node.
+void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
+  INFO(ranks << " ranks, " << per_node << " a node, " << (direct ? "direct copy" : "memfd ring"));
+  check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+    const Environment environment(
+        Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first() / per_node)},
+                  {"ORIEL_DIRECT_COPY", direct ? "1" : "0"},
+                  {"ORIEL_COLLECTIVE_TIMEOUT", "20"}});
+    body(players);
+  }));
+}
+
+struct WorldRank {
+  WorldRank(Players& players, std::size_t bytes)
+      : gpu(players.first()),
+        comm(join(players)),
+        kernels(must(comm.device_comm({.barrier_slots = 1, .world = true, .signals = 8}))),
+        memory(must(comm.allocate(bytes))),
+        window(must(comm.register_window(memory))) {
+    require_cuda(static_cast<cudaError_t>(load_world_kernels()), "loading kernels");
+  }
+  void check(const WorldResult& result, const char* what) const {
+    const auto outcome = static_cast<device::WorldOutcome>(result.outcome);
+    const auto error = comm.async_error();
+    require(outcome == device::WorldOutcome::done,
+            std::string(what) + " ended in step " + std::to_string(result.step) + ": " +
+                device::to_string(outcome) + (error ? "; " + error->to_string() : ""));
+    require(result.wrong == 0, std::to_string(result.wrong) + " wrong bytes");
+  }
+  RankGpu gpu;
+  Communicator comm;
+  DeviceComm kernels;
+  oriel::Buffer memory;
+  Window window;
+};
+
+void exchange(Players& players, std::uint64_t bytes, std::uint32_t rounds) {
+  const std::uint64_t part = (bytes + 511) / 512 * 512;
+  const auto parts = static_cast<std::uint64_t>(players.size()) + 2;
+  WorldRank rank(players, parts * part);
+  const Pinned<WorldResult> result;
+  WorldTraffic job;
+  job.comm = rank.kernels.view();
+  job.window = rank.window.view();
+  job.part = part;
+  job.bytes = bytes;
+  job.rounds = rounds;
+  job.result = result.get();
+  players.barrier();
+  require_cuda(static_cast<cudaError_t>(launch_world_traffic(job, rank.gpu.stream())), "launch");
+  rank.gpu.wait(rank.gpu.stream(), nullptr);
+  rank.check(*result.get(), "the traffic");
+  players.barrier();
+}
+
+void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const char* path) {
+  WorldRank rank(players, std::max<std::uint64_t>(2 * bytes, 4096));
+  const Pinned<WorldResult> result;
+  const Pinned<std::uint64_t> cycles(rounds);
+  WorldPing job;
+  job.comm = rank.kernels.view();
+  job.window = rank.window.view();
+  job.bytes = bytes;
+  job.rounds = rounds;
+  job.cycles = cycles.get();
+  job.result = result.get();
+  players.barrier();
+  require_cuda(static_cast<cudaError_t>(launch_world_ping(job, rank.gpu.stream())), "launch");
+  rank.gpu.wait(rank.gpu.stream(), nullptr);
+  rank.check(*result.get(), "the game");
+  if (players.first() == 0) {
+    std::vector<std::uint64_t> all(cycles.get(), cycles.get() + rounds);
+    std::sort(all.begin(), all.end());
+    const double ns =
+        static_cast<double>(result->nanoseconds) / static_cast<double>(result->cycles);
+    std::printf("world_put_signal of %llu bytes, %s: half a round trip %.2f us, least %.2f\n",
+                static_cast<unsigned long long>(bytes), path,
+                static_cast<double>(all[rounds / 2]) * ns / 2e3,
+                static_cast<double>(all[0]) * ns / 2e3);
+    std::fflush(stdout);
+  }
+  players.barrier();
+}
+
+}  // namespace
+
+TEST_CASE("3.9 3.15 kernels of GPUs on several nodes put, signal, get and meet, byte by byte") {
+  const bool direct = GENERATE(true, false);
+  for (const std::uint64_t bytes :
+       {std::uint64_t{8}, std::uint64_t{3001}, std::uint64_t{2} << 20}) {
+    play_in_nodes(2, 1, direct, [&](Players& players) { exchange(players, bytes, 20); });
+  }
+  if (kGpus < 4) return;
+  play_in_nodes(4, 2, direct, [](Players& players) { exchange(players, 100'001, 20); });
+  play_in_nodes(4, 1, direct, [](Players& players) { exchange(players, 100'001, 20); });
+}
+
+TEST_CASE("3.21 world_put_signal of 8 bytes to visible signal", "[.][figures]") {
+  for (const bool direct : {true, false}) {
+    play_in_nodes(2, 1, direct, [&](Players& players) {
+      ping(players, 8, 2000, direct ? "direct copy" : "memfd ring");
+    });
+  }
+}
+
+}  // namespace oriel::test
