@@ -165,7 +165,7 @@ Result<Channel> knock(const std::string& host, int port, const Json& hello) {
   Channel channel(std::move(fd));
   ORIEL_CHECK(channel.send(hello, Deadline::after(kHandshake)));
   ORIEL_TRY(const Json answer, channel.receive(Deadline::after(kHandshake)));
-  if (answer.value("welcome", "") != hello.at("token"))
+  if (answer.value("welcome", "") != hello.at("token").get<std::string>())
     return Error(ErrorCode::remote, fmt::format("{}:{} is not this run's rank 0", host, port));
   return channel;
 }
