@@ -57,8 +57,12 @@ Seen live(Players& players, FaultPlan* plan) {
   faults.reset();
   if (!kernels.ok()) return seen_of(kernels.error());
   device::WorldBarrier<device::Thread> barrier({}, kernels.value().view(), 0);
-  const auto outcome = barrier.sync();
-  if (outcome == device::WorldOutcome::done) return {};
+  // A thread of the communicator may notice a failure when its rank has arrived at the barrier,
+  // which all others then leave; so they meet in another.
+  if (barrier.sync() == device::WorldOutcome::done &&
+      barrier.sync() == device::WorldOutcome::done) {
+    return {};
+  }
   // The last message of the last agreement did not arrive at one of them.
   for (int i = 0; i < 500 && !comm.async_error(); ++i) std::this_thread::sleep_for(10ms);
   const auto error = comm.async_error();
