@@ -11,13 +11,13 @@
 namespace oriel::perf {
 namespace {
 
-Json describe(const Rounds& rounds, std::size_t bytes, int ranks) {
+Json describe(const Rounds& rounds, std::size_t bytes, int ranks, Collective collective) {
   const double us = rounds.median_us();
   Json json{{"rounds_us", rounds.us},
             {"median_us", us},
             {"p99_us", rounds.p99_us()},
             {"algbw_gb_per_s", algorithm_bandwidth(bytes, us)},
-            {"busbw_gb_per_s", bus_bandwidth(bytes, us, ranks)}};
+            {"busbw_gb_per_s", bus_bandwidth(bytes, us, ranks, collective)}};
   if (rounds.jittered_us) json["jittered_us"] = *rounds.jittered_us;
   if (!rounds.checked) return json;
   json["wrong"] = rounds.wrong;
@@ -30,9 +30,9 @@ Json describe(const Rounds& rounds, std::size_t bytes, int ranks) {
   return json;
 }
 
-Json describe(const PlacementResult& one, std::size_t bytes, int ranks) {
-  Json json{{"ours", describe(one.ours, bytes, ranks)}};
-  if (one.theirs) json["theirs"] = describe(*one.theirs, bytes, ranks);
+Json describe(const PlacementResult& one, std::size_t bytes, int ranks, Collective collective) {
+  Json json{{"ours", describe(one.ours, bytes, ranks, collective)}};
+  if (one.theirs) json["theirs"] = describe(*one.theirs, bytes, ranks, collective);
   if (one.ratio)
     json["ratio"] = {{"median", one.ratio->median},
                      {"low", one.ratio->interval.low},
@@ -70,14 +70,17 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
              {"type", name_of(result.type)},    {"op", name_of(result.op)},
              {"calls_per_round", result.calls}, {"buffer_sets", result.sets}};
     if (result.out_of_place)
-      one["out_of_place"] = describe(*result.out_of_place, result.bytes(), ranks);
-    if (result.in_place) one["in_place"] = describe(*result.in_place, result.bytes(), ranks);
+      one["out_of_place"] =
+          describe(*result.out_of_place, result.bytes(), ranks, options.collective);
+    if (result.in_place)
+      one["in_place"] = describe(*result.in_place, result.bytes(), ranks, options.collective);
     cases.push_back(std::move(one));
   }
   Json document{{"format", 1},
-                {"collective", "all_reduce"},
+                {"collective", name_of(options.collective)},
                 {"backend", info.backend},
                 {"ranks", ranks},
+                {"ranks_per_node", options.per_node},
                 {"rounds", options.rounds},
                 {"graph_launches", options.graph_launches},
                 {"warmup", options.warmup},

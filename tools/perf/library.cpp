@@ -43,6 +43,8 @@ Result<Library> Library::open(const std::string& path) {
   ORIEL_CHECK(require(handle, path, "ncclCommGetAsyncError", library.comm_get_async_error));
   ORIEL_CHECK(require(handle, path, "ncclGetErrorString", library.get_error_string));
   ORIEL_CHECK(require(handle, path, "ncclAllReduce", library.all_reduce));
+  find(handle, "ncclAllGather", library.all_gather);
+  find(handle, "ncclReduceScatter", library.reduce_scatter);
   find(handle, "ncclCommInitRankConfig", library.comm_init_rank_config);
   find(handle, "ncclGetLastError", library.get_last_error);
   find(handle, "ncclMemAlloc", library.mem_alloc);

@@ -27,6 +27,8 @@ struct Library {
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
   // Null where the library has none; what needs one says so.
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
   decltype(&ncclMemAlloc) mem_alloc = nullptr;

@@ -45,6 +45,8 @@ constexpr std::array<Named, kReduceOpCount> kOps{{{"sum", "sum"},
                                                   {"min", "min"},
                                                   {"avg", "avg"},
                                                   {"mulsum", "premul_sum"}}};
+constexpr std::array<std::string_view, 3> kCollectives{"all_reduce", "all_gather",
+                                                       "reduce_scatter"};
 constexpr std::array<std::string_view, 5> kRegistrations{"none", "local", "both", "in", "out"};
 
 template <std::size_t kCount>
@@ -148,9 +150,14 @@ Status make_range(const Raw& raw, Options& options) {
 }
 
 Status understand_work(const Raw& raw, Options& options) {
-  if (raw.collective != "all_reduce")
+  const auto collective =
+      std::find(kCollectives.begin(), kCollectives.end(), std::string_view(raw.collective));
+  if (collective == kCollectives.end())
     return usage_error(
-        fmt::format("'{}' is no collective of this tool; it measures: all_reduce", raw.collective));
+        fmt::format("'{}' is no collective of this tool; it measures: all_reduce, all_gather, "
+                    "reduce_scatter",
+                    raw.collective));
+  options.collective = static_cast<Collective>(collective - kCollectives.begin());
   if (!raw.sizes.empty()) {
     ORIEL_TRY(options.sizes, parse_list(raw.sizes));
     options.size_summary = "sizes: " + raw.sizes;
@@ -217,7 +224,8 @@ Status understand(const Raw& raw, Options& options) {
 }
 
 void declare_work(CLI::App& app, Raw& raw, Options& options) {
-  app.add_option("collective", raw.collective, "all_reduce")->required();
+  app.add_option("collective", raw.collective, "all_reduce, all_gather, reduce_scatter")
+      ->required();
   app.add_option("-b,--minbytes", raw.begin, "first size, such as 8, 4K, 1M")
       ->capture_default_str();
   app.add_option("-e,--maxbytes", raw.end, "last size")->capture_default_str();
@@ -260,6 +268,9 @@ void declare_timing(CLI::App& app, Raw& raw, Options& options) {
 void declare_place(CLI::App& app, Raw& raw, Options& options) {
   app.add_option("-g,--ranks", options.ranks,
                  "ranks to start on this host (one per GPU; 2 on CPUs)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--per-node", options.per_node,
+                 "let this host pose as nodes of so many ranks each (sets ORIEL_HOSTID)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--backend", raw.backend, "where buffers live: auto, cuda, host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}))
@@ -322,6 +333,9 @@ std::string_view table_name(DataType type) {
 }
 std::string_view table_name(ReduceOp op) {
   return kOps[static_cast<std::size_t>(op)].table;
+}
+std::string_view name_of(Collective collective) {
+  return kCollectives[static_cast<std::size_t>(collective)];
 }
 std::string_view name_of(Registration registration) {
   return kRegistrations[static_cast<std::size_t>(registration)];

@@ -17,6 +17,7 @@
 
 namespace oriel::perf {
 
+enum class Collective { all_reduce, all_gather, reduce_scatter };
 enum class BackendKind { automatic, cuda, host };
 /// Which buffers become symmetric windows. `local` is ncclCommRegister of both.
 enum class Registration { none, local, both, in, out };
@@ -30,6 +31,7 @@ struct Contestant {
 };
 
 struct Options {
+  Collective collective = Collective::all_reduce;
   std::vector<std::size_t> sizes;   ///< bytes, as requested
   std::vector<std::size_t> counts;  ///< elements; measured before `sizes`
   std::vector<DataType> types;
@@ -44,8 +46,9 @@ struct Options {
   int rotate = 0;               ///< buffer sets; 0: by size
   double jitter_us = 0;         ///< 0: no pass with random delays
   std::uint64_t seed = 1;
-  int blocks = 0;  ///< CTAs of a collective; 0: the library's choice
-  int ranks = 0;   ///< 0: from a launcher, else one per GPU, else 2
+  int blocks = 0;    ///< CTAs of a collective; 0: the library's choice
+  int ranks = 0;     ///< 0: from a launcher, else one per GPU, else 2
+  int per_node = 0;  ///< ranks of each node that the host poses as; 0: as it is
   BackendKind backend = BackendKind::automatic;
   Contestant ours;
   std::optional<Contestant> against;
@@ -67,6 +70,12 @@ Result<std::size_t> parse_bytes(std::string_view text);
 /// The names of nccl-tests ("float", "half", "f8e4m3") and Oriel's own ("f32", "f16", "e4m3").
 Result<DataType> parse_type(std::string_view name);
 Result<ReduceOp> parse_op(std::string_view name);
+/// "all_reduce", "all_gather", "reduce_scatter".
+std::string_view name_of(Collective collective);
+/// Blocks of `count` elements in the larger of a call's buffers: one, or one for each rank.
+inline int blocks_of(Collective collective, int ranks) {
+  return collective == Collective::all_reduce ? 1 : ranks;
+}
 /// As nccl-tests prints them.
 std::string_view table_name(DataType type);
 std::string_view table_name(ReduceOp op);

@@ -72,8 +72,10 @@ void Table::header(const RunInfo& info) const {
       options_.size_summary, options_.warmup,
       automatic ? "auto" : std::to_string(options_.iterations.value_or(20)), options_.check ? 1 : 0,
       options_.graph_launches));
-  print_line(fmt::format("# all_reduce, {} ranks, {} rounds, backend {}", ranks_, options_.rounds,
-                         info.backend));
+  const std::string nodes =
+      options_.per_node > 0 ? fmt::format(" posing as nodes of {}", options_.per_node) : "";
+  print_line(fmt::format("# {}, {} ranks{}, {} rounds, backend {}", name_of(options_.collective),
+                         ranks_, nodes, options_.rounds, info.backend));
   describe(info.theirs ? "ours" : "library", info.ours);
   if (info.theirs) describe("theirs", *info.theirs);
   print_line("#\n# Using devices");
@@ -122,9 +124,9 @@ std::string Table::plain_columns(const CaseResult& result,
                                  const std::optional<PlacementResult>& one) const {
   if (!one) return fmt::format("  {:>7}  {:>6}  {:>6}  {:>5}", "N/A", "N/A", "N/A", "N/A");
   const double us = one->ours.median_us();
-  return fmt::format("  {}  {:6.2f}  {:6.2f} {}", format_time(us),
-                     algorithm_bandwidth(result.bytes(), us),
-                     bus_bandwidth(result.bytes(), us, ranks_), format_wrong(one->ours));
+  return fmt::format(
+      "  {}  {:6.2f}  {:6.2f} {}", format_time(us), algorithm_bandwidth(result.bytes(), us),
+      bus_bandwidth(result.bytes(), us, ranks_, options_.collective), format_wrong(one->ours));
 }
 
 std::string Table::compared_columns(const std::optional<PlacementResult>& one) {
@@ -156,17 +158,17 @@ void Table::footer(const std::vector<CaseResult>& results) const {
   double bandwidth = 0, logarithms = 0, worst = 0;
   int measured = 0;
   std::string where;
-  for_each_placement(
-      results, [&](const CaseResult& result, const char* placement, const PlacementResult& one) {
-        ++measured;
-        bandwidth += bus_bandwidth(result.bytes(), one.ours.median_us(), ranks_);
-        if (!one.ratio) return;
-        logarithms += std::log(one.ratio->median);
-        if (one.ratio->interval.high <= worst) return;
-        worst = one.ratio->interval.high;
-        where = fmt::format("{} B {} {} {}", result.bytes(), table_name(result.type),
-                            table_name(result.op), placement);
-      });
+  for_each_placement(results, [&](const CaseResult& result, const char* placement,
+                                  const PlacementResult& one) {
+    ++measured;
+    bandwidth += bus_bandwidth(result.bytes(), one.ours.median_us(), ranks_, options_.collective);
+    if (!one.ratio) return;
+    logarithms += std::log(one.ratio->median);
+    if (one.ratio->interval.high <= worst) return;
+    worst = one.ratio->interval.high;
+    where = fmt::format("{} B {} {} {}", result.bytes(), table_name(result.type),
+                        table_name(result.op), placement);
+  });
   const std::uint64_t wrong = count_wrong(results);
   print_line(fmt::format("# Out of bounds values : {} {}", wrong, wrong == 0 ? "OK" : "FAILED"));
   print_line(fmt::format("# Avg bus bandwidth    : {:.6g}", measured ? bandwidth / measured : 0));

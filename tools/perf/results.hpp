@@ -10,6 +10,7 @@
 
 #include "oriel/types.hpp"
 
+#include "perf/options.hpp"
 #include "perf/statistics.hpp"
 
 namespace oriel::perf {
@@ -48,7 +49,8 @@ struct CaseResult {
   std::optional<PlacementResult> out_of_place;
   std::optional<PlacementResult> in_place;
 
-  std::size_t bytes() const { return count * size_of(type); }
+  int blocks = 1;  ///< of `count` elements, in the larger buffer
+  std::size_t bytes() const { return count * size_of(type) * static_cast<std::size_t>(blocks); }
 };
 
 /// What a set of ranks said about itself.
@@ -76,9 +78,11 @@ inline double algorithm_bandwidth(std::size_t bytes, double us) {
   return us > 0 ? static_cast<double>(bytes) / us / 1e3 : 0;
 }
 /// What each link must carry at least, by the convention of nccl-tests: an all-reduce moves
-/// 2 (n - 1) / n times its size.
-inline double bus_bandwidth(std::size_t bytes, double us, int ranks) {
-  return algorithm_bandwidth(bytes, us) * 2 * (ranks - 1) / ranks;
+/// 2 (n - 1) / n times its size, the other collectives half of that.
+inline double bus_bandwidth(std::size_t bytes, double us, int ranks,
+                            Collective collective = Collective::all_reduce) {
+  const int trips = collective == Collective::all_reduce ? 2 : 1;
+  return algorithm_bandwidth(bytes, us) * trips * (ranks - 1) / ranks;
 }
 
 }  // namespace oriel::perf

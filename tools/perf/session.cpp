@@ -96,13 +96,15 @@ Status Session::start_side(Side& side, const Contestant& contestant, std::size_t
 
 std::vector<Session::Plan> Session::plans() const {
   std::vector<Plan> all;
+  const int blocks = blocks_of(options_.collective, ours_.ranks.size());
   for (const DataType type : options_.types)
     for (const ReduceOp op : options_.ops) {
       std::vector<std::size_t> counts = options_.counts;
-      for (const std::size_t bytes : options_.sizes) counts.push_back(bytes / size_of(type));
+      for (const std::size_t bytes : options_.sizes)
+        counts.push_back(bytes / size_of(type) / static_cast<std::size_t>(blocks));
       for (const std::size_t count : counts)
         for (const Placement placement : options_.placements)
-          all.push_back({type, op, count, placement, 1, 1});
+          all.push_back({type, op, count, placement, 1, 1, blocks});
     }
   return all;
 }
@@ -133,6 +135,7 @@ CaseResult& Session::case_of(const Plan& plan) {
     fresh.type = plan.type;
     fresh.op = plan.op;
     fresh.count = plan.count;
+    fresh.blocks = plan.blocks;
     results_.push_back(std::move(fresh));
   }
   return results_.back();
@@ -192,6 +195,7 @@ Status Session::prepare_side(Side& side, const Plan& plan) {
                      {"count", plan.count},
                      {"in_place", plan.placement == Placement::in_place},
                      {"sets", plan.sets},
+                     {"blocks", plan.blocks},
                      {"calls", plan.calls}};
   ORIEL_CHECK(side.ranks.ask(request, "preparing " + plan.text()));
   return {};
@@ -251,12 +255,14 @@ Status Session::serve() {
     if (!(words >> bytes >> calls) || calls < 1)
       return Error(ErrorCode::invalid_argument,
                    fmt::format("'{}' is not a line 'BYTES CALLS'", line));
+    const int blocks = blocks_of(options_.collective, ours_.ranks.size());
     Plan plan{options_.types.front(),
               options_.ops.front(),
-              bytes / size_of(options_.types.front()),
+              bytes / size_of(options_.types.front()) / static_cast<std::size_t>(blocks),
               options_.placements.front(),
               calls,
-              std::min(calls, rotation(options_, bytes))};
+              std::min(calls, rotation(options_, bytes)),
+              blocks};
     if (set_stride(bytes) * static_cast<std::size_t>(plan.sets) > arena_bytes(plans()))
       return Error(ErrorCode::invalid_argument, fmt::format("{} bytes are above -e", bytes));
     if (!current || current->count != plan.count || current->calls != plan.calls) {

@@ -39,7 +39,8 @@ class Session {
     Placement placement = Placement::out_of_place;
     int calls = 1;
     int sets = 1;
-    std::size_t bytes() const { return count * size_of(type); }
+    int blocks = 1;  ///< of `count` elements, in the larger buffer
+    std::size_t bytes() const { return count * size_of(type) * static_cast<std::size_t>(blocks); }
     std::string text() const;
   };
 

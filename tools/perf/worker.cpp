@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -71,7 +72,9 @@ struct Case {
   bool in_place = false;
   int sets = 1;
   int calls = 1;
-  std::size_t bytes() const { return count * size_of(type); }
+  int blocks = 1;  // of `count` elements, in the larger buffer
+  std::size_t block_bytes() const { return count * size_of(type); }
+  std::size_t bytes() const { return block_bytes() * static_cast<std::size_t>(blocks); }
 };
 
 class Worker {
@@ -98,6 +101,16 @@ class Worker {
   Status finish();
 
   Status call(int set) const;
+  Status find_collective() const;
+  // Where a set's input and output are.
+  std::byte* input(int set) const;
+  std::byte* output(int set) const;
+  Status check_results(const Pattern& data, int set, CheckReport& report) const;
+  // Of a reduce-scatter, blocks have data of their own.
+  Pattern pattern_of_block(Pattern pattern, int block) const {
+    pattern.seed = pattern.seed * 4096 + static_cast<std::uint64_t>(block);
+    return pattern;
+  }
   Status watch_communicator() const;
   Pattern pattern(std::uint64_t seed) const {
     // Each set has data of its own, or a call that read the wrong set would go unnoticed.
@@ -125,6 +138,12 @@ class Worker {
 Result<Json> Worker::start() {
   // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
   ORIEL_TRY(library_, Library::open(contestant_.library));
+  ORIEL_CHECK(find_collective());
+  if (options_.per_node > 0) {
+    // Before the library has read its settings.
+    const std::string node = fmt::format("node{}", place_.rank / options_.per_node);
+    ::setenv("ORIEL_HOSTID", node.c_str(), 1);
+  }
   const bool cuda = options_.backend == BackendKind::cuda ||
                     (options_.backend == BackendKind::automatic && count_cuda_devices() > 0);
   if (cuda) {
@@ -206,6 +225,7 @@ Status Worker::prepare(const Json& request) {
   case_.in_place = request.at("in_place");
   case_.sets = request.at("sets");
   case_.calls = request.at("calls");
+  case_.blocks = request.at("blocks");
   buffers_.cut(case_.bytes());
   return make_op();
 }
@@ -242,13 +262,48 @@ Status Worker::drop_op() {
   return library_.check(library_.red_op_destroy(op_, comm_), "ncclRedOpDestroy", comm_);
 }
 
+Status Worker::find_collective() const {
+  const bool found = options_.collective == Collective::all_gather ? library_.all_gather != nullptr
+                     : options_.collective == Collective::reduce_scatter
+                         ? library_.reduce_scatter != nullptr
+                         : true;
+  if (found) return {};
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("{} has no {}", library_.path, name_of(options_.collective)));
+}
+
+// In place, the larger buffer holds the smaller one, as this rank's block.
+std::byte* Worker::input(int set) const {
+  auto* const receive = static_cast<std::byte*>(buffers_.receive(set));
+  if (!case_.in_place) return static_cast<std::byte*>(buffers_.send(set));
+  const bool gathers = options_.collective == Collective::all_gather;
+  return gathers ? receive + static_cast<std::size_t>(place_.rank) * case_.block_bytes() : receive;
+}
+
+std::byte* Worker::output(int set) const {
+  auto* const receive = static_cast<std::byte*>(buffers_.receive(set));
+  const bool scatters = options_.collective == Collective::reduce_scatter;
+  if (!case_.in_place || !scatters) return receive;
+  return receive + static_cast<std::size_t>(place_.rank) * case_.block_bytes();
+}
+
 Status Worker::call(int set) const {
-  void* receive = buffers_.receive(set);
-  const void* send = case_.in_place ? receive : buffers_.send(set);
-  return library_.check(
-      library_.all_reduce(send, receive, case_.count, static_cast<ncclDataType_t>(case_.type), op_,
-                          comm_, backend_->stream()),
-      "ncclAllReduce", comm_);
+  const auto type = static_cast<ncclDataType_t>(case_.type);
+  switch (options_.collective) {
+    case Collective::all_gather:
+      return library_.check(library_.all_gather(input(set), output(set), case_.count, type, comm_,
+                                                backend_->stream()),
+                            "ncclAllGather", comm_);
+    case Collective::reduce_scatter:
+      return library_.check(library_.reduce_scatter(input(set), output(set), case_.count, type, op_,
+                                                    comm_, backend_->stream()),
+                            "ncclReduceScatter", comm_);
+    case Collective::all_reduce:
+      break;
+  }
+  return library_.check(library_.all_reduce(input(set), output(set), case_.count, type, op_, comm_,
+                                            backend_->stream()),
+                        "ncclAllReduce", comm_);
 }
 
 Status Worker::watch_communicator() const {
@@ -275,8 +330,12 @@ Status Worker::fill(std::uint64_t seed, int first, int last) {
   for (int set = first; set < last; ++set) {
     const Pattern data = pattern(seed_of_set(seed, set));
     ORIEL_CHECK(backend_->set_bytes(buffers_.receive(set), poison, buffers_.stride()));
-    void* input = case_.in_place ? buffers_.receive(set) : buffers_.send(set);
-    ORIEL_CHECK(backend_->fill(input, case_.count, data, place_.rank));
+    const bool scatters = options_.collective == Collective::reduce_scatter;
+    for (int block = 0; block < (scatters ? case_.blocks : 1); ++block) {
+      std::byte* const at = input(set) + static_cast<std::size_t>(block) * case_.block_bytes();
+      ORIEL_CHECK(backend_->fill(at, case_.count, scatters ? pattern_of_block(data, block) : data,
+                                 place_.rank));
+    }
   }
   return {};
 }
@@ -308,12 +367,7 @@ Result<Json> Worker::check(std::uint64_t seed, int first, int last) {
   for (int set = first; set < last; ++set) {
     const Pattern data = pattern(seed_of_set(seed, set));
     CheckReport one;
-    const auto* result = static_cast<const std::byte*>(buffers_.receive(set));
-    ORIEL_CHECK(backend_->check_output(result, case_.count, data, one));
-    ORIEL_CHECK(backend_->check_bytes(result + case_.bytes(), poison_byte(case_.type),
-                                      buffers_.stride() - case_.bytes(), one));
-    if (!case_.in_place)
-      ORIEL_CHECK(backend_->check_input(buffers_.send(set), case_.count, data, place_.rank, one));
+    ORIEL_CHECK(check_results(data, set, one));
     sum.add(one);
   }
   return Json{{"wrong", sum.total()},
@@ -322,6 +376,35 @@ Result<Json> Worker::check(std::uint64_t seed, int first, int last) {
               {"written_past_end", sum.written_past_end},
               {"first_wrong", sum.first_wrong},
               {"digest", sum.digest}};
+}
+
+Status Worker::check_results(const Pattern& data, int set, CheckReport& report) const {
+  const std::byte* const result = output(set);
+  const bool gathers = options_.collective == Collective::all_gather;
+  const bool scatters = options_.collective == Collective::reduce_scatter;
+  if (gathers) {
+    for (int rank = 0; rank < place_.ranks; ++rank) {
+      CheckReport block;
+      const std::byte* const at = result + static_cast<std::size_t>(rank) * case_.block_bytes();
+      ORIEL_CHECK(backend_->check_input(at, case_.count, data, rank, block));
+      report.wrong_outputs += block.changed_inputs;
+    }
+  } else {
+    ORIEL_CHECK(backend_->check_output(
+        result, case_.count, scatters ? pattern_of_block(data, place_.rank) : data, report));
+    if (scatters) report.digest = 0;  // ranks have different parts
+  }
+  const std::size_t written = scatters && !case_.in_place ? case_.block_bytes() : case_.bytes();
+  const auto* const area = static_cast<const std::byte*>(buffers_.receive(set));
+  ORIEL_CHECK(backend_->check_bytes(area + written, poison_byte(case_.type),
+                                    buffers_.stride() - written, report));
+  if (case_.in_place) return {};
+  for (int block = 0; block < (scatters ? case_.blocks : 1); ++block) {
+    const std::byte* const at = input(set) + static_cast<std::size_t>(block) * case_.block_bytes();
+    ORIEL_CHECK(backend_->check_input(
+        at, case_.count, scatters ? pattern_of_block(data, block) : data, place_.rank, report));
+  }
+  return {};
 }
 
 Status Worker::finish() {

@@ -20,8 +20,8 @@ struct Place {
 /// the rank ends. Never returns before the first message, which tells what was found here.
 ///
 /// Requests ("do"): unique_id; init {id}; allocate {bytes}; prepare {type, op, count, in_place,
-/// sets, calls}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed, first,
-/// last} (sets); finish.
+/// sets, calls, blocks}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed,
+/// first, last} (sets); finish.
 int run_worker(const Options& options, const Contestant& contestant, const Place& place,
                const Channel& coordinator, const SharedBarrier& barrier);
 
