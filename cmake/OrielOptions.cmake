@@ -9,9 +9,11 @@ set(ORIEL_CUDA AUTO CACHE STRING "Build the CUDA half: AUTO (if nvcc is found), 
 set_property(CACHE ORIEL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ORIEL_SANITIZE "" CACHE STRING "Sanitizer for the host half: address, thread")
 set(ORIEL_SANITIZE_ROOMS "" CACHE STRING "Further sanitizers for src/ alone: bounds, shift, ...")
-# Off by default: a file that forgets an include of its own compiles all the same.
-option(ORIEL_PRECOMPILE "Compile common headers once, which takes less time where nothing is cached"
-  OFF)
+# Off by default: a file that forgets an include of its own compiles all the same. The release preset
+# does it for tests alone, so that it sees what files of src/ and tools/ forget.
+set(ORIEL_PRECOMPILE OFF CACHE STRING
+  "Compile common headers once, which takes less time where nothing is cached: OFF, TESTS, ALL")
+set_property(CACHE ORIEL_PRECOMPILE PROPERTY STRINGS OFF TESTS ALL)
 if(ORIEL_PRECOMPILE)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
 endif()
