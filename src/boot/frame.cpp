@@ -47,7 +47,7 @@ Status FrameReader::check_header() {
   const auto reserved8 = reader.get<std::uint8_t>();
   const auto reserved16 = reader.get<std::uint16_t>();
   const bool known = kind >= static_cast<std::uint8_t>(FrameKind::message) &&
-                     kind <= static_cast<std::uint8_t>(FrameKind::root_error);
+                     kind <= static_cast<std::uint8_t>(FrameKind::note);
   if (!known || reserved8 != 0 || reserved16 != 0) {
     return Error(ErrorCode::remote, fmt::format("a frame of unknown kind {} arrived", kind));
   }

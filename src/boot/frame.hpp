@@ -25,6 +25,7 @@ enum class FrameKind : std::uint8_t {
   root_host = 6,   ///< which rank lives in the root service's process
   root_peers = 7,  ///< the addresses of the ranks to connect to
   root_error = 8,  ///< the rendezvous has failed
+  note = 9,        ///< of one rank for another, on its way from link to link
 };
 
 struct Frame {

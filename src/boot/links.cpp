@@ -17,6 +17,7 @@ constexpr Duration kLongestRetryPause = std::chrono::milliseconds(100);
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr int kReadsAtOnce = 16;  // then the other links get their turn
 constexpr std::size_t kBuffersAtOnce = 16;
+constexpr std::size_t kNoteBacklogMost = std::size_t{1} << 20;  // of a link that takes notes
 
 // Whether a notice of departure, already checked, names `peer`.
 bool names(ByteView departures, int peer) {
@@ -287,7 +288,8 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
       continue;
     }
     const Status taken =
-        frame.kind <= FrameKind::stuck
+        frame.kind == FrameKind::note ? take_note_frame(frame.payload)
+        : frame.kind <= FrameKind::stuck
             ? liveness_.receive(frame)
             : Status(Error(ErrorCode::remote, "a frame of the root service on a link of ranks"));
     if (!taken.ok()) {
@@ -298,6 +300,42 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
       link.left = true;
     }
   }
+}
+
+Status Links::take_note_frame(ByteView payload) {
+  ORIEL_TRY(Note note, decode_note(payload, identity_.size));
+  if (note.to == identity_.rank) {
+    notes_.put(std::move(note));
+  } else {
+    forward(note);  // written by the end of pump()
+  }
+  return {};
+}
+
+int Links::forward(const Note& note) {
+  std::vector<int> linked;
+  for (const auto& [peer, link] : links_) {
+    if (!link.closed && link.queue_bytes < kNoteBacklogMost) linked.push_back(peer);
+  }
+  const int hop = next_hop(identity_.rank, note.to, identity_.size, linked);
+  if (hop >= 0) enqueue(links_.at(hop), encode_frame(FrameKind::note, encode_note(note)));
+  return hop;
+}
+
+Status Links::send_note(int to, ByteView text) {
+  if (to < 0 || to >= identity_.size || text.size() > kMaxNoteBytes) {
+    return Error(ErrorCode::internal,
+                 fmt::format("a note of {} bytes to rank {}: up to {} bytes go to 0 to {}",
+                             text.size(), to, kMaxNoteBytes, identity_.size - 1));
+  }
+  Note note{identity_.rank, to, Bytes(text.begin(), text.end())};
+  if (to == identity_.rank) {
+    notes_.put(std::move(note));
+    return {};
+  }
+  const int hop = forward(note);
+  if (hop >= 0) write_link(hop, links_.at(hop));
+  return {};
 }
 
 void Links::write_link(int peer, Link& link) {

@@ -15,6 +15,7 @@
 #include "boot/dialer.hpp"
 #include "boot/frame.hpp"
 #include "boot/liveness.hpp"
+#include "boot/notes.hpp"
 #include "boot/poller.hpp"
 #include "boot/tcp.hpp"
 
@@ -69,6 +70,10 @@ class Links {
   /// Whether something that was sent is not on its way yet, here or in the kernel.
   bool unsent() const;
   std::optional<Bytes> pop(int peer);
+  /// Sends a note on its way to any rank, linked or not. Lost if there is no way, or no room on it.
+  Status send_note(int to, ByteView text);
+  /// The next note of `from` that has arrived.
+  std::optional<Bytes> take_note(int from) { return notes_.take(from); }
   /// Whether no message of this peer's can come any more but what pop() has: it has said itself
   /// that it leaves, or has closed the link.
   bool ended(int peer) const;
@@ -115,6 +120,9 @@ class Links {
   void on_link_event(int peer, std::uint32_t events);
   void read_link(int peer, Link& link, bool to_the_end);
   void take_frames(int peer, Link& link, std::vector<Frame> frames);
+  Status take_note_frame(ByteView payload);
+  /// Queues it at the next link, whose rank is returned; -1 if it is lost.
+  int forward(const Note& note);
   void write_link(int peer, Link& link);
   static Result<IoOutcome> write_queue(const Link& link);
   static void take_off_queue(Link& link, std::size_t bytes);
@@ -129,6 +137,7 @@ class Links {
   Poller poller_;
   Liveness liveness_;
   Acceptor acceptor_;
+  NoteBox notes_;
   std::map<int, Dial> dials_;
   std::map<int, Link> links_;
   Bytes scratch_;

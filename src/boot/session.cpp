@@ -337,6 +337,17 @@ void Session::report_death(int rank, const std::string& how) {
   wake();
 }
 
+Status Session::send_note(int to, ByteView text) {
+  const std::lock_guard lock(mutex_);
+  if (!links_) return Error(ErrorCode::invalid_usage, "a note of the only rank");
+  return links_->send_note(to, text);
+}
+
+std::optional<Bytes> Session::take_note(int from) {
+  const std::lock_guard lock(mutex_);
+  return links_ ? links_->take_note(from) : std::nullopt;
+}
+
 std::optional<Error> Session::failure() const {
   const std::lock_guard lock(mutex_);
   return links_ ? links_->liveness().failure() : solo_failure_;

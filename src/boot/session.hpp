@@ -94,6 +94,12 @@ class Session final : private Transport {
   void abort(const Error& reason);
   /// Tells the session of a death seen from elsewhere (a pidfd), so that it tells the other ranks.
   void report_death(int rank, const std::string& how);
+  /// A short message to any rank outside of all operations, as of kMaxNoteBytes; it may be lost.
+  /// Notes travel while the links are pumped, be it by operations or by whoever watches idle
+  /// sessions, on this rank and on those between. Does not wait; any thread.
+  Status send_note(int to, ByteView text);
+  /// The oldest note of `from` that has arrived and was not taken; any thread.
+  std::optional<Bytes> take_note(int from);
   /// Why the session is of no more use, if so.
   std::optional<Error> failure() const;
   bool has_left(int rank) const;

@@ -5,9 +5,11 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.hpp"
+#include "boot/session.hpp"
 
 namespace oriel::net {
 
@@ -20,6 +22,23 @@ class FailoverChannel {
   virtual void send(ByteView message) = 0;
   /// False if nothing has come.
   virtual bool receive(Bytes& message) = 0;
+};
+
+/// Over the links of the bootstrap, by ranks in between where the two are not linked. It works
+/// while the session's links are pumped, as a communicator's monitor does; the session outlives it.
+class SessionFailoverChannel final : public FailoverChannel {
+ public:
+  SessionFailoverChannel(boot::Session& session, int peer) : session_(session), peer_(peer) {}
+  void send(ByteView message) override { static_cast<void>(session_.send_note(peer_, message)); }
+  bool receive(Bytes& message) override {
+    std::optional<Bytes> note = session_.take_note(peer_);
+    if (note.has_value()) message = std::move(*note);
+    return note.has_value();
+  }
+
+ private:
+  boot::Session& session_;
+  int peer_;
 };
 
 /// Both ends in one process.
