@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -162,7 +163,10 @@ TEST_CASE("3.9 A13 a kernel that sees the signal sees the bytes before it") {
 namespace {
 
 /// What an application does meanwhile: everything that has made libraries' threads stand still.
+/// While one of its threads captures in global mode the others must not allocate, so they take
+/// turns.
 struct BusyApplication {
+  static inline std::mutex turn;
   explicit BusyApplication(int on) : device(on), thread([this] { run(); }) {}
   ~BusyApplication() { end(); }
   BusyApplication(const BusyApplication&) = delete;
@@ -174,10 +178,14 @@ struct BusyApplication {
   void run() {
     try {
       must(cudaSetDevice(device), "cudaSetDevice");
+      std::unique_lock first(turn);
       GpuStream stream(device);
       std::uint32_t* word = nullptr;
       must(cudaMalloc(&word, 4), "cudaMalloc");
+      must(cudaMemset(word, 0, 4), "cudaMemset");
+      first.unlock();
       while (!stop) {
+        const std::lock_guard lock(turn);
         void* block = nullptr;
         must(cudaMalloc(&block, std::size_t{4} << 20), "cudaMalloc");
         must(cudaFree(block), "cudaFree");
@@ -194,6 +202,7 @@ struct BusyApplication {
         must(cudaGraphDestroy(graph), "destroy");
         ++loops;
       }
+      const std::lock_guard last(turn);
       must(cudaFree(word), "cudaFree");
     } catch (const std::exception& failure) {
       error = failure.what();
