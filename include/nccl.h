@@ -325,9 +325,10 @@ ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcou
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
 /// Combines every rank's `sendbuff`, of `recvcount` elements for each rank, element by element, and
-/// leaves rank r with the elements from r * recvcount on. Collective; all ranks pass the same count, type and operation.
-/// Buffers as for ncclAllReduce; in place means that `recvbuff` is where the rank's own part of the
-/// input lies, sendbuff + rank * recvcount elements. Between CPU ranks only so far.
+/// leaves rank r with the elements from r * recvcount on. Collective; all ranks pass the same
+/// count, type and operation. Buffers as for ncclAllReduce; in place means that `recvbuff` is where
+/// the rank's own part of the input lies, sendbuff + rank * recvcount elements. Between CPU ranks
+/// only so far.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);
@@ -344,8 +345,8 @@ ncclResult_t pncclGroupStart(void);
 /// and returns the first error among them. As collective and as blocking as the calls inside.
 /// If a call inside was refused, nothing is carried out: ranks that the group was to start,
 /// register or finalize tell their other ranks, which get the same error; other ranks of its
-/// all-reduces are not told and wait for this one, as they do for a rank that has not called. All
-/// all-reduces of a group are checked before the first begins.
+/// collectives are not told and wait for this one, as they do for a rank that has not called. All
+/// collectives of a group are checked before the first begins.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 

@@ -256,6 +256,20 @@ std::size_t Communicator::choose_slot_bytes() const {
                                       static_cast<int>(team_facts_.members.size()));
 }
 
+Status Communicator::lay_out_scratch(int max_ctas) {
+  const std::uint64_t all = settings_->scratch_size_bytes;
+  const auto team = static_cast<int>(team_facts_.members.size());
+  if (device_->backend() != kernels::Backend::host) {
+    layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas, all);
+    return {};
+  }
+  const std::uint64_t among_teams = all / kHierarchyPart / 4096 * 4096;
+  layout_ = kernels::make_scratch_layout(kernels::Backend::host, team, max_ctas, all - among_teams);
+  ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));
+  layout_.total_bytes += among_teams;
+  return {};
+}
+
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
@@ -277,27 +291,14 @@ Task<Status> Communicator::agree_on_choices() {
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
   if (local.ok()) local = check_limits(max_ctas);
-  const std::uint64_t scratch_bytes = settings_->scratch_size_bytes;
-  const bool on_host = device_->backend() == kernels::Backend::host;
-  const std::uint64_t hierarchy_bytes = on_host ? scratch_bytes / kHierarchyPart / 4096 * 4096 : 0;
-  layout_ =
-      kernels::make_scratch_layout(device_->backend(), static_cast<int>(team_facts_.members.size()),
-                                   max_ctas, scratch_bytes - hierarchy_bytes);
-  if (local.ok() && on_host) {
-    auto made = kernels::make_hierarchy_layout(size(), layout_.total_bytes, hierarchy_bytes);
-    if (made.ok()) {
-      hierarchy_ = made.value();
-    } else {
-      local = std::move(made).error();
-    }
-  }
+  Status laid_out = lay_out_scratch(max_ctas);
+  if (local.ok()) local = std::move(laid_out);
   if (local.ok()) {
     local = kernels::check_choice(table, overrides_, device_->backend(), layout_);
   }
   if (local.ok() && device_->backend() == kernels::Backend::host) {
     if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
   }
-  layout_.total_bytes += hierarchy_bytes;
   slot_bytes_ = choose_slot_bytes();
   std::vector<boot::AgreedField> fields = {
       {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
