@@ -37,6 +37,7 @@ struct Settings {
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
   WireChoice wire = WireChoice::automatic;
+  bool direct_copy = true;
   std::string host_id;
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written

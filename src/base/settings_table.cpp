@@ -62,6 +62,9 @@ const std::array kRows = {
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
         "shared memory where they are one user's processes on one machine, in one network "
         "namespace, and libfabric elsewhere; fabric takes libfabric everywhere."},
+    Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
+        "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
+        "memory where one process can map the other's windows; else they go by the wire."},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes."},

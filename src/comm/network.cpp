@@ -85,7 +85,11 @@ Network::Network(NetworkOptions options) : options_(std::move(options)) {
 Network::~Network() {
   end_threads();
   // What peers have asked for and wait for the answer to.
-  for (int turn = 0; turn < kLastTurns && nic_.progress(); ++turn) continue;
+  // A GPU takes its time to do it.
+  const Deadline last = Deadline::after(on_gpu() ? kLastAnswers : Duration::zero());
+  for (int turn = 0; nic_.progress(); ++turn) {
+    if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
+  }
   if (fabric_ != nullptr) static_cast<void>(fabric_->flush(Deadline::after(kLastAnswers)));
   if (options_.windows != nullptr) options_.windows->detach();
   if (kernel_view_ != nullptr) static_cast<void>(view_pool_->free(kernel_view_));
@@ -119,6 +123,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   local = co_await self->join_rings(loop, descriptors_due(loop, deadline));
   if (local.ok()) local = self->connect_queues();
   if (local.ok()) local = self->start();
+  if (local.ok()) self->join_windows();
   ORIEL_CO_CHECK(
       co_await world.agree(boot::Operation::network, std::move(local), std::move(none_again)));
   co_return std::move(self);

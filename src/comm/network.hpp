@@ -58,7 +58,7 @@ struct NetworkOptions {
 /// have both wires.
 ///
 /// A peer costs some 40 KiB; by rings 512 KiB of shared memory more once they have been filled,
-/// and, while they are joined, five descriptors; by libfabric what its provider takes (tcp: a
+/// a descriptor, and, while they are joined, five; by libfabric what its provider takes (tcp: a
 /// connection). A fabric wire has a thread of its own and buffers that cost memory once used:
 /// kFabricReceives of kFabricPieceBytes, or 8 for each peer if those are more.
 ///
@@ -136,6 +136,7 @@ class Network {
   Status make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
                     std::vector<net::RingReader>& readers);
   Status connect_queues();
+  void join_windows();
   Status take_rings(std::vector<std::vector<OwnedFd>> arrived,
                     std::vector<net::RingReader> readers);
   Status start();
@@ -163,7 +164,7 @@ class Network {
   std::optional<net::RingBell> bell_;
   OwnedFd bell_fd_;  // until the peers have it
   std::vector<Peer> peers_;
-  std::unique_ptr<window::FdExchange> exchange_;  // until the rings are joined
+  std::unique_ptr<window::FdExchange> exchange_;  // between those whom rings join
   std::vector<device::queue::QueueView> queues_;  // by world rank
   device::NetworkView view_;
   std::shared_ptr<shadow::ShadowPool> view_pool_;  // on a GPU

@@ -12,14 +12,17 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::size_t kKeyBytes = 8 + 8 + 8 + 4;
+constexpr std::size_t kKeyBytes = 7 * 8 + 4;
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
 void put_keys(ByteWriter& to, const KeysMessage& message) {
   to.put(static_cast<std::uint8_t>(message.failed));
+  to.put(static_cast<std::uint8_t>(message.direct));
   to.put(static_cast<std::uint32_t>(message.keys.size()));
   for (const WindowKey& key : message.keys) {
     to.put(key.number).put(key.address).put(key.bytes).put(key.key);
+    to.put(key.source.memory_bytes).put(key.source.offset);
+    to.put(key.source.process).put(key.source.serial);
   }
 }
 
@@ -33,14 +36,24 @@ Status check_key(const WindowKey& key, std::uint64_t before) {
   if (key.bytes == 0 || key.bytes > ~std::uint64_t{0} - key.address) {
     return bad(fmt::format("window {} at {:#x} with {} bytes", key.number, key.address, key.bytes));
   }
+  const WindowSource& source = key.source;
+  const bool has_place =
+      source.offset <= source.memory_bytes && key.bytes <= source.memory_bytes - source.offset;
+  if (source != WindowSource() && !has_place) {
+    return bad(fmt::format("window {} of {} bytes at {} of an allocation of {}", key.number,
+                           key.bytes, source.offset, source.memory_bytes));
+  }
   return {};
 }
 
 Status read_keys(ByteReader& from, KeysMessage& message) {
   const auto failed = from.get<std::uint8_t>();
+  const auto direct = from.get<std::uint8_t>();
   const auto count = from.get<std::uint32_t>();
   if (failed > 1) return bad(fmt::format("a verdict of {}", failed));
+  if (direct > 1) return bad(fmt::format("a readiness of {}", direct));
   message.failed = failed == 1;
+  message.direct = direct == 1;
   // Before anything is allocated for them.
   if (count > from.left() / kKeyBytes) return bad(fmt::format("no room for {} windows", count));
   std::uint64_t before = 0;
@@ -50,6 +63,10 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
     key.address = from.get<std::uint64_t>();
     key.bytes = from.get<std::uint64_t>();
     key.key = from.get<std::uint32_t>();
+    key.source.memory_bytes = from.get<std::uint64_t>();
+    key.source.offset = from.get<std::uint64_t>();
+    key.source.process = from.get<std::uint64_t>();
+    key.source.serial = from.get<std::uint64_t>();
     ORIEL_CHECK(check_key(key, before));
     before = key.number;
     message.keys.push_back(key);

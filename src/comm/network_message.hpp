@@ -16,24 +16,36 @@
 /// do not know the rank.
 namespace oriel::comm {
 
+/// The allocation behind a window, which others may map: its size, where the window begins in it,
+/// and its name. All 0 where there is none.
+struct WindowSource {
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t process = 0;
+  std::uint64_t serial = 0;
+  bool operator==(const WindowSource&) const = default;
+};
+
 /// A window of one rank, as its NIC knows it.
 struct WindowKey {
   std::uint64_t number = 0;  ///< of the window: counts those of the communicator, the same on all
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::uint32_t key = 0;
+  WindowSource source;
   bool operator==(const WindowKey&) const = default;
 };
 
 /// The keys of a rank's windows, ascending by number.
 struct KeysMessage {
   bool failed = false;  ///< this rank cannot go on; the rest is of no meaning
+  bool direct = false;  ///< it can send and take descriptors of windows now, or has nobody near
   std::vector<WindowKey> keys;
   bool operator==(const KeysMessage&) const = default;
 };
 Bytes encode(const KeysMessage& message);
-/// Refuses keys that are 0, windows that are empty, go round the end of the address space, or are
-/// out of order.
+/// Refuses keys that are 0, windows that are empty, go round the end of the address space, do not
+/// lie in their source, or are out of order.
 Result<KeysMessage> decode_keys(ByteView bytes);
 
 /// Where a rank is, told first: from what all have told follows which wire joins which ranks.

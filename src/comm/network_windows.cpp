@@ -6,8 +6,10 @@
 #include <bit>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include "base/system_table.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -15,6 +17,11 @@ namespace {
 
 constexpr std::uint8_t kWindowAccess =
     net::kLocalWrite | net::kRemoteWrite | net::kRemoteRead | net::kRemoteAtomic;
+
+/// What a NIC calls a rank whose memory is mapped.
+std::uint64_t process_of(int rank) {
+  return static_cast<std::uint64_t>(rank) + 1;
+}
 
 device::queue::Region region_of(const WindowKey& key) {
   device::queue::Region region;
@@ -95,6 +102,11 @@ void NetworkWindows::revoke(Entry& entry) noexcept {
   // Kernels that are still told of the window find no keys in it; at worst old ones, which the NIC
   // refuses.
   static_cast<void>(write_table(entry, {}, {}));
+  for (const auto& [rank, mapped] : entry.mapped) {
+    static_cast<void>(nic_->unmap_peer_memory(process_of(rank), mapped.first));
+  }
+  entry.mapped.clear();
+  entry.is_reached = false;
   static_cast<void>(nic_->deregister_memory(entry.key));
   entry.key = 0;
 }
@@ -119,7 +131,7 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
     peers[rank] = region_of(*found);
   }
   device::NetworkWindow head;
-  head.local = region_of({number, entry.address, entry.bytes, entry.key});
+  head.local = region_of({number, entry.address, entry.bytes, entry.key, {}});
   head.peers = reinterpret_cast<const device::queue::Region*>(
       static_cast<const std::byte*>(entry.table) + sizeof head);
   head.network = network_;
@@ -141,25 +153,31 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     if (nic_ == nullptr) continue;
     ORIEL_CHECK(add_key(*entry));
     // Within the batch, windows are known by their places.
-    mine.keys.push_back({++place, entry->address, entry->bytes, entry->key});
+    if (direct_ && mine.direct) {
+      entry->exported = export_window(*direct_->memory, window.user, window.bytes);
+    }
+    mine.keys.push_back(
+        {++place, entry->address, entry->bytes, entry->key, entry->exported.source});
   }
   return {};
 }
 
-Status NetworkWindows::learn_pending(const std::vector<Bytes>& messages, std::size_t windows) {
-  std::vector<KeysMessage> ranks;
+Status NetworkWindows::decode(const std::vector<Bytes>& messages, std::size_t windows,
+                              std::vector<KeysMessage>& ranks) {
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
     auto decoded = decode_keys(messages[rank]);
     if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
-    // The agreement that follows tells why it has failed there.
-    if (decoded->failed) return {};
-    if (decoded->keys.size() != windows) {
+    if (!decoded->failed && decoded->keys.size() != windows) {
       return Error(ErrorCode::remote, fmt::format("rank {} has sent {} keys for {} windows", rank,
                                                   decoded->keys.size(), windows))
           .with_origin(static_cast<int>(rank));
     }
     ranks.push_back(std::move(decoded).value());
   }
+  return {};
+}
+
+Status NetworkWindows::learn_pending(const std::vector<KeysMessage>& ranks) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     Entry* const entry = find(pending_[i]);
@@ -168,7 +186,73 @@ Status NetworkWindows::learn_pending(const std::vector<Bytes>& messages, std::si
   return {};
 }
 
-Task<Status> NetworkWindows::prepare(EventLoop& /*loop*/,
+/// Each near peer gets a descriptor of its own for each window that has one.
+Status NetworkWindows::export_pending(std::vector<std::vector<OwnedFd>>& outgoing) {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t serial : pending_) {
+    Entry* const entry = find(serial);
+    if (entry == nullptr || !entry->exported.descriptor) continue;
+    for (std::size_t rank = 0; rank < outgoing.size(); ++rank) {
+      if (!direct_->peers[rank]) continue;
+      OwnedFd copy(sys().fcntl_int(entry->exported.descriptor.get(), F_DUPFD_CLOEXEC, 0));
+      if (!copy) return system_error("duplicating a window's descriptor");
+      outgoing[rank].push_back(std::move(copy));
+    }
+    entry->exported.descriptor.reset();
+    entry->is_reached = true;
+  }
+  return {};
+}
+
+Status NetworkWindows::map_pending(const std::vector<KeysMessage>& ranks,
+                                   std::vector<std::vector<OwnedFd>> arrived) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!direct_->peers[rank]) continue;
+    auto descriptor = arrived[rank].begin();
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      const WindowKey& key = ranks[rank].keys[i];
+      if (key.source.memory_bytes == 0) continue;
+      Entry* const entry = find(pending_[i]);
+      auto made = PeerMapping::make(*direct_->memory, std::move(*descriptor++), key);
+      const auto peer = static_cast<int>(rank);
+      if (!made.ok()) {
+        return std::move(made).error().with_context(
+            fmt::format("mapping a window of rank {} for copies", peer));
+      }
+      if (entry == nullptr) continue;
+      net::MemoryRange range{key.address, key.bytes, made->data(), kWindowAccess};
+      range.place = place_;
+      ORIEL_CHECK(nic_->map_peer_memory(process_of(peer), key.key, range));
+      entry->mapped.emplace(peer, std::pair(key.key, std::move(made).value()));
+    }
+  }
+  return {};
+}
+
+/// Of ranks that can map each other's memory, the windows that are about to be registered. Every
+/// rank takes part that has any near; one that has failed ends the others' waits.
+Task<Status> NetworkWindows::exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks,
+                                              Status local) {
+  if (direct_->exchange == nullptr) co_return local;
+  std::vector<std::vector<OwnedFd>> outgoing(ranks.size());
+  if (local.ok()) local = export_pending(outgoing);
+  if (!local.ok()) {
+    direct_->exchange->disconnect();
+    co_return local;
+  }
+  std::vector<std::size_t> counts(ranks.size(), 0);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!direct_->peers[rank]) continue;
+    for (const WindowKey& key : ranks[rank].keys) counts[rank] += key.source.memory_bytes != 0;
+  }
+  const Deadline deadline = Deadline::after(direct_->timeout, loop.clock());
+  ORIEL_CO_TRY(auto arrived, co_await direct_->exchange->exchange_each(
+                                 loop, std::move(outgoing), std::move(counts), deadline));
+  co_return map_pending(ranks, std::move(arrived));
+}
+
+Task<Status> NetworkWindows::prepare(EventLoop& loop,
                                      std::span<const window::RegisteredWindow> windows) {
   KeysMessage mine;
   Status local;
@@ -177,6 +261,7 @@ Task<Status> NetworkWindows::prepare(EventLoop& /*loop*/,
     const std::lock_guard lock(mutex_);
     pending_.clear();
     has_nic = nic_ != nullptr;
+    mine.direct = direct_ && (direct_->exchange == nullptr || direct_->exchange->connected());
     local = prepare_locally(windows, mine);
   }
   if (has_nic) {
@@ -184,9 +269,19 @@ Task<Status> NetworkWindows::prepare(EventLoop& /*loop*/,
     if (mine.failed) mine.keys.clear();
     Bytes message = encode(mine);
     auto gathered = co_await world_.all_gather(boot::Operation::network, std::move(message));
-    if (local.ok()) {
-      local = gathered.ok() ? learn_pending(gathered.value(), windows.size())
-                            : Status(std::move(gathered).error());
+    std::vector<KeysMessage> ranks;
+    Status decoded = gathered.ok() ? decode(gathered.value(), windows.size(), ranks)
+                                   : Status(std::move(gathered).error());
+    if (local.ok()) local = std::move(decoded);
+    // The agreement that follows tells why a rank has failed.
+    const auto any = [&](bool KeysMessage::*flag, bool value) {
+      return std::any_of(ranks.begin(), ranks.end(),
+                         [&](const KeysMessage& one) { return one.*flag == value; });
+    };
+    const bool all_well = !any(&KeysMessage::failed, true);
+    if (local.ok() && all_well) local = learn_pending(ranks);
+    if (all_well && !any(&KeysMessage::direct, false) && !ranks.empty()) {
+      local = co_await exchange_windows(loop, std::move(ranks), std::move(local));
     }
   }
   if (!local.ok()) rollback();
@@ -198,7 +293,12 @@ void NetworkWindows::commit() noexcept {
   for (const std::uint64_t serial : pending_) {
     Entry* const entry = find(serial);
     ++last_number_;  // on all ranks alike
-    if (entry != nullptr) entry->number = last_number_;
+    if (entry == nullptr) continue;
+    entry->number = last_number_;
+    // All ranks have mapped what they got, or it would not have come to this.
+    for (const auto& [rank, mapped] : entry->mapped) {
+      if (entry->is_reached) nic_->set_reached(process_of(rank), entry->key, true);
+    }
   }
   pending_.clear();
 }
@@ -209,6 +309,7 @@ void NetworkWindows::rollback() noexcept {
     Entry* const entry = find(serial);
     if (entry == nullptr) continue;
     revoke(*entry);
+    entry->exported = {};
     entry->bytes = 0;
   }
   pending_.clear();
@@ -232,7 +333,7 @@ Result<std::vector<WindowKey>> NetworkWindows::attach(net::NicSoft& nic, std::ui
   for (const auto& [serial, entry] : entries_) {
     if (entry->number == 0 || entry->bytes == 0) continue;
     ORIEL_CHECK(add_key(*entry));
-    keys.push_back({entry->number, entry->address, entry->bytes, entry->key});
+    keys.push_back({entry->number, entry->address, entry->bytes, entry->key, {}});
   }
   std::sort(keys.begin(), keys.end(),
             [](const WindowKey& a, const WindowKey& b) { return a.number < b.number; });
@@ -247,9 +348,15 @@ Status NetworkWindows::learn(const std::vector<KeysMessage>& ranks) {
   return {};
 }
 
+void NetworkWindows::use_direct(DirectPath path) {
+  const std::lock_guard lock(mutex_);
+  direct_.emplace(std::move(path));
+}
+
 void NetworkWindows::detach() noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& [serial, entry] : entries_) revoke(*entry);
+  direct_.reset();
   nic_ = nullptr;
 }
 

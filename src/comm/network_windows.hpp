@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "oriel/error.hpp"
 
 #include "boot/group.hpp"
+#include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"
 #include "net/nic_soft.hpp"
 #include "shadow/shadow_pool.hpp"
@@ -63,6 +65,8 @@ class NetworkWindows final : public window::Participant {
   /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
   /// windows are not those of this rank.
   Status learn(const std::vector<KeysMessage>& ranks);
+  /// From now on windows of near peers are mapped here as they are registered, and theirs there.
+  void use_direct(DirectPath path);
   /// The NIC goes; keys are given back and tables emptied.
   void detach() noexcept;
 
@@ -76,6 +80,9 @@ class NetworkWindows final : public window::Participant {
     std::uint32_t key = 0;    // of the NIC, if there is one
     void* table = nullptr;    // of tables_
     bool own_words = false;
+    WindowExport exported;                                        // until its peers have it
+    std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  // of peers, with their keys
+    bool is_reached = false;                                      // those have mapped this rank's
   };
   Entry* find(std::uint64_t serial);
   Status add_key(Entry& entry);
@@ -84,7 +91,13 @@ class NetworkWindows final : public window::Participant {
                      std::span<const device::queue::Region> peers);
   Status fill(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks);
   Status prepare_locally(std::span<const window::RegisteredWindow> windows, KeysMessage& mine);
-  Status learn_pending(const std::vector<Bytes>& messages, std::size_t windows);
+  Status decode(const std::vector<Bytes>& messages, std::size_t windows,
+                std::vector<KeysMessage>& ranks);
+  Status learn_pending(const std::vector<KeysMessage>& ranks);
+  Task<Status> exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks, Status local);
+  Status export_pending(std::vector<std::vector<OwnedFd>>& outgoing);
+  Status map_pending(const std::vector<KeysMessage>& ranks,
+                     std::vector<std::vector<OwnedFd>> arrived);
 
   boot::Group& world_;
   const int rank_;
@@ -101,6 +114,7 @@ class NetworkWindows final : public window::Participant {
   net::NicSoft* nic_ = nullptr;
   std::uint32_t domain_ = 0;
   std::uint64_t network_ = 0;
+  std::optional<DirectPath> direct_;
 };
 
 }  // namespace oriel::comm

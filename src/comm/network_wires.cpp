@@ -9,6 +9,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "comm/network.hpp"
+#include "topo/lsa_teams.hpp"
 #include "topo/placement.hpp"
 
 /// Which wire joins a rank's NIC with which others, and how the wires are made.
@@ -170,7 +171,6 @@ Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
   }
   ORIEL_CO_TRY(auto arrived, co_await exchange_->exchange_each(loop, std::move(outgoing),
                                                                std::move(counts), deadline));
-  exchange_.reset();
   bell_fd_.reset();
   co_return take_rings(std::move(arrived), std::move(readers));
 }
@@ -179,9 +179,35 @@ Status Network::connect_queues() {
   for (Peer& peer : peers_) {
     const std::uint32_t wire = peer.by_fabric ? fabric_wire_ : ring_wire_;
     if (!peer.by_fabric) peer.address = address_on_rings(peer.rank);
-    ORIEL_CHECK(peer.queue.connect({wire, peer.address, peer.far_queue, kEpoch}));
+    ORIEL_CHECK(peer.queue.connect(
+        {wire, peer.address, peer.far_queue, kEpoch, static_cast<std::uint64_t>(peer.rank) + 1}));
   }
   return {};
+}
+
+/// Ranks that rings join can map each other's memory too, but for GPUs that do not reach each
+/// other.
+void Network::join_windows() {
+  if (!options_.settings->direct_copy) {
+    exchange_.reset();
+    return;
+  }
+  DirectPath path;
+  path.exchange = exchange_.get();
+  path.memory = &options_.device->memory();
+  path.timeout = options_.settings->timeout;
+  path.peers.assign(static_cast<std::size_t>(options_.world->size()), false);
+  const auto& infos = options_.topology->infos;
+  const topo::RankInfo& own = infos[static_cast<std::size_t>(options_.rank)];
+  for (const Peer& peer : peers_) {
+    if (peer.by_fabric) continue;
+    // As if nobody had named their nodes.
+    topo::RankInfo other = infos[static_cast<std::size_t>(peer.rank)];
+    other.node = own.node;
+    path.peers[static_cast<std::size_t>(peer.rank)] =
+        topo::can_map(own, other) && topo::can_map(other, own);
+  }
+  options_.windows->use_direct(std::move(path));
 }
 
 // Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a

@@ -14,7 +14,9 @@ using namespace oriel::comm;
 namespace {
 
 KeysMessage some_keys() {
-  return {.failed = false, .keys = {{1, 0x1000, 4096, 7}, {5, 0x9000, 1, ~0u}}};
+  return {.failed = false,
+          .direct = true,
+          .keys = {{1, 0x1000, 4096, 7, {8192, 4096, 77, 78}}, {5, 0x9000, 1, ~0u, {}}}};
 }
 
 NetworkHello some_hello() {
@@ -75,11 +77,21 @@ TEST_CASE(
   message.keys[1].bytes = 5;
   CHECK(refusal(message).find("window 5") != std::string::npos);
 
+  message = some_keys();
+  message.keys[0].source.offset = 4097;
+  CHECK(refusal(message).find("window 1 of 4096 bytes at 4097 of an allocation of 8192") !=
+        std::string::npos);
+  message = some_keys();
+  message.keys[0].source.memory_bytes = 0;
+  CHECK(refusal(message).find("window 1") != std::string::npos);
+
   // A count for which no message has room is not believed, and nothing is allocated for it.
   Bytes many = keys;
   const std::uint32_t count = ~0u;
-  std::memcpy(many.data() + 1, &count, sizeof count);
+  std::memcpy(many.data() + 2, &count, sizeof count);
   CHECK(decode_keys(many).error().message().find("4294967295") != std::string::npos);
+  many[1] = std::byte{2};
+  CHECK(decode_keys(many).error().message().find("readiness") != std::string::npos);
   many[0] = std::byte{2};
   CHECK(decode_keys(many).error().message().find("verdict") != std::string::npos);
 
