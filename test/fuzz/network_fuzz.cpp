@@ -19,6 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (hello.ok()) {
     expect(hello.value().queues.size() == data[0] && is_input(encode(hello.value())));
   }
+  const auto place = decode_place(input);
+  if (place.ok()) expect(is_input(encode(place.value())));
   const auto keys = decode_keys(input);
   if (keys.ok()) expect(is_input(encode(keys.value())));
   return 0;
