@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "comm/network.hpp"
+#include "comm/network_players.hpp"
+#include "comm/test_hosts.hpp"
+
+/// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,
+/// 3.19).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::Thread;
+using device::WorldOutcome;
+
+/// Ends the program as skipped where there can be no hosts.
+const bool kPermitted = [] {
+  std::string lack = TestHosts::lack();
+  if (lack.empty()) {
+    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
+    if (!wire.ok()) lack = wire.error().to_string();
+  }
+  if (lack.empty()) return true;
+  std::printf("skipped: %s\n", lack.c_str());
+  std::fflush(stdout);
+  std::_Exit(77);
+}();
+
+const Variables kOverTcp = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"}};
+const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                           {"ORIEL_SOCKET_IFNAME", "net0"}};
+
+comm::Network& network_of(const Rank& rank) {
+  return *static_cast<comm::Network*>(rank.view().network->nic);
+}
+
+/// Plays ranks on the hosts that are their nodes.
+void play_on(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
+  INFO(nodes.text());
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost);
+    body(players);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("3.18 ranks on hosts of their own put, get, signal and meet over tcp") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1, 1}}}) {
+    const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
+    play_on(hosts, nodes, [&](Players& players) { Traffic(players, seed).run(20); });
+  }
+}
+
+TEST_CASE("3.18 one NIC has rings to ranks of its machine, and libfabric to others") {
+  const TestHosts hosts(2);
+  const Nodes nodes{{2, 1}};
+  play_on(hosts, nodes, [&](Players& players) {
+    // The two on one host are two nodes as well.
+    const Environment named(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())}});
+    Rank rank(players, 4096, kWorld);
+    test::require(network_of(rank).fabric() != nullptr, "a fabric wire");
+    const std::uint64_t sent = network_of(rank).fabric()->counters().sent;
+    const auto view = rank.window.view();
+    const auto put_to = [&](int peer) {
+      const auto posted = device::world_put(Thread(), rank.view(), peer, view, 8, view, 0, 8);
+      require(device::world_wait(Thread(), rank.view(), posted), "a put");
+    };
+    if (players.first() == 0) {
+      put_to(1);
+      test::require(network_of(rank).fabric()->counters().sent == sent, "by a ring");
+      put_to(2);
+      test::require(network_of(rank).fabric()->counters().sent > sent, "by libfabric");
+    }
+    players.barrier();
+    Traffic(players, 3).run(10);
+  });
+}
+
+TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, and has to be agreed on") {
+  const Variables wire = {{"ORIEL_WIRE", "fabric"}, {"ORIEL_SOCKET_IFNAME", "lo"}};
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const Environment environment(kOverTcp), node(on_node({{1, 1}}, players.first()));
+    {
+      const Environment forced(wire);
+      Traffic(players, 4).run(10);
+    }
+    const Environment forced(players.first() == 0 ? wire : Variables{});
+    const auto attempt = [&]() -> Result<DeviceComm> {
+      const ncclUniqueId bytes = players.next_id();
+      UniqueId id;
+      std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+      auto comm = Communicator::init(id, players.first(), players.size(), {});
+      if (!comm.ok()) return std::move(comm).error();
+      return comm.value().device_comm(kWorld);
+    };
+    must_fail(attempt(), ErrorCode::invalid_usage, {"ORIEL_WIRE is fabric on rank 0", "rank 1"});
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.18 packets that are lost, or late, change nothing but the time") {
+  const Nodes nodes{{1, 1}};
+  if (const std::string lack = TestHosts::lack_of_loss(); !lack.empty()) {
+    WARN("no loss: " << lack);
+  } else {
+    const TestHosts hosts(2);
+    hosts.drop(1);
+    play_on(hosts, nodes, [&](Players& players) { Traffic(players, 5).run(8); });
+  }
+  const TestHosts far(2, 5ms);
+  play_on(far, nodes, [&](Players& players) { Traffic(players, 6).run(8); });
+}
+
+namespace {
+
+/// Every collective among nodes, with sums that can be told beforehand.
+void collect(Communicator& comm, std::size_t count) {
+  const auto size = static_cast<std::size_t>(comm.size());
+  const auto self = static_cast<std::size_t>(comm.rank());
+  const auto value = [](std::size_t rank, std::size_t at) {
+    return static_cast<std::int64_t>((rank + 1) * 1000003 + at * 7);
+  };
+  const auto sum = [&](std::size_t at) {
+    std::int64_t all = 0;
+    for (std::size_t rank = 0; rank < size; ++rank) all += value(rank, at);
+    return all;
+  };
+  std::vector<std::int64_t> mine(size * count), all(size * count, -1);
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = value(self, i);
+  must(comm.all_reduce(
+      {.input = mine.data(), .output = all.data(), .count = size * count, .type = DataType::i64}));
+  for (std::size_t i = 0; i < all.size(); ++i) require(all[i] == sum(i), "an all-reduce");
+  must(comm.all_gather(
+      {.input = mine.data(), .output = all.data(), .count = count, .type = DataType::i64}));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    require(all[i] == value(i / count, i % count), "an all-gather");
+  }
+  must(comm.reduce_scatter(
+      {.input = mine.data(), .output = all.data(), .count = count, .type = DataType::i64}));
+  for (std::size_t i = 0; i < count; ++i) {
+    require(all[i] == sum(self * count + i), "a reduce-scatter");
+  }
+}
+
+/// Long enough for a NIC to answer on a machine that has much else to do.
+const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
+
+/// Reduces until it fails; the rank that is named then must be `culprit`.
+void reduce_until_named(Players& players, Rank& rank, int culprit) {
+  std::vector<float> values(10'000, 1);
+  Status status;
+  while (status.ok()) {
+    status = rank.comm.all_reduce(
+        {.input = values.data(), .output = values.data(), .count = values.size()});
+    std::fill(values.begin(), values.end(), 1.0F);
+    ++players.word(static_cast<std::size_t>(players.first()));
+  }
+  const auto error = error_of(rank.comm);
+  require(error && error->origin_rank() == culprit, error ? error->to_string() : "no error");
+  // By its silence, and not by the timeout of whoever waited for somebody.
+  require(error->code() == ErrorCode::remote, error->to_string());
+}
+
+}  // namespace
+
+TEST_CASE("3.18 collectives among hosts") {
+  for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
+    const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
+    play_on(hosts, nodes, [&](Players& players) {
+      auto comm = join(players);
+      for (const std::size_t count : {1, 1000, 50'000}) collect(comm, count);
+      players.barrier();
+    });
+  }
+}
+
+TEST_CASE("3.18 collectives among hosts that lose packets, or are far apart") {
+  const Nodes nodes{{1, 2}};
+  const auto body = [](Players& players) {
+    auto comm = join(players);
+    for (const std::size_t count : {1, 20'000}) collect(comm, count);
+    players.barrier();
+  };
+  if (TestHosts::lack_of_loss().empty()) {
+    const TestHosts hosts(2);
+    hosts.drop(1);
+    play_on(hosts, nodes, body);
+  }
+  const TestHosts far(2, 5ms);
+  play_on(far, nodes, body);
+}
+
+TEST_CASE("3.19 a host whose link goes down in a collective is named by all others") {
+  const TestHosts hosts(3);
+  const Nodes nodes{{1, 2, 1}};
+  constexpr int kCut = 3;
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost), patience(kPatience);
+    Rank rank(players, 4096, kWorld);
+    if (players.first() != kCut) return reduce_until_named(players, rank, kCut);
+    // To this one the others have gone: whom it names is no matter, but it must end.
+    std::vector<float> values(10'000, 1);
+    while (rank.comm.all_reduce({.input = values.data(), .output = values.data(), .count = 10'000})
+               .ok()) {
+      ++players.word(kCut);
+    }
+    require(error_of(rank.comm).has_value(), "an error");
+  });
+  REQUIRE(stage.wait_for_word(kCut, 5, 30s));
+  hosts.cut(2);
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.19 a NIC that dies is named by all, on rings and over libfabric") {
+  const Nodes nodes{{1, 1, 1}};
+  for (const char* const wire : {"auto", "fabric"}) {
+    INFO(wire);
+    const Variables settings = {{"ORIEL_WIRE", wire}, {"ORIEL_SOCKET_IFNAME", "lo"}};
+    check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+      const Environment environment(kOverTcp), patience(kPatience), forced(settings);
+      const Environment node(on_node(nodes, players.first()));
+      Rank rank(players, 4096, kWorld);
+      rank.sync("the first barrier");
+      players.barrier();
+      if (players.first() == 1) network_of(rank).nic().die();
+      reduce_until_named(players, rank, 1);
+      players.barrier();
+    }));
+  }
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/world_barrier.hpp"
+
+#include "api/api_ranks.hpp"
+
+/// Ranks of several nodes that reach each other's windows through queues (3.15).
+namespace oriel::test {
+
+/// The nodes of a play: how many ranks each has, in rank order.
+struct Nodes {
+  std::vector<int> sizes;
+  int ranks() const {
+    int all = 0;
+    for (const int size : sizes) all += size;
+    return all;
+  }
+  int node_of(int rank) const {
+    int node = 0;
+    for (int end = sizes[0]; rank >= end; end += sizes[static_cast<std::size_t>(node)]) ++node;
+    return node;
+  }
+  std::string text() const {
+    std::string made;
+    for (const int size : sizes) made += (made.empty() ? "" : "+") + std::to_string(size);
+    return made;
+  }
+};
+
+/// A rank's settings: the name of its node.
+inline Variables on_node(const Nodes& nodes, int rank) {
+  return {{"ORIEL_HOSTID", "node" + std::to_string(nodes.node_of(rank))}};
+}
+
+inline void require(device::WorldOutcome outcome, const std::string& what) {
+  test::require(outcome == device::WorldOutcome::done, what + ": " + device::to_string(outcome));
+}
+inline void require_outcome(device::WorldOutcome outcome, device::WorldOutcome expected,
+                            const std::string& what) {
+  test::require(outcome == expected, what + ": " + device::to_string(outcome));
+}
+
+/// A rank with one window of so many bytes, and kernels that reach the world.
+struct Rank {
+  explicit Rank(Players& players, std::size_t bytes, const DeviceCommOptions& options)
+      : comm(join(players)),
+        memory(must(comm.allocate(bytes))),
+        window(must(comm.register_window(memory))),
+        kernels(must(comm.device_comm(options))) {}
+  const device::CommView& view() const { return kernels.view(); }
+  std::uint8_t* at(std::size_t offset) const {
+    return static_cast<std::uint8_t*>(memory.data()) + offset;
+  }
+  void sync(const std::string& what) const {
+    device::WorldBarrier<device::Thread> barrier({}, view(), 0);
+    require(barrier.sync(), what);
+  }
+
+  Communicator comm;
+  oriel::Buffer memory;
+  Window window;
+  DeviceComm kernels;
+};
+
+inline constexpr DeviceCommOptions kWorld{
+    .barrier_slots = 4, .world = true, .signals = 16, .counters = 2};
+
+inline std::uint8_t pattern(int rank, std::uint64_t salt, std::size_t at) {
+  std::uint64_t mixed = (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u + salt * 977;
+  mixed = (mixed + at) * 0xbf58476d1ce4e5b9u;
+  return static_cast<std::uint8_t>(mixed >> 56);
+}
+
+/// Of a window, what belongs to one rank.
+inline constexpr std::size_t kPart = 160'000;
+
+/// What one rank does to all, and what it knows of it.
+class Traffic {
+ public:
+  Traffic(Players& players, std::uint64_t seed)
+      : players_(players),
+        me_(players.first()),
+        parts_(static_cast<std::size_t>(players.size())),
+        // Parts that peers write; one that they read; one to send from; one for gets.
+        readable_(parts_ * kPart),
+        source_(readable_ + kPart),
+        sink_(source_ + kPart),
+        rank_(players, sink_ + kPart, kWorld),
+        view_(rank_.window.view()),
+        random_(seed + static_cast<std::uint64_t>(me_) * 7919),
+        sent_(parts_, std::vector<std::uint8_t>(kPart, 0)),
+        signalled_(parts_, 0) {}
+
+  void run(int steps) {
+    for (std::size_t i = 0; i < kPart; ++i) *rank_.at(readable_ + i) = pattern(me_, 1, i);
+    rank_.sync("the first barrier");
+    for (int step = 0; step < steps; ++step) {
+      const auto peer = static_cast<int>(random_() % parts_);
+      const std::size_t bytes = random_() % (random_() % 8 == 0 ? kPart : 5000);
+      const std::size_t far = random_() % (kPart - bytes), near = random_() % (kPart - bytes);
+      if (random_() % 3 == 0) {
+        get(peer, far, near, bytes);
+      } else {
+        put(peer, far, near, bytes, static_cast<std::uint64_t>(step) + 2);
+      }
+    }
+    rank_.sync("the barrier behind all puts");
+    check_what_arrived();
+  }
+
+ private:
+  void get(int peer, std::size_t far, std::size_t near, std::size_t bytes) {
+    const auto posted = device::world_get(device::Thread(), rank_.view(), peer, view_,
+                                          readable_ + far, view_, sink_ + near, bytes);
+    require(device::world_wait(device::Thread(), rank_.view(), posted), "a get");
+    for (std::size_t i = 0; i < bytes; ++i) {
+      test::require(*rank_.at(sink_ + near + i) == pattern(peer, 1, far + i), "what was read");
+    }
+  }
+  void put(int peer, std::size_t far, std::size_t near, std::size_t bytes, std::uint64_t salt) {
+    auto& sent = sent_[static_cast<std::size_t>(peer)];
+    for (std::size_t i = 0; i < bytes; ++i) {
+      *rank_.at(source_ + near + i) = sent[far + i] = pattern(me_, salt, i);
+    }
+    const auto posted = device::world_put_signal(
+        device::Thread(), rank_.view(), peer, view_, static_cast<std::size_t>(me_) * kPart + far,
+        view_, source_ + near, bytes, static_cast<std::uint32_t>(me_), 1);
+    ++signalled_[static_cast<std::size_t>(peer)];
+    require(device::world_count(device::Thread(), rank_.view(), 1, posted), "counting");
+    // The source is written again by the next step.
+    require(device::wait_counter(device::Thread(), rank_.view(), 1), "a put");
+  }
+  void check_what_arrived() {
+    const auto own = static_cast<std::size_t>(me_);
+    for (std::size_t peer = 0; peer < parts_; ++peer) {
+      const auto posted = device::world_get(device::Thread(), rank_.view(), static_cast<int>(peer),
+                                            view_, own * kPart, view_, sink_, kPart);
+      require(device::world_wait(device::Thread(), rank_.view(), posted), "the last get");
+      test::require(std::equal(sent_[peer].begin(), sent_[peer].end(), rank_.at(sink_)),
+                    "what is at the peer, byte by byte");
+      players_.word(own * parts_ + peer) = signalled_[peer];
+    }
+    players_.barrier();
+    for (std::size_t peer = 0; peer < parts_; ++peer) {
+      test::require(device::read_signal(rank_.view(), static_cast<std::uint32_t>(peer)) ==
+                        players_.word(peer * parts_ + own),
+                    "how often a peer has signalled");
+    }
+    players_.barrier();
+  }
+
+  Players& players_;
+  const int me_;
+  const std::size_t parts_, readable_, source_, sink_;
+  Rank rank_;
+  const device::WindowView view_;
+  std::mt19937_64 random_;
+  std::vector<std::vector<std::uint8_t>> sent_;  // what this rank has put, by peer
+  std::vector<std::uint64_t> signalled_;
+};
+
+/// Until the monitor has seen why a wait ended.
+inline std::optional<Error> error_of(const Communicator& comm) {
+  for (int i = 0; i < 1000 && !comm.async_error(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return comm.async_error();
+}
+
+}  // namespace oriel::test
