@@ -62,4 +62,7 @@ function(oriel_add_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
     LABELS "${arg_LABELS}")
+  if(arg_LABELS MATCHES "gpu")  # what one takes of a GPU, others count
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
 endfunction()

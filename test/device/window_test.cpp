@@ -20,8 +20,9 @@ namespace {
 using device::WindowObject;
 using device::WindowView;
 
-#if defined(ORIEL_TEST_HAS_NCCL_WINDOW)
-static_assert(NCCL_VERSION_CODE != 22809 || sizeof(ncclWindow_vidmem) == device::kNcclWindowBytes);
+// Earlier ones are laid out otherwise.
+#if defined(ORIEL_TEST_HAS_NCCL_WINDOW) && NCCL_VERSION_CODE >= 22809
+static_assert(NCCL_VERSION_CODE > 22809 || sizeof(ncclWindow_vidmem) == device::kNcclWindowBytes);
 #define ORIEL_SAME_FIELD(ours, theirs)                                                \
   static_assert(offsetof(WindowObject, ours) == offsetof(ncclWindow_vidmem, theirs)); \
   static_assert(sizeof(WindowObject::ours) == sizeof(ncclWindow_vidmem::theirs))

@@ -56,7 +56,8 @@ TEST_CASE("3.11 the libraries of this machine have every symbol, if they are ins
   CHECK(sizeof(ours::ours_member) == sizeof(theirs::theirs_member))
 
 TEST_CASE("3.12 ports, GIDs, regions and paths are laid out as in rdma-core's headers") {
-  CHECK(sizeof(VerbsPort) == sizeof(ibv_port_attr));
+  // Fields were added at the end since; ibv_query_port as exported fills the first ones only.
+  CHECK(sizeof(VerbsPort) <= sizeof(ibv_port_attr));
   ORIEL_SAME(VerbsPort, ibv_port_attr, state, state);
   ORIEL_SAME(VerbsPort, ibv_port_attr, mtu, active_mtu);
   ORIEL_SAME(VerbsPort, ibv_port_attr, gid_count, gid_tbl_len);

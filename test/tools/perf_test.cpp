@@ -273,7 +273,7 @@ TEST_CASE("1.35 rounds are served on demand") {
 }
 
 TEST_CASE("1.35 bad arguments are refused with the reason") {
-  CHECK(run_program({ORIEL_PERF_PATH, "all_gather"}).status == 2);
+  CHECK(run_program({ORIEL_PERF_PATH, "all_to_all"}).status == 2);
   CHECK(perf({"-d", "float128"}).err.find("float128") != std::string::npos);
   CHECK(perf({"-b", "64", "-e", "8"}).status == 2);
   CHECK(perf({"-f", "0.5"}).status == 2);
