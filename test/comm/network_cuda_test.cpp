@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <random>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "comm/network_players.hpp"
+#include "support/model_gpu.hpp"
+
+// GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
+// threads do in the model's memory.
+namespace oriel::test {
+namespace {
+
+/// A rank on its own GPU of the model, whose streams run by and by.
+struct OnModel {
+  OnModel(const Nodes& nodes, int rank)
+      : model(model_with_current_device(FakeCuda::Options{.devices = nodes.ranks()}, rank)),
+        engine([this](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            if (model.run_streams(2) == 0) std::this_thread::yield();
+          }
+        }) {}
+  ~OnModel() {
+    engine = {};
+    for (const std::string& violation : model.violations()) test::require(false, violation);
+  }
+  OnModel(const OnModel&) = delete;
+  OnModel& operator=(const OnModel&) = delete;
+  FakeCuda& model;
+  std::jthread engine;
+};
+
+void play_on(const Nodes& nodes, const Body& body) {
+  INFO(nodes.text());
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment own(on_node(nodes, players.first()));
+    const OnModel on_model(nodes, players.first());
+    body(players);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("3.9 3.15 random puts, gets and signals between GPUs of several nodes, byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {
+    play_on(nodes, [&](Players& players) { Traffic(players, seed).run(25); });
+  }
+}
+
+TEST_CASE("3.9 windows of GPUs from before and after their network, and its end") {
+  play_on({{1, 1}}, [](Players& players) {
+    auto comm = join(players);
+    const int peer = 1 - players.first();
+    auto memory = must(comm.allocate(1 << 20));
+    auto before = must(comm.register_window(memory));
+    {
+      const auto kernels = must(comm.device_comm(kWorld));
+      auto more = must(comm.allocate(1 << 20));
+      auto after = must(comm.register_window(more));
+      auto* const bytes = static_cast<std::uint8_t*>(memory.data());
+      bytes[7] = static_cast<std::uint8_t>(40 + players.first());
+      const device::Thread self;
+      require(device::world_put_signal(self, kernels.view(), peer, after.view(), 100, before.view(),
+                                       7, 1, 2)
+                  .outcome,
+              "the put");
+      require(device::wait_signal(self, kernels.view(), 2, 1, peer), "the signal");
+      test::require(static_cast<std::uint8_t*>(more.data())[100] == 40 + peer, "the byte");
+      device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
+      require(barrier.sync(), "the barrier");
+      const auto refused =
+          device::world_put(self, kernels.view(), peer, after.view(), 1 << 20, before.view(), 0, 1);
+      require_outcome(refused.outcome, device::WorldOutcome::out_of_range, "past the end");
+      players.barrier();
+    }
+  });
+}
+
+}  // namespace oriel::test
