@@ -190,7 +190,7 @@ Status NicSoft::to_error(std::uint32_t number) {
   if (queue->setup().records == nullptr) return queue->to_error();
   // It may go on elsewhere, where a dump could not wait for what is on its way here.
   context_.late.land_all();
-  const Status settled = settle();
+  Status settled = settle();
   queue->fence();
   return settled;
 }
