@@ -11,7 +11,15 @@
 #include "oriel/device/queue.hpp"
 #include "oriel/device/wait.hpp"
 
+#include "kernels/algorithms/lines.hpp"
 #include "kernels/hierarchy.hpp"
+
+// Inlined into each other, the stages are more than compilers like.
+#if defined(__CUDACC__)
+#define ORIEL_STAGE_FN __host__ __device__ __noinline__
+#else
+#define ORIEL_STAGE_FN __attribute__((noinline))
+#endif
 
 namespace oriel::kernels {
 
@@ -123,9 +131,6 @@ class Hierarchy {
     if (shape_.reduces) return {block + first, first, length};
     return {first, block + first, length};
   }
-  static ORIEL_DEVICE_FN std::uint64_t smaller(std::uint64_t a, std::uint64_t b) {
-    return a < b ? a : b;
-  }
 
   // Places in the control memory.
   ORIEL_DEVICE_FN std::uint64_t region(std::uint64_t round) const {
@@ -212,8 +217,8 @@ class Hierarchy {
 
   /// Sends bytes that lie in this rank's scratch to a peer of another node's. They stay as they are
   /// until the peer has ended the round.
-  ORIEL_DEVICE_FN bool put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
-                           std::uint64_t bytes) const {
+  ORIEL_STAGE_FN bool put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
+                          std::uint64_t bytes) const {
     const device::NetworkWindow& window = *comm_.control_network;
     const device::queue::Transfer transfer{window.local, from, window.peers[peer], to, bytes};
     group_.sync();
@@ -223,8 +228,8 @@ class Hierarchy {
 
   /// Tells each peer that `each` names, behind what it was sent before.
   template <class Each>
-  ORIEL_DEVICE_FN bool tell(const Each& each, std::uint64_t word_offset,
-                            std::uint64_t rounds) const {
+  ORIEL_STAGE_FN bool tell(const Each& each, std::uint64_t word_offset,
+                           std::uint64_t rounds) const {
     const std::uint64_t word = rounds << kSignatureBits | arguments_.signature;
     const std::uint64_t offset =
         arguments_.layout.lines[kind_] +
@@ -279,8 +284,8 @@ class Hierarchy {
   }
 
   /// Waits until the peer has said `rounds` or more, by one thread.
-  ORIEL_DEVICE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
-                            std::uint64_t rounds) const {
+  ORIEL_STAGE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
+                           std::uint64_t rounds) const {
     const auto* const word = reinterpret_cast<const std::uint64_t*>(
         reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
     std::uint64_t value = 0;
@@ -307,8 +312,8 @@ class Hierarchy {
     return !strange;
   }
   template <class Each>
-  ORIEL_DEVICE_FN bool hear_all(const Each& each, std::uint64_t word_offset,
-                                std::uint64_t rounds) const {
+  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset,
+                               std::uint64_t rounds) const {
     bool alive = true;
     if (group_.rank() == 0) {
       alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
@@ -333,9 +338,8 @@ class Hierarchy {
   }
   ORIEL_DEVICE_FN bool tell_done(std::uint64_t rounds) const {
     if (arguments_.plan.grouped_by == GroupedBy::rank) return true;
-    const bool told = tell(group_peers(), offsetof(HierarchyLine, done), rounds) &&
-                      tell(across_peers(), offsetof(HierarchyLine, done), rounds);
-    return told;
+    return tell(group_peers(), offsetof(HierarchyLine, done), rounds) &&
+           tell(across_peers(), offsetof(HierarchyLine, done), rounds);
   }
   ORIEL_DEVICE_FN auto group_peers() const {
     return [this](const auto& action) { return each_of_group(action); };
@@ -372,7 +376,7 @@ class Hierarchy {
     return true;
   }
 
-  ORIEL_DEVICE_FN bool give_inputs(std::uint64_t round) {
+  ORIEL_STAGE_FN bool give_inputs(std::uint64_t round) {
     if (!shape_.reduces || size_ == 1) return true;
     if (!await_room(group_peers(), round)) return false;
     each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
@@ -393,7 +397,7 @@ class Hierarchy {
     return here(input_slot(round, group, lane, i));
   }
 
-  ORIEL_DEVICE_FN bool send_sums(std::uint64_t round) {
+  ORIEL_STAGE_FN bool send_sums(std::uint64_t round) {
     if (!shape_.reduces) return true;
     if (size_ > 1 && !hear_all(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1)) {
       return false;
@@ -468,7 +472,7 @@ class Hierarchy {
     });
   }
 
-  ORIEL_DEVICE_FN bool finish_units(std::uint64_t round) {
+  ORIEL_STAGE_FN bool finish_units(std::uint64_t round) {
     const bool apart = grouping_.groups > 1;
     if (shape_.reduces && apart &&
         !hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
@@ -494,8 +498,8 @@ class Hierarchy {
     return true;
   }
 
-  ORIEL_DEVICE_FN bool send_result(std::uint64_t round, std::int32_t lane, const Span& part,
-                                   const std::byte* result) {
+  ORIEL_STAGE_FN bool send_result(std::uint64_t round, std::int32_t lane, const Span& part,
+                                  const std::byte* result) {
     const std::uint64_t finished =
         region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
     bool staged = false;
@@ -514,7 +518,7 @@ class Hierarchy {
     return true;
   }
 
-  ORIEL_DEVICE_FN bool pass_results(std::uint64_t round) {
+  ORIEL_STAGE_FN bool pass_results(std::uint64_t round) {
     if (!shape_.distributes) return true;
     if (grouping_.groups > 1) {
       if (!hear_all(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) {
@@ -531,7 +535,7 @@ class Hierarchy {
     return size_ == 1 || tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
   }
 
-  ORIEL_DEVICE_FN bool copy_out(std::uint64_t round) {
+  ORIEL_STAGE_FN bool copy_out(std::uint64_t round) {
     if (shape_.distributes && size_ > 1) {
       if (!hear_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
         return false;
@@ -547,7 +551,7 @@ class Hierarchy {
   }
 
   /// A small all-reduce: everybody gets all inputs and folds them.
-  ORIEL_DEVICE_FN bool run_one_hop() {
+  ORIEL_STAGE_FN bool run_one_hop() {
     const std::int32_t own = grouping_.own;
     const auto slot = [&](std::int32_t source) {
       return region(0) + plain(static_cast<std::uint64_t>(source));
@@ -591,3 +595,5 @@ class Hierarchy {
 };
 
 }  // namespace oriel::kernels
+
+#undef ORIEL_STAGE_FN
