@@ -91,7 +91,7 @@ TEST_CASE("3.18 one NIC has rings to ranks of its machine, and libfabric to othe
   });
 }
 
-TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, and has to be agreed on") {
+TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none of them") {
   const Variables wire = {{"ORIEL_WIRE", "fabric"}, {"ORIEL_SOCKET_IFNAME", "lo"}};
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const Environment environment(kOverTcp), node(on_node({{1, 1}}, players.first()));
@@ -99,7 +99,6 @@ TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, and has 
       const Environment forced(wire);
       Traffic(players, 4).run(10);
     }
-    const Environment forced(players.first() == 0 ? wire : Variables{});
     const auto attempt = [&]() -> Result<DeviceComm> {
       const ncclUniqueId bytes = players.next_id();
       UniqueId id;
@@ -108,7 +107,17 @@ TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, and has 
       if (!comm.ok()) return std::move(comm).error();
       return comm.value().device_comm(kWorld);
     };
-    must_fail(attempt(), ErrorCode::invalid_usage, {"ORIEL_WIRE is fabric on rank 0", "rank 1"});
+    {
+      const Environment forced(players.first() == 0 ? wire : Variables{});
+      must_fail(attempt(), ErrorCode::invalid_usage, {"ORIEL_WIRE is fabric on rank 0", "rank 1"});
+      players.barrier();
+    }
+    const Environment forced(wire);
+    const Environment other(players.first() == 1 ? Variables{{"ORIEL_FABRIC_PROVIDER", "nobody's"}}
+                                                 : Variables{});
+    const auto failed = attempt();
+    must_fail(failed, ErrorCode::system, {"nobody's", "rank 1"});
+    test::require(failed.error().origin_rank() == 1, failed.error().to_string());
     players.barrier();
   }));
 }
@@ -183,7 +192,7 @@ TEST_CASE("3.18 collectives among hosts") {
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
     play_on(hosts, nodes, [&](Players& players) {
       auto comm = join(players);
-      for (const std::size_t count : {1, 1000, 50'000}) collect(comm, count);
+      for (const std::size_t count : {1U, 1000U, 50'000U}) collect(comm, count);
       players.barrier();
     });
   }
@@ -193,7 +202,7 @@ TEST_CASE("3.18 collectives among hosts that lose packets, or are far apart") {
   const Nodes nodes{{1, 2}};
   const auto body = [](Players& players) {
     auto comm = join(players);
-    for (const std::size_t count : {1, 20'000}) collect(comm, count);
+    for (const std::size_t count : {1U, 20'000U}) collect(comm, count);
     players.barrier();
   };
   if (TestHosts::lack_of_loss().empty()) {
