@@ -30,6 +30,7 @@ void call_everything(Players& players, std::uint64_t seed, bool exact) {
       for (const bool gathers : {false, true}) {
         if (gathers && op != ReduceOp::sum) continue;
         const std::uint64_t drawn = mix(seed, ++step);
+        if (drawn >> 32 & 1 && scaled(100) < 100) continue;
         const Kind kind = gathers                 ? Kind::all_gather
                           : drawn / 1024 % 2 == 0 ? Kind::all_reduce
                                                   : Kind::reduce_scatter;
@@ -111,7 +112,7 @@ TEST_CASE("3.17 every split of up to 6 ranks into nodes gives the same bits") {
       for (int rank = 1; rank < ranks; ++rank) {
         nodes.push_back(nodes.back() + static_cast<int>(cuts >> (rank - 1) & 1));
       }
-      splits.push_back(nodes);
+      if (scaled(100) == 100 || mix(seed, cuts) % 3 == 0) splits.push_back(nodes);
     }
     for (int i = 0; i < 2; ++i) {  // nodes whose ranks do not follow each other
       Nodes nodes;
@@ -147,8 +148,8 @@ TEST_CASE("3.16 large messages, whose rounds overlap") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   const auto body = [&](Players& players) {
-    constexpr std::size_t kMost = 150'000;
-    Caller caller(players, (kMost + 8) * 4);
+    const auto most = static_cast<std::size_t>(scaled(150'000));
+    Caller caller(players, (most + 8) * 4);
     std::uint64_t step = seed;
     for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
       for (const DataType type : {DataType::f32, DataType::bf16}) {
@@ -156,7 +157,7 @@ TEST_CASE("3.16 large messages, whose rounds overlap") {
           Call call;
           call.kind = kind;
           call.type = type;
-          call.count = kMost / (type == DataType::f32 ? 1 : 3) - step % 1000;
+          call.count = most / (type == DataType::f32 ? 1 : 3) - step % 1000;
           call.buffers = buffers;
           call.seed = ++step;
           caller.check(call, false);
