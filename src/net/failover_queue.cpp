@@ -333,7 +333,7 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
   NicSoft& nic = *branch.path.nic;
   switch (action.kind) {
     case Kind::fence: {
-      const Status fenced = nic.to_error(branch.queue);
+      Status fenced = nic.to_error(branch.queue);
       // From here on no NIC has the records.
       agreement_.set_delivered(records_.delivery.expected());
       completed_ = records_.completed;
