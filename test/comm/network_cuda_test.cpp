@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
+#include <optional>
 #include <random>
 #include <stop_token>
 #include <string>
@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/network_players.hpp"
+#include "support/fault_cuda.hpp"
 #include "support/model_gpu.hpp"
 
 // GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
@@ -81,6 +82,49 @@ TEST_CASE("3.9 windows of GPUs from before and after their network, and its end"
       require_outcome(refused.outcome, device::WorldOutcome::out_of_range, "past the end");
       players.barrier();
     }
+  });
+}
+
+TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+  play_on({{1, 1}}, [](Players& players) {
+    const CudaFaultHooks hooks;
+    const bool is_victim = players.first() == 0;
+    std::optional<Communicator> comm;
+    int failures = 0;
+    long misses = 0;
+    for (long k = 1; misses < 2; k += 3) {
+      if (!comm) comm.emplace(join(players));
+      players.barrier();
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+      bool good = false;
+      std::string text;
+      {
+        std::optional<ScopedCudaFaults> faults;
+        if (is_victim) faults.emplace(plan);
+        auto kernels = comm->device_comm(kWorld);
+        faults.reset();
+        good = kernels.ok();
+        if (!good) text = kernels.error().to_string();
+        players.word(static_cast<std::size_t>(players.first())) = good ? 1 : 0;
+        if (is_victim) players.word(2) = plan.hit() ? 1 : 0;
+        players.barrier();
+        test::require(players.word(0) == players.word(1),
+                      "call " + std::to_string(k) + ": one rank has an error: " + text);
+        if (good) {
+          device::WorldBarrier<device::Thread> barrier({}, kernels->view(), 0);
+          require(barrier.sync(), "the barrier");
+        }
+        players.barrier();
+      }
+      if (!good) test::require(text.find("rank 0") != std::string::npos, text);
+      failures += good ? 0 : 1;
+      misses = players.word(2) != 0 ? 0 : misses + 1;
+      if (good) comm.reset();  // its network would be found there
+      players.barrier();
+    }
+    test::require(failures > 5, "failures: " + std::to_string(failures));
   });
 }
 
