@@ -342,10 +342,10 @@ class Hierarchy {
            tell(across_peers(), offsetof(HierarchyLine, done), rounds);
   }
   ORIEL_DEVICE_FN auto group_peers() const {
-    return [this](const auto& action) { return each_of_group(action); };
+    return [this](const auto& action) { return this->each_of_group(action); };
   }
   ORIEL_DEVICE_FN auto across_peers() const {
-    return [this](const auto& action) { return each_across(action); };
+    return [this](const auto& action) { return this->each_across(action); };
   }
 
   ORIEL_DEVICE_FN bool run_rounds() {
