@@ -213,6 +213,7 @@ Task<Status> Communicator::agree_on_topology() {
   team_facts_.index = teams.index[static_cast<std::size_t>(rank())];
   teams_ = kernels::GroupingTables(teams.members, rank());
   std::vector<std::vector<int>> singles;
+  singles.reserve(static_cast<std::size_t>(size()));
   for (int one = 0; one < size(); ++one) singles.push_back({one});
   singles_ = kernels::GroupingTables(singles, rank());
   std::vector<int> members = team_facts_.members;
