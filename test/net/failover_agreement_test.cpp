@@ -268,6 +268,19 @@ TEST_CASE("3.14 F12 an end that hears nothing gives up in time") {
   CHECK(pair.ends[1].over);
 }
 
+TEST_CASE("3.14 a statement that was overtaken by a newer one changes nothing") {
+  Pair pair;
+  PathStatement newer{.serial = 7, .epoch = 1, .stage = PathStage::running, .usable = 3};
+  newer.usable_now = 0b10;
+  PathStatement older = newer;
+  older.serial = 6;
+  older.usable_now = 0b01;
+  pair.ends[0].agreement.hear(newer, pair.now);
+  pair.ends[0].agreement.hear(older, pair.now);
+  CHECK(pair.ends[0].agreement.peer_usable_now() == 0b10);
+  CHECK(pair.ends[0].agreement.peer().serial == 7);
+}
+
 TEST_CASE("3.14 both are quiet once they agree, and not before") {
   Pair pair;
   REQUIRE(pair.run_until_settled());
