@@ -155,7 +155,10 @@ Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
 }
 
 Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
-  if (exchange_ == nullptr) co_return Status();
+  if (exchange_ == nullptr) {
+    bell_fd_.reset();
+    co_return Status();
+  }
   ORIEL_CO_CHECK(co_await exchange_->prove(loop, deadline));
   const auto size = static_cast<std::size_t>(options_.world->size());
   std::vector<std::vector<OwnedFd>> outgoing(size);
