@@ -179,10 +179,19 @@ std::string to_string(Operation operation) {
 }
 
 Group::Group(Transport& transport, std::vector<int> members, int index)
-    : transport_(&transport), members_(std::move(members)), index_(index) {}
+    : transport_(&transport),
+      members_(std::make_shared<const std::vector<int>>(std::move(members))),
+      index_(index) {}
+
+Group Group::sharing(Transport& transport, std::shared_ptr<const std::vector<int>> members,
+                     int index) {
+  Group group(transport, std::vector<int>(), index);
+  group.members_ = std::move(members);
+  return group;
+}
 
 Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mine) {
-  Exchange exchange(*transport_, members_, index_, operation, Collective::all_gather, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, Collective::all_gather, ++sequence_);
   const auto count = static_cast<std::size_t>(size());
   // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
   std::vector<Bytes> blocks;
@@ -211,7 +220,7 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
 }
 
 Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) {
-  Exchange exchange(*transport_, members_, index_, operation, Collective::broadcast, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, Collective::broadcast, ++sequence_);
   if (root < 0 || root >= size()) {
     co_return exchange.fail(Error(ErrorCode::internal,
                                   fmt::format("broadcast root {} in a group of {}", root, size())));
@@ -233,7 +242,7 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
 }
 
 Task<Status> Group::barrier(Operation operation) {
-  Exchange exchange(*transport_, members_, index_, operation, Collective::barrier, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, Collective::barrier, ++sequence_);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     ByteWriter out;
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
@@ -246,7 +255,7 @@ Task<Status> Group::barrier(Operation operation) {
 }
 
 Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedField> fields) {
-  Exchange exchange(*transport_, members_, index_, operation, Collective::agree, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, Collective::agree, ++sequence_);
   if (fields.size() > VerdictRecord::kMaxFields) {
     mine = Error(ErrorCode::internal, fmt::format("an agreement on {} fields; the limit is {}",
                                                   fields.size(), VerdictRecord::kMaxFields));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,14 @@ class Group {
   /// `members` are world ranks without repetition; `index` is this rank's place among them. The
   /// transport must outlive the group.
   Group(Transport& transport, std::vector<int> members, int index);
+  /// The same with a list that several groups share.
+  static Group sharing(Transport& transport, std::shared_ptr<const std::vector<int>> members,
+                       int index);
 
   int index() const { return index_; }
-  int size() const { return static_cast<int>(members_.size()); }
-  const std::vector<int>& members() const { return members_; }
-  int world_rank(int index) const { return members_[static_cast<std::size_t>(index)]; }
+  int size() const { return static_cast<int>(members_->size()); }
+  const std::vector<int>& members() const { return *members_; }
+  int world_rank(int index) const { return (*members_)[static_cast<std::size_t>(index)]; }
 
   /// Every member's bytes, in group order. Sizes may differ.
   Task<Result<std::vector<Bytes>>> all_gather(Operation operation, Bytes mine);
@@ -62,7 +66,7 @@ class Group {
 
  private:
   Transport* transport_;
-  std::vector<int> members_;
+  std::shared_ptr<const std::vector<int>> members_;
   int index_;
   std::uint32_t sequence_ = 0;  // of the calls on this group; equal on all members
 };
