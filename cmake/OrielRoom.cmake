@@ -64,5 +64,7 @@ function(oriel_add_test name)
     LABELS "${arg_LABELS}")
   if(arg_LABELS MATCHES "gpu")  # what one takes of a GPU, others count
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+  elseif("mp" IN_LIST arg_LABELS)  # CPU ranks, also on a machine that has GPUs
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT ORIEL_BACKEND=host)
   endif()
 endfunction()

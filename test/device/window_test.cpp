@@ -20,20 +20,27 @@ namespace {
 using device::WindowObject;
 using device::WindowView;
 
-// Earlier ones are laid out otherwise.
-#if defined(ORIEL_TEST_HAS_NCCL_WINDOW) && NCCL_VERSION_CODE >= 22809
-static_assert(NCCL_VERSION_CODE > 22809 || sizeof(ncclWindow_vidmem) == device::kNcclWindowBytes);
-#define ORIEL_SAME_FIELD(ours, theirs)                                                \
-  static_assert(offsetof(WindowObject, ours) == offsetof(ncclWindow_vidmem, theirs)); \
-  static_assert(sizeof(WindowObject::ours) == sizeof(ncclWindow_vidmem::theirs))
-ORIEL_SAME_FIELD(host, winHost);
-ORIEL_SAME_FIELD(flat_base, lsaFlatBase);
-ORIEL_SAME_FIELD(lsa_rank, lsaRank);
-ORIEL_SAME_FIELD(world_rank, worldRank);
-ORIEL_SAME_FIELD(stride_4g, stride4G);
-ORIEL_SAME_FIELD(multicast_offset_4k, mcOffset4K);
-ORIEL_SAME_FIELD(gin_offset_4k, ginOffset4K);
-ORIEL_SAME_FIELD(gin_windows, ginWins);
+#if defined(ORIEL_TEST_HAS_NCCL_WINDOW)
+#define ORIEL_SAME_FIELD(ours, theirs)                                     \
+  static_assert(offsetof(WindowObject, ours) == offsetof(Theirs, theirs)); \
+  static_assert(sizeof(WindowObject::ours) == sizeof(Theirs::theirs))
+/// Releases before 2.28.9 have other fields.
+template <class Theirs>
+constexpr bool compare_layouts() {
+  if constexpr (requires { &Theirs::ginWins; }) {
+    static_assert(NCCL_VERSION_CODE != 22809 || sizeof(Theirs) == device::kNcclWindowBytes);
+    ORIEL_SAME_FIELD(host, winHost);
+    ORIEL_SAME_FIELD(flat_base, lsaFlatBase);
+    ORIEL_SAME_FIELD(lsa_rank, lsaRank);
+    ORIEL_SAME_FIELD(world_rank, worldRank);
+    ORIEL_SAME_FIELD(stride_4g, stride4G);
+    ORIEL_SAME_FIELD(multicast_offset_4k, mcOffset4K);
+    ORIEL_SAME_FIELD(gin_offset_4k, ginOffset4K);
+    ORIEL_SAME_FIELD(gin_windows, ginWins);
+  }
+  return true;
+}
+static_assert(compare_layouts<ncclWindow_vidmem>());
 #undef ORIEL_SAME_FIELD
 #endif
 

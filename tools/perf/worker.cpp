@@ -149,6 +149,7 @@ Result<Json> Worker::start() {
   if (cuda) {
     ORIEL_TRY(backend_, make_cuda_backend(place_.local_rank));
   } else {
+    ::setenv("ORIEL_BACKEND", "host", 0);  // not that of the GPUs which the machine may have
     backend_ = make_host_backend();
     bind_to_own_processor(place_.local_rank, place_.ranks);
   }
