@@ -64,6 +64,7 @@ struct AtomicMove {
   MoveTicket ticket = 0;  ///< when the new value is there
 
   StagedPart reading;
+  std::uint64_t read_at = 0;  ///< by the mover's own clock
 };
 
 /// Moves bytes between memory of one kind and the NIC's own, and within memory of that kind. All

@@ -170,6 +170,20 @@ bool CudaMover::copy(std::byte* to, const std::byte* from, std::size_t count, Mo
   return true;
 }
 
+bool CudaMover::take_reading(AtomicMove& move, std::uint64_t place, std::uint64_t& value) {
+  if (!is_done(move.reading.ticket)) return false;
+  std::memcpy(&value, move.reading.bytes(), sizeof value);
+  return drop_reading(move, place);  // if it was changed, the move reads again
+}
+
+bool CudaMover::drop_reading(AtomicMove& move, std::uint64_t place) {
+  move.reading = {};
+  const auto reading = readings_.find(place);
+  const bool is_fresh = reading->second.changed_at < move.read_at;
+  if (--reading->second.readers == 0) readings_.erase(reading);
+  return is_fresh;
+}
+
 bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
   const std::uint64_t place = address(at) & ~std::uint64_t{7};
   const std::size_t offset = address(at) - place;
@@ -177,13 +191,16 @@ bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
   if (known == words_.end()) {
     if (move.reading.size() == 0) {
       move.reading = load(at - offset, 8);
+      if (move.reading.size() == 0) return false;
+      move.read_at = ++clock_;
+      ++readings_[place].readers;
       return false;
     }
-    if (!is_done(move.reading.ticket)) return false;
     std::uint64_t value = 0;
-    std::memcpy(&value, move.reading.bytes(), sizeof value);
+    if (!take_reading(move, place, value)) return false;
     known = words_.emplace(place, value).first;
-    move.reading = {};
+  } else if (move.reading.size() != 0) {
+    static_cast<void>(drop_reading(move, place));  // another move has read it meanwhile
   }
   std::array<std::byte, 8> word;
   std::memcpy(word.data(), &known->second, word.size());
@@ -194,6 +211,9 @@ bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
   std::memcpy(word.data() + offset, &value, move.work.bytes);
   std::memcpy(&known->second, word.data(), word.size());
   if (!move.own_word) words_.erase(known);
+  if (const auto reading = readings_.find(place); reading != readings_.end()) {
+    reading->second.changed_at = ++clock_;
+  }
   move.ticket = told_ + 1;
   return true;
 }
@@ -253,8 +273,12 @@ Status CudaMover::drain() {
 }
 
 void CudaMover::forget(const std::byte* at, std::size_t count) {
-  if (words_.empty()) return;
   const std::uint64_t begin = address(at) & ~std::uint64_t{7};
+  for (auto reading = readings_.lower_bound(begin);
+       reading != readings_.end() && reading->first < address(at) + count; ++reading) {
+    reading->second.changed_at = ++clock_;
+  }
+  if (words_.empty()) return;
   words_.erase(words_.lower_bound(begin), words_.lower_bound(address(at) + count));
 }
 

@@ -74,6 +74,10 @@ class CudaMover final : public DataMover {
   template <class Calls>
   bool enqueue(const char* what, const Calls& calls);
   bool write_word(std::byte* to, std::uint64_t value, std::size_t bytes);
+  /// The value that a move has read, unless it is still on its way or has been changed since.
+  bool take_reading(AtomicMove& move, std::uint64_t place, std::uint64_t& value);
+  /// Whether the word has not been changed since.
+  bool drop_reading(AtomicMove& move, std::uint64_t place);
   void look_after_stream();
   std::byte* slot_bytes(std::uint32_t slot) const { return slots_ + slot * options_.slot_bytes; }
   MoveTicket begun() {
@@ -98,6 +102,13 @@ class CudaMover final : public DataMover {
   MoveTicket told_ = 0;                           // counts that were enqueued
   bool dirty_ = false;                            // something has begun since
   std::map<std::uint64_t, std::uint64_t> words_;  // values by address, multiples of 8
+  /// A word that atomic operations are reading, of several queues perhaps.
+  struct Reading {
+    int readers = 0;
+    std::uint64_t changed_at = 0;
+  };
+  std::map<std::uint64_t, Reading> readings_;  // by address, multiples of 8
+  std::uint64_t clock_ = 0;                    // counts reads and changes of such words
   MoveTicket last_seen_ = 0;
   TimePoint looked_{};
   Status failure_;

@@ -243,6 +243,48 @@ TEST_CASE("3.9 old values and immediates of GPUs' queues, and refusals, are as e
   model.check_nothing_left();
 }
 
+TEST_CASE("3.9 A12 atomics of two queues, and writes between them, are all there in the end") {
+  LateModel model;
+  {
+    LocalExchange exchange;
+    GpuSide side(exchange, 0, 4096);
+    CudaMover& mover = *side.mover;
+    const auto value = [&] {
+      std::uint64_t word = 0;
+      std::memcpy(&word, side.memory(), sizeof word);
+      return word;
+    };
+    const bool is_overwritten = GENERATE(false, true);
+    AtomicMove moves[2];
+    for (AtomicMove& move : moves) {
+      move.work.bytes = 8;
+      move.work.operand = 1;
+    }
+    // Both read the word before either has written it.
+    CHECK_FALSE(mover.step_atomic(moves[0], side.memory()));
+    CHECK_FALSE(mover.step_atomic(moves[1], side.memory()));
+    if (is_overwritten) {
+      const std::uint64_t other = 100;
+      MoveTicket ticket = 0;
+      REQUIRE(mover.store(side.memory(), ByteView(reinterpret_cast<const std::byte*>(&other), 8),
+                          ticket) == 8);
+    }
+    bool done[2] = {};
+    for (int turn = 0; turn < 1000 && !(done[0] && done[1]); ++turn) {
+      static_cast<void>(mover.flush());
+      LateModel::step();
+      for (int i = 0; i < 2; ++i) done[i] = done[i] || mover.step_atomic(moves[i], side.memory());
+    }
+    REQUIRE((done[0] && done[1]));
+    while (mover.flush()) LateModel::step();
+    const std::uint64_t before = is_overwritten ? 100 : 0;
+    CHECK(value() == before + 2);
+    CHECK(std::min(moves[0].old_value, moves[1].old_value) == before);
+    CHECK(std::max(moves[0].old_value, moves[1].old_value) == before + 1);
+  }
+  model.check_nothing_left();
+}
+
 TEST_CASE("3.9 a GPU that is full, and graphs that others capture, do not hinder it") {
   LateModel model;
   {
