@@ -305,7 +305,7 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
   if (table == nullptr) {
     const FabricLibrary& library = fabric_library();
     if (!library.missing.empty()) {
-      return Error(ErrorCode::system, library.missing)
+      return Error(ErrorCode::invalid_usage, library.missing)
           .with_hint("install the package libfabric1 on every host");
     }
     table = &library.table;

@@ -11,7 +11,7 @@ WireFabric::WireFabric(std::unique_ptr<State> state) : state_(std::move(state)) 
 WireFabric::~WireFabric() = default;
 
 Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& /*options*/) {
-  return Error(ErrorCode::system, "Oriel was built without libfabric")
+  return Error(ErrorCode::invalid_usage, "Oriel was built without libfabric")
       .with_hint("install the package libfabric-dev and build Oriel again");
 }
 
