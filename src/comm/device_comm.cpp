@@ -177,6 +177,8 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
   requests.push_back({made.memory_, made.layout_.total_bytes, window::kWindowFlagsKnown});
   auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,
                                                       std::move(requests), deadline);
+  // Whatever lies there later is somebody else's.
+  if (network_windows_ != nullptr) network_windows_->expect_own_words(nullptr);
   if (!registered.ok()) {
     co_return std::move(registered).error().with_context("making a device communicator");
   }
