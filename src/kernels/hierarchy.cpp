@@ -159,6 +159,11 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
     }
   }
   const Grouping grouping = plan.raw ? ranks.view() : teams.view();
+  if (reduces(facts.collective) && grouping.groups > kMostRawSources) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("at most {} nodes can reduce; this communicator has {}",
+                             kMostRawSources, grouping.groups));
+  }
   plan.shape = shape_of(facts, grouping, plan.raw);
   const std::uint64_t needed = bytes_of_unit(plan.shape, grouping);
   // A single rank needs none.

@@ -46,8 +46,7 @@ HostHierarchyMover::HostHierarchyMover(const HierarchyArguments& arguments)
       element_bytes_(size_of(arguments.type)),
       sum_bytes_(accumulator_bytes(arguments.type)),
       sum_type_(sum_bytes_ == element_bytes_ ? arguments.type : DataType::f32),
-      is_narrow_(sum_bytes_ != element_bytes_),
-      streaming_(arguments.count * element_bytes_ >= host::kStreamingBytes) {}
+      is_narrow_(sum_bytes_ != element_bytes_) {}
 
 void HostHierarchyMover::run_loop(DataType type, ReduceOp op, std::byte* to,
                                   const std::byte* const* sources, int n, std::uint64_t count,

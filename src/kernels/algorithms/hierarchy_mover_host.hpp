@@ -111,7 +111,6 @@ class HostHierarchyMover {
   std::uint64_t sum_bytes_;
   DataType sum_type_;
   bool is_narrow_;  // accumulators are wider than elements
-  bool streaming_;
 };
 
 }  // namespace oriel::kernels
