@@ -6,6 +6,7 @@
 
 #include "net/failover_pair.hpp"
 #include "net/failover_workload.hpp"
+#include "support/sanitized.hpp"
 
 // Queues that go on by another path (3.14): one test for each row F1 to F12 of the reference, on
 // software NICs and a clock that the test moves. Rates and the random runs are in
@@ -128,7 +129,7 @@ TEST_CASE("3.14 F2 a slow NIC is not failed over, a stopped one is") {
 }
 
 TEST_CASE("3.14 F3 error 0x15 at any entry of a batch: the rest goes by the other path") {
-  for (std::uint64_t k = 0; k < 64; ++k) {
+  for (std::uint64_t k = 0; k < 64; k += oriel::test::kSanitized ? 9 : 1) {
     FailoverPair pair;
     NicFaults faults;
     faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, k % 2 == 1}};
@@ -247,7 +248,7 @@ TEST_CASE("3.14 F4 what was read by a NIC that died has landed once a dump on th
 }
 
 TEST_CASE("3.14 F4 pieces in any order, of an entry that was half done") {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= oriel::test::repeats(40u, 5u); ++seed) {
     FailoverPair::Options options;
     options.queue.piece_bytes = 64;
     FailoverPair pair(options);

@@ -8,6 +8,7 @@
 
 #include "net/failover_pair.hpp"
 #include "net/failover_workload.hpp"
+#include "support/sanitized.hpp"
 
 // Random work of both ends for each other over two paths that fail at random in every way there is
 // (3.14), with a channel that loses and delays; one seed is one run. A model in which everything is
@@ -136,7 +137,8 @@ void run(std::uint64_t seed) {
 
 TEST_CASE("3.14 random work over random faults: each entry is done once, in order") {
   const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");
-  const std::uint64_t seeds = 100 * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
+  const std::uint64_t seeds =
+      oriel::test::repeats(100u, 5u) * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
   const char* first = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t from = first != nullptr ? std::strtoull(first, nullptr, 10) : 1;
   for (std::uint64_t seed = from; seed < from + seeds; ++seed) run(seed);
