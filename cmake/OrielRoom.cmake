@@ -1,4 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+# oriel_unite(TARGET): its C++ files are compiled a few together if ORIEL_UNITY asks for it, those
+# that have flags of their own apart.
+function(oriel_unite target)
+  if(ORIEL_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
+      UNITY_BUILD_BATCH_SIZE ${ORIEL_UNITY_FILES})
+    # To gcc a file that another one includes is a header.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # oriel_add_room(NAME SOURCES ... [CUDA_SOURCES ...] [ROOMS ...] [LIBRARIES ...])
 #   A room of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; ROOMS are
 #   the rooms that stand below it; LIBRARIES are what it links to besides.
@@ -23,6 +35,7 @@ function(oriel_add_room name)
     target_link_libraries(oriel_${name} PUBLIC oriel_${room})
   endforeach()
   target_link_libraries(oriel_${name} PUBLIC ${arg_LIBRARIES})
+  oriel_unite(oriel_${name})
   if(ORIEL_PRECOMPILE STREQUAL "ALL" AND name STREQUAL "base")
     target_precompile_headers(oriel_base PRIVATE ${ORIEL_COMMON_HEADERS})
   elseif(ORIEL_PRECOMPILE STREQUAL "ALL")
@@ -60,8 +73,8 @@ function(oriel_add_test name)
     target_precompile_headers(${name} REUSE_FROM oriel_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
-    LABELS "${arg_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT}
+    SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
   if(arg_LABELS MATCHES "gpu")  # what one takes of a GPU, others count
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
   elseif("mp" IN_LIST arg_LABELS)  # CPU ranks, also on a machine that has GPUs

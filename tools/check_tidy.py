@@ -6,7 +6,7 @@
 check_tidy.py BUILD_DIR. Reading headers takes most of clang-tidy's time, so the files of one folder
 that are compiled alike are looked at together: a file that includes them all is what clang-tidy gets.
 Files that cannot stand together, because two of them have local names in common, are looked at
-apart. That each file includes what it needs is for the build to see.
+apart. That each file includes what it needs is for check_includes.py to see.
 
 A file that passed is not looked at again until it, a header of ours, its flags or .clang-tidy
 changes; what passed is noted under BUILD_DIR/tidy."""
@@ -28,7 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
 CHECKED = ("src", "tools")
-FILES_TOGETHER = 16
+FILES_TOGETHER = 24
 # The compile commands are gcc's, whose warning options clang need not know.
 EXTRA_ARGUMENTS = ("--quiet", "--extra-arg=-Wno-unknown-warning-option")
 DOES_NOT_COMPILE = "[clang-diagnostic-error]"
@@ -60,20 +60,30 @@ def arguments_of(entry):
     return tuple(a for a in arguments if a not in ("-c", entry["file"]))
 
 
+def compiled_files(entry):
+    """The source of a compile command, or those that it stands for: CMake compiles several files
+    together through one that includes them."""
+    path = pathlib.Path(entry["directory"], entry["file"]).resolve()
+    if path.parent.name != "Unity" or not path.exists():
+        return [path]
+    return [pathlib.Path(name) for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.M)]
+
+
 def groups_of_files(root, build):
     """{(folder, arguments): {path: digest of what its verdict depends on}} of what the build
     compiles; a file that it compiles more than once is there once."""
     headers = digest_of_headers(root)
     groups, seen = collections.defaultdict(dict), set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
-        inside = path.is_relative_to(root) and path.relative_to(root).parts[0] in CHECKED
-        if inside and path.suffix == ".cpp" and path.exists() and path not in seen:
-            seen.add(path)
-            folder = pathlib.Path(*path.relative_to(root).parts[:2])
-            arguments = arguments_of(entry)
-            key = hashlib.sha256(headers + repr((path, arguments)).encode() + path.read_bytes())
-            groups[folder, arguments][path] = key.hexdigest()
+        for path in compiled_files(entry):
+            inside = path.is_relative_to(root) and path.relative_to(root).parts[0] in CHECKED
+            if inside and path.suffix == ".cpp" and path.exists() and path not in seen:
+                seen.add(path)
+                folder = pathlib.Path(*path.relative_to(root).parts[:2])
+                arguments = arguments_of(entry)
+                key = hashlib.sha256(headers + repr((path, arguments)).encode()
+                                     + path.read_bytes())
+                groups[folder, arguments][path] = key.hexdigest()
     return groups
 
 

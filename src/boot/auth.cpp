@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kChallengeMagic = "ORIEL-CH";
 constexpr std::string_view kResponseMagic = "ORIEL-RE";
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kHandshakeVersion = 1;
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kUnprovenResponse = AuthSizes::kResponse - std::tuple_size_v<Digest>;
 
@@ -26,7 +26,7 @@ std::array<std::byte, kSize> to_array(Bytes bytes) {
 
 void put_header(ByteWriter& writer, std::string_view magic, KeyPurpose purpose) {
   writer.put_raw(std::as_bytes(std::span(magic)));
-  writer.put(kVersion).put(purpose).put(std::uint32_t{0});
+  writer.put(kHandshakeVersion).put(purpose).put(std::uint32_t{0});
 }
 
 Status check_header(ByteReader& reader, std::string_view magic, KeyPurpose purpose) {
@@ -35,9 +35,10 @@ Status check_header(ByteReader& reader, std::string_view magic, KeyPurpose purpo
     return Error(ErrorCode::invalid_argument, "the peer does not speak Oriel's handshake");
   }
   const auto version = reader.get<std::uint16_t>();
-  if (version != kVersion) {
+  if (version != kHandshakeVersion) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("the peer's handshake has version {}, ours is {}", version, kVersion))
+                 fmt::format("the peer's handshake has version {}, ours is {}", version,
+                             kHandshakeVersion))
         .with_hint("use the same version of Oriel on every rank");
   }
   const auto theirs = reader.get<std::uint16_t>();

@@ -22,7 +22,7 @@ namespace {
 // Between a client's proof and its hello. A rank that takes longer finds its connection closed and
 // comes again (Session::meet).
 constexpr Duration kHelloTime = std::chrono::seconds(2);
-constexpr Duration kPause = std::chrono::milliseconds(10);
+constexpr Duration kRetryPause = std::chrono::milliseconds(10);
 constexpr int kFailuresMost = 100;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
 static_assert(kLastWordBytes >= RootHello::kBytes);
@@ -206,7 +206,7 @@ void RootService::serve() {
     auto events = poller->wait(deadline, steady());
     if (!events.ok() && ++failures <= kFailuresMost) {
       // Ranks of other processes count on this thread, so it tries again before it gives up.
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kRetryPause);
       continue;
     }
     const std::lock_guard lock(mutex_);

@@ -21,7 +21,7 @@ std::uint16_t big16_of(const std::uint32_t* address) {
 
 }  // namespace
 
-std::uint16_t DoorbellReader::send_record() const {
+std::uint16_t DoorbellReader::sends() const {
   return big16_of(record_ + 1);
 }
 
@@ -46,7 +46,7 @@ DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t compl
     return look;
   }
   const auto rung = static_cast<std::uint16_t>(load_big32(raw) >> 8);
-  const std::uint16_t recorded = send_record();
+  const std::uint16_t recorded = sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
   if (behind && mode_ == DoorbellMode::strict) {
     look.complaint = Complaint::record_behind;

@@ -46,11 +46,11 @@ class DoorbellReader {
   bool is_early() const { return early_; }
   /// Receives posted so far, modulo 65536.
   std::uint16_t receives() const;
+  /// Blocks that the record tells of, modulo 65536.
+  std::uint16_t sends() const;
   std::uint64_t strays() const { return strays_; }
 
  private:
-  std::uint16_t send_record() const;
-
   const std::uint64_t* doorbell_ = nullptr;
   const std::uint32_t* record_ = nullptr;
   std::uint32_t queue_ = 0;

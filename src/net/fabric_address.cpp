@@ -13,10 +13,10 @@ namespace oriel::net {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x4146524f;  // ORFA
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kAddressVersion = 1;
 constexpr std::uint16_t kProvesPayloads = 1;
 
-Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
+Error bad_address(const char* field, std::uint64_t value, const std::string& wanted) {
   return Error(ErrorCode::remote,
                fmt::format("a fabric address has {} {}; it must be {}", field, value, wanted));
 }
@@ -25,7 +25,7 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 
 Bytes encode(const FabricAddress& address) {
   ByteWriter to;
-  to.put(kAddressMagic).put(kVersion);
+  to.put(kAddressMagic).put(kAddressVersion);
   to.put(address.proves_payloads ? kProvesPayloads : std::uint16_t{0});
   to.put(address.id).put_raw(address.nonce);
   to.put(address.payload_bytes_most).put(address.format);
@@ -47,25 +47,27 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
   const ByteView provider = from.get_blob();
   const ByteView where = from.get_blob();
   ORIEL_CHECK(from.finish("a fabric address"));
-  if (magic != kAddressMagic) return bad("a beginning", magic, std::to_string(kAddressMagic));
-  if (version != kVersion) return bad("version", version, std::to_string(kVersion));
-  if (flags > kProvesPayloads) return bad("flags", flags, "0 or 1");
-  if (address.id == 0) return bad("an id", 0, "another");
+  if (magic != kAddressMagic)
+    return bad_address("a beginning", magic, std::to_string(kAddressMagic));
+  if (version != kAddressVersion)
+    return bad_address("version", version, std::to_string(kAddressVersion));
+  if (flags > kProvesPayloads) return bad_address("flags", flags, "0 or 1");
+  if (address.id == 0) return bad_address("an id", 0, "another");
   if (address.payload_bytes_most == 0 || address.payload_bytes_most > kPieceBytesMost) {
-    return bad("room for a payload of bytes", address.payload_bytes_most,
-               fmt::format("1 to {}", kPieceBytesMost));
+    return bad_address("room for a payload of bytes", address.payload_bytes_most,
+                       fmt::format("1 to {}", kPieceBytesMost));
   }
   if (provider.empty() || provider.size() > FabricAddress::kProviderBytesMost) {
-    return bad("a provider's name of bytes", provider.size(),
-               fmt::format("1 to {}", FabricAddress::kProviderBytesMost));
+    return bad_address("a provider's name of bytes", provider.size(),
+                       fmt::format("1 to {}", FabricAddress::kProviderBytesMost));
   }
   const auto is_printable = [](std::byte c) { return c > std::byte{' '} && c < std::byte{127}; };
   if (!std::all_of(provider.begin(), provider.end(), is_printable)) {
     return Error(ErrorCode::remote, "a fabric address has a provider's name that is no text");
   }
   if (where.empty() || where.size() > FabricAddress::kAddressBytesMost) {
-    return bad("an address of bytes", where.size(),
-               fmt::format("1 to {}", FabricAddress::kAddressBytesMost));
+    return bad_address("an address of bytes", where.size(),
+                       fmt::format("1 to {}", FabricAddress::kAddressBytesMost));
   }
   address.proves_payloads = flags == kProvesPayloads;
   address.provider.assign(reinterpret_cast<const char*>(provider.data()), provider.size());

@@ -16,7 +16,7 @@ constexpr std::uint16_t kBatch = 1;
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
 // In the order of the frame, which has no gaps.
-struct Layout {
+struct HeadLayout {
   boot::ShortDigest proof;
   boot::ShortDigest payload_proof;
   std::uint32_t magic;
@@ -27,14 +27,14 @@ struct Layout {
   std::uint32_t payload_bytes;
   std::uint32_t reserved;
 };
-static_assert(sizeof(Layout) == kFrameHeadBytes && alignof(Layout) == 8);
+static_assert(sizeof(HeadLayout) == kFrameHeadBytes && alignof(HeadLayout) == 8);
 
 boot::ShortDigest payload_proof(const boot::Key& key, ByteView payload, bool prove) {
   return prove ? boot::short_keyed_hash(key, payload) : boot::ShortDigest{};
 }
 
 // What follows the head at `to` is there already. The bytes up to its end.
-std::size_t seal(const FrameKeys& keys, Layout& layout, std::byte* to) {
+std::size_t seal(const FrameKeys& keys, HeadLayout& layout, std::byte* to) {
   layout.magic = kFrameMagic;
   const std::size_t bytes = kFrameHeadBytes + layout.head_bytes;
   std::memcpy(to, &layout, sizeof layout);
@@ -56,7 +56,7 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
 
 std::size_t seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
                        ByteView message_head, ByteView payload, bool prove_payload, std::byte* to) {
-  Layout layout{};
+  HeadLayout layout{};
   layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
   layout.head_bytes = static_cast<std::uint16_t>(message_head.size());
   layout.from = from;
@@ -68,7 +68,7 @@ std::size_t seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t 
 
 void seal_batch(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
                 std::size_t bytes) {
-  Layout layout{};  // payloads are inside what is proven
+  HeadLayout layout{};  // payloads are inside what is proven
   layout.kind = kBatch;
   layout.head_bytes = static_cast<std::uint16_t>(bytes);
   layout.from = from;
@@ -87,7 +87,7 @@ ByteView next_of_batch(ByteView& batch) {
 }
 
 std::optional<FrameHead> read_frame(ByteView bytes) {
-  Layout layout{};
+  HeadLayout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
   if (layout.magic != kFrameMagic || layout.kind > kBatch || layout.reserved != 0) {

@@ -92,9 +92,9 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
   fi_info* list = nullptr;
   const int status =
       table.fi_getinfo(fabric_version(table), nullptr, nullptr, 0, hints.get(), &list);
-  if (status != 0) return fabric_error(table, "fi_getinfo", status);
+  std::string why = "is not there";
+  if (status != 0 && status != -FI_ENODATA) return fabric_error(table, "fi_getinfo", status);
   const FabricInfo found(table, list);
-  std::string why = "has nothing";
   for (const fi_info* info = list; info != nullptr; info = info->next) {
     const auto lack = lack_of(*info, wish);
     if (lack.has_value()) {
@@ -105,7 +105,7 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
     if (taken.get() == nullptr) return fabric_error(table, "fi_dupinfo", -FI_ENOMEM);
     return taken;
   }
-  return Error(ErrorCode::system, why);
+  return Error(ErrorCode::invalid_usage, why);
 }
 
 }  // namespace
@@ -119,17 +119,19 @@ Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wis
   }
   std::string said;
   NativeStatus last;
+  bool is_lacking = true;  // rather than out of order
   for (const std::string& provider : asked) {
     Result<FabricInfo> found = ask(table, provider, wish);
     if (found.ok()) return found;
-    last = found.error().native();
+    is_lacking = is_lacking && found.error().code() == ErrorCode::invalid_usage;
+    if (found.error().code() != ErrorCode::invalid_usage) last = found.error().native();
     said += fmt::format("{}{}: {}", said.empty() ? "" : "; ", provider, found.error().message());
   }
-  return Error(ErrorCode::system,
+  return Error(is_lacking ? ErrorCode::invalid_usage : ErrorCode::system,
                fmt::format("libfabric has no provider that could carry messages ({})", said))
       .with_hint(
-          "name another with ORIEL_FABRIC_PROVIDER, or an interface with "
-          "ORIEL_SOCKET_IFNAME")
+          "install a package libfabric1 that has one, or name another with ORIEL_FABRIC_PROVIDER, "
+          "or an interface with ORIEL_SOCKET_IFNAME")
       .with_native(last.domain, last.value);
 }
 

@@ -59,14 +59,13 @@ class CudaFactsReader {
   explicit CudaFactsReader(Machine& machine) : machine_(machine) {}
 
   CudaFacts read() {
-    using Outcome = SourceReport::Outcome;
     if (Status ready = cuda_ready(); !ready.ok()) {
-      return {{"CUDA", Outcome::absent, ready.error().message()}, std::move(ready)};
+      return {{"CUDA", SourceReport::Outcome::absent, ready.error().message()}, std::move(ready)};
     }
     int count = 0;
     if (!succeeds(cuda().device_get_count(&count),
                   [] { return std::string("counting devices"); })) {
-      return {{"CUDA", Outcome::failed, "it does not say how many devices there are"},
+      return {{"CUDA", SourceReport::Outcome::failed, "it does not say how many devices there are"},
               std::move(complete_)};
     }
     for (int ordinal = 0; ordinal < count; ++ordinal) add_device(ordinal);
@@ -77,7 +76,8 @@ class CudaFactsReader {
     }
     int version = 0;
     static_cast<void>(cuda().driver_get_version(&version));
-    return {{fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10), Outcome::used,
+    return {{fmt::format("CUDA driver {}.{}", version / 1000, version % 1000 / 10),
+             SourceReport::Outcome::used,
              fmt::format("{} visible device{}", count, count == 1 ? "" : "s")},
             std::move(complete_)};
   }

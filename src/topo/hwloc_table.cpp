@@ -8,7 +8,7 @@
 namespace oriel::topo {
 namespace {
 
-HwlocLibrary load() {
+HwlocLibrary load_hwloc() {
   HwlocLibrary hwloc{};
   void* library = ::dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -36,7 +36,7 @@ HwlocLibrary load() {
 }  // namespace
 
 const HwlocLibrary& hwloc_library() {
-  static const HwlocLibrary library = load();
+  static const HwlocLibrary library = load_hwloc();
   return library;
 }
 

@@ -23,7 +23,7 @@ void look_up(void* library, const char* symbol, NvmlStatus (*&member)(Args...)) 
   }
 }
 
-NvmlLibrary load() {
+NvmlLibrary load_nvml() {
   NvmlLibrary nvml;
   // Never closed: others in the process use it too, and it keeps threads.
   void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -42,7 +42,7 @@ NvmlLibrary load() {
 }  // namespace
 
 const NvmlLibrary& nvml_library() {
-  static const NvmlLibrary library = load();
+  static const NvmlLibrary library = load_nvml();
   return library;
 }
 

@@ -35,7 +35,7 @@ PathFacts worse(const PathFacts& a, const PathFacts& b) {
 }
 
 /// FNV-1a with 64 bits (Fowler, Noll, Vo), a number at a time.
-constexpr std::uint64_t kHashBasis = 0xcbf29ce484222325u;
+constexpr std::uint64_t kNumbersHashBasis = 0xcbf29ce484222325u;
 std::uint64_t add(std::uint64_t hash, std::uint64_t number) {
   constexpr std::uint64_t kPrime = 0x100000001b3u;
   for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (number >> (8 * byte) & 0xff)) * kPrime;
@@ -122,7 +122,7 @@ PathFacts RankPaths::between(int a, int b) const {
 }
 
 std::uint64_t RankPaths::hash() const {
-  std::uint64_t hash = add(kHashBasis, near_.size());
+  std::uint64_t hash = add(kNumbersHashBasis, near_.size());
   for (const auto& list : near_) {
     hash = add(hash, list.size());
     for (const auto& [peer, path] : list) {
