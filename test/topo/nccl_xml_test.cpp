@@ -169,6 +169,8 @@ TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refuse
           "it declares an entity");
   refused("<!DOCTYPE x [<!ENTITY a SYSTEM \"file:///etc/passwd\">]><system>&a;</system>",
           "it declares an entity");
+  refused("<!DOCTYPE system [\n<!ATTLIST cpu numaid CDATA \"0\">]><system><cpu/></system>",
+          "line 2: it declares attributes");
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "<system>";
   refused(deep, "nested too deeply");
