@@ -38,6 +38,8 @@ struct Settings {
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
   WireChoice wire = WireChoice::automatic;
   bool direct_copy = true;
+  bool nic_process = true;
+  std::string nic_program;  ///< empty: looked for beside the library
   std::string host_id;
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written

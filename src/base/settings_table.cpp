@@ -65,6 +65,14 @@ const std::array kRows = {
     Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
         "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
         "memory where one process can map the other's windows; else they go by the wire."},
+    Row{"ORIEL_NIC_PROCESS", nullptr, BoolKind{&Settings::nic_process},
+        "Whether bytes of GPUs between nodes are copied by a process of its own (oriel-nic), which "
+        "takes 500 MiB of each GPU; else by a thread of the application's, which cudaFree and the "
+        "like may keep waiting while a kernel waits for it."},
+    Row{"ORIEL_NIC_PROGRAM", nullptr,
+        StringKind{&Settings::nic_program,
+                   "the path of oriel-nic; empty looks beside the library, and in ../bin"},
+        "The program that this process is."},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes."},
@@ -94,7 +102,8 @@ const std::array kRows = {
         "placement."},
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
-        "The memory a communicator sets aside for buffers that are not registered."},
+        "The memory a communicator sets aside for buffers that are not registered; on a GPU a "
+        "quarter more, and as much again where its ranks are of several nodes."},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "
         "only CPU ranks have eager."},

@@ -52,6 +52,19 @@ const SystemTable kRealTable = {
         [](pid_t pid, unsigned flags) {
           return static_cast<int>(::syscall(SYS_pidfd_open, pid, flags));
         },
+    .pidfd_send_signal =
+        [](int pidfd, int signal, siginfo_t* info, unsigned flags) {
+          return static_cast<int>(::syscall(SYS_pidfd_send_signal, pidfd, signal, info, flags));
+        },
+    .shutdown = ::shutdown,
+    .socketpair = ::socketpair,
+    .spawn =
+        [](pid_t* out, const char* path, const posix_spawn_file_actions_t* actions,
+           const posix_spawnattr_t* attributes, char* const* arguments, char* const* variables) {
+          errno = ::posix_spawn(out, path, actions, attributes, arguments, variables);
+          return errno == 0 ? 0 : -1;
+        },
+    .waitpid = ::waitpid,
     .sysconf = ::sysconf,
     .sched_getaffinity = ::sched_getaffinity,
     .sched_setaffinity = ::sched_setaffinity,

@@ -8,12 +8,15 @@
 #include <ifaddrs.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/wait.h>
 
 #include "oriel/error.hpp"
 
@@ -55,6 +58,13 @@ struct SystemTable {
   /// What it yields goes to freeifaddrs(3), which cannot fail.
   int (*getifaddrs)(ifaddrs** out);
   int (*pidfd_open)(pid_t pid, unsigned flags);
+  int (*pidfd_send_signal)(int pidfd, int signal, siginfo_t* info, unsigned flags);
+  int (*shutdown)(int fd, int how);
+  int (*socketpair)(int domain, int type, int protocol, int* fds);
+  /// posix_spawn(3), but for how it fails.
+  int (*spawn)(pid_t* out, const char* path, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const* arguments, char* const* variables);
+  pid_t (*waitpid)(pid_t pid, int* status, int options);
   long (*sysconf)(int name);
   int (*sched_getaffinity)(pid_t thread, std::size_t bytes, cpu_set_t* out);
   int (*sched_setaffinity)(pid_t thread, std::size_t bytes, const cpu_set_t* cpus);
@@ -73,7 +83,8 @@ struct SystemTable {
   X(munmap) X(madvise) X(mremap) X(getrandom) X(socket) X(bind) \
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
-  X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) X(sysconf) \
+  X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) \
+  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(waitpid) X(sysconf) \
   X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on
 

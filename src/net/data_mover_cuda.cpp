@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -12,83 +11,52 @@
 
 #include <fmt/format.h>
 
-#include "base/cuda_table.hpp"
 #include "base/try.hpp"
+#include "net/copy_stream_cuda.hpp"
 #include "net/host_memory.hpp"
 
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kCountBytes = 4096;  // a page, so that slots are aligned
 /// How long the count may stand still before the driver is asked whether the stream is alive.
 constexpr std::chrono::milliseconds kSilence{20};
 constexpr std::chrono::seconds kDrainMost{30};
 
-CUdeviceptr address(const std::byte* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
+std::uint64_t address(const std::byte* pointer) {
+  return reinterpret_cast<std::uint64_t>(pointer);
 }
 
-bool is_word(const std::byte* at, std::size_t count) {
+bool is_device_word(const std::byte* at, std::size_t count) {
   return (count == 4 || count == 8) && address(at) % count == 0;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<CudaMover>> CudaMover::create(const Options& options) {
-  ORIEL_TRY(PrimaryContext context, PrimaryContext::retain(options.device));
-  std::unique_ptr<CudaMover> made(new CudaMover(options, std::move(context)));
-  ORIEL_CHECK(made->prepare());
-  return made;
+  ORIEL_TRY(auto stream, CudaCopyStream::create(options.device, options.slot_bytes, options.slots));
+  return std::make_unique<CudaMover>(std::move(stream), options.slots);
 }
 
-Status CudaMover::prepare() {
-  int writes = 0;
-  ORIEL_CHECK(cuda_status(
-      fmt::format("asking GPU {} for stream memory operations", options_.device),
-      cuda().device_get_attribute(&writes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                  options_.device)));
-  if (writes == 0) {
-    return Error(ErrorCode::cuda,
-                 fmt::format("GPU {} has no stream memory operations of 64 bits", options_.device));
-  }
-  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-  const std::size_t bytes = kCountBytes + options_.slots * options_.slot_bytes;
-  void* pinned = nullptr;
-  ORIEL_CHECK(cuda_status(
-      fmt::format("pinning {} bytes for a software NIC", bytes),
-      cuda().mem_host_alloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)));
-  pinned_ = static_cast<std::byte*>(pinned);
-  slots_ = pinned_ + kCountBytes;
-  std::memset(pinned_, 0, kCountBytes);
-  ORIEL_CHECK(cuda_status("finding pinned memory in a GPU's addresses",
-                          cuda().mem_host_get_device_pointer(&count_address_, pinned_, 0)));
-  ORIEL_CHECK(cuda_status("making a stream for a software NIC",
-                          cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING)));
-  for (std::uint32_t slot = options_.slots; slot > 0; --slot) free_.push_back(slot - 1);
-  return {};
+CudaMover::CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots)
+    : stream_(std::move(stream)) {
+  for (std::uint32_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
-CudaMover::~CudaMover() {
-  if (pinned_ == nullptr) return;
-  const auto scope = CudaScope::enter(context_.get());
-  if (stream_ != nullptr) {
-    // Its own work only, which waits for nobody.
-    static_cast<void>(cuda().stream_synchronize(stream_));
-    static_cast<void>(cuda().stream_destroy(stream_));
-  }
-  static_cast<void>(cuda().mem_free_host(pinned_));
-}
+CudaMover::~CudaMover() = default;
 
-template <class Calls>
-bool CudaMover::enqueue(const char* what, const Calls& calls) {
-  if (!failure_.ok()) return false;
-  const auto scope = CudaScope::enter(context_.get());
-  if (!scope.ok()) {
-    failure_ = scope.error();
-  } else {
-    failure_ = cuda_status(what, calls());
-  }
+bool CudaMover::begun_well(Status step) {
+  if (!step.ok() && failure_.ok()) failure_ = std::move(step);
   return failure_.ok();
+}
+
+std::size_t CudaMover::reach(const std::byte* at, std::size_t count) {
+  const std::size_t most = stream_->reach(at, count);
+  if (most == 0 && count != 0) {
+    failure_ = Error(ErrorCode::internal,
+                     fmt::format("{} bytes at {} are no memory that a software NIC's process has",
+                                 count, static_cast<const void*>(at)));
+  }
+  return most;
 }
 
 bool CudaMover::take_slot(std::uint32_t& slot) {
@@ -115,29 +83,24 @@ void CudaMover::give_back(StagedPart& part) noexcept {
 
 StagedPart CudaMover::load(const std::byte* from, std::size_t count) {
   std::uint32_t slot = 0;
-  if (!failure_.ok() || !take_slot(slot)) return {};
-  const std::size_t taken = std::min(count, options_.slot_bytes);
-  StagedPart part(*this, slot_bytes(slot), taken, slot);
+  if (!failure_.ok() || !stream_->has_room()) return {};
+  const std::size_t taken = reach(from, std::min(count, stream_->slot_bytes()));
+  if (taken == 0 || !take_slot(slot)) return {};
+  StagedPart part(*this, stream_->slot(slot), taken, slot);
   part.ticket = begun();
-  if (!enqueue("copying from a GPU for a software NIC", [&] {
-        return cuda().memcpy_d_to_h_async(slot_bytes(slot), address(from), taken, stream_);
-      })) {
-    return {};
-  }
+  if (!begun_well(stream_->load(slot, from, taken))) return {};
   return part;
 }
 
 bool CudaMover::write_word(std::byte* to, std::uint64_t value, std::size_t bytes) {
-  const bool done = enqueue("writing a word of a GPU for a software NIC", [&] {
-    if (bytes == 8) return cuda().stream_write_value_64(stream_, address(to), value, 0);
-    return cuda().stream_write_value_32(stream_, address(to), static_cast<std::uint32_t>(value), 0);
-  });
+  if (!failure_.ok() || !stream_->has_room() || reach(to, bytes) == 0) return false;
+  const bool done = begun_well(stream_->write(to, value, bytes));
   if (done) begun();
   return done;
 }
 
 std::size_t CudaMover::store(std::byte* to, ByteView from, MoveTicket& ticket) {
-  if (is_word(to, from.size())) {
+  if (is_device_word(to, from.size())) {
     std::uint64_t value = 0;
     std::memcpy(&value, from.data(), from.size());
     if (!write_word(to, value, from.size())) return 0;
@@ -146,25 +109,25 @@ std::size_t CudaMover::store(std::byte* to, ByteView from, MoveTicket& ticket) {
     return from.size();
   }
   std::uint32_t slot = 0;
-  if (!failure_.ok() || !take_slot(slot)) return 0;
-  const std::size_t taken = std::min(from.size(), options_.slot_bytes);
-  std::memcpy(slot_bytes(slot), from.data(), taken);
+  if (!failure_.ok() || !stream_->has_room()) return 0;
+  const std::size_t taken = reach(to, std::min(from.size(), stream_->slot_bytes()));
+  if (taken == 0 || !take_slot(slot)) return 0;
   ticket = begun();
   busy_.push_back({ticket, slot});
   forget(to, taken);
-  const bool done = enqueue("copying to a GPU for a software NIC", [&] {
-    return cuda().memcpy_h_to_d_async(address(to), slot_bytes(slot), taken, stream_);
-  });
-  return done ? taken : 0;
+  return begun_well(stream_->store(to, slot, from.first(taken))) ? taken : 0;
 }
 
 bool CudaMover::copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) {
   if (count == 0) return true;
+  // Each end may lie in two allocations, so there are three steps at most.
+  if (!failure_.ok() || !stream_->has_room()) return false;
   forget(to, count);
-  if (!enqueue("copying within a GPU, or from another, for a software NIC", [&] {
-        return cuda().memcpy_d_to_d_async(address(to), address(from), count, stream_);
-      })) {
-    return false;
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t left = reach(to + done, count - done);
+    const std::size_t taken = left == 0 ? 0 : reach(from + done, left);
+    if (taken == 0 || !begun_well(stream_->copy(to + done, from + done, taken))) return false;
+    done += taken;
   }
   ticket = begun();
   return true;
@@ -219,18 +182,15 @@ bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
 }
 
 bool CudaMover::is_done(MoveTicket ticket) {
-  const std::atomic_ref<std::uint64_t> count(*reinterpret_cast<std::uint64_t*>(pinned_));
-  return ticket <= count.load(std::memory_order_acquire);
+  return ticket <= stream_->told();
 }
 
 bool CudaMover::flush() {
-  if (dirty_ && enqueue("counting what a software NIC has done", [&] {
-        return cuda().stream_write_value_64(stream_, count_address_, told_ + 1, 0);
-      })) {
+  if (dirty_ && failure_.ok() && stream_->has_room() && begun_well(stream_->tell(told_ + 1))) {
     ++told_;
     dirty_ = false;
   }
-  if (is_done(told_)) {
+  if (!dirty_ && is_done(told_)) {
     last_seen_ = told_;
     return false;
   }
@@ -239,8 +199,8 @@ bool CudaMover::flush() {
 }
 
 void CudaMover::look_after_stream() {
-  const MoveTicket seen = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(pinned_))
-                              .load(std::memory_order_acquire);
+  if (!failure_.ok()) return;
+  const MoveTicket seen = stream_->told();
   const TimePoint now = SteadyClock::instance().now();
   if (seen != last_seen_ || looked_ == TimePoint{}) {
     last_seen_ = seen;
@@ -249,10 +209,7 @@ void CudaMover::look_after_stream() {
   }
   if (now - looked_ < kSilence) return;
   looked_ = now;
-  static_cast<void>(enqueue("moving bytes of a GPU for a software NIC", [&] {
-    const CUresult status = cuda().stream_query(stream_);
-    return status == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : status;
-  }));
+  static_cast<void>(begun_well(stream_->look()));
 }
 
 Status CudaMover::drain() {
@@ -266,8 +223,7 @@ Status CudaMover::drain() {
   }
   if (!failure_.ok()) {
     // What was enqueued before the call that failed may still run, and it waits for nobody.
-    const auto scope = CudaScope::enter(context_.get());
-    static_cast<void>(cuda().stream_synchronize(stream_));
+    stream_->settle();
   }
   return failure_;
 }

@@ -11,8 +11,8 @@
 
 #include "oriel/error.hpp"
 
-#include "base/cuda_scope.hpp"
 #include "base/deadline.hpp"
+#include "net/copy_stream.hpp"
 #include "net/data_mover.hpp"
 
 namespace oriel::net {
@@ -21,11 +21,11 @@ namespace oriel::net {
 /// own; no kernel is launched, so that a GPU that is full of kernels which wait for the NIC still
 /// moves. Memory of other GPUs that is mapped for this one can be copied from and to as well.
 ///
-/// Bytes between the processor and the GPU go through slots of pinned memory, several at a time.
-/// That something is done the stream itself says, by writing a count into a word of pinned memory
-/// behind it, once for each flush(): looking at it takes no call of the driver's and none of its
-/// locks. Calls of the driver are made in relaxed capture mode, and none of them waits for the GPU
-/// but those of the destructor.
+/// The stream is the driver's in this process, or that of a process which copies (CopyStream).
+/// Bytes between the processor and the GPU go through its slots of pinned memory, several at a
+/// time. That something is done the stream itself says, by writing a count into a word of pinned
+/// memory behind it, once for each flush(): looking at it takes no call of the driver's and none of
+/// its locks.
 ///
 /// Memory order, as a kernel of this GPU (or of another one that has the memory mapped) sees it: a
 /// word of 4 or 8 bytes is a write of the stream's (cuStreamWriteValue), which comes after the
@@ -41,12 +41,14 @@ namespace oriel::net {
 class CudaMover final : public DataMover {
  public:
   struct Options {
-    CUdevice device = 0;
+    int device = 0;                                   ///< the ordinal
     std::size_t slot_bytes = std::size_t{128} << 10;  ///< of pinned memory
     std::uint32_t slots = 48;
   };
-  /// The error says what the GPU cannot do, or lacks.
+  /// With a stream in this process. The error says what the GPU cannot do, or lacks.
   static Result<std::unique_ptr<CudaMover>> create(const Options& options);
+  /// With this stream, of so many slots.
+  CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots);
   /// Ends when the stream's work has.
   ~CudaMover() override;
   CudaMover(const CudaMover&) = delete;
@@ -65,21 +67,19 @@ class CudaMover final : public DataMover {
   const Status& failure() const { return failure_; }
 
  private:
-  CudaMover(const Options& options, PrimaryContext context)
-      : options_(options), context_(std::move(context)) {}
-  Status prepare();
   void give_back(StagedPart& part) noexcept override;
   bool take_slot(std::uint32_t& slot);
-  /// Makes the calls in the GPU's context. False, and failed for good, if any fails.
-  template <class Calls>
-  bool enqueue(const char* what, const Calls& calls);
+  /// False, and failed for good, if a step has failed.
+  bool begun_well(Status step);
+  /// How much of this the stream can move in one step; none, and failed for good, of what it does
+  /// not know.
+  std::size_t reach(const std::byte* at, std::size_t count);
   bool write_word(std::byte* to, std::uint64_t value, std::size_t bytes);
   /// The value that a move has read, unless it is still on its way or has been changed since.
   bool take_reading(AtomicMove& move, std::uint64_t place, std::uint64_t& value);
   /// Whether the word has not been changed since.
   bool drop_reading(AtomicMove& move, std::uint64_t place);
   void look_after_stream();
-  std::byte* slot_bytes(std::uint32_t slot) const { return slots_ + slot * options_.slot_bytes; }
   MoveTicket begun() {
     dirty_ = true;
     return told_ + 1;
@@ -91,12 +91,7 @@ class CudaMover final : public DataMover {
     std::uint32_t slot;
   };
 
-  const Options options_;
-  PrimaryContext context_;
-  CUstream stream_ = nullptr;
-  std::byte* pinned_ = nullptr;  // the count, then the slots
-  std::byte* slots_ = nullptr;
-  CUdeviceptr count_address_ = 0;
+  const std::unique_ptr<CopyStream> stream_;
   std::vector<std::uint32_t> free_;
   std::deque<Busy> busy_;                         // in the order of the stream
   MoveTicket told_ = 0;                           // counts that were enqueued

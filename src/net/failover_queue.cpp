@@ -76,6 +76,7 @@ Status FailoverQueue::add_branch(const Path& path) {
     QueueSetup setup = queue_->setup();
     setup.domain = path.domain;
     setup.aliases = &branch->aliases;
+    setup.number = 0;
     setup.named = queue_->number();
     ORIEL_TRY(branch->queue, path.nic->create_queue(setup));
     branch->owns_queue = true;
@@ -298,14 +299,22 @@ bool FailoverQueue::choose(TimePoint now) {
     agreement_.leave(now);
     return true;
   }
-  if (agreement_.stage() != PathStage::running) return false;
-  for (std::size_t better = 0; better < path; ++better) {
-    const bool there = (agreement_.peer_usable_now() >> better & 1) != 0;
-    if (!there || !branches_[better]->health.is_usable()) continue;
-    agreement_.leave(now);
-    return true;
+  bool better = false;
+  for (std::size_t i = 0; i < path && agreement_.stage() == PathStage::running; ++i) {
+    const bool there = (agreement_.peer_usable_now() >> i & 1) != 0;
+    better = better || (there && branches_[i]->health.is_usable());
   }
-  return false;
+  if (!better) {
+    better_since_.reset();
+    return false;
+  }
+  // What works is left only for a peer that can be talked to now: without the channel neither end
+  // would ever send again.
+  if (!better_since_.has_value()) better_since_ = now;
+  if (agreement_.heard() <= *better_since_) return false;
+  better_since_.reset();
+  agreement_.leave(now);
+  return true;
 }
 
 bool FailoverQueue::act(TimePoint now) {

@@ -138,7 +138,8 @@ class FailoverQueue {
   std::optional<SendQueue> queue_;
   std::vector<std::unique_ptr<Branch>> branches_;
   PathAgreement agreement_;
-  std::uint64_t completed_ = 0;  // as last seen
+  std::uint64_t completed_ = 0;            // as last seen
+  std::optional<TimePoint> better_since_;  // both ends have taken a better path for usable
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
   std::optional<Error> failure_;

@@ -21,10 +21,13 @@ struct NicCounters {
   std::uint64_t dropped_doorbells = 0;  ///< by a fault, or rung before the queue was ready to send
   std::uint64_t entries = 0;            ///< executed
   std::uint64_t flushed = 0;
-  std::uint64_t requests = 0;    ///< sent, repetitions included
-  std::uint64_t repeated = 0;    ///< of these
-  std::uint64_t duplicates = 0;  ///< received a second time and not executed again
-  std::uint64_t strays = 0;      ///< received from somebody who is not the queue's peer
+  std::uint64_t requests = 0;       ///< sent, repetitions included
+  std::uint64_t repeated = 0;       ///< of these
+  std::uint64_t duplicates = 0;     ///< received a second time and not executed again
+  std::uint64_t strays = 0;         ///< received from somebody who is not the queue's peer
+  std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
+  std::uint64_t direct_bytes = 0;   ///< of these
+  std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
 };
 
 /// What the queues of one NIC share; under its lock.
@@ -44,6 +47,10 @@ struct NicContext {
 
   DataMover& mover(MemoryPlace place) {
     return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);
+  }
+  void count_copy(std::uint64_t bytes) {
+    ++counters.direct_copies;
+    counters.direct_bytes += bytes;
   }
   std::uint64_t random_below(std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; }
 };

@@ -3,6 +3,8 @@
 #include "net/nic_soft.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +15,9 @@
 namespace oriel::net {
 
 namespace {
+
+// As long as a GPU may take for what was begun.
+constexpr std::chrono::seconds kCopiesMost{30};
 
 // Where a NIC's keys and queue numbers begin: elsewhere than those of others.
 std::uint32_t random_start() {
@@ -112,8 +117,25 @@ Status NicSoft::map_peer_memory(std::uint64_t peer, std::uint32_t key, const Mem
 
 Status NicSoft::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
   const std::lock_guard lock(mutex_);
+  end_copies(peer, key);
   context_.peers.remove(peer, key);
   return settle();
+}
+
+/// What waits its turn behind work of the GPU's has to begin before its source may go.
+void NicSoft::end_copies(std::uint64_t peer, std::uint32_t key) {
+  if (context_.gpu_mover == nullptr || context_.stopped || context_.dead) return;
+  const Clock& steady = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(kCopiesMost, steady);
+  while (!deadline.expired(steady.now())) {
+    bool needed = false;
+    for (SoftQueue* const queue : order_) {
+      needed = queue->needs(peer, key, context_.clock->now()) || needed;
+    }
+    if (!needed) return;
+    static_cast<void>(context_.gpu_mover->flush());
+    std::this_thread::yield();
+  }
 }
 
 void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
@@ -133,13 +155,19 @@ Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
     return Error(ErrorCode::system, "the NIC has no number left for another queue");
   }
   // An odd step, so that neighbours look different in every byte.
-  do {
+  while (setup.number == 0) {
     last_number_ = (last_number_ + 0x2f3d1b) % kNumbers;
-  } while (last_number_ == 0 || queues_.contains(last_number_));
-  auto queue = std::make_unique<SoftQueue>(setup, last_number_, context_);
+    if (last_number_ != 0 && !queues_.contains(last_number_)) break;
+  }
+  const std::uint32_t number = setup.number != 0 ? setup.number : last_number_;
+  if (queues_.contains(number)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the NIC has a queue {:#x} already", number));
+  }
+  auto queue = std::make_unique<SoftQueue>(setup, number, context_);
   order_.push_back(queue.get());
-  queues_.emplace(last_number_, std::move(queue));
-  return last_number_;
+  queues_.emplace(number, std::move(queue));
+  return number;
 }
 
 Status NicSoft::destroy_queue(std::uint32_t number) {
@@ -288,6 +316,12 @@ void NicSoft::resume() {
 void NicSoft::die() {
   const std::lock_guard lock(mutex_);
   context_.dead = true;
+}
+
+bool NicSoft::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(order_.begin(), order_.end(),
+                     [](const SoftQueue* queue) { return queue->is_idle(); });
 }
 
 NicCounters NicSoft::counters() const {

@@ -25,8 +25,9 @@ namespace oriel::net {
 ///
 /// It does nothing by itself: progress() does a bounded amount of work, and is called by whoever
 /// waits for it, by a NicThread, or both.
-/// Thread safety: any thread may call anything. No call blocks but for the lock, which is held no
-/// longer than one progress() lasts.
+/// Thread safety: any thread may call anything. No call blocks but for the lock, which progress()
+/// holds briefly; giving up memory or a queue holds it until a GPU's copies have ended, 30 s at
+/// most.
 class NicSoft {
  public:
   struct Options {
@@ -59,13 +60,15 @@ class NicSoft {
   Status deregister_memory(std::uint32_t key);
 
   /// What the peer with this number (QueuePeer::process) has registered as `key` is mapped here as
-  /// `range`, until unmap_peer_memory() returns; see PeerMemory.
+  /// `range`, until unmap_peer_memory() returns, which first has what was accepted copied from
+  /// there; see PeerMemory. Later puts from there come by the wire.
   Status map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range);
   Status unmap_peer_memory(std::uint64_t peer, std::uint32_t key);
   /// The peer has mapped what this NIC has registered as `key`, or has it no more.
   void set_reached(std::uint64_t peer, std::uint32_t key, bool reached);
 
-  /// The queue's number: 24 bits, never 0, and not used again before all others have been.
+  /// The queue's number: 24 bits, never 0, and unless the setup names it, not used again before all
+  /// others have been.
   Result<std::uint32_t> create_queue(const QueueSetup& setup);
   /// Once this returns the NIC does not touch the queue's memory any more.
   Status destroy_queue(std::uint32_t number);
@@ -96,6 +99,8 @@ class NicSoft {
   void die();
   void set_faults(NicFaults faults);
   NicCounters counters() const;
+  /// Whether every queue has executed what it was told of.
+  bool is_idle() const;
 
  private:
   static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()
@@ -104,6 +109,7 @@ class NicSoft {
   Result<SoftQueue*> find_or_fail(std::uint32_t number);
   bool receive(TimePoint now);
   bool progress_queues(TimePoint now);
+  void end_copies(std::uint64_t peer, std::uint32_t key);
   Status settle();
 
   mutable std::mutex mutex_;

@@ -82,6 +82,10 @@ class PathAgreement {
   /// What the peer has said last.
   const PathStatement& peer() const { return peer_; }
 
+  /// When the peer last said something new; while path() is not 0 it does so ten times as seldom as
+  /// AgreementPolicy::repeat_every says, though nothing has changed.
+  TimePoint heard() const { return heard_; }
+
   /// Which paths this end takes for usable, and why not the others.
   void set_usable(PathMask usable, const std::array<PathCause, kPathsMost>& causes);
   void set_probes(const std::array<std::uint32_t, kPathsMost>& epochs);
@@ -134,6 +138,7 @@ class PathAgreement {
   std::string reason_;
   bool has_news_ = false;
   TimePoint said_{};
+  TimePoint heard_{};
   TimePoint left_{};  // when this end last stopped running
   std::optional<TimePoint> over_;
 };

@@ -35,6 +35,8 @@ struct QueueMemory {
 struct QueueSetup {
   QueueMemory memory;
   std::uint32_t domain = 0;
+  /// Of 24 bits, and of no queue that the NIC has; 0: it chooses one that it has not used lately.
+  std::uint32_t number = 0;
   DoorbellMode mode = DoorbellMode::strict;
   std::uint64_t first_index = 0;  ///< of the first block that will be rung
   /// How long a request may stay without a response before it is repeated, and how often.

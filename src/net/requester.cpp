@@ -29,6 +29,13 @@ bool waits_for_data(const WorkRequest& work) {
   return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
 }
 
+/// A multiple of what the wire carries, so that what is left can go there; the same where another
+/// NIC, which may have to send it, goes on with the numbers.
+std::uint32_t direct_piece_bytes(const QueueSetup& setup) {
+  if (setup.records != nullptr) return setup.piece_bytes;
+  return std::max(kDirectPieceBytes / setup.piece_bytes, 1u) * setup.piece_bytes;
+}
+
 }  // namespace
 
 Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
@@ -154,7 +161,7 @@ void Requester::begin(Active& entry) {
     if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
     entry.direct = can_go_directly(work, found.place);
   }
-  entry.piece_bytes = entry.direct ? kDirectPieceBytes : setup_.piece_bytes;
+  entry.piece_bytes = entry.direct ? direct_piece_bytes(setup_) : setup_.piece_bytes;
   entry.begun = true;
   ++nic_.counters.entries;
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
@@ -187,6 +194,7 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     sent.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - sent.offset));
     sent.last = ++entry.sent == entry.pieces;
+    sent.direct = entry.direct;
     sent_.push_back(std::move(sent));
     if (held_up_) {
       load_ahead(sent_.back());
@@ -242,7 +250,7 @@ Requester::Turn Requester::load(Active& entry, Sent& sent, Bytes& payload) {
 /// Has the payload be on its way while those before it are.
 void Requester::load_ahead(Sent& sent) {
   Active& entry = active(sent.serial);
-  const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !entry.direct;
+  const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !sent.direct;
   if (!needed || sent.loaded || entry.done) return;
   static_cast<void>(load(entry, sent, sent.payload));
 }
@@ -266,8 +274,8 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   request.has_immediate = work.has_immediate && sent.last;
   request.immediate = work.immediate;
   request.atomic = work.atomic;
-  request.direct = entry.direct;
-  if (entry.direct) {
+  request.direct = sent.direct;
+  if (sent.direct) {
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
@@ -336,6 +344,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     not_before_ = now + setup_.not_ready_pause;
     return repeat_from(position);
   }
+  if (response.not_mapped) return go_by_wire(position);
   // A response says that the writes before it have been done: their own may have been lost.
   for (std::size_t i = 0; i < position; ++i) {
     if (sent_[i].answered || active(sent_[i].serial).work.kind != WorkKind::write) continue;
@@ -347,6 +356,44 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     if (oldest.last && waits_for_data(active(oldest.serial).work)) --reads_in_window_;
     sent_.pop_front();
   }
+}
+
+/// What this request and those behind it ask for was not accepted: they are taken back, and go out
+/// again under the numbers from its own on, without the peer's mapping of the source.
+void Requester::go_by_wire(std::size_t position) {
+  const Sent& refused = sent_[position];
+  // Of a repetition, if it has been taken back already.
+  if (!refused.direct || active(refused.serial).work.kind != WorkKind::write) return;
+  const auto behind = sent_.begin() + static_cast<std::ptrdiff_t>(position);
+  if (std::any_of(behind, sent_.end(), [](const Sent& sent) { return sent.answered; })) {
+    return stop_at(active(refused.serial), Syndrome::remote_operation, Complaint::none);
+  }
+  ++nic_.counters.unmapped;
+  nic_.peers.set_reached(peer_.process, active(refused.serial).work.local_key, false);
+  next_number_ = refused.number;
+  next_ = refused.serial - first_serial_;
+  for (; sent_.size() > position; sent_.pop_back()) --active(sent_.back().serial).sent;
+  for (std::size_t i = next_; i < active_.size() && active_[i].begun; ++i) {
+    const WorkRequest& work = active_[i].work;
+    const bool is_put = active_[i].direct && work.kind == WorkKind::write;
+    if (is_put && !nic_.peers.is_reached(peer_.process, work.local_key)) cut_for_wire(active_[i]);
+  }
+}
+
+void Requester::cut_for_wire(Active& entry) const {
+  const std::uint64_t each = entry.piece_bytes / setup_.piece_bytes;
+  const std::uint64_t all = (entry.work.bytes + setup_.piece_bytes - 1) / setup_.piece_bytes;
+  std::vector<std::uint32_t> order(entry.sent);  // those have their places
+  for (std::uint32_t i = entry.sent; i < entry.pieces; ++i) {
+    const std::uint64_t first = (entry.order.empty() ? i : entry.order[i]) * each;
+    for (std::uint64_t piece = first; piece < std::min(first + each, all); ++piece) {
+      order.push_back(static_cast<std::uint32_t>(piece));
+    }
+  }
+  entry.order = std::move(order);
+  entry.pieces = static_cast<std::uint32_t>(entry.order.size());
+  entry.piece_bytes = setup_.piece_bytes;
+  entry.direct = false;
 }
 
 void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {
@@ -420,6 +467,7 @@ void Requester::begin_landing(Landing& landing, Active& entry) {
   // It was mapped when the entry began.
   if (source.syndrome != Syndrome::none) return stop_at(entry, source.syndrome, Complaint::none);
   landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
+  if (landing.begun) nic_.count_copy(landing.bytes);
 }
 
 bool Requester::go_on_landing() {

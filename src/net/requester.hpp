@@ -70,6 +70,7 @@ class Requester {
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0;
     bool last = false;  // of the entry's requests
+    bool direct = false;
     bool on_wire = false;
     bool answered = false;
     std::uint32_t repeats = 0;
@@ -106,6 +107,8 @@ class Requester {
   bool transmit_again(TimePoint now);
   void look_at_timer(TimePoint now);
   void repeat_from(std::size_t position);
+  void go_by_wire(std::size_t position);
+  void cut_for_wire(Active& entry) const;
   void take_answer(Sent& sent, WireResponse* response, TimePoint now);
   bool land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now);
   bool go_on_landing();

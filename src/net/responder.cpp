@@ -81,6 +81,11 @@ WireResponse Responder::response_to(const WireRequest& request) const {
 void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimePoint now) {
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
+  if (request.kind == WorkKind::write && request.direct && !is_mapped(request)) {
+    WireResponse response = response_to(request);
+    response.not_mapped = true;
+    return answer(std::move(response), now);
+  }
   if (request.has_immediate && request.kind == WorkKind::write &&
       receives == static_cast<std::uint16_t>(record_.received + immediates_)) {
     WireResponse response = response_to(request);
@@ -109,6 +114,25 @@ Syndrome Responder::check(const WireRequest& request) const {
       .find_remote(setup_.domain, request.key, request.address, request.bytes,
                    right_for(request.kind))
       .syndrome;
+}
+
+/// Whether the bytes of a direct write can be copied.
+bool Responder::is_mapped(const WireRequest& request) const {
+  const auto source = nic_.peers.find(peer_.process, request.source_key, request.source_address,
+                                      request.piece_bytes);
+  const auto target = nic_.keys.find_remote(setup_.domain, request.key, request.address,
+                                            request.bytes, kRemoteWrite);
+  return source.syndrome == Syndrome::none && source.place == target.place;
+}
+
+bool Responder::needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
+  if (peer_.process != process) return false;
+  static_cast<void>(advance(now));
+  return std::any_of(items_.begin() + static_cast<std::ptrdiff_t>(begun_), items_.end(),
+                     [&](const Item& item) {
+                       return item.request.direct && item.request.kind == WorkKind::write &&
+                              item.request.source_key == key;
+                     });
 }
 
 void Responder::execute(WireRequest& request, TimePoint now) {
@@ -187,11 +211,14 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
   }
   const auto source = nic_.peers.find(peer_.process, request.source_key, request.source_address,
                                       request.piece_bytes);
+  // It was mapped when the request was accepted.
   if (source.syndrome != Syndrome::none || source.place != found.place) {
     item.response.syndrome = Syndrome::remote_invalid;
     return true;
   }
-  return mover.copy(at, source.memory, request.piece_bytes, item.ticket);
+  if (!mover.copy(at, source.memory, request.piece_bytes, item.ticket)) return false;
+  nic_.count_copy(request.piece_bytes);
+  return true;
 }
 
 /// Answers a request that is done. False if it is not.
@@ -263,6 +290,9 @@ void Responder::fail(Syndrome syndrome) {
 void Responder::end() {
   failed_ = true;
   late_.clear();
+  // What has landed by now has been done, though nobody was told: whoever has seen it may have
+  // changed it since.
+  for (; begun_ > 0 && finish(items_.front(), nic_.clock->now()); --begun_) items_.pop_front();
   items_.clear();
   begun_ = 0;
   outgoing_.clear();

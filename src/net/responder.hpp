@@ -25,7 +25,11 @@ class Responder {
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Sends what is due, and executes what was put off.
   bool progress(TimePoint now);
-  /// Does and says nothing any more. What was accepted and not executed stays so in the record.
+  /// Goes on; whether something that was accepted is still to be copied from what the peer with
+  /// this number has registered as `key`.
+  bool needs(std::uint64_t process, std::uint32_t key, TimePoint now);
+  /// Does and says nothing any more. What has landed counts as executed; what else was accepted
+  /// stays so in the record.
   void end();
   /// A request was refused: the queue is in error.
   bool failed() const { return failed_; }
@@ -53,6 +57,7 @@ class Responder {
   void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
   void answer_again(WireRequest& request, TimePoint now);
   Syndrome check(const WireRequest& request) const;
+  bool is_mapped(const WireRequest& request) const;
   void execute(WireRequest& request, TimePoint now);
   bool advance(TimePoint now);
   bool begin(Item& item);

@@ -209,6 +209,7 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   QueueSetup& setup = state->setup;
   setup.memory = state->memory;
   setup.domain = options.domain;
+  setup.number = options.number;
   setup.mode = options.mode;
   setup.first_index = options.base;
   setup.answer_timeout = options.answer_timeout;

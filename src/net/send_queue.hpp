@@ -27,6 +27,7 @@ class SendQueue {
  public:
   struct Options {
     std::uint32_t domain = 0;
+    std::uint32_t number = 0;    ///< as QueueSetup::number
     std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768
     std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
     device::queue::Publication publication = device::queue::Publication::out_of_order;

@@ -64,6 +64,10 @@ Status check_setup(const QueueSetup& setup) {
                              "collapsed into one element",
                              memory.completion_count));
   }
+  if (setup.number > 0xffffff) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue with the number {:#x}: numbers have 24 bits", setup.number));
+  }
   if (setup.named > 0xffffff) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a queue named {:#x}: names have 24 bits", setup.named));
@@ -120,6 +124,12 @@ QueueReport SoftQueue::report() const {
   report.error = setup_.records->error;
   report.refused = setup_.records->refused;
   return report;
+}
+
+bool SoftQueue::is_idle() const {
+  if (state_ != QueueState::ready_to_send) return true;
+  return requester_.completed() == requester_.end() &&
+         doorbell_.sends() == static_cast<std::uint16_t>(requester_.end());
 }
 
 Status SoftQueue::to_error() {

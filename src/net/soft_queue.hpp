@@ -37,11 +37,17 @@ class SoftQueue {
   /// As if what the doorbell says were rung once more.
   void ring_again() { doorbell_.forget(); }
   QueueReport report() const;
+  /// Whether all that its record tells of is complete, or never will be.
+  bool is_idle() const;
 
   /// A bounded amount of work. Whether there was any.
   bool progress(TimePoint now);
   void receive(WireRequest& request, TimePoint now);
   void receive(WireResponse& response, TimePoint now);
+  /// As Responder::needs().
+  bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
+    return responder_.needs(process, key, now);
+  }
 
  private:
   Status expect(QueueState state, const char* next) const;

@@ -53,6 +53,9 @@ struct WireResponse {
   std::uint64_t number = 0;
   Syndrome syndrome = Syndrome::none;
   bool not_ready = false;  ///< the peer has nowhere to put an immediate: to be repeated later
+  /// The peer has not mapped, or has no more, what a direct write is to be copied from: nothing was
+  /// accepted, and the bytes are to come by the wire under the same number.
+  bool not_mapped = false;
   std::uint64_t old_value = 0;
   Bytes payload;  ///< what was read
 };

@@ -22,6 +22,7 @@ constexpr std::uint8_t kResponse = 2;
 constexpr std::uint8_t kHasImmediate = 1;  // of requests
 constexpr std::uint8_t kDirect = 2;        // of requests
 constexpr std::uint8_t kNotReady = 1;      // of responses
+constexpr std::uint8_t kNotMapped = 2;     // of responses
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
 struct Common {
@@ -59,7 +60,8 @@ void put_request(ByteWriter& to, const WireRequest& request) {
 }
 
 void put_response(ByteWriter& to, const WireResponse& response) {
-  const auto flags = response.not_ready ? kNotReady : std::uint8_t{0};
+  const auto flags = static_cast<std::uint8_t>((response.not_ready ? kNotReady : 0) |
+                                               (response.not_mapped ? kNotMapped : 0));
   put_common(
       to, {kResponse, static_cast<std::uint8_t>(response.syndrome), flags, response.to_queue,
            response.epoch, static_cast<std::uint32_t>(response.payload.size()), response.number});
@@ -72,7 +74,7 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 }
 
 Status check_common(const Common& common) {
-  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kDirect : kNotReady;
+  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kDirect : kNotMapped;
   if (common.flags > flags_most) {
     return bad("flags", common.flags, fmt::format("at most {}", flags_most));
   }
@@ -191,6 +193,7 @@ Result<WireMessage> read_response(ByteReader& from, const Common& common) {
   response.number = common.number;
   response.syndrome = static_cast<Syndrome>(common.kind);
   response.not_ready = common.flags == kNotReady;
+  response.not_mapped = common.flags == kNotMapped;
   response.old_value = from.get<std::uint64_t>();
   const ByteView payload = from.get_raw(common.payload_bytes);
   ORIEL_CHECK(from.finish("a response of a NIC"));

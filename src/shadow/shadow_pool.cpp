@@ -217,4 +217,28 @@ std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alig
   return pool;
 }
 
+Result<OwnedShadow> OwnedShadow::make(std::shared_ptr<ShadowPool> pool,
+                                      std::span<const std::byte> bytes) {
+  OwnedShadow made;
+  auto object = pool->allocate(bytes);
+  if (!object.ok()) return std::move(object).error();
+  made.object_ = *object;
+  made.pool_ = std::move(pool);
+  ORIEL_CHECK(made.pool_->flush());
+  return made;
+}
+
+OwnedShadow::OwnedShadow(OwnedShadow&& other) noexcept
+    : pool_(std::move(other.pool_)), object_(std::exchange(other.object_, nullptr)) {}
+
+OwnedShadow& OwnedShadow::operator=(OwnedShadow&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(object_, other.object_);
+  return *this;
+}
+
+OwnedShadow::~OwnedShadow() {
+  if (object_ != nullptr) static_cast<void>(pool_->free(object_));
+}
+
 }  // namespace oriel::shadow

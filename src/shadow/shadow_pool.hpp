@@ -145,4 +145,23 @@ class Shadows {
   std::shared_ptr<ShadowPool> pool_;
 };
 
+/// One object of a pool, freed with this.
+class OwnedShadow {
+ public:
+  OwnedShadow() = default;
+  /// Holds `bytes`, once the pool has been flushed.
+  static Result<OwnedShadow> make(std::shared_ptr<ShadowPool> pool,
+                                  std::span<const std::byte> bytes);
+  OwnedShadow(OwnedShadow&& other) noexcept;
+  OwnedShadow& operator=(OwnedShadow&& other) noexcept;
+  ~OwnedShadow();
+
+  /// As kernels address it; null if there is none.
+  void* get() const { return object_; }
+
+ private:
+  std::shared_ptr<ShadowPool> pool_;
+  void* object_ = nullptr;
+};
+
 }  // namespace oriel::shadow

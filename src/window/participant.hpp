@@ -6,6 +6,7 @@
 
 #include "oriel/error.hpp"
 
+#include "base/deadline.hpp"
 #include "base/event_loop.hpp"
 #include "base/task.hpp"
 #include "window/registry.hpp"
@@ -39,8 +40,10 @@ class Participant {
   virtual ~Participant() = default;
   /// Gets ready for `windows`, which are mapped but not visible yet. Collective over the world; may
   /// call the world's Group, and then makes all its calls even after a failure of its own. Keeps
-  /// nothing after an error.
-  virtual Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows) = 0;
+  /// nothing after an error. Waits that are not the Group's end by `deadline`, which leaves the
+  /// registration some time to learn who was waited for.
+  virtual Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
+                               Deadline deadline) = 0;
   /// The windows of the last prepare() are registered. Local; cannot fail.
   virtual void commit() noexcept = 0;
   /// Undoes the last prepare(), which succeeded here. Local; cannot fail.

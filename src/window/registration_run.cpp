@@ -427,7 +427,7 @@ Task<Status> RegistrationRun::agree_on_outcome() {
   std::vector<boot::AgreedField> none;
   ORIEL_CO_CHECK(co_await world.agree(operation_, std::move(mine), std::move(none)));
   for (Participant* participant : options().participants) {
-    mine = co_await participant->prepare(loop_, windows_);
+    mine = co_await participant->prepare(loop_, windows_, descriptors_due());
     if (mine.ok()) prepared_.push_back(participant);
     none.clear();
     ORIEL_CO_CHECK(co_await world.agree(operation_, std::move(mine), std::move(none)));

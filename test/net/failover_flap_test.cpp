@@ -162,3 +162,38 @@ TEST_CASE("3.14 F8 a path that keeps failing is tried less and less often") {
   CHECK(pair.there->sight().epoch >= 15);
   CHECK(pair.there->sight().epoch <= 25);
 }
+
+TEST_CASE("3.14 F12 a queue whose path works does not leave it while nobody would answer") {
+  FailoverPair pair;
+  // This end finds out later than the peer that the best path is back.
+  NicFaults late;
+  late.delays = {{{pair.there->ends()[0].probe}, milliseconds(30), {}}};
+  pair.a.nics[0]->set_faults(late);
+  RawPoster raw(pair.view());
+  const dq::LocalRange old{pair.a.region.address, pair.a.keys[0], 8};
+  const auto add = [&] {
+    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1, old));
+  };
+  add();
+  pair.a.faults[0]->cut = true;
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.both_on(1) && pair.is_complete(1); }));
+  pair.a.faults[0]->cut = false;
+  const auto is_back = [](const FailoverQueue& queue) {
+    return queue.sight().paths[0] == PathState::healthy;
+  };
+  REQUIRE(pair.run_until([&] { return is_back(*pair.back); }));
+  REQUIRE_FALSE(is_back(*pair.there));
+  pair.step();  // it says so
+  pair.post.cut = true;
+  REQUIRE(pair.run_until([&] { return is_back(*pair.there); }));
+  pair.run_for(std::chrono::seconds(15));
+  CHECK(pair.both_on(1));
+  for (int i = 0; i < 20; ++i) add();
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(21); }));
+  CHECK(pair.b.memory[0] == 21);
+  // Once they hear each other they go back.
+  pair.post.cut = false;
+  CHECK(pair.run_until([&] { return pair.both_on(0); }));
+}

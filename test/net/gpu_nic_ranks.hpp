@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -16,6 +19,7 @@
 #include "base/cuda_scope.hpp"
 #include "net/data_mover_cuda.hpp"
 #include "net/gpu_nic_kernels.hpp"
+#include "net/nic_process.hpp"
 #include "net/nic_soft.hpp"
 #include "net/nic_thread.hpp"
 #include "net/queue_pages_cuda.hpp"
@@ -23,7 +27,8 @@
 #include "net/send_queue.hpp"
 
 /// Two ranks on GPUs as threads of this process, each with a software NIC that a thread of its own
-/// drives. Everything here throws std::runtime_error where CUDA refuses something.
+/// drives, and for which that thread copies or a process of the GPU's. Everything here throws
+/// std::runtime_error where CUDA refuses something.
 namespace oriel::net::test {
 
 inline void must(int status, const char* what) {
@@ -71,6 +76,14 @@ class SharedGpuMemory {
   SharedGpuMemory(const SharedGpuMemory&) = delete;
   SharedGpuMemory& operator=(const SharedGpuMemory&) = delete;
   CUdeviceptr address() const { return address_; }
+  std::size_t bytes() const { return bytes_; }
+  AllocationHandle handle() const {
+    int fd = -1;
+    must_driver(cuda().mem_export_to_shareable_handle(&fd, handle_,
+                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                "cuMemExportToShareableHandle");
+    return OwnedFd(fd);
+  }
 
  private:
   CUmemGenericAllocationHandle handle_ = 0;
@@ -110,10 +123,29 @@ struct GpuStream {
   cudaStream_t handle = nullptr;
 };
 
+/// The process that copies on a GPU, for as long as this program runs.
+inline std::shared_ptr<NicProcess> nic_process_of(int device) {
+  static auto* const processes = new std::map<int, std::shared_ptr<NicProcess>>;
+  auto& process = (*processes)[device];
+  if (process == nullptr) {
+    const char* const named = std::getenv("ORIEL_NIC_PROGRAM");
+    CUuuid uuid{};
+    must_driver(cuda().device_get_uuid(&uuid, device), "cuDeviceGetUuid");
+    NicProcess::Options options;
+    options.program = must_have(NicProcess::find_program(named != nullptr ? named : ""));
+    std::memcpy(options.gpu.data(), uuid.bytes, options.gpu.size());
+    process = must_have(NicProcess::start(options));
+    const Status ready = process->await_ready(Deadline::after(std::chrono::seconds(20)));
+    if (!ready.ok()) throw std::runtime_error(ready.error().to_string());
+  }
+  return process;
+}
+
 inline constexpr std::size_t kSignalBytes = 4096;  // behind the data
 
 struct GpuRank {
-  GpuRank(int on, std::size_t bytes, const std::vector<int>& devices, std::unique_ptr<Wire> wire)
+  GpuRank(int on, std::size_t bytes, const std::vector<int>& devices, std::unique_ptr<Wire> wire,
+          bool by_process)
       : device(on), data_bytes(bytes) {
     must(cudaSetDevice(device), "cudaSetDevice");
     must(cudaFree(nullptr), "cudaFree");
@@ -123,7 +155,16 @@ struct GpuRank {
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     CudaMover::Options options;
     options.device = device;
-    mover = must_have(CudaMover::create(options));
+    if (by_process) {
+      process = nic_process_of(device);
+      show(*memory);
+      mover = std::make_unique<CudaMover>(
+          must_have(NicProcess::open_stream(process, options.slots,
+                                            static_cast<std::uint32_t>(options.slot_bytes))),
+          options.slots);
+    } else {
+      mover = must_have(CudaMover::create(options));
+    }
     pages = must_have(CudaQueuePages::create(device));
     nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get(), .faults = {}});
     nic->add_wire(std::move(wire));
@@ -144,6 +185,23 @@ struct GpuRank {
     queue_options.piece_bytes = 64 << 10;
     queue.emplace(must_have(SendQueue::create(*nic, queue_options)));
   }
+  ~GpuRank() {
+    thread.reset();
+    queue.reset();
+    nic.reset();
+    mover.reset();
+    for (const std::byte* const base : shown) process->hide(base);
+  }
+  GpuRank(const GpuRank&) = delete;
+  GpuRank& operator=(const GpuRank&) = delete;
+  /// To the process, if there is one.
+  void show(const SharedGpuMemory& other) {
+    if (process == nullptr) return;
+    auto* const base = reinterpret_cast<std::byte*>(other.address());
+    const Status known = process->show(base, other.bytes(), other.handle());
+    if (!known.ok()) throw std::runtime_error(known.error().to_string());
+    shown.push_back(base);
+  }
   std::byte* data() const { return reinterpret_cast<std::byte*>(memory->address()); }
   void start() { thread.emplace(must_have(NicThread::start(*nic))); }
   /// Driver and bytes, past any kernel.
@@ -163,6 +221,8 @@ struct GpuRank {
   int device;
   std::size_t data_bytes;
   std::unique_ptr<SharedGpuMemory> memory;
+  std::shared_ptr<NicProcess> process;  // null: this one copies
+  std::vector<const std::byte*> shown;
   std::unique_ptr<CudaMover> mover;
   std::unique_ptr<CudaQueuePages> pages;
   std::unique_ptr<NicSoft> nic;
@@ -175,10 +235,12 @@ struct GpuRank {
 };
 
 struct GpuRanks {
-  GpuRanks(int first, int second, bool direct, std::size_t bytes)
-      : a(first, bytes, devices_of(first, second), std::move(rings.a)),
-        b(second, bytes, devices_of(first, second), std::move(rings.b)) {
+  GpuRanks(int first, int second, bool direct, std::size_t bytes, bool by_process)
+      : a(first, bytes, devices_of(first, second), std::move(rings.a), by_process),
+        b(second, bytes, devices_of(first, second), std::move(rings.b), by_process) {
     if (direct) {
+      a.show(*b.memory);
+      b.show(*a.memory);
       must_be(a.nic->map_peer_memory(2, b.key, b.range));
       must_be(b.nic->map_peer_memory(1, a.key, a.range));
       a.nic->set_reached(2, a.key, true);

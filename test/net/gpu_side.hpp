@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/cuda_scope.hpp"
 #include "net/data_mover_cuda.hpp"
 #include "net/nic_pair.hpp"
+#include "net/nic_server_thread.hpp"
 #include "net/queue_pages_cuda.hpp"
 #include "support/fake_cuda.hpp"
 
@@ -48,21 +50,35 @@ struct LateMemory : DrivingMemory {
   }
 };
 
-/// A rank on a GPU: its NIC, queues in pinned memory, registered memory of the GPU.
+/// A rank on a GPU: its NIC, queues in pinned memory, registered memory of the GPU. With `servers`
+/// a thread plays the process that copies.
 struct GpuSide {
-  GpuSide(LocalExchange& exchange, int device, std::size_t size, bool own_words = false)
+  GpuSide(LocalExchange& exchange, int device, std::size_t size, bool own_words = false,
+          bool servers = false)
       : context(PrimaryContext::retain(device).value()), bytes(size) {
     CudaMover::Options options;
     options.device = device;
     options.slot_bytes = 4096;
     options.slots = 6;
-    mover = CudaMover::create(options).value();
+    if (servers) {
+      server.emplace(device);
+      mover = std::make_unique<CudaMover>(
+          NicProcess::open_stream(server->process, options.slots, 4096).value(), options.slots);
+    } else {
+      mover = CudaMover::create(options).value();
+    }
     pages = CudaQueuePages::create(device).value();
     nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get(), .faults = {}});
     nic->add_wire(exchange.attach());
     domain = nic->create_domain();
     const auto scope = CudaScope::enter(context.get());
-    REQUIRE(cuda().mem_alloc(&address, bytes) == CUDA_SUCCESS);
+    if (servers) {
+      shared.emplace(device, bytes);
+      address = shared->address;
+      show(*this);
+    } else {
+      REQUIRE(cuda().mem_alloc(&address, bytes) == CUDA_SUCCESS);
+    }
     std::memset(memory(), 0, bytes);
     MemoryRange range = own_range();
     range.own_words = own_words;
@@ -74,7 +90,20 @@ struct GpuSide {
   ~GpuSide() {
     nic = nullptr;
     const auto scope = CudaScope::enter(context.get());
-    static_cast<void>(cuda().mem_free(address));
+    if (shared) {
+      server->process->hide(memory());
+      shared.reset();
+    } else {
+      static_cast<void>(cuda().mem_free(address));
+    }
+  }
+  /// To this side's process, if it has one.
+  void show(const GpuSide& side) {
+    if (!server) return;
+    REQUIRE(server->process->show(side.memory(), side.shared->bytes, side.shared->handle()).ok());
+  }
+  void hide(const GpuSide& side) {
+    if (server) server->process->hide(side.memory());
   }
   GpuSide(const GpuSide&) = delete;
   GpuSide& operator=(const GpuSide&) = delete;
@@ -97,6 +126,8 @@ struct GpuSide {
 
   PrimaryContext context;
   std::size_t bytes;
+  std::optional<NicServerThread> server;
+  std::optional<ShareableGpuMemory> shared;
   std::unique_ptr<CudaMover> mover;
   std::unique_ptr<CudaQueuePages> pages;
   std::unique_ptr<NicSoft> nic;
@@ -110,9 +141,9 @@ struct GpuSide {
 /// other's memory.
 struct GpuPair {
   explicit GpuPair(bool direct, std::size_t bytes = 65536, SendQueue::Options options = {},
-                   bool own_words = false)
-      : a(exchange, 0, bytes, own_words),
-        b(exchange, 1, bytes, own_words),
+                   bool own_words = false, bool servers = false)
+      : a(exchange, 0, bytes, own_words, servers),
+        b(exchange, 1, bytes, own_words, servers),
         there(a.make_queue(options)),
         back(b.make_queue(options)),
         all{a.nic.get(), b.nic.get()},
@@ -121,6 +152,8 @@ struct GpuPair {
     REQUIRE(back.connect({0, a.nic->address(0), there.number(), 0, 1}).ok());
     control.timeout_ns = 20'000'000'000;
     if (!direct) return;
+    a.show(b);
+    b.show(a);
     REQUIRE(a.nic->map_peer_memory(2, b.key, b.own_range()).ok());
     REQUIRE(b.nic->map_peer_memory(1, a.key, a.own_range()).ok());
     a.nic->set_reached(2, a.key, true);

@@ -75,9 +75,9 @@ inline void connect(Side& a, SendQueue& from, Side& b, SendQueue& to) {
 /// Two ranks with one connected queue, all driven by the calling thread.
 struct NicPair {
   explicit NicPair(const SendQueue::Options& options = {},
-                   const Clock& with = SteadyClock::instance())
-      : a(exchange, with),
-        b(exchange, with),
+                   const Clock& with = SteadyClock::instance(), std::size_t words = 8192)
+      : a(exchange, with, words),
+        b(exchange, with, words),
         there(a.make_queue(options)),
         back(b.make_queue(options)),
         all{&a.nic, &b.nic},

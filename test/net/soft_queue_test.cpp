@@ -325,3 +325,25 @@ TEST_CASE("3.8 a NIC forgets a queue and a key at once") {
   pair.run();
   CHECK(pair.b.nic.counters().strays == 0);
 }
+
+TEST_CASE("3.8 a queue gets the number that its setup names, if that is free") {
+  NicPair pair;
+  SendQueue::Options options;
+  options.domain = pair.a.domain;
+  options.number = pair.there.number() ^ 1;
+  SendQueue named = SendQueue::create(pair.a.nic, options).value();
+  CHECK(named.number() == options.number);
+  CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
+  options.number = 1u << 24;
+  CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
+  // Its entries and its peer's answers find it.
+  SendQueue back = pair.b.make_queue();
+  connect(pair.a, named, pair.b, back);
+  pair.a.memory[0] = 77;
+  const auto posted = dq::put<device::Thread, DrivingMemory>(device::Thread(), named.view(),
+                                                             pair.transfer(0, 8, 8), pair.control);
+  REQUIRE(posted.outcome == dq::QueueOutcome::done);
+  CHECK(dq::wait_complete<DrivingMemory>(named.view(), posted.end, pair.control) ==
+        dq::QueueOutcome::done);
+  CHECK(pair.b.memory[1] == 77);
+}

@@ -122,6 +122,18 @@ TEST_CASE("3.9 requests and responses come back as they were sent") {
   CHECK(response.payload == a_response().payload);
 }
 
+TEST_CASE("3.9 a response says what its sender has not mapped") {
+  WireResponse sent = a_response();
+  sent.not_ready = false;
+  sent.not_mapped = true;
+  const auto decoded = decode_message(encode_message(WireMessage{sent}));
+  REQUIRE(decoded.ok());
+  const auto& response = std::get<WireResponse>(decoded.value().body);
+  CHECK(response.not_mapped);
+  CHECK_FALSE(response.not_ready);
+  CHECK(refusal(WireMessage{sent}, 3, std::uint8_t{3}).find("flags") != std::string::npos);
+}
+
 TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself") {
   for (const bool writes : {true, false}) {
     WireRequest request = a_request(writes ? WorkKind::write : WorkKind::read);

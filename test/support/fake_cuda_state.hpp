@@ -37,6 +37,7 @@ struct Mapped {
 struct Buffer {
   std::size_t bytes;
   bool on_host;
+  bool registered;  // not of the driver's own
 };
 
 /// What a stream has to do.

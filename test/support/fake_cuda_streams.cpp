@@ -22,7 +22,7 @@ CUresult new_buffer(std::uintptr_t* out, std::size_t bytes, bool on_host) {
   void* raw = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   if (raw == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = reinterpret_cast<std::uintptr_t>(raw);
-  fake->buffers.emplace(*out, Buffer{bytes, on_host});
+  fake->buffers.emplace(*out, Buffer{bytes, on_host, false});
   return CUDA_SUCCESS;
 }
 
@@ -30,7 +30,8 @@ CUresult free_buffer(std::uintptr_t address, bool on_host) {
   const Lock lock(fake->mutex);
   if (breaks_capture("cuMemFree")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const auto found = fake->buffers.find(address);
-  if (found == fake->buffers.end() || found->second.on_host != on_host) {
+  if (found == fake->buffers.end() || found->second.on_host != on_host ||
+      found->second.registered) {
     return fake->violate("memory was freed that was not allocated so");
   }
   if (yet_to_copy(address, found->second.bytes)) {
@@ -127,6 +128,45 @@ CUresult copy_from_device(void* to, CUdeviceptr from, std::size_t bytes, CUstrea
 }
 CUresult copy_d_to_d(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   return copy_from_device(reinterpret_cast<void*>(to), from, bytes, stream);
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  const bool as_used = copy->srcMemoryType == CU_MEMORYTYPE_HOST &&
+                       copy->dstMemoryType == CU_MEMORYTYPE_DEVICE &&
+                       copy->srcPitch >= copy->WidthInBytes && copy->dstPitch >= copy->WidthInBytes;
+  if (!as_used) {
+    const Lock lock(fake->mutex);
+    return fake->violate("a copy of rows of another form than the model knows");
+  }
+  for (std::size_t row = 0; row < copy->Height; ++row) {
+    const auto* from = static_cast<const char*>(copy->srcHost) + row * copy->srcPitch;
+    const CUdeviceptr to = copy->dstDevice + row * copy->dstPitch;
+    const CUresult status = copy_h_to_d(to, from, copy->WidthInBytes, stream);
+    if (status != CUDA_SUCCESS) return status;
+  }
+  return CUDA_SUCCESS;
+}
+
+/// Memory of others, such as of a memfd that is mapped, that the devices reach from now on.
+CUresult host_register(void* address, std::size_t bytes, unsigned) {
+  const Lock lock(fake->mutex);
+  if (breaks_capture("cuMemHostRegister")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  const bool fresh = fake->buffers.emplace(begin, Buffer{bytes, true, true}).second;
+  return fresh ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+CUresult host_unregister(void* address) {
+  const Lock lock(fake->mutex);
+  const auto found = fake->buffers.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == fake->buffers.end() || !found->second.registered) {
+    return fake->violate("memory was unregistered that was not registered");
+  }
+  if (yet_to_copy(found->first, found->second.bytes)) {
+    return fake->violate("memory was unregistered that a stream is yet to copy");
+  }
+  fake->buffers.erase(found);
+  return CUDA_SUCCESS;
 }
 
 CUresult memset_d32(CUdeviceptr to, unsigned value, std::size_t words, CUstream stream) {
@@ -252,6 +292,9 @@ void add_streams(CudaTable& table) {
   table.memcpy_h_to_d_async = copy_h_to_d;
   table.memcpy_d_to_h_async = copy_from_device;
   table.memcpy_d_to_d_async = copy_d_to_d;
+  table.memcpy_2d_async = copy_2d;
+  table.mem_host_register = host_register;
+  table.mem_host_unregister = host_unregister;
   table.stream_write_value_32 = write_32;
   table.stream_write_value_64 = write_64;
   table.memset_d32_async = memset_d32;

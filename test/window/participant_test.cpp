@@ -34,8 +34,12 @@ class Neighbour final : public Participant {
   const std::vector<std::uint64_t>& addresses() const { return addresses_; }
   /// Windows that could be found while they were prepared.
   int seen_early() const { return seen_early_; }
+  /// For the last prepare().
+  Duration time_left() const { return time_left_; }
 
-  Task<Status> prepare(EventLoop& /*loop*/, std::span<const RegisteredWindow> windows) override {
+  Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
+                       Deadline deadline) override {
+    time_left_ = deadline.remaining(loop.clock().now());
     diary_->push_back("prepare " + name_);
     for (const auto& window : windows) {
       if (rank_->manager().find(window.user, window.bytes)) ++seen_early_;
@@ -80,6 +84,7 @@ class Neighbour final : public Participant {
   WindowRank* rank_ = nullptr;
   bool fails_ = false;
   int seen_early_ = 0;
+  Duration time_left_{};
   std::vector<std::uint64_t> coming_;
   std::vector<std::uint64_t> addresses_;
   std::set<std::uint64_t> known_;
@@ -124,6 +129,9 @@ TEST_CASE("1.16 participants prepare every window in order, then commit, and hea
     ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
                                                        {buffer.at(2 * kPage), 3 * kPage, 0}}));
     ORIEL_EXPECT((pair.diary == Diary{"prepare a", "prepare b", "commit a", "commit b"}));
+    // Less than the registration has.
+    ORIEL_EXPECT(pair.a.time_left() > Duration::zero());
+    ORIEL_EXPECT(pair.a.time_left() <= Duration(kPatience) * 3 / 4);
     ORIEL_EXPECT(pair.a.seen_early() == 0);
     ORIEL_EXPECT((pair.a.known() == std::set{windows[0].serial, windows[1].serial}));
     ORIEL_EXPECT(pair.b.known() == pair.a.known());

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// oriel-nic: copies for the software NICs of a rank, in a process of its own. The library starts
+// it.
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.hpp"
+#include "net/nic_server_cuda.hpp"
+
+namespace oriel {
+namespace {
+
+constexpr int kSocket = 3;  // as NicProcess has it
+constexpr int kExitUsage = 2;
+
+bool is_unix_socket(int fd) {
+  int domain = 0;
+  socklen_t bytes = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
+int run(int argc, char** argv) {
+  if (argc != 2 || std::strcmp(argv[1], "serve") != 0 || !is_unix_socket(kSocket)) {
+    std::fputs(
+        "oriel-nic: copies for the software NICs of a rank on a GPU. It is started by the library "
+        "(ORIEL_NIC_PROGRAM) and of no use by itself.\n",
+        stderr);
+    return kExitUsage;
+  }
+  // So that it is nobody's child: an application that waits for its own does not meet it.
+  const pid_t other = ::fork();
+  if (other < 0) return 1;
+  if (other > 0) ::_exit(0);
+  static_cast<void>(::fcntl(kSocket, F_SETFD, FD_CLOEXEC));
+  net::NicServer server{OwnedFd(kSocket)};
+  const Status ended = server.run();
+  if (ended.ok()) return 0;
+  Log().info("a software NIC's process ends: {}", ended.error().to_string());
+  return 1;
+}
+
+}  // namespace
+}  // namespace oriel
+
+int main(int argc, char** argv) {
+  try {
+    return oriel::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "oriel-nic: %s\n", error.what());
+    return 1;
+  }
+}
