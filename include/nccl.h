@@ -318,7 +318,7 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
 /// Collects `sendcount` elements of every rank in every `recvbuff`, in rank order: those of rank r
 /// begin at element r * sendcount. Collective; all ranks pass the same count and type. Buffers as
 /// for ncclAllReduce; in place means that `sendbuff` is where the rank's own elements belong,
-/// recvbuff + rank * sendcount elements. Between CPU ranks only so far.
+/// recvbuff + rank * sendcount elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
@@ -327,8 +327,7 @@ ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcou
 /// Combines every rank's `sendbuff`, of `recvcount` elements for each rank, element by element, and
 /// leaves rank r with the elements from r * recvcount on. Collective; all ranks pass the same
 /// count, type and operation. Buffers as for ncclAllReduce; in place means that `recvbuff` is where
-/// the rank's own part of the input lies, sendbuff + rank * recvcount elements. Between CPU ranks
-/// only so far.
+/// the rank's own part of the input lies, sendbuff + rank * recvcount elements.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);

@@ -65,7 +65,7 @@ struct AllGatherArguments {
   void* output = nullptr;
   std::size_t count = 0;  ///< elements of one rank, the same on all; 0 does nothing
   DataType type = DataType::f32;
-  void* stream = nullptr;  ///< null: between CPU ranks only so far
+  void* stream = nullptr;  ///< as AllReduceArguments::stream
 };
 
 /// The arguments of one reduce-scatter.
@@ -77,7 +77,7 @@ struct ReduceScatterArguments {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   const void* scalar = nullptr;  ///< as AllReduceArguments::scalar
-  void* stream = nullptr;        ///< null: between CPU ranks only so far
+  void* stream = nullptr;        ///< as AllReduceArguments::stream
 };
 
 /// One rank of a communicator. Ends with the object (see close()). Move-only; of a moved-from one
@@ -139,8 +139,8 @@ class ORIEL_API Communicator {
   /// Memory order: what the stream (the calling thread) did before is part of the input; the output
   /// is there for what the stream (the thread) does next.
   /// Errors: invalid_argument (a null, misaligned or half overlapping buffer, a scalar that is
-  /// missing or not wanted), invalid_usage (ranks are in different calls; GPU ranks of several
-  /// nodes, or no network between CPU ranks), the communicator's asynchronous error.
+  /// missing or not wanted), invalid_usage (ranks are in different calls; no network between the
+  /// nodes), the communicator's asynchronous error.
   Status all_reduce(const AllReduceArguments& arguments);
   /// Gives every rank the inputs of all. In all else as all_reduce.
   Status all_gather(const AllGatherArguments& arguments);

@@ -55,12 +55,12 @@ device::WaitControl Communicator::wait_control(void* doorbell) const {
     wait.timeout_ns = static_cast<std::uint64_t>(
         std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
   }
-  if (device_->backend() == kernels::Backend::host) {
+  if (on_host()) {
     wait.doorbell = static_cast<device::Doorbell*>(doorbell);
-    // Nodes of one machine (ORIEL_HOSTID) share its processors.
-    const auto ranks_here =
-        network_ != nullptr ? static_cast<std::size_t>(size()) : team_facts_.members.size();
-    tune_waits(wait, static_cast<int>(ranks_here), settings_->spin_microseconds);
+    // Nodes of one machine (ORIEL_HOSTID) share its processors, other machines have their own.
+    const int ranks_here = network_ != nullptr ? network_->ranks_on_machine()
+                                               : static_cast<int>(team_facts_.members.size());
+    tune_waits(wait, ranks_here, settings_->spin_microseconds);
   }
   return wait;
 }
@@ -107,7 +107,7 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
     arguments.signature = signature_of(request, plan);
   }
 
-  if (request.scalar_pointer != nullptr && device_->backend() == kernels::Backend::host) {
+  if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));
     arguments.scalar_pointer = nullptr;
   }

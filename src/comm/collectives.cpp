@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -93,26 +94,13 @@ Status Communicator::check_arguments(const CollectiveRequest& request) const {
 Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
     const CollectiveRequest& request) const {
   const std::size_t teams = topology_.teams.members.size();
-  if (device_->backend() != kernels::Backend::host) {
-    if (teams > 1) {
-      return Error(ErrorCode::invalid_usage,
-                   fmt::format("{} of {} ranks can reach each other's memory ({})",
-                               team_facts_.members.size(), size(), topo::text_of(topology_.teams)))
-          .with_hint(
-              "GPUs have collectives inside one LSA team so far: ranks of one node (see "
-              "ORIEL_HOSTID) that all map each other's memory (see oriel-topo)");
-    }
-    return Error(ErrorCode::invalid_usage, fmt::format("an {} of ranks on GPUs is not there yet",
-                                                       name_of(request.collective)))
-        .with_hint("use ncclAllReduce, or ranks on the CPU (ORIEL_BACKEND=host)");
-  }
   if (teams > 1 && network_ == nullptr) {
     if (no_network_) return Error(*no_network_);
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} of {} ranks can reach each other's memory ({}), and there is no "
                              "network between CPUs and GPUs",
                              team_facts_.members.size(), size(), topo::text_of(topology_.teams)))
-        .with_hint("use ranks on the CPU only (ORIEL_BACKEND=host)");
+        .with_hint("use GPUs only, or ranks on the CPU only (ORIEL_BACKEND=host)");
   }
   kernels::HierarchyFacts facts;
   facts.collective = request.collective;
@@ -120,6 +108,9 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   facts.count = request.count;
   facts.deterministic = settings_->deterministic;
   facts.unit_bytes_most = overrides_.chunk_bytes;
+  facts.backend = device_->backend();
+  facts.ctas = overrides_.ctas;
+  facts.max_ctas = layout_.max_ctas;
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
@@ -154,7 +145,7 @@ device::CommView Communicator::scratch_view() const {
   view.doorbell_offset = kernels::ScratchLayout::doorbell;
   view.lsa_index_of = window.lsa_index_of;
   if (network_ != nullptr) {
-    view.network = &network_->view();
+    view.network = on_host() ? &network_->view() : network_->kernel_view();
     view.control_network = window.network;
   }
   return view;
@@ -170,13 +161,21 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
   arguments.output = static_cast<std::byte*>(request.output);
   arguments.count = request.count;
   arguments.scalar_bits = request.scalar_bits;
-  if (request.scalar_pointer != nullptr) {
+  if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));
+  } else {
+    arguments.scalar_pointer = request.scalar_pointer;
   }
   arguments.signature = signature_of(request, plan);
   arguments.plan = plan;
-  arguments.grouping =
-      plan.grouped_by == kernels::GroupedBy::team ? teams_.view() : singles_.view();
+  const bool by_team = plan.grouped_by == kernels::GroupedBy::team;
+  const kernels::GroupingTables& grouping = by_team ? teams_ : singles_;
+  if (on_host()) {
+    arguments.grouping = grouping.view();
+  } else {
+    const auto* const tables = static_cast<const std::int32_t*>(groupings_.get());
+    arguments.grouping = grouping.view_at(by_team ? tables : tables + teams_.tables().size());
+  }
   arguments.layout = hierarchy_;
   arguments.comm = scratch_view();
   arguments.failure = &notices_->on_device()->failure;
@@ -184,7 +183,10 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
 }
 
 Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& plan) {
-  if (request.count == 0 || plan.among_teams) return {};
+  if (request.count == 0) return {};
+  if (plan.among_teams) {
+    return executor_->prepare_hierarchy(make_hierarchy_arguments(request, *plan.among_teams));
+  }
   return executor_->prepare(plan.team, make_arguments(request, plan.team));
 }
 
@@ -196,18 +198,16 @@ Status Communicator::collective(const CollectiveRequest& request) {
 Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan) {
   if (request.count == 0) return {};
   Status run = plan.among_teams
-                   ? executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams))
+                   ? executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
+                                              request.stream)
                    : executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
-  if (run.ok() || device_->backend() != kernels::Backend::host) return run;
+  if (run.ok() || !on_host()) return run;
   look_for_failure();
   return poisoned_ ? Status(*async_error()) : run;
 }
 
 Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
-  // Kernels of GPUs have no collectives among teams; a device communicator makes their network.
-  if (network_windows_ == nullptr || device_->backend() != kernels::Backend::host) {
-    co_return Status();
-  }
+  if (network_windows_ == nullptr) co_return Status();
   Status made = co_await make_network(loop, deadline);
   if (made.ok() || made.error().code() != ErrorCode::invalid_usage) co_return made;
   // Ranks that have no path to each other may still use what they have inside their teams.
@@ -217,15 +217,27 @@ Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
 }
 
 void Communicator::flush_network() {
-  const bool on_host = device_->backend() == kernels::Backend::host;
-  if (network_ == nullptr || poisoned_ || !on_host) return;
+  if (network_ == nullptr || poisoned_) return;
+  if (!on_host()) {
+    // What kernels have posted the NIC's own thread sends.
+    const Clock& clock = SteadyClock::instance();
+    const Deadline deadline = Deadline::after(kDrainGrace, clock);
+    while (!network_->nic().is_idle()) {
+      if (deadline.expired(clock.now())) {
+        Log(rank()).info("the NIC has not sent all that kernels have posted");
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return;
+  }
   device::WaitControl control = wait_control(nullptr);
   control.stall = nullptr;
   control.timeout_ns = static_cast<std::uint64_t>(kDrainGrace.count());
   const device::detail::Driving driving(&network_->view());
   for (int peer = 0; peer < size(); ++peer) {
     const device::queue::QueueView& queue = network_->view().queues[peer];
-    if (queue.depth == 0) continue;
+    if (queue.depth == 0 || session_->has_left(peer)) continue;
     const auto outcome = device::queue::wait_all<device::WorldMemory>(queue, control);
     if (outcome == device::queue::QueueOutcome::done) continue;
     Log(rank()).info("rank {} has not taken all that it was sent", peer);

@@ -100,12 +100,12 @@ Task<Status> Communicator::agree_on_end(EventLoop& loop, std::optional<Error> re
 }
 
 Status Communicator::drain() {
-  flush_network();
   constexpr auto kSlice = std::chrono::milliseconds(20);
   const Clock& clock = SteadyClock::instance();
   std::optional<Deadline> grace;
   for (;;) {
     Status drained = executor_->drain(Deadline::after(kSlice, clock));
+    if (drained.ok()) flush_network();
     if (drained.ok() || drained.error().code() != ErrorCode::timeout) return drained;
     if (!poisoned_) continue;
     if (!grace) grace = Deadline::after(kDrainGrace, clock);
@@ -138,7 +138,7 @@ void Communicator::poison(Error error) {
   }
   // Ends the waits of kernels and threads: nothing that they wait for will come.
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
-  if (device_->backend() == kernels::Backend::host) device::ring(*own_doorbell());
+  if (on_host()) device::ring(*own_doorbell());
   if (Network* const network = live_network_) network->wake_waiters();
 }
 

@@ -171,6 +171,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status check_arguments(const CollectiveRequest& request) const;
   Status check_overlap(const CollectiveRequest& request) const;
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
+  bool on_host() const { return device_->backend() == kernels::Backend::host; }
+  /// The tables of both groupings where kernels read them.
+  Result<shadow::OwnedShadow> copy_groupings();
   kernels::HierarchyArguments make_hierarchy_arguments(const CollectiveRequest& request,
                                                        const kernels::HierarchyPlan& plan) const;
   /// The scratch memory as the algorithms among teams see it.
@@ -215,10 +218,11 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
   kernels::Overrides overrides_;
   kernels::ScratchLayout layout_;
-  kernels::HierarchyLayout hierarchy_;  // behind the other, on the host
+  kernels::HierarchyLayout hierarchy_;  // behind the other
   kernels::GroupingTables teams_;       // the two ways to group the ranks
   kernels::GroupingTables singles_;
-  void* scratch_ = nullptr;  // of Memory::allocate
+  shadow::OwnedShadow groupings_;  // the tables of both, for kernels of a GPU
+  void* scratch_ = nullptr;        // of Memory::allocate
   window::RegisteredWindow control_;
   std::size_t slot_bytes_ = 0;
 

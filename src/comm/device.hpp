@@ -17,6 +17,7 @@
 #include "kernels/choice.hpp"
 #include "kernels/hierarchy.hpp"
 #include "net/data_mover.hpp"
+#include "net/nic_process.hpp"
 #include "net/queue_pages.hpp"
 #include "shadow/shadow_pool.hpp"
 #include "topo/rank_info.hpp"
@@ -52,13 +53,14 @@ class Executor {
   /// that run several calls which wait for each other.
   virtual Status prepare(const kernels::Plan& plan,
                          const kernels::AllReduceArguments& arguments) = 0;
+  virtual Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) = 0;
   /// On the host: runs the call on this thread, to its end, or until a wait is given up; what the
   /// notices say is then the reason, and the error returned is for when they say nothing. On a GPU:
   /// enqueues it on `stream`, behind the calls before it also if those went to other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
-  /// The same for a collective among teams, and those that are no all-reduces: CPU ranks only.
-  virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments) = 0;
+  /// The same for a collective among teams, and those that are no all-reduces.
+  virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
   /// Waits until everything that was enqueued outside graphs has ended.
   virtual Status drain(Deadline deadline) = 0;
 };
@@ -74,6 +76,7 @@ struct TeamFacts {
 /// What a software NIC needs besides the processor to serve kernels of a device; nothing on the
 /// host. Destroyed after the NIC.
 struct NicMemory {
+  std::shared_ptr<net::NicProcess> process;      ///< who moves what is in windows; may be null
   std::unique_ptr<net::QueuePagesSource> pages;  ///< where its queues lie
   std::unique_ptr<net::DataMover> mover;         ///< for windows
 };
@@ -93,10 +96,12 @@ class Device {
   /// What a rank here tells the others. The machine is looked at once per process.
   virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
                                            const Settings& settings) = 0;
-  /// Fresh memory of memory(), as the algorithms expect a rank's scratch. A GPU fills it between
-  /// other work: this suspends for it, and gives up so long before `deadline` that other ranks can
-  /// still be told. What the GPU has yet to write to by then, the device keeps until it has.
+  /// Fresh memory of memory(), as the algorithms expect a rank's scratch: of layout.total_bytes, in
+  /// which `hierarchy` has its part. A GPU fills it between other work: this suspends for it, and
+  /// gives up so long before `deadline` that other ranks can still be told. What the GPU has yet to
+  /// write to by then, the device keeps until it has.
   virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
+                                           kernels::HierarchyLayout hierarchy,
                                            Deadline deadline) = 0;
   /// The same for `bytes` (a multiple of 4) that are zero, but for `part` at `offset`.
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
@@ -107,8 +112,14 @@ class Device {
   /// The pool of this process for objects of this size that the device's kernels read.
   virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
                                                                   std::size_t alignment) = 0;
+  /// Begins to start the process that copies for NICs of this GPU, unless it runs already; all who
+  /// hold it share it. Null where there is none to be; why, if it is not by choice, the log says.
+  virtual std::shared_ptr<net::NicProcess> begin_nic_process(const Settings& /*settings*/) {
+    return nullptr;
+  }
   /// On a GPU it pins memory, for which the driver may wait until kernels that run have ended.
-  virtual Result<NicMemory> make_nic_memory() = 0;
+  /// `process` has its GPU; null: this process copies.
+  virtual Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> process) = 0;
 };
 
 /// The device that a call of this thread means: the current CUDA device, or the host if there is no

@@ -149,7 +149,7 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   }
   network_ = std::move(made).value();
   live_network_ = network_.get();
-  if (device_->backend() == kernels::Backend::host) network_->add_doorbell(*own_doorbell());
+  if (on_host()) network_->add_doorbell(*own_doorbell());
   no_network_.reset();
   co_return Status();
 }

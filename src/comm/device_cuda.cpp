@@ -17,6 +17,7 @@
 #include "base/try.hpp"
 #include "comm/device.hpp"
 #include "comm/executor_cuda.hpp"
+#include "comm/nic_process_starter.hpp"
 #include "comm/rank_affinity.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
@@ -175,7 +176,7 @@ class CudaDevice final : public Device {
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
                                    const Settings& settings) override;
   Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
-                                   Deadline deadline) override;
+                                   kernels::HierarchyLayout hierarchy, Deadline deadline) override;
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                    std::vector<std::byte> part, Deadline deadline) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
@@ -192,7 +193,10 @@ class CudaDevice final : public Device {
                                                           std::size_t alignment) override {
     return shadow::cuda_pool(ordinal_, bytes, alignment);
   }
-  Result<NicMemory> make_nic_memory() override;
+  std::shared_ptr<net::NicProcess> begin_nic_process(const Settings& settings) override {
+    return nic_starter_.begin(context_.device(), affinity_of(*this).cpus, settings);
+  }
+  Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> process) override;
 
  private:
   CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
@@ -208,6 +212,7 @@ class CudaDevice final : public Device {
   window::Memory& memory_;
   std::size_t memory_bytes_ = 0;
   int multiprocessors_ = 1;
+  NicProcessStarter nic_starter_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Filling>> unfinished_;
 };
@@ -261,12 +266,14 @@ Task<Result<void*>> CudaDevice::finish(EventLoop& loop, std::unique_ptr<Filling>
 }
 
 Task<Result<void*>> CudaDevice::make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
+                                             kernels::HierarchyLayout hierarchy,
                                              Deadline deadline) {
   ORIEL_CO_TRY(auto filling, begin_filling(layout.total_bytes, window::Backing::on_demand));
   // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
   // hold anything.
   filling->set(0, layout.lines, 0);
   filling->set(layout.lines, layout.rings, ~0u);
+  filling->set(hierarchy.counters, hierarchy.regions[0], 0);
   co_return co_await finish(loop, std::move(filling), deadline);
 }
 
@@ -286,14 +293,22 @@ Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const Tea
   return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
 }
 
-Result<NicMemory> CudaDevice::make_nic_memory() {
+Result<NicMemory> CudaDevice::make_nic_memory(std::shared_ptr<net::NicProcess> process) {
   // The NIC's thread and the GPU both look at it all the time.
   const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
   NicMemory made;
   ORIEL_TRY(made.pages, net::CudaQueuePages::create(context_.device()));
   net::CudaMover::Options options;
   options.device = context_.device();
-  ORIEL_TRY(made.mover, net::CudaMover::create(options));
+  if (process == nullptr) {
+    ORIEL_TRY(made.mover, net::CudaMover::create(options));
+    return made;
+  }
+  ORIEL_TRY(auto stream,
+            net::NicProcess::open_stream(process, options.slots,
+                                         static_cast<std::uint32_t>(options.slot_bytes)));
+  made.mover = std::make_unique<net::CudaMover>(std::move(stream), options.slots);
+  made.process = std::move(process);
   return made;
 }
 

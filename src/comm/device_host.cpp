@@ -48,7 +48,8 @@ class HostExecutor final : public Executor {
     if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
     return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
   }
-  Status run_hierarchy(const kernels::HierarchyArguments& arguments) override {
+  Status prepare_hierarchy(const kernels::HierarchyArguments& /*arguments*/) override { return {}; }
+  Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* /*stream*/) override {
     const std::lock_guard lock(mutex_);
     if (kernels::run_hierarchy_on_host(arguments)) return {};
     return Error(ErrorCode::internal,
@@ -80,6 +81,7 @@ class HostDevice final : public Device {
     return info;
   }
   Task<Result<void*>> make_scratch(EventLoop& /*loop*/, kernels::ScratchLayout layout,
+                                   kernels::HierarchyLayout /*hierarchy*/,
                                    Deadline /*deadline*/) override {
     // Few calls use all of it, and making it present costs a rank more than the rest of its start.
     // A fresh memfd is zero, which is what flagged lines and counters begin with.
@@ -106,7 +108,9 @@ class HostDevice final : public Device {
                                                           std::size_t alignment) override {
     return shadow::host_pool(bytes, alignment);
   }
-  Result<NicMemory> make_nic_memory() override { return NicMemory(); }
+  Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> /*process*/) override {
+    return NicMemory();
+  }
 };
 
 }  // namespace

@@ -4,8 +4,6 @@
 
 #include <thread>
 
-#include <fmt/format.h>
-
 #include "base/cuda_scope.hpp"
 #include "base/try.hpp"
 #include "kernels/launch_cuda.hpp"
@@ -65,9 +63,25 @@ Status CudaExecutor::remember_captured_call(CUstream stream, unsigned long long 
   return {};
 }
 
+Status CudaExecutor::prepare_hierarchy(const kernels::HierarchyArguments& arguments) {
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  return kernels::load_hierarchy(arguments);
+}
+
 Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
-                         void* user_stream) {
-  auto* const stream = static_cast<CUstream>(user_stream);
+                         void* stream) {
+  return run_in_order(static_cast<CUstream>(stream), [&](CUstream where) {
+    return kernels::launch_all_reduce(plan, arguments, where);
+  });
+}
+
+Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) {
+  return run_in_order(static_cast<CUstream>(stream),
+                      [&](CUstream where) { return kernels::launch_hierarchy(arguments, where); });
+}
+
+template <class Launch>
+Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
   CUstreamCaptureStatus status{};
@@ -80,22 +94,17 @@ Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArgu
   }
   if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
     ORIEL_CHECK(follow_captured_call(stream, capture));
-    ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
+    ORIEL_CHECK(launch(stream));
     return remember_captured_call(stream, capture);
   }
   unsigned long long number = 0;
   ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));
   ORIEL_CHECK(follow_last_call(stream, number));
-  ORIEL_CHECK(kernels::launch_all_reduce(plan, arguments, stream));
+  ORIEL_CHECK(launch(stream));
   // Now, for later the user may have begun to capture the stream, or destroyed it: the driver
   // (580.159) crashes when it is asked anything about a destroyed stream.
   last_stream_ = number;
   return cuda_status("recording the end of the call", cuda().event_record(event_, stream));
-}
-
-Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments) {
-  return Error(ErrorCode::internal, fmt::format("an {} reached a GPU that cannot run it",
-                                                name_of(arguments.collective)));
 }
 
 Status CudaExecutor::drain(Deadline deadline) {

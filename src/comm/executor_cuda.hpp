@@ -30,11 +30,15 @@ class CudaExecutor final : public Executor {
   Status prepare(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments) override;
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* stream) override;
-  Status run_hierarchy(const kernels::HierarchyArguments& arguments) override;
+  Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) override;
+  Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) override;
   Status drain(Deadline deadline) override;
 
  private:
   CudaExecutor(CUcontext context, CUevent event) : context_(context), event_(event) {}
+  /// `launch(stream)`, behind the calls before it.
+  template <class Launch>
+  Status run_in_order(CUstream stream, const Launch& launch);
   Status follow_last_call(CUstream stream, unsigned long long number);
   Status follow_captured_call(CUstream stream, unsigned long long capture);
   Status remember_captured_call(CUstream stream, unsigned long long capture);

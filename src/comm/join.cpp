@@ -237,8 +237,7 @@ Status Communicator::check_limits(int max_ctas) const {
                              overrides_.ctas, max_ctas))
         .with_hint(kCtaLimitHint);
   }
-  if (settings_->algorithm == AlgorithmChoice::eager &&
-      device_->backend() != kernels::Backend::host) {
+  if (settings_->algorithm == AlgorithmChoice::eager && !on_host()) {
     return Error(ErrorCode::invalid_usage,
                  "environment variable ORIEL_ALGORITHM is eager, which GPUs do not have")
         .with_hint("use one_shot, two_shot or stream");
@@ -260,12 +259,12 @@ std::size_t Communicator::choose_slot_bytes() const {
 Status Communicator::lay_out_scratch(int max_ctas) {
   const std::uint64_t all = settings_->scratch_size_bytes;
   const auto team = static_cast<int>(team_facts_.members.size());
-  if (device_->backend() != kernels::Backend::host) {
-    layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas, all);
-    return {};
-  }
-  const std::uint64_t among_teams = all / kHierarchyPart / 4096 * 4096;
-  layout_ = kernels::make_scratch_layout(kernels::Backend::host, team, max_ctas, all - among_teams);
+  const bool one_team = topology_.teams.members.size() == 1;
+  // Kernels of GPUs fill all of theirs, and between nodes need large transfers.
+  const std::uint64_t part = on_host() || one_team ? kHierarchyPart : 1;
+  const std::uint64_t among_teams = all / part / 4096 * 4096;
+  layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas,
+                                         on_host() ? all - among_teams : all);
   ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));
   layout_.total_bytes += among_teams;
   return {};
@@ -297,7 +296,7 @@ Task<Status> Communicator::agree_on_choices() {
   if (local.ok()) {
     local = kernels::check_choice(table, overrides_, device_->backend(), layout_);
   }
-  if (local.ok() && device_->backend() == kernels::Backend::host) {
+  if (local.ok() && on_host()) {
     if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
   }
   slot_bytes_ = choose_slot_bytes();
@@ -320,6 +319,14 @@ Task<Status> Communicator::agree_on_choices() {
                                              std::move(fields));
 }
 
+Result<shadow::OwnedShadow> Communicator::copy_groupings() {
+  std::vector<std::int32_t> tables = teams_.tables();
+  tables.insert(tables.end(), singles_.tables().begin(), singles_.tables().end());
+  const auto bytes = std::as_bytes(std::span(tables));
+  ORIEL_TRY(auto pool, device_->object_pool((bytes.size() + 255) / 256 * 256, 64));
+  return shadow::OwnedShadow::make(std::move(pool), bytes);
+}
+
 Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   Status local;
   const auto attempt = [&](auto result, auto& place) {
@@ -333,7 +340,10 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   attempt(device_->make_notice_board(), notices_);
   attempt(device_->make_executor(), executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
-  if (local.ok()) attempt(co_await device_->make_scratch(loop, layout_, deadline), scratch_);
+  if (!on_host()) attempt(copy_groupings(), groupings_);
+  if (local.ok()) {
+    attempt(co_await device_->make_scratch(loop, layout_, hierarchy_, deadline), scratch_);
+  }
   std::vector<boot::AgreedField> fields;
   co_return co_await session_->world().agree(boot::Operation::control_window, std::move(local),
                                              std::move(fields));
@@ -361,8 +371,7 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
     std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
     for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
     ORIEL_CO_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
-    const auto windows_lie = device_->backend() == kernels::Backend::host ? net::MemoryPlace::host
-                                                                          : net::MemoryPlace::gpu;
+    const auto windows_lie = on_host() ? net::MemoryPlace::host : net::MemoryPlace::gpu;
     network_windows_ = std::make_unique<NetworkWindows>(
         session_->world(), rank(), std::move(in_team), std::move(tables), windows_lie);
     sink_->set_network(*network_windows_);

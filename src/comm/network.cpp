@@ -14,6 +14,7 @@
 
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "comm/nic_process_starter.hpp"
 #include "net/syndrome.hpp"
 #include "topo/node_identity.hpp"
 #include "topo/placement.hpp"
@@ -27,6 +28,7 @@ constexpr std::uint32_t kQueueDepth = 512;
 constexpr std::uint32_t kFetchSlots = 16;
 constexpr int kLastTurns = 64;
 constexpr Duration kProbeInterval = std::chrono::seconds(1);
+constexpr Duration kNicProcessMost = std::chrono::seconds(20);
 
 const char* describe(std::uint32_t syndrome) {
   switch (static_cast<net::Syndrome>(syndrome)) {
@@ -99,11 +101,13 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
                                                      Deadline deadline) {
   std::unique_ptr<Network> self(new Network(std::move(options)));
   ORIEL_CO_CHECK(self->check_paths());
+  self->nic_process_ = self->options_.device->begin_nic_process(*self->options_.settings);
   boot::Group& world = *self->options_.world;
   Bytes place = encode({machine_of_this_process(), self->options_.settings->wire});
   auto places = co_await world.all_gather(boot::Operation::network, std::move(place));
   if (!places.ok()) co_return std::move(places).error();
   ORIEL_CO_CHECK(self->take_places(places.value()));
+  ORIEL_CO_CHECK(co_await self->await_nic_process(loop, deadline));
   std::vector<boot::AgreedField> none, none_again;
   Status local = self->prepare();
   self->hello_.windows.failed = !local.ok();
@@ -115,7 +119,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   if (local.ok() && !self->others_failed_ && self->exchange_ != nullptr) {
     std::vector<window::FdSocketName> names;
     for (const Bytes& one : gathered.value()) {
-      names.push_back(decode_hello(one, world.size()).value().socket);
+      names.push_back(decode_hello(one).value().socket);
     }
     local = co_await self->exchange_->dial(loop, std::move(names), descriptors_due(loop, deadline));
   }
@@ -126,6 +130,12 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   if (local.ok()) self->join_windows();
   ORIEL_CO_CHECK(
       co_await world.agree(boot::Operation::network, std::move(local), std::move(none_again)));
+  NetworkWindows& windows = *self->options_.windows;
+  local = co_await windows.map_earlier(loop, descriptors_due(loop, deadline));
+  std::vector<boot::AgreedField> none_at_last;
+  ORIEL_CO_CHECK(
+      co_await world.agree(boot::Operation::network, std::move(local), std::move(none_at_last)));
+  windows.use_earlier();
   co_return std::move(self);
 }
 
@@ -145,9 +155,27 @@ Status Network::check_paths() const {
   return {};
 }
 
+/// Without it this process copies, which the ranks need not do alike.
+Task<Status> Network::await_nic_process(EventLoop& loop, Deadline deadline) {
+  constexpr Duration kBetweenLooks = std::chrono::milliseconds(2);
+  const TimePoint begin = loop.clock().now();
+  const Duration most = std::min<Duration>(deadline.remaining(begin) / 2, kNicProcessMost);
+  const Deadline due = Deadline::at(begin + most);
+  while (nic_process_ != nullptr && !nic_process_->has_answered() &&
+         !due.expired(loop.clock().now())) {
+    const Deadline next = Deadline::at(loop.clock().now() + kBetweenLooks);
+    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
+  }
+  if (nic_process_ == nullptr) co_return Status();
+  const Status ready = nic_process_->await_ready(Deadline::after(Duration::zero()));
+  if (ready.ok()) co_return Status();
+  warn_of_no_nic_process(ready.error());
+  nic_process_.reset();
+  co_return Status();
+}
+
 Status Network::prepare() {
-  hello_.queues.assign(static_cast<std::size_t>(options_.world->size()), 0);
-  ORIEL_TRY(nic_memory_, options_.device->make_nic_memory());
+  ORIEL_TRY(nic_memory_, options_.device->make_nic_memory(std::move(nic_process_)));
   if (nic_memory_.mover != nullptr) nic_.serve_gpu(*nic_memory_.mover);
   domain_ = nic_.create_domain();
   ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
@@ -156,7 +184,8 @@ Status Network::prepare() {
   ORIEL_CHECK(open_fabric());
   ORIEL_CHECK(make_queues());
   ORIEL_TRY(hello_.windows.keys,
-            options_.windows->attach(nic_, domain_, options_.communicator | 1));
+            options_.windows->attach(nic_, domain_, options_.communicator | 1,
+                                     {nic_memory_.process.get(), &options_.device->memory()}));
   return listen_for_rings();
 }
 
@@ -166,6 +195,18 @@ Duration Network::silence(const Settings& settings) {
   return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
 }
 
+/// Elsewhere than those of other ranks and communicators.
+std::uint32_t Network::first_queue() const {
+  const std::uint64_t mixed = options_.communicator * 0x9e3779b97f4a7c15u +
+                              static_cast<std::uint64_t>(options_.rank + 1) * 0xd1b54a32d192ed03u;
+  auto first = static_cast<std::uint32_t>(mixed >> 40);
+  const auto is_none = [&](int rank) { return queue_number(first, rank) == 0; };
+  while (std::any_of(peers_of_rank_.begin(), peers_of_rank_.end(), is_none)) {
+    first = (first + 1) & 0xffffff;
+  }
+  return first;
+}
+
 Status Network::make_queues() {
   net::SendQueue::Options queue;
   queue.domain = domain_;
@@ -173,12 +214,13 @@ Status Network::make_queues() {
   queue.fetch_slots = kFetchSlots;
   queue.pages = nic_memory_.pages.get();
   queue.answer_timeout = silence(*options_.settings) / (queue.repeats_most + 1);
+  hello_.first_queue = first_queue();
   for (const int rank : peers_of_rank_) {
     const bool by_fabric = by_fabric_[static_cast<std::size_t>(rank)];
     queue.peer = rank;
+    queue.number = queue_number(hello_.first_queue, rank);
     queue.piece_bytes = by_fabric ? kFabricPieceBytes : kRingPieceBytes;
     ORIEL_TRY(net::SendQueue made, net::SendQueue::create(nic_, queue));
-    hello_.queues[static_cast<std::size_t>(rank)] = made.number();
     peers_.push_back({rank, by_fabric, std::move(made)});
   }
   return {};
@@ -189,7 +231,7 @@ Status Network::take_hellos(const std::vector<Bytes>& messages) {
   std::vector<KeysMessage> windows;
   std::vector<NetworkHello> hellos;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    auto decoded = decode_hello(messages[rank], options_.world->size());
+    auto decoded = decode_hello(messages[rank]);
     if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
     others_failed_ = others_failed_ || decoded->windows.failed;
     windows.push_back(decoded->windows);
@@ -198,7 +240,7 @@ Status Network::take_hellos(const std::vector<Bytes>& messages) {
   if (others_failed_) return {};  // the agreement tells why
   for (Peer& peer : peers_) {
     const NetworkHello& hello = hellos[static_cast<std::size_t>(peer.rank)];
-    peer.far_queue = hello.queues[static_cast<std::size_t>(options_.rank)];
+    peer.far_queue = queue_number(hello.first_queue, options_.rank);
     if (peer.far_queue == 0) {
       return Error(ErrorCode::remote,
                    fmt::format("rank {} has no queue for rank {}", peer.rank, options_.rank))

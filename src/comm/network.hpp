@@ -95,6 +95,8 @@ class Network {
   /// How long a NIC may owe an answer before its rank is given up: half a minute, or a third of
   /// ORIEL_COLLECTIVE_TIMEOUT, so that who does not answer is named before those who wait for it.
   static Duration silence(const Settings& settings);
+  /// Ranks that share the processors of this one's machine, itself included, whatever their nodes.
+  int ranks_on_machine() const { return ranks_on_machine_; }
   /// Works for the NIC, and wakes whoever may wait for what it has done. Whether there was work.
   bool progress();
 
@@ -103,7 +105,7 @@ class Network {
   void remove_doorbell(device::Doorbell& bell);
   void wake_waiters();
 
-  /// For tests: to have faults.
+  /// Tests have it make faults.
   net::NicSoft& nic() { return nic_; }
   /// For tests: null where no peer is reached by libfabric.
   const net::WireFabric* fabric() const { return fabric_; }
@@ -126,10 +128,12 @@ class Network {
   explicit Network(NetworkOptions options);
   // The steps of make(). Local but for those that suspend.
   Status check_paths() const;
+  Task<Status> await_nic_process(EventLoop& loop, Deadline deadline);
   Status take_places(const std::vector<Bytes>& messages);
   Status prepare();
   Status open_fabric();
   Status listen_for_rings();
+  std::uint32_t first_queue() const;
   Status make_queues();
   Status take_hellos(const std::vector<Bytes>& messages);
   Task<Status> join_rings(EventLoop& loop, Deadline deadline);
@@ -150,9 +154,11 @@ class Network {
   const NetworkOptions options_;
   std::vector<int> peers_of_rank_;  // world ranks of the other teams
   std::vector<bool> by_fabric_;     // of all ranks, how this one reaches them
+  int ranks_on_machine_ = 1;
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
+  std::shared_ptr<net::NicProcess> nic_process_;  // while it starts
   NicMemory nic_memory_;
   net::NicSoft nic_;
   // Both the NIC's; null where no peer is reached by it.

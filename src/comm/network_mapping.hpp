@@ -11,6 +11,7 @@
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "comm/network_message.hpp"
+#include "net/nic_process.hpp"
 #include "window/fd_exchange.hpp"
 #include "window/memory.hpp"
 
@@ -23,7 +24,6 @@ struct DirectPath {
   window::Memory* memory = nullptr;
   /// By world rank: whose memory this rank's device can map, and the other way round.
   std::vector<bool> peers;
-  Duration timeout{};
 };
 
 /// The allocation behind a window, if there is one that a descriptor names; else of 0 bytes.
@@ -33,21 +33,38 @@ struct WindowExport {
 };
 WindowExport export_window(window::Memory& memory, const std::byte* user, std::size_t bytes);
 
-/// A peer's window as it is mapped here. Unmaps when destroyed. Move-only.
+/// The process that copies for a NIC, and the memory that it has to be shown. Null: there is none.
+struct NicView {
+  net::NicProcess* process = nullptr;
+  window::Memory* memory = nullptr;
+};
+/// Shows the allocations behind [user, user + bytes), and notes where each begins.
+Status show_window(const NicView& view, const std::byte* user, std::size_t bytes,
+                   std::vector<const std::byte*>& shown);
+void hide_window(const NicView& view, std::vector<const std::byte*>& shown) noexcept;
+
+/// A peer's window as it is mapped here, and shown to the process if there is one. Unmaps when
+/// destroyed. Move-only.
 class PeerMapping {
  public:
   /// `key` is what the peer has told of it, with a source; it was checked by decode_keys().
-  static Result<PeerMapping> make(window::Memory& memory, OwnedFd descriptor, const WindowKey& key);
+  static Result<PeerMapping> make(window::Memory& memory, OwnedFd descriptor, const WindowKey& key,
+                                  const NicView& view);
+  PeerMapping(PeerMapping&& other) noexcept = default;
+  PeerMapping& operator=(PeerMapping&&) = delete;
+  ~PeerMapping() { hide_window(view_, shown_); }
   /// The window's first byte.
   std::byte* data() const { return mapping_->base() + offset_; }
 
  private:
   PeerMapping(std::unique_ptr<window::AddressRange> range, std::unique_ptr<window::Mapping> mapping,
-              std::size_t offset)
-      : range_(std::move(range)), mapping_(std::move(mapping)), offset_(offset) {}
+              std::size_t offset, const NicView& view)
+      : range_(std::move(range)), mapping_(std::move(mapping)), offset_(offset), view_(view) {}
   std::unique_ptr<window::AddressRange> range_;
   std::unique_ptr<window::Mapping> mapping_;  // destroyed first
   std::size_t offset_;
+  NicView view_;
+  std::vector<const std::byte*> shown_;  // empty once it was moved from
 };
 
 }  // namespace oriel::comm

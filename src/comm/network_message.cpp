@@ -109,15 +109,26 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   return place;
 }
 
+int ranks_beside(std::span<const NetworkPlace> places, std::size_t self) {
+  return static_cast<int>(std::count_if(
+      places.begin(), places.end(),
+      [&](const NetworkPlace& place) { return place.machine == places[self].machine; }));
+}
+
+// An odd step, so that neighbours look different in every byte.
+std::uint32_t queue_number(std::uint32_t first, int peer) {
+  return (first + static_cast<std::uint32_t>(peer) * 0x2f3d1bu) & kQueueMost;
+}
+
 Bytes encode(const NetworkHello& hello) {
   ByteWriter to;
   to.put_raw(hello.socket).put_blob(hello.fabric);
-  for (const std::uint32_t queue : hello.queues) to.put(queue);
+  to.put(hello.first_queue);
   put_keys(to, hello.windows);
   return to.take();
 }
 
-Result<NetworkHello> decode_hello(ByteView bytes, int world_size) {
+Result<NetworkHello> decode_hello(ByteView bytes) {
   ByteReader from(bytes);
   NetworkHello hello;
   const ByteView name = from.get_raw(hello.socket.size());
@@ -127,10 +138,9 @@ Result<NetworkHello> decode_hello(ByteView bytes, int world_size) {
     return bad(fmt::format("an address of {} bytes", fabric.size()));
   }
   hello.fabric.assign(fabric.begin(), fabric.end());
-  for (int rank = 0; rank < world_size && from.good(); ++rank) {
-    const auto queue = from.get<std::uint32_t>();
-    if (queue > kQueueMost) return bad(fmt::format("the queue {:#x} for rank {}", queue, rank));
-    hello.queues.push_back(queue);
+  hello.first_queue = from.get<std::uint32_t>();
+  if (hello.first_queue > kQueueMost) {
+    return bad(fmt::format("a first queue {:#x}", hello.first_queue));
   }
   ORIEL_CHECK(read_keys(from, hello.windows));
   ORIEL_CHECK(from.finish("a rank's network"));

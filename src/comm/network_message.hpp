@@ -56,16 +56,20 @@ struct NetworkPlace {
 };
 Bytes encode(const NetworkPlace& place);
 Result<NetworkPlace> decode_place(ByteView bytes);
+/// How many of the ranks share the processors of rank `self`, itself included.
+int ranks_beside(std::span<const NetworkPlace> places, std::size_t self);
 
 /// What a rank then tells all others.
 struct NetworkHello {
-  window::FdSocketName socket{};      ///< where it listens, if it has peers by shared memory
-  Bytes fabric;                       ///< the address of its fabric wire, if it has one
-  std::vector<std::uint32_t> queues;  ///< the numbers of its queues, by world rank; 0: none
-  KeysMessage windows;                ///< those it has registered already
+  window::FdSocketName socket{};  ///< where it listens, if it has peers by shared memory
+  Bytes fabric;                   ///< the address of its fabric wire, if it has one
+  std::uint32_t first_queue = 0;  ///< from which follow the numbers of its queues
+  KeysMessage windows;            ///< those it has registered already
   bool operator==(const NetworkHello&) const = default;
 };
 Bytes encode(const NetworkHello& hello);
-Result<NetworkHello> decode_hello(ByteView bytes, int world_size);
+Result<NetworkHello> decode_hello(ByteView bytes);
+/// The number of a rank's queue to world rank `peer`; different for all peers, of one it may be 0.
+std::uint32_t queue_number(std::uint32_t first, int peer);
 
 }  // namespace oriel::comm

@@ -82,6 +82,8 @@ NetworkWindows::Entry* NetworkWindows::find(std::uint64_t serial) {
 }
 
 Status NetworkWindows::add_key(Entry& entry) {
+  ORIEL_CHECK(show_window(process_, reinterpret_cast<const std::byte*>(entry.address), entry.bytes,
+                          entry.shown));
   net::MemoryRange range{entry.address, entry.bytes, reinterpret_cast<std::byte*>(entry.address),
                          kWindowAccess};
   range.place = place_;
@@ -98,7 +100,7 @@ Status NetworkWindows::write_table(const Entry& entry, const device::NetworkWind
 }
 
 void NetworkWindows::revoke(Entry& entry) noexcept {
-  if (entry.key == 0) return;
+  if (entry.key == 0) return hide_window(process_, entry.shown);
   // Kernels that are still told of the window find no keys in it; at worst old ones, which the NIC
   // refuses.
   static_cast<void>(write_table(entry, {}, {}));
@@ -108,6 +110,7 @@ void NetworkWindows::revoke(Entry& entry) noexcept {
   entry.mapped.clear();
   entry.is_reached = false;
   static_cast<void>(nic_->deregister_memory(entry.key));
+  hide_window(process_, entry.shown);
   entry.key = 0;
 }
 
@@ -153,7 +156,7 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     if (nic_ == nullptr) continue;
     ORIEL_CHECK(add_key(*entry));
     // Within the batch, windows are known by their places.
-    if (direct_ && mine.direct) {
+    if (direct_ && direct_->exchange != nullptr && mine.direct) {
       entry->exported = export_window(*direct_->memory, window.user, window.bytes);
     }
     mine.keys.push_back(
@@ -214,7 +217,7 @@ Status NetworkWindows::map_pending(const std::vector<KeysMessage>& ranks,
       const WindowKey& key = ranks[rank].keys[i];
       if (key.source.memory_bytes == 0) continue;
       Entry* const entry = find(pending_[i]);
-      auto made = PeerMapping::make(*direct_->memory, std::move(*descriptor++), key);
+      auto made = PeerMapping::make(*direct_->memory, std::move(*descriptor++), key, process_);
       const auto peer = static_cast<int>(rank);
       if (!made.ok()) {
         return std::move(made).error().with_context(
@@ -233,7 +236,7 @@ Status NetworkWindows::map_pending(const std::vector<KeysMessage>& ranks,
 /// Of ranks that can map each other's memory, the windows that are about to be registered. Every
 /// rank takes part that has any near; one that has failed ends the others' waits.
 Task<Status> NetworkWindows::exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks,
-                                              Status local) {
+                                              Status local, Deadline deadline) {
   if (direct_->exchange == nullptr) co_return local;
   std::vector<std::vector<OwnedFd>> outgoing(ranks.size());
   if (local.ok()) local = export_pending(outgoing);
@@ -246,14 +249,14 @@ Task<Status> NetworkWindows::exchange_windows(EventLoop& loop, std::vector<KeysM
     if (!direct_->peers[rank]) continue;
     for (const WindowKey& key : ranks[rank].keys) counts[rank] += key.source.memory_bytes != 0;
   }
-  const Deadline deadline = Deadline::after(direct_->timeout, loop.clock());
   ORIEL_CO_TRY(auto arrived, co_await direct_->exchange->exchange_each(
                                  loop, std::move(outgoing), std::move(counts), deadline));
   co_return map_pending(ranks, std::move(arrived));
 }
 
 Task<Status> NetworkWindows::prepare(EventLoop& loop,
-                                     std::span<const window::RegisteredWindow> windows) {
+                                     std::span<const window::RegisteredWindow> windows,
+                                     Deadline deadline) {
   KeysMessage mine;
   Status local;
   bool has_nic = false;
@@ -281,7 +284,7 @@ Task<Status> NetworkWindows::prepare(EventLoop& loop,
     const bool all_well = !any(&KeysMessage::failed, true);
     if (local.ok() && all_well) local = learn_pending(ranks);
     if (all_well && !any(&KeysMessage::direct, false) && !ranks.empty()) {
-      local = co_await exchange_windows(loop, std::move(ranks), std::move(local));
+      local = co_await exchange_windows(loop, std::move(ranks), std::move(local), deadline);
     }
   }
   if (!local.ok()) rollback();
@@ -295,7 +298,16 @@ void NetworkWindows::commit() noexcept {
     ++last_number_;  // on all ranks alike
     if (entry == nullptr) continue;
     entry->number = last_number_;
-    // All ranks have mapped what they got, or it would not have come to this.
+  }
+  show_pending_reached();
+}
+
+/// All ranks have mapped what they got, or it would not have come to this.
+void NetworkWindows::show_pending_reached() noexcept {
+  for (const std::uint64_t serial : pending_) {
+    Entry* const entry = find(serial);
+    if (entry == nullptr) continue;
+    entry->exported.descriptor.reset();
     for (const auto& [rank, mapped] : entry->mapped) {
       if (entry->is_reached) nic_->set_reached(process_of(rank), entry->key, true);
     }
@@ -324,9 +336,11 @@ void NetworkWindows::deregister(std::uint64_t serial) noexcept {
 }
 
 Result<std::vector<WindowKey>> NetworkWindows::attach(net::NicSoft& nic, std::uint32_t domain,
-                                                      std::uint64_t number) {
+                                                      std::uint64_t number,
+                                                      const NicView& process) {
   const std::lock_guard lock(mutex_);
   nic_ = &nic;
+  process_ = process;
   domain_ = domain;
   network_ = number;
   std::vector<WindowKey> keys;
@@ -353,10 +367,69 @@ void NetworkWindows::use_direct(DirectPath path) {
   direct_.emplace(std::move(path));
 }
 
+void NetworkWindows::export_earlier(KeysMessage& mine) {
+  const std::lock_guard lock(mutex_);
+  pending_.clear();
+  mine.direct = direct_ && (direct_->exchange == nullptr || direct_->exchange->connected());
+  if (!mine.direct) return;
+  for (const auto& [serial, entry] : entries_) {
+    if (entry->number != 0 && entry->key != 0) pending_.push_back(serial);
+  }
+  std::sort(pending_.begin(), pending_.end(),
+            [&](std::uint64_t a, std::uint64_t b) { return find(a)->number < find(b)->number; });
+  for (const std::uint64_t serial : pending_) {
+    Entry* const entry = find(serial);
+    if (direct_->exchange != nullptr) {
+      entry->exported = export_window(
+          *direct_->memory, reinterpret_cast<const std::byte*>(entry->address), entry->bytes);
+    }
+    mine.keys.push_back(
+        {entry->number, entry->address, entry->bytes, entry->key, entry->exported.source});
+  }
+}
+
+namespace {
+
+bool same_windows(const KeysMessage& a, const KeysMessage& b) {
+  return std::equal(
+      a.keys.begin(), a.keys.end(), b.keys.begin(), b.keys.end(),
+      [](const WindowKey& one, const WindowKey& other) { return one.number == other.number; });
+}
+
+}  // namespace
+
+Task<Status> NetworkWindows::map_earlier(EventLoop& loop, Deadline deadline) {
+  KeysMessage mine;
+  export_earlier(mine);
+  Bytes message = encode(mine);
+  auto gathered = co_await world_.all_gather(boot::Operation::network, std::move(message));
+  if (!gathered.ok()) co_return std::move(gathered).error();
+  std::vector<KeysMessage> ranks;
+  Status local;
+  for (std::size_t rank = 0; rank < gathered.value().size() && local.ok(); ++rank) {
+    auto decoded = decode_keys(gathered.value()[rank]);
+    if (!decoded.ok()) {
+      local = std::move(decoded).error().with_origin(static_cast<int>(rank));
+      continue;
+    }
+    ranks.push_back(std::move(decoded).value());
+    // Then bytes go by the wire, as everywhere; ranks may have deregistered different windows.
+    if (!ranks.back().direct || !same_windows(ranks.front(), ranks.back())) co_return Status();
+  }
+  if (!mine.direct) co_return local;
+  co_return co_await exchange_windows(loop, std::move(ranks), std::move(local), deadline);
+}
+
+void NetworkWindows::use_earlier() noexcept {
+  const std::lock_guard lock(mutex_);
+  show_pending_reached();
+}
+
 void NetworkWindows::detach() noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& [serial, entry] : entries_) revoke(*entry);
   direct_.reset();
+  process_ = {};
   nic_ = nullptr;
 }
 

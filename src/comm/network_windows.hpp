@@ -53,7 +53,8 @@ class NetworkWindows final : public window::Participant {
   /// which their atomics act.
   void expect_own_words(const void* address);
 
-  Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows) override;
+  Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows,
+                       Deadline deadline) override;
   void commit() noexcept override;
   void rollback() noexcept override;
   void deregister(std::uint64_t serial) noexcept override;
@@ -61,12 +62,16 @@ class NetworkWindows final : public window::Participant {
   /// A NIC is there: registers the windows that are committed. The keys are for the other ranks;
   /// learn() takes theirs. `number` is NetworkView::number. After an error: detach().
   Result<std::vector<WindowKey>> attach(net::NicSoft& nic, std::uint32_t domain,
-                                        std::uint64_t number);
+                                        std::uint64_t number, const NicView& process);
   /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
   /// windows are not those of this rank.
   Status learn(const std::vector<KeysMessage>& ranks);
   /// From now on windows of near peers are mapped here as they are registered, and theirs there.
   void use_direct(DirectPath path);
+  /// The same for those that were there before, if all ranks still have the same ones. Collective
+  /// over the world; once all ranks have agreed that it went well, use_earlier(), else detach().
+  Task<Status> map_earlier(EventLoop& loop, Deadline deadline);
+  void use_earlier() noexcept;
   /// The NIC goes; keys are given back and tables emptied.
   void detach() noexcept;
 
@@ -76,9 +81,10 @@ class NetworkWindows final : public window::Participant {
     std::uint64_t serial = 0;
     std::uint64_t number = 0;  // 0 until it is committed
     std::uint64_t address = 0;
-    std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
-    std::uint32_t key = 0;    // of the NIC, if there is one
-    void* table = nullptr;    // of tables_
+    std::uint64_t bytes = 0;              // 0 until it is prepared, and once it is deregistered
+    std::uint32_t key = 0;                // of the NIC, if there is one
+    std::vector<const std::byte*> shown;  // allocations, to the NIC's process
+    void* table = nullptr;                // of tables_
     bool own_words = false;
     WindowExport exported;                                        // until its peers have it
     std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  // of peers, with their keys
@@ -94,7 +100,10 @@ class NetworkWindows final : public window::Participant {
   Status decode(const std::vector<Bytes>& messages, std::size_t windows,
                 std::vector<KeysMessage>& ranks);
   Status learn_pending(const std::vector<KeysMessage>& ranks);
-  Task<Status> exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks, Status local);
+  void export_earlier(KeysMessage& mine);
+  void show_pending_reached() noexcept;
+  Task<Status> exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks, Status local,
+                                Deadline deadline);
   Status export_pending(std::vector<std::vector<OwnedFd>>& outgoing);
   Status map_pending(const std::vector<KeysMessage>& ranks,
                      std::vector<std::vector<OwnedFd>> arrived);
@@ -114,6 +123,7 @@ class NetworkWindows final : public window::Participant {
   net::NicSoft* nic_ = nullptr;
   std::uint32_t domain_ = 0;
   std::uint64_t network_ = 0;
+  NicView process_;
   std::optional<DirectPath> direct_;
 };
 

@@ -54,6 +54,7 @@ Status Network::take_places(const std::vector<Bytes>& messages) {
   }
   const auto& infos = options_.topology->infos;
   const auto self = static_cast<std::size_t>(options_.rank);
+  ranks_on_machine_ = ranks_beside(places, self);
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     const auto space = infos[rank].node.network_namespace;
     const bool shares_memory = places[rank].machine == places[self].machine && space != 0 &&
@@ -198,7 +199,6 @@ void Network::join_windows() {
   DirectPath path;
   path.exchange = exchange_.get();
   path.memory = &options_.device->memory();
-  path.timeout = options_.settings->timeout;
   path.peers.assign(static_cast<std::size_t>(options_.world->size()), false);
   const auto& infos = options_.topology->infos;
   const topo::RankInfo& own = infos[static_cast<std::size_t>(options_.rank)];

@@ -7,6 +7,7 @@
 #include "kernels/algorithms/instances.hpp"
 #include "kernels/algorithms/mover_cuda.cuh"
 #include "kernels/algorithms/stream.hpp"
+#include "kernels/hierarchy_cuda.cuh"
 #include "kernels/kernel_set.hpp"
 
 namespace oriel::kernels::detail {
@@ -53,6 +54,7 @@ KernelSet make_kernel_set() {
     fill<T, Family::product, 0>(set, variant);
     fill<T, Family::extreme, 0>(set, variant);
   }
+  set.hierarchy = reinterpret_cast<const void*>(&hierarchy_kernel<T>);
   return set;
 }
 

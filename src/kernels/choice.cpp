@@ -20,7 +20,7 @@ std::uint64_t line_payload(Backend backend, DataType type) {
   return is_float ? kLineBytes : kLineBytes / 2;
 }
 
-std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
+std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
@@ -75,15 +75,15 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   if (layout.ranks < 2) return false;
   if (plan.algorithm == Algorithm::eager) {
     if (backend != Backend::host) return false;
-    const std::uint64_t lines = divide_up(count * size_of(type), kEagerPayloadBytes);
+    const std::uint64_t lines = ceil_divide(count * size_of(type), kEagerPayloadBytes);
     return lines * kEagerLineBytes <= layout.eager_lane_bytes;
   }
   const bool shared = plan.algorithm == Algorithm::two_shot;
-  std::uint64_t lines = divide_up(count * size_of(type), line_payload(backend, type));
-  if (shared) lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
+  std::uint64_t lines = ceil_divide(count * size_of(type), line_payload(backend, type));
+  if (shared) lines = ceil_divide(lines, static_cast<std::uint64_t>(layout.ranks));
   // A CTA's threads take lines in turns of one each; all slots of a turn are its own.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
-  const auto turns = divide_up(lines, threads * static_cast<std::uint64_t>(plan.ctas));
+  const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
 }
 
@@ -93,11 +93,12 @@ Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, st
   if (plan.algorithm == Algorithm::stream) {
     // Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
     const std::uint64_t quantum = 128 / size_of(type);
-    const auto round_up = [&](std::uint64_t n) { return divide_up(n, quantum) * quantum; };
-    split.share = round_up(divide_up(count, sharers));
-    split.part = round_up(divide_up(split.share, static_cast<std::uint64_t>(plan.ctas)));
+    const auto round_up = [&](std::uint64_t n) { return ceil_divide(n, quantum) * quantum; };
+    split.share = round_up(ceil_divide(count, sharers));
+    split.part = round_up(ceil_divide(split.share, static_cast<std::uint64_t>(plan.ctas)));
   } else if (plan.algorithm == Algorithm::two_shot) {
-    split.share = divide_up(divide_up(count * size_of(type), line_payload(backend, type)), sharers);
+    split.share =
+        ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
   }
   return split;
 }

@@ -11,13 +11,27 @@
 namespace oriel::kernels {
 namespace {
 
-/// All-reduces of so many bytes at most go in one hop, if all ranks' together are so many at most.
-constexpr std::uint64_t kOneHopBytes = 4 << 10;
-constexpr std::uint64_t kOneHopTotalBytes = 64 << 10;
-/// A long call goes in so many rounds at least, so that its stages overlap; but in no smaller units
-/// for that.
+/// What suits a backend. A round of a GPU costs some 20 us in which its CTAs meet, and each
+/// transfer of its NIC 10 us.
+struct Tuning {
+  /// All-reduces of so many bytes at most go in one hop, if all ranks' together are so many at
+  /// most.
+  std::uint64_t one_hop_bytes;
+  std::uint64_t one_hop_total_bytes;
+  std::uint64_t unit_bytes;   ///< of a unit at most
+  std::uint64_t split_bytes;  ///< a long call goes in no smaller units to have kRoundsWanted
+};
+constexpr Tuning kHostTuning{4 << 10, 64 << 10, 64 << 10, 16 << 10};
+constexpr Tuning kGpuTuning{64 << 10, 1 << 20, 512 << 10, 128 << 10};
+constexpr const Tuning& tuning_of(Backend backend) {
+  return backend == Backend::host ? kHostTuning : kGpuTuning;
+}
+/// A long call goes in so many rounds at least, so that its stages overlap.
 constexpr std::uint64_t kRoundsWanted = 4;
-constexpr std::uint64_t kSplitBytes = 16 << 10;
+/// A CTA of a GPU moves so many bytes of a unit at a time.
+constexpr std::uint64_t kBytesOfCta = 16 << 10;
+/// More CTAs than that move no more bytes, and meet later.
+constexpr std::uint64_t kCtasWanted = 32;
 
 constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
@@ -47,41 +61,46 @@ Error no_room(std::uint64_t region_bytes, std::uint64_t needed) {
 
 }  // namespace
 
-GroupingTables::GroupingTables(const std::vector<std::vector<int>>& groups, int rank) {
+GroupingTables::GroupingTables(const std::vector<std::vector<int>>& groups, int rank)
+    : groups_(static_cast<std::int32_t>(groups.size())) {
+  std::vector<std::int32_t> begins, members;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    begins_.push_back(static_cast<std::int32_t>(members_.size()));
-    sizes_.push_back(static_cast<std::int32_t>(groups[group].size()));
-    largest_ = std::max(largest_, sizes_.back());
+    begins.push_back(static_cast<std::int32_t>(members.size()));
+    tables_.push_back(static_cast<std::int32_t>(groups[group].size()));
+    largest_ = std::max(largest_, tables_.back());
     for (std::size_t index = 0; index < groups[group].size(); ++index) {
-      members_.push_back(groups[group][index]);
+      members.push_back(groups[group][index]);
       if (groups[group][index] != rank) continue;
       own_ = static_cast<std::int32_t>(group);
       own_index_ = static_cast<std::int32_t>(index);
     }
   }
+  tables_.insert(tables_.end(), begins.begin(), begins.end());
+  tables_.insert(tables_.end(), members.begin(), members.end());
 }
 
-Grouping GroupingTables::view() const {
+Grouping GroupingTables::view_at(const std::int32_t* tables) const {
   Grouping grouping;
-  grouping.groups = static_cast<std::int32_t>(sizes_.size());
+  grouping.groups = groups_;
   grouping.largest = largest_;
   grouping.own = own_;
   grouping.own_index = own_index_;
-  grouping.sizes = sizes_.data();
-  grouping.begins = begins_.data();
-  grouping.members = members_.data();
+  grouping.sizes = tables;
+  grouping.begins = tables + groups_;
+  grouping.members = tables + 2 * static_cast<std::ptrdiff_t>(groups_);
   return grouping;
 }
 
 bool GroupingTables::follows_the_tree() const {
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i] != static_cast<std::int32_t>(i)) return false;
-  }
-  const std::int32_t size = sizes_.front();
-  if (sizes_.size() > 1 && (size & (size - 1)) != 0) return false;
-  for (std::size_t group = 0; group < sizes_.size(); ++group) {
-    const bool last = group + 1 == sizes_.size();
-    if (last ? sizes_[group] > size : sizes_[group] != size) return false;
+  const Grouping all = view();
+  const std::int32_t size = all.size(0);
+  if (groups_ > 1 && (size & (size - 1)) != 0) return false;
+  for (std::int32_t group = 0, rank = 0; group < groups_; ++group) {
+    const bool last = group + 1 == groups_;
+    if (last ? all.size(group) > size : all.size(group) != size) return false;
+    for (std::int32_t index = 0; index < all.size(group); ++index, ++rank) {
+      if (all.member(group, index) != rank) return false;
+    }
   }
   return true;
 }
@@ -89,10 +108,11 @@ bool GroupingTables::follows_the_tree() const {
 Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset,
                                               std::uint64_t bytes) {
   const std::uint64_t lines = static_cast<std::uint64_t>(ranks) * sizeof(HierarchyLine);
-  constexpr std::uint64_t kCounterBytes = 2 * 64;
+  constexpr std::uint64_t kCounterBytes = 3 * 64;
   const std::uint64_t fixed = kCounterBytes + 2 * lines;
   HierarchyLayout layout;
   layout.counters = offset;
+  layout.barrier = offset + 2 * 64;
   layout.lines[0] = offset + kCounterBytes;
   layout.lines[1] = layout.lines[0] + lines;
   layout.total_bytes = bytes;
@@ -122,11 +142,19 @@ HierarchyShape shape_of(const HierarchyFacts& facts, const Grouping& grouping, b
   return shape;
 }
 
+int ctas_for(const HierarchyFacts& facts, const HierarchyShape& shape) {
+  if (facts.ctas > 0) return std::min(facts.max_ctas, facts.ctas);
+  const auto most = static_cast<std::uint64_t>(facts.max_ctas);
+  const std::uint64_t wanted = divide_up(shape.unit * shape.element_bytes, kBytesOfCta);
+  return static_cast<int>(std::min({most, kCtasWanted, std::max<std::uint64_t>(1, wanted)}));
+}
+
 /// All of a message in one round, each rank's input sent to all.
 bool fits_one_hop(const HierarchyFacts& facts, const HierarchyLayout& layout, std::uint64_t ranks) {
   if (facts.collective != Collective::all_reduce) return false;
   const std::uint64_t bytes = facts.count * size_of(facts.type);
-  if (bytes > kOneHopBytes || bytes * ranks > kOneHopTotalBytes) return false;
+  const Tuning& tuning = tuning_of(facts.backend);
+  if (bytes > tuning.one_hop_bytes || bytes * ranks > tuning.one_hop_total_bytes) return false;
   const std::uint64_t slot = round_up(facts.count, kUnitQuantum) * size_of(facts.type);
   return (ranks + 1) * slot <= layout.region_bytes;
 }
@@ -144,6 +172,7 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
     plan.rounds = 1;
     plan.shape = shape_of(facts, ranks.view(), true);
     plan.shape.unit = round_up(facts.count, kUnitQuantum);
+    plan.ctas = ctas_for(facts, plan.shape);
     return plan;
   }
   if (facts.deterministic && reduces(facts.collective) && !teams.follows_the_tree()) {
@@ -175,14 +204,17 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
                                         static_cast<std::uint64_t>(plan.shape.lanes)
                                   : 1;
   const std::uint64_t each = divide_up(facts.count, parts);
-  const std::uint64_t most_bytes = facts.unit_bytes_most != 0 ? facts.unit_bytes_most : kUnitBytes;
+  const Tuning& tuning = tuning_of(facts.backend);
+  const std::uint64_t most_bytes =
+      facts.unit_bytes_most != 0 ? facts.unit_bytes_most : tuning.unit_bytes;
   const std::uint64_t quantum_bytes = kUnitQuantum * plan.shape.element_bytes;
   std::uint64_t quanta = std::min(room, std::max<std::uint64_t>(1, most_bytes / quantum_bytes));
-  const std::uint64_t split = std::max(divide_up(kSplitBytes, quantum_bytes),
+  const std::uint64_t split = std::max(divide_up(tuning.split_bytes, quantum_bytes),
                                        divide_up(divide_up(each, kRoundsWanted), kUnitQuantum));
   quanta = std::min({quanta, split, divide_up(each, kUnitQuantum)});
   plan.shape.unit = std::max<std::uint64_t>(1, quanta) * kUnitQuantum;
   plan.rounds = divide_up(facts.count, parts * plan.shape.unit);
+  plan.ctas = ctas_for(facts, plan.shape);
   return plan;
 }
 

@@ -67,14 +67,17 @@ class GroupingTables {
   GroupingTables& operator=(GroupingTables&&) = default;
 
   /// Valid as long as this, also once this has been moved.
-  Grouping view() const;
+  Grouping view() const { return view_at(tables_.data()); }
+  /// The same with the tables where somebody has copied tables() to.
+  Grouping view_at(const std::int32_t* tables) const;
+  const std::vector<std::int32_t>& tables() const { return tables_; }
   /// Whether a fold within each group and then over the groups in their order is the fold over all
   /// ranks (reduce.hpp): the groups are runs of one power of two of ranks, but for a shorter last.
   bool follows_the_tree() const;
 
  private:
-  std::vector<std::int32_t> sizes_, begins_, members_;
-  std::int32_t largest_ = 1, own_ = 0, own_index_ = 0;
+  std::vector<std::int32_t> tables_;  // sizes, begins, members
+  std::int32_t groups_ = 0, largest_ = 1, own_ = 0, own_index_ = 0;
 };
 
 /// What one rank has told another, in the other's scratch: each word is written by that rank only,
@@ -88,6 +91,12 @@ struct alignas(64) HierarchyLine {
   std::uint64_t spare[3];
 };
 static_assert(sizeof(HierarchyLine) == 64);
+
+/// Where the CTAs of a kernel meet (algorithms/grid.cuh). Zero at first.
+struct GridBarrier {
+  std::uint32_t arrived;
+  std::uint32_t failed;
+};
 
 /// Rounds for whose data there is room at once: see Hierarchy.
 inline constexpr std::uint64_t kHierarchyDepth = 6;
@@ -104,6 +113,7 @@ enum class GroupedBy : std::uint8_t { team = 0, rank = 1 };
 /// differs.
 struct HierarchyLayout {
   std::uint64_t counters = 0;     ///< two words a cache line apart: rounds that have ended, by kind
+  std::uint64_t barrier = 0;      ///< a GridBarrier
   std::uint64_t lines[2] = {};    ///< by kind: an HierarchyLine of each world rank
   std::uint64_t regions[2] = {};  ///< by kind: kHierarchyDepth regions
   std::uint64_t region_bytes = 0;
@@ -169,6 +179,7 @@ struct HierarchyPlan {
   bool one_hop = false;  ///< every rank sends all of its input to all others
   bool raw = false;      ///< groups (of one rank) send inputs, not sums
   std::uint64_t rounds = 0;
+  int ctas = 1;  ///< of a GPU
   HierarchyShape shape;
 };
 
@@ -178,9 +189,11 @@ struct HierarchyFacts {
   DataType type = DataType::u8;
   std::uint64_t count = 0;  ///< elements: of all-reduce, the whole; else what each rank has or gets
   bool deterministic = false;
-  std::uint64_t unit_bytes_most = 0;  ///< 0: kUnitBytes
+  std::uint64_t unit_bytes_most = 0;  ///< 0: what suits the backend
+  Backend backend = Backend::host;
+  int ctas = 0;      ///< of a GPU; 0: what suits the call
+  int max_ctas = 1;  ///< that run at once
 };
-inline constexpr std::uint64_t kUnitBytes = 64 << 10;
 
 /// `teams` and `ranks` are the two groupings. invalid_usage if the scratch memory has no room for
 /// the smallest units, or more than kMostRawSources ranks had to send their inputs as they are.
@@ -194,9 +207,10 @@ struct HierarchyArguments {
   ReduceOp op = ReduceOp::sum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;        ///< as HierarchyFacts::count
-  std::uint64_t scalar_bits = 0;  ///< this rank's scalar of a pre-multiplied sum
-  std::uint32_t signature = 0;    ///< below 2^kSignatureBits, equal if ranks agree
+  std::uint64_t count = 0;               ///< as HierarchyFacts::count
+  std::uint64_t scalar_bits = 0;         ///< this rank's scalar of a pre-multiplied sum: its bytes,
+  const void* scalar_pointer = nullptr;  ///< or where a GPU reads it
+  std::uint32_t signature = 0;           ///< below 2^kSignatureBits, equal if ranks agree
   HierarchyPlan plan;
   Grouping grouping;
   HierarchyLayout layout;

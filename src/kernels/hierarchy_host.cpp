@@ -9,11 +9,19 @@
 #include "kernels/host/float_environment.hpp"
 
 namespace oriel::kernels {
+namespace {
+
+struct OneThread : device::Thread {
+  using Lead = device::Thread;
+  static bool leads() { return true; }
+};
+
+}  // namespace
 
 bool run_hierarchy_on_host(const HierarchyArguments& arguments) {
   const host::FloatEnvironment environment;
   const device::detail::Driving driving(arguments.comm.network);
-  return Hierarchy<device::Thread, HostHierarchyMover>(arguments).run();
+  return Hierarchy<OneThread, HostHierarchyMover>(arguments).run();
 }
 
 }  // namespace oriel::kernels

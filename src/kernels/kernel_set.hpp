@@ -23,6 +23,7 @@ constexpr RankVariant variant_for(int ranks) {
 /// of operations and number of ranks. Each takes one AllReduceArguments by value.
 struct KernelSet {
   const void* kernel[kGpuAlgorithmCount][3][3] = {};
+  const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
 };
 
 namespace detail {

@@ -60,6 +60,30 @@ Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
   return {};
 }
 
+Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(arguments.plan.ctas));
+  config.blockDim = dim3(kMaxThreads);
+  config.stream = stream;
+  void* parameters[] = {const_cast<HierarchyArguments*>(&arguments)};
+  const cudaError_t status =
+      cudaLaunchKernelExC(&config, kernels_for(arguments.type).hierarchy, parameters);
+  if (status == cudaSuccess) return {};
+  return runtime_error(fmt::format("launching an {} of {} among teams with {} x {} threads",
+                                   name_of(arguments.collective), name_of(arguments.type),
+                                   arguments.plan.ctas, kMaxThreads),
+                       status);
+}
+
+Status load_hierarchy(const HierarchyArguments& arguments) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status =
+      cudaFuncGetAttributes(&attributes, kernels_for(arguments.type).hierarchy);
+  if (status == cudaSuccess) return {};
+  return runtime_error(
+      fmt::format("loading collectives of {} among teams", name_of(arguments.type)), status);
+}
+
 Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments) {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel_for(plan, arguments));

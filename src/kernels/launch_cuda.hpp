@@ -6,6 +6,7 @@
 
 #include "kernels/arguments.hpp"
 #include "kernels/choice.hpp"
+#include "kernels/hierarchy.hpp"
 
 struct CUstream_st;
 
@@ -22,5 +23,10 @@ Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
 /// when its peers have been launched: whoever launches for several devices from one thread loads
 /// everything first. Cheap where it has been done.
 Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments);
+
+/// The same for a collective among teams, whose kernel does not begin before its predecessor has
+/// ended.
+Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream);
+Status load_hierarchy(const HierarchyArguments& arguments);
 
 }  // namespace oriel::kernels

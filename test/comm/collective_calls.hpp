@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +26,12 @@ namespace oriel::test {
 
 enum class Kind { all_reduce, all_gather, reduce_scatter };
 inline constexpr const char* kKindNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
+
+inline constexpr DataType kTypes[] = {
+    DataType::i8,  DataType::u8,  DataType::i32, DataType::u32,  DataType::i64,  DataType::u64,
+    DataType::f16, DataType::f32, DataType::f64, DataType::bf16, DataType::e4m3, DataType::e5m2};
+inline constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
+                                    ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
 
 /// The node of each rank.
 using Nodes = std::vector<int>;
@@ -62,17 +71,48 @@ inline std::uint64_t scalar_of(const Call& call, int rank) {
   return bits;
 }
 
+/// Where a rank's calls have their buffers beside a window, and how they run.
+class CallPlace {
+ public:
+  virtual ~CallPlace() = default;
+  /// Memory that is in no window; valid as long as this.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  virtual void write(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  virtual void read(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  /// Runs `call(stream)` to its end.
+  virtual void run(Communicator& comm, const std::function<void(void* stream)>& call) = 0;
+};
+
+class HostPlace final : public CallPlace {
+ public:
+  std::byte* allocate(std::size_t bytes) override { return blocks_.emplace_back(bytes).data(); }
+  void write(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
+  void read(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
+  void run(Communicator& /*comm*/, const std::function<void(void* stream)>& call) override {
+    call(nullptr);
+  }
+
+ private:
+  std::deque<std::vector<std::byte>> blocks_;
+};
+
 /// One rank with room for calls, and what it knows of them.
 class Caller {
  public:
-  Caller(Players& players, std::size_t most_bytes)
+  Caller(Players& players, std::size_t most_bytes,
+         std::unique_ptr<CallPlace> place = std::make_unique<HostPlace>())
       : players_(players),
+        place_(std::move(place)),
         size_(static_cast<std::size_t>(players.size())),
         area_bytes_((most_bytes * size_ + 2 * kGuard + 4095) / 4096 * 4096),
         comm_(join(players)),
         memory_(must(comm_.allocate(2 * area_bytes_))),
         window_(must(comm_.register_window(memory_))),
-        plain_(2 * area_bytes_) {}
+        plain_(place_->allocate(2 * area_bytes_)) {}
 
   Communicator& comm() { return comm_; }
 
@@ -87,7 +127,7 @@ class Caller {
         call.buffers == Buffers::windows || call.buffers == Buffers::window_in_place;
     const bool in_place =
         call.buffers == Buffers::in_place || call.buffers == Buffers::window_in_place;
-    std::byte* const area = in_window ? static_cast<std::byte*>(memory_.data()) : plain_.data();
+    std::byte* const area = in_window ? static_cast<std::byte*>(memory_.data()) : plain_;
     std::byte* input = area + kGuard + call.skew * element;
     std::byte* output = area + area_bytes_ + kGuard + call.skew * element;
     if (in_place && call.kind == Kind::all_gather) input = output + me * bytes;
@@ -103,45 +143,55 @@ class Caller {
       pointers.push_back(inputs[rank].data());
       scalars.push_back(scalar_of(call, static_cast<int>(rank)));
     }
-    if (!in_place) std::fill_n(output - kGuard, received + 2 * kGuard, kGuardByte);
-    if (sent != 0) std::memcpy(input, inputs[me].data(), sent);
-    make(call, input, output, &scalars[me]);
+    std::vector<std::byte> guarded(received + 2 * kGuard, kGuardByte);
+    if (!in_place) place_->write(output - kGuard, guarded.data(), guarded.size());
+    place_->write(input, inputs[me].data(), sent);
+    place_->run(comm_, [&](void* stream) { make(call, input, output, &scalars[me], stream); });
+    place_->read(guarded.data(), output - kGuard, guarded.size());
+    const std::byte* const result = guarded.data() + kGuard;
     if (!in_place) {
       for (std::size_t i = 0; i < kGuard; ++i) {
-        require(output[i - kGuard] == kGuardByte && output[received + i] == kGuardByte,
+        require(guarded[i] == kGuardByte && result[received + i] == kGuardByte,
                 "bytes beside the output: " + call.text());
       }
-      require(sent == 0 || std::memcmp(input, inputs[me].data(), sent) == 0,
-              "the input is as it was: " + call.text());
+      std::vector<std::byte> after(sent);
+      place_->read(after.data(), input, sent);
+      require(after == inputs[me], "the input is as it was: " + call.text());
     }
-    compare(call, pointers, scalars, output, exact);
-    return hash_bytes(output, received);
+    compare(call, pointers, scalars, result, exact);
+    return hash_bytes(result, received);
   }
 
  private:
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kGuardByte{0x5a};
 
-  void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar) {
+  void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar,
+            void* stream) {
     const void* const factor = call.op == ReduceOp::premul_sum ? scalar : nullptr;
     Status done;
     if (call.kind == Kind::all_gather) {
-      done = comm_.all_gather(
-          {.input = input, .output = output, .count = call.count, .type = call.type});
+      done = comm_.all_gather({.input = input,
+                               .output = output,
+                               .count = call.count,
+                               .type = call.type,
+                               .stream = stream});
     } else if (call.kind == Kind::all_reduce) {
       done = comm_.all_reduce({.input = input,
                                .output = output,
                                .count = call.count,
                                .type = call.type,
                                .op = call.op,
-                               .scalar = factor});
+                               .scalar = factor,
+                               .stream = stream});
     } else {
       done = comm_.reduce_scatter({.input = input,
                                    .output = output,
                                    .count = call.count,
                                    .type = call.type,
                                    .op = call.op,
-                                   .scalar = factor});
+                                   .scalar = factor,
+                                   .stream = stream});
     }
     require(done.ok(), call.text() + ": " + (done.ok() ? "" : done.error().to_string()));
   }
@@ -173,12 +223,13 @@ class Caller {
   }
 
   Players& players_;
+  std::unique_ptr<CallPlace> place_;
   std::size_t size_;
   std::size_t area_bytes_;
   Communicator comm_;
   oriel::Buffer memory_;
   Window window_;
-  std::vector<std::byte> plain_;
+  std::byte* plain_;
 };
 
 /// All ranks have the same bits.

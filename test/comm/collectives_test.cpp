@@ -13,12 +13,6 @@
 namespace oriel::test {
 namespace {
 
-constexpr DataType kTypes[] = {DataType::i8,  DataType::u8,   DataType::i32,  DataType::u32,
-                               DataType::i64, DataType::u64,  DataType::f16,  DataType::f32,
-                               DataType::f64, DataType::bf16, DataType::e4m3, DataType::e5m2};
-constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
-                             ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
-
 /// Every type with every operation, small and in several rounds; other things vary along.
 void call_everything(Players& players, std::uint64_t seed, bool exact) {
   constexpr std::size_t kMost = 2100;

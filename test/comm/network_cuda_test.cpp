@@ -7,6 +7,8 @@
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "comm/network_players.hpp"
 #include "support/fault_cuda.hpp"
@@ -36,28 +38,58 @@ struct OnModel {
   std::jthread engine;
 };
 
-void play_on(const Nodes& nodes, const Body& body) {
-  INFO(nodes.text());
-  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+/// A file to which each process that has copied adds a letter as it ends.
+struct Witness {
+  Witness() : fd(::memfd_create("witness", 0)) {}
+  ~Witness() { ::close(fd); }
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+  std::string path() const {
+    return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+  }
+  std::string text() const {
+    char letters[4096] = {};
+    const ssize_t count = ::pread(fd, letters, sizeof letters, 0);
+    return std::string(letters, count > 0 ? static_cast<std::size_t>(count) : 0);
+  }
+  int fd;
+};
+
+/// `process`: one copies for each rank's NIC, on a model of the driver of its own.
+void play_on(const Nodes& nodes, bool process, const Body& body) {
+  const Witness witness;
+  INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
+  const Environment environment(
+      Variables{{"ORIEL_BACKEND", "cuda"},
+                {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
+                {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
+                {"ORIEL_TEST_NIC_WITNESS", witness.path()},
+                {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}});
   check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
     const Environment own(on_node(nodes, players.first()));
     const OnModel on_model(nodes, players.first());
     body(players);
   }));
+  const std::string witnessed = witness.text();
+  CHECK(witnessed.find('!') == std::string::npos);
+  CHECK(witnessed.size() >= static_cast<std::size_t>(process ? nodes.ranks() : 0));
+  if (!process) CHECK(witnessed.empty());
 }
 
 }  // namespace
 
 TEST_CASE("3.9 3.15 random puts, gets and signals between GPUs of several nodes, byte by byte") {
   const std::uint64_t seed = std::random_device()();
+  const bool process = GENERATE(false, true);
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {
-    play_on(nodes, [&](Players& players) { Traffic(players, seed).run(25); });
+    play_on(nodes, process, [&](Players& players) { Traffic(players, seed).run(25); });
   }
 }
 
 TEST_CASE("3.9 windows of GPUs from before and after their network, and its end") {
-  play_on({{1, 1}}, [](Players& players) {
+  const bool process = GENERATE(false, true);
+  play_on({{1, 1}}, process, [](Players& players) {
     auto comm = join(players);
     const int peer = 1 - players.first();
     auto memory = must(comm.allocate(1 << 20));
@@ -86,7 +118,8 @@ TEST_CASE("3.9 windows of GPUs from before and after their network, and its end"
 }
 
 TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
-  play_on({{1, 1}}, [](Players& players) {
+  const bool process = GENERATE(false, true);
+  play_on({{1, 1}}, process, [](Players& players) {
     const CudaFaultHooks hooks;
     const bool is_victim = players.first() == 0;
     std::optional<Communicator> comm;

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <fstream>
+#include <optional>
 #include <random>
 #include <string>
 
 #include <catch2/catch.hpp>
 
+#include "comm/network.hpp"
 #include "comm/network_players.hpp"
 
 // Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
@@ -20,6 +22,10 @@ void play_on(const Nodes& nodes, bool direct, const Body& body) {
     const Environment environment(variables);
     body(players);
   }));
+}
+
+std::uint64_t direct_copies(const DeviceComm& kernels) {
+  return static_cast<comm::Network*>(kernels.view().network->nic)->nic().counters().direct_copies;
 }
 
 /// Stretches of shared memory that this process has mapped.
@@ -82,8 +88,49 @@ TEST_CASE("3.9 windows that begin inside an allocation are mapped where they beg
     for (std::size_t i = 0; i < kBytes; ++i) {
       test::require(base[kSkip + kBytes + i] == pattern(peer, 3, i), "what the peer has put");
     }
+    test::require(direct_copies(kernels) == 1, "a direct copy");
     device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
     require(barrier.sync(), "the barrier");
+  });
+}
+
+TEST_CASE("3.9 a window that the peer has deregistered is still a source of puts to it") {
+  play_on({{1, 1}}, true, [](Players& players) {
+    auto comm = join(players);
+    auto kernels = must(comm.device_comm(kWorld));
+    constexpr std::size_t kBytes = 300'000;
+    auto from = must(comm.allocate(kBytes)), to = must(comm.allocate(kBytes));
+    std::optional<Window> source = must(comm.register_window(from));
+    auto target = must(comm.register_window(to));
+    const int me = players.first(), peer = 1 - me;
+    auto* const bytes = static_cast<std::uint8_t*>(from.data());
+    const device::Thread self;
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      for (std::size_t i = 0; i < kBytes; ++i) {
+        bytes[i] = pattern(me, static_cast<unsigned>(round), i);
+      }
+      if (round == 2 && me == 1) {
+        test::require(direct_copies(kernels) == 1, "a direct copy");
+        source.reset();
+      }
+      players.barrier();
+      if (me == 0) {
+        require(device::world_put_signal(self, kernels.view(), peer, target.view(), 0,
+                                         source->view(), 0, kBytes, 0)
+                    .outcome,
+                "the put");
+        require(device::world_flush(self, kernels.view(), peer), "its end");
+      } else {
+        require(device::wait_signal(self, kernels.view(), 0, round, peer), "the signal");
+        for (std::size_t i = 0; i < kBytes; ++i) {
+          test::require(static_cast<std::uint8_t*>(to.data())[i] ==
+                            pattern(peer, static_cast<unsigned>(round), i),
+                        "what the peer has put");
+        }
+      }
+      players.barrier();
+    }
+    test::require(direct_copies(kernels) == (me == 1 ? 1 : 0), "no other one");
   });
 }
 

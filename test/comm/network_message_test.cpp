@@ -3,6 +3,7 @@
 #include "comm/network_message.hpp"
 
 #include <cstring>
+#include <set>
 #include <string>
 
 #include <catch2/catch.hpp>
@@ -23,7 +24,7 @@ NetworkHello some_hello() {
   NetworkHello hello;
   hello.fabric.assign(50, std::byte{7});
   hello.socket.fill(std::byte{9});
-  hello.queues = {0, 0xffffff, 5};
+  hello.first_queue = 0xffffff;
   hello.windows = some_keys();
   return hello;
 }
@@ -37,10 +38,17 @@ std::string refusal(const KeysMessage& message) {
 
 }  // namespace
 
+TEST_CASE("3.15 only ranks of the own machine share its processors") {
+  const std::vector<NetworkPlace> places{{1, {}}, {2, {}}, {1, {}}, {3, {}}, {1, {}}};
+  CHECK(ranks_beside(places, 0) == 3);
+  CHECK(ranks_beside(places, 1) == 1);
+  CHECK(ranks_beside(places, 4) == 3);
+}
+
 TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
-  CHECK(decode_hello(encode(some_hello()), 3).value() == some_hello());
+  CHECK(decode_hello(encode(some_hello())).value() == some_hello());
   const NetworkPlace place{0x1234567812345678, WireChoice::fabric};
   CHECK(decode_place(encode(place)).value() == place);
 }
@@ -53,12 +61,10 @@ TEST_CASE(
   }
   Bytes hello = encode(some_hello());
   for (std::size_t size = 0; size < hello.size(); ++size) {
-    CHECK_FALSE(decode_hello(ByteView(hello).first(size), 3).ok());
+    CHECK_FALSE(decode_hello(ByteView(hello).first(size)).ok());
   }
-  CHECK_FALSE(decode_hello(hello, 2).ok());
-  CHECK_FALSE(decode_hello(hello, 4).ok());
   hello.push_back(std::byte{0});
-  CHECK_FALSE(decode_hello(hello, 3).ok());
+  CHECK_FALSE(decode_hello(hello).ok());
 
   KeysMessage message = some_keys();
   message.keys[1].number = 1;
@@ -97,7 +103,7 @@ TEST_CASE(
 
   NetworkHello far = some_hello();
   far.fabric.resize(1000);
-  CHECK(decode_hello(encode(far), 3).error().message().find("1000") != std::string::npos);
+  CHECK(decode_hello(encode(far)).error().message().find("1000") != std::string::npos);
   Bytes place = encode(NetworkPlace{});
   for (std::size_t size = 0; size < place.size(); ++size) {
     CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
@@ -108,6 +114,15 @@ TEST_CASE(
   CHECK_FALSE(decode_place(place).ok());
 
   NetworkHello strange = some_hello();
-  strange.queues[1] = 1u << 24;
-  CHECK(decode_hello(encode(strange), 3).error().message().find("rank 1") != std::string::npos);
+  strange.first_queue = 1u << 24;
+  CHECK(decode_hello(encode(strange)).error().message().find("0x1000000") != std::string::npos);
+}
+
+TEST_CASE("3.15 what a rank tells of its queues does not grow with the ranks") {
+  const std::size_t bytes = encode(some_hello()).size();
+  CHECK(bytes == 16 + 4 + 50 + 4 + encode(some_keys()).size());
+  std::set<std::uint32_t> numbers;
+  for (int rank = 0; rank < 65'536; ++rank) numbers.insert(queue_number(0xabcdef, rank));
+  CHECK(numbers.size() == 65'536);
+  CHECK(*numbers.rbegin() <= 0xffffff);
 }

@@ -171,9 +171,9 @@ class CudaBackend final : public Backend {
 
   Result<double> measured(int calls, Deadline deadline) {
     ORIEL_CHECK(wait_for_stop(deadline));
-    float milliseconds = 0;
-    PERF_CUDA(cudaEventElapsedTime(&milliseconds, start_, stop_));
-    return static_cast<double>(milliseconds) * 1000.0 / calls;
+    float elapsed_ms = 0;
+    PERF_CUDA(cudaEventElapsedTime(&elapsed_ms, start_, stop_));
+    return static_cast<double>(elapsed_ms) * 1000.0 / calls;
   }
 
   Status issue(const TimedLoop& loop, int call) {

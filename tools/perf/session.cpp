@@ -100,8 +100,11 @@ std::vector<Session::Plan> Session::plans() const {
   for (const DataType type : options_.types)
     for (const ReduceOp op : options_.ops) {
       std::vector<std::size_t> counts = options_.counts;
-      for (const std::size_t bytes : options_.sizes)
-        counts.push_back(bytes / size_of(type) / static_cast<std::size_t>(blocks));
+      for (const std::size_t bytes : options_.sizes) {
+        // A block has an element at least, or nothing would be measured.
+        const std::size_t count = bytes / size_of(type) / static_cast<std::size_t>(blocks);
+        counts.push_back(blocks > 1 ? std::max<std::size_t>(count, 1) : count);
+      }
       for (const std::size_t count : counts)
         for (const Placement placement : options_.placements)
           all.push_back({type, op, count, placement, 1, 1, blocks});

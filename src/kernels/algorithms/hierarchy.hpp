@@ -11,6 +11,7 @@
 #include "oriel/device/queue.hpp"
 #include "oriel/device/wait.hpp"
 
+#include "kernels/algorithms/fold_sources.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/hierarchy.hpp"
 
@@ -55,29 +56,34 @@ namespace oriel::kernels {
 /// In place is allowed: a unit of the output is written after all of this rank's inputs of it were
 /// read.
 ///
-/// Group: the threads that do it together. Mover: reads, moves and folds elements. M: the memory
-/// policy of waits.
+/// Group: the threads that do it together, as in oriel/device/group.hpp. Besides, its leads() says
+/// whether a thread is one of those that talk to the peers, thread 0 among them; they are the group
+/// Group::Lead. What goes wrong there they keep until the group next agrees (hear_all), and do no
+/// more until then, so that all threads take the same way. Mover: reads, moves and folds elements.
+/// M: the memory policy of waits. Made after grid_dependency_wait(): it reads the groups' sizes.
 template <class Group, class Mover, class M = device::WorldMemory>
 class Hierarchy {
  public:
-  ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments)
+  ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments, Group group = Group())
       : arguments_(arguments),
         comm_(arguments.comm),
         grouping_(arguments.grouping),
         shape_(arguments.plan.shape),
         mover_(arguments),
+        group_(group),
         kind_(static_cast<int>(arguments.plan.grouped_by)),
         mine_(region_layout(shape_, grouping_.size(grouping_.own))),
         size_(grouping_.size(grouping_.own)) {}
 
   /// False, for all threads of the group, if a wait was given up: the output is not there.
   ORIEL_DEVICE_FN bool run() {
-    device::grid_dependency_wait();
     mover_.begin();
     base_ = device::Memory::load<device::Order::weak>(counter(kind_));
     other_base_ = device::Memory::load<device::Order::weak>(counter(1 - kind_));
-    const bool done = arguments_.plan.one_hop ? run_one_hop() : run_rounds();
-    group_.sync();
+    // The same call, but of a rank that has made more or fewer before it, is another one.
+    signature_ = (arguments_.signature + base_ * 0x9e3779b1u) & kSignatureMask;
+    const bool ran = arguments_.plan.one_hop ? run_one_hop() : run_rounds();
+    const bool done = !group_.any(!ran || failed_);
     if (done && group_.rank() == 0) {
       device::Memory::store<device::Order::weak>(counter(kind_), base_ + rounds());
     }
@@ -85,6 +91,8 @@ class Hierarchy {
   }
 
  private:
+  using Lead = typename Group::Lead;
+
   /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
   struct Span {
     std::uint64_t in;
@@ -217,46 +225,50 @@ class Hierarchy {
 
   /// Sends bytes that lie in this rank's scratch to a peer of another node's. They stay as they are
   /// until the peer has ended the round.
-  ORIEL_STAGE_FN bool put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
-                          std::uint64_t bytes) const {
+  ORIEL_STAGE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
+                          std::uint64_t bytes) {
+    group_.sync();
+    if (failed_ || !group_.leads()) return;
     const device::NetworkWindow& window = *comm_.control_network;
     const device::queue::Transfer transfer{window.local, from, window.peers[peer], to, bytes};
-    group_.sync();
-    return device::queue::put<Group, M>(group_, comm_.network->queues[peer], transfer, comm_.wait)
-               .outcome == device::queue::QueueOutcome::done;
+    const auto posted =
+        device::queue::put<Lead, M>(Lead(), comm_.network->queues[peer], transfer, comm_.wait);
+    failed_ = posted.outcome != device::queue::QueueOutcome::done;
   }
 
   /// Tells each peer that `each` names, behind what it was sent before.
   template <class Each>
-  ORIEL_STAGE_FN bool tell(const Each& each, std::uint64_t word_offset,
-                           std::uint64_t rounds) const {
-    const std::uint64_t word = rounds << kSignatureBits | arguments_.signature;
+  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
+    const std::uint64_t word = rounds << kSignatureBits | signature_;
     const std::uint64_t offset =
         arguments_.layout.lines[kind_] +
         static_cast<std::uint64_t>(comm_.world_rank) * sizeof(HierarchyLine) + word_offset;
     group_.sync();
-    const bool told = each([&](std::int32_t peer) {
-      if (is_near(peer)) {
-        if (group_.rank() == 0) {
-          M::template store<device::Order::release>(
-              reinterpret_cast<std::uint64_t*>(at(peer, offset)), word);
-        }
-        return true;
+    if (failed_ || !group_.leads()) return;
+    bool near = false;
+    each([&](std::int32_t peer) {
+      if (!is_near(peer)) return tell_far(peer, offset, word);
+      near = true;
+      if (group_.rank() == 0) {
+        M::template store<device::Order::release>(
+            reinterpret_cast<std::uint64_t*>(at(peer, offset)), word);
       }
-      return device::queue::put_value<Group, std::uint64_t, M>(
-                 group_, comm_.network->queues[peer], word, comm_.control_network->peers[peer],
-                 offset, comm_.wait)
-                 .outcome == device::queue::QueueOutcome::done;
+      return true;
     });
-    if (!told) return false;
-    if (group_.rank() == 0) {
-      device::ring_fence();
-      each([&](std::int32_t peer) {
-        if (is_near(peer)) comm_.ring_lsa_peer_fenced(comm_.lsa_index_of[peer]);
-        return true;
-      });
-    }
-    return true;
+    if (!near || group_.rank() != 0) return;
+    device::ring_fence();
+    each([&](std::int32_t peer) {
+      if (is_near(peer)) comm_.ring_lsa_peer_fenced(comm_.lsa_index_of[peer]);
+      return true;
+    });
+  }
+  /// By the leading threads: false, for all of them, if the queue has failed.
+  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word) {
+    failed_ = device::queue::put_value<Lead, std::uint64_t, M>(
+                  Lead(), comm_.network->queues[peer], word, comm_.control_network->peers[peer],
+                  offset, comm_.wait)
+                  .outcome != device::queue::QueueOutcome::done;
+    return !failed_;
   }
 
   ORIEL_DEVICE_FN const HierarchyLine& line_of(int kind, std::int32_t peer) const {
@@ -268,7 +280,7 @@ class Hierarchy {
   ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
     const std::uint64_t value = M::template load<device::Order::acquire>(word);
     if (value >> kSignatureBits <= base) return false;  // of an earlier one
-    return !same || (value & ((std::uint64_t{1} << kSignatureBits) - 1)) != arguments_.signature;
+    return !same || (value & kSignatureMask) != signature_;
   }
   ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {
     for (int kind = 0; kind < 2; ++kind) {
@@ -281,6 +293,18 @@ class Hierarchy {
       }
     }
     return false;
+  }
+
+  /// Whether a peer that has said `value` of data was in another call when it said so. One that is
+  /// beyond the rounds of this call may be in a later call, or in a longer one: then it has said
+  /// `done` since this call began, and before its data, with a signature that is not this call's.
+  ORIEL_DEVICE_FN bool was_elsewhere(std::int32_t peer, std::uint64_t value) const {
+    const std::uint64_t end = base_ + rounds();
+    if (value >> kSignatureBits <= end) return (value & kSignatureMask) != signature_;
+    if (arguments_.plan.grouped_by == GroupedBy::rank) return false;
+    const std::uint64_t done = M::template load<device::Order::acquire>(&line_of(kind_, peer).done);
+    const std::uint64_t said = done >> kSignatureBits;
+    return said >= base_ && said < end && (done & kSignatureMask) != signature_;
   }
 
   /// Waits until the peer has said `rounds` or more, by one thread.
@@ -304,18 +328,15 @@ class Hierarchy {
       return false;
     }
     const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
-    const std::uint64_t signature = value & ((std::uint64_t{1} << kSignatureBits) - 1);
-    if (is_of_call && value >> kSignatureBits == rounds && signature != arguments_.signature) {
-      strange = true;
-    }
+    strange = strange || (is_of_call && was_elsewhere(peer, value));
     if (strange) report(peer);
     return !strange;
   }
   template <class Each>
   ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset,
                                std::uint64_t rounds) const {
-    bool alive = true;
-    if (group_.rank() == 0) {
+    bool alive = !failed_;
+    if (alive && group_.rank() == 0) {
       alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
     }
     return !group_.any(!alive);
@@ -336,10 +357,10 @@ class Hierarchy {
     if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
     return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
   }
-  ORIEL_DEVICE_FN bool tell_done(std::uint64_t rounds) const {
-    if (arguments_.plan.grouped_by == GroupedBy::rank) return true;
-    return tell(group_peers(), offsetof(HierarchyLine, done), rounds) &&
-           tell(across_peers(), offsetof(HierarchyLine, done), rounds);
+  ORIEL_DEVICE_FN void tell_done(std::uint64_t rounds) {
+    if (arguments_.plan.grouped_by == GroupedBy::rank) return;
+    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, done), rounds);
+    if (grouping_.groups > 1) tell(across_peers(), offsetof(HierarchyLine, done), rounds);
   }
   ORIEL_DEVICE_FN auto group_peers() const {
     return [this](const auto& action) { return this->each_of_group(action); };
@@ -349,7 +370,7 @@ class Hierarchy {
   }
 
   ORIEL_DEVICE_FN bool run_rounds() {
-    if (base_ != 0 && !tell_done(base_)) return false;
+    tell_done(base_);
     const std::uint64_t all = rounds();
     const auto is_due = [&](std::uint64_t i, std::uint64_t stage) {
       return i >= stage && i - stage < all;
@@ -366,14 +387,13 @@ class Hierarchy {
 
   /// Calls `action(group, lane, span)` for every unit of a round that is not empty.
   template <class Action>
-  ORIEL_DEVICE_FN bool each_unit(std::uint64_t round, const Action& action) const {
+  ORIEL_DEVICE_FN void each_unit(std::uint64_t round, const Action& action) const {
     for (std::int32_t group = 0; group < grouping_.groups; ++group) {
       for (std::int32_t lane = 0; lane < lanes_of(group); ++lane) {
         const Span part = span(round, group, lane);
-        if (part.count != 0 && !action(group, lane, part)) return false;
+        if (part.count != 0) action(group, lane, part);
       }
     }
-    return true;
   }
 
   ORIEL_STAGE_FN bool give_inputs(std::uint64_t round) {
@@ -381,20 +401,19 @@ class Hierarchy {
     if (!await_room(group_peers(), round)) return false;
     each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
       const std::int32_t to = server(grouping_.own, round, lane);
-      if (to == grouping_.own_index) return true;
+      if (to == grouping_.own_index) return;
       const std::uint64_t slot = input_slot(round, group, lane, grouping_.own_index);
       mover_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
-      return true;
     });
-    return tell(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
+    tell(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
+    return true;
   }
 
-  /// The input of member `i` of the own group to a unit that this rank serves.
-  ORIEL_DEVICE_FN const std::byte* input_of(std::uint64_t round, std::int32_t group,
-                                            std::int32_t lane, const Span& part,
-                                            std::int32_t i) const {
-    if (i == grouping_.own_index) return arguments_.input + part.in * shape_.element_bytes;
-    return here(input_slot(round, group, lane, i));
+  /// The inputs of the own group to a unit that this rank serves.
+  ORIEL_DEVICE_FN FoldSources inputs_of(std::uint64_t round, std::int32_t group, std::int32_t lane,
+                                        const Span& part) const {
+    return {here(input_slot(round, group, lane, 0)), plain(1), size_, grouping_.own_index,
+            arguments_.input + part.in * shape_.element_bytes};
   }
 
   ORIEL_STAGE_FN bool send_sums(std::uint64_t round) {
@@ -404,29 +423,20 @@ class Hierarchy {
     }
     if (grouping_.groups == 1) return true;
     if (!await_room(across_peers(), round)) return false;
-    const bool sent =
-        each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-          if (group == grouping_.own || !serves(round, lane)) return true;
-          const std::int32_t to = grouping_.member(group, server(group, round, lane));
-          const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
-          if (is_near(to)) {
-            mover_.send(at(to, there), part.in, part.count);
-            return true;
-          }
-          const std::uint64_t staged = staged_slot(round, group, lane);
-          if (arguments_.plan.raw) {
-            mover_.send(here(staged), part.in, part.count);
-          } else {
-            mover_.fold_inputs(
-                here(staged), size_,
-                [&](std::int32_t i) { return input_of(round, group, lane, part, i); },
-                grouping_.own_index, part.count);
-          }
-          return put(to, there, staged, part.count * shape_.partial_bytes);
-        });
-    if (!sent || !tell(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
-      return false;
-    }
+    each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
+      if (group == grouping_.own || !serves(round, lane)) return;
+      const std::int32_t to = grouping_.member(group, server(group, round, lane));
+      const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
+      if (is_near(to)) return mover_.send(at(to, there), part.in, part.count);
+      const std::uint64_t staged = staged_slot(round, group, lane);
+      if (arguments_.plan.raw) {
+        mover_.send(here(staged), part.in, part.count);
+      } else {
+        mover_.fold_inputs(here(staged), inputs_of(round, group, lane, part), part.count);
+      }
+      put(to, there, staged, part.count * shape_.partial_bytes);
+    });
+    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1);
     M::relax();  // the NIC begins
     return true;
   }
@@ -436,30 +446,20 @@ class Hierarchy {
                               std::byte* result) {
     const std::int32_t own = grouping_.own;
     const std::byte* const input = arguments_.input + part.in * shape_.element_bytes;
-    const auto given = [&](std::int32_t i) { return input_of(round, own, lane, part, i); };
     if (!shape_.reduces) {
       if (result != input) mover_.copy(result, input, part.count);
       return;
     }
-    if (grouping_.groups == 1) {
-      mover_.fold_all(result, size_, given, grouping_.own_index, part.count);
-      return;
-    }
-    const std::byte* mine = input;
-    if (!arguments_.plan.raw) {
-      std::byte* const sum = here(staged_slot(round, own, lane));
-      mover_.fold_inputs(sum, size_, given, grouping_.own_index, part.count);
-      group_.sync();
-      mine = sum;
-    }
-    const auto arrived = [&](std::int32_t group) -> const std::byte* {
-      return group == own ? mine : here(partial_slot(round, own, lane, group));
-    };
-    if (arguments_.plan.raw) {
-      mover_.fold_all(result, grouping_.groups, arrived, own, part.count);
-    } else {
-      mover_.fold_sums(result, grouping_.groups, arrived, part.count);
-    }
+    const FoldSources given = inputs_of(round, own, lane, part);
+    if (grouping_.groups == 1) return mover_.fold_all(result, given, part.count);
+    FoldSources arrived{here(partial_slot(round, own, lane, 0)), sums(1), grouping_.groups, own,
+                        input};
+    if (arguments_.plan.raw) return mover_.fold_all(result, arrived, part.count);
+    std::byte* const sum = here(staged_slot(round, own, lane));
+    mover_.fold_inputs(sum, given, part.count);
+    group_.sync();
+    arrived.own_source = sum;
+    mover_.fold_sums(result, arrived, part.count);
   }
 
   /// Gives the result to the ranks of the own group.
@@ -490,15 +490,15 @@ class Hierarchy {
       if (!shape_.distributes) continue;
       group_.sync();
       spread(round, grouping_.own, lane, result, part.count);
-      if (!send_result(round, lane, part, result)) return false;
+      send_result(round, lane, part, result);
     }
     if (!shape_.distributes || !apart) return true;
-    if (!tell(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) return false;
+    tell(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1);
     M::relax();
     return true;
   }
 
-  ORIEL_STAGE_FN bool send_result(std::uint64_t round, std::int32_t lane, const Span& part,
+  ORIEL_STAGE_FN void send_result(std::uint64_t round, std::int32_t lane, const Span& part,
                                   const std::byte* result) {
     const std::uint64_t finished =
         region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
@@ -513,9 +513,8 @@ class Hierarchy {
       }
       if (!staged) mover_.copy(here(finished), result, part.count);
       staged = true;
-      if (!put(to, there, finished, part.count * shape_.element_bytes)) return false;
+      put(to, there, finished, part.count * shape_.element_bytes);
     }
-    return true;
   }
 
   ORIEL_STAGE_FN bool pass_results(std::uint64_t round) {
@@ -525,14 +524,14 @@ class Hierarchy {
         return false;
       }
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-        if (group == grouping_.own || !serves(round, lane)) return true;
+        if (group == grouping_.own || !serves(round, lane)) return;
         const std::byte* const result = here(result_slot(round, grouping_.own, group, lane));
         spread(round, group, lane, result, part.count);
         mover_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
-        return true;
       });
     }
-    return size_ == 1 || tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
+    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
+    return true;
   }
 
   ORIEL_STAGE_FN bool copy_out(std::uint64_t round) {
@@ -540,14 +539,13 @@ class Hierarchy {
       if (!hear_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
         return false;
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-        if (serves(round, lane)) return true;
+        if (serves(round, lane)) return;
         mover_.copy(arguments_.output + part.out * shape_.element_bytes,
                     here(copy_slot(round, group, lane)), part.count);
-        return true;
       });
     }
-    if (round + kHierarchyDepth >= rounds()) return true;
-    return tell_done(base_ + round + 1);
+    if (round + kHierarchyDepth < rounds()) tell_done(base_ + round + 1);
+    return true;
   }
 
   /// A small all-reduce: everybody gets all inputs and folds them.
@@ -558,27 +556,26 @@ class Hierarchy {
     };
     const std::uint64_t staged = slot(grouping_.groups);
     bool is_staged = false;
-    const bool sent = each_across([&](std::int32_t peer) {
+    each_across([&](std::int32_t peer) {
       if (is_near(peer)) {
         mover_.send(at(peer, slot(own)), 0, arguments_.count);
         return true;
       }
       if (!is_staged) mover_.send(here(staged), 0, arguments_.count);
       is_staged = true;
-      return put(peer, slot(own), staged, arguments_.count * shape_.element_bytes);
+      put(peer, slot(own), staged, arguments_.count * shape_.element_bytes);
+      return true;
     });
-    if (!sent || !tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
+    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1);
     if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
-    mover_.fold_all(
-        arguments_.output, grouping_.groups,
-        [&](std::int32_t source) -> const std::byte* {
-          return source == own ? arguments_.input : here(slot(source));
-        },
-        own, arguments_.count);
+    mover_.fold_all(arguments_.output,
+                    {here(slot(0)), plain(1), grouping_.groups, own, arguments_.input},
+                    arguments_.count);
     return true;
   }
 
   static constexpr std::uint64_t kStages = 5;
+  static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
   static_assert(kHierarchyDepth > kStages - 1);
 
   const HierarchyArguments& arguments_;
@@ -590,8 +587,10 @@ class Hierarchy {
   int kind_;
   RegionLayout mine_;
   std::int32_t size_;
+  bool failed_ = false;     // of the leading threads
   std::uint64_t base_ = 0;  // rounds of earlier calls
   std::uint64_t other_base_ = 0;
+  std::uint64_t signature_ = 0;  // of this call, among all calls
 };
 
 }  // namespace oriel::kernels

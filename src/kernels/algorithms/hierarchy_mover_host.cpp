@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/algorithms/hierarchy_mover_host.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "oriel/device/reduce.hpp"
@@ -74,6 +75,60 @@ void HostHierarchyMover::send(std::byte* to, std::uint64_t first, std::uint64_t 
 
 void HostHierarchyMover::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
   host::find_copy_loop(isa_)(to, from, count * element_bytes_, false);
+}
+
+HostHierarchyMover::Sources HostHierarchyMover::pointers(const FoldSources& sources, int first,
+                                                         int run, std::uint64_t offset) {
+  Sources all;
+  for (int i = 0; i < run; ++i) all[static_cast<std::size_t>(i)] = sources[first + i] + offset;
+  return all;
+}
+
+template <class FoldRun>
+void HostHierarchyMover::fold_by_runs(std::byte* to, const FoldSources& sources,
+                                      std::uint64_t source_bytes, std::uint64_t count,
+                                      const FoldRun& fold_run) const {
+  alignas(64) std::byte sums[kMostRuns][kPiece * sizeof(double)];
+  Sources runs;
+  for (std::uint64_t from = 0; from < count; from += kPiece) {
+    const std::uint64_t part = std::min(kPiece, count - from);
+    int folded = 0;
+    for (int first = 0; first < sources.count; first += kRun, ++folded) {
+      auto* const sum = sums[folded];
+      const int run = std::min(kRun, sources.count - first);
+      fold_run(sum, pointers(sources, first, run, from * source_bytes), first, run, part);
+      runs[static_cast<std::size_t>(folded)] = sum;
+    }
+    finish_sums(to + from * element_bytes_, runs.data(), folded, part);
+  }
+}
+
+void HostHierarchyMover::fold_inputs(std::byte* sums, const FoldSources& sources,
+                                     std::uint64_t count) const {
+  add_inputs(sums, pointers(sources, 0, sources.count, 0).data(), sources.count, sources.own,
+             count);
+}
+
+void HostHierarchyMover::fold_all(std::byte* to, const FoldSources& sources,
+                                  std::uint64_t count) const {
+  if (sources.count <= kRun) {
+    return finish_inputs(to, pointers(sources, 0, sources.count, 0).data(), sources.count,
+                         sources.own, count);
+  }
+  fold_by_runs(to, sources, element_bytes_, count,
+               [&](std::byte* sums, const Sources& run, int first, int size, std::uint64_t part) {
+                 add_inputs(sums, run.data(), size, sources.own - first, part);
+               });
+}
+
+void HostHierarchyMover::fold_sums(std::byte* to, const FoldSources& sources,
+                                   std::uint64_t count) const {
+  if (sources.count <= kRun) {
+    return finish_sums(to, pointers(sources, 0, sources.count, 0).data(), sources.count, count);
+  }
+  fold_by_runs(to, sources, sum_bytes_, count,
+               [&](std::byte* sums, const Sources& run, int /*first*/, int size,
+                   std::uint64_t part) { add_sums(sums, run.data(), size, part); });
 }
 
 void HostHierarchyMover::finish_inputs(std::byte* to, const std::byte* const* sources, int n,

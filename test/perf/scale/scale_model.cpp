@@ -216,10 +216,9 @@ void run_gathering(const char* name, int size, std::size_t payload) {
 std::size_t topology_bytes() {
   return topo::encode(topo::RankInfo{}).size();
 }
-std::size_t hello_bytes(int size) {
+std::size_t hello_bytes() {
   comm::NetworkHello hello;
   hello.fabric.resize(96);
-  hello.queues.resize(static_cast<std::size_t>(size), 1);
   hello.windows.keys.resize(2);
   return comm::encode(hello).size();
 }
@@ -236,7 +235,7 @@ void print_holdings(int size) {
       "\"keys_of_a_window_kib\": {:.1f}, \"hello_bytes\": {}, \"hellos_mib\": {:.1f}}}\n",
       size, links, size, others, queue_kib / 1024, ring_mib,
       static_cast<double>(sizeof(device::queue::QueueView)) * size / 1024, regions / 1024,
-      hello_bytes(size), static_cast<double>(hello_bytes(size)) * size / (1 << 20));
+      hello_bytes(), static_cast<double>(hello_bytes()) * size / (1 << 20));
 }
 
 Result<kernels::HierarchyPlan> plan_of(int size, std::uint64_t bytes) {
@@ -297,7 +296,7 @@ void model(int size) {
   run_small_protocols(size);
   run_gathering("addresses", size, 28);
   run_gathering("topology", size, topology_bytes());
-  run_gathering("network", size, hello_bytes(size));
+  run_gathering("network", size, hello_bytes());
   for (const std::uint64_t bytes : kMessages) print_plan(size, bytes);
 }
 

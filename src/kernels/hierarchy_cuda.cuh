@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "oriel/device/memory.hpp"
+
+#include "kernels/algorithms/grid.cuh"
+#include "kernels/algorithms/hierarchy.hpp"
+#include "kernels/algorithms/hierarchy_mover_cuda.cuh"
+#include "kernels/kernel_set.hpp"
+
+namespace oriel::kernels::detail {
+
+/// The collectives among teams of one type, by as many CTAs as run at once.
+template <class T>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    hierarchy_kernel(const __grid_constant__ HierarchyArguments arguments) {
+  device::grid_dependency_wait();
+  auto* const barrier = reinterpret_cast<GridBarrier*>(
+      arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
+  Hierarchy<Grid, CudaHierarchyMover<T, Grid>, device::Memory>(arguments, Grid(barrier)).run();
+}
+
+}  // namespace oriel::kernels::detail

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "comm/network.hpp"
+#include "comm/network_players.hpp"
+
+/// What becomes of those who stay when a rank of another node leaves (3.19).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
+constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
+
+comm::Network& network_of(const DeviceComm& kernels) {
+  return *static_cast<comm::Network*>(kernels.view().network->nic);
+}
+
+void await_word(Players& players, std::size_t word) {
+  while (players.word(word) == 0) std::this_thread::sleep_for(1ms);
+}
+
+/// Tells of the probe of the rank that leaves, and then of its failure.
+void watch_probe(Players& players, const comm::Network& network) {
+  const device::queue::QueueView& queue = network.view().queues[kLeaves];
+  const std::atomic_ref reserved(queue.indexes->reserved);
+  const std::uint64_t before = reserved.load();
+  while (reserved.load() == before) std::this_thread::sleep_for(1ms);
+  players.word(kProbed) = 1;
+  const std::atomic_ref error(*const_cast<std::uint64_t*>(queue.nic_error));
+  while (error.load() == 0) std::this_thread::sleep_for(1ms);
+  players.word(kFailed) = 1;
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
+  // Silence is a third of it.
+  const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}});
+  const Nodes nodes{{1, 1, 1}};
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    {
+      auto comm = join(players);
+      auto kernels = must(comm.device_comm(kWorld));
+      players.barrier();
+      const device::Thread self;
+      if (players.first() == kWaits) {
+        {
+          const std::jthread watcher([&] { watch_probe(players, network_of(kernels)); });
+          require(device::wait_signal(self, kernels.view(), 0, 1, kSignals), "the wait");
+        }
+        test::require(!comm.async_error().has_value(), "nothing was asked of the rank that left");
+        // From here on the queue refuses what is posted.
+        require_outcome(device::world_flush(self, kernels.view()), device::WorldOutcome::failed,
+                        "the probe had no answer");
+        std::vector<float> data(100, 1);
+        const Status done =
+            comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
+        players.word(kTried) = 1;
+        must_fail(done, ErrorCode::remote, {"rank 1 has destroyed its communicator"});
+        test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
+      } else if (players.first() == kLeaves) {
+        network_of(kernels).nic().stop();
+        await_word(players, kProbed);
+      } else {
+        await_word(players, kFailed);
+        require(device::world_signal(self, kernels.view(), kWaits, 0).outcome, "the signal");
+        await_word(players, kTried);
+      }
+    }
+    players.barrier();
+  }));
+}
+
+}  // namespace oriel::test

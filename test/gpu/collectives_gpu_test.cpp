@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "comm/collective_calls.hpp"
+#include "gpu/gpu_ranks.hpp"
+#include "gpu/graph.hpp"
+
+/// Collectives of GPUs on one node and on several, which the ranks of one machine play: by direct
+/// copy and by rings of shared memory, in graphs and outside, against a reference (3.16, 3.17,
+/// 3.18).
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus();  // skips the program
+
+class GpuPlace final : public CallPlace {
+ public:
+  GpuPlace(int rank, bool in_graphs) : gpu_(rank), in_graphs_(in_graphs) {}
+
+  std::byte* allocate(std::size_t bytes) override { return gpu_.allocate(bytes, false); }
+  void write(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    if (bytes != 0) gpu_.copy_in(to, from, bytes);
+  }
+  void read(std::byte* to, const std::byte* from, std::size_t bytes) override {
+    if (bytes != 0) gpu_.copy_out(to, from, bytes);
+  }
+  void run(Communicator& comm, const std::function<void(void* stream)>& call) override {
+    std::optional<Graph> graph;  // until the call has ended
+    if (in_graphs_) {
+      graph = Graph::capture(gpu_.stream(), [&] { call(gpu_.stream()); });
+      graph->launch(gpu_.stream());
+    } else {
+      call(gpu_.stream());
+    }
+    wait(comm);
+  }
+
+ private:
+  void wait(const Communicator& comm) const {
+    if (gpu_.done(gpu_.stream())) return;
+    const auto error = comm.async_error();
+    require(false, "the call has ended" + (error ? "; " + error->to_string() : std::string()));
+  }
+  RankGpu gpu_;
+  bool in_graphs_;
+};
+
+/// How the GPUs of different nodes reach each other.
+struct Path {
+  const char* name;
+  Variables variables;
+};
+const std::vector<Path> kPaths = {
+    {"direct copy", {{"ORIEL_DIRECT_COPY", "1"}}},
+    {"memfd ring", {{"ORIEL_DIRECT_COPY", "0"}}},
+    {"libfabric tcp", {{"ORIEL_WIRE", "fabric"}, {"ORIEL_FABRIC_PROVIDER", "tcp"}}},
+};
+
+bool is_there(const Path& path) {
+  static void* const library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+  return path.variables.front().first != "ORIEL_WIRE" || library != nullptr;
+}
+
+void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const Body& body,
+               int line) {
+  if (static_cast<int>(nodes.size()) > kGpus) {
+    WARN("skipped nodes " << text_of(nodes) << ": there are " << kGpus << " GPUs");
+    return;
+  }
+  if (!is_there(path)) {
+    WARN("skipped " << path.name << ": libfabric is not installed");
+    return;
+  }
+  INFO(path.name);
+  variables.insert(variables.end(), path.variables.begin(), path.variables.end());
+  variables.emplace_back("ORIEL_COLLECTIVE_TIMEOUT", "15");
+  play_on(nodes, variables, body, line);
+}
+
+const std::vector<Nodes> kSplits = {{0, 1},       {0, 0},    {0, 0, 1, 1}, {0, 1, 1, 1},
+                                    {0, 1, 2, 3}, {0, 0, 1}, {0, 1, 0, 1}};
+
+/// Every type with every operation, in one hop and in several rounds; other things vary along.
+void call_everything(Players& players, std::uint64_t seed, bool exact, int stride) {
+  constexpr std::size_t kMost = 70'000;
+  Caller caller(players, (kMost + 8) * 8,
+                std::make_unique<GpuPlace>(players.first(), mix(seed, 1) % 2 == 0));
+  const std::size_t counts[] = {1, 777, 9'001, kMost};
+  std::uint64_t step = 0;
+  for (const DataType type : kTypes) {
+    for (const ReduceOp op : kOps) {
+      const std::uint64_t drawn = mix(seed, ++step);
+      if (drawn / 4096 % static_cast<unsigned>(stride) != 0) continue;
+      Call call;
+      call.kind = static_cast<Kind>(drawn / 1024 % 3);
+      call.type = type;
+      call.op = op;
+      call.count = counts[drawn % 4];
+      call.buffers = static_cast<Buffers>(drawn / 4 % 4);
+      call.skew = drawn / 16 % 8;
+      if (exact) call.inputs = static_cast<Inputs>(drawn / 128 % 3);
+      call.seed = drawn;
+      const std::uint64_t hash = caller.check(call, exact);
+      if (call.kind == Kind::all_reduce && step % 5 == 0) agree(players, hash, call.text());
+    }
+  }
+  Call nothing;
+  caller.check(nothing, exact);
+  players.barrier();
+}
+
+}  // namespace
+
+TEST_CASE("3.16 3.18 the smallest collectives of GPUs on two nodes") {
+  for (const Path& path : kPaths) {
+    for (const bool in_graphs : {false, true}) {
+      play_gpus(
+          {0, 1}, {}, path,
+          [&](Players& players) {
+            Caller caller(players, 4'000'000,
+                          std::make_unique<GpuPlace>(players.first(), in_graphs));
+            Call call;
+            for (const std::size_t count : {1, 1000, 20'000, 1'000'000}) {
+              for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+                call.kind = kind;
+                call.count = count;
+                call.seed = count;
+                caller.check(call, false);
+              }
+            }
+            players.barrier();
+          },
+          __LINE__);
+    }
+  }
+}
+
+TEST_CASE("3.16 3.18 every type and operation among GPUs of nodes of all kinds") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  for (const Path& path : kPaths) {
+    for (const Nodes& nodes : kSplits) {
+      // By a slow wire only what differs most.
+      if (&path == &kPaths[2] && nodes != kSplits[0] && nodes != kSplits[2]) continue;
+      play_gpus(
+          nodes, {{"ORIEL_CHUNK", "8192"}, {"ORIEL_SCRATCH_SIZE", "16M"}}, path,
+          [&](Players& players) {
+            call_everything(players, mix(seed, nodes.size() + path.name[0]), false,
+                            nodes == kSplits[0] ? 1 : 3);
+          },
+          __LINE__);
+    }
+  }
+}
+
+TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  for (const Nodes& nodes : kSplits) {
+    play_gpus(
+        nodes, {{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "8192"}}, kPaths[0],
+        [&](Players& players) {
+          call_everything(players, mix(seed, nodes.size()), true, nodes.size() == 2 ? 2 : 4);
+        },
+        __LINE__);
+  }
+}
+
+TEST_CASE("3.16 3.18 large messages of GPUs, whose rounds overlap") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  for (const Path& path : kPaths) {
+    for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
+      play_gpus(
+          nodes, {}, path,
+          [&](Players& players) {
+            constexpr std::size_t kMost = 5'000'000;
+            Caller caller(players, (kMost + 8) * 4,
+                          std::make_unique<GpuPlace>(players.first(), false));
+            std::uint64_t step = seed;
+            for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+              for (const DataType type : {DataType::f32, DataType::bf16}) {
+                Call call;
+                call.kind = kind;
+                call.type = type;
+                call.count = kMost / (kind == Kind::all_reduce ? 1 : 4) - step % 1000;
+                call.buffers = step % 2 == 0 ? Buffers::apart : Buffers::window_in_place;
+                call.seed = ++step;
+                caller.check(call, false);
+              }
+            }
+            players.barrier();
+          },
+          __LINE__);
+    }
+  }
+}
+
+TEST_CASE("3.16 ranks of GPUs may leave as soon as their last call has ended") {
+  play_gpus(
+      {0, 1}, {}, kPaths[1],
+      [](Players& players) {
+        for (int i = 0; i < 6; ++i) {
+          Caller caller(players, 400'000, std::make_unique<GpuPlace>(players.first(), false));
+          Call call;
+          call.kind = static_cast<Kind>(i % 3);
+          call.count = i < 3 ? 10 : 90'000;
+          call.seed = static_cast<std::uint64_t>(i);
+          caller.check(call, false);
+        }
+      },
+      __LINE__);
+}
+
+}  // namespace oriel::test
