@@ -72,4 +72,13 @@ std::optional<std::string> FileTree::link_name(std::string_view path) const {
   return target.filename().string();
 }
 
+std::vector<std::string> FileTree::resolved(std::string_view path) const {
+  std::error_code error;
+  const auto whole = std::filesystem::canonical(full(path), error);
+  std::vector<std::string> parts;
+  if (error) return parts;
+  for (const auto& part : whole.relative_path()) parts.push_back(part.string());
+  return parts;
+}
+
 }  // namespace oriel::topo

@@ -32,6 +32,9 @@ class FileTree {
   bool exists(std::string_view path) const;
   /// The last part of what a symbolic link names.
   std::optional<std::string> link_name(std::string_view path) const;
+  /// The names on the way to what a path means once all links are followed, first to last; empty if
+  /// it does not exist. They may begin above the root.
+  std::vector<std::string> resolved(std::string_view path) const;
 
   const std::string& root() const { return root_; }
 

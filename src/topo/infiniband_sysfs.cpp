@@ -47,6 +47,9 @@ Nic read_device(const FileTree& tree, const std::string& folder, const std::stri
   if (const auto link = tree.link_name(folder + "/device")) {
     if (const auto address = parse_pci_address(*link); address.ok()) nic.pci = *address;
   }
+  if (const auto link = tree.link_name(folder + "/device/physfn")) {
+    if (const auto address = parse_pci_address(*link); address.ok()) nic.physical = *address;
+  }
   nic.numa = static_cast<int>(tree.read_number(folder + "/device/numa_node").value_or(-1));
   return nic;
 }

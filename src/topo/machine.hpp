@@ -96,8 +96,9 @@ struct Nic {
   int port = 1;
   std::string interface;  ///< the network interface, such as "ens1f0"; may be empty
   std::optional<PciAddress> pci;
-  int node = -1;  ///< in Machine::pci
-  int numa = -1;  ///< in Machine::numa
+  std::optional<PciAddress> physical;  ///< of a virtual function: the physical one
+  int node = -1;                       ///< in Machine::pci
+  int numa = -1;                       ///< in Machine::numa
   Layer layer = Layer::infiniband;
   bool active = true;
   double gbps = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -16,26 +17,13 @@ const Nic& nic_at(const Machine& machine, int index) {
   return machine.nics[static_cast<std::size_t>(index)];
 }
 
-/// What a NIC's distance is worth: smaller is nearer. Where the PCI tree says as little of both,
-/// the NUMA nodes' own distances decide.
-std::tuple<int, int> cost(const Machine& machine, DevicePlace device, const Nic& nic) {
-  const Route route = route_between(machine, device, place_of(nic));
-  int numa_distance = 0;
-  if (device.numa >= 0 && nic.numa >= 0) {
-    const auto& distances = machine.numa[static_cast<std::size_t>(device.numa)].distances;
-    numa_distance = distances.empty() ? (device.numa == nic.numa ? 10 : 20)
-                                      : distances[static_cast<std::size_t>(nic.numa)];
-  }
-  return {static_cast<int>(route.distance), numa_distance};
-}
-
 /// The active NICs that are nearest to a device, in their order.
 std::vector<int> nearest_nics(const Machine& machine, DevicePlace device) {
   std::vector<int> nearest;
   std::tuple<int, int> least;
   for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
     if (!nic_at(machine, i).active) continue;
-    const auto own = cost(machine, device, nic_at(machine, i));
+    const auto own = nic_cost(machine, device, nic_at(machine, i));
     if (!nearest.empty() && own > least) continue;
     if (nearest.empty() || own < least) nearest.clear();
     least = own;
@@ -44,17 +32,17 @@ std::vector<int> nearest_nics(const Machine& machine, DevicePlace device) {
   return nearest;
 }
 
-/// Ports of one card share its number; a card without one is as good as its bus and slot.
-bool same_card(const Nic& a, const Nic& b) {
-  if (a.card != 0 && b.card != 0) return a.card == b.card;
-  return a.pci && b.pci &&
-         std::tie(a.pci->domain, a.pci->bus, a.pci->device) ==
-             std::tie(b.pci->domain, b.pci->bus, b.pci->device);
+/// The function that has the port: of a virtual one, the physical one.
+std::optional<PciAddress> function_of(const Nic& nic) {
+  return nic.physical ? nic.physical : nic.pci;
 }
 
 /// Devices that stand for one port: virtual functions beside the physical one.
 bool same_port(const Nic& a, const Nic& b) {
-  return a.guid != 0 && a.guid == b.guid && a.port == b.port;
+  if (a.port != b.port) return false;
+  const bool one_function =
+      (a.physical || b.physical) && function_of(a) && function_of(a) == function_of(b);
+  return one_function || (a.guid != 0 && a.guid == b.guid);
 }
 
 std::string reason_for(const Machine& machine, const NicChoice& choice, std::size_t candidates,
@@ -108,6 +96,26 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
 
 }  // namespace
 
+std::tuple<int, int> nic_cost(const Machine& machine, DevicePlace device, const Nic& nic) {
+  const Route route = route_between(machine, device, place_of(nic));
+  int numa_distance = 0;
+  if (device.numa >= 0 && nic.numa >= 0) {
+    const auto& distances = machine.numa[static_cast<std::size_t>(device.numa)].distances;
+    numa_distance = distances.empty() ? (device.numa == nic.numa ? 10 : 20)
+                                      : distances[static_cast<std::size_t>(nic.numa)];
+  }
+  return {static_cast<int>(route.distance), numa_distance};
+}
+
+bool same_card(const Nic& a, const Nic& b) {
+  if (a.card != 0 && b.card != 0) return a.card == b.card;
+  const auto one = function_of(a);
+  const auto other = function_of(b);
+  return one && other &&
+         std::tie(one->domain, one->bus, one->device) ==
+             std::tie(other->domain, other->bus, other->device);
+}
+
 std::vector<int> backup_nics(const Machine& machine) {
   const auto count = static_cast<int>(machine.nics.size());
   std::vector<int> backups(machine.nics.size(), -1);
@@ -139,8 +147,9 @@ std::vector<int> backup_nics(const Machine& machine) {
     for (int other = 0; other < count; ++other) {
       const Nic& candidate = nic_at(machine, other);
       if (other == alone[i] || !candidate.active || same_port(nic, candidate)) continue;
-      const auto own = cost(machine, place_of(nic), candidate);
-      if (backup < 0 || own < cost(machine, place_of(nic), nic_at(machine, backup))) backup = other;
+      const auto own = nic_cost(machine, place_of(nic), candidate);
+      if (backup < 0 || own < nic_cost(machine, place_of(nic), nic_at(machine, backup)))
+        backup = other;
     }
   }
   return backups;
@@ -173,6 +182,13 @@ std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
   places.reserve(machine.numa.size());
   for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
   return choose(machine, places);
+}
+
+NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before) {
+  // As many have chosen as make a difference: equally near NICs are taken by turns.
+  const std::size_t near = nearest_nics(machine, place).size();
+  const std::size_t turns = near == 0 || before < 0 ? 0 : static_cast<std::size_t>(before) % near;
+  return choose(machine, std::vector<DevicePlace>(turns + 1, place)).back();
 }
 
 }  // namespace oriel::topo

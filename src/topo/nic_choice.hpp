@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "topo/distance.hpp"
@@ -28,13 +29,24 @@ struct NicChoice {
 /// The backup is the other port of the card if the card has two; cards with one port are paired in
 /// their order, and the last of an odd number takes the nearest other (row B3 of the reference on
 /// queues). It is never the primary, and never a port that fails with it: a second device of the
-/// same port.
+/// same port, such as a virtual function.
 ///
 /// A function of a canonical() machine: every rank that describes the machine alike chooses alike.
 std::vector<NicChoice> choose_nics(const Machine& machine);
 
 /// The same for ranks on the CPU: one choice for each NUMA node.
 std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine);
+
+/// The same for one device anywhere, if `before` others at this place have chosen already.
+NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before);
+
+/// What the distance of a NIC is worth: smaller is nearer. Where the PCI tree says as little of
+/// several, the NUMA nodes' own distances decide.
+std::tuple<int, int> nic_cost(const Machine& machine, DevicePlace device, const Nic& nic);
+
+/// Whether two are on one card: by its number, else by bus and slot. A virtual function is on the
+/// card of its physical one.
+bool same_card(const Nic& a, const Nic& b);
 
 /// The backup of each NIC; -1 where there is none.
 std::vector<int> backup_nics(const Machine& machine);

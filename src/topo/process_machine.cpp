@@ -19,6 +19,7 @@
 #include "topo/numa_sysfs.hpp"
 #include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
+#include "topo/pci_sysfs.hpp"
 #include "topo/pcie_speed.hpp"
 
 namespace oriel::topo {
@@ -230,6 +231,22 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
       found = canonical(std::move(found).value());
     }
     Log().info("found the whole machine in {:.1f} ms", milliseconds_since(begin));
+    return found;
+  });
+}
+
+Result<ProcessMachine::NetworkPart> ProcessMachine::network(const Settings& settings) {
+  return get(network_, settings.topo_file, [&]() -> Result<NetworkMachine> {
+    NetworkMachine found;
+    if (settings.topo_file.empty()) {
+      found.machine.sources.push_back(add_numa_nodes(sources_.files, found.machine));
+      found.machine.sources.push_back(add_pci_tree(sources_.files, found.machine));
+      ORIEL_CHECK(check(found.machine));
+      found.machine = canonical(std::move(found.machine));
+    } else {
+      ORIEL_TRY(found.machine, read_machine_file(settings.topo_file));
+    }
+    found.interfaces = read_network_interfaces(sources_.files);
     return found;
   });
 }

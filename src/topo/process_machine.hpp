@@ -18,9 +18,10 @@
 #include "base/settings.hpp"
 #include "topo/file_tree.hpp"
 #include "topo/machine.hpp"
+#include "topo/net_sysfs.hpp"
 #include "topo/nvml_table.hpp"
 
-/// What the library knows of the machine it runs on: looked for once per process, in two parts.
+/// What the library knows of the machine it runs on: looked for once per process, in parts.
 namespace oriel::topo {
 
 /// What a communicator has to know before it can form teams. Made in a few milliseconds: there is
@@ -29,6 +30,13 @@ struct CommunicatorMachine {
   Machine machine;
   /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
   bool links_known = false;
+};
+
+/// What tells which network interface is near which GPU. Made in a few milliseconds, from /sys (or
+/// the description in a file) alone: the GPUs, also hidden ones, are there by their places.
+struct NetworkMachine {
+  Machine machine;
+  std::vector<NetworkInterface> interfaces;
 };
 
 /// Why NVML is asked for a communicator. Beginning to use it can take some ten milliseconds, so it
@@ -77,6 +85,7 @@ class ProcessMachine {
  public:
   using CommunicatorPart = std::shared_ptr<const CommunicatorMachine>;
   using WholePart = std::shared_ptr<const Machine>;
+  using NetworkPart = std::shared_ptr<const NetworkMachine>;
 
   explicit ProcessMachine(MachineSources sources = {}) : sources_(std::move(sources)) {}
   ProcessMachine(const ProcessMachine&) = delete;
@@ -89,6 +98,8 @@ class ProcessMachine {
   /// The second part: everything, with the PCI tree and the NICs, or what topo_file says, with the
   /// ordinals of this process. Takes some hundred milliseconds the first time.
   Result<WholePart> whole(const Settings& settings);
+  /// What is needed to choose network interfaces; looked for when it is first asked for.
+  Result<NetworkPart> network(const Settings& settings);
   /// Writes the second part to topo_dump_file if there is one, once for each such file. What goes
   /// wrong is logged as a warning, no more.
   void dump_once(const Settings& settings);
@@ -108,6 +119,7 @@ class ProcessMachine {
   MachineSources sources_;
   std::array<Slot<CommunicatorMachine>, 2> for_communicators_;  // host, GPUs
   Slot<Machine> whole_;
+  Slot<NetworkMachine> network_;
   std::mutex dump_mutex_;
   std::string dumped_;
 };

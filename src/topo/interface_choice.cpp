@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/interface_choice.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/settings.hpp"
+#include "base/try.hpp"
+#include "topo/nic_choice.hpp"
+#include "topo/numa_sysfs.hpp"
+#include "topo/process_machine.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// What step 1 says of an interface; smaller is better.
+using Class = std::pair<bool, bool>;
+
+bool share_port(const NetworkInterface& a, const NetworkInterface& b) {
+  return std::any_of(a.ports.begin(), a.ports.end(), [&](const NetworkPort& port) {
+    return std::any_of(b.ports.begin(), b.ports.end(),
+                       [&](const NetworkPort& other) { return port.same_as(other); });
+  });
+}
+
+std::vector<NetworkInterface> candidates_of(const std::vector<NetworkInterface>& interfaces,
+                                            const std::vector<std::string>& usable) {
+  std::vector<NetworkInterface> candidates;
+  for (const NetworkInterface& one : interfaces) {
+    const bool asked = std::find(usable.begin(), usable.end(), one.name) != usable.end();
+    const bool fit = usable.empty() ? !one.loopback && !one.part : asked;
+    if (fit && one.up) candidates.push_back(one);
+  }
+  for (const std::string& name : usable) {
+    const auto is_it = [&](const NetworkInterface& one) { return one.name == name; };
+    if (std::any_of(interfaces.begin(), interfaces.end(), is_it)) continue;
+    if (std::any_of(candidates.begin(), candidates.end(), is_it)) continue;
+    NetworkInterface unknown;
+    unknown.name = name;
+    candidates.push_back(std::move(unknown));
+  }
+  return candidates;
+}
+
+/// An interface as a NIC, so that one rule chooses among both. A bond counts as its first port.
+Nic as_nic(const Machine& machine, const NetworkInterface& one) {
+  Nic nic;
+  nic.name = one.name;
+  nic.interface = one.name;
+  nic.layer = Nic::Layer::ethernet;
+  nic.gbps = one.gbps;
+  if (one.ports.empty()) return nic;
+  const NetworkPort& port = one.ports.front();
+  nic.port = port.number + 1;
+  nic.pci = port.pci;
+  nic.physical = port.physical;
+  if (nic.pci) nic.node = find_pci_node(machine, *nic.pci);
+  if (nic.node < 0 && nic.physical) nic.node = find_pci_node(machine, *nic.physical);
+  if (nic.node >= 0) nic.numa = machine.pci[static_cast<std::size_t>(nic.node)].numa;
+  if (nic.numa < 0) nic.numa = numa_index(machine, port.numa);
+  return nic;
+}
+
+class Chooser {
+ public:
+  Chooser(const Machine& machine, std::vector<NetworkInterface> candidates,
+          const InterfaceUser& user)
+      : machine_(machine), candidates_(std::move(candidates)), user_(user) {
+    machine_.nics.clear();
+    for (const NetworkInterface& one : candidates_) fastest_ = std::max(fastest_, one.gbps);
+    const auto order_of = [&](const NetworkInterface& one) {
+      const std::optional<PciAddress> pci =
+          one.ports.empty() ? std::nullopt : one.ports.front().pci;
+      const int number = one.ports.empty() ? 0 : one.ports.front().number;
+      return std::tuple(class_of(one), !pci, pci, number, std::string_view(one.name));
+    };
+    std::sort(candidates_.begin(), candidates_.end(),
+              [&](const auto& a, const auto& b) { return order_of(a) < order_of(b); });
+  }
+
+  InterfaceChoice choose() {
+    InterfaceChoice choice;
+    if (candidates_.empty()) {
+      choice.reason = "there is no network interface that is up";
+      return choice;
+    }
+    const auto best = [&](const NetworkInterface& one) {
+      return class_of(one) == class_of(candidates_.front());
+    };
+    const auto behind = std::partition_point(candidates_.begin(), candidates_.end(), best);
+    for (auto one = candidates_.begin(); one != behind; ++one) add_nic(*one);
+    const NicChoice chosen = choose_primary();
+    const auto primary = static_cast<std::size_t>(chosen.primary);
+    for (auto one = behind; one != candidates_.end(); ++one) add_nic(*one);
+    const int backup = backup_of(primary, chosen.backup);
+    choice.primary = candidates_[primary].name;
+    if (backup >= 0) choice.backup = candidates_[static_cast<std::size_t>(backup)].name;
+    for (const int index : order_of_all(primary, backup)) {
+      choice.all.push_back(candidates_[static_cast<std::size_t>(index)].name);
+    }
+    choice.reason = reason_for(primary, backup);
+    return choice;
+  }
+
+ private:
+  Class class_of(const NetworkInterface& one) const {
+    return {one.ports.empty(), one.gbps > 0 && one.gbps * 2 < fastest_};
+  }
+
+  void add_nic(const NetworkInterface& one) { machine_.nics.push_back(as_nic(machine_, one)); }
+
+  NicChoice choose_primary() const {
+    for (std::size_t i = 0; i < machine_.gpus.size() && user_.gpu; ++i) {
+      if (machine_.gpus[i].pci == user_.gpu) return choose_nics(machine_)[i];
+    }
+    return choose_nic_at(machine_, place(), user_.place_in_node);
+  }
+
+  DevicePlace place() const {
+    for (const Gpu& gpu : machine_.gpus) {
+      if (user_.gpu && gpu.pci == user_.gpu) return place_of(gpu);
+    }
+    return {user_.gpu ? find_pci_node(machine_, *user_.gpu) : -1, numa_index(machine_, user_.numa)};
+  }
+
+  /// The partner among the best if it has other hardware, else the nearest that has. Where nothing
+  /// is known of the primary's hardware, any other will have to do.
+  int backup_of(std::size_t primary, int partner) const {
+    const auto fits = [&](int index) {
+      const auto other = static_cast<std::size_t>(index);
+      return other != primary && !share_port(candidates_[primary], candidates_[other]);
+    };
+    if (partner >= 0 && fits(partner)) return partner;
+    for (const int index : by_nearness(place_of(machine_.nics[primary]))) {
+      if (fits(index)) return index;
+    }
+    return -1;
+  }
+
+  /// All candidates: by class, then by nearness to a place, then as they stand.
+  std::vector<int> by_nearness(DevicePlace from) const {
+    std::vector<int> order(candidates_.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto rank_of = [&](int index) {
+      const auto i = static_cast<std::size_t>(index);
+      return std::pair(class_of(candidates_[i]), nic_cost(machine_, from, machine_.nics[i]));
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return rank_of(a) < rank_of(b); });
+    return order;
+  }
+
+  std::vector<int> order_of_all(std::size_t primary, int backup) const {
+    std::vector<int> order{static_cast<int>(primary)};
+    if (backup >= 0) order.push_back(backup);
+    for (const int index : by_nearness(place())) {
+      if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
+    }
+    return order;
+  }
+
+  std::string reason_for(std::size_t primary, int backup) const {
+    const NetworkInterface& own = candidates_[primary];
+    std::string text = own.name;
+    if (own.ports.empty()) {
+      text += ", without hardware of its own";
+    } else {
+      const Distance distance =
+          route_between(machine_, place(), place_of(machine_.nics[primary])).distance;
+      text += fmt::format(" on {} ({})", own.ports.front().hardware, name_of(distance));
+    }
+    if (backup < 0) return text + "; no backup on other hardware";
+    const NetworkInterface& other = candidates_[static_cast<std::size_t>(backup)];
+    if (other.ports.empty() || own.ports.empty()) {
+      return text + fmt::format("; backup {}, of which nothing says on what hardware it rests",
+                                other.ports.empty() ? other.name : own.name);
+    }
+    const bool one_card =
+        same_card(machine_.nics[primary], machine_.nics[static_cast<std::size_t>(backup)]);
+    return text + fmt::format("; backup {}, {}", other.name,
+                              one_card ? "the other port of the card" : "another card");
+  }
+
+  Machine machine_;  // with the interfaces as its NICs, in the order of the candidates
+  std::vector<NetworkInterface> candidates_;
+  InterfaceUser user_;
+  double fastest_ = 0;
+};
+
+}  // namespace
+
+InterfaceUser interface_user(const RankInfo& rank, int place_in_node) {
+  InterfaceUser user;
+  user.numa = rank.numa;
+  user.place_in_node = place_in_node;
+  if (rank.pci_id.empty()) return user;
+  if (const auto address = parse_pci_address(rank.pci_id); address.ok()) user.gpu = *address;
+  return user;
+}
+
+InterfaceChoice choose_interfaces(const Machine& machine,
+                                  const std::vector<NetworkInterface>& interfaces,
+                                  const InterfaceUser& user,
+                                  const std::vector<std::string>& usable) {
+  return Chooser(machine, candidates_of(interfaces, usable), user).choose();
+}
+
+Result<InterfaceChoice> own_interfaces(const InterfaceUser& user,
+                                       const std::vector<std::string>& usable) {
+  ORIEL_TRY(const Settings* settings, process_settings());
+  ORIEL_TRY(const auto network, process_machine().network(*settings));
+  return choose_interfaces(network->machine, network->interfaces, user, usable);
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "topo/machine.hpp"
+#include "topo/net_sysfs.hpp"
+#include "topo/rank_info.hpp"
+
+/// Which network interfaces (what libfabric's tcp provider and sockets go by) a rank uses.
+namespace oriel::topo {
+
+/// A rank that asks.
+struct InterfaceUser {
+  std::optional<PciAddress> gpu;  ///< its GPU's; nothing for a rank on the CPU
+  /// The system's number of the NUMA node beside it; -1: not known, or bound to none.
+  int numa = -1;
+  /// Its place among the ranks of its node; ranks on CPUs that are equally near to several
+  /// interfaces take them by turns. Ranks on GPUs do so by the order of the GPUs.
+  int place_in_node = 0;
+};
+
+InterfaceUser interface_user(const RankInfo& rank, int place_in_node);
+
+struct InterfaceChoice {
+  std::string primary;  ///< empty: there is none
+  /// Takes over when the primary fails; it stands for no port of hardware that the primary stands
+  /// for. Empty: there is none such.
+  std::string backup;
+  /// All that can be used, best first: the primary, the backup, then by nearness.
+  std::vector<std::string> all;
+  std::string reason;  ///< in words, for the log
+
+  bool operator==(const InterfaceChoice&) const = default;
+};
+
+/// Of the interfaces that are up, no loopback and no part of a bond or bridge, or, if `usable`
+/// names any, of those alone (then also a loopback or part of a bond, but none that is down):
+///
+/// 1. Those with hardware behind them come before those without (a container may have only such),
+///    and ones at least half as fast as the fastest before the others: a slow port for maintenance
+///    is no primary, however near. A speed that is not known counts as fast enough.
+/// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: nearest by PCI distance,
+///    then NUMA distance, then fewest users, then fastest; all GPUs of the machine count as users.
+/// 3. The backup is in another fault domain: the other port of the primary's card; else the partner
+///    of another card; virtual functions stand for the port of their physical one. Where step 1
+///    has left nothing of that kind, the nearest of those that it put behind.
+///
+/// A function of its arguments, and not of the order of `interfaces` or `usable`: the ranks of a
+/// node that see the same choose alike. Names in `usable` of which nothing is known are taken as
+/// having no hardware.
+InterfaceChoice choose_interfaces(const Machine& machine,
+                                  const std::vector<NetworkInterface>& interfaces,
+                                  const InterfaceUser& user,
+                                  const std::vector<std::string>& usable = {});
+
+/// The same on the machine that this process runs on (or that ORIEL_TOPO_FILE describes), which is
+/// looked at once: a few milliseconds, of small files below /sys. Fails if a description cannot be
+/// used. Thread-safe.
+Result<InterfaceChoice> own_interfaces(const InterfaceUser& user,
+                                       const std::vector<std::string>& usable = {});
+
+}  // namespace oriel::topo

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/net_sysfs.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "topo/pci_sysfs.hpp"
+
+namespace oriel::topo {
+namespace {
+
+constexpr const char* kNetFolder = "/sys/class/net";
+// The kernel's flags of an interface (include/uapi/linux/if.h).
+constexpr std::uint32_t kUp = 1U << 0;
+constexpr std::uint32_t kLoopback = 1U << 3;
+// A VLAN of a bond of two ports; more floors than that nobody builds.
+constexpr int kMostFloors = 4;
+constexpr std::int64_t kNumaNumberMost = 1 << 16;
+
+std::string folder_of(const std::string& name) {
+  return fmt::format("{}/{}", kNetFolder, name);
+}
+
+/// "0x1003"; nothing for anything else.
+std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& folder) {
+  const std::string text = tree.read(folder + "/flags").value_or("");
+  if (!text.starts_with("0x")) return std::nullopt;
+  std::uint32_t flags = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + 2, end, flags, 16);
+  return error == std::errc() && rest == end ? std::optional(flags) : std::nullopt;
+}
+
+/// The hardware that an interface has itself.
+std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& folder) {
+  const std::vector<std::string> way = tree.resolved(folder + "/device");
+  const auto link = tree.link_name(folder + "/device");
+  if (!link) return std::nullopt;
+  NetworkPort port;
+  port.hardware = *link;
+  // Behind virtio there may be a PCI function: the last one on the way.
+  for (const std::string& part : way) {
+    if (auto address = parse_pci_address(part); address.ok()) port.pci = *address;
+  }
+  if (auto address = parse_pci_address(*link); address.ok()) port.pci = *address;
+  if (port.pci) {
+    port.physical = physical_function_of(tree, *port.pci);
+    port.hardware = port.physical.value_or(*port.pci).to_string();
+  }
+  const auto numa = tree.read_number(folder + "/device/numa_node").value_or(-1);
+  if (numa >= 0 && numa <= kNumaNumberMost) port.numa = static_cast<int>(numa);
+  const auto number = tree.read_number(folder + "/dev_port").value_or(0);
+  port.number = number > 0 && number < 256 ? static_cast<int>(number) : 0;
+  return port;
+}
+
+void add_ports(const FileTree& tree, const std::string& name, int floors,
+               std::vector<NetworkPort>& ports) {
+  constexpr std::string_view kLower = "lower_";
+  const std::string folder = folder_of(name);
+  if (auto port = own_port(tree, folder)) {
+    const auto known = [&](const NetworkPort& other) { return port->same_as(other); };
+    if (std::none_of(ports.begin(), ports.end(), known)) ports.push_back(std::move(*port));
+    return;
+  }
+  if (floors == 0) return;
+  for (const std::string& entry : tree.list(folder)) {
+    if (!entry.starts_with(kLower)) continue;
+    add_ports(tree, entry.substr(kLower.size()), floors - 1, ports);
+  }
+}
+
+NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
+  const std::string folder = folder_of(name);
+  NetworkInterface one;
+  one.name = name;
+  const std::string state = tree.read(folder + "/operstate").value_or("unknown");
+  const auto flags = flags_of(tree, folder);
+  // What has no carrier to watch says "unknown"; then the administrator's word counts.
+  one.up = (state == "up" || state == "unknown") && (!flags || (*flags & kUp) != 0);
+  one.loopback = flags && (*flags & kLoopback) != 0;
+  one.part = tree.link_name(folder + "/master").has_value();
+  const auto megabits = tree.read_number(folder + "/speed").value_or(0);
+  if (megabits > 0 && megabits < 100'000'000) one.gbps = static_cast<double>(megabits) / 1000;
+  add_ports(tree, name, kMostFloors, one.ports);
+  return one;
+}
+
+}  // namespace
+
+std::vector<NetworkInterface> read_network_interfaces(const FileTree& tree) {
+  std::vector<NetworkInterface> interfaces;
+  for (const std::string& name : tree.list(kNetFolder)) {
+    // There may be plain files beside the interfaces: bonding_masters.
+    if (!tree.exists(folder_of(name) + "/flags") && !tree.exists(folder_of(name) + "/operstate")) {
+      continue;
+    }
+    interfaces.push_back(read_interface(tree, name));
+  }
+  return interfaces;
+}
+
+}  // namespace oriel::topo

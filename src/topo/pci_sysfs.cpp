@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/pci_sysfs.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "topo/hwloc_reader.hpp"
+#include "topo/numa_sysfs.hpp"
+#include "topo/pcie_speed.hpp"
+
+namespace oriel::topo {
+namespace {
+
+constexpr unsigned kNetworkClass = 0x02;
+constexpr std::int64_t kMostLanes = 64;
+
+std::string folder_of(const PciAddress& device) {
+  return fmt::format("{}/{}", kPciFolder, device.to_string());
+}
+
+/// "0x030200"; 0 for anything else.
+std::uint32_t hexadecimal_in(const FileTree& tree, const std::string& path) {
+  const std::string text = tree.read(path).value_or("");
+  std::uint32_t number = 0;
+  const std::size_t begin = text.starts_with("0x") ? 2 : 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + begin, end, number, 16);
+  return error == std::errc() && rest == end ? number : 0;
+}
+
+/// Of the link above a device as it is now.
+double link_gbps_of(const FileTree& tree, const std::string& folder) {
+  const auto width = tree.read_number(folder + "/current_link_width");
+  const std::string speed = tree.read(folder + "/current_link_speed").value_or("");
+  double transfers = 0;  // of "32.0 GT/s PCIe"
+  const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
+  if (read.ec != std::errc() || !width || *width < 0 || *width > kMostLanes) return 0;
+  return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(*width));
+}
+
+class PciReader {
+ public:
+  PciReader(const FileTree& tree, Machine& machine) : tree_(tree), machine_(machine) {}
+
+  void read() {
+    for (const std::string& name : tree_.list(kPciFolder)) {
+      const auto address = parse_pci_address(name);
+      if (address.ok()) read_device(*address);
+    }
+  }
+
+ private:
+  void read_device(const PciAddress& address) {
+    const std::string folder = folder_of(address);
+    const std::uint32_t kind = hexadecimal_in(tree_, folder + "/class") >> 8;
+    const auto number = [&](const char* file) {
+      return static_cast<std::uint16_t>(hexadecimal_in(tree_, folder + file));
+    };
+    auto gpu = gpu_by_class(static_cast<std::uint16_t>(kind), number("/vendor"), number("/device"));
+    if (gpu && gpu->vendor == GpuVendor::other) gpu.reset();
+    if (!gpu && kind >> 8 != kNetworkClass) return;
+    const int node = add_chain(address);
+    if (!gpu || node < 0) return;
+    gpu->pci = address;
+    gpu->node = node;
+    gpu->numa = machine_.pci[static_cast<std::size_t>(node)].numa;
+    gpu->pcie_gbps = machine_.pci[static_cast<std::size_t>(node)].link_gbps;
+    machine_.gpus.push_back(std::move(*gpu));
+  }
+
+  /// Lists a device and what is above it; yields its place, or -1 if there is no room.
+  int add_chain(const PciAddress& device) {
+    std::string host = "unknown";
+    std::vector<PciAddress> chain;
+    for (const std::string& part : tree_.resolved(folder_of(device))) {
+      if (part.starts_with("pci")) {
+        host = part;
+        chain.clear();
+      } else if (auto address = parse_pci_address(part); address.ok() && !part.empty()) {
+        chain.push_back(*address);
+      }
+    }
+    if (chain.empty() || chain.back() != device) chain.push_back(device);
+    int numa = numa_of_device(tree_, machine_, device);
+    if (numa < 0 && machine_.numa.size() == 1) numa = 0;
+    int place = add_node(host, {}, -1, numa);
+    for (const PciAddress& address : chain) {
+      if (place < 0) return -1;
+      PciNode node;
+      node.kind = address == device ? PciNode::Kind::device : PciNode::Kind::bridge;
+      node.address = address;
+      node.link_gbps = link_gbps_of(tree_, folder_of(address));
+      place = add_node(address.to_string(), node, place, numa);
+    }
+    return place;
+  }
+
+  int add_node(const std::string& key, PciNode node, int parent, int numa) {
+    const auto known = places_.find(key);
+    if (known != places_.end()) return known->second;
+    if (machine_.pci.size() >= kMachineLimits.pci) return -1;
+    if (parent < 0) node.kind = PciNode::Kind::host_bridge;
+    node.parent = parent;
+    node.numa = numa;
+    const int place = static_cast<int>(machine_.pci.size());
+    machine_.pci.push_back(node);
+    places_[key] = place;
+    return place;
+  }
+
+  const FileTree& tree_;
+  Machine& machine_;
+  std::map<std::string, int> places_;
+};
+
+}  // namespace
+
+SourceReport add_pci_tree(const FileTree& tree, Machine& machine) {
+  using Outcome = SourceReport::Outcome;
+  if (!tree.exists(kPciFolder)) return {kPciFolder, Outcome::absent, "there is no such folder"};
+  PciReader(tree, machine).read();
+  return {kPciFolder, Outcome::used,
+          fmt::format("{} PCI devices and bridges: GPUs and network cards", machine.pci.size())};
+}
+
+std::optional<PciAddress> physical_function_of(const FileTree& tree, const PciAddress& device) {
+  const auto name = tree.link_name(folder_of(device) + "/physfn");
+  if (!name) return std::nullopt;
+  const auto address = parse_pci_address(*name);
+  return address.ok() ? std::optional(*address) : std::nullopt;
+}
+
+}  // namespace oriel::topo

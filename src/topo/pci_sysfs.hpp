@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "topo/file_tree.hpp"
+#include "topo/machine.hpp"
+#include "topo/pci_address.hpp"
+
+/// PCI buses as the kernel lists them below /sys: what hwloc knows better, where it is there.
+namespace oriel::topo {
+
+inline constexpr const char* kPciFolder = "/sys/bus/pci/devices";
+
+/// Adds to a machine without a PCI tree, whose NUMA nodes are known, its GPUs (by their PCI class,
+/// as gpu_by_class() tells them), its network cards and the bridges above both. Other devices are
+/// left out. Takes a small file for each PCI device, and some more for those that are added.
+SourceReport add_pci_tree(const FileTree& tree, Machine& machine);
+
+/// The physical function of a virtual one; nothing for other devices.
+std::optional<PciAddress> physical_function_of(const FileTree& tree, const PciAddress& device);
+
+}  // namespace oriel::topo

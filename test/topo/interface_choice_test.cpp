@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// 2.1 and 2.5: PCI buses and network interfaces from /sys, and which interfaces a rank uses.
+#include "topo/interface_choice.hpp"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "topo/numa_sysfs.hpp"
+#include "topo/pci_sysfs.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using Names = std::vector<std::string>;
+
+PciAddress address(const std::string& text) {
+  return parse_pci_address(text).value();
+}
+
+/// Two sockets; below each a host bridge with a switch port that holds what is added.
+class Sys {
+ public:
+  Sys() {
+    tree_.file("/sys/devices/system/node/online", "0-1\n");
+    for (int node = 0; node < 2; ++node) {
+      const std::string folder = fmt::format("/sys/devices/system/node/node{}", node);
+      tree_.file(folder + "/cpulist", fmt::format("{}-{}\n", node * 8, node * 8 + 7));
+      tree_.file(folder + "/distance", node == 0 ? "10 21\n" : "21 10\n");
+    }
+  }
+
+  /// Below the bridge `bus`:00.0, whose NUMA node is that of the host bridge.
+  void device(const std::string& name, const std::string& kind, int node, const std::string& bus,
+              const std::string& ids = "0x10de") {
+    const std::string host = fmt::format("/sys/devices/pci0000:{}0", node * 8);
+    const std::string bridge = fmt::format("0000:{}:01.0", bus);
+    if (std::find(bridges_.begin(), bridges_.end(), bridge) == bridges_.end()) {
+      bridges_.push_back(bridge);
+      add(host + "/" + bridge, bridge, "0x060400", node, "0x8086");
+    }
+    add(host + "/" + bridge + "/" + name, name, kind, node, ids);
+    folders_[name] = host + "/" + bridge + "/" + name;
+  }
+  void gpu(const std::string& name, int node, const std::string& bus) {
+    device(name, "0x030200", node, bus);
+  }
+  /// An interface on a device, which is added unless it is there.
+  void interface(const std::string& name, const std::string& pci, int node, const std::string& bus,
+                 int megabits, int port = 0) {
+    if (folders_.count(pci) == 0) device(pci, "0x020000", node, bus, "0x15b3");
+    const std::string folder = "/sys/class/net/" + name;
+    plain(name, megabits);
+    tree_.file(folder + "/dev_port", fmt::format("{}\n", port));
+    tree_.link(folder + "/device", "../../.." + folders_[pci].substr(4));
+  }
+  void plain(const std::string& name, int megabits) {
+    const std::string folder = "/sys/class/net/" + name;
+    tree_.file(folder + "/flags", "0x1003\n");
+    tree_.file(folder + "/operstate", "up\n");
+    if (megabits > 0) tree_.file(folder + "/speed", fmt::format("{}\n", megabits));
+  }
+  void file(const std::string& path, const std::string& text) { tree_.file(path, text); }
+  void link(const std::string& path, const std::string& to) { tree_.link(path, to); }
+  void virtual_function(const std::string& pci, const std::string& of) {
+    tree_.link(folders_[pci] + "/physfn", "../" + of);
+  }
+
+  FileTree tree() const { return FileTree(tree_.root()); }
+  std::vector<NetworkInterface> interfaces() const { return read_network_interfaces(tree()); }
+  Machine machine() const {
+    Machine machine;
+    static_cast<void>(add_numa_nodes(tree(), machine));
+    static_cast<void>(add_pci_tree(tree(), machine));
+    REQUIRE(check(machine).ok());
+    return canonical(std::move(machine));
+  }
+  InterfaceChoice choose(const InterfaceUser& user, const Names& usable = {}) const {
+    return choose_interfaces(machine(), interfaces(), user, usable);
+  }
+
+ private:
+  void add(const std::string& folder, const std::string& name, const std::string& kind, int node,
+           const std::string& vendor) {
+    tree_.file(folder + "/class", kind + "\n");
+    tree_.file(folder + "/vendor", vendor + "\n");
+    tree_.file(folder + "/device", "0x2335\n");
+    tree_.file(folder + "/numa_node", fmt::format("{}\n", node));
+    tree_.file(folder + "/current_link_speed", "16.0 GT/s PCIe\n");
+    tree_.file(folder + "/current_link_width", "16\n");
+    tree_.link("/sys/bus/pci/devices/" + name, "../../.." + folder.substr(4));
+  }
+
+  TemporaryTree tree_;
+  std::vector<std::string> bridges_;
+  std::map<std::string, std::string> folders_;
+};
+
+InterfaceUser on_gpu(const std::string& pci) {
+  InterfaceUser user;
+  user.gpu = address(pci);
+  return user;
+}
+InterfaceUser on_cpu(int numa, int place = 0) {
+  return {std::nullopt, numa, place};
+}
+
+/// 2 GPUs and 2 cards at each socket, one of each behind one bridge.
+void fill(Sys& sys) {
+  for (int node = 0; node < 2; ++node) {
+    for (int pair = 0; pair < 2; ++pair) {
+      const int bus = node * 0x80 + pair * 0x40;
+      sys.gpu(fmt::format("0000:{:02x}:00.0", bus + 2), node, fmt::format("{:02x}", bus));
+      sys.interface(fmt::format("ens{}", node * 2 + pair), fmt::format("0000:{:02x}:00.0", bus + 3),
+                    node, fmt::format("{:02x}", bus), 100'000);
+    }
+  }
+}
+
+TEST_CASE("2.1: without hwloc the kernel's lists yield PCI buses with GPUs and network cards") {
+  Sys sys;
+  fill(sys);
+  sys.device("0000:05:00.0", "0x010802", 0, "00");            // a disk
+  sys.device("0000:06:00.0", "0x030000", 0, "00", "0x1a03");  // a display of no use
+  sys.device("0000:07:00.0", "0x120000", 0, "00", "0x1002");  // AMD
+  const Machine machine = sys.machine();
+  CHECK(machine.gpus.size() == 5);
+  CHECK(machine.pci.size() == 2 + 4 + 4 + 4 + 1);
+  CHECK(find_pci_node(machine, address("0000:05:00.0")) < 0);
+  const int gpu = find_pci_node(machine, address("0000:42:00.0"));
+  const int nic = find_pci_node(machine, address("0000:43:00.0"));
+  const int far = find_pci_node(machine, address("0000:83:00.0"));
+  REQUIRE(std::min({gpu, nic, far}) >= 0);
+  const Route near = route_between(machine, {gpu, 0}, {nic, 0});
+  CHECK(near.distance == Distance::one_switch);
+  CHECK(near.link_gbps == Approx(16 * 15.754));
+  CHECK(route_between(machine, {gpu, 0}, {far, 1}).distance == Distance::system);
+  CHECK(machine.pci[static_cast<std::size_t>(far)].numa == 1);
+}
+
+TEST_CASE("2.5: a GPU uses the nearest interface, and falls back on another card") {
+  Sys sys;
+  fill(sys);
+  const InterfaceChoice choice = sys.choose(on_gpu("0000:42:00.0"));
+  CHECK(choice.primary == "ens1");
+  CHECK(choice.backup == "ens0");
+  CHECK(choice.all == Names{"ens1", "ens0", "ens2", "ens3"});
+  CHECK(choice.reason == "ens1 on 0000:43:00.0 (PIX); backup ens0, another card");
+  CHECK(sys.choose(on_gpu("0000:82:00.0")).primary == "ens2");
+  CHECK(sys.choose(on_gpu("0000:c2:00.0")).backup == "ens2");
+}
+
+TEST_CASE("2.5: ranks on CPUs use the interfaces of their NUMA node, by turns") {
+  Sys sys;
+  fill(sys);
+  CHECK(sys.choose(on_cpu(1)).primary == "ens2");
+  CHECK(sys.choose(on_cpu(1, 1)).primary == "ens3");
+  CHECK(sys.choose(on_cpu(1, 2)).primary == "ens2");
+  std::set<std::string> used;  // bound to no node: all are as good
+  for (int rank = 0; rank < 4; ++rank) used.insert(sys.choose(on_cpu(-1, rank)).primary);
+  CHECK(used == std::set<std::string>{"ens0", "ens1", "ens2", "ens3"});
+}
+
+TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same port") {
+  Sys sys;
+  sys.interface("ens1f0", "0000:03:00.0", 0, "00", 100'000);
+  sys.interface("ens1f1", "0000:03:00.1", 0, "00", 100'000);
+  SECTION("of two functions") {
+    sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
+    const InterfaceChoice choice = sys.choose(on_cpu(0));
+    CHECK(choice.primary == "ens1f0");
+    CHECK(choice.backup == "ens1f1");
+    CHECK(choice.reason.find("the other port of the card") != std::string::npos);
+  }
+  SECTION("a virtual function is on the port of its physical one") {
+    sys.interface("ens1f0v0", "0000:03:00.2", 0, "00", 100'000);
+    sys.virtual_function("0000:03:00.2", "0000:03:00.0");
+    const InterfaceChoice choice = sys.choose(on_cpu(0), {"ens1f0", "ens1f0v0"});
+    CHECK(choice.primary == "ens1f0");
+    CHECK(choice.backup.empty());
+    CHECK(choice.all == Names{"ens1f0", "ens1f0v0"});
+    CHECK(sys.choose(on_cpu(0), {"ens1f0v0", "ens1f1"}).backup == "ens1f0v0");
+  }
+  SECTION("two ports of one function are two") {
+    sys.interface("ib0", "0000:05:00.0", 0, "00", 100'000, 0);
+    sys.interface("ib1", "0000:05:00.0", 0, "00", 100'000, 1);
+    CHECK(sys.choose(on_cpu(0), {"ib0", "ib1"}).backup == "ib1");
+  }
+  SECTION("a bond stands for all its ports, a VLAN for those below it") {
+    sys.plain("bond0", 200'000);
+    for (const char* part : {"ens1f0", "ens1f1"}) {
+      sys.link(fmt::format("/sys/class/net/{}/master", part), "../bond0");
+      sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
+    }
+    sys.plain("bond0.7", 200'000);
+    sys.link("/sys/class/net/bond0.7/lower_bond0", "../bond0");
+    sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
+    const InterfaceChoice choice = sys.choose(on_cpu(0));
+    CHECK(choice.all == Names{"bond0", "ens2", "bond0.7"});
+    CHECK(choice.backup == "ens2");
+    CHECK(sys.choose(on_cpu(0), {"bond0", "bond0.7", "ens1f1"}).backup.empty());
+  }
+}
+
+TEST_CASE("2.5: a slow port is no primary, however near, but better than no backup") {
+  Sys sys;
+  sys.gpu("0000:02:00.0", 0, "00");
+  sys.interface("eno1", "0000:03:00.0", 0, "00", 1'000);
+  sys.interface("ens7", "0000:83:00.0", 1, "80", 100'000);
+  const InterfaceChoice choice = sys.choose(on_gpu("0000:02:00.0"));
+  CHECK(choice.primary == "ens7");
+  CHECK(choice.backup == "eno1");
+  SECTION("alone it is") {
+    CHECK(sys.choose(on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
+  }
+}
+
+TEST_CASE("2.5: what is down, a loopback, or without hardware is left for when nothing else is") {
+  Sys sys;
+  sys.plain("lo", 0);
+  sys.file("/sys/class/net/lo/flags", "0x9\n");
+  sys.file("/sys/class/net/lo/operstate", "unknown\n");
+  sys.plain("veth1", 10'000);
+  sys.file("/sys/class/net/bonding_masters", "");
+  CHECK(sys.interfaces().size() == 2);
+  CHECK(sys.choose(on_cpu(0)).all == Names{"veth1"});
+  sys.interface("ens1", "0000:03:00.0", 0, "00", 1'000);
+  sys.interface("ens2", "0000:04:00.0", 0, "00", 1'000);
+  sys.file("/sys/class/net/ens2/operstate", "down\n");
+  const InterfaceChoice choice = sys.choose(on_cpu(0));
+  CHECK(choice.all == Names{"ens1", "veth1"});
+  CHECK(choice.backup == "veth1");
+  CHECK(choice.reason.find("nothing says") != std::string::npos);
+  CHECK(sys.choose(on_cpu(0), {"lo"}).primary == "lo");
+  CHECK(sys.choose(on_cpu(0), {"ens2"}).primary.empty());
+  SECTION("where /sys is hidden, the caller's word is all there is") {
+    const InterfaceChoice blind = choose_interfaces({}, {}, on_cpu(0), {"eth1", "eth0", "eth0"});
+    CHECK(blind.all == Names{"eth0", "eth1"});
+    CHECK(choose_interfaces({}, {}, on_cpu(0)).all.empty());
+  }
+}
+
+TEST_CASE(
+    "2.5, 2.9: the order of lists changes no choice, and no interface is used twice as much") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 3; ++round) {
+    Sys sys;
+    const int gpus = 1 + static_cast<int>(random() % 8);
+    const int cards = 1 + static_cast<int>(random() % 5);
+    for (int i = 0; i < gpus; ++i) sys.gpu(fmt::format("0000:{:02x}:00.0", 0x10 + i), 0, "00");
+    for (int i = 0; i < cards; ++i) {
+      const int ports = 1 + static_cast<int>(random() % 2);
+      for (int port = 0; port < ports; ++port) {
+        sys.interface(fmt::format("e{}p{}", random() % 1000 * 10 + static_cast<unsigned>(i), port),
+                      fmt::format("0000:{:02x}:00.{}", 0x40 + i, port), 0, "00", 100'000);
+      }
+    }
+    const Machine machine = sys.machine();
+    auto interfaces = sys.interfaces();
+    std::map<std::string, int> users;
+    for (const Gpu& gpu : machine.gpus) {
+      const InterfaceUser user = on_gpu(gpu.pci->to_string());
+      const InterfaceChoice choice = choose_interfaces(machine, interfaces, user);
+      std::shuffle(interfaces.begin(), interfaces.end(), random);
+      CHECK(choose_interfaces(machine, interfaces, user) == choice);
+      CHECK(choice.backup != choice.primary);
+      CHECK(choice.backup.empty() == (interfaces.size() == 1));
+      ++users[choice.primary];
+    }
+    int most = 0;
+    for (const auto& [name, count] : users) most = std::max(most, count);
+    const int share =
+        (gpus + static_cast<int>(interfaces.size()) - 1) / static_cast<int>(interfaces.size());
+    CHECK(most == share);
+  }
+}
+
+TEST_CASE("2.5: this process's own interfaces are found, and asked for again cost no new look") {
+  Sys sys;
+  fill(sys);
+  MachineSources sources;
+  sources.files = sys.tree();
+  ProcessMachine process(sources);
+  const ScopedProcessMachine scoped(process);
+  RankInfo rank;
+  rank.pci_id = "0000:82:00.0";
+  const auto choice = own_interfaces(interface_user(rank, 0));
+  REQUIRE(choice.ok());
+  CHECK(choice->primary == "ens2");
+  const Settings settings;
+  const auto first = process.network(settings);
+  const auto second = process.network(settings);
+  REQUIRE(first.ok());
+  CHECK(first->get() == second->get());
+}
+
+}  // namespace
+}  // namespace oriel::topo
