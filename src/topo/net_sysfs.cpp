@@ -31,7 +31,8 @@ std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& f
   std::uint32_t flags = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data() + 2, end, flags, 16);
-  return error == std::errc() && rest == end ? std::optional(flags) : std::nullopt;
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return flags;
 }
 
 /// The hardware that an interface has itself.
