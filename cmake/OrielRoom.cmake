@@ -43,13 +43,14 @@ function(oriel_add_room name)
   endif()
 endfunction()
 
-# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [LIBRARIES ...]
-#                [ONE_THREAD])
+# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [COST seconds]
+#                [LIBRARIES ...] [ONE_THREAD])
 #   A Catch2 program test/ROOM/NAME; its exit status is the verdict. A program that has nothing it
-#   could run on this machine exits with 77, which ctest counts as skipped. ONE_THREAD says that
-#   neither the test nor what it tests starts a thread.
+#   could run on this machine exits with 77, which ctest counts as skipped. ctest begins with the
+#   tests of the greatest COST, so that none of the long ones is left over at the end. ONE_THREAD
+#   says that neither the test nor what it tests starts a thread.
 function(oriel_add_test name)
-  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT"
+  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST"
     "SOURCES;CUDA_SOURCES;ROOMS;LABELS;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
@@ -75,6 +76,9 @@ function(oriel_add_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
+  if(arg_COST)
+    set_tests_properties(${name} PROPERTIES COST ${arg_COST})
+  endif()
   if(arg_LABELS MATCHES "gpu")  # what one takes of a GPU, others count
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
   elseif("mp" IN_LIST arg_LABELS)  # CPU ranks, also on a machine that has GPUs

@@ -21,7 +21,7 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 
 namespace {
 
-constexpr std::chrono::seconds kDuration{8};
+constexpr std::chrono::seconds kDuration{3};
 constexpr std::size_t kMostBytes = std::size_t{1} << 16;
 
 std::minstd_rand random_bytes;
