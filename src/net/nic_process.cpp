@@ -165,6 +165,7 @@ Result<std::shared_ptr<NicProcess>> NicProcess::join(OwnedFd socket, const Optio
   OwnedFd bell(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell) return system_error("making an eventfd");
   std::shared_ptr<NicProcess> made(new NicProcess(std::move(socket), std::move(bell)));
+  ORIEL_CHECK(show_senders(made->socket_));
   nic_request::Hello hello;
   hello.gpu = options.gpu;
   for (const int cpu : options.cpus) {
@@ -205,13 +206,9 @@ Status NicProcess::take_answer(Deadline deadline) {
   if (message.outcome == NicMessage::Outcome::closed) return give_up(process_error("has ended"));
   const auto answer = decode_nic_answer(message.bytes);
   if (!answer.ok()) return give_up(answer.error());
-  if (pid_ == 0 && answer->pid != 0) {
-    pid_ = answer->pid;
-  }
+  if (pid_ == 0) pid_ = message.sender;
   // A thread of this process may play it, which ends with its socket alone.
-  if (!pidfd_ && static_cast<pid_t>(pid_) != ::getpid()) {
-    pidfd_ = OwnedFd(sys().pidfd_open(static_cast<pid_t>(pid_), 0));
-  }
+  if (!pidfd_ && pid_ > 0 && pid_ != ::getpid()) pidfd_ = OwnedFd(sys().pidfd_open(pid_, 0));
   if (!answer->failed) return {};
   const ErrorCode code =
       answer->native.domain == NativeDomain::cuda_driver ? ErrorCode::cuda : ErrorCode::system;
@@ -324,10 +321,10 @@ void NicProcess::end() noexcept {
   }
   pidfd_.reset();
   // It is this process's after all where this one is a container's first, or adopts orphans.
-  static_cast<void>(sys().waitpid(static_cast<pid_t>(pid_), nullptr, WNOHANG));
+  static_cast<void>(sys().waitpid(pid_, nullptr, WNOHANG));
 }
 
-std::uint32_t NicProcess::pid() const {
+pid_t NicProcess::pid() const {
   const std::lock_guard lock(mutex_);
   return pid_;
 }

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
@@ -81,7 +83,8 @@ class NicProcess {
   void wake() const;
   /// Returns once it runs no more: at once if it has ended, else by ending it.
   void end() noexcept;
-  std::uint32_t pid() const;
+  /// Of whoever has answered first, as the kernel says; 0 before that.
+  pid_t pid() const;
 
  private:
   friend class NicProcessStream;
@@ -105,7 +108,7 @@ class NicProcess {
   mutable std::mutex mutex_;  // of the socket, and below
   bool has_greeted_ = false;
   Status trouble_;  // of the socket: what is said by it would not be understood
-  std::uint32_t pid_ = 0;
+  pid_t pid_ = 0;
   OwnedFd pidfd_;
   std::uint32_t last_number_ = 0;
   mutable std::mutex known_mutex_;

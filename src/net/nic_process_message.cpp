@@ -121,7 +121,7 @@ Bytes encode(const NicRequest& request) {
 
 Bytes encode(const NicAnswer& answer) {
   ByteWriter to = begin(Form::answer);
-  to.put(answer.pid).put(static_cast<std::uint8_t>(answer.failed ? 1 : 0));
+  to.put(static_cast<std::uint8_t>(answer.failed ? 1 : 0));
   to.put(static_cast<std::uint8_t>(answer.native.domain)).put(std::int32_t{answer.native.value});
   return to.put_string(std::string_view(answer.text).substr(0, kTextMost)).take();
 }
@@ -156,7 +156,6 @@ Result<NicAnswer> decode_nic_answer(ByteView message) {
   ORIEL_TRY(const Form form, read_form(from));
   if (form != Form::answer) return bad(fmt::format("form {} is no answer", static_cast<int>(form)));
   NicAnswer answer;
-  answer.pid = from.get<std::uint32_t>();
   const auto failed = from.get<std::uint8_t>();
   const auto domain = from.get<std::uint8_t>();
   answer.native.value = from.get<std::int32_t>();

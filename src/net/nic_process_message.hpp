@@ -56,7 +56,6 @@ using NicRequest = std::variant<nic_request::Hello, nic_request::Open, nic_reque
                                 nic_request::Add, nic_request::Remove>;
 
 struct NicAnswer {
-  std::uint32_t pid = 0;  ///< of who answers
   bool failed = false;
   NativeStatus native;
   std::string text;  ///< why

@@ -14,10 +14,30 @@
 namespace oriel::net {
 namespace {
 
-/// Room for two descriptors: of a second one, which nobody sends, the owner is known then.
+/// Room for the sender and two descriptors: of a second one, which nobody sends, the owner is known
+/// then.
 struct ControlBuffer {
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> bytes{};
+  alignas(cmsghdr)
+      std::array<std::byte, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(2 * sizeof(int))> bytes{};
 };
+
+void take_descriptors(const cmsghdr* at, NicMessage& message) {
+  const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (std::size_t i = 0; i < count; ++i) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
+    OwnedFd owned(fd);
+    message.cut = message.cut || message.descriptor.valid();
+    message.descriptor = std::move(owned);
+  }
+}
+
+pid_t sender_in(const cmsghdr* at) {
+  ucred sender{};
+  if (at->cmsg_len != CMSG_LEN(sizeof sender)) return 0;
+  std::memcpy(&sender, CMSG_DATA(at), sizeof sender);
+  return sender.pid;
+}
 
 Status wait_for(const OwnedFd& socket, short events, Deadline deadline, const char* what) {
   for (;;) {
@@ -34,6 +54,12 @@ Status wait_for(const OwnedFd& socket, short events, Deadline deadline, const ch
 }
 
 }  // namespace
+
+Status show_senders(const OwnedFd& socket) {
+  const int on = 1;
+  if (sys().setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0) return {};
+  return system_error("asking who sends by a unix socket");
+}
 
 Status send_nic_message(const OwnedFd& socket, ByteView message, const OwnedFd* descriptor,
                         Deadline deadline) {
@@ -82,15 +108,9 @@ Result<NicMessage> receive_nic_message(const OwnedFd& socket) {
   if (got < 0) return message;
   message.cut = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   for (cmsghdr* at = CMSG_FIRSTHDR(&header); at != nullptr; at = CMSG_NXTHDR(&header, at)) {
-    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
-      OwnedFd owned(fd);
-      message.cut = message.cut || message.descriptor.valid();
-      message.descriptor = std::move(owned);
-    }
+    if (at->cmsg_level != SOL_SOCKET) continue;
+    if (at->cmsg_type == SCM_RIGHTS) take_descriptors(at, message);
+    if (at->cmsg_type == SCM_CREDENTIALS) message.sender = sender_in(at);
   }
   return message;
 }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include <sys/types.h>
+
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
@@ -12,6 +14,9 @@
 
 /// Messages with a descriptor or none, by a SOCK_SEQPACKET socket between two processes.
 namespace oriel::net {
+
+/// Has every message that is received from now on say who has sent it.
+Status show_senders(const OwnedFd& socket);
 
 /// Waits until it is sent. The descriptor, if there is one, stays the caller's too.
 Status send_nic_message(const OwnedFd& socket, ByteView message, const OwnedFd* descriptor,
@@ -22,6 +27,7 @@ struct NicMessage {
   Outcome outcome = Outcome::none;
   Bytes bytes;
   OwnedFd descriptor;
+  pid_t sender = 0;  ///< as the kernel says, after show_senders(); 0: it has not said
   bool cut = false;  ///< it was longer, or brought more descriptors
 };
 /// Does not wait.

@@ -139,7 +139,6 @@ Status NicServer::serve(const NicRequest& request, OwnedFd descriptor) {
 
 Status NicServer::answer(const Status& outcome) {
   NicAnswer said;
-  said.pid = static_cast<std::uint32_t>(::getpid());
   said.failed = !outcome.ok();
   if (said.failed) {
     said.native = outcome.error().native();

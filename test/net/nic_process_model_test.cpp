@@ -9,6 +9,8 @@
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -365,7 +367,7 @@ TEST_CASE("3.9 the process is nobody's child, and its death ends queues with an 
     while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
     REQUIRE_FALSE(mover.has_failed());
     CHECK(std::memcmp(memory.data() + 1, bytes.data(), bytes.size()) == 0);
-    REQUIRE(::kill(static_cast<pid_t>(process->pid()), SIGKILL) == 0);
+    REQUIRE(::kill(process->pid(), SIGKILL) == 0);
     static_cast<void>(mover.store(memory.data() + 1, bytes, ticket));
     while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
     REQUIRE(mover.has_failed());
@@ -385,7 +387,7 @@ TEST_CASE("3.9 the process ends with its rank, also while a child of the rank ho
   if (rank == 0) {
     LateModel model(1);
     auto process = NicProcess::start({.program = ORIEL_TEST_NIC_PROGRAM, .gpu = uuid_of(0)});
-    std::uint32_t pids[2] = {0, 0};
+    pid_t pids[2] = {0, 0};
     if (process.ok() && process.value()->await_ready(soon()).ok()) {
       const pid_t child = ::fork();
       if (child == 0) {
@@ -393,22 +395,48 @@ TEST_CASE("3.9 the process ends with its rank, also while a child of the rank ho
         ::_exit(0);
       }
       pids[0] = process.value()->pid();
-      pids[1] = static_cast<std::uint32_t>(child);
+      pids[1] = child;
     }
     const bool written = ::write(pipe_ends[1], pids, sizeof pids) == sizeof pids;
     ::_exit(written ? 0 : 1);
   }
-  std::uint32_t pids[2] = {0, 0};
+  pid_t pids[2] = {0, 0};
   REQUIRE(::read(pipe_ends[0], pids, sizeof pids) == sizeof pids);
   REQUIRE(pids[0] != 0);
-  const OwnedFd server(sys().pidfd_open(static_cast<pid_t>(pids[0]), 0));
+  const OwnedFd server(sys().pidfd_open(pids[0], 0));
   int status = 0;
   REQUIRE(::waitpid(rank, &status, 0) == rank);
   if (server) {  // or it has ended already
     pollfd entry{server.get(), POLLIN, 0};
     CHECK(::poll(&entry, 1, 20'000) == 1);
   }
-  ::kill(static_cast<pid_t>(pids[1]), SIGKILL);
+  ::kill(pids[1], SIGKILL);
   ::close(pipe_ends[0]);
   ::close(pipe_ends[1]);
+}
+
+TEST_CASE("3.9 whom an answer has come from is what the kernel says, not what it says itself") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  const OwnedFd own(ends[0]);
+  OwnedFd other(ends[1]);
+  const Bytes bytes(5, std::byte{7});
+  REQUIRE(send_nic_message(other, bytes, &other, soon()).ok());
+  auto unasked = receive_nic_message(own);
+  REQUIRE(unasked.ok());
+  CHECK(unasked->sender == 0);
+  REQUIRE(show_senders(own).ok());
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(send_nic_message(other, bytes, &other, soon()).ok() ? 0 : 1);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  auto asked = receive_nic_message(own);
+  REQUIRE(asked.ok());
+  CHECK(asked->sender == child);
+  CHECK(asked->bytes == bytes);
+  CHECK(asked->descriptor.valid());
+  CHECK_FALSE(asked->cut);
+  CHECK_FALSE(show_senders(OwnedFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))).ok());
 }
