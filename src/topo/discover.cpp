@@ -17,6 +17,7 @@
 #include "topo/numa_sysfs.hpp"
 #include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
+#include "topo/pci_sysfs.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -37,19 +38,26 @@ void place(const Machine& machine, const FileTree& tree, Device& device) {
 template <typename List>
 void add_gpus(Machine& machine, const List& list) {
   std::vector<int> index;
+  std::vector<bool> open(machine.gpus.size(), true);  // instances share an address: one takes it
   for (const Gpu& gpu : list.gpus) {
-    const auto known = std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const Gpu& one) {
-      return one.pci && one.pci == gpu.pci && one.uuid.empty();
-    });
-    index.push_back(static_cast<int>(known - machine.gpus.begin()));
-    if (known == machine.gpus.end()) {
+    std::size_t place = 0;
+    for (; place < open.size(); ++place) {
+      const Gpu& one = machine.gpus[place];
+      if (open[place] && one.pci && one.pci == gpu.pci && one.uuid.empty()) break;
+    }
+    if (place == open.size()) {
+      index.push_back(static_cast<int>(machine.gpus.size()));
       machine.gpus.push_back(gpu);
       continue;
     }
-    const Gpu before = *known;
-    *known = gpu;
-    if (known->pcie_gbps == 0) known->pcie_gbps = before.pcie_gbps;
-    if (known->name.empty()) known->name = before.name;
+    index.push_back(static_cast<int>(place));
+    open[place] = false;
+    Gpu& known = machine.gpus[place];
+    const Gpu before = std::move(known);
+    known = gpu;
+    if (known.pcie_gbps == 0) known.pcie_gbps = before.pcie_gbps;
+    if (known.pcie_now_gbps == 0) known.pcie_now_gbps = before.pcie_now_gbps;
+    if (known.name.empty()) known.name = before.name;
   }
   for (GpuPair pair : list.pairs) {
     pair.from = index[static_cast<std::size_t>(pair.from)];
@@ -82,7 +90,35 @@ Status add_tree(const DiscoverOptions& options, const HwlocLibrary& hwloc, const
     if (gpu.vendor != GpuVendor::other) machine.gpus.push_back(std::move(gpu));
   }
   if (machine.numa.empty()) machine.sources.push_back(add_numa_nodes(tree, machine));
+  const bool described = !options.hwloc_xml.empty();
+  if (machine.pci.empty() && !described) machine.sources.push_back(add_pci_tree(tree, machine));
   return {};
+}
+
+/// The RDMA NICs: those that the kernel lists, else those that hwloc has found.
+void add_nics(const FileTree& tree, Machine& machine) {
+  InfinibandList list = read_infiniband(tree);
+  if (list.nics.empty() && !machine.nics.empty()) {
+    list.report.detail += fmt::format("; hwloc has {} port{}", machine.nics.size(),
+                                      machine.nics.size() == 1 ? "" : "s");
+  } else {
+    for (Nic& nic : list.nics) nic.numa = numa_index(machine, nic.numa);
+    machine.nics = std::move(list.nics);
+  }
+  machine.sources.push_back(list.report);
+}
+
+/// Has links count with what they carry at most, where the kernel tells: what the other sources
+/// tell is their present speed.
+void use_most_speeds(const FileTree& tree, Machine& machine) {
+  for (PciNode& node : machine.pci) {
+    const double most = node.address ? most_pcie_gbps(tree, *node.address) : 0;
+    if (most > 0) node.link_gbps = most;
+  }
+  for (Gpu& gpu : machine.gpus) {
+    const double most = gpu.pci ? most_pcie_gbps(tree, *gpu.pci) : 0;
+    if (most > 0) gpu.pcie_gbps = most;
+  }
 }
 
 }  // namespace
@@ -104,14 +140,10 @@ Result<Machine> discover(const DiscoverOptions& options, const HwlocLibrary& hwl
   const bool own = options.root == "/" && options.hwloc_xml.empty();
   if (options.gpus && own) machine.sources.push_back(add_cuda_facts(machine));
   assume_link_speeds(machine.gpus);
-  if (options.nics) {
-    InfinibandList list = read_infiniband(tree);
-    for (Nic& nic : list.nics) nic.numa = numa_index(machine, nic.numa);
-    machine.nics = std::move(list.nics);
-    machine.sources.push_back(list.report);
-  }
+  if (options.nics) add_nics(tree, machine);
   for (Gpu& gpu : machine.gpus) place(machine, tree, gpu);
   for (Nic& nic : machine.nics) place(machine, tree, nic);
+  if (options.hwloc_xml.empty()) use_most_speeds(tree, machine);
   ORIEL_CHECK(check(machine));
   return canonical(std::move(machine));
 }

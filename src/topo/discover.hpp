@@ -27,7 +27,8 @@ struct DiscoverOptions {
 };
 
 /// What this machine is made of, from all sources that there are: hwloc (or, without it, /sys) for
-/// NUMA nodes and PCI buses, NVML, AMD's driver and CUDA for GPUs, /sys/class/infiniband for NICs.
+/// NUMA nodes and PCI buses, NVML, AMD's driver and CUDA for GPUs, /sys/class/infiniband (or,
+/// without it, hwloc) for NICs.
 /// A GPU that several sources know is one entry. Absent sources are normal, and reported with the
 /// others in Machine::sources. The machine is canonical and passes check(). The error says which
 /// description could not be used.

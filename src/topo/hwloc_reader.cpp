@@ -12,6 +12,7 @@
 #include "topo/hwloc_xml_reader.hpp"
 #include "topo/numa_sysfs.hpp"
 #include "topo/xml_reader.hpp"
+#include "topo/xml_values.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -64,8 +65,8 @@ PciAddress address_of(const PciAttributes& pci) {
 
 class HwlocReader {
  public:
-  HwlocReader(const HwlocTable& table, hwloc_topology_t topology)
-      : table_(table), topology_(topology) {}
+  HwlocReader(const HwlocTable& table, hwloc_topology_t topology, bool of_now)
+      : table_(table), topology_(topology), of_now_(of_now) {}
 
   HwlocList read() {
     hwloc_obj_t root = table_.hwloc_get_obj_by_depth(topology_, 0, 0);
@@ -168,7 +169,20 @@ class HwlocReader {
     for (hwloc_obj_t child = object->io_first_child; child != nullptr;
          child = child->next_sibling) {
       read_device(child, index, numa);
+      const bool nic = child->type == HWLOC_OBJ_OS_DEVICE &&
+                       child->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS;
+      if (nic && child->name != nullptr) {
+        list_.add_ports(child->name, index,
+                        [&](const std::string& key) { return info_of(child, key); });
+      }
     }
+  }
+
+  static std::string info_of(hwloc_obj_t object, const std::string& key) {
+    for (unsigned i = 0; i < object->infos_count; ++i) {
+      if (key == object->infos[i].name) return object->infos[i].value;
+    }
+    return "";
   }
 
   void add_gpu(const PciAttributes& pci, int numa) {
@@ -178,11 +192,13 @@ class HwlocReader {
     gpu->node = static_cast<int>(list_.pci.size());  // which is added next
     gpu->numa = numa;
     gpu->pcie_gbps = static_cast<double>(pci.linkspeed) * 8;
+    if (of_now_) gpu->pcie_now_gbps = gpu->pcie_gbps;
     list_.gpus.push_back(std::move(*gpu));
   }
 
   const HwlocTable& table_;
   hwloc_topology_t topology_;
+  bool of_now_;  // not of the time when somebody wrote a file
   HwlocList list_;
 };
 
@@ -212,7 +228,6 @@ HwlocList read_named_file(const std::string& path) {
   HwlocList list;
   if (read.ok()) {
     list = std::move(read).value();
-    list.nics.clear();  // the system knows better
   } else {
     list.report.outcome = SourceReport::Outcome::failed;
     list.report.detail = read.error().to_string();
@@ -221,7 +236,34 @@ HwlocList read_named_file(const std::string& path) {
   return list;
 }
 
+/// "b8ce:f603:00e1:2d34"; 0 for anything else.
+std::uint64_t guid_in(std::string digits) {
+  std::erase(digits, ':');
+  return digits.size() == 16 ? number_in<std::uint64_t>(digits, 16).value_or(0) : 0;
+}
+
 }  // namespace
+
+void HwlocList::add_ports(const std::string& name, int index,
+                          const std::function<std::string(const std::string&)>& info) {
+  constexpr int kMostPorts = 255;
+  const PciNode& node = pci[static_cast<std::size_t>(index)];
+  for (int port = 1; port <= kMostPorts; ++port) {
+    const std::string state = info(fmt::format("Port{}State", port));
+    if (state.empty()) break;
+    Nic nic;
+    nic.name = name;
+    nic.port = port;
+    nic.pci = node.address;
+    nic.node = index;
+    nic.numa = node.numa;
+    nic.layer = Nic::Layer::other;
+    nic.active = state == "4";
+    nic.guid = guid_in(info("NodeGUID"));
+    nic.card = guid_in(info("SysImageGUID"));
+    nics.push_back(std::move(nic));
+  }
+}
 
 std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor,
                                 std::uint16_t device) {
@@ -256,7 +298,7 @@ HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
                                : "it could not read the description of a machine"};
     return list;
   }
-  list = HwlocReader(hwloc.table, topology.get()).read();
+  list = HwlocReader(hwloc.table, topology.get(), xml.empty()).read();
   const unsigned version = hwloc.table.hwloc_get_api_version();
   list.report.source =
       fmt::format("hwloc {}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);

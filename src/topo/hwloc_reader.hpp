@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@
 namespace oriel::topo {
 
 /// The NUMA nodes and PCI buses that hwloc finds, and what is a GPU by its PCI class: vendor,
-/// address and place, no more. NICs stand in descriptions in files alone.
+/// address and place, no more. Of RDMA NICs, which it calls OpenFabrics devices, it tells neither
+/// the speed nor the kind of link.
 struct HwlocList {
   std::vector<NumaNode> numa;
   std::vector<PciNode> pci;
@@ -29,6 +31,11 @@ struct HwlocList {
     pci.push_back(node);
     return static_cast<int>(pci.size()) - 1;
   }
+
+  /// Lists the ports of an OpenFabrics device at a place in `pci`; `info` yields what hwloc notes
+  /// about it under a name, or nothing.
+  void add_ports(const std::string& name, int index,
+                 const std::function<std::string(const std::string&)>& info);
 };
 
 /// A GPU as far as the numbers of a PCI device tell: its vendor, and a name made of them. Nothing

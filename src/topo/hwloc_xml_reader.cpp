@@ -3,6 +3,7 @@
 #include "topo/hwloc_xml_reader.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -15,7 +16,6 @@ namespace {
 
 constexpr int kOpenFabrics = 3;  // hwloc's number for OS devices that are RDMA NICs
 constexpr std::uint64_t kMeansLatency = 1U << 2;
-constexpr std::size_t kMostPorts = 255;
 
 bool is(const XmlElement& object, std::string_view type) {
   const std::string* own = object.name == "object" ? object.find("type") : nullptr;
@@ -34,15 +34,6 @@ const std::string* info_of(const XmlElement& object, std::string_view name) {
     if (own != nullptr && *own == name) return child.find("value");
   }
   return nullptr;
-}
-
-/// "b8ce:f603:00e1:2d34"; 0 for anything else.
-std::uint64_t guid_of(const XmlElement& object, std::string_view name) {
-  const std::string* text = info_of(object, name);
-  if (text == nullptr) return 0;
-  std::string digits = *text;
-  std::erase(digits, ':');
-  return digits.size() == 16 ? number_in<std::uint64_t>(digits, 16).value_or(0) : 0;
 }
 
 /// All numbers in the texts of the children with this name.
@@ -70,12 +61,14 @@ class HwlocXmlReader {
       if (child.name == "object") ORIEL_CHECK(read_memory(child, -1));
     }
     if (list_.numa.empty()) ORIEL_CHECK(add_only_node(root));
-    ORIEL_CHECK(check_limits({list_.numa.size(), 0, 0, 0}));
+    ORIEL_CHECK(check_whole());  // so far its NUMA nodes
     for (const XmlElement& child : root.children) {
       if (child.name == "object") ORIEL_CHECK(read_devices(child, -1));
       if (child.name == "distances2") ORIEL_CHECK(read_distances(child));
+      if (is(child, "Machine") && first_format_) ORIEL_CHECK(read_first_distances(child));
     }
-    ORIEL_CHECK(check_limits({0, list_.pci.size(), list_.gpus.size(), list_.nics.size()}));
+    ORIEL_CHECK(check_limits({0, list_.pci.size(), list_.gpus.size(), list_.nics.size()}, lines_));
+    ORIEL_CHECK(check_whole());
     list_.report.source = "hwloc's XML";
     list_.report.detail =
         fmt::format("{} NUMA node{}, {} PCI devices and bridges", list_.numa.size(),
@@ -84,6 +77,20 @@ class HwlocXmlReader {
   }
 
  private:
+  Status check_whole() {
+    Machine machine;
+    machine.numa = list_.numa;
+    machine.pci = list_.pci;
+    machine.gpus = list_.gpus;
+    machine.nics = list_.nics;
+    return check(machine, lines_);
+  }
+
+  int add_pci(const XmlElement& object, PciNode node, int parent, int numa) {
+    lines_.pci.push_back(object.line);
+    return list_.add_pci(node, parent, numa);
+  }
+
   Status check_format(const XmlElement& root) {
     if (root.name != "topology") return odd(root, "is not hwloc's <topology>");
     const std::string* version = root.find("version");
@@ -123,6 +130,7 @@ class HwlocXmlReader {
       node.memory_bytes = *bytes;
     }
     list_.numa.push_back(std::move(node));
+    lines_.numa.push_back(object.line);
     return {};
   }
 
@@ -136,6 +144,7 @@ class HwlocXmlReader {
     NumaNode node;
     ORIEL_TRY(node.cpus, mask_in(*machine, "cpuset"));
     list_.numa.push_back(std::move(node));
+    lines_.numa.push_back(machine->line);
     return {};
   }
 
@@ -182,12 +191,13 @@ class HwlocXmlReader {
     const bool host = bridge && *kind == "0-1";
     if (host && parent >= 0) return odd(object, "is a host bridge below another bridge");
     if (!host) {
-      if (parent < 0) parent = list_.add_pci({}, -1, numa);  // a bus whose host bridge is not told
+      if (parent < 0)
+        parent = add_pci(object, {}, -1, numa);  // a bus whose host bridge is not told
       node.kind = bridge ? PciNode::Kind::bridge : PciNode::Kind::device;
       ORIEL_TRY(node.address, address_in(object, "pci_busid"));
       ORIEL_TRY(node.link_gbps, link_gbps_of(object));
     }
-    const int index = list_.add_pci(node, parent, numa);
+    const int index = add_pci(object, node, parent, numa);
     if (node.kind == PciNode::Kind::device && !host) return read_functions(object, index);
     for (const XmlElement& child : object.children) {
       if (is(child, "Bridge") || is(child, "PCIDev")) {
@@ -230,10 +240,11 @@ class HwlocXmlReader {
         gpu->pcie_gbps = node.link_gbps;
         name_gpu(object, *gpu);
         list_.gpus.push_back(std::move(*gpu));
+        lines_.gpus.push_back(object.line);
       }
     }
     for (const XmlElement& child : object.children) {
-      if (is(child, "OSDev")) ORIEL_CHECK(read_nic(child, node, index));
+      if (is(child, "OSDev")) ORIEL_CHECK(read_nic(child, index));
     }
     return {};
   }
@@ -245,25 +256,16 @@ class HwlocXmlReader {
     }
   }
 
-  Status read_nic(const XmlElement& object, const PciNode& node, int index) {
+  Status read_nic(const XmlElement& object, int index) {
     ORIEL_TRY(const int kind, integer(object, "osdev_type", -1, 0, kMostNumbers));
     const std::string* name = object.find("name");
     if (kind != kOpenFabrics || name == nullptr) return {};
-    for (std::size_t port = 1; port <= kMostPorts; ++port) {
-      const std::string* state = info_of(object, fmt::format("Port{}State", port));
-      if (state == nullptr) break;
-      Nic nic;
-      nic.name = *name;
-      nic.port = static_cast<int>(port);
-      nic.pci = node.address;
-      nic.node = index;
-      nic.numa = node.numa;
-      nic.layer = Nic::Layer::other;
-      nic.active = *state == "4";
-      nic.guid = guid_of(object, "NodeGUID");
-      nic.card = guid_of(object, "SysImageGUID");
-      list_.nics.push_back(std::move(nic));
-    }
+    const std::size_t before = list_.nics.size();
+    list_.add_ports(*name, index, [&](const std::string& key) {
+      const std::string* text = info_of(object, key);
+      return text == nullptr ? std::string() : *text;
+    });
+    lines_.nics.insert(lines_.nics.end(), list_.nics.size() - before, object.line);
     return {};
   }
 
@@ -284,14 +286,16 @@ class HwlocXmlReader {
       return odd(element, fmt::format("has {} nodes and {} values, for {} NUMA nodes",
                                       indices.size(), values.size(), count));
     }
+    std::vector<int> places;  // of the nodes that `indices` names
+    places.reserve(count);
+    for (const std::uint64_t index : indices) {
+      places.push_back(index < kMostNumbers ? numa_index(static_cast<int>(index)) : -1);
+    }
     std::vector<std::vector<int>> distances(count, std::vector<int>(count, -1));
     for (std::size_t a = 0; a < count; ++a) {
       for (std::size_t b = 0; b < count; ++b) {
-        const auto at = [&](std::uint64_t os_index) {
-          return os_index < kMostNumbers ? numa_index(static_cast<int>(os_index)) : -1;
-        };
-        const int from = at(indices[a]);
-        const int to = at(indices[b]);
+        const int from = places[a];
+        const int to = places[b];
         const std::uint64_t value = values[a * count + b];
         if (from < 0 || to < 0 || value > INT32_MAX) {
           return odd(element, fmt::format("has distance {} between nodes {} and {}", value,
@@ -311,7 +315,37 @@ class HwlocXmlReader {
     return {};
   }
 
+  /// Those of format 1, of the NUMA nodes as they stand: multiples of a base, an element each.
+  Status read_first_distances(const XmlElement& machine) {
+    const std::size_t count = list_.numa.size();
+    for (const XmlElement& child : machine.children) {
+      if (child.name != "distances") continue;
+      const std::string* objects = child.find("nbobjs");
+      const std::string* base_text = child.find("latency_base");
+      const auto base = base_text == nullptr ? std::nullopt : decimal_in(*base_text);
+      // There may be others, of packages; those of nodes are as many as there are nodes.
+      if (objects == nullptr || number_in<std::size_t>(*objects) != count || !base) continue;
+      std::vector<int> values;
+      for (const XmlElement& latency : child.children) {
+        const std::string* text = latency.find("value");
+        const auto value = text == nullptr ? std::nullopt : decimal_in(*text);
+        const double distance = value.value_or(-1) * *base;
+        if (distance < 0 || distance > INT32_MAX) return odd(latency, "holds no distance");
+        values.push_back(static_cast<int>(std::lround(distance)));
+      }
+      if (values.size() != count * count) {
+        return odd(child, fmt::format("has {} values, for {} NUMA nodes", values.size(), count));
+      }
+      for (std::size_t a = 0; a < count; ++a) {
+        const auto row = values.begin() + static_cast<std::ptrdiff_t>(a * count);
+        list_.numa[a].distances.assign(row, row + static_cast<std::ptrdiff_t>(count));
+      }
+    }
+    return {};
+  }
+
   HwlocList list_;
+  MachineLines lines_;
   bool first_format_ = false;
 };
 

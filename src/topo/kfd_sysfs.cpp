@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -60,6 +61,8 @@ Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& pr
   Gpu gpu;
   gpu.vendor = GpuVendor::amd;
   gpu.name = name_of(tree, folder, properties);
+  // Bus, device and function in the lower half. The kernel has put the number of a partition into
+  // the highest four bits in some versions, into the function in others (kfd_topology.c).
   const std::uint64_t location = value_of(properties, "location_id");
   gpu.pci = PciAddress{static_cast<std::uint32_t>(value_of(properties, "domain")),
                        static_cast<std::uint8_t>(location >> 8 & 0xff),
@@ -71,12 +74,20 @@ Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& pr
   return gpu;
 }
 
+/// The number of a GPU that all its partitions have: the beginning of its UUID.
+std::string_view unique_of(const Gpu& gpu) {
+  constexpr std::size_t kLetters = 20;  // "GPU-" and 16 digits
+  return std::string_view(gpu.uuid).substr(0, kLetters);
+}
+
 class KfdReader {
  public:
   explicit KfdReader(const FileTree& tree) : tree_(tree) {}
 
   KfdList read() {
     for (const std::string& node : tree_.list(kKfdFolder)) add_node(node);
+    undo_functions();
+    number_partitions();
     add_pairs();
     for (const auto& [node, place] : places_) {
       add_links(node, place, "io_links");
@@ -105,7 +116,43 @@ class KfdReader {
     });
     if (twins > 0) gpu.uuid += fmt::format("-{}", twins);
     places_[node] = static_cast<int>(list_.gpus.size());
+    numbers_.push_back(static_cast<int>(value_of(*properties, "location_id") >> 28 & 0xf));
     list_.gpus.push_back(std::move(gpu));
+  }
+
+  /// Where partitions of a GPU are told apart by their functions, as some drivers do, they are one
+  /// GPU all the same, which is function 0.
+  void undo_functions() {
+    for (const Gpu& gpu : list_.gpus) {
+      const auto is_same_gpu = [&](const Gpu& other) {
+        return !unique_of(other).empty() && unique_of(other) == unique_of(gpu) &&
+               other.pci->domain == gpu.pci->domain && other.pci->bus == gpu.pci->bus &&
+               other.pci->device == gpu.pci->device;
+      };
+      if (std::count_if(list_.gpus.begin(), list_.gpus.end(), is_same_gpu) < 2) continue;
+      for (std::size_t i = 0; i < list_.gpus.size(); ++i) {
+        if (!is_same_gpu(list_.gpus[i]) || list_.gpus[i].pci->function == 0) continue;
+        if (numbers_[i] == 0) numbers_[i] = list_.gpus[i].pci->function;
+        list_.gpus[i].pci->function = 0;
+      }
+    }
+  }
+
+  /// GPUs with one PCI function are partitions of one. Where they have no numbers they get some.
+  void number_partitions() {
+    std::map<PciAddress, std::vector<std::size_t>> functions;
+    for (std::size_t i = 0; i < list_.gpus.size(); ++i) {
+      functions[*list_.gpus[i].pci].push_back(i);
+    }
+    for (const auto& [function, members] : functions) {
+      if (members.size() < 2) continue;
+      std::set<int> numbers;
+      for (const std::size_t member : members) numbers.insert(numbers_[member]);
+      const bool told = numbers.size() == members.size();
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        list_.gpus[members[i]].partition = told ? numbers_[members[i]] : static_cast<int>(i);
+      }
+    }
   }
 
   void add_pairs() {
@@ -168,6 +215,7 @@ class KfdReader {
   const FileTree& tree_;
   KfdList list_;
   std::map<std::string, int> places_;  // of GPUs, by the name of their node
+  std::vector<int> numbers_;           // of partitions, as told, by GPU
   int odd_ = 0;
 };
 

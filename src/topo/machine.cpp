@@ -4,13 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <tuple>
 #include <utility>
-
-#include <fmt/format.h>
-
-#include "base/try.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -102,91 +97,6 @@ Places place_numa_nodes(std::vector<NumaNode>& nodes) {
   return place;
 }
 
-Error wrong(std::string what) {
-  return Error(ErrorCode::invalid_argument, std::move(what))
-      .with_context("checking the description of a machine");
-}
-
-Status check_index(const char* what, std::size_t of, const char* field, int index,
-                   std::size_t limit) {
-  if (index >= -1 && (index < 0 || static_cast<std::size_t>(index) < limit)) return {};
-  return wrong(fmt::format("{} {}: {} is {}, of {}", what, of, field, index, limit));
-}
-
-Status check_numa(const Machine& machine) {
-  std::set<int> seen;
-  for (const NumaNode& node : machine.numa) {
-    if (!seen.insert(node.os_index).second) {
-      return wrong(fmt::format("NUMA node {} is listed twice", node.os_index));
-    }
-    if (!node.distances.empty() && node.distances.size() != machine.numa.size()) {
-      return wrong(fmt::format("NUMA node {} has {} distances, for {} nodes", node.os_index,
-                               node.distances.size(), machine.numa.size()));
-    }
-  }
-  return {};
-}
-
-Status check_pci(const Machine& machine) {
-  std::set<PciAddress> seen;
-  for (std::size_t i = 0; i < machine.pci.size(); ++i) {
-    const PciNode& node = machine.pci[i];
-    ORIEL_CHECK(check_index("PCI node", i, "its NUMA node", node.numa, machine.numa.size()));
-    const bool root = node.kind == PciNode::Kind::host_bridge;
-    if (node.parent >= static_cast<int>(i) || (node.parent < 0) != root) {
-      return wrong(fmt::format("PCI node {}: its parent is {}", i, node.parent));
-    }
-    if (!root && machine.pci[static_cast<std::size_t>(node.parent)].kind == PciNode::Kind::device) {
-      return wrong(fmt::format("PCI node {} is below a device", i));
-    }
-    if (!root && !node.address) return wrong(fmt::format("PCI node {} has no address", i));
-    if (node.address && !seen.insert(*node.address).second) {
-      return wrong(fmt::format("{} is listed twice", node.address->to_string()));
-    }
-  }
-  return {};
-}
-
-Status check_gpus(const Machine& machine) {
-  std::set<std::pair<PciAddress, int>> places;
-  std::set<std::string> uuids;
-  std::set<int> ordinals;
-  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-    const Gpu& gpu = machine.gpus[i];
-    ORIEL_CHECK(check_index("GPU", i, "its NUMA node", gpu.numa, machine.numa.size()));
-    ORIEL_CHECK(check_index("GPU", i, "its PCI node", gpu.node, machine.pci.size()));
-    const bool twice = (gpu.pci && !places.emplace(*gpu.pci, gpu.mig_instance).second) ||
-                       (!gpu.uuid.empty() && !uuids.insert(gpu.uuid).second) ||
-                       (gpu.ordinal >= 0 && !ordinals.insert(gpu.ordinal).second);
-    if (twice) {
-      return wrong(fmt::format("GPU {} ({}, {}) is listed twice", i,
-                               gpu.pci ? gpu.pci->to_string() : "no PCI address", gpu.uuid));
-    }
-  }
-  std::set<std::pair<int, int>> pairs;
-  for (const GpuPair& pair : machine.pairs) {
-    const auto count = static_cast<int>(machine.gpus.size());
-    if (pair.from < 0 || pair.from >= count || pair.to < 0 || pair.to >= count ||
-        pair.from == pair.to || !pairs.emplace(pair.from, pair.to).second) {
-      return wrong(fmt::format("the pair of GPUs ({}, {}), of {}", pair.from, pair.to, count));
-    }
-  }
-  return {};
-}
-
-Status check_nics(const Machine& machine) {
-  std::set<std::pair<std::string, int>> names;
-  for (std::size_t i = 0; i < machine.nics.size(); ++i) {
-    const Nic& nic = machine.nics[i];
-    ORIEL_CHECK(check_index("NIC", i, "its NUMA node", nic.numa, machine.numa.size()));
-    ORIEL_CHECK(check_index("NIC", i, "its PCI node", nic.node, machine.pci.size()));
-    if (!names.emplace(nic.name, nic.port).second) {
-      return wrong(fmt::format("NIC {}:{} is listed twice", nic.name, nic.port));
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 Machine canonical(Machine machine) {
@@ -198,8 +108,8 @@ Machine canonical(Machine machine) {
     move_index(gpu.node, pci);
   }
   const Places gpus = sort_and_place(machine.gpus, [](const Gpu& a, const Gpu& b) {
-    return std::tie(a.pci, a.mig_instance, a.uuid, a.ordinal) <
-           std::tie(b.pci, b.mig_instance, b.uuid, b.ordinal);
+    return std::tie(a.pci, a.mig_instance, a.partition, a.uuid, a.ordinal) <
+           std::tie(b.pci, b.mig_instance, b.partition, b.uuid, b.ordinal);
   });
   for (GpuPair& pair : machine.pairs) {
     move_index(pair.from, gpus);
@@ -216,26 +126,6 @@ Machine canonical(Machine machine) {
     return std::tie(a.pci, a.name, a.port) < std::tie(b.pci, b.name, b.port);
   });
   return machine;
-}
-
-Status check_limits(const MachineLimits& counts) {
-  const auto within = [](const char* what, std::size_t count, std::size_t most) -> Status {
-    if (count <= most) return {};
-    return wrong(fmt::format("there are more than {} {}", most, what));
-  };
-  ORIEL_CHECK(within("NUMA nodes", counts.numa, kMachineLimits.numa));
-  ORIEL_CHECK(within("PCI devices and bridges", counts.pci, kMachineLimits.pci));
-  ORIEL_CHECK(within("GPUs", counts.gpus, kMachineLimits.gpus));
-  return within("network ports", counts.nics, kMachineLimits.nics);
-}
-
-Status check(const Machine& machine) {
-  ORIEL_CHECK(check_limits(
-      {machine.numa.size(), machine.pci.size(), machine.gpus.size(), machine.nics.size()}));
-  ORIEL_CHECK(check_numa(machine));
-  ORIEL_CHECK(check_pci(machine));
-  ORIEL_CHECK(check_gpus(machine));
-  return check_nics(machine);
 }
 
 const GpuPair* find_pair(const Machine& machine, int from, int to) {

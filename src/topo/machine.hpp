@@ -38,7 +38,7 @@ struct PciNode {
   int parent = -1;                    ///< in Machine::pci; -1 for a host bridge
   std::optional<PciAddress> address;  ///< host bridges may have none
   int numa = -1;                      ///< in Machine::numa; -1: not known
-  double link_gbps = 0;               ///< Gbit/s one way towards the parent; 0: not known
+  double link_gbps = 0;  ///< the most, in Gbit/s one way towards the parent; 0: not known
 
   bool operator==(const PciNode&) const = default;
 };
@@ -54,7 +54,7 @@ struct FabricClique {
   bool operator==(const FabricClique&) const = default;
 };
 
-/// One GPU, or one MIG instance of one.
+/// One GPU, one MIG instance of one, or one partition of one (AMD's modes DPX, QPX and CPX).
 struct Gpu {
   GpuVendor vendor = GpuVendor::nvidia;
   std::string name;      ///< such as "NVIDIA H200"
@@ -65,9 +65,13 @@ struct Gpu {
   int numa = -1;          ///< in Machine::numa
   int ordinal = -1;       ///< CUDA's in this process; -1: hidden from it
   int mig_instance = -1;  ///< -1: a whole GPU
+  int partition = -1;     ///< the same; partitions share a PCI function and map each other's memory
   int switch_links = 0;   ///< links to NVLink switches
   double link_gbps = 0;   ///< of one NVLink or xGMI link, one way; 0: not known
-  double pcie_gbps = 0;   ///< of its PCIe link now, one way; 0: not known
+  /// The most that its PCIe link carries, one way; 0: not known. Decisions go by this: an idle link
+  /// slows down to save power.
+  double pcie_gbps = 0;
+  double pcie_now_gbps = 0;  ///< what it carries at this moment; 0: not known
   std::optional<FabricClique> fabric;
   bool fd_handles = false;      ///< its memory can be exported as a file descriptor
   bool fabric_handles = false;  ///< and as a fabric handle
@@ -146,12 +150,21 @@ struct Machine {
 /// PCI address, name and port, pairs by their GPUs. All indices follow.
 Machine canonical(Machine machine);
 
+/// The lines of a file that describe a machine's things, by their places in its lists. Empty ones
+/// where there is no file.
+struct MachineLines {
+  std::vector<std::size_t> numa;
+  std::vector<std::size_t> pci;
+  std::vector<std::size_t> gpus;
+  std::vector<std::size_t> nics;
+};
+
 /// Whether there are no more things than kMachineLimits says.
-Status check_limits(const MachineLimits& counts);
+Status check_limits(const MachineLimits& counts, const MachineLines& lines = {});
 
 /// Whether that is so, all indices point somewhere, the PCI tree is one, and nothing is listed
-/// twice. The error says what is wrong; for machines that came from a file.
-Status check(const Machine& machine);
+/// twice. The error says what is wrong, and in which line if that is known.
+Status check(const Machine& machine, const MachineLines& lines = {});
 
 /// The fact about an ordered pair; null if there is none.
 const GpuPair* find_pair(const Machine& machine, int from, int to);

@@ -51,10 +51,11 @@ class NcclXmlReader {
       }
     }
     ORIEL_CHECK(check_limits(
-        {machine_.numa.size(), machine_.pci.size(), machine_.gpus.size(), machine_.nics.size()}));
+        {machine_.numa.size(), machine_.pci.size(), machine_.gpus.size(), machine_.nics.size()},
+        lines_));
     ORIEL_CHECK(join_links());
     add_pairs();
-    ORIEL_CHECK(check(machine_));
+    ORIEL_CHECK(check(machine_, lines_));
     return canonical(std::move(machine_));
   }
 
@@ -69,12 +70,14 @@ class NcclXmlReader {
       node.cpus = std::move(cpus);
       place.numa = static_cast<int>(machine_.numa.size());
       machine_.numa.push_back(std::move(node));
+      lines_.numa.push_back(cpu.line);
     }
     PciNode bridge;
     bridge.kind = PciNode::Kind::host_bridge;
     bridge.numa = place.numa;
     place.node = static_cast<int>(machine_.pci.size());
     machine_.pci.push_back(bridge);
+    lines_.pci.push_back(cpu.line);
     for (const XmlElement& child : cpu.children) {
       if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
       if (child.name == "nic") ORIEL_CHECK(read_nic(child, {-1, place.numa}));
@@ -95,6 +98,7 @@ class NcclXmlReader {
     ORIEL_TRY(node.link_gbps, link_gbps_of(pci));
     const Place place{static_cast<int>(machine_.pci.size()), above.numa};
     machine_.pci.push_back(node);
+    lines_.pci.push_back(pci.line);
     for (const XmlElement& child : pci.children) {
       if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
       if (child.name == "gpu") ORIEL_CHECK(read_gpu(child, place));
@@ -126,6 +130,7 @@ class NcclXmlReader {
       }
     }
     machine_.gpus.push_back(std::move(gpu));
+    lines_.gpus.push_back(element.line);
     return {};
   }
 
@@ -144,6 +149,7 @@ class NcclXmlReader {
       nic.numa = place.numa;
       if (place.node >= 0) nic.pci = machine_.pci[static_cast<std::size_t>(place.node)].address;
       machine_.nics.push_back(std::move(nic));
+      lines_.nics.push_back(child.line);
     }
     return {};
   }
@@ -189,6 +195,7 @@ class NcclXmlReader {
   };
 
   Machine machine_;
+  MachineLines lines_;
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> counts_;
 };

@@ -33,10 +33,11 @@ std::string mask_of(const std::vector<int>& cpus) {
   return mask;
 }
 
-/// The link speed and width that make up a bandwidth; empty where none does.
+/// The link speed and width that make up a bandwidth; empty where none does. Several may, for each
+/// generation has twice the speed of the one before: the widest, as links of GPUs are.
 std::string link_of(double gbps) {
-  for (std::size_t generation = kPcieGenerations.size(); generation-- > 1;) {
-    for (const unsigned lanes : {16U, 8U, 4U, 2U, 1U}) {
+  for (const unsigned lanes : {16U, 8U, 4U, 2U, 1U}) {
+    for (std::size_t generation = kPcieGenerations.size(); generation-- > 1;) {
       const double made = pcie_gbps(generation, lanes);
       if (gbps < made * 0.99 || gbps > made * 1.01) continue;
       return fmt::format(" link_speed=\"{:.1f} GT/s PCIe\" link_width=\"{}\"",
@@ -46,14 +47,39 @@ std::string link_of(double gbps) {
   return "";
 }
 
+/// Gives devices whose place on the buses nobody knows one below a bridge of their NUMA node: the
+/// format lists what is on a bus.
+template <typename Device>
+void place_on_bus(Machine& machine, Device& device, double gbps) {
+  if (!device.pci || device.node >= 0) return;
+  device.node = find_pci_node(machine, *device.pci);
+  if (device.node >= 0) return;
+  PciNode node;
+  node.kind = PciNode::Kind::host_bridge;
+  node.numa = device.numa;
+  machine.pci.push_back(node);
+  node.kind = PciNode::Kind::device;
+  node.parent = static_cast<int>(machine.pci.size()) - 1;
+  node.address = device.pci;
+  node.link_gbps = gbps;
+  device.node = static_cast<int>(machine.pci.size());
+  machine.pci.push_back(node);
+}
+
+Machine placed(Machine machine) {
+  for (Gpu& gpu : machine.gpus) place_on_bus(machine, gpu, gpu.pcie_gbps);
+  for (Nic& nic : machine.nics) place_on_bus(machine, nic, 0);
+  return machine;
+}
+
 class Writer {
  public:
-  explicit Writer(const Machine& machine) : machine_(machine) {}
+  explicit Writer(const Machine& machine) : machine_(placed(machine)) {}
 
   std::string write() {
     line(0, "<system version=\"1\">");
     write_cpus();
-    if (has_nics(-1)) write_nics(1, -1);
+    if (has_nics(-1, -1)) write_nics(1, -1, -1);
     line(0, "</system>");
     return std::move(text_);
   }
@@ -90,6 +116,7 @@ class Writer {
     }
     std::sort(below.begin(), below.end());
     for (const auto& [address, index] : below) write_pci(2, index);
+    if (numa >= 0 && has_nics(-1, numa)) write_nics(2, -1, numa);
     line(1, "</cpu>");
   }
 
@@ -114,7 +141,7 @@ class Writer {
     const auto gpu = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
                                   [&](const Gpu& one) { return one.node == index; });
     const bool is_gpu = gpu != machine_.gpus.end();
-    const bool is_nic = has_nics(index);
+    const bool is_nic = has_nics(index, -1);
     const char* kind = node.kind == PciNode::Kind::bridge ? "0x060400"
                        : is_gpu                           ? "0x030200"
                        : is_nic                           ? "0x020700"
@@ -123,7 +150,7 @@ class Writer {
          fmt::format("<pci busid=\"{}\" class=\"{}\"{}>",
                      node.address ? node.address->to_string() : "", kind, link_of(node.link_gbps)));
     if (is_gpu) write_gpu(depth + 1, *gpu);
-    if (is_nic) write_nics(depth + 1, index);
+    if (is_nic) write_nics(depth + 1, index, -1);
     write_children(depth + 1, index);
     line(depth, "</pci>");
   }
@@ -149,18 +176,23 @@ class Writer {
     line(depth, "</gpu>");
   }
 
-  /// Ports that are not active are left out, as NCCL does: the format has no word for them.
-  bool has_nics(int node) const {
-    return std::any_of(machine_.nics.begin(), machine_.nics.end(),
-                       [&](const Nic& nic) { return nic.active && nic.node == node; });
+  /// Whether a port stands in a PCI node, or, with -1, in none but beside a NUMA node.
+  static bool stands_in(const Nic& nic, int node, int numa) {
+    return nic.node == node && (node >= 0 || nic.numa == numa);
   }
 
-  void write_nics(int depth, int node) {
+  /// Ports that are not active are left out, as NCCL does: the format has no word for them.
+  bool has_nics(int node, int numa) const {
+    return std::any_of(machine_.nics.begin(), machine_.nics.end(),
+                       [&](const Nic& nic) { return nic.active && stands_in(nic, node, numa); });
+  }
+
+  void write_nics(int depth, int node, int numa) {
     line(depth, "<nic>");
     int number = -1;
     for (const Nic& nic : machine_.nics) {
       if (nic.active) ++number;
-      if (!nic.active || nic.node != node) continue;
+      if (!nic.active || !stands_in(nic, node, numa)) continue;
       line(depth + 1,
            fmt::format("<net name=\"{}\" dev=\"{}\" speed=\"{:.0f}\" port=\"{}\" "
                        "guid=\"0x{:x}\" gdr=\"0\"/>",
@@ -169,7 +201,7 @@ class Writer {
     line(depth, "</nic>");
   }
 
-  const Machine& machine_;
+  const Machine machine_;
   std::string text_;
 };
 

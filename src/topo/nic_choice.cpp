@@ -156,12 +156,12 @@ std::vector<int> backup_nics(const Machine& machine) {
 }
 
 std::vector<NicChoice> choose_nics(const Machine& machine) {
-  // MIG instances stand at the place of their GPU, and count once.
+  // MIG instances and partitions stand at the place of their GPU, and count once.
   std::vector<DevicePlace> places;
   std::vector<std::size_t> place_index;
   std::map<PciAddress, std::size_t> known;
   for (const Gpu& gpu : machine.gpus) {
-    if (gpu.pci && gpu.mig_instance >= 0) {
+    if (gpu.pci && (gpu.mig_instance >= 0 || gpu.partition >= 0)) {
       const auto [entry, fresh] = known.try_emplace(*gpu.pci, places.size());
       place_index.push_back(entry->second);
       if (!fresh) continue;

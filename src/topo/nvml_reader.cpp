@@ -105,7 +105,8 @@ class NvmlReader {
     if (question_.pcie_links &&
         table_.pcie_generation(device, &generation) == NvmlStatus::success &&
         table_.pcie_width(device, &lanes) == NvmlStatus::success) {
-      gpu.pcie_gbps = pcie_gbps(generation, lanes);
+      gpu.pcie_now_gbps = pcie_gbps(generation, lanes);
+      gpu.pcie_gbps = gpu.pcie_now_gbps;
     }
     if (add_mig_instances(device, gpu)) return;
     add_fabric(device, gpu);

@@ -34,10 +34,10 @@ std::uint32_t hexadecimal_in(const FileTree& tree, const std::string& path) {
   return error == std::errc() && rest == end ? number : 0;
 }
 
-/// Of the link above a device as it is now.
-double link_gbps_of(const FileTree& tree, const std::string& folder) {
-  const auto width = tree.read_number(folder + "/current_link_width");
-  const std::string speed = tree.read(folder + "/current_link_speed").value_or("");
+/// Of the link that a folder of a device tells of: "current" or "max"; 0 where it does not.
+double link_gbps_of(const FileTree& tree, const std::string& folder, const char* which) {
+  const auto width = tree.read_number(fmt::format("{}/{}_link_width", folder, which));
+  const std::string speed = tree.read(fmt::format("{}/{}_link_speed", folder, which)).value_or("");
   double transfers = 0;  // of "32.0 GT/s PCIe"
   const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
   if (read.ec != std::errc() || !width || *width < 0 || *width > kMostLanes) return 0;
@@ -71,6 +71,7 @@ class PciReader {
     gpu->node = node;
     gpu->numa = machine_.pci[static_cast<std::size_t>(node)].numa;
     gpu->pcie_gbps = machine_.pci[static_cast<std::size_t>(node)].link_gbps;
+    gpu->pcie_now_gbps = gpu->pcie_gbps;
     machine_.gpus.push_back(std::move(*gpu));
   }
 
@@ -95,7 +96,7 @@ class PciReader {
       PciNode node;
       node.kind = address == device ? PciNode::Kind::device : PciNode::Kind::bridge;
       node.address = address;
-      node.link_gbps = link_gbps_of(tree_, folder_of(address));
+      node.link_gbps = link_gbps_of(tree_, folder_of(address), "current");
       place = add_node(address.to_string(), node, place, numa);
     }
     return place;
@@ -127,6 +128,13 @@ SourceReport add_pci_tree(const FileTree& tree, Machine& machine) {
   PciReader(tree, machine).read();
   return {kPciFolder, Outcome::used,
           fmt::format("{} PCI devices and bridges: GPUs and network cards", machine.pci.size())};
+}
+
+double most_pcie_gbps(const FileTree& tree, const PciAddress& device) {
+  const std::string folder = folder_of(device);
+  const double own = link_gbps_of(tree, folder, "max");
+  const double above = link_gbps_of(tree, folder + "/..", "max");  // a host bridge has none
+  return own > 0 && above > 0 ? std::min(own, above) : own;
 }
 
 std::optional<PciAddress> physical_function_of(const FileTree& tree, const PciAddress& device) {

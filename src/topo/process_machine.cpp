@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -20,7 +19,6 @@
 #include "topo/nvlink_generation.hpp"
 #include "topo/nvml_reader.hpp"
 #include "topo/pci_sysfs.hpp"
-#include "topo/pcie_speed.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -38,19 +36,6 @@ std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
     if (const auto address = parse_pci_address(name); address.ok()) addresses.push_back(*address);
   }
   return addresses;
-}
-
-/// The most that the PCIe link of a device carries, in Gbit/s one way; 0 where the kernel does not
-/// say. Not what it carries now: an idle link is slow.
-double most_pcie_gbps(const FileTree& files, const PciAddress& device) {
-  constexpr std::int64_t kMostLanes = 64;
-  const std::string folder = fmt::format("/sys/bus/pci/devices/{}/max_link_", device.to_string());
-  const auto width = files.read_number(folder + "width");
-  const std::string speed = files.read(folder + "speed").value_or("");
-  double transfers = 0;  // of "32.0 GT/s PCIe"
-  const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
-  if (read.ec != std::errc() || !width || *width < 0 || *width > kMostLanes) return 0;
-  return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(*width));
 }
 
 /// The GPUs of a machine whose NUMA nodes are known; yields why NVML was asked.

@@ -11,9 +11,11 @@
 #include "topo/hwloc_reader.hpp"
 #include "topo/hwloc_text.hpp"
 #include "topo/machines.hpp"
+#include "topo/nccl_xml.hpp"
 #include "topo/nic_choice.hpp"
 #include "topo/paths.hpp"
 #include "topo/reach.hpp"
+#include "topo/sys_tree.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -155,7 +157,114 @@ TEST_CASE("2.2 a machine of which no source tells is reported as such") {
   CHECK(report_of(*found, "/sys/class/kfd").outcome == Outcome::absent);
   CHECK(report_of(*found, "/sys/class/infiniband").outcome == Outcome::absent);
   CHECK(report_of(*found, "/sys/devices/system/node").outcome == Outcome::absent);
-  CHECK(found->sources.size() == 5);
+  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::absent);
+  CHECK(found->sources.size() == 6);
+}
+
+TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come from the kernel") {
+  SysTree tree;
+  tree.gpu("0000:02:00.0", 0, "00");
+  tree.gpu("0000:82:00.0", 1, "80");
+  tree.device("0000:83:00.0", "0x020700", 1, "80", "0x15b3");
+  tree.link("/sys/class/infiniband/mlx5_0/device", "../../../bus/pci/devices/0000:83:00.0");
+  tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/max_link_speed", "32.0 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/max_link_width", "16");
+  tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_speed", "32.0 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_width", "8");
+  HwlocLibrary no_hwloc{};
+  no_hwloc.missing = "there is no hwloc 2";
+  FakeNvml fake;
+  for (const char* pci : {"0000:02:00.0", "0000:82:00.0"}) {
+    fake.devices.push_back({pci, std::string("GPU-") + pci});
+    fake.devices.back().links.resize(18);
+    fake.devices.back().pcie_generation = 1;  // idle
+  }
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto found = discover(options, no_hwloc, fake.library());
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::used);
+  REQUIRE(found->gpus.size() == 2);
+  REQUIRE(found->nics.size() == 1);
+  CHECK(found->gpus[1].node >= 0);
+  CHECK(choose_nics(*found)[1].distance == Distance::one_switch);
+  // What both ends of the link can do, though it is slow at this moment.
+  CHECK(found->gpus[1].pcie_gbps == Approx(8 * 31.508));
+  CHECK(found->gpus[1].pcie_now_gbps == Approx(16 * 2));
+  CHECK(found->gpus[0].pcie_gbps == found->gpus[0].pcie_now_gbps);
+
+  const std::string text = write_nccl_xml(*found);
+  INFO(text);
+  const auto again = read_nccl_xml(text);
+  REQUIRE((again.ok() ? "ok" : again.error().to_string()) == "ok");
+  REQUIRE(again->gpus.size() == 2);
+  CHECK(again->gpus[1].numa == 1);
+  CHECK(again->gpus[1].pcie_gbps == Approx(found->gpus[1].pcie_gbps).epsilon(0.001));
+  CHECK(choose_nics(*again) == choose_nics(*found));
+}
+
+TEST_CASE("2.1 where the kernel lists no RDMA NIC, those that hwloc has found count") {
+  const TemporaryTree tree;
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml =
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
+      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
+      "pci_busid=\"0000:02:00.0\"><object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\">"
+      "<info name=\"Port1State\" value=\"4\"/></object></object></object></object></topology>";
+  FakeNvml fake;
+  const auto theirs = discover(options, hwloc_library(), fake.library());
+  REQUIRE((theirs.ok() ? "ok" : theirs.error().to_string()) == "ok");
+  REQUIRE(theirs->nics.size() == 1);
+  CHECK(theirs->nics[0].active);
+  CHECK(theirs->nics[0].node >= 0);
+  CHECK(report_of(*theirs, "/sys/class/infiniband").detail.ends_with("hwloc has 1 port"));
+  tree.file("/sys/class/infiniband/mlx5_9/ports/1/state", "4: ACTIVE");
+  const auto ours = discover(options, hwloc_library(), fake.library());
+  REQUIRE(ours.ok());
+  REQUIRE(ours->nics.size() == 1);
+  CHECK(ours->nics[0].name == "mlx5_9");
+}
+
+TEST_CASE("2.1 partitions of an AMD GPU are devices of their own in one PCI function") {
+  const TemporaryTree tree;
+  const std::string nodes = "/sys/class/kfd/kfd/topology/nodes/";
+  for (unsigned node = 0; node < 4; ++node) {
+    const std::string folder = nodes + std::to_string(node + 1);
+    const unsigned location = (node / 2 == 0 ? 0x500U : 0x1500U) | (node % 2) << 28;
+    tree.file(folder + "/gpu_id", std::to_string(node + 1));
+    tree.file(folder + "/name", "gfx942");
+    tree.file(folder + "/properties", "domain 0\nlocation_id " + std::to_string(location) +
+                                          "\nunique_id " + std::to_string(node / 2 * 7) + "\n");
+    for (unsigned to = 0; to < 4; ++to) {
+      if (to == node) continue;
+      tree.file(folder + "/io_links/" + std::to_string(to) + "/properties",
+                "type 11\nnode_from " + std::to_string(node + 1) + "\nnode_to " +
+                    std::to_string(to + 1) + "\nweight " + (to / 2 == node / 2 ? "15" : "30") +
+                    "\nflags 1\n");
+    }
+  }
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml =
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
+      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
+      "pci_busid=\"0000:05:00.0\" pci_type=\"1200 [1002:74a1]\"/><object type=\"PCIDev\" "
+      "pci_busid=\"0000:15:00.0\" pci_type=\"1200 [1002:74a1]\"/></object></object></topology>";
+  FakeNvml fake;
+  const auto found = discover(options, hwloc_library(), fake.library());
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  REQUIRE(found->gpus.size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    const Gpu& gpu = found->gpus[static_cast<std::size_t>(i)];
+    CHECK(gpu.pci == PciAddress{0, static_cast<std::uint8_t>(i < 2 ? 0x05 : 0x15), 0, 0});
+    CHECK(gpu.partition == i % 2);
+    CHECK(gpu.node >= 0);
+  }
+  CHECK(form_mutual_groups(4, [&](int a, int b) { return may_map(*found, a, b); }).size() == 1);
+  CHECK(path_between(*found, 0, 1).hops == 1);
+  CHECK(path_between(*found, 0, 2).hops == 2);
 }
 
 TEST_CASE("2.2 without hwloc the kernel's own lists give NUMA nodes and places") {

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -155,6 +156,56 @@ TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reas
   CHECK(verdict(deep).find("nested too deeply") != std::string::npos);
 }
 
+TEST_CASE("2.7 what makes no machine is refused with the line, in hwloc's format") {
+  refused("os_index=\"2\" cpuset", "os_index=\"0\" cpuset",
+          "line 26: NUMA node 0 is listed twice, first in line 6");
+  refused("0000:81:00.0", "0000:01:00.0",
+          "line 28: 0000:01:00.0 is listed twice, first in line 10");
+  refused("</object>\n          <object type=\"OSDev\" name=\"ib0\" osdev_type=\"2\"/>",
+          "</object>\n<object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\">"
+          "<info name=\"Port1State\" value=\"4\"/></object>",
+          "line 21: NIC mlx5_0:1 is listed twice, first in line 15");
+}
+
+TEST_CASE("2.7 distances in hwloc's first format are multiples of a base") {
+  const auto with = [](const std::string& distances) {
+    return "<topology><object type=\"Machine\" cpuset=\"0x3\">" + distances +
+           "<object type=\"NUMANode\" os_index=\"0\"/><object type=\"NUMANode\" os_index=\"1\"/>"
+           "</object></topology>";
+  };
+  const auto list = read_hwloc_xml(
+      with("<distances nbobjs=\"2\" relative_depth=\"1\" latency_base=\"10.000000\">"
+           "<latency value=\"1.000000\"/><latency value=\"2.100000\"/>"
+           "<latency value=\"3.200000\"/><latency value=\"1.000000\"/></distances>"));
+  REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
+  CHECK(list->numa[0].distances == std::vector<int>{10, 21});
+  CHECK(list->numa[1].distances == std::vector<int>{32, 10});
+  CHECK(verdict(with("<distances nbobjs=\"2\" latency_base=\"10\"/>"))
+            .find("line 1: <distances> has 0 values, for 2 NUMA nodes") == 0);
+  CHECK(verdict(
+            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"-1\"/></distances>"))
+            .find("line 1: <latency> holds no distance") == 0);
+  CHECK(verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
+}
+
+TEST_CASE("2.7 distances of as many nodes as there may be are read in time") {
+  std::string text = "<topology version=\"2.0\"><object type=\"Machine\">";
+  std::string indexes;
+  std::string row;
+  for (int i = 0; i < 1024; ++i) {
+    text += "<object type=\"NUMANode\" os_index=\"" + std::to_string(i) + "\"/>";
+    indexes += std::to_string(i) + " ";
+    row += "9 ";
+  }
+  text += "</object><distances2 type=\"NUMANode\" kind=\"5\"><indexes>" + indexes + "</indexes>";
+  for (int i = 0; i < 1024; ++i) text += "<u64values>" + row + "</u64values>";
+  const std::clock_t begin = std::clock();
+  CHECK(verdict(text + "</distances2></topology>") == "ok");
+  const double spent = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  WARN("1024 nodes: " << spent << " s");
+  CHECK(spent < 1);
+}
+
 TEST_CASE("2.7 a document that ends the process of hwloc 2.9 is read") {
   // It follows the null pointer of a machine without complete_nodeset.
   std::ifstream file(std::string(ORIEL_TEST_SOURCE_DIR) +
@@ -183,6 +234,7 @@ TEST_CASE("2.7 what hwloc itself makes of a description is what is read without 
       found.pci = list.pci;
       for (PciNode& node : found.pci) node.link_gbps = static_cast<float>(node.link_gbps);
       found.gpus = list.gpus;
+      found.nics = list.nics;
       for (Gpu& gpu : found.gpus) gpu.pcie_gbps = static_cast<float>(gpu.pcie_gbps);
       return canonical(std::move(found));
     };

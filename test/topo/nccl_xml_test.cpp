@@ -7,6 +7,7 @@
 #include <random>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "topo/hwloc_xml_reader.hpp"
 #include "topo/machines.hpp"
@@ -154,6 +155,71 @@ TEST_CASE("2.7 odd descriptions are refused with line and reason") {
   refused(
       with("class=\"0x030200\" link_speed=\"32.0", "class=\"0x030200\" class=\"1\" speed=\"32."),
       "duplicate attribute");
+}
+
+TEST_CASE("2.7 what makes no machine is refused with the line that makes none") {
+  refused(with("numaid=\"1\"", "numaid=\"0\""),
+          "line 16: NUMA node 0 is listed twice, first in line 2");
+  refused(with("0000:98:00.0", "0000:18:00.0"),
+          "line 17: 0000:18:00.0 is listed twice, first in line 4");
+  refused(with("dev=\"1\" sm", "dev=\"0\" sm"),
+          "line 18: GPU 1 (0000:98:00.0, device 0, no UUID) is listed twice, first in line 5");
+  refused(with("name=\"eth0\"", "name=\"mlx5_0\""),
+          "line 21: NIC mlx5_0:1 is listed twice, first in line 11");
+  refused(with("class=\"0x060400\"", "class=\"0x030200\"><gpu/></pci><pci busid=\"0000:16:00.0\""),
+          "line 3: 0000:16:00.0 is listed twice, first in line 3");
+  std::string many = "<system>\n<cpu numaid=\"0\">\n";
+  for (int i = 0; i < 300; ++i) {
+    many += fmt::format("<pci busid=\"{:04x}:01:00.0\"><gpu/></pci>\n", i);
+  }
+  refused(many + "</cpu></system>", "line 259: there are more than 256 GPUs");
+}
+
+TEST_CASE("2.7 devices whose place on the buses is not known keep their NUMA nodes") {
+  Machine machine;
+  for (int node = 0; node < 2; ++node) {
+    NumaNode numa;
+    numa.os_index = 3 * node;
+    numa.cpus = {4 * node, 4 * node + 1};
+    machine.numa.push_back(numa);
+  }
+  for (int i = 0; i < 4; ++i) {
+    Gpu gpu;
+    gpu.pci = PciAddress{0, static_cast<std::uint8_t>(0x40 - i), 0, 0};
+    gpu.numa = i == 3 ? -1 : i % 2;
+    gpu.ordinal = i;
+    gpu.name = "sm_90";
+    gpu.architecture = 90;
+    gpu.switch_links = 18;
+    gpu.pcie_gbps = 16 * 31.508;
+    machine.gpus.push_back(gpu);
+    Nic nic;
+    nic.name = fmt::format("nic{}", i);
+    nic.numa = i - 1 > 1 ? -1 : i - 1;
+    if (i < 2) nic.pci = PciAddress{0, static_cast<std::uint8_t>(0x50 + i), 0, 0};
+    machine.nics.push_back(nic);
+  }
+  machine = canonical(std::move(machine));
+  const std::string text = write_nccl_xml(machine);
+  INFO(text);
+  const auto again = read_nccl_xml(text);
+  REQUIRE((again.ok() ? "ok" : again.error().to_string()) == "ok");
+  CHECK(again->numa.size() == 2);
+  REQUIRE(again->gpus.size() == machine.gpus.size());
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    CHECK(again->gpus[i].numa == machine.gpus[i].numa);
+    CHECK(again->gpus[i].pci == machine.gpus[i].pci);
+    CHECK(again->gpus[i].ordinal == machine.gpus[i].ordinal);
+    CHECK(again->gpus[i].switch_links == machine.gpus[i].switch_links);
+    CHECK(again->gpus[i].pcie_gbps == Approx(machine.gpus[i].pcie_gbps).epsilon(0.001));
+  }
+  REQUIRE(again->nics.size() == machine.nics.size());
+  for (std::size_t i = 0; i < machine.nics.size(); ++i) {
+    CHECK(again->nics[i].name == machine.nics[i].name);
+    CHECK(again->nics[i].numa == machine.nics[i].numa);
+    CHECK(again->nics[i].pci == machine.nics[i].pci);
+  }
+  CHECK(write_nccl_xml(*again) == text);
 }
 
 TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refused in time") {

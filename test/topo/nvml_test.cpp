@@ -53,6 +53,7 @@ TEST_CASE("2.1 NVML tells of switches, speeds, PCIe and who maps whose memory") 
   CHECK(list.gpus[0].pcie_gbps == Approx(first.pcie_gbps));
   first.link_gbps = list.gpus[0].link_gbps;
   first.pcie_gbps = list.gpus[0].pcie_gbps;
+  first.pcie_now_gbps = first.pcie_gbps;
   CHECK(list.gpus[0] == first);
   CHECK(list.gpus[3].switch_links == 17);
   CHECK(list.pairs.size() == 12);

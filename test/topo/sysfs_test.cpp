@@ -8,6 +8,7 @@
 #include "topo/file_tree.hpp"
 #include "topo/infiniband_sysfs.hpp"
 #include "topo/kfd_sysfs.hpp"
+#include "topo/nic_choice.hpp"
 #include "topo/numa_sysfs.hpp"
 #include "topo/temporary_tree.hpp"
 
@@ -226,6 +227,25 @@ TEST_CASE(
   CHECK(list.gpus[0].uuid == "GPU-0000000000000007");
   CHECK(list.gpus[1].uuid == "GPU-0000000000000007-1");
   CHECK(list.gpus[2].uuid == "GPU-0000000000000007-2");
+  for (int i = 0; i < 3; ++i) {
+    // Some drivers put the number of the partition where the function is.
+    CHECK(list.gpus[static_cast<std::size_t>(i)].pci == PciAddress{0, 5, 0, 0});
+    CHECK(list.gpus[static_cast<std::size_t>(i)].partition == i + 1);
+  }
+}
+
+TEST_CASE("2.5 a virtual function tells of the physical one") {
+  const TemporaryTree files;
+  add_nic(files, "mlx5_0", "0000:14:00.0", "0000:0000:0000:0001", "0000:0000:0000:0009");
+  add_nic(files, "mlx5_1", "0000:14:00.2", "0000:0000:0000:0002", "0000:0000:0000:0009");
+  files.link("/sys/devices/pci0000:00/0000:14:00.2/physfn", "../0000:14:00.0");
+  const InfinibandList list = read_infiniband(FileTree(files.root()));
+  REQUIRE(list.nics.size() == 2);
+  CHECK_FALSE(list.nics[0].physical);
+  CHECK(list.nics[1].physical == PciAddress{0, 0x14, 0, 0});
+  Machine machine;
+  machine.nics = list.nics;
+  CHECK(backup_nics(machine) == std::vector<int>{-1, -1});  // they are one port
 }
 
 TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {

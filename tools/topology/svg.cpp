@@ -257,6 +257,7 @@ class Drawing {
   /// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
   static std::string device_text(const topo::Gpu& gpu) {
     if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
+    if (gpu.partition >= 0) return fmt::format("partition {}", gpu.partition);
     if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
     if (gpu.vendor == topo::GpuVendor::nvidia) return "not visible";
     return topo::fitted(topo::printable(gpu.name), kDeviceLetters);

@@ -120,6 +120,20 @@ std::string ordinal_text(const topo::Gpu& gpu) {
   return gpu.vendor == topo::GpuVendor::nvidia ? "not visible to CUDA" : "";
 }
 
+/// What its PCIe link carries at most, by which paths are judged, and now, if that is less.
+std::string pcie_text(const topo::Gpu& gpu) {
+  if (gpu.pcie_gbps <= 0) return "";
+  const bool slower = gpu.pcie_now_gbps > 0 && gpu.pcie_now_gbps < gpu.pcie_gbps * 0.99;
+  return fmt::format("PCIe {:.0f} Gbit/s{}", gpu.pcie_gbps,
+                     slower ? fmt::format(", now {:.0f}", gpu.pcie_now_gbps) : "");
+}
+
+/// Which part of a GPU it is, if it is one.
+std::string part_text(const topo::Gpu& gpu) {
+  if (gpu.mig_instance >= 0) return fmt::format(", MIG instance {}", gpu.mig_instance);
+  return gpu.partition >= 0 ? fmt::format(", partition {}", gpu.partition) : "";
+}
+
 std::string speed_text(const topo::Nic& nic) {
   const std::string speed =
       nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
@@ -132,8 +146,8 @@ std::string gpu_list(const Summary& summary, std::size_t width) {
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     const topo::Gpu& gpu = machine.gpus[i];
     rows.push_back({fmt::format("GPU{}", i), gpu.pci ? gpu.pci->to_string() : "-",
-                    shown(gpu.name, kMostNameLetters), ordinal_text(gpu),
-                    gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
+                    shown(gpu.name, kMostNameLetters) + part_text(gpu), ordinal_text(gpu),
+                    pcie_text(gpu), gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
   }
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {
     const topo::Nic& nic = machine.nics[i];
