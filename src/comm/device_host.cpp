@@ -14,6 +14,7 @@
 #include "comm/device.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/all_reduce_host.hpp"
+#include "topo/gpu_rank_info.hpp"
 #include "topo/placement.hpp"
 #include "topo/process_machine.hpp"
 #include "window/memory_host.hpp"
@@ -75,8 +76,7 @@ class HostDevice final : public Device {
     const long page_bytes = sys().sysconf(_SC_PAGESIZE);
     if (pages < 0 || page_bytes < 0) return system_error("asking for the size of the memory");
     ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(false, settings));
-    topo::RankInfo info = topo::host_rank_info(node);
-    info.numa = topo::numa_number_of(machine->machine.numa, topo::cpus_of_this_thread());
+    topo::RankInfo info = topo::host_rank_info(node, *machine, topo::cpus_of_this_thread());
     info.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
     return info;
   }

@@ -111,6 +111,7 @@ void add_nics(const FileTree& tree, Machine& machine) {
 /// Has links count with what they carry at most, where the kernel tells: what the other sources
 /// tell is their present speed.
 void use_most_speeds(const FileTree& tree, Machine& machine) {
+  for (NumaNode& node : machine.numa) node.memory_gbps = memory_gbps_of(tree, node.os_index);
   for (PciNode& node : machine.pci) {
     const double most = node.address ? most_pcie_gbps(tree, *node.address) : 0;
     if (most > 0) node.link_gbps = most;

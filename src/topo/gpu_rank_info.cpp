@@ -13,15 +13,6 @@
 namespace oriel::topo {
 namespace {
 
-bool says_anything(const Machine& machine, int from, int to) {
-  const auto is_instance = [&](int index) {
-    return machine.gpus[static_cast<std::size_t>(index)].mig_instance >= 0;  // reaches nobody
-  };
-  if (from == to || is_instance(from) || is_instance(to)) return true;
-  const GpuPair* pair = find_pair(machine, from, to);
-  return pair != nullptr && (pair->maps || pair->links > 0);
-}
-
 PathFacts facts_of(const CommunicatorMachine& known, int from, int to) {
   const Path path = path_between(known.machine, from, to);
   PathFacts facts;
@@ -73,6 +64,25 @@ std::optional<DeviceUuid> parse_device_uuid(std::string_view text) {
   return uuid;
 }
 
+RankInfo host_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
+                        const std::optional<std::vector<int>>& cpus) {
+  const std::vector<NumaNode>& numa = machine.machine.numa;
+  RankInfo info = host_rank_info(node);
+  info.numa = numa_number_of(numa, cpus);
+  info.network_class = bandwidth_class(machine.network_gbps);
+  // One that is bound to no node may be anywhere: the slowest counts.
+  double slowest = numa.empty() ? 0 : numa.front().memory_gbps;
+  for (const NumaNode& one : numa) {
+    if (info.numa == one.os_index) {
+      slowest = one.memory_gbps;
+      break;
+    }
+    slowest = std::min(slowest, one.memory_gbps);
+  }
+  info.host_class = bandwidth_class(slowest);
+  return info;
+}
+
 Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
                                int ordinal) {
   const auto& gpus = machine.machine.gpus;
@@ -101,11 +111,13 @@ Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachi
   info.fabric = own->fabric;
   info.fabric_handles = own->fabric && own->fabric_handles;
   info.links_class = bandwidth_class(links_gbps_of(machine, from));
+  info.host_class = bandwidth_class(own->pcie_gbps);
+  info.network_class = bandwidth_class(machine.network_gbps);
   for (int to = 0; to < static_cast<int>(gpus.size()); ++to) {
     const Gpu& gpu = gpus[static_cast<std::size_t>(to)];
     const auto other = parse_device_uuid(gpu.uuid);
     if (!other || (to != from && *other == *uuid)) continue;
-    if (!says_anything(machine.machine, from, to)) continue;
+    if (!reach_is_known(machine.machine, from, to)) continue;
     info.seen.push_back({.uuid = *other,
                          .reachable = may_map(machine.machine, from, to),
                          .visible = gpu.ordinal >= 0,

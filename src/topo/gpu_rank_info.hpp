@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -26,6 +27,11 @@ namespace oriel::topo {
 /// for what that means.
 Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
                                int ordinal);
+
+/// The info of a rank of this process that keeps its windows on the host and may run on these
+/// processors (nothing: on any): its NUMA node, where they are of one, and what is known of speeds.
+RankInfo host_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
+                        const std::optional<std::vector<int>>& cpus);
 
 /// The 16 bytes of a UUID as NVML and CUDA print it ("GPU-" or "MIG-" and 32 digits in groups);
 /// nothing for any other text.

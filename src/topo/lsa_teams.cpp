@@ -34,6 +34,13 @@ bool can_map(const RankInfo& from, const RankInfo& to) {
          device_reaches(from, to);
 }
 
+bool reach_is_assumed(const RankInfo& from, const RankInfo& to) {
+  const bool told = from.kind == DeviceKind::host || from.uuid == to.uuid ||
+                    find_seen(from, to.uuid) != nullptr ||
+                    (from.fabric && from.fabric == to.fabric);
+  return !told && can_map(from, to);
+}
+
 LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most) {
   LsaTeams teams;
   const auto info_of = [&](int rank) -> const RankInfo& {

@@ -36,8 +36,11 @@ bool fabric_handles_travel(const RankInfo& a, const RankInfo& b);
 /// it is reachable, or both are in one fabric clique. Where no source says anything about a device
 /// of the same node it counts as reachable: containers hide a rank's peers from NVML too, and the
 /// driver (since CUDA 10.1) maps the memory of hidden devices as it does that of visible ones;
-/// where it cannot, the first registration says so on every rank.
+/// where it cannot, the first registration says so on every rank. RankPaths counts such pairs.
 bool can_map(const RankInfo& from, const RankInfo& to);
+
+/// Whether can_map() rests on that assumption alone.
+bool reach_is_assumed(const RankInfo& from, const RankInfo& to);
 
 /// Forms the teams greedily in rank order: a rank joins the first team all of whose members it
 /// reaches mutually, or begins the next one. Fabric cliques can be larger than what kernels can do

@@ -24,6 +24,8 @@ struct NumaNode {
   int package = -1;       ///< the socket; -1: not known
   std::vector<int> cpus;  ///< the system's numbers, ascending; empty: memory without processors
   std::size_t memory_bytes = 0;
+  /// Of reading it from the nearest processors, in Gbit/s; 0 where the firmware is silent.
+  double memory_gbps = 0;
   /// To each entry of Machine::numa, in its order; 10 is local. Empty where the firmware is silent.
   std::vector<int> distances;
 

@@ -99,9 +99,18 @@ std::vector<NumaNode> read_numa_nodes(const FileTree& tree) {
     node.cpus = numbers_in(tree.read(folder + "/cpulist").value_or(""));
     node.memory_bytes = memory_in(tree.read(folder + "/meminfo").value_or(""));
     node.distances = distances_in(tree.read(folder + "/distance").value_or(""), online.size());
+    node.memory_gbps = memory_gbps_of(tree, number);
     nodes.push_back(std::move(node));
   }
   return nodes;
+}
+
+double memory_gbps_of(const FileTree& tree, int os_index) {
+  constexpr std::int64_t kMost = 100'000'000;
+  const auto megabytes = tree.read_number(
+      fmt::format("{}/node{}/access0/initiators/read_bandwidth", kNumaFolder, os_index));
+  if (!megabytes || *megabytes <= 0 || *megabytes > kMost) return 0;
+  return static_cast<double>(*megabytes) * 8 / 1000;
 }
 
 SourceReport add_numa_nodes(const FileTree& tree, Machine& machine) {

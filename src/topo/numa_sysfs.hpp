@@ -18,12 +18,15 @@ inline constexpr const char* kNumaFolder = "/sys/devices/system/node";
 /// first 2), ascending, each once, below 65536; odd parts are left out.
 std::vector<int> numbers_in(std::string_view text);
 
-/// The nodes that are online, by number, with their processors, memory and distances. Empty where
-/// the kernel names none. Three small files for each.
+/// The nodes that are online, by number, with their processors, memory, its speed and distances.
+/// Empty where the kernel names none. Four small files for each.
 std::vector<NumaNode> read_numa_nodes(const FileTree& tree);
 
 /// The same as the nodes of a machine.
 SourceReport add_numa_nodes(const FileTree& tree, Machine& machine);
+
+/// What the firmware (ACPI's HMAT) says of a node's memory, in Gbit/s; 0 where it is silent.
+double memory_gbps_of(const FileTree& tree, int os_index);
 
 /// The place in Machine::numa of the node with this number; -1 if there is none.
 int numa_index(const Machine& machine, int os_index);

@@ -25,7 +25,9 @@ std::string_view name_of(PathKind kind);
 
 struct Path {
   PathKind kind = PathKind::host_memory;
-  int hops = 0;          ///< links on the way: 1 for a direct one, 2 through a switch
+  /// Links on the way: 1 for a direct one, 2 through a switch or host memory; 0: not known, as over
+  /// PCIe without a tree of its buses.
+  int hops = 0;
   double gbps = 0;       ///< one way, what the links add up to; 0: not known
   bool atomics = false;  ///< native ones over it
   Distance distance = Distance::unknown;

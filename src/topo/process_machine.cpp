@@ -13,6 +13,7 @@
 #include "base/try.hpp"
 #include "topo/cuda_facts.hpp"
 #include "topo/discover.hpp"
+#include "topo/infiniband_sysfs.hpp"
 #include "topo/machine_dump.hpp"
 #include "topo/machine_file.hpp"
 #include "topo/numa_sysfs.hpp"
@@ -69,6 +70,21 @@ Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
     if (most > 0) gpu.pcie_gbps = most;
   }
   return reason;
+}
+
+double fastest_port_of(const std::vector<Nic>& nics) {
+  double fastest = 0;
+  for (const Nic& nic : nics) fastest = std::max(fastest, nic.active ? nic.gbps : 0);
+  return fastest;
+}
+
+/// Of all ports that are up, for RDMA or not; what has no hardware says anything.
+double fastest_network_of(const FileTree& files) {
+  double fastest = fastest_port_of(read_infiniband(files).nics);
+  for (const NetworkInterface& one : read_network_interfaces(files)) {
+    if (one.up && !one.ports.empty()) fastest = std::max(fastest, one.gbps);
+  }
+  return fastest;
 }
 
 std::string reports_of(const Machine& machine) {
@@ -142,6 +158,8 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     pair.hops = told != nullptr ? told->hops : 0;
   }
   found.links_known = found.links_known || !description.gpus.empty();
+  const double fastest = fastest_port_of(description.nics);
+  if (fastest > 0) found.network_gbps = fastest;
 }
 
 Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
@@ -159,6 +177,7 @@ Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources
                                              report.outcome == SourceReport::Outcome::used;
                                     });
   }
+  found.network_gbps = fastest_network_of(sources.files);
   if (!file.empty()) {
     ORIEL_TRY(const Machine description, read_machine_file(file));
     apply_description(found, description);

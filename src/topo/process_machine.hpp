@@ -30,6 +30,8 @@ struct CommunicatorMachine {
   Machine machine;
   /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
   bool links_known = false;
+  /// Of the fastest network port, in Gbit/s; 0: not known.
+  double network_gbps = 0;
 };
 
 /// What tells which network interface is near which GPU. Made in a few milliseconds, from /sys (or
@@ -61,9 +63,9 @@ struct MachineSources {
 };
 
 /// What a description in a file says of this machine takes the place of what was found: NUMA nodes,
-/// where GPUs are, links and their bandwidth. It does not touch who may map whose memory, fabric
-/// cliques and kinds of handles, which only the drivers know, nor add GPUs that were not found.
-/// GPUs are found again by their PCI addresses.
+/// where GPUs are, links and their bandwidth, speeds of network ports. It does not touch who may
+/// map whose memory, fabric cliques and kinds of handles, which only the drivers know, nor add GPUs
+/// that were not found. GPUs are found again by their PCI addresses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of

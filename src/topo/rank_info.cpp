@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 3;
+constexpr std::uint16_t kVersion = 4;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -101,6 +101,10 @@ Status check_fields(const RankInfo& info) {
   if (info.numa < -1 || info.numa > kNumaNumberMost) {
     return bad("NUMA node " + std::to_string(info.numa));
   }
+  if (info.host_class > kBandwidthClassMost || info.network_class > kBandwidthClassMost) {
+    return bad("host memory or a network of bandwidth class " +
+               std::to_string(std::max(info.host_class, info.network_class)));
+  }
   const auto printable = [](char letter) { return letter > ' ' && letter <= '~'; };
   if (info.pci_id.size() > kPciIdMostBytes ||
       !std::all_of(info.pci_id.begin(), info.pci_id.end(), printable)) {
@@ -139,7 +143,8 @@ Bytes encode(const RankInfo& info) {
   writer.put(kVersion).put(info.kind).put(info.node.host).put(info.node.network_namespace);
   writer.put(static_cast<std::uint8_t>(info.node.named));
   writer.put(info.process).put(info.pid).put(info.pid_namespace).put(info.uid);
-  writer.put(info.memory_bytes).put(info.numa).put(info.device);
+  writer.put(info.memory_bytes).put(info.numa).put(info.host_class).put(info.network_class);
+  writer.put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
   writer.put(static_cast<std::uint8_t>(info.fabric_handles)).put(info.links_class);
   writer.put(static_cast<std::uint8_t>(info.fabric.has_value()));
@@ -170,6 +175,8 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.uid = reader.get<std::uint32_t>();
   info.memory_bytes = reader.get<std::uint64_t>();
   info.numa = reader.get<std::int32_t>();
+  info.host_class = reader.get<std::uint8_t>();
+  info.network_class = reader.get<std::uint8_t>();
   info.device = reader.get<std::int32_t>();
   info.pci_id = reader.get_string();
   info.uuid = get_uuid(reader);

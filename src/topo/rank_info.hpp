@@ -50,6 +50,11 @@ struct RankInfo {
   /// The system's number of the NUMA node beside its GPU; for a rank on the host, of the one that
   /// its thread is bound to. -1: not known, or bound to none.
   std::int32_t numa = -1;
+  /// Classes of bandwidth, see bandwidth_class(). Between the rank and host memory: of its GPU's
+  /// PCIe link, or of the memory of its NUMA node where the firmware tells.
+  std::uint8_t host_class = 0;
+  /// Of the fastest network port of its machine.
+  std::uint8_t network_class = 0;
 
   // The rest is empty for ranks on the host.
   std::int32_t device = -1;  ///< CUDA ordinal inside the rank's process

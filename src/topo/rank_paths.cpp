@@ -3,6 +3,7 @@
 #include "topo/rank_paths.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -14,8 +15,17 @@ namespace {
 
 constexpr std::size_t kTeamsInText = 16;
 
+PathFacts network_path(std::uint8_t a, std::uint8_t b) {
+  return {.kind = PathKind::network, .bandwidth_class = std::min(a, b)};
+}
+
+/// Between ranks that have host memory in common, or else only a network.
 PathFacts host_path(const RankInfo& a, const RankInfo& b) {
-  PathFacts path{.kind = PathKind::host_memory, .hops = 2};
+  if (!descriptors_travel(a, b)) return network_path(a.network_class, b.network_class);
+  PathFacts path{.kind = PathKind::host_memory,
+                 .hops = 2,
+                 .bandwidth_class = std::min(a.host_class, b.host_class)};
+  if (a.kind != DeviceKind::host || b.kind != DeviceKind::host) return path;
   if (a.process == b.process) {
     path.hops = 0;
   } else if (a.numa >= 0 && a.numa == b.numa) {
@@ -78,11 +88,7 @@ class Neighbourhoods {
 }  // namespace
 
 PathFacts rank_path(const RankInfo& from, const RankInfo& to) {
-  const bool same_node = from.node.host == to.node.host;
-  if (from.kind == DeviceKind::host && to.kind == DeviceKind::host) {
-    return same_node ? host_path(from, to) : PathFacts{};
-  }
-  if (from.kind == to.kind && can_map(from, to)) {
+  if (from.kind == DeviceKind::cuda && can_map(from, to)) {
     if (from.uuid == to.uuid) return {.kind = PathKind::same_device, .atomics = true};
     if (const SeenDevice* seen = find_seen(from, to.uuid)) return seen->path;
     // Links lead both ways. What one side knows is worth more than what would be assumed for the
@@ -97,16 +103,18 @@ PathFacts rank_path(const RankInfo& from, const RankInfo& to) {
     }
     return {.kind = PathKind::pcie_peer};
   }
-  if (!same_node) return {};
-  return {.kind = PathKind::host_memory, .hops = 2};
+  return host_path(from, to);
 }
 
 RankPaths::RankPaths(std::span<const RankInfo> ranks) : near_(ranks.size()) {
   const Neighbourhoods neighbourhoods(ranks);
+  for (const RankInfo& rank : ranks) network_.push_back(rank.network_class);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const int peer : neighbourhoods.behind(static_cast<int>(rank))) {
       const RankInfo& other = ranks[static_cast<std::size_t>(peer)];
-      const PathFacts path = worse(rank_path(ranks[rank], other), rank_path(other, ranks[rank]));
+      const RankInfo& own = ranks[rank];
+      const PathFacts path = worse(rank_path(own, other), rank_path(other, own));
+      if (reach_is_assumed(own, other) || reach_is_assumed(other, own)) ++assumed_;
       if (path.kind != PathKind::network) near_[rank].push_back({peer, path});
     }
   }
@@ -118,11 +126,17 @@ PathFacts RankPaths::between(int a, int b) const {
   const int peer = std::max(a, b);
   const auto found = std::lower_bound(list.begin(), list.end(), peer,
                                       [](const Near& near, int key) { return near.peer < key; });
-  return found != list.end() && found->peer == peer ? found->path : PathFacts{};
+  if (found != list.end() && found->peer == peer) return found->path;
+  return far_between(static_cast<std::size_t>(a), static_cast<std::size_t>(b));
+}
+
+PathFacts RankPaths::far_between(std::size_t a, std::size_t b) const {
+  return network_path(network_.at(a), network_.at(b));
 }
 
 std::uint64_t RankPaths::hash() const {
   std::uint64_t hash = add(kNumbersHashBasis, near_.size());
+  for (const std::uint8_t network : network_) hash = add(hash, network);
   for (const auto& list : near_) {
     hash = add(hash, list.size());
     for (const auto& [peer, path] : list) {
@@ -138,22 +152,41 @@ std::uint64_t RankPaths::hash() const {
 
 std::string RankPaths::summary() const {
   const std::size_t pairs = near_.size() * (near_.size() - (near_.empty() ? 0 : 1)) / 2;
-  std::size_t near = 0;
+  // A pair's network is as slow as the slower one of its ranks: counted by class, without looking
+  // at all pairs.
+  std::array<std::size_t, kBandwidthClassMost + 1> ranks{};
+  for (const std::uint8_t network : network_) ++ranks[network];
+  std::array<std::size_t, kBandwidthClassMost + 1> far{};
+  std::size_t faster = 0;
+  for (std::size_t one = ranks.size(); one-- > 0;) {
+    far[one] = ranks[one] * faster + ranks[one] * (ranks[one] - (ranks[one] > 0 ? 1 : 0)) / 2;
+    faster += ranks[one];
+  }
   std::map<std::tuple<PathKind, std::uint8_t, int>, std::pair<PathFacts, std::size_t>> counts;
-  for (const auto& list : near_) {
-    near += list.size();
-    for (const auto& [peer, path] : list) {
-      auto& entry = counts[{path.kind, path.hops, -path.bandwidth_class}];
-      entry.first = path;
-      ++entry.second;
+  const auto count = [&](const PathFacts& path, std::size_t more) {
+    if (more == 0) return;
+    auto& entry = counts[{path.kind, path.hops, -path.bandwidth_class}];
+    entry.first = path;
+    entry.second += more;
+  };
+  for (std::size_t rank = 0; rank < near_.size(); ++rank) {
+    for (const auto& [peer, path] : near_[rank]) {
+      count(path, 1);
+      --far[far_between(rank, static_cast<std::size_t>(peer)).bandwidth_class];
     }
   }
+  for (std::size_t one = 0; one < far.size(); ++one) {
+    const auto network = static_cast<std::uint8_t>(one);
+    count(network_path(network, network), far[one]);
+  }
   std::string text;
-  const auto say = [&](std::size_t count, const PathFacts& path) {
-    text += fmt::format("{}{} by {}", text.empty() ? "" : "; ", count, text_of(path));
-  };
-  for (const auto& [key, entry] : counts) say(entry.second, entry.first);
-  if (pairs > near) say(pairs - near, PathFacts{});
+  for (const auto& [key, entry] : counts) {
+    text += fmt::format("{}{} by {}", text.empty() ? "" : "; ", entry.second, text_of(entry.first));
+  }
+  if (assumed_ > 0) {
+    text += fmt::format(
+        "; of {} no source says that they map each other's memory, which is assumed", assumed_);
+  }
   return fmt::format("{} pair{} of ranks{}{}", pairs, pairs == 1 ? "" : "s",
                      text.empty() ? "" : ": ", text);
 }

@@ -17,9 +17,13 @@ namespace oriel::topo {
 /// directions differ, the worse of both.
 ///
 /// GPUs: one device; NVLink, also through the switches of a fabric clique of several hosts; PCIe
-/// peer access; host memory, where one cannot map the other but both are on one node; the network.
+/// peer access; host memory, where one cannot map the other but descriptors of host memory travel
+/// between their processes; else the network, also on one node (two network namespaces, two users).
 /// Where nothing says by what way two GPUs of one node reach each other, PCIe is assumed.
-/// Ranks on the host: host memory, with 0 hops inside a process, 1 inside a NUMA node, else 2.
+/// Ranks on the host: host memory, with 0 hops inside a process, 1 inside a NUMA node, else 2;
+/// where descriptors do not travel, the network.
+///
+/// Classes of bandwidth are the lower one of both sides, and not known where one side's is not.
 ///
 /// A function of what all ranks have told each other, so every rank computes the same. Takes time
 /// and memory by the number of ranks and of pairs that are on one node or in one clique. Immutable.
@@ -33,7 +37,9 @@ class RankPaths {
   PathFacts between(int a, int b) const;
   /// What tells these paths from others, for a check that all ranks have the same.
   std::uint64_t hash() const;
-  /// How many pairs have which path, the best first.
+  /// Pairs of ranks that no source says can map each other's memory: it is assumed, see can_map().
+  std::size_t assumed() const { return assumed_; }
+  /// How many pairs have which path, the best first, and how many of them are assumed.
   std::string summary() const;
 
  private:
@@ -41,9 +47,13 @@ class RankPaths {
     int peer;
     PathFacts path;
   };
+  PathFacts far_between(std::size_t a, std::size_t b) const;
+
   /// By rank: the peers with higher numbers to which there is a path without the network, by
   /// number.
   std::vector<std::vector<Near>> near_;
+  std::vector<std::uint8_t> network_;  // the class of each rank's network
+  std::size_t assumed_ = 0;
 };
 
 /// The path over which `from` loads and stores the memory of `to`, which is another rank.

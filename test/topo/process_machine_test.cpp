@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "topo/gpu_rank_info.hpp"
 #include "topo/machine_dump.hpp"
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
@@ -104,6 +105,38 @@ TEST_CASE("2.10 a process without GPUs looks at NUMA nodes once, and asks neithe
   const auto second = machine.for_communicators(false, Settings{});
   CHECK(second->get() == first->get());
   CHECK((*second)->machine.numa.size() == 2);
+}
+
+TEST_CASE("2.6 what a rank on the host tells of memory and network comes from /sys") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  tree.file("/sys/devices/system/node/node0/access0/initiators/read_bandwidth", "131072\n");
+  tree.file("/sys/devices/system/node/node1/access0/initiators/read_bandwidth", "65536\n");
+  tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+  tree.file("/sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+  tree.file("/sys/class/net/eth0/operstate", "up\n");
+  tree.file("/sys/class/net/eth0/speed", "100000\n");
+  tree.folder("/sys/devices/pci0000:00/0000:00:05.0");
+  tree.link("/sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:00:05.0");
+  tree.file("/sys/class/net/veth0/operstate", "up\n");
+  tree.file("/sys/class/net/veth0/speed", "1000000\n");  // which no hardware backs
+  ProcessMachine machine(sources_at(tree));
+  const auto known = machine.for_communicators(false, Settings{});
+  REQUIRE(known.ok());
+  CHECK((*known)->network_gbps == 100);
+  const NodeIdentity node{1, 2};
+  const std::vector<int> of_first = (*known)->machine.numa[0].cpus;
+  const RankInfo bound = host_rank_info(node, **known, of_first);
+  CHECK(bound.numa == (*known)->machine.numa[0].os_index);
+  CHECK(bound.host_class == bandwidth_class(1048));
+  CHECK(bound.network_class == bandwidth_class(100));
+  const RankInfo free = host_rank_info(node, **known, std::nullopt);
+  CHECK(free.numa == -1);
+  CHECK(free.host_class == bandwidth_class(524));  // it may be anywhere
+  tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+  const auto again = look_for_communicators(sources_at(tree), false, "");
+  REQUIRE(again.ok());
+  CHECK(again->network_gbps == 400);
 }
 
 TEST_CASE("2.10 threads that ask at once share one look") {

@@ -18,6 +18,8 @@ RankInfo example() {
   info.uuid[4] = std::byte{9};
   info.numa = 1;
   info.links_class = 12;
+  info.host_class = 9;
+  info.network_class = 7;
   info.fabric_handles = true;
   info.fabric = FabricClique{};
   info.fabric->clique = 7;
@@ -85,6 +87,8 @@ TEST_CASE("2.3 what a rank tells of devices, fabric and NUMA nodes is checked fi
   };
   refused_with("NUMA node -2", [](RankInfo& info) { info.numa = -2; });
   refused_with("NUMA node", [](RankInfo& info) { info.numa = kNumaNumberMost + 1; });
+  refused_with("network of bandwidth class 32", [](RankInfo& info) { info.host_class = 32; });
+  refused_with("network of bandwidth class 40", [](RankInfo& info) { info.network_class = 40; });
   refused_with("links of bandwidth class", [](RankInfo& info) { info.links_class = 32; });
   refused_with("order of their UUIDs", [](RankInfo& info) { info.seen[1].uuid = DeviceUuid{}; });
   refused_with("order of their UUIDs",
@@ -134,7 +138,7 @@ TEST_CASE("2.3 the message of another version is refused with the two numbers") 
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(decoded.error().message().find("format 2, this library knows 3") != std::string::npos);
+  CHECK(decoded.error().message().find("format 2, this library knows 4") != std::string::npos);
 }
 
 TEST_CASE("1.14 random bytes never pass for more than they hold") {

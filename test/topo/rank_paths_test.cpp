@@ -46,6 +46,7 @@ std::vector<RankInfo> random_ranks(std::mt19937& random) {
   const std::size_t count = 1 + random() % 24;
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t host = 1 + random() % 3;
+    const auto begin = ranks.size();
     if (random() % 3 == 0) {
       ranks.push_back(on_host(host, 1 + random() % 40, static_cast<int>(random() % 3) - 1));
     } else {
@@ -55,6 +56,9 @@ std::vector<RankInfo> random_ranks(std::mt19937& random) {
       ranks.back().fabric_handles = ranks.back().fabric.has_value();
       ranks.back().links_class = static_cast<std::uint8_t>(random() % 14);
     }
+    ranks[begin].node.network_namespace = 77 + random() % 2;
+    ranks[begin].host_class = static_cast<std::uint8_t>(random() % 12);
+    ranks[begin].network_class = static_cast<std::uint8_t>(random() % 10);
   }
   for (RankInfo& from : ranks) {
     for (const RankInfo& to : ranks) {
@@ -95,6 +99,66 @@ TEST_CASE("2.6 paths between ranks on the host") {
   CHECK(paths.summary() ==
         "15 pairs of ranks: 1 by host memory; 2 by host memory, 1 hop; 7 by host memory, 2 hops; 5 "
         "by network");
+}
+
+TEST_CASE("2.6 ranks that can pass each other no descriptors have the network, also on one node") {
+  std::vector<RankInfo> ranks{on_host(1, 1), on_host(1, 2), on_host(1, 3), on_host(1, 3)};
+  ranks[1].node.network_namespace = 78;
+  ranks[2].uid = 1000;
+  ranks.push_back(on_gpu(1, 0));
+  ranks.push_back(on_gpu(1, 1));
+  ranks[5].node.network_namespace = 78;
+  for (RankInfo& rank : ranks) rank.network_class = 5;
+  const RankPaths paths(ranks);
+  const PathFacts network{PathKind::network, 0, 5, false};
+  CHECK(paths.between(0, 1) == network);
+  CHECK(paths.between(0, 2) == network);
+  CHECK(paths.between(2, 3).kind == PathKind::host_memory);  // threads of one process
+  CHECK(paths.between(4, 5) == network);
+  CHECK_FALSE(can_map(ranks[0], ranks[1]));
+  CHECK(paths.between(1, 4) == network);
+}
+
+TEST_CASE("2.6 host memory and networks have the class of the slower side, where it is known") {
+  std::vector<RankInfo> ranks{on_host(1, 1, 0), on_host(1, 2, 0), on_gpu(1, 0), on_gpu(1, 1),
+                              on_host(2, 9, 0)};
+  ranks[0].host_class = 11;
+  ranks[1].host_class = 10;
+  ranks[2].host_class = 9;
+  ranks[3].host_class = 8;
+  ranks[0].network_class = 9;
+  ranks[1].network_class = 0;
+  ranks[4].network_class = 7;
+  see(ranks[2], ranks[3], {PathKind::host_memory, 2, 8, false});
+  see(ranks[3], ranks[2], {PathKind::host_memory, 2, 8, false});
+  const RankPaths paths(ranks);
+  CHECK(paths.between(0, 1) == PathFacts{PathKind::host_memory, 1, 10, false});
+  CHECK(paths.between(2, 3) == PathFacts{PathKind::host_memory, 2, 8, false});
+  CHECK(paths.between(1, 2) == PathFacts{PathKind::host_memory, 2, 9, false});
+  CHECK(paths.between(0, 4) == PathFacts{PathKind::network, 0, 7, false});
+  CHECK(paths.between(1, 4) == PathFacts{PathKind::network, 0, 0, false});
+  CHECK(paths.summary() ==
+        "10 pairs of ranks: 1 by host memory, 1 hop, from 512 Gbit/s; 2 by host memory, 2 hops, "
+        "from 256 Gbit/s; 3 by host memory, 2 hops, from 128 Gbit/s; 1 by network, from 64 Gbit/s; "
+        "3 by network");
+  auto slower = ranks;
+  slower[4].network_class = 6;
+  CHECK(RankPaths(slower).hash() != paths.hash());
+}
+
+TEST_CASE("2.3 what is assumed of reach is counted and said") {
+  std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2), on_host(1, 60)};
+  const PathFacts links{PathKind::nvlink, 1, 12, true};
+  see(ranks[0], ranks[1], links);
+  see(ranks[1], ranks[0], links);
+  see(ranks[0], ranks[2], links);
+  const RankPaths paths(ranks);
+  CHECK(paths.assumed() == 2);  // from the third to the others, and between the second and it
+  CHECK(paths.summary().ends_with(
+      "; of 2 no source says that they map each other's memory, which is assumed"));
+  ranks.pop_back();
+  ranks.pop_back();
+  CHECK(RankPaths(ranks).assumed() == 0);
 }
 
 TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
@@ -166,7 +230,7 @@ TEST_CASE("2.6 paths are symmetric, and the ones of the pairs, for random ranks"
         REQUIRE(path.kind >= rank_path(from, to).kind);
         const bool team = can_map(from, to) && can_map(to, from);
         if (team) REQUIRE(path.kind < PathKind::network);
-        if (from.node.host == to.node.host) REQUIRE(path.kind != PathKind::network);
+        if (descriptors_travel(from, to)) REQUIRE(path.kind != PathKind::network);
       }
     }
     // All ranks hold the same list after the exchange.
