@@ -3,6 +3,7 @@
 #include "topo/paths.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -53,6 +54,36 @@ std::string in_words(Distance distance) {
       break;
   }
   return "at places that no source names";
+}
+
+/// What joins two GPUs, for a comparison: the bandwidth, or where that is not known, the links.
+double weight_of(const Machine& machine, int from, int to, bool by_bandwidth) {
+  const Path path = path_between(machine, from, to);
+  if (by_bandwidth) return path.gbps;
+  if (path.kind != PathKind::nvlink) return 0;
+  const GpuPair* pair = find_pair(machine, from, to);
+  if (pair != nullptr && pair->links > 0) return pair->links;
+  return std::min(gpu_at(machine, from).switch_links, gpu_at(machine, to).switch_links);
+}
+
+/// Whether a path over NVLink is the fastest of the machine; if not, which one is.
+std::string compared_with_others(const Machine& machine, int from, int to) {
+  const bool by_bandwidth = path_between(machine, from, to).gbps > 0;
+  const double own = weight_of(machine, from, to, by_bandwidth);
+  const auto count = static_cast<int>(machine.gpus.size());
+  double most = own;
+  std::pair<int, int> best{from, to};
+  for (int a = 0; a < count; ++a) {
+    for (int b = 0; b < count; ++b) {
+      const double other = a == b ? 0 : weight_of(machine, a, b, by_bandwidth);
+      if (other <= most * 1.01) continue;
+      most = other;
+      best = {a, b};
+    }
+  }
+  if (best == std::pair(from, to)) return "No pair of this machine has a faster path.";
+  return fmt::format("GPU {} and GPU {} have a faster one, {}.", best.first, best.second,
+                     by_bandwidth ? bandwidth_text(most) : fmt::format("{:.0f} links", most));
 }
 
 std::string why_not_mapped(const Machine& machine, int from, int to) {
@@ -121,7 +152,7 @@ Path path_between(const Machine& machine, int from, int to) {
     path.gbps = narrower(a.link_gbps, b.link_gbps);
   } else {
     path.kind = PathKind::pcie_peer;
-    path.hops = route.bridges + 1;
+    path.hops = a.node >= 0 && b.node >= 0 ? route.bridges + 1 : 0;
     path.gbps = pcie;
   }
   return path;
@@ -165,9 +196,7 @@ std::string explain_path(const Machine& machine, int from, int to) {
                         "A direct link would be faster.",
                         path.hops));
       }
-      if (path.hops == 1 || share_switches(a, b)) {
-        add("This is the fastest path that the machine has.");
-      }
+      if (path.hops == 1 || share_switches(a, b)) add(compared_with_others(machine, from, to));
       break;
     case PathKind::pcie_peer:
       add(fmt::format("No NVLink joins them; they are {}.", in_words(path.distance)));

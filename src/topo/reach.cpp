@@ -12,6 +12,16 @@ bool may_map(const Machine& machine, int from, int to) {
   return pair != nullptr && pair->maps.value_or(pair->links > 0);
 }
 
+bool reach_is_known(const Machine& machine, int from, int to) {
+  const auto gpu = [&](int index) -> const Gpu& {
+    return machine.gpus[static_cast<std::size_t>(index)];
+  };
+  if (from == to || gpu(from).mig_instance >= 0 || gpu(to).mig_instance >= 0) return true;
+  if (gpu(from).vendor != gpu(to).vendor) return true;
+  const GpuPair* pair = find_pair(machine, from, to);
+  return pair != nullptr && (pair->maps || pair->links > 0);
+}
+
 std::vector<std::vector<int>> reach_lists(const Machine& machine) {
   const auto count = static_cast<int>(machine.gpus.size());
   std::vector<std::vector<int>> lists(machine.gpus.size());

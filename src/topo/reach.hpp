@@ -15,6 +15,10 @@ namespace oriel::topo {
 /// whether links join them. A GPU maps its own memory.
 bool may_map(const Machine& machine, int from, int to);
 
+/// Whether a source says so, or links do. Where none does may_map() says no, while communicators,
+/// to which the first registration tells the truth, assume yes (see can_map() of ranks).
+bool reach_is_known(const Machine& machine, int from, int to);
+
 /// For each GPU, those that may map its memory: ascending, itself among them.
 std::vector<std::vector<int>> reach_lists(const Machine& machine);
 

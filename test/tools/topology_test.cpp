@@ -16,6 +16,7 @@
 #include "topo/placement.hpp"
 #include "topo/xml_reader.hpp"
 #include "topology/summary.hpp"
+#include "topology/svg_layout.hpp"
 
 using namespace oriel;
 using namespace oriel::tools;
@@ -245,6 +246,79 @@ TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
   topo::Machine odd = topo::cpu_only();
   odd.host = "<&\">";
   CHECK(topo::parse_xml(svg_of(summarise(odd))).ok());
+}
+
+TEST_CASE("2.8 switches in a row are boxes in boxes, a card with two functions is none") {
+  topo::MachineBuilder build;
+  build.numa(0, {0, 1});
+  const int root = build.host_bridge(0);
+  const int port = build.bridge(root, "0000:10:00.0");  // leads to the first switch alone
+  const int first = build.bridge(port, "0000:11:00.0");
+  build.gpu(build.bridge(first, "0000:12:00.0"), "0000:13:00.0");
+  build.nic(build.bridge(first, "0000:12:01.0"), "0000:14:00.0", "mlx5_0");
+  const int second = build.bridge(first, "0000:12:02.0");
+  build.gpu(build.bridge(second, "0000:20:00.0"), "0000:21:00.0");
+  build.nic(build.bridge(second, "0000:20:01.0"), "0000:22:00.0", "mlx5_1");
+  const int card = build.bridge(root, "0000:30:00.0");
+  build.nic(card, "0000:31:00.0", "mlx5_2");
+  build.nic(card, "0000:31:00.1", "mlx5_3");
+  const Summary summary = summarise(topo::canonical(std::move(build.machine)));
+  const Layout layout = lay_out(summary, 50);
+  const auto holds = [](const Box& outer, const Box& inner) {
+    return outer.x < inner.x && outer.right() > inner.right() && outer.y < inner.y &&
+           outer.bottom() > inner.bottom();
+  };
+  REQUIRE(layout.switches.size() == 2);
+  CHECK(layout.switches[0].label == "PCIe switch 0000:11:00.0");
+  CHECK(layout.switches[1].label == "PCIe switch 0000:12:02.0");
+  CHECK(holds(layout.switches[0], layout.switches[1]));
+  CHECK(holds(layout.switches[0], layout.gpus[0]));
+  CHECK_FALSE(holds(layout.switches[1], layout.gpus[0]));
+  CHECK(holds(layout.switches[1], layout.gpus[1]));
+  CHECK(holds(layout.switches[1], layout.nics[1]));
+  CHECK(layout.gpus[0].y == layout.gpus[1].y);
+  CHECK(layout.gpus[0].right() < layout.gpus[1].x);
+  for (const std::size_t nic : {2U, 3U}) {
+    CHECK_FALSE(holds(layout.switches[0], layout.nics[nic]));
+    CHECK(holds(layout.host_bridges[0], layout.nics[nic]));
+  }
+  CHECK(topo::parse_xml(svg_of(summary)).ok());
+  // No two devices, and no device and a switch that does not hold it, overlap.
+  std::vector<Box> devices = layout.gpus;
+  devices.insert(devices.end(), layout.nics.begin(), layout.nics.end());
+  for (std::size_t a = 0; a < devices.size(); ++a) {
+    for (std::size_t b = a + 1; b < devices.size(); ++b) {
+      const bool apart = devices[a].right() < devices[b].x || devices[b].right() < devices[a].x ||
+                         devices[a].bottom() < devices[b].y || devices[b].bottom() < devices[a].y;
+      CHECK(apart);
+    }
+  }
+}
+
+TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assumed told") {
+  topo::Machine machine = topo::workstation();
+  CHECK(table_of(summarise(machine)).find("no source says") == std::string::npos);
+  machine.pairs.clear();
+  const Summary summary = summarise(machine);
+  CHECK(summary.unknown_pairs == 1);
+  const std::string table = table_of(summary);
+  CHECK(row_of(table, "GPU0")[2] == "(PHB)?");
+  CHECK(table.find("Of 1 pair of GPUs no source says") != std::string::npos);
+  CHECK(Json::parse(json_of(summary))["pairs_of_unknown_reach"] == 1);
+}
+
+TEST_CASE("2.1 both speeds of a PCIe link are shown: the most, by which is decided, and now") {
+  topo::Machine machine = topo::workstation();
+  machine.gpus[0].pcie_gbps = 504.128;
+  machine.gpus[0].pcie_now_gbps = 32;
+  machine.gpus[1].pcie_gbps = machine.gpus[1].pcie_now_gbps = 504.128;
+  const Summary summary = summarise(machine);
+  const std::string table = table_of(summary);
+  CHECK(count_of(table, "PCIe 504 Gbit/s, now 32") == 1);
+  CHECK(count_of(table, "PCIe 504 Gbit/s") == 2);
+  const Json json = Json::parse(json_of(summary));
+  CHECK(json["gpus"][0]["pcie_gbps"] == 504.128);
+  CHECK(json["gpus"][0]["pcie_now_gbps"] == 32.0);
 }
 
 TEST_CASE("2.5 2.8 the processors shown are those that the library would take") {

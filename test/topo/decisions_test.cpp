@@ -255,6 +255,14 @@ TEST_CASE("2.6 the path of each pair of GPUs") {
   CHECK(path(amd_partial_mesh(), 0, 4) == "host memory 2 250 NODE");
 }
 
+TEST_CASE("2.6 without a tree of PCI buses hops over them are not known") {
+  Machine machine = workstation();
+  CHECK(path_between(machine, 0, 1).hops == 4);
+  machine.gpus[1].node = -1;
+  CHECK(path_between(machine, 0, 1).hops == 0);
+  CHECK(path_between(machine, 0, 1).kind == PathKind::pcie_peer);
+}
+
 TEST_CASE("2.9 what is decided does not depend on the order of the lists") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
@@ -273,8 +281,9 @@ TEST_CASE("2.9 what is decided does not depend on the order of the lists") {
 TEST_CASE("2.8 a path is explained in words, with what would be faster") {
   CHECK(explain_path(hgx_8(), 0, 1) ==
         "GPU 0 (0000:12:00.0) reaches the memory of GPU 1 (0000:16:00.0) by NVLink, 478 GB/s one "
-        "way. Both are linked to the same switches, with 18 and 18 links. This is the fastest path "
-        "that the machine has. Atomics work over it natively.");
+        "way. Both are linked to the same switches, with 18 and 18 links. No pair of this machine "
+        "has "
+        "a faster path. Atomics work over it natively.");
   const auto says = [](const std::string& text, const char* words) {
     INFO(text);
     CHECK(text.find(words) != std::string::npos);
@@ -289,6 +298,18 @@ TEST_CASE("2.8 a path is explained in words, with what would be faster") {
   says(explain_path(uneven(), 1, 2), "The driver refuses");
   says(explain_path(uneven(), 2, 1), "by PCIe peer");
   says(explain_path(hgx_8(), 2, 2), "is one device");
+  Machine hgx = hgx_8();
+  hgx.gpus[7].switch_links = 9;
+  says(explain_path(hgx, 0, 7), "GPU 0 and GPU 1 have a faster one, 478 GB/s one way.");
+  CHECK(explain_path(hgx, 0, 7).find("No pair") == std::string::npos);
+  for (Gpu& gpu : hgx.gpus) gpu.link_gbps = 0;
+  says(explain_path(hgx, 7, 0), "GPU 0 and GPU 1 have a faster one, 18 links.");
+  Machine cliques = two_cliques();  // one pair with fewer links than the others
+  for (GpuPair& pair : cliques.pairs) {
+    if (pair.from + pair.to == 1) pair.links = 1;
+  }
+  says(explain_path(cliques, 0, 1), "1 link joins the two directly. GPU 0 and GPU 2 have a faster");
+  says(explain_path(cliques, 2, 3), "No pair of this machine has a faster path.");
 }
 
 }  // namespace oriel::topo

@@ -43,6 +43,7 @@ Json numa_nodes(const Summary& summary) {
                     {"package", index_of(node.package)},
                     {"cpus", node.cpus},
                     {"memory_bytes", node.memory_bytes},
+                    {"memory_gbps", bandwidth_of(node.memory_gbps)},
                     {"distances", node.distances},
                     {"choice", choice_of(summary.numa_nics[i])}});
   }
@@ -143,6 +144,7 @@ std::string json_of(const Summary& summary) {
       {"gpus", gpus(summary)},
       {"nics", nics(summary.machine)},
       {"teams", summary.teams},
+      {"pairs_of_unknown_reach", summary.unknown_pairs},
       {"paths", paths(summary)},
       {"cpu_rank", summary.processors ? affinity_of(*summary.processors) : Json(nullptr)},
       {"sources", sources}};

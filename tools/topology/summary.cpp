@@ -27,6 +27,13 @@ Summary summarise(topo::Machine machine, const Settings* settings) {
       summary.rail[gpu] = static_cast<int>(rail);
     }
   }
+  for (int from = 0; from < count; ++from) {
+    for (int to = from + 1; to < count; ++to) {
+      const bool known =
+          topo::reach_is_known(machine, from, to) && topo::reach_is_known(machine, to, from);
+      if (!known) ++summary.unknown_pairs;
+    }
+  }
   summary.nics = topo::choose_nics(machine);
   summary.numa_nics = topo::choose_nics_of_numa_nodes(machine);
   summary.paths = topo::all_paths(machine);
@@ -73,7 +80,8 @@ std::string path_text(const Summary& summary, int from, int to) {
     case topo::PathKind::network:
       break;
   }
-  return fmt::format("({})", topo::name_of(path.distance));
+  return fmt::format("({}){}", topo::name_of(path.distance),
+                     topo::reach_is_known(machine, from, to) ? "" : "?");
 }
 
 }  // namespace oriel::tools

@@ -18,7 +18,8 @@ namespace oriel::tools {
 /// A machine and what Oriel decides about it, for all ways of showing it.
 struct Summary {
   topo::Machine machine;
-  std::vector<std::vector<int>> reach;     ///< for each GPU, those that may map its memory
+  std::vector<std::vector<int>> reach;  ///< for each GPU, those that may map its memory
+  int unknown_pairs = 0;  ///< of GPUs of which no source says whether one maps the other's memory
   std::vector<std::vector<int>> teams;     ///< GPUs that all map each other's memory
   std::vector<int> team;                   ///< of each GPU
   std::vector<int> rail;                   ///< of each GPU: its place in its team
@@ -39,7 +40,7 @@ std::string ranges_text(const std::vector<int>& numbers);
 /// A NIC's name, with its port where it is not the first; "-" for none.
 std::string nic_text(const topo::Machine& machine, int nic);
 /// The short name of a path between two GPUs: NV and the number of links, or the PCI distance, in
-/// brackets where the memory cannot be mapped.
+/// brackets where the memory cannot be mapped, with a question mark where no source says.
 std::string path_text(const Summary& summary, int from, int to);
 
 /// At most `width` columns wide where that can be had, by breaking the matrix into blocks; 0: no

@@ -3,8 +3,12 @@
 #include "topology/svg_layout.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -22,17 +26,32 @@ constexpr double kMargin = 24;   // around the picture
 constexpr double kBetween = 46;  // between GPUs and NICs, for the lines
 constexpr std::size_t kMostCpuLetters = 48;
 
-/// Devices that stand side by side: below one switch, or alone.
-struct Cluster {
+/// What stands below a host bridge or a switch: devices side by side, and switches.
+struct Group {
   std::vector<int> gpus;
   std::vector<int> nics;
-  std::string label;  // of the switch; empty where there is none
+  std::vector<Group> switches;
+  std::string label;
+
+  bool empty() const { return gpus.empty() && nics.empty() && switches.empty(); }
+  /// The lowest number of its GPUs.
+  int first_gpu() const {
+    int first = gpus.empty() ? std::numeric_limits<int>::max() : gpus.front();
+    for (const Group& one : switches) first = std::min(first, one.first_gpu());
+    return first;
+  }
+  /// How many switches stand one in another.
+  int levels() const {
+    int most = 0;
+    for (const Group& one : switches) most = std::max(most, one.levels() + 1);
+    return most;
+  }
 };
 
 struct Root {
   int numa = -1;
   std::string label;
-  std::map<int, Cluster> clusters;  // by the PCI node below the host bridge
+  Group group;
 };
 
 class Arranger {
@@ -50,8 +69,8 @@ class Arranger {
     for (int numa = 0; numa < static_cast<int>(machine_.numa.size()); ++numa) {
       x = place_numa(numa, x);
     }
-    const bool unplaced = std::any_of(roots_.begin(), roots_.end(),
-                                      [](const auto& entry) { return entry.second.numa < 0; });
+    const bool unplaced =
+        std::any_of(roots_.begin(), roots_.end(), [](const Root& root) { return root.numa < 0; });
     if (unplaced) x = place_numa(-1, x);
     double bottom = top_;
     for (Box& box : layout_.numa) bottom = std::max(bottom, box.bottom());
@@ -62,65 +81,83 @@ class Arranger {
   }
 
  private:
-  /// The host bridge above a node, and the node just below it on the way.
-  std::pair<int, int> way_up(int node) const {
-    int below = node;
-    while (machine_.pci[static_cast<std::size_t>(node)].parent >= 0) {
-      below = node;
-      node = machine_.pci[static_cast<std::size_t>(node)].parent;
+  /// The GPUs and NICs in each PCI node, and its children that have any below them.
+  void list_devices() {
+    here_.resize(machine_.pci.size());
+    children_.resize(machine_.pci.size());
+    std::vector<bool> any(machine_.pci.size(), false);
+    const auto add = [&](int node, std::vector<int> Group::*kind, std::size_t device) {
+      (here_[static_cast<std::size_t>(node)].*kind).push_back(static_cast<int>(device));
+      for (; node >= 0; node = machine_.pci[static_cast<std::size_t>(node)].parent) {
+        any[static_cast<std::size_t>(node)] = true;
+      }
+    };
+    for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
+      if (machine_.gpus[i].node >= 0) add(machine_.gpus[i].node, &Group::gpus, i);
     }
-    return {node, below};
+    for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
+      if (machine_.nics[i].node >= 0) add(machine_.nics[i].node, &Group::nics, i);
+    }
+    for (std::size_t i = 0; i < machine_.pci.size(); ++i) {
+      const int parent = machine_.pci[i].parent;
+      if (any[i] && parent >= 0) children_[static_cast<std::size_t>(parent)].push_back(i);
+    }
   }
 
-  /// The cluster of a device; one without a place in the tree stands below no bridge of its NUMA
-  /// node.
-  Cluster& cluster_of(int node, int numa) {
-    if (node < 0) {
-      Root& root = roots_[-2 - numa];
-      root.numa = numa;
-      root.label = "place on the buses not known";
-      return root.clusters[-1];
+  /// Whether ways part below a bridge: functions of one card are one way.
+  bool is_switch(std::size_t bridge) const {
+    std::set<std::tuple<std::uint32_t, int, int>> cards;
+    std::size_t ways = 0;
+    for (const std::size_t child : children_[bridge]) {
+      const topo::PciNode& node = machine_.pci[child];
+      if (node.kind == topo::PciNode::Kind::device && node.address) {
+        cards.emplace(node.address->domain, node.address->bus, node.address->device);
+      } else {
+        ++ways;
+      }
     }
-    const auto [bridge, below] = way_up(node);
-    Root& root = roots_[bridge];
-    root.numa = numa;
-    root.label = "host bridge";
-    return root.clusters[below];
+    return ways + cards.size() > 1;
+  }
+
+  // The depth of the tree is limited where it is read.
+  void collect(std::size_t node, Group& group) const {
+    const Group& own = here_[node];
+    group.gpus.insert(group.gpus.end(), own.gpus.begin(), own.gpus.end());
+    group.nics.insert(group.nics.end(), own.nics.begin(), own.nics.end());
+    for (const std::size_t child : children_[node]) {
+      const topo::PciNode& below = machine_.pci[child];
+      if (below.kind != topo::PciNode::Kind::bridge || !is_switch(child)) {
+        collect(child, group);
+        continue;
+      }
+      Group& one = group.switches.emplace_back();
+      one.label = fmt::format("PCIe switch {}", below.address->to_string());
+      collect(child, one);
+    }
   }
 
   void gather() {
+    list_devices();
+    for (std::size_t i = 0; i < machine_.pci.size(); ++i) {
+      if (machine_.pci[i].parent >= 0) continue;
+      Root root{machine_.pci[i].numa, "host bridge", {}};
+      collect(i, root.group);
+      if (!root.group.empty()) roots_.push_back(std::move(root));
+    }
+    // Devices without a place in the tree stand below no bridge of their NUMA node.
+    std::map<int, Group> loose;
     for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
-      cluster_of(machine_.gpus[i].node, machine_.gpus[i].numa).gpus.push_back(static_cast<int>(i));
+      const topo::Gpu& gpu = machine_.gpus[i];
+      if (gpu.node < 0) loose[gpu.numa].gpus.push_back(static_cast<int>(i));
     }
     for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
-      cluster_of(machine_.nics[i].node, machine_.nics[i].numa).nics.push_back(static_cast<int>(i));
+      const topo::Nic& nic = machine_.nics[i];
+      if (nic.node < 0) loose[nic.numa].nics.push_back(static_cast<int>(i));
     }
-    for (auto& [bridge, root] : roots_) {
-      for (auto& [node, cluster] : root.clusters) {
-        if (node < 0 || cluster.gpus.size() + cluster.nics.size() < 2) continue;
-        const topo::PciNode& below = machine_.pci[static_cast<std::size_t>(node)];
-        if (below.kind != topo::PciNode::Kind::bridge) continue;
-        cluster.label = fmt::format("PCIe switch {}", below.address->to_string());
-      }
-      join_loose(root);
+    for (auto& [numa, group] : loose) {
+      roots_.push_back({numa, "place on the buses not known", std::move(group)});
     }
-  }
-
-  /// Devices below no common switch stand together, so that NICs are below GPUs.
-  static void join_loose(Root& root) {
-    Cluster loose;
-    for (auto entry = root.clusters.begin(); entry != root.clusters.end();) {
-      Cluster& cluster = entry->second;
-      if (!cluster.label.empty()) {
-        ++entry;
-        continue;
-      }
-      loose.gpus.insert(loose.gpus.end(), cluster.gpus.begin(), cluster.gpus.end());
-      loose.nics.insert(loose.nics.end(), cluster.nics.begin(), cluster.nics.end());
-      entry = root.clusters.erase(entry);
-    }
-    if (loose.gpus.empty() && loose.nics.empty()) return;
-    root.clusters[std::numeric_limits<int>::max()] = std::move(loose);
+    for (const Root& root : roots_) levels_ = std::max(levels_, root.group.levels());
   }
 
   std::string numa_label(int numa) const {
@@ -140,7 +177,7 @@ class Arranger {
     box.label = numa < 0 ? "NUMA node not known" : numa_label(numa);
     double inner = x + kPad;
     double bottom = top_ + kLabel + kPad;
-    for (auto& [bridge, root] : roots_) {
+    for (const Root& root : roots_) {
       if (root.numa != numa) continue;
       const Box placed = place_root(root, inner, top_ + kLabel + kPad);
       inner = placed.right() + kGap;
@@ -153,36 +190,56 @@ class Arranger {
     return box.right() + kGap;
   }
 
-  Box place_root(Root& root, double x, double y) {
+  Box place_root(const Root& root, double x, double y) {
     Box box{x, y, 0, 0, root.label};
-    double inner = x + kPad;
-    double bottom = y;
-    for (auto& [node, cluster] : root.clusters) {
-      const Box placed = place_cluster(cluster, inner, y + kLabel + kPad);
-      inner = placed.right() + kGap;
-      bottom = std::max(bottom, placed.bottom());
-    }
-    box.width = inner - kGap + kPad - x;
-    box.height = bottom + kPad - y;
+    // Rows line up across all groups, however many switches these stand in.
+    rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad);
+    box.width = std::max(place_group(root.group, x + kPad, y + kLabel + kPad),
+                         7.2 * static_cast<double>(root.label.size())) +
+                2 * kPad;
+    box.height = bottom_of(root.group) + kPad - y;
     layout_.host_bridges.push_back(box);
     return box;
   }
 
-  Box place_cluster(const Cluster& cluster, double x, double y) {
-    const bool boxed = !cluster.label.empty();
-    const double pad = boxed ? kPad : 0;
-    // Rows line up across clusters, whether boxed or not.
-    const double first = y + kLabel + kPad;
-    place_row(layout_.gpus, cluster.gpus, x + pad, first);
-    const double second = first + (has_gpus_ ? kDeviceHeight + kBetween : 0);
-    place_row(layout_.nics, cluster.nics, x + pad, second);
-    const auto columns = static_cast<double>(std::max(cluster.gpus.size(), cluster.nics.size()));
-    Box box{x, y, 0, 0, cluster.label};
-    box.width = std::max(columns * (kDeviceWidth + kGap) - kGap + 2 * pad,
-                         7.2 * static_cast<double>(cluster.label.size()) + 2 * pad);
-    box.height = (cluster.nics.empty() ? first : second) + kDeviceHeight + kPad - y;
-    if (boxed) layout_.switches.push_back(box);
-    return box;
+  /// The switches, and the devices that are below none of them, in the order of their GPUs; yields
+  /// the width.
+  double place_group(const Group& group, double x, double y) {
+    double inner = x;
+    bool placed = group.gpus.empty() && group.nics.empty();
+    const auto place_devices = [&] {
+      placed = true;
+      place_row(layout_.gpus, group.gpus, inner, rows_);
+      place_row(layout_.nics, group.nics, inner, second_row());
+      const auto columns = static_cast<double>(std::max(group.gpus.size(), group.nics.size()));
+      inner += columns * (kDeviceWidth + kGap);
+    };
+    for (const Group& one : group.switches) {
+      if (!placed && !group.gpus.empty() && group.gpus.front() < one.first_gpu()) place_devices();
+      inner = place_switch(one, inner, y) + kGap;
+    }
+    if (!placed) place_devices();
+    return std::max(inner - kGap - x, 0.0);
+  }
+
+  /// Yields its right edge.
+  double place_switch(const Group& group, double x, double y) {
+    const std::size_t place = layout_.switches.size();  // before what stands in it
+    layout_.switches.push_back({x, y, 0, 0, group.label});
+    const double within = place_group(group, x + kPad, y + kLabel + kPad);
+    Box& box = layout_.switches[place];
+    box.width = std::max(within, 7.2 * static_cast<double>(group.label.size())) + 2 * kPad;
+    box.height = bottom_of(group) + kPad - y;
+    return box.right();
+  }
+
+  double second_row() const { return rows_ + (has_gpus_ ? kDeviceHeight + kBetween : 0); }
+
+  /// The lowest edge of what stands in a group.
+  double bottom_of(const Group& group) const {
+    double bottom = (group.nics.empty() ? rows_ : second_row()) + kDeviceHeight;
+    for (const Group& one : group.switches) bottom = std::max(bottom, bottom_of(one) + kPad);
+    return bottom;
   }
 
   static void place_row(std::vector<Box>& boxes, const std::vector<int>& indices, double x,
@@ -197,7 +254,11 @@ class Arranger {
   const std::vector<topo::NicChoice>& numa_nics_;
   const double top_;
   Layout layout_;
-  std::map<int, Root> roots_;  // by their PCI nodes; below -1: devices without a place
+  std::vector<Group> here_;  // in each PCI node
+  std::vector<std::vector<std::size_t>> children_;
+  std::vector<Root> roots_;
+  int levels_ = 0;   // of switches, at most
+  double rows_ = 0;  // where the GPUs of a root stand
   bool has_gpus_ = true;
 };
 

@@ -197,6 +197,15 @@ constexpr const char* kLegend =
     "team  GPUs that all map each other's memory; rail: the place in it\n"
     "CPUs  where the library's own threads run; -: they stay where they are\n";
 
+/// What is assumed where no source speaks.
+std::string assumption_text(const Summary& summary) {
+  if (summary.unknown_pairs == 0) return "";
+  return fmt::format(
+      "Of {} pair{} of GPUs no source says whether they map each other's memory (?). The teams "
+      "here take it\nthat they do not; a communicator tries it, and says so if it fails.\n",
+      summary.unknown_pairs, summary.unknown_pairs == 1 ? "" : "s");
+}
+
 }  // namespace
 
 std::string table_of(const Summary& summary, std::size_t width) {
@@ -213,7 +222,7 @@ std::string table_of(const Summary& summary, std::size_t width) {
   if (!machine.numa.empty()) text += numa_list(summary) + "\n";
   const std::string processors = processors_text(summary);
   if (!processors.empty()) text += processors + "\n";
-  if (!machine.gpus.empty()) text += std::string(kLegend) + "\n";
+  if (!machine.gpus.empty()) text += kLegend + assumption_text(summary) + "\n";
   for (const topo::SourceReport& one : machine.sources) {
     text += fmt::format("{}: {}, {}\n", topo::printable(one.source), topo::name_of(one.outcome),
                         topo::printable(one.detail));
