@@ -16,7 +16,8 @@
 namespace oriel::topo {
 
 /// The machine in canonical order. GPUs that have NVLinks to each other, or to switches, count as
-/// able to map each other's memory; of the others nothing is known. Refused, with line and reason:
+/// able to map each other's memory; of the others nothing is known. A link carries what
+/// those of the GPU's architecture do. Refused, with line and reason:
 /// what parse_xml() and check() refuse, missing or odd attributes, unknown elements in <system>.
 /// Unknown attributes, and unknown elements elsewhere, are left out, as NCCL does.
 Result<Machine> read_nccl_xml(std::string_view text);

@@ -9,6 +9,7 @@
 
 #include "base/try.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/nvlink_generation.hpp"
 #include "topo/pcie_speed.hpp"
 #include "topo/xml_reader.hpp"
 #include "topo/xml_values.hpp"
@@ -109,6 +110,7 @@ class NcclXmlReader {
 
   Status read_gpu(const XmlElement& element, Place place) {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(place.node)];
+    const int index = static_cast<int>(machine_.gpus.size());
     Gpu gpu;
     gpu.pci = node.address;
     gpu.node = place.node;
@@ -126,8 +128,13 @@ class NcclXmlReader {
         gpu.switch_links += count;
       } else {
         ORIEL_TRY(const PciAddress target, address_in(child, "target"));
-        links_.push_back({static_cast<int>(machine_.gpus.size()), target, count, &child});
+        links_.push_back({index, target, count, &child});
       }
+    }
+    // The format counts links and does not say how fast they are.
+    const bool linked = gpu.switch_links > 0 || (!links_.empty() && links_.back().from == index);
+    if (linked && gpu.vendor == GpuVendor::nvidia) {
+      gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
     }
     machine_.gpus.push_back(std::move(gpu));
     lines_.gpus.push_back(element.line);

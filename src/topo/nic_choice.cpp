@@ -3,6 +3,7 @@
 #include "topo/nic_choice.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -45,6 +46,26 @@ bool same_port(const Nic& a, const Nic& b) {
   return one_function || (a.guid != 0 && a.guid == b.guid);
 }
 
+/// For each NIC the one that stands for its port: the physical function before virtual ones, then
+/// the first. -1 for those that are not active.
+std::vector<int> ports_of(const Machine& machine) {
+  const auto count = static_cast<int>(machine.nics.size());
+  std::vector<int> ports(machine.nics.size(), -1);
+  for (const bool is_virtual : {false, true}) {
+    for (int i = 0; i < count; ++i) {
+      const Nic& nic = nic_at(machine, i);
+      int& port = ports[static_cast<std::size_t>(i)];
+      if (!nic.active || port >= 0 || nic.physical.has_value() != is_virtual) continue;
+      for (int j = 0; j < count; ++j) {
+        int& other = ports[static_cast<std::size_t>(j)];
+        const Nic& twin = nic_at(machine, j);
+        if (other < 0 && twin.active && (i == j || same_port(nic, twin))) other = i;
+      }
+    }
+  }
+  return ports;
+}
+
 std::string reason_for(const Machine& machine, const NicChoice& choice, std::size_t candidates,
                        int load) {
   if (choice.primary < 0) return "there is no active NIC";
@@ -70,13 +91,18 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
     return candidates[a].size() < candidates[b].size();
   });
   const std::vector<int> backups = backup_nics(machine);
-  std::vector<int> load(machine.nics.size(), 0);
+  const std::vector<int> ports = ports_of(machine);
+  std::vector<int> load(machine.nics.size(), 0);  // of ports, by the NIC that stands for each
+  const auto load_of = [&](int nic) -> int& {
+    return load[static_cast<std::size_t>(ports[static_cast<std::size_t>(nic)])];
+  };
   std::vector<NicChoice> choices(devices.size());
   for (const std::size_t device : order) {
     NicChoice& choice = choices[device];
     for (const int nic : candidates[device]) {
       const auto worth = [&](int index) {
-        return std::tuple(load[static_cast<std::size_t>(index)], -nic_at(machine, index).gbps);
+        return std::tuple(load_of(index), -nic_at(machine, index).gbps,
+                          nic_at(machine, index).physical.has_value());
       };
       if (choice.primary < 0 || worth(nic) < worth(choice.primary)) choice.primary = nic;
     }
@@ -84,11 +110,11 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
     const Nic& primary = nic_at(machine, choice.primary);
     choice.backup = backups[static_cast<std::size_t>(choice.primary)];
     choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
-    ++load[static_cast<std::size_t>(choice.primary)];
+    ++load_of(choice.primary);
   }
   for (std::size_t device = 0; device < choices.size(); ++device) {
     NicChoice& choice = choices[device];
-    const int sharers = choice.primary < 0 ? 0 : load[static_cast<std::size_t>(choice.primary)] - 1;
+    const int sharers = choice.primary < 0 ? 0 : load_of(choice.primary) - 1;
     choice.reason = reason_for(machine, choice, candidates[device].size(), sharers);
   }
   return choices;
@@ -117,18 +143,18 @@ bool same_card(const Nic& a, const Nic& b) {
 }
 
 std::vector<int> backup_nics(const Machine& machine) {
-  const auto count = static_cast<int>(machine.nics.size());
+  const std::vector<int> ports = ports_of(machine);
+  std::vector<int> active;  // one device for each port
   std::vector<int> backups(machine.nics.size(), -1);
-  std::vector<int> alone;  // active, without another active port on their card
-  for (int i = 0; i < count; ++i) {
-    const Nic& nic = nic_at(machine, i);
-    if (!nic.active) continue;
+  std::vector<int> alone;  // without another active port on their card
+  for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+    if (ports[static_cast<std::size_t>(i)] == i) active.push_back(i);
+  }
+  for (const int i : active) {
     std::vector<int> card;
-    for (int j = 0; j < count; ++j) {
-      const Nic& other = nic_at(machine, j);
-      const bool one_port = i != j && same_port(nic, other);
-      if (other.active && same_card(nic, other) && !one_port) card.push_back(j);
-    }
+    std::copy_if(active.begin(), active.end(), std::back_inserter(card), [&](int other) {
+      return same_card(nic_at(machine, i), nic_at(machine, other)) || other == i;
+    });
     if (card.size() < 2) {
       alone.push_back(i);
       continue;
@@ -140,17 +166,20 @@ std::vector<int> backup_nics(const Machine& machine) {
   for (std::size_t i = 0; i < alone.size(); ++i) {
     const Nic& nic = nic_at(machine, alone[i]);
     int& backup = backups[static_cast<std::size_t>(alone[i])];
-    if ((i ^ 1) < alone.size() && !same_port(nic, nic_at(machine, alone[i ^ 1]))) {
+    if ((i ^ 1) < alone.size()) {
       backup = alone[i ^ 1];
       continue;
     }
-    for (int other = 0; other < count; ++other) {
-      const Nic& candidate = nic_at(machine, other);
-      if (other == alone[i] || !candidate.active || same_port(nic, candidate)) continue;
-      const auto own = nic_cost(machine, place_of(nic), candidate);
-      if (backup < 0 || own < nic_cost(machine, place_of(nic), nic_at(machine, backup)))
+    for (const int other : active) {
+      if (other == alone[i]) continue;
+      const auto own = nic_cost(machine, place_of(nic), nic_at(machine, other));
+      if (backup < 0 || own < nic_cost(machine, place_of(nic), nic_at(machine, backup))) {
         backup = other;
+      }
     }
+  }
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i] >= 0) backups[i] = backups[static_cast<std::size_t>(ports[i])];
   }
   return backups;
 }

@@ -22,9 +22,9 @@ struct NicChoice {
 };
 
 /// For each GPU the nearest active NIC: by PCI distance, then by NUMA node; among equally near ones
-/// the one that the fewest GPUs have taken, of those the fastest. GPUs with the fewest nearest NICs
-/// choose first, so that a GPU with a choice leaves the others theirs. MIG instances and
-/// partitions count as their GPU.
+/// the one whose port the fewest GPUs have taken, of those the fastest. GPUs with the fewest
+/// nearest NICs choose first, so that a GPU with a choice leaves the others theirs. MIG instances
+/// and partitions count as their GPU.
 ///
 /// The backup is the other port of the card if the card has two; cards with one port are paired in
 /// their order, and the last of an odd number takes the nearest other (row B3 of the reference on

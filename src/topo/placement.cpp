@@ -88,13 +88,16 @@ bool has_memory_policy() {
   return sys().get_mempolicy(&mode, nullptr, 0, nullptr, 0) != 0 || mode != MPOL_DEFAULT;
 }
 
-void run_this_thread_on(const std::vector<int>& cpus) {
-  if (cpus.empty() || cpus_of_this_thread() == cpus) return;
-  std::vector<unsigned long> words(static_cast<std::size_t>(cpus.back()) / kWordBits + 1);
-  for (const int cpu : cpus) set_bit(words, cpu);
-  const auto* const set = reinterpret_cast<const cpu_set_t*>(words.data());
-  if (sys().sched_setaffinity(0, words.size() * sizeof words[0], set) != 0) {
-    tell_refusal(told_of_threads, "keeping a thread near its GPU", errno);
+void run_this_thread_on(const std::vector<int>& cpus) noexcept {
+  try {
+    if (cpus.empty() || cpus_of_this_thread() == cpus) return;
+    std::vector<unsigned long> words(static_cast<std::size_t>(cpus.back()) / kWordBits + 1);
+    for (const int cpu : cpus) set_bit(words, cpu);
+    const auto* const set = reinterpret_cast<const cpu_set_t*>(words.data());
+    if (sys().sched_setaffinity(0, words.size() * sizeof words[0], set) != 0) {
+      tell_refusal(told_of_threads, "keeping a thread near its GPU", errno);
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): it runs where it is
   }
 }
 

@@ -24,8 +24,8 @@ std::optional<std::vector<int>> memory_nodes_of_this_thread();
 bool has_memory_policy();
 
 /// Keeps the calling thread, which must be one of the library's own, on these processors. Nothing
-/// happens if it is there already, or if there are none.
-void run_this_thread_on(const std::vector<int>& cpus);
+/// happens if it is there already, if there are none, or if memory runs out.
+void run_this_thread_on(const std::vector<int>& cpus) noexcept;
 
 /// Has [at, at + bytes), whole pages that nobody has touched yet, come from this NUMA node as long
 /// as it has some memory. For a mapping of a memfd that holds for all mappings of it, in every

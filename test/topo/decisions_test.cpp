@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reach, teams, NICs and paths of the composed machines.
 #include <algorithm>
+#include <climits>
+#include <map>
 #include <random>
 #include <set>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "topo/distance.hpp"
 #include "topo/machines.hpp"
@@ -234,6 +237,90 @@ TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   virtual_function.nics[1].guid = virtual_function.nics[0].guid;
   virtual_function.nics[1].card = virtual_function.nics[0].card;
   CHECK(backup_nics(virtual_function) == std::vector<int>{-1, -1});
+}
+
+namespace {
+
+/// Cards with one or two ports below one host bridge, some ports down, some with virtual functions.
+Machine random_cards(std::mt19937& random) {
+  MachineBuilder build;
+  build.numa(0, {0});
+  const int root = build.host_bridge(0);
+  const auto gpus = 1 + random() % 9;
+  for (unsigned i = 0; i < gpus; ++i)
+    build.gpu(root, fmt::format("0000:{:02x}:00.0", 1 + i).c_str());
+  const auto count = 1 + random() % 6;
+  int number = 0;
+  for (unsigned card = 0; card < count; ++card) {
+    const auto ports = 1 + random() % 2;
+    for (unsigned port = 0; port < ports; ++port) {
+      const std::string physical = fmt::format("0000:{:02x}:00.{}", 0x20 + card, port);
+      const auto functions = random() % 3 == 0 ? random() % 3 : 0U;
+      const bool active = random() % 6 > 0;
+      for (unsigned function = 0; function <= functions; ++function) {
+        const std::string address =
+            function == 0 ? physical
+                          : fmt::format("0000:{:02x}:{:02x}.{}", 0x20 + card, 1 + function, port);
+        build.nic(root, address.c_str(), fmt::format("mlx5_{}", number++).c_str(), 400, 100 + card);
+        build.machine.nics.back().active = active;
+        if (function > 0) build.machine.nics.back().physical = parse_pci_address(physical).value();
+      }
+    }
+  }
+  return canonical(std::move(build.machine));
+}
+
+}  // namespace
+
+TEST_CASE("B3 cards with one and two ports at random: balance, fault domains, and any order") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_cards(random);
+    const auto nic = [&](int index) { return machine.nics[static_cast<std::size_t>(index)]; };
+    const auto port_of = [&](int index) {
+      return *(nic(index).physical ? nic(index).physical : nic(index).pci);
+    };
+    std::map<PciAddress, int> users;  // of each port that is up
+    std::map<std::uint64_t, std::set<PciAddress>> cards;
+    for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+      if (!nic(i).active) continue;
+      users[port_of(i)] = 0;
+      cards[nic(i).card].insert(port_of(i));
+    }
+    const auto backups_of = backup_nics(machine);
+    int without_partner = 0;
+    for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+      const int backup = backups_of[static_cast<std::size_t>(i)];
+      REQUIRE((backup >= 0) == (nic(i).active && users.size() > 1));
+      if (backup < 0) continue;
+      REQUIRE(nic(backup).active);
+      REQUIRE(port_of(backup) != port_of(i));
+      REQUIRE((nic(backup).card == nic(i).card) == (cards[nic(i).card].size() == 2));
+      const int back = backups_of[static_cast<std::size_t>(backup)];
+      if (!nic(i).physical && port_of(back) != port_of(i)) ++without_partner;
+    }
+    REQUIRE(without_partner <= 1);  // of an odd number the last
+    const auto choices = choose_nics(machine);
+    for (const NicChoice& choice : choices) {
+      REQUIRE((choice.primary >= 0) == !users.empty());
+      if (choice.primary < 0) continue;
+      REQUIRE_FALSE(nic(choice.primary).physical);  // of the functions of a port the physical one
+      ++users[port_of(choice.primary)];
+    }
+    int least = INT_MAX;
+    int most = 0;
+    for (const auto& [port, count] : users) {
+      least = std::min(least, count);
+      most = std::max(most, count);
+    }
+    if (!users.empty()) REQUIRE(most - least <= 1);
+    const Machine other = canonical(shuffled(machine, static_cast<unsigned>(random())));
+    REQUIRE(choose_nics(other) == choices);
+    REQUIRE(backup_nics(other) == backups_of);
+  }
 }
 
 TEST_CASE("2.6 the path of each pair of GPUs") {

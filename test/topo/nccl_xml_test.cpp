@@ -73,6 +73,7 @@ TEST_CASE("2.7 NCCL's description of a machine is read") {
   CHECK(machine.gpus[0].ordinal == 0);
   CHECK(machine.gpus[0].switch_links == 18);
   CHECK(machine.gpus[0].pcie_gbps == Approx(504.128));
+  CHECK(path_between(machine, 0, 1).gbps == 18 * 200);  // as links of this architecture do
   CHECK(machine.gpus[1].pcie_gbps == 0);
   CHECK(machine.numa[0].cpus == std::vector<int>{0, 1, 2, 3, 32});
   CHECK(machine.numa[1].cpus.size() == 31);
