@@ -79,10 +79,15 @@ bool Mlx5Ringer::progress() {
 
 struct Mlx5RingerThread::State {
   std::shared_ptr<Mlx5Ringer> ringer;
+  std::function<void()> begin;
   std::atomic<bool> stop{false};
   std::thread thread;
 
   void run() {
+    try {
+      if (begin) begin();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): where the thread runs is a wish
+    }
     const Clock& clock = SteadyClock::instance();
     TimePoint last = clock.now();
     while (!stop.load(std::memory_order_relaxed)) {
@@ -112,9 +117,11 @@ Mlx5RingerThread::~Mlx5RingerThread() {
   state_->thread.join();
 }
 
-Result<Mlx5RingerThread> Mlx5RingerThread::start(std::shared_ptr<Mlx5Ringer> ringer) {
+Result<Mlx5RingerThread> Mlx5RingerThread::start(std::shared_ptr<Mlx5Ringer> ringer,
+                                                 std::function<void()> begin) {
   auto state = std::make_unique<State>();
   state->ringer = std::move(ringer);
+  state->begin = std::move(begin);
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);

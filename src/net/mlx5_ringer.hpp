@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -69,7 +70,10 @@ class Mlx5Ringer {
 /// between looks when there has been nothing for a while. Move-only.
 class Mlx5RingerThread {
  public:
-  static Result<Mlx5RingerThread> start(std::shared_ptr<Mlx5Ringer> ringer);
+  /// `begin`, if there is one, is called once in the thread: it puts it beside the adapter, and may
+  /// fail.
+  static Result<Mlx5RingerThread> start(std::shared_ptr<Mlx5Ringer> ringer,
+                                        std::function<void()> begin = {});
   Mlx5RingerThread(Mlx5RingerThread&&) noexcept;
   Mlx5RingerThread& operator=(Mlx5RingerThread&&) noexcept;
   ~Mlx5RingerThread();

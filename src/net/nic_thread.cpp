@@ -46,7 +46,10 @@ struct NicThread::State {
     if (options.wake) options.wake();
   }
   void run() {
-    if (options.begin) options.begin();
+    try {
+      if (options.begin) options.begin();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what it prepares is a wish, such as processors
+    }
     if (options.bell == nullptr) {
       nap_between_looks();
     } else {

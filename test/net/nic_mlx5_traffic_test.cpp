@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -313,4 +315,25 @@ TEST_CASE("3.11 A14 a processor passes on each ring, also one that looks like th
   CHECK_FALSE(ringer->is_needed());
   CHECK(ringer->is_first());
   CHECK_FALSE(ringer->is_first());
+}
+
+TEST_CASE("2.5 the thread that rings is told where to run, and rings where that fails too") {
+  for (const bool fails : {false, true}) {
+    const auto ringer = std::make_shared<Mlx5Ringer>();
+    std::uint64_t slot = 7;
+    std::uint64_t doorbell = 0;
+    Mlx5Ringer::Bell bell = Mlx5Ringer::serve(ringer, &slot, &doorbell).value();
+    std::atomic<bool> elsewhere{false};
+    const auto caller = std::this_thread::get_id();
+    const Mlx5RingerThread thread = Mlx5RingerThread::start(ringer, [&] {
+                                      elsewhere = std::this_thread::get_id() != caller;
+                                      if (fails) throw std::bad_alloc();
+                                    }).value();
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::atomic_ref<std::uint64_t>(doorbell).load() != 7) {
+      REQUIRE(std::chrono::steady_clock::now() < limit);
+      std::this_thread::yield();
+    }
+    CHECK(elsewhere);  // and before the first ring
+  }
 }

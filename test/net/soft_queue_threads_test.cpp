@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <new>
 #include <random>
 #include <set>
 #include <thread>
@@ -439,6 +440,23 @@ TEST_CASE("3.8 a NIC's thread ends when told to, takes no signals, and may be mo
   NicThread third = NicThread::start(nic).value();
   third = NicThread::start(nic).value();
   ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_CASE("2.5 a NIC's thread whose beginning fails works all the same") {
+  std::atomic<int> looks{0};
+  NicThread::Options options;
+  options.begin = [] { throw std::bad_alloc(); };
+  options.progress = [&looks] {
+    ++looks;
+    return false;
+  };
+  NicThread thread = NicThread::start(std::move(options)).value();
+  const auto limit = std::chrono::steady_clock::now() + seconds(20);
+  while (looks == 0) {
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+    std::this_thread::yield();
+  }
+  CHECK(thread.stop(Deadline::after(seconds(20))).ok());
 }
 
 TEST_CASE("3.9 a NIC's thread that has a bell works when it is rung, and ends at once") {
