@@ -55,6 +55,12 @@ class PciReader {
     }
   }
 
+  void place_gpus() {
+    for (Gpu& gpu : machine_.gpus) {
+      if (gpu.pci && gpu.node < 0) gpu.node = add_chain(*gpu.pci);
+    }
+  }
+
  private:
   void read_device(const PciAddress& address) {
     const std::string folder = folder_of(address);
@@ -75,19 +81,20 @@ class PciReader {
     machine_.gpus.push_back(std::move(*gpu));
   }
 
-  /// Lists a device and what is above it; yields its place, or -1 if there is no room.
+  /// Lists a device and what is above it; yields its place, or -1 if the kernel does not tell, or
+  /// there is no room.
   int add_chain(const PciAddress& device) {
-    std::string host = "unknown";
+    std::string host;
     std::vector<PciAddress> chain;
     for (const std::string& part : tree_.resolved(folder_of(device))) {
-      if (part.starts_with("pci")) {
+      if (part.starts_with("pci") && part.find(':') != std::string::npos) {  // "pci0000:60"
         host = part;
         chain.clear();
       } else if (auto address = parse_pci_address(part); address.ok() && !part.empty()) {
         chain.push_back(*address);
       }
     }
-    if (chain.empty() || chain.back() != device) chain.push_back(device);
+    if (host.empty() || chain.empty() || chain.back() != device) return -1;
     int numa = numa_of_device(tree_, machine_, device);
     if (numa < 0 && machine_.numa.size() == 1) numa = 0;
     int place = add_node(host, {}, -1, numa);
@@ -128,6 +135,10 @@ SourceReport add_pci_tree(const FileTree& tree, Machine& machine) {
   PciReader(tree, machine).read();
   return {kPciFolder, Outcome::used,
           fmt::format("{} PCI devices and bridges: GPUs and network cards", machine.pci.size())};
+}
+
+void add_places_of_gpus(const FileTree& tree, Machine& machine) {
+  PciReader(tree, machine).place_gpus();
 }
 
 double most_pcie_gbps(const FileTree& tree, const PciAddress& device) {

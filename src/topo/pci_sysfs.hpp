@@ -19,6 +19,10 @@ inline constexpr const char* kPciFolder = "/sys/bus/pci/devices";
 /// left out. Takes a small file for each PCI device, and some more for those that are added.
 SourceReport add_pci_tree(const FileTree& tree, Machine& machine);
 
+/// The same for the GPUs that the machine has already: puts them in their places. Takes a few small
+/// files for each.
+void add_places_of_gpus(const FileTree& tree, Machine& machine);
+
 /// The most that the PCIe link above a device carries, in Gbit/s one way: what both of its ends can
 /// do. 0 where the kernel does not say.
 double most_pcie_gbps(const FileTree& tree, const PciAddress& device);

@@ -63,6 +63,11 @@ Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
   machine.gpus = std::move(visible.gpus);
   machine.pairs = std::move(visible.pairs);
   assume_link_speeds(machine.gpus);
+  add_places_of_gpus(sources.files, machine);
+  for (PciNode& node : machine.pci) {
+    const double most = node.address ? most_pcie_gbps(sources.files, *node.address) : 0;
+    if (most > 0) node.link_gbps = most;
+  }
   for (Gpu& gpu : machine.gpus) {
     if (!gpu.pci) continue;
     gpu.numa = numa_of_device(sources.files, machine, *gpu.pci);
@@ -135,13 +140,15 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   Machine& machine = found.machine;
   const bool knows_numa = !description.numa.empty();
   if (knows_numa) machine.numa = description.numa;
-  std::vector<int> place;  // in the description, of each GPU
+  machine.pci = description.pci;  // nodes of the old tree would name NUMA nodes that are gone
+  std::vector<int> place;         // in the description, of each GPU
   for (Gpu& gpu : machine.gpus) {
     const auto& all = description.gpus;
     const auto other = std::find_if(all.begin(), all.end(),
                                     [&](const Gpu& one) { return one.pci && one.pci == gpu.pci; });
     place.push_back(other == all.end() ? -1 : static_cast<int>(other - all.begin()));
     if (knows_numa) gpu.numa = other == all.end() ? -1 : other->numa;
+    gpu.node = other == all.end() ? -1 : other->node;
     if (other == all.end()) continue;
     gpu.switch_links = other->switch_links;
     if (other->link_gbps > 0) gpu.link_gbps = other->link_gbps;

@@ -24,8 +24,8 @@
 /// What the library knows of the machine it runs on: looked for once per process, in parts.
 namespace oriel::topo {
 
-/// What a communicator has to know before it can form teams. Made in a few milliseconds: there is
-/// no PCI tree in it and no NIC.
+/// What a communicator has to know before it can form teams. Made in a few milliseconds: of the PCI
+/// tree there is no more in it than is above GPUs, and no NIC.
 struct CommunicatorMachine {
   Machine machine;
   /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
@@ -172,6 +173,38 @@ TEST_CASE("2.3 GPUs tell which others they reach, and teams follow") {
   CHECK(find_seen(ranks[0], ranks[1].uuid)->path.kind == PathKind::nvlink);
   CHECK(text_of(find_seen(ranks[0], ranks[2].uuid)->path) ==
         "host memory, 2 hops, from 256 Gbit/s");
+}
+
+TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrowest link") {
+  Machines machines({0, 1});
+  std::filesystem::remove_all(machines.tree.root() + "/proc");  // no GPU is hidden
+  machines.table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice,
+                                               CUdevice) {
+    *value = 0;
+    return CUDA_SUCCESS;
+  };
+  const auto path = [&] {
+    const auto known = look_for_communicators(machines.machine.sources(), true, "");
+    REQUIRE(known.ok());
+    const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
+    return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
+  };
+  CHECK(path() == "PCIe peer, from 256 Gbit/s");  // nothing tells where they are
+  const std::string bus = "/sys/devices/pci0000:60/";
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    const std::string port = fmt::format("0000:60:{:02x}.0", gpu + 1);
+    const std::string link = "/sys/bus/pci/devices/" + address;
+    std::filesystem::remove_all(machines.tree.root() + link);
+    machines.tree.file(bus + port + "/" + address + "/max_link_speed", "32.0 GT/s PCIe\n");
+    machines.tree.file(bus + port + "/" + address + "/max_link_width", "16\n");
+    machines.tree.file(bus + port + "/max_link_speed",
+                       gpu == 0 ? "32.0 GT/s PCIe" : "8.0 GT/s PCIe");
+    machines.tree.file(bus + port + "/max_link_width", "16\n");
+    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+  }
+  CHECK(path() == "PCIe peer, 4 hops, from 64 Gbit/s");
 }
 
 TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {

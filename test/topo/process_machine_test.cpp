@@ -238,6 +238,10 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // not in the description
   found.machine.gpus.back().numa = 3;               // of nodes that the description replaces
+  found.machine.gpus.back().node = 0;
+  found.machine.pci.resize(1);
+  found.machine.pci[0].kind = PciNode::Kind::host_bridge;
+  found.machine.pci[0].numa = 3;
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(0, 2)}) {
     GpuPair pair;
     pair.from = from;
@@ -254,6 +258,8 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
   CHECK(found.machine.gpus[2].numa == -1);
   CHECK(found.machine.gpus[1].switch_links == 18);
   CHECK(found.machine.gpus[0].pcie_gbps == described.gpus[0].pcie_gbps);
+  CHECK(found.machine.gpus[0].node == described.gpus[0].node);
+  CHECK(found.machine.gpus[2].node == -1);
   CHECK(found.machine.gpus[0].fabric_handles);
   CHECK(find_pair(found.machine, 0, 1)->maps == false);
   CHECK(check(found.machine).ok());
