@@ -136,11 +136,18 @@ class Writer {
     }
   }
 
+  /// The GPU in a PCI node, of its parts the first: the format has one for each function. Null if
+  /// there is none.
+  const Gpu* gpu_in(int node) const {
+    const auto found = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
+                                    [&](const Gpu& one) { return one.node == node; });
+    return found == machine_.gpus.end() ? nullptr : &*found;
+  }
+
   void write_pci(int depth, int index) {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
-    const auto gpu = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
-                                  [&](const Gpu& one) { return one.node == index; });
-    const bool is_gpu = gpu != machine_.gpus.end();
+    const Gpu* const gpu = gpu_in(index);
+    const bool is_gpu = gpu != nullptr;
     const bool is_nic = has_nics(index, -1);
     const char* kind = node.kind == PciNode::Kind::bridge ? "0x060400"
                        : is_gpu                           ? "0x030200"
@@ -157,8 +164,11 @@ class Writer {
 
   void write_gpu(int depth, const Gpu& gpu) {
     const int index = static_cast<int>(&gpu - machine_.gpus.data());
+    const auto rank = std::count_if(machine_.gpus.data(), &gpu, [&](const Gpu& one) {
+      return one.node >= 0 && gpu_in(one.node) == &one;
+    });
     line(depth, fmt::format("<gpu dev=\"{}\" sm=\"{}\" rank=\"{}\" gdr=\"0\">", gpu.ordinal,
-                            gpu.architecture, index));
+                            gpu.architecture, rank));
     if (gpu.switch_links > 0) {
       line(depth + 1, fmt::format("<nvlink target=\"ffff:ff:ff.7\" count=\"{}\" "
                                   "tclass=\"0x068000\"/>",
@@ -167,7 +177,7 @@ class Writer {
     for (const GpuPair& pair : machine_.pairs) {
       if (pair.from != index || pair.links == 0) continue;
       const Gpu& peer = machine_.gpus[static_cast<std::size_t>(pair.to)];
-      if (!peer.pci) continue;
+      if (!peer.pci || gpu_in(peer.node) != &peer) continue;
       const bool amd = gpu.vendor == GpuVendor::amd;
       line(depth + 1,
            fmt::format("<{} target=\"{}\" count=\"{}\" tclass=\"{}\"/>", amd ? "xgmi" : "nvlink",

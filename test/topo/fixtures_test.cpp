@@ -46,7 +46,7 @@ TEST_CASE("2.9 the fixtures are there, and each file says captured or composed")
   const auto names = fixture_names();
   for (const char* needed :
        {"hgx-8", "two-cliques", "workstation", "one-nic", "mig", "amd-full-mesh",
-        "amd-partial-mesh", "cpu-only", "uneven", "captured-cpu"}) {
+        "amd-partial-mesh", "amd-partitions", "cpu-only", "uneven", "captured-cpu"}) {
     INFO(needed);
     CHECK(std::count(names.begin(), names.end(), needed) == 1);
   }
