@@ -307,6 +307,23 @@ TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assu
   CHECK(Json::parse(json_of(summary))["pairs_of_unknown_reach"] == 1);
 }
 
+TEST_CASE("2.1 parts of a GPU and virtual functions of a card are told as such") {
+  const auto all = topo::all_machines();
+  const auto found = std::find_if(all.begin(), all.end(), [](const topo::NamedMachine& one) {
+    return one.name == "amd-partitions";
+  });
+  REQUIRE(found != all.end());
+  const Summary summary = summarise(found->machine);
+  const std::string table = table_of(summary);
+  CHECK(count_of(table, ", partition 0") == 2);
+  CHECK(count_of(table, ", partition 1") == 2);
+  CHECK(count_of(table, "200 Gbit/s, a virtual function of 0000:09:00.0") == 1);
+  CHECK(count_of(svg_of(summary), "of 0000:09:00.0<") == 1);
+  const Json json = Json::parse(json_of(summary));
+  CHECK(json["gpus"][1]["partition"] == 1);
+  CHECK(json["nics"][2]["physical_function"] == "0000:09:00.0");
+}
+
 TEST_CASE("2.1 both speeds of a PCIe link are shown: the most, by which is decided, and now") {
   topo::Machine machine = topo::workstation();
   machine.gpus[0].pcie_gbps = 504.128;

@@ -265,6 +265,7 @@ class Drawing {
 
   static std::string speed_text(const topo::Nic& nic) {
     if (!nic.active) return "not active";
+    if (nic.physical) return "of " + nic.physical->to_string();  // of a virtual function
     return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
   }
 

@@ -137,7 +137,10 @@ std::string part_text(const topo::Gpu& gpu) {
 std::string speed_text(const topo::Nic& nic) {
   const std::string speed =
       nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
-  return nic.active ? speed : "not active";
+  if (!nic.active) return "not active";
+  return nic.physical
+             ? fmt::format("{}, a virtual function of {}", speed, nic.physical->to_string())
+             : speed;
 }
 
 std::string gpu_list(const Summary& summary, std::size_t width) {
