@@ -21,6 +21,8 @@ using ByteView = std::span<const std::byte>;
 /// Builds a message: little-endian integers, length-prefixed strings and blobs.
 class ByteWriter {
  public:
+  /// `expected`: how many bytes it will be, as a rule.
+  explicit ByteWriter(std::size_t expected = 0) { bytes_.reserve(expected); }
   template <typename T>
   requires(std::is_integral_v<T> || std::is_enum_v<T>) ByteWriter& put(T value) {
     return put_raw(std::as_bytes(std::span(&value, 1)));

@@ -267,8 +267,14 @@ bool NicSoft::progress() {
   if (!lock.owns_lock() || context_.stopped || context_.dead) return false;
   const TimePoint now = context_.clock->now();
   bool any = context_.late.land(now);
-  any = receive(now) || any;
+  // Answers to what was received before wait for this turn, so that they go together with what the
+  // rank posts when it sees that something has come.
   any = progress_queues(now) || any;
+  for (const auto& wire : context_.wires) wire->end_turn();
+  if (receive(now)) {
+    any = true;
+    progress_queues(now);
+  }
   return (context_.gpu_mover != nullptr && context_.gpu_mover->flush()) || any;
 }
 

@@ -247,8 +247,8 @@ bool Responder::finish(Item& item, TimePoint now) {
   }
   if (request.kind == WorkKind::read) item.response.payload = item.loading.release();
   if (request.kind != WorkKind::atomic) record_.executed(request.number);
-  answer(std::move(item.response),
-         request.kind != WorkKind::write ? now + nic_.faults.response_delay : now);
+  const bool is_write = request.kind == WorkKind::write;
+  answer(std::move(item.response), is_write ? now : now + nic_.faults.response_delay, is_write);
   return true;
 }
 
@@ -260,7 +260,7 @@ void Responder::answer_again(WireRequest& request, TimePoint now) {
   const auto goes_out = [&](const Outgoing& out) { return out.response.number == request.number; };
   if (std::any_of(outgoing_.begin(), outgoing_.end(), goes_out)) return;
   WireResponse response = response_to(request);
-  if (request.kind == WorkKind::write) return answer(std::move(response), now);
+  if (request.kind == WorkKind::write) return answer(std::move(response), now, true);
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
   if (request.kind == WorkKind::read) return execute(request, now);
@@ -307,10 +307,19 @@ bool Responder::is_lost() {
                      });
 }
 
-void Responder::answer(WireResponse response, TimePoint due) {
+void Responder::answer(WireResponse response, TimePoint due, bool is_done_write) {
   if (is_lost()) return;
   // Sent in the order of execution, as a reliable connection delivers: the first holds up the rest.
-  outgoing_.push_back({std::move(response), due});
+  outgoing_.push_back({std::move(response), due, is_done_write});
+}
+
+/// An answer says of all writes before it that they have been done.
+bool Responder::is_said_by_next(TimePoint now) const {
+  if (!outgoing_.front().is_done_write || outgoing_.size() < 2) return false;
+  const Outgoing& next = outgoing_[1];
+  const WireResponse& response = next.response;
+  return next.due <= now && response.number > outgoing_.front().response.number &&
+         response.syndrome == Syndrome::none && !response.not_ready && !response.not_mapped;
 }
 
 bool Responder::progress(TimePoint now) {
@@ -327,6 +336,10 @@ bool Responder::progress(TimePoint now) {
     any = true;
   }
   while (!outgoing_.empty() && outgoing_.front().due <= now) {
+    if (is_said_by_next(now)) {
+      outgoing_.pop_front();
+      continue;
+    }
     WireMessage message{std::move(outgoing_.front().response)};
     if (!nic_.wires[peer_.wire]->send(peer_.address, message)) {
       outgoing_.front().response = std::move(std::get<WireResponse>(message.body));

@@ -52,6 +52,7 @@ class Responder {
   struct Outgoing {
     WireResponse response;
     TimePoint due;
+    bool is_done_write = false;
   };
 
   void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
@@ -65,7 +66,8 @@ class Responder {
   bool finish(Item& item, TimePoint now);
   void fail(Syndrome syndrome);
   WireResponse response_to(const WireRequest& request) const;
-  void answer(WireResponse response, TimePoint due);
+  void answer(WireResponse response, TimePoint due, bool is_done_write = false);
+  bool is_said_by_next(TimePoint now) const;
   void refuse(const WireRequest& request, Syndrome syndrome, TimePoint now);
   bool is_lost();
 

@@ -75,6 +75,8 @@ class Wire {
   virtual bool send(WireAddress to, WireMessage& message) = 0;
   /// False if nothing has come.
   virtual bool receive(WireMessage& message) = 0;
+  /// Nothing more is to be sent for now: what a wire has kept back to send it with more may go.
+  virtual void end_turn() {}
 };
 
 }  // namespace oriel::net

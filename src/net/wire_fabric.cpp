@@ -377,7 +377,10 @@ bool WireFabric::send(WireAddress to, WireMessage& message) {
 bool WireFabric::receive(WireMessage& message) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  if (state.arrived.empty()) state.poll();
+  if (state.arrived.empty() && !state.has_polled) {
+    state.poll();
+    state.has_polled = true;
+  }
   while (!state.arrived.empty()) {
     Arrived& next = state.arrived.front();
     const Peer& sender = *next.peer;
@@ -395,7 +398,13 @@ bool WireFabric::receive(WireMessage& message) {
     message = std::move(decoded).value();
     return true;
   }
+  state.has_polled = false;
   return false;
+}
+
+void WireFabric::end_turn() {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->with_batch.empty()) state_->send_batches();
 }
 
 Status WireFabric::status() const {

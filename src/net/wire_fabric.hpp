@@ -43,8 +43,8 @@ struct FabricTable;
 /// over the bootstrap, that all of them are done; what is on its way then is lost, and nothing
 /// waits for it.
 ///
-/// Small messages to one peer that are sent between two calls of receive() leave as one, at the
-/// second call: a put and its signal, or the answers to both, cost what one message costs.
+/// Small messages to one peer leave as one, at end_turn() or when receive() has to look for more: a
+/// put and its signal, and the answers to those that came before, cost what one message costs.
 ///
 /// Memory is bounded: `receives` buffers of one message each, untouched until used, and `sends`
 /// messages on their way, of which one peer gets no more than are left for others. What arrives
@@ -95,7 +95,9 @@ class WireFabric final : public Wire {
 
   WireAddress address() const override;
   bool send(WireAddress to, WireMessage& message) override;
+  /// Looks into libfabric once at most between two calls that yield nothing.
   bool receive(WireMessage& message) override;
+  void end_turn() override;
 
   /// The first error that is nobody's in particular. The wire goes on as well as it can.
   Status status() const;

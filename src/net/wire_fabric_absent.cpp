@@ -34,6 +34,7 @@ bool WireFabric::send(WireAddress /*to*/, WireMessage& /*message*/) {
 bool WireFabric::receive(WireMessage& /*message*/) {
   return false;
 }
+void WireFabric::end_turn() {}
 Status WireFabric::status() const {
   return {};
 }

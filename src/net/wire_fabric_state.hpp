@@ -150,6 +150,7 @@ struct WireFabric::State {
   std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
   std::size_t posted = 0;
   std::deque<Arrived> arrived;
+  bool has_polled = false;  // since receive() yielded nothing
   std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
   Peer* last_peer = nullptr;
   std::size_t waiting_peers = 0;

@@ -203,14 +203,22 @@ Result<WireMessage> read_response(ByteReader& from, const Common& common) {
 
 }  // namespace
 
-Bytes encode_head(const WireMessage& message) {
-  ByteWriter head;
+namespace {
+
+ByteWriter write_head(const WireMessage& message, std::size_t payload_bytes) {
+  ByteWriter head(kWireHeadBytesMost + payload_bytes);
   if (const auto* request = std::get_if<WireRequest>(&message.body)) {
     put_request(head, *request);
   } else {
     put_response(head, std::get<WireResponse>(message.body));
   }
-  return head.take();
+  return head;
+}
+
+}  // namespace
+
+Bytes encode_head(const WireMessage& message) {
+  return write_head(message, 0).take();
 }
 
 ByteView payload_of(const WireMessage& message) {
@@ -219,10 +227,8 @@ ByteView payload_of(const WireMessage& message) {
 }
 
 Bytes encode_message(const WireMessage& message) {
-  Bytes bytes = encode_head(message);
   const ByteView payload = payload_of(message);
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
-  return bytes;
+  return write_head(message, payload.size()).put_raw(payload).take();
 }
 
 Result<WireMessage> decode_message(ByteView bytes) {

@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 
 #include "net/fabric_address.hpp"
+#include "net/fabric_faults.hpp"
 #include "net/fabric_pair.hpp"
 
 // The wire over libfabric (3.13), between two ends in one process over loopback.
@@ -203,6 +204,52 @@ TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
     }));
     CHECK(is_numbered(got, 1, 100'000));
   }
+}
+
+TEST_CASE("3.20 what is said between two ranks in turn takes one message each way") {
+  FabricPlan plan;
+  long sends = 0;
+  plan.fail = [&](const char* call) {
+    sends += std::string_view(call) == "fi_sendmsg" ? 1 : 0;
+    return 0;
+  };
+  FabricPair pair({}, fabric_options(&planned_fabric()));
+  const auto put_signal = [&](SendQueue& queue, Side& from, Side& to) {
+    const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
+        device::Thread(), queue.view(), {from.region, 0, to.region, 8, 8}, to.region, 0, 1,
+        pair.control);
+    REQUIRE(posted.outcome == dq::QueueOutcome::done);
+  };
+  const auto comes = [&](Side& to, std::uint64_t value) {
+    return soon([&] {
+      pair.a.nic.progress();
+      if (to.memory[0] < value) pair.b.nic.progress();
+      return to.memory[0] >= value;
+    });
+  };
+  constexpr std::uint64_t kTrips = 20;
+  for (std::uint64_t i = 1; i <= kTrips; ++i) {
+    put_signal(pair.there, pair.a, pair.b);
+    REQUIRE(comes(pair.b, i));
+    put_signal(pair.back, pair.b, pair.a);
+    REQUIRE(comes(pair.a, i));
+    if (i == 1) sends = 0;  // it took some to connect
+  }
+  // With each put goes the answer to the one before.
+  CHECK(sends == 2 * static_cast<long>(kTrips - 1));
+}
+
+TEST_CASE("3.20 of writes that are done together only the last one is answered") {
+  FabricPair pair;
+  dq::Posted last{};
+  for (int i = 0; i < 10; ++i) {
+    last = dq::put<device::Thread, DrivingMemory>(device::Thread(), pair.view(),
+                                                  pair.transfer(0, 8, 8), pair.control);
+    REQUIRE(last.outcome == dq::QueueOutcome::done);
+  }
+  REQUIRE(pair.wait(last) == dq::QueueOutcome::done);
+  CHECK(pair.wire_a->counters().sent == 10);
+  CHECK(pair.wire_b->counters().sent == 1);
 }
 
 TEST_CASE("3.13 a library that is missing is named with its package") {
