@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "boot/secret.hpp"
 #include "net/signal_keeper.hpp"
 
 namespace oriel::net {
@@ -125,6 +126,18 @@ Result<void*> FabricEndpoint::register_memory(std::byte* memory, std::size_t byt
   if (status != 0) return fabric_error(*table_, "fi_mr_reg", status);
   memory_.emplace_back(*table_, region);
   return table_->fi_mr_desc(region);
+}
+
+Result<FabricMemory> FabricEndpoint::register_for(std::uint64_t access, const std::byte* memory,
+                                                  std::size_t bytes) {
+  // Where the provider leaves the choice, a key that nobody guesses: whoever can connect may try.
+  const std::size_t width = std::clamp<std::size_t>(info().domain_attr->mr_key_size, 1, 8);
+  const std::uint64_t wish = boot::random_number() >> (64 - 8 * width);
+  fid_mr* region = nullptr;
+  const int status =
+      table_->fi_mr_reg(domain_.get(), memory, bytes, access, 0, wish, 0, &region, nullptr);
+  if (status != 0) return fabric_error(*table_, "fi_mr_reg", status);
+  return FabricMemory(*table_, region);
 }
 
 }  // namespace oriel::net

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,16 @@ class FabricEndpoint {
   /// For providers that send from and receive into registered memory only; also where
   /// needs_memory() is false. What calls name beside the memory; valid as long as this.
   Result<void*> register_memory(std::byte* memory, std::size_t bytes);
+  /// Memory that peers read (FI_REMOTE_READ), or into which this end does (FI_READ), for as long as
+  /// what this yields lives.
+  Result<FabricMemory> register_for(std::uint64_t access, const std::byte* memory,
+                                    std::size_t bytes);
+  bool can_fetch() const { return (info().caps & kFetchCaps) == kFetchCaps; }
+  static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
+
+  /// Ends it before its time: whatever is under way touches no memory any more, and nothing but
+  /// destruction may be asked for.
+  void close() { endpoint_ = FabricObject<fid_ep>(); }
   /// Becomes readable when there may be something to do, for a thread that may_sleep(); -1 where
   /// the provider has no such descriptor. It is the queue's.
   int wait_descriptor() const { return wait_descriptor_; }

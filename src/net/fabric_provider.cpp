@@ -37,10 +37,10 @@ T* copy_for_library(const T* from, std::size_t bytes) {
 }
 
 Result<FabricInfo> make_hints(const FabricTable& table, const std::string& provider,
-                              const boot::SocketAddress& source) {
+                              const boot::SocketAddress& source, std::uint64_t caps) {
   FabricInfo hints(table, table.fi_dupinfo(nullptr));
   if (hints.get() == nullptr) return fabric_error(table, "fi_dupinfo", -FI_ENOMEM);
-  hints->caps = FI_MSG;
+  hints->caps = FI_MSG | caps;
   hints->mode = kModes;
   hints->ep_attr->type = FI_EP_RDM;
   hints->tx_attr->msg_order = FI_ORDER_SAS;
@@ -81,14 +81,10 @@ std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) 
   return std::nullopt;
 }
 
-Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
-                       const FabricWish& wish) {
-  boot::SocketAddress source;
-  const bool by_ip = speaks_ip(provider);
-  if (by_ip || (provider.starts_with("verbs") && !wish.socket.ifname.empty())) {
-    ORIEL_TRY(source, boot::choose_interface(wish.socket));
-  }
-  ORIEL_TRY(const FabricInfo hints, make_hints(table, provider, source));
+Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider,
+                           const boot::SocketAddress& source, const FabricWish& wish,
+                           std::uint64_t caps) {
+  ORIEL_TRY(const FabricInfo hints, make_hints(table, provider, source, caps));
   fi_info* list = nullptr;
   const int status =
       table.fi_getinfo(fabric_version(table), nullptr, nullptr, 0, hints.get(), &list);
@@ -106,6 +102,19 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
     return taken;
   }
   return Error(ErrorCode::invalid_usage, why);
+}
+
+Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
+                       const FabricWish& wish) {
+  boot::SocketAddress source;
+  const bool by_ip = speaks_ip(provider);
+  if (by_ip || (provider.starts_with("verbs") && !wish.socket.ifname.empty())) {
+    ORIEL_TRY(source, boot::choose_interface(wish.socket));
+  }
+  Result<FabricInfo> found = ask_for(table, provider, source, wish, FabricEndpoint::kFetchCaps);
+  const bool is_lacking = !found.ok() && found.error().code() == ErrorCode::invalid_usage;
+  // Messages are all that is needed.
+  return is_lacking ? ask_for(table, provider, source, wish, 0) : std::move(found);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 
 /// libfabric, loaded at run time: hosts without it run Oriel. Its header is needed to build this
 /// part of the room, and without it the part is left out (wire_fabric_absent.cpp).
@@ -42,7 +43,9 @@ namespace oriel::net {
   X(fi_getname)                 \
   X(fi_mr_reg)                  \
   X(fi_mr_desc)                 \
+  X(fi_mr_key)                  \
   X(fi_recv)                    \
+  X(fi_read)                    \
   X(fi_sendmsg)
 
 /// The calls behind pointers that a test replaces; both kinds, so that each can be made to fail.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <random>
 #include <vector>
@@ -28,6 +29,33 @@ struct NicCounters {
   std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
   std::uint64_t direct_bytes = 0;   ///< of these
   std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
+  std::uint64_t fetches = 0;        ///< begun by the wire from a peer's memory
+  std::uint64_t fetched_bytes = 0;  ///< of these
+};
+
+/// Memory of which peers have been told to fetch from it, and have not yet said that they have.
+class LentMemory {
+ public:
+  void lend(std::uint32_t key) { ++lent_[key].times; }
+  void take_back(std::uint32_t key) {
+    const auto it = lent_.find(key);
+    if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
+  }
+  /// As take_back(), but nobody will ever hear of it.
+  void lose(std::uint32_t key) { lent_[key].is_lost = true; }
+  bool is_lent(std::uint32_t key) const { return lent_.contains(key); }
+  bool is_lost(std::uint32_t key) const {
+    const auto it = lent_.find(key);
+    return it != lent_.end() && it->second.is_lost;
+  }
+  void forget(std::uint32_t key) { lent_.erase(key); }
+
+ private:
+  struct Lent {
+    std::uint64_t times = 0;
+    bool is_lost = false;
+  };
+  std::map<std::uint32_t, Lent> lent_;
 };
 
 /// What the queues of one NIC share; under its lock.
@@ -35,6 +63,7 @@ struct NicContext {
   const Clock* clock = nullptr;
   MemoryKeys keys;
   PeerMemory peers;
+  LentMemory lent;
   HostMover host_mover;
   DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
   LateStores late;

@@ -18,6 +18,8 @@ namespace {
 
 // As long as a GPU may take for what was begun.
 constexpr std::chrono::seconds kCopiesMost{30};
+// As long as a peer that is alive may take for what is being fetched.
+constexpr std::chrono::seconds kFetchesMost{5};
 
 // Where a NIC's keys and queue numbers begin: elsewhere than those of others.
 std::uint32_t random_start() {
@@ -104,6 +106,8 @@ Status NicSoft::deregister_memory(std::uint32_t key) {
   if (range != nullptr && range->place == MemoryPlace::gpu) {
     settled = settle();
     context_.gpu_mover->forget(range->memory, range->bytes);
+  } else if (range != nullptr) {
+    end_fetches(key, *range);
   }
   context_.peers.forget(key);
   ORIEL_CHECK(context_.keys.remove(key));
@@ -136,6 +140,38 @@ void NicSoft::end_copies(std::uint64_t peer, std::uint32_t key) {
     static_cast<void>(context_.gpu_mover->flush());
     std::this_thread::yield();
   }
+}
+
+/// Neither a peer nor this NIC is to touch the memory any more.
+void NicSoft::end_fetches(std::uint32_t key, const MemoryRange& range) {
+  const auto any = [&] { return is_fetched(key, range); };
+  if (any() && (context_.lent.is_lost(key) || !wait_until_none(any))) cut_wires();
+  context_.lent.forget(key);
+}
+
+bool NicSoft::is_fetched(std::uint32_t key, const MemoryRange& range) const {
+  return context_.lent.is_lent(key) ||
+         std::any_of(context_.wires.begin(), context_.wires.end(), [&](const auto& wire) {
+           return wire->is_fetching(range.memory, range.bytes);
+         });
+}
+
+/// Goes on meanwhile. False if there still are some when their time is over.
+bool NicSoft::wait_until_none(const std::function<bool()>& any) {
+  const Clock& steady = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(kFetchesMost, steady);
+  while (any()) {
+    if (context_.stopped || context_.dead || deadline.expired(steady.now())) return false;
+    const TimePoint now = context_.clock->now();
+    const bool received = receive(now);
+    if (!progress_queues(now) && !received) std::this_thread::yield();
+  }
+  return true;
+}
+
+void NicSoft::cut_wires() {
+  for (const auto& wire : context_.wires) wire->cut();
+  context_.lent = {};
 }
 
 void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
@@ -229,6 +265,8 @@ Status NicSoft::to_reset(std::uint32_t number) {
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
   context_.late.land_all();
   ORIEL_CHECK(settle());
+  // What was asked for in this life must not land in the next one.
+  if (!wait_until_none([queue] { return queue->is_fetching(); })) cut_wires();
   auto fresh = std::make_unique<SoftQueue>(queue->setup(), number, context_);
   std::replace(order_.begin(), order_.end(), queue, fresh.get());
   queues_[number] = std::move(fresh);

@@ -20,20 +20,8 @@ constexpr std::size_t kActiveMost = 64;    // entries at work at a time
 constexpr std::size_t kSentMost = 64;      // requests without a response
 constexpr std::uint32_t kFlushMost = 256;  // completions of one call
 constexpr std::size_t kBlock = 64;
-// Bytes of the host that need no wire are still sent if there are no more of them: the peer then
-// has them in the message, instead of having to fetch them from this side's memory.
-constexpr std::uint64_t kSentAnywayMost = 256;
-constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
-
 bool waits_for_data(const WorkRequest& work) {
   return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
-}
-
-/// A multiple of what the wire carries, so that what is left can go there; the same where another
-/// NIC, which may have to send it, goes on with the numbers.
-std::uint32_t direct_piece_bytes(const QueueSetup& setup) {
-  if (setup.records != nullptr) return setup.piece_bytes;
-  return std::max(kDirectPieceBytes / setup.piece_bytes, 1u) * setup.piece_bytes;
 }
 
 }  // namespace
@@ -160,8 +148,10 @@ void Requester::begin(Active& entry) {
                                             work.bytes, waits_for_data(work));
     if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
     entry.direct = can_go_directly(work, found.place);
+    entry.fetched = !entry.direct && can_be_fetched(work, found.place);
   }
-  entry.piece_bytes = entry.direct ? direct_piece_bytes(setup_) : setup_.piece_bytes;
+  const bool is_bare = entry.direct || entry.fetched;
+  entry.piece_bytes = is_bare ? bare_piece_bytes() : setup_.piece_bytes;
   entry.begun = true;
   ++nic_.counters.entries;
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
@@ -188,11 +178,15 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     if (sent_.size() >= kSentMost) return false;
     const std::uint32_t piece = entry.order.empty() ? entry.sent : entry.order[entry.sent];
     Sent sent;
-    sent.number = next_number_++;
     sent.serial = entry.serial;
     sent.offset = std::uint64_t{piece} * entry.piece_bytes;
     sent.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - sent.offset));
+    if (entry.fetched && !lend(entry, sent)) {
+      cut_for_wire(entry);
+      continue;
+    }
+    sent.number = next_number_++;
     sent.last = ++entry.sent == entry.pieces;
     sent.direct = entry.direct;
     sent_.push_back(std::move(sent));
@@ -205,18 +199,6 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     held_up_ = turn == Turn::loading;
   }
   return entry.sent == entry.pieces;
-}
-
-/// Both sides have mapped the other's memory, and it is of one kind.
-bool Requester::can_go_directly(const WorkRequest& work, MemoryPlace place) const {
-  const bool is_write = work.kind == WorkKind::write;
-  if (!is_write && work.kind != WorkKind::read) return false;
-  if (place == MemoryPlace::host && work.bytes <= kSentAnywayMost) return false;
-  if (work.bytes == 0 || nic_.faults.late_reads != Duration::zero()) return false;
-  const auto there =
-      nic_.peers.find(peer_.process, work.remote_key, work.remote_address, work.bytes);
-  if (there.syndrome != Syndrome::none || there.place != place) return false;
-  return !is_write || nic_.peers.is_reached(peer_.process, work.local_key);
 }
 
 /// Goes on to bring the payload from where it is registered.
@@ -250,7 +232,8 @@ Requester::Turn Requester::load(Active& entry, Sent& sent, Bytes& payload) {
 /// Has the payload be on its way while those before it are.
 void Requester::load_ahead(Sent& sent) {
   Active& entry = active(sent.serial);
-  const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !sent.direct;
+  const bool is_bare = sent.direct || sent.source.has_value();
+  const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !is_bare;
   if (!needed || sent.loaded || entry.done) return;
   static_cast<void>(load(entry, sent, sent.payload));
 }
@@ -275,13 +258,14 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   request.immediate = work.immediate;
   request.atomic = work.atomic;
   request.direct = sent.direct;
+  request.source = sent.source;
   if (sent.direct) {
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
     const auto from = work.inline_bytes.begin() + static_cast<std::ptrdiff_t>(sent.offset);
     request.payload.assign(from, from + sent.bytes);
-  } else if (work.kind == WorkKind::write) {
+  } else if (work.kind == WorkKind::write && !sent.source.has_value()) {
     const Turn turn = load(entry, sent, request.payload);
     if (turn != Turn::sent) return turn;
   }
@@ -358,46 +342,9 @@ void Requester::receive(WireResponse& response, TimePoint now) {
   }
 }
 
-/// What this request and those behind it ask for was not accepted: they are taken back, and go out
-/// again under the numbers from its own on, without the peer's mapping of the source.
-void Requester::go_by_wire(std::size_t position) {
-  const Sent& refused = sent_[position];
-  // Of a repetition, if it has been taken back already.
-  if (!refused.direct || active(refused.serial).work.kind != WorkKind::write) return;
-  const auto behind = sent_.begin() + static_cast<std::ptrdiff_t>(position);
-  if (std::any_of(behind, sent_.end(), [](const Sent& sent) { return sent.answered; })) {
-    return stop_at(active(refused.serial), Syndrome::remote_operation, Complaint::none);
-  }
-  ++nic_.counters.unmapped;
-  nic_.peers.set_reached(peer_.process, active(refused.serial).work.local_key, false);
-  next_number_ = refused.number;
-  next_ = refused.serial - first_serial_;
-  for (; sent_.size() > position; sent_.pop_back()) --active(sent_.back().serial).sent;
-  for (std::size_t i = next_; i < active_.size() && active_[i].begun; ++i) {
-    const WorkRequest& work = active_[i].work;
-    const bool is_put = active_[i].direct && work.kind == WorkKind::write;
-    if (is_put && !nic_.peers.is_reached(peer_.process, work.local_key)) cut_for_wire(active_[i]);
-  }
-}
-
-void Requester::cut_for_wire(Active& entry) const {
-  const std::uint64_t each = entry.piece_bytes / setup_.piece_bytes;
-  const std::uint64_t all = (entry.work.bytes + setup_.piece_bytes - 1) / setup_.piece_bytes;
-  std::vector<std::uint32_t> order(entry.sent);  // those have their places
-  for (std::uint32_t i = entry.sent; i < entry.pieces; ++i) {
-    const std::uint64_t first = (entry.order.empty() ? i : entry.order[i]) * each;
-    for (std::uint64_t piece = first; piece < std::min(first + each, all); ++piece) {
-      order.push_back(static_cast<std::uint32_t>(piece));
-    }
-  }
-  entry.order = std::move(order);
-  entry.pieces = static_cast<std::uint32_t>(entry.order.size());
-  entry.piece_bytes = setup_.piece_bytes;
-  entry.direct = false;
-}
-
 void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {
   sent.answered = true;
+  take_back(sent);
   Active& entry = active(sent.serial);
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return stop_at(entry, response->syndrome, Complaint::none);
@@ -547,8 +494,8 @@ void Requester::write_error(const CompletionRecord& record) {
   has_error_word_ = true;
   completions_.write(record);
   failed_ = true;
+  forget_sent();
   active_.clear();
-  sent_.clear();
   landings_.clear();
 }
 
@@ -556,8 +503,8 @@ void Requester::fail(Syndrome syndrome, Complaint complaint) {
   if (failed_) return;
   if (syndrome == Syndrome::flushed) {  // each entry says so itself
     failed_ = true;
+    forget_sent();
     active_.clear();
-    sent_.clear();
     landings_.clear();
     return;
   }

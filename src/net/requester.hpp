@@ -25,6 +25,9 @@ namespace oriel::net {
 class Requester {
  public:
   Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
+  ~Requester() { forget_sent(); }
+  Requester(const Requester&) = delete;
+  Requester& operator=(const Requester&) = delete;
 
   void connect(const QueuePeer& peer);
   /// The doorbell has told of everything before `end`.
@@ -54,8 +57,9 @@ class Requester {
     bool begun = false;
     bool done = false;  // answered, or failed
     bool has_time = false;
-    bool ended = false;   // a fault that stops the NIC here has done so
-    bool direct = false;  // its bytes do not go by the wire
+    bool ended = false;    // a fault that stops the NIC here has done so
+    bool direct = false;   // its bytes do not go by the wire
+    bool fetched = false;  // the peer's wire fetches them
     std::uint32_t piece_bytes = 0;
     TimePoint not_before{};
     std::vector<std::uint32_t> order;  // of pieces, if not 0, 1, 2 ...
@@ -71,6 +75,7 @@ class Requester {
     std::uint32_t bytes = 0;
     bool last = false;  // of the entry's requests
     bool direct = false;
+    std::optional<WireSource> source;  // lent to the peer
     bool on_wire = false;
     bool answered = false;
     std::uint32_t repeats = 0;
@@ -100,7 +105,12 @@ class Requester {
   void begin(Active& entry);
   void stop_at(Active& entry, Syndrome syndrome, Complaint complaint);
   bool send_pieces(Active& entry, TimePoint now);
+  std::uint32_t bare_piece_bytes() const;
   bool can_go_directly(const WorkRequest& work, MemoryPlace place) const;
+  bool can_be_fetched(const WorkRequest& work, MemoryPlace place) const;
+  bool lend(const Active& entry, Sent& sent);
+  void take_back(Sent& sent);
+  void forget_sent();
   Turn transmit(Sent& sent, TimePoint now);
   Turn load(Active& entry, Sent& sent, Bytes& payload);
   void load_ahead(Sent& sent);
@@ -134,6 +144,7 @@ class Requester {
   std::uint64_t first_serial_ = 0;
   std::size_t next_ = 0;  // in active_: the first that has something to send
   std::deque<Sent> sent_;
+  bool fetches_ = true;   // the peer does not say that it cannot fetch
   bool held_up_ = false;  // one of them waits for its payload, and all behind it for that
   std::deque<Landing> landings_;
   std::uint64_t next_number_ = 0;

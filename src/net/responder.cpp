@@ -3,6 +3,7 @@
 #include "net/responder.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "net/queue_records.hpp"
@@ -10,7 +11,9 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kAnswersMost = 1024;  // that wait for their time, or for the wire
+constexpr std::size_t kAnswersMost = 1024;           // that wait for their time, or for the wire
+constexpr std::uint32_t kFetchesMost = 7;            // of the same bytes, if they fail
+constexpr std::chrono::milliseconds kFetchPause{1};  // doubled each time
 
 Access right_for(WorkKind kind) {
   if (kind == WorkKind::write) return kRemoteWrite;
@@ -21,12 +24,17 @@ Access right_for(WorkKind kind) {
 bool is_sound(const WireRequest& request) {
   switch (request.kind) {
     case WorkKind::write:
-      if (request.payload.size() != (request.direct ? 0 : request.piece_bytes)) return false;
+      if (request.direct && request.source.has_value()) return false;
+      if (request.payload.size() !=
+          (request.direct || request.source.has_value() ? 0 : request.piece_bytes)) {
+        return false;
+      }
       break;
     case WorkKind::read:
-      if (!request.payload.empty()) return false;
+      if (!request.payload.empty() || request.source.has_value()) return false;
       break;
     case WorkKind::atomic:
+      if (request.source.has_value()) return false;
       if (request.atomic.bytes != 4 && request.atomic.bytes != 8) return false;
       if (request.bytes != request.atomic.bytes || request.offset != 0) return false;
       break;
@@ -81,7 +89,9 @@ WireResponse Responder::response_to(const WireRequest& request) const {
 void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimePoint now) {
   const Syndrome syndrome = check(request);
   if (syndrome != Syndrome::none) return refuse(request, syndrome, now);
-  if (request.kind == WorkKind::write && request.direct && !is_mapped(request)) {
+  const bool is_out_of_reach = (request.direct && !is_mapped(request)) ||
+                               (request.source.has_value() && !can_fetch(request));
+  if (request.kind == WorkKind::write && is_out_of_reach) {
     WireResponse response = response_to(request);
     response.not_mapped = true;
     return answer(std::move(response), now);
@@ -123,6 +133,72 @@ bool Responder::is_mapped(const WireRequest& request) const {
   const auto target = nic_.keys.find_remote(setup_.domain, request.key, request.address,
                                             request.bytes, kRemoteWrite);
   return source.syndrome == Syndrome::none && source.place == target.place;
+}
+
+/// Whether its bytes can be fetched by the wire.
+bool Responder::can_fetch(const WireRequest& request) const {
+  if (setup_.records != nullptr || request.piece_bytes == 0) return false;
+  const auto target = nic_.keys.find_remote(setup_.domain, request.key, request.address,
+                                            request.bytes, kRemoteWrite);
+  return target.place == MemoryPlace::host && nic_.wires[peer_.wire]->can_fetch(peer_.address);
+}
+
+bool Responder::is_fetching() const {
+  return std::any_of(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(begun_),
+                     [](const Item& item) { return item.is_fetching(); });
+}
+
+/// What is being fetched lands when it will. Nothing else begins before, but what is to be fetched
+/// to elsewhere.
+bool Responder::waits_for_fetches(const WireRequest& request, const std::byte* at) const {
+  for (std::size_t i = 0; i < begun_; ++i) {
+    if (!items_[i].is_fetching()) continue;
+    const bool is_elsewhere = request.source.has_value() &&
+                              !items_[i].fetch->overlaps(at + request.offset, request.piece_bytes);
+    if (!is_elsewhere) return true;
+  }
+  return false;
+}
+
+void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
+  const WireRequest& request = item.request;
+  item.fetch = nic_.wires[peer_.wire]->fetch(peer_.address, *request.source,
+                                             found.memory + request.offset, request.piece_bytes);
+  ++nic_.counters.fetches;
+  nic_.counters.fetched_bytes += request.piece_bytes;
+}
+
+/// Whether what is to be fetched is there, or never will be. A connection that has broken is made
+/// anew by the next attempt.
+bool Responder::has_fetched(Item& item, TimePoint now) {
+  if (!item.is_fetching()) return true;
+  if (!item.fetch->is_done()) return false;
+  if (item.failures == kFetchesMost) {
+    fail_first(Syndrome::remote_operation);
+    return true;
+  }
+  if (item.again == TimePoint{})
+    item.again = now + kFetchPause * (std::int64_t{1} << item.failures);
+  if (now < item.again) return false;
+  item.again = {};
+  ++item.failures;
+  const WireRequest& request = item.request;
+  const auto found = nic_.keys.find_remote(setup_.domain, request.key, request.address,
+                                           request.bytes, kRemoteWrite);
+  if (found.syndrome == Syndrome::none) {
+    fetch(item, found);
+    return false;
+  }
+  fail_first(found.syndrome);
+  return true;
+}
+
+/// The first of the items cannot be done, and those behind it will not be.
+void Responder::fail_first(Syndrome syndrome) {
+  items_.front().response.syndrome = syndrome;
+  fail(syndrome);
+  items_.erase(items_.begin() + 1, items_.end());
+  begun_ = 1;
 }
 
 bool Responder::needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
@@ -171,6 +247,7 @@ bool Responder::begin(Item& item) {
     // The host's memory does not wait for the GPU's by itself.
     const bool waits = found.place == MemoryPlace::host && gpu_ticket_ != 0;
     if (waits && !nic_.mover(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
+    if (waits_for_fetches(request, found.memory)) return false;
     DataMover& mover = nic_.mover(found.place);
     item.place = found.place;
     if (!begin_in(item, found, mover)) {
@@ -204,6 +281,10 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
     return true;
   }
   if (request.kind == WorkKind::read) return item.loading.begin(mover, at);
+  if (request.source.has_value()) {
+    fetch(item, found);
+    return true;
+  }
   if (!request.direct) {
     if (!item.storing.begin(mover, at)) return false;
     item.ticket = item.storing.ticket();
@@ -225,11 +306,11 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
 bool Responder::finish(Item& item, TimePoint now) {
   const WireRequest& request = item.request;
   DataMover& mover = nic_.mover(item.place);
-  if (item.response.syndrome == Syndrome::none && mover.has_failed()) {
-    item.response.syndrome = Syndrome::remote_operation;
-    fail(item.response.syndrome);
-    items_.erase(items_.begin() + 1, items_.end());
-    begun_ = 1;
+  if (item.response.syndrome == Syndrome::none) {
+    if (mover.has_failed())
+      fail_first(Syndrome::remote_operation);
+    else if (!has_fetched(item, now))
+      return false;
   }
   if (item.response.syndrome != Syndrome::none) {
     answer(std::move(item.response), now);

@@ -23,6 +23,8 @@ class Responder {
   void connect(const QueuePeer& peer);
   /// `receives`: how many receives have been posted, modulo 65536.
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
+  /// Whether anything is still being fetched for it.
+  bool is_fetching() const;
   /// Sends what is due, and executes what was put off.
   bool progress(TimePoint now);
   /// Goes on; whether something that was accepted is still to be copied from what the peer with
@@ -48,6 +50,13 @@ class Responder {
     Storing storing;
     AtomicMove atomic;
     MoveTicket ticket = 0;
+    std::shared_ptr<WireFetch> fetch;
+    std::uint32_t failures = 0;  // to fetch
+    TimePoint again{};
+
+    bool is_fetching() const {
+      return fetch != nullptr && (!fetch->is_done() || fetch->has_failed());
+    }
   };
   struct Outgoing {
     WireResponse response;
@@ -59,6 +68,11 @@ class Responder {
   void answer_again(WireRequest& request, TimePoint now);
   Syndrome check(const WireRequest& request) const;
   bool is_mapped(const WireRequest& request) const;
+  bool can_fetch(const WireRequest& request) const;
+  bool waits_for_fetches(const WireRequest& request, const std::byte* at) const;
+  void fetch(Item& item, const MemoryKeys::Found& found);
+  bool has_fetched(Item& item, TimePoint now);
+  void fail_first(Syndrome syndrome);
   void execute(WireRequest& request, TimePoint now);
   bool advance(TimePoint now);
   bool begin(Item& item);

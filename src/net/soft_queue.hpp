@@ -44,6 +44,7 @@ class SoftQueue {
   bool progress(TimePoint now);
   void receive(WireRequest& request, TimePoint now);
   void receive(WireResponse& response, TimePoint now);
+  bool is_fetching() const { return responder_.is_fetching(); }
   /// As Responder::needs().
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
     return responder_.needs(process, key, now);

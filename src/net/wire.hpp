@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <variant>
 
 #include "base/bytes.hpp"
@@ -17,6 +21,13 @@ namespace oriel::net {
 struct WireAddress {
   std::uint64_t value = 0;
   bool operator==(const WireAddress&) const = default;
+};
+
+/// Where bytes lie that a peer may fetch, as the wire of the NIC that has them names it.
+struct WireSource {
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+  bool operator==(const WireSource&) const = default;
 };
 
 /// Of both: `epoch` is that of the connection, so that what is still on its way from an earlier
@@ -44,6 +55,8 @@ struct WireRequest {
   bool direct = false;
   std::uint32_t source_key = 0;
   std::uint64_t source_address = 0;  ///< of this piece
+  /// The bytes of this write are fetched by the NIC that is written to, by the wire, from here.
+  std::optional<WireSource> source;
   Bytes payload;
 };
 
@@ -53,8 +66,8 @@ struct WireResponse {
   std::uint64_t number = 0;
   Syndrome syndrome = Syndrome::none;
   bool not_ready = false;  ///< the peer has nowhere to put an immediate: to be repeated later
-  /// The peer has not mapped, or has no more, what a direct write is to be copied from: nothing was
-  /// accepted, and the bytes are to come by the wire under the same number.
+  /// The peer has not mapped, or has no more, what a direct write is to be copied from, or cannot
+  /// fetch: nothing was accepted, and the bytes are to come in messages under the same number.
   bool not_mapped = false;
   std::uint64_t old_value = 0;
   Bytes payload;  ///< what was read
@@ -62,6 +75,33 @@ struct WireResponse {
 
 struct WireMessage {
   std::variant<WireRequest, WireResponse> body;
+};
+
+/// Bytes that a NIC fetches from memory of a peer's. The wire holds it too, and keeps writing to
+/// the memory until it is done, whether anybody still waits for it or not.
+class WireFetch {
+ public:
+  WireFetch(std::byte* to, std::size_t bytes) : to_(to), bytes_(bytes) {}
+  /// The memory is not touched any more.
+  bool is_done() const { return done_.load(std::memory_order_acquire); }
+  /// Once it is done: the bytes are not all there.
+  bool has_failed() const { return failed_.load(std::memory_order_relaxed); }
+  bool overlaps(const std::byte* at, std::size_t bytes) const {
+    return at < to_ + bytes_ && to_ < at + bytes;
+  }
+
+  std::byte* to() const { return to_; }
+  std::size_t bytes() const { return bytes_; }
+  void end(bool failed) {
+    failed_.store(failed, std::memory_order_relaxed);
+    done_.store(true, std::memory_order_release);
+  }
+
+ private:
+  std::byte* const to_;
+  const std::size_t bytes_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> done_ = false;
 };
 
 /// How a NIC reaches others. Messages between two NICs arrive in the order in which they were
@@ -77,6 +117,26 @@ class Wire {
   virtual bool receive(WireMessage& message) = 0;
   /// Nothing more is to be sent for now: what a wire has kept back to send it with more may go.
   virtual void end_turn() {}
+
+  // Of wires by which a NIC can fetch what it is to write itself, so that neither side copies it.
+
+  /// Whether that is so between this NIC and `peer`, in both directions.
+  virtual bool can_fetch(WireAddress /*peer*/) { return false; }
+  /// Lets whoever is told of it fetch these bytes of the host's memory, until take_back(). Nothing
+  /// if that cannot be had.
+  virtual std::optional<WireSource> lend(const std::byte* /*from*/, std::size_t /*bytes*/) {
+    return std::nullopt;
+  }
+  virtual void take_back(const WireSource& /*source*/) {}
+  /// Only where can_fetch() has said so.
+  virtual std::shared_ptr<WireFetch> fetch(WireAddress /*peer*/, const WireSource& /*source*/,
+                                           std::byte* /*to*/, std::size_t /*bytes*/) {
+    return nullptr;
+  }
+  /// Whether anything is being fetched into this memory.
+  virtual bool is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) { return false; }
+  /// Ends the wire at once, for good: nobody's memory is touched by it any more.
+  virtual void cut() {}
 };
 
 }  // namespace oriel::net

@@ -46,9 +46,10 @@ Status WireFabric::State::open() {
       round_up(std::max(kHeadsBytesMost + options.payload_bytes_most, kBatchFrameBytesMost));
   const std::string provider = info->fabric_attr->prov_name;
   const std::uint32_t format = info->addr_format;
-  ORIEL_TRY(FabricEndpoint opened,
-            FabricEndpoint::open(table, std::move(info), options.receives + options.sends + 1,
-                                 kPeersExpected));
+  ORIEL_TRY(
+      FabricEndpoint opened,
+      FabricEndpoint::open(table, std::move(info),
+                           options.receives + options.sends + kFetchPartsMost + 1, kPeersExpected));
   copies_payloads = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
   const std::size_t send_bytes = round_up(std::max(
       kHeadsBytesMost + (copies_payloads ? options.payload_bytes_most : 0), kBatchFrameBytesMost));
@@ -62,10 +63,16 @@ Status WireFabric::State::open() {
     receives[i].memory = at;
   }
   for (std::uint32_t i = 0; i < options.sends; ++i, at += send_bytes) {
-    sends[i].operation.is_send = true;
+    sends[i].operation.kind = Operation::Kind::send;
     sends[i].operation.index = i;
     sends[i].heads = at;
     free.push_back(i);
+  }
+  fetch_parts.resize(kFetchPartsMost);
+  for (std::uint32_t i = 0; i < kFetchPartsMost; ++i) {
+    fetch_parts[i].operation.kind = Operation::Kind::fetch;
+    fetch_parts[i].operation.index = i;
+    free_parts.push_back(i);
   }
   endpoint.emplace(std::move(opened));
   if (endpoint->needs_memory()) ORIEL_CHECK(register_buffers(send_bytes));
@@ -124,6 +131,7 @@ void WireFabric::State::post_again() {
 }
 
 void WireFabric::State::poll() {
+  if (is_cut) return;
   if (!with_batch.empty()) send_batches();
   post_again();
   std::array<fi_cq_msg_entry, kEntriesMost> entries{};
@@ -145,6 +153,7 @@ void WireFabric::State::poll() {
     if (static_cast<std::size_t>(count) < entries.size()) break;
   }
   if (waiting_peers != 0) give_up_missing();
+  if (!fetching.empty()) begin_fetches();
 }
 
 void WireFabric::State::read_error() {
@@ -156,13 +165,22 @@ void WireFabric::State::read_error() {
   const char* const said = table.fi_cq_strerror(endpoint->completions(), entry.prov_errno,
                                                 entry.err_data, text.data(), text.size());
   const auto* const operation = static_cast<const Operation*>(entry.op_context);
-  const bool is_send = operation != nullptr && operation->is_send;
+  const bool is_send = operation != nullptr && operation->kind == Operation::Kind::send;
+  const bool is_fetch = operation != nullptr && operation->kind == Operation::Kind::fetch;
   Error failed(ErrorCode::system,
-               fmt::format("{} failed: {} ({}: {}, {})", is_send ? "sending" : "receiving",
+               fmt::format("{} failed: {} ({}: {}, {})",
+                           is_send    ? "sending"
+                           : is_fetch ? "fetching"
+                                      : "receiving",
                            table.fi_strerror(entry.err), own.provider,
                            said != nullptr ? said : "no reason", entry.prov_errno));
   failed = std::move(failed).with_native(NativeDomain::os_errno, entry.err);
   if (operation == nullptr) return note(std::move(failed));
+  if (is_fetch) {
+    Peer& peer = *fetch_parts[operation->index].of->peer;
+    peer.error = std::move(failed).with_context(fmt::format("fetching from {}", peer.name));
+    return complete_part(operation->index, true);
+  }
   if (is_send) {
     Send& send = sends[operation->index];
     if (send.peer != nullptr) lose(*send.peer, std::move(failed), send.messages);
@@ -179,7 +197,8 @@ void WireFabric::State::read_error() {
 }
 
 void WireFabric::State::complete(const Operation& operation, std::size_t bytes) {
-  if (operation.is_send) {
+  if (operation.kind == Operation::Kind::fetch) return complete_part(operation.index, false);
+  if (operation.kind == Operation::Kind::send) {
     Send& send = sends[operation.index];
     if (send.peer != nullptr) send.peer->blocked_since.reset();
     return complete_send(send);
@@ -353,6 +372,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std
                  fmt::format("the address of {} is that of {}", name,
                              theirs.id == own.id ? "this end" : state.peers.at(theirs.id)->name));
   }
+  if (state.is_cut) return Error(ErrorCode::invalid_usage, "this end of the wire has been cut");
   auto peer = std::make_unique<Peer>();
   ORIEL_TRY(peer->where, state.endpoint->add(theirs.address));
   peer->name = std::move(name);
@@ -368,7 +388,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std
 
 bool WireFabric::send(WireAddress to, WireMessage& message) {
   const std::lock_guard lock(state_->mutex);
-  Peer* const peer = state_->find(to);
+  Peer* const peer = state_->is_cut ? nullptr : state_->find(to);
   if (peer != nullptr) return state_->send(*peer, message);
   ++state_->counters.lost;
   return true;
@@ -404,7 +424,7 @@ bool WireFabric::receive(WireMessage& message) {
 
 void WireFabric::end_turn() {
   const std::lock_guard lock(state_->mutex);
-  if (!state_->with_batch.empty()) state_->send_batches();
+  if (!state_->is_cut && !state_->with_batch.empty()) state_->send_batches();
 }
 
 Status WireFabric::status() const {
@@ -430,13 +450,15 @@ WireFabric::Counters WireFabric::counters() const {
 }
 
 int WireFabric::wait_descriptor() const {
-  return state_->endpoint->wait_descriptor();
+  const std::lock_guard lock(state_->mutex);
+  return state_->is_cut ? -1 : state_->endpoint->wait_descriptor();
 }
 
 bool WireFabric::may_sleep() {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  const bool is_idle = state.arrived.empty() && state.unposted.empty() &&
+  if (state.is_cut) return false;
+  const bool is_idle = state.arrived.empty() && state.unposted.empty() && state.fetching.empty() &&
                        state.free.size() == state.sends.size() && state.waiting_peers == 0;
   return is_idle && state.endpoint->may_sleep();
 }
@@ -448,7 +470,7 @@ Status WireFabric::flush(Deadline deadline) {
       const std::lock_guard lock(state.mutex);
       state.poll();
       const std::size_t left = state.sends.size() - state.free.size();
-      if (left == 0) return {};
+      if (left == 0 || state.is_cut) return {};
       if (deadline.expired(state.options.clock->now())) {
         return Error(ErrorCode::timeout,
                      fmt::format("{} messages have not left the fabric wire", left));

@@ -43,6 +43,13 @@ struct FabricTable;
 /// over the bootstrap, that all of them are done; what is on its way then is lost, and nothing
 /// waits for it.
 ///
+/// Long writes do not travel in messages where the provider can read a peer's memory: then the
+/// message says where the bytes are, and the NIC that is written to has them fetched to their place
+/// (can_fetch() and the calls after it). They are read with a key of libfabric's, of 64 random bits
+/// where the provider leaves the choice, which is good for the bytes of this write and until it is
+/// answered: who learns it can read what would have crossed the network anyway. Not between ends of
+/// which one wants payloads proven.
+///
 /// Small messages to one peer leave as one, at end_turn() or when receive() has to look for more: a
 /// put and its signal, and the answers to those that came before, cost what one message costs.
 ///
@@ -77,6 +84,7 @@ class WireFabric final : public Wire {
     std::uint64_t refused = 0;  ///< received: not proven, damaged, or not from who it says
     std::uint64_t late = 0;     ///< received, proven, and behind or equal to others received before
     std::uint64_t skipped = 0;  ///< times that a missing message was given up
+    std::uint64_t fetched = 0;  ///< writes whose bytes have been fetched
   };
 
   /// The error names the package if libfabric is missing, or what each provider has said. May take
@@ -98,6 +106,14 @@ class WireFabric final : public Wire {
   /// Looks into libfabric once at most between two calls that yield nothing.
   bool receive(WireMessage& message) override;
   void end_turn() override;
+
+  bool can_fetch(WireAddress peer) override;
+  std::optional<WireSource> lend(const std::byte* from, std::size_t bytes) override;
+  void take_back(const WireSource& source) override;
+  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source, std::byte* to,
+                                   std::size_t bytes) override;
+  bool is_fetching(const std::byte* at, std::size_t bytes) override;
+  void cut() override;
 
   /// The first error that is nobody's in particular. The wire goes on as well as it can.
   Status status() const;

@@ -35,6 +35,21 @@ bool WireFabric::receive(WireMessage& /*message*/) {
   return false;
 }
 void WireFabric::end_turn() {}
+bool WireFabric::can_fetch(WireAddress /*peer*/) {
+  return false;
+}
+std::optional<WireSource> WireFabric::lend(const std::byte* /*from*/, std::size_t /*bytes*/) {
+  return std::nullopt;
+}
+void WireFabric::take_back(const WireSource& /*source*/) {}
+std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress /*peer*/, const WireSource& /*source*/,
+                                             std::byte* /*to*/, std::size_t /*bytes*/) {
+  return nullptr;
+}
+bool WireFabric::is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) {
+  return false;
+}
+void WireFabric::cut() {}
 Status WireFabric::status() const {
   return {};
 }

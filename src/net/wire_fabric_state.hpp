@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,8 @@ namespace fabric {
 inline constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
 inline constexpr std::size_t kSmallBytesMost = 328;  // of a payload that travels in a batch
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
+inline constexpr std::size_t kFetchPartBytes = std::size_t{128} << 10;
+inline constexpr std::uint32_t kFetchPartsMost = 32;  // on the way
 
 struct Send;
 
@@ -42,6 +45,7 @@ struct Peer {
   std::uint64_t next_out = 0;
   std::uint64_t next_in = 0;
   std::size_t on_the_way = 0;              // sends that have not completed
+  std::size_t fetches = 0;                 // parts on the way from there
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
   Send* batch = nullptr;  // to which small messages are added until the next poll
@@ -56,8 +60,9 @@ struct Peer {
 
 /// What a completion points to; libfabric may use the context until then.
 struct Operation {
+  enum class Kind : std::uint8_t { receive, send, fetch };
   fi_context2 context{};
-  bool is_send = false;
+  Kind kind = Kind::receive;
   std::uint32_t index = 0;
 };
 
@@ -69,6 +74,23 @@ struct Send {
   Bytes payload;
   std::size_t batch_bytes = 0;
   std::uint32_t messages = 1;
+};
+
+/// Bytes on their way from a peer's memory to where they belong, part by part.
+struct Fetching {
+  std::shared_ptr<WireFetch> whole;
+  Peer* peer = nullptr;
+  WireSource source;
+  FabricMemory landing;  // where the provider needs it
+  std::size_t begun = 0;
+  std::uint32_t parts = 0;  // on the way
+  bool failed = false;
+};
+
+/// One part of it.
+struct FetchPart {
+  Operation operation;
+  std::list<Fetching>::iterator of{};
 };
 
 struct Receive {
@@ -91,9 +113,15 @@ struct WireFabric::State {
   using Receive = fabric::Receive;
   using Arrived = fabric::Arrived;
   using Operation = fabric::Operation;
+  using Fetching = fabric::Fetching;
 
   State(const FabricTable& with, const Options& given, FabricInfo found)
       : table(with), options(given), info(std::move(found)) {}
+  ~State() {
+    if (endpoint.has_value()) endpoint->close();  // before memory that it was given
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   Status open();
   Status register_buffers(std::size_t send_bytes);
@@ -109,6 +137,12 @@ struct WireFabric::State {
   void accept(Peer& peer, std::uint32_t buffer, const FrameHead& head);
   void take_early(Peer& peer);
   void give_up_missing();
+
+  void begin_fetches();
+  bool begin_part(Fetching& fetching);
+  void complete_part(std::uint32_t index, bool failed);
+  void end_fetch(std::list<Fetching>::iterator which);
+  void cut();
 
   Peer* find(WireAddress address);
   bool send(Peer& peer, WireMessage& message);
@@ -150,6 +184,11 @@ struct WireFabric::State {
   std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
   std::size_t posted = 0;
   std::deque<Arrived> arrived;
+  std::list<Fetching> fetching;
+  std::vector<fabric::FetchPart> fetch_parts;
+  std::vector<std::uint32_t> free_parts;
+  std::unordered_map<std::uint64_t, FabricMemory> lent;  // by libfabric's key
+  bool is_cut = false;
   bool has_polled = false;  // since receive() yielded nothing
   std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;
   Peer* last_peer = nullptr;

@@ -21,6 +21,7 @@ constexpr std::uint8_t kRequest = 1;
 constexpr std::uint8_t kResponse = 2;
 constexpr std::uint8_t kHasImmediate = 1;  // of requests
 constexpr std::uint8_t kDirect = 2;        // of requests
+constexpr std::uint8_t kFetched = 4;       // of requests
 constexpr std::uint8_t kNotReady = 1;      // of responses
 constexpr std::uint8_t kNotMapped = 2;     // of responses
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
@@ -42,7 +43,8 @@ void put_common(ByteWriter& to, const Common& common) {
 
 void put_request(ByteWriter& to, const WireRequest& request) {
   const auto flags = static_cast<std::uint8_t>((request.has_immediate ? kHasImmediate : 0) |
-                                               (request.direct ? kDirect : 0));
+                                               (request.direct ? kDirect : 0) |
+                                               (request.source.has_value() ? kFetched : 0));
   put_common(to,
              {kRequest, static_cast<std::uint8_t>(request.kind), flags, request.to_queue,
               request.epoch, static_cast<std::uint32_t>(request.payload.size()), request.number});
@@ -52,6 +54,7 @@ void put_request(ByteWriter& to, const WireRequest& request) {
   if (request.kind == WorkKind::write && request.direct) {
     to.put(request.source_address).put(request.source_key).put(std::uint32_t{0});
   }
+  if (request.source.has_value()) to.put(request.source->address).put(request.source->key);
   if (request.kind != WorkKind::atomic) return;
   const AtomicWork& atomic = request.atomic;
   to.put(static_cast<std::uint32_t>(atomic.form)).put(static_cast<std::uint32_t>(atomic.bytes));
@@ -74,7 +77,7 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 }
 
 Status check_common(const Common& common) {
-  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kDirect : kNotMapped;
+  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kFetched : kNotMapped;
   if (common.flags > flags_most) {
     return bad("flags", common.flags, fmt::format("at most {}", flags_most));
   }
@@ -96,7 +99,8 @@ Status check_request(const Common& common, const WireRequest& request) {
     return bad("a piece of bytes", request.piece_bytes, fmt::format("at most {}", kPieceBytesMost));
   }
   const bool is_write = request.kind == WorkKind::write;
-  const std::uint32_t wanted = is_write && !request.direct ? request.piece_bytes : 0;
+  const bool is_fetched = request.source.has_value();
+  const std::uint32_t wanted = is_write && !request.direct && !is_fetched ? request.piece_bytes : 0;
   if (common.payload_bytes != wanted) {
     return bad("a payload of bytes", common.payload_bytes, std::to_string(wanted));
   }
@@ -107,6 +111,7 @@ Status check_request(const Common& common, const WireRequest& request) {
   if (request.direct && request.kind == WorkKind::atomic) {
     return bad("flags", common.flags, "0 for an atomic");
   }
+  if (is_fetched && !is_write) return bad("flags", common.flags, "those of a write to be fetched");
   return {};
 }
 
@@ -150,6 +155,7 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
   request.number = common.number;
   request.has_immediate = (common.flags & kHasImmediate) != 0;
   request.direct = (common.flags & kDirect) != 0;
+  if ((common.flags & kFetched) != 0) request.source.emplace();
   request.from.value = from.get<std::uint64_t>();
   request.from_queue = from.get<std::uint32_t>();
   request.key = from.get<std::uint32_t>();
@@ -162,6 +168,10 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
   ORIEL_CHECK(check_request(common, request));
   if (request.kind == WorkKind::atomic) ORIEL_CHECK(read_atomic(from, request.atomic));
   if (request.kind == WorkKind::write && request.direct) ORIEL_CHECK(read_source(from, request));
+  if (request.source.has_value()) {
+    request.source->address = from.get<std::uint64_t>();
+    request.source->key = from.get<std::uint64_t>();
+  }
   const ByteView payload = from.get_raw(common.payload_bytes);
   ORIEL_CHECK(from.finish("a request of a NIC"));
   request.payload.assign(payload.begin(), payload.end());

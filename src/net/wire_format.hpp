@@ -17,7 +17,8 @@
 ///     request:  u64 from, u32 from_queue, u32 key, u64 address, u64 bytes, u64 offset,
 ///               u32 piece_bytes, u32 immediate
 ///       atomic: u32 form, u32 width, u64 operand, boundary, compare, swap_mask, compare_mask
-///       write without its payload: u64 source address, u32 source key, u32 0
+///       write that is copied: u64 source address, u32 source key, u32 0
+///       write that is fetched: u64 source address, u64 source key
 ///     response: u64 old_value
 ///
 /// A message has one encoding only, so what decode() takes encode_message() gives back.

@@ -77,6 +77,7 @@ void check_equal(const WireRequest& a, const WireRequest& b) {
   CHECK(a.direct == b.direct);
   CHECK(a.source_key == b.source_key);
   CHECK(a.source_address == b.source_address);
+  CHECK(a.source == b.source);
   if (a.kind != WorkKind::atomic) return;
   CHECK(a.atomic.form == b.atomic.form);
   CHECK(a.atomic.bytes == b.atomic.bytes);
@@ -165,6 +166,33 @@ TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself
   CHECK_FALSE(decode_message(encode_message(WireMessage{atomic})).ok());
 }
 
+TEST_CASE("3.13 a message may name where its receiver is to fetch the bytes") {
+  WireRequest request = a_request(WorkKind::write);
+  request.source = WireSource{0x0102030405060708, 0xfffe'1234'5678'9abc};
+  request.payload.clear();
+  const WireMessage message{request};
+  Bytes bytes = encode_message(message);
+  CHECK(bytes.size() <= kWireHeadBytesMost);
+  const auto decoded = decode_message(bytes);
+  REQUIRE(decoded.ok());
+  check_equal(std::get<WireRequest>(decoded.value().body), request);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
+  }
+  bytes.push_back(std::byte{0});
+  CHECK_FALSE(decode_message(bytes).ok());
+  CHECK(refusal(message, 3, std::uint8_t{6}).find("flags 6") != std::string::npos);
+  CHECK(refusal(message, 3, std::uint8_t{7}).find("flags 7") != std::string::npos);
+  // Neither bytes as well, nor anything but a write.
+  request.payload.assign(request.piece_bytes, std::byte{1});
+  CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
+  for (const WorkKind kind : {WorkKind::read, WorkKind::atomic}) {
+    request = a_request(kind);
+    request.source = WireSource{1, 2};
+    CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
+  }
+}
+
 TEST_CASE("3.9 the largest piece can be sent") {
   WireRequest request = a_request(WorkKind::write);
   request.bytes = request.piece_bytes = kPieceBytesMost;
@@ -201,7 +229,8 @@ TEST_CASE("3.23 errors of messages name the field and its value") {
   for (const U8 kind : {U8{0}, U8{4}, U8{5}, U8{255}}) {
     CHECK(refusal(write, 2, kind).find("kind") != std::string::npos);
   }
-  CHECK(refusal(write, 3, U8{4}).find("flags 4") != std::string::npos);
+  CHECK(refusal(write, 3, U8{8}).find("flags 8") != std::string::npos);
+  CHECK(refusal(write, 3, U8{4}).find("payload of bytes 8") != std::string::npos);
   CHECK(refusal(write, 3, U8{2}).find("payload of bytes 8") != std::string::npos);
   CHECK(refusal(write, 3, U8{0}).find("immediate's value") != std::string::npos);
   CHECK(refusal(read, 3, U8{1}).find("immediate") != std::string::npos);

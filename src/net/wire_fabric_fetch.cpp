@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "net/wire_fabric_state.hpp"
+
+// What a fabric wire fetches from the memory of peers, and lends them.
+namespace oriel::net {
+
+using namespace fabric;
+
+bool WireFabric::can_fetch(WireAddress peer) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  const Peer* const other = state.find(peer);
+  return other != nullptr && !other->prove_payloads && !state.is_cut && state.endpoint->can_fetch();
+}
+
+std::optional<WireSource> WireFabric::lend(const std::byte* from, std::size_t bytes) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  if (state.is_cut) return std::nullopt;
+  auto memory = state.endpoint->register_for(FI_REMOTE_READ, from, bytes);
+  if (!memory.ok()) return std::nullopt;
+  const bool is_virtual = (state.endpoint->info().domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+  const WireSource source{state.table.fi_mr_key(memory.value().get()),
+                          is_virtual ? reinterpret_cast<std::uint64_t>(from) : 0};
+  state.lent.insert_or_assign(source.key, std::move(memory).value());
+  return source;
+}
+
+void WireFabric::take_back(const WireSource& source) {
+  const std::lock_guard lock(state_->mutex);
+  state_->lent.erase(source.key);
+}
+
+std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource& source,
+                                             std::byte* to, std::size_t bytes) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  auto whole = std::make_shared<WireFetch>(to, bytes);
+  Fetching made{whole, state.find(peer), source};
+  bool fails = made.peer == nullptr || state.is_cut;
+  if (!fails && state.endpoint->needs_memory()) {
+    auto landing = state.endpoint->register_for(FI_READ, to, bytes);
+    if (landing.ok())
+      made.landing = std::move(landing).value();
+    else
+      fails = true;
+  }
+  if (fails) {
+    whole->end(true);
+    return whole;
+  }
+  state.fetching.push_back(std::move(made));
+  state.begin_fetches();
+  return whole;
+}
+
+bool WireFabric::is_fetching(const std::byte* at, std::size_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  return std::any_of(state_->fetching.begin(), state_->fetching.end(),
+                     [&](const Fetching& one) { return one.whole->overlaps(at, bytes); });
+}
+
+void WireFabric::cut() {
+  const std::lock_guard lock(state_->mutex);
+  state_->cut();
+}
+
+void WireFabric::State::cut() {
+  if (is_cut) return;
+  is_cut = true;
+  note(Error(ErrorCode::timeout,
+             "memory had to be given back that a peer did not let go of: the wire was cut"));
+  endpoint->close();
+  for (Fetching& one : fetching) one.whole->end(true);
+  fetching.clear();
+  arrived.clear();
+}
+
+/// As far as there are parts; of one peer no more than are left for others.
+void WireFabric::State::begin_fetches() {
+  for (auto it = fetching.begin(); it != fetching.end() && !free_parts.empty();) {
+    const auto next = std::next(it);
+    while (!free_parts.empty() && it->peer->fetches < std::max<std::size_t>(2, free_parts.size()) &&
+           begin_part(*it)) {
+      fetch_parts[free_parts.back()].of = it;
+      free_parts.pop_back();
+    }
+    if (it->parts == 0 && it->failed) end_fetch(it);
+    it = next;
+  }
+}
+
+// False if there is nothing to begin, or libfabric has no room now.
+bool WireFabric::State::begin_part(Fetching& one) {
+  const std::size_t left = one.whole->bytes() - one.begun;
+  if (left == 0 || one.failed) return false;
+  const std::size_t bytes = std::min(left, kFetchPartBytes);
+  void* const descriptor =
+      one.landing.get() != nullptr ? table.fi_mr_desc(one.landing.get()) : nullptr;
+  const ssize_t status =
+      table.fi_read(endpoint->endpoint(), one.whole->to() + one.begun, bytes, descriptor,
+                    one.peer->where, one.source.address + one.begun, one.source.key,
+                    &fetch_parts[free_parts.back()].operation.context);
+  if (status == -FI_EAGAIN) return false;
+  if (status != 0) {
+    one.peer->error = fabric_error(table, "fi_read", status)
+                          .with_context(fmt::format("fetching from {}", one.peer->name));
+    one.failed = true;
+    return false;
+  }
+  one.begun += bytes;
+  ++one.parts;
+  ++one.peer->fetches;
+  return true;
+}
+
+void WireFabric::State::complete_part(std::uint32_t index, bool failed) {
+  const auto it = fetch_parts[index].of;
+  free_parts.push_back(index);
+  --it->parts;
+  --it->peer->fetches;
+  it->failed = it->failed || failed;
+  const bool is_over = it->failed || it->begun == it->whole->bytes();
+  if (it->parts == 0 && is_over) end_fetch(it);
+}
+
+void WireFabric::State::end_fetch(std::list<Fetching>::iterator which) {
+  if (!which->failed) ++counters.fetched;
+  which->whole->end(which->failed);
+  fetching.erase(which);
+}
+
+}  // namespace oriel::net
