@@ -25,10 +25,12 @@
 #include "net/fabric_table.hpp"
 #include "net/send_queue.hpp"
 #include "net/wire_fabric.hpp"
+#include "net/wire_ring.hpp"
 
 /// Measures the wire over libfabric between two processes against bare loops over an endpoint of
 /// the same provider, in turns: a line of JSON for each case. Bandwidth is that of writes of 1 MiB
-/// with 4 on their way, latency half of a round trip of 8 bytes.
+/// with 4 on their way, latency half of a round trip of 8 bytes. Then latency by a ring in shared
+/// memory, beside that of a single word there.
 /// usage: fabric_bench [rounds, 7] [MiB of a round, 512] [interface, lo] [provider, tcp;ofi_rxm]
 ///                     [KiB of a piece, 256]
 /// Exit status: 0, 77 without libfabric, 1 if something went wrong.
@@ -78,14 +80,26 @@ struct Board {
   std::atomic<std::uint32_t> arrived;
   std::atomic<std::uint32_t> done;
   std::array<Card, 2> cards;
+  std::array<std::uint32_t, 2> ring_queues;
+  std::array<dq::Region, 2> ring_regions;
+  alignas(64) std::atomic<std::uint64_t> word;
+};
+
+constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+
+/// What is in shared memory for rings, by descriptors that both have from before the fork.
+struct RingFiles {
+  std::array<OwnedFd, 2> rings;  // in which rank 0, rank 1 is written to
+  std::array<OwnedFd, 2> bells;  // of rank 0, rank 1
 };
 
 class Rank {
  public:
-  Rank(int rank, Board& board, const Arguments& arguments)
+  Rank(int rank, Board& board, const RingFiles& files, const Arguments& arguments)
       : rank_(rank), board_(board), arguments_(arguments), memory_(kMemory / 8) {
     open_raw();
     open_queue();
+    open_ring(files);
     barrier();
     meet();
     barrier();
@@ -94,17 +108,23 @@ class Rank {
   /// Each yields bytes a second, or seconds; of rank 0.
   double bare_sends();
   double bare_writes();
+  double bare_reads();
   double queue_writes();
   double bare_trip();
   double queue_trip();
+  double word_trip();
+  double ring_trip();
 
  private:
   void open_raw();
   void open_queue();
+  void open_ring(const RingFiles& files);
+  double trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
+              const dq::Region& theirs);
   void meet();
   std::byte* bytes() { return reinterpret_cast<std::byte*>(memory_.data()); }
   void drive() {
-    if (nic_.progress()) return;
+    if (nic_.progress() || ring_nic_.progress()) return;
     completed_ += poll_raw();
   }
   std::size_t poll_raw() {
@@ -154,8 +174,14 @@ class Rank {
   dq::Region region_;
   std::optional<SendQueue> queue_;
   std::unique_ptr<WireFabric> wire_;
+  // Another NIC: the one above looks into libfabric at each turn.
+  NicSoft ring_nic_;
+  std::array<NicSoft*, 1> ring_nics_ = {&ring_nic_};
+  dq::Region ring_region_;
+  std::optional<SendQueue> ring_queue_;
   device::WaitControl control_;
   std::uint64_t signals_ = 0;
+  std::uint64_t words_ = 0;
 };
 
 void Rank::open_raw() {
@@ -181,7 +207,8 @@ void Rank::open_raw() {
   raw_.emplace(value_of(FabricEndpoint::open(table, FabricInfo(table, found), 64, 4)));
   fid_mr* region = nullptr;
   check(::fi_mr_reg(raw_->domain(), memory_.data(), kMemory,
-                    FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE, 0, 77, 0, &region, nullptr),
+                    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE, 0,
+                    77, 0, &region, nullptr),
         "fi_mr_reg");
   raw_memory_ = FabricMemory(table, region);
   if (raw_->needs_memory()) descriptor_ = ::fi_mr_desc(region);
@@ -218,6 +245,28 @@ void Rank::open_queue() {
   control_.timeout_ns = 60'000'000'000;
 }
 
+void Rank::open_ring(const RingFiles& files) {
+  const auto map = [](const OwnedFd& fd, std::size_t bytes) {
+    return value_of(SharedMapping::map(fd, bytes));
+  };
+  const auto self = static_cast<std::size_t>(rank_), other = static_cast<std::size_t>(1 - rank_);
+  const std::size_t bytes = ring_memory_bytes(kRingBytes);
+  auto wire = std::make_unique<RingWire>(WireAddress{self + 1});
+  wire->add_peer({other + 1}, 1 - rank_, 0, RingWriter(map(files.rings[other], bytes), kRingBytes),
+                 RingReader(map(files.rings[self], bytes), kRingBytes),
+                 RingBell(map(files.bells[other], RingBell::kMemoryBytes)));
+  ring_nic_.add_wire(std::move(wire));
+  SendQueue::Options queue;
+  queue.domain = ring_nic_.create_domain();
+  ring_queue_.emplace(value_of(SendQueue::create(ring_nic_, queue)));
+  ring_region_ = region_;
+  ring_region_.keys[0] = value_of(ring_nic_.register_memory(
+      queue.domain, {region_.address, kMemory, this->bytes(),
+                     kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
+  board_.ring_queues[self] = ring_queue_->number();
+  board_.ring_regions[self] = ring_region_;
+}
+
 void Rank::meet() {
   const Card& other = board_.cards[static_cast<std::size_t>(1 - rank_)];
   peer_ = value_of(raw_->add(ByteView(other.raw).first(value_of(raw_->name()).size())));
@@ -225,6 +274,10 @@ void Rank::meet() {
       wire_->add_peer(ByteView(other.address).first(other.address_bytes), "the other rank"));
   const std::uint32_t number = nic_.add_wire(std::move(wire_));
   if (!queue_->connect({number, peer, other.queue}).ok()) fail("connecting the queue");
+  const auto there = static_cast<std::size_t>(1 - rank_);
+  if (!ring_queue_->connect({0, {there + 1}, board_.ring_queues[there]}).ok()) {
+    fail("connecting the ring's queue");
+  }
 }
 
 double seconds_since(SteadyTime::time_point begin) {
@@ -288,6 +341,37 @@ double Rank::bare_writes() {
   board_.done.fetch_add(1);
   barrier();
   return rate;
+}
+
+// Rank 1 fetches what rank 0 has.
+double Rank::bare_reads() {
+  barrier();
+  completed_ = 0;
+  const std::uint32_t goal = board_.done.load() + 1;
+  barrier();
+  const auto begin = SteadyTime::now();
+  const std::size_t total = arguments_.writes;
+  if (rank_ == 0) {
+    while (board_.done.load() < goal) poll_raw();
+    const double rate = static_cast<double>(total * kWrite) / seconds_since(begin);
+    barrier();
+    return rate;
+  }
+  const Card& other = board_.cards[0];
+  for (std::size_t posted = 0; completed_ < total;) {
+    if (posted < total && posted - completed_ < kWindow) {
+      const std::size_t at = posted % kWindow * kWrite;
+      const ssize_t status =
+          ::fi_read(raw_->endpoint(), bytes() + at, kWrite, descriptor_, peer_, other.raw_base + at,
+                    other.raw_key, &contexts_[posted % kWindow]);
+      if (status != -FI_EAGAIN) check(status, "fi_read");
+      if (status == 0) ++posted;
+    }
+    completed_ += poll_raw();
+  }
+  board_.done.fetch_add(1);
+  barrier();
+  return 0;
 }
 
 double Rank::queue_writes() {
@@ -356,23 +440,51 @@ double Rank::bare_trip() {
 double Rank::queue_trip() {
   barrier();
   const DrivingScope scope(nics_);
-  const dq::Region& theirs = board_.cards[static_cast<std::size_t>(1 - rank_)].region;
+  return trip(nic_, *queue_, region_, board_.cards[static_cast<std::size_t>(1 - rank_)].region);
+}
+
+double Rank::ring_trip() {
+  barrier();
+  const DrivingScope scope(ring_nics_);
+  return trip(ring_nic_, *ring_queue_, ring_region_,
+              board_.ring_regions[static_cast<std::size_t>(1 - rank_)]);
+}
+
+double Rank::word_trip() {
+  barrier();
+  const auto begin = SteadyTime::now();
+  for (std::uint32_t i = 0; i < kTrips; ++i) {
+    for (int step = 0; step < 2; ++step) {
+      ++words_;
+      if ((step == 0) == (rank_ == 0)) {
+        board_.word.store(words_, std::memory_order_release);
+      } else {
+        while (board_.word.load(std::memory_order_acquire) < words_) device::Memory::relax();
+      }
+    }
+  }
+  const double half = seconds_since(begin) / (2.0 * kTrips);
+  barrier();
+  return half;
+}
+
+double Rank::trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
+                  const dq::Region& theirs) {
   const auto begin = SteadyTime::now();
   for (std::uint32_t i = 0; i < kTrips; ++i) {
     for (int step = 0; step < 2; ++step) {
       if ((step == 0) == (rank_ == 0)) {
         const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
-            device::Thread(), queue_->view(), {region_, 0, theirs, 0, 8}, theirs, kSignal, 1,
-            control_);
+            device::Thread(), queue.view(), {own, 0, theirs, 0, 8}, theirs, kSignal, 1, control_);
         if (posted.outcome != dq::QueueOutcome::done) fail("a signal was not posted");
       } else {
         ++signals_;
-        while (signal() < signals_) nic_.progress();
+        while (signal() < signals_) nic.progress();
       }
     }
   }
   const double half = seconds_since(begin) / (2.0 * kTrips);
-  if (dq::wait_all<DrivingMemory>(queue_->view(), control_) != dq::QueueOutcome::done) {
+  if (dq::wait_all<DrivingMemory>(queue.view(), control_) != dq::QueueOutcome::done) {
     fail("a signal failed");
   }
   barrier();
@@ -388,8 +500,8 @@ void report(const char* name, const char* unit, std::vector<double> samples, dou
       samples.back() * scale, samples.size());
 }
 
-void run(int number, Board& board, const Arguments& arguments) {
-  Rank rank(number, board, arguments);
+void run(int number, Board& board, const RingFiles& files, const Arguments& arguments) {
+  Rank rank(number, board, files, arguments);
   using Measure = double (Rank::*)();
   struct Case {
     const char* name;
@@ -400,9 +512,12 @@ void run(int number, Board& board, const Arguments& arguments) {
   std::array cases = {
       Case{"fi_writemsg of 1 MiB, delivery complete", &Rank::bare_writes, true, {}},
       Case{"fi_send of 1 MiB", &Rank::bare_sends, true, {}},
+      Case{"fi_read of 1 MiB", &Rank::bare_reads, true, {}},
       Case{"queue put of 1 MiB", &Rank::queue_writes, true, {}},
       Case{"fi_send of 8 B, half a round trip", &Rank::bare_trip, false, {}},
-      Case{"queue put_signal of 8 B, half a round trip", &Rank::queue_trip, false, {}}};
+      Case{"queue put_signal of 8 B, half a round trip", &Rank::queue_trip, false, {}},
+      Case{"a word in shared memory, half a round trip", &Rank::word_trip, false, {}},
+      Case{"queue put_signal of 8 B by a ring, half a round trip", &Rank::ring_trip, false, {}}};
   // The first round warms up.
   for (int round = -1; round < arguments.rounds; ++round) {
     for (Case& at : cases) {
@@ -436,9 +551,14 @@ int start(int count, char** words) {
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) fail("mmap");
   auto& board = *new (shared) Board();
+  RingFiles files;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    files.rings[rank] = value_of(make_sealed_memfd(ring_memory_bytes(kRingBytes)));
+    files.bells[rank] = value_of(make_sealed_memfd(RingBell::kMemoryBytes));
+  }
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
-  run(child == 0 ? 1 : 0, board, arguments);
+  run(child == 0 ? 1 : 0, board, files, arguments);
   if (child == 0) std::_Exit(0);
   int status = 0;
   ::waitpid(child, &status, 0);
