@@ -54,7 +54,7 @@ step() {
     0)
       passed=$((passed + 1))
       echo "PASS ${seconds}s $name"
-      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|registration on full|(threads|processes) on [0-9]+ GPUs)' \
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|\{"ranks"|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|registration on full|(threads|processes) on [0-9]+ GPUs)' \
         "$log" | show 900
       ;;
     77)
@@ -118,6 +118,8 @@ step register 90 "$bin/test_gpu_register"
 step nic 120 "$bin/test_gpu_nic"
 step collectives 300 "$bin/test_gpu_collectives"
 step world 120 "$bin/test_gpu_world"
+step nodes_stages 120 python3 "$here/../perf/net/nodes_stages.py" --perf "$bin/oriel-perf" \
+  --stages "$bin/stage_bench" --out "$logs/nodes_stages.json"
 step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"

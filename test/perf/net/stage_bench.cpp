@@ -1,0 +1,257 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "net/wire_ring.hpp"
+
+#if defined(ORIEL_STAGES_OF_GPUS)
+#include <cuda_runtime.h>
+#endif
+
+/// Measures by itself each stage that bytes between the GPUs of two "nodes" of one machine pass
+/// when windows are not copied directly: device to pinned memory, a ring, pinned memory to device.
+/// All ranks work at once, each sending and receiving the same number of bytes; a line of JSON for
+/// each stage. usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES, 65536] Exit status: 0, or 1
+/// if something did not work. Without a GPU for each rank only the ring is measured.
+namespace oriel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kRingBytes = std::size_t{256} << 10;  // as networks make them
+constexpr int kRounds = 9;
+
+struct Plan {
+  int ranks = 4;
+  std::size_t bytes = 0;
+  std::size_t piece = 65536;
+};
+
+/// One rank's part of one round; false if it has failed.
+using Part = std::function<bool(int rank)>;
+
+/// The median over the rounds of the slowest rank's seconds; nothing if a part has failed.
+std::optional<double> measure(const Plan& plan, const Part& part) {
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  std::vector<std::vector<double>> seconds(kRounds, std::vector<double>(ranks));
+  std::barrier<> begin(plan.ranks);
+  std::atomic<bool> failed = false;
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (auto& round : seconds) {
+        begin.arrive_and_wait();
+        const auto start = Clock::now();
+        if (!failed && !part(static_cast<int>(rank))) failed = true;
+        round[rank] = std::chrono::duration<double>(Clock::now() - start).count();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failed) return std::nullopt;
+  std::vector<double> slowest;
+  for (const auto& round : seconds)
+    slowest.push_back(*std::max_element(round.begin(), round.end()));
+  std::nth_element(slowest.begin(), slowest.begin() + kRounds / 2, slowest.end());
+  return slowest[kRounds / 2];
+}
+
+bool report(const Plan& plan, const char* stage, std::optional<double> seconds) {
+  if (!seconds) {
+    std::fprintf(stderr, "%s: failed\n", stage);
+    return false;
+  }
+  std::printf(
+      "{\"stage\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"piece\": %zu, \"seconds\": %.6f, "
+      "\"gb_per_s\": %.2f}\n",
+      stage, plan.ranks, plan.bytes, plan.piece, *seconds,
+      static_cast<double>(plan.bytes) / *seconds / 1e9);
+  return true;
+}
+
+/// Wires between each rank of the first half and the one with its place in the second.
+class Wires {
+ public:
+  static std::optional<Wires> make(int ranks) {
+    Wires made;
+    for (int rank = 0; rank < ranks; ++rank) {
+      made.ends_.push_back(std::make_unique<net::RingWire>(address_of(rank)));
+    }
+    for (int rank = 0; rank < ranks / 2; ++rank) {
+      if (!made.join(rank, rank + ranks / 2)) return std::nullopt;
+    }
+    return made;
+  }
+
+  /// Sends and receives `bytes`, by one thread, as a NIC does.
+  bool exchange(int rank, const Plan& plan, Bytes& piece) {
+    net::RingWire& wire = *ends_[static_cast<std::size_t>(rank)];
+    const net::WireAddress peer = address_of((rank + plan.ranks / 2) % plan.ranks);
+    std::size_t sent = 0, received = 0;
+    net::WireMessage out = message_from(address_of(rank), piece), in;
+    while (sent < plan.bytes || received < plan.bytes) {
+      const std::size_t before = sent + received;
+      if (sent < plan.bytes && wire.send(peer, out)) sent += plan.piece;
+      while (wire.receive(in)) {
+        // As an adapter's pinned memory takes it.
+        const Bytes& payload = std::get<net::WireRequest>(in.body).payload;
+        std::copy(payload.begin(), payload.end(), piece.begin());
+        received += payload.size();
+      }
+      if (const auto failure = wire.failure()) {
+        std::fprintf(stderr, "%s\n", failure->to_string().c_str());
+        return false;
+      }
+      if (sent + received == before) std::this_thread::yield();
+    }
+    return true;
+  }
+
+ private:
+  static net::WireAddress address_of(int rank) { return {static_cast<std::uint64_t>(rank) + 1}; }
+  static net::WireMessage message_from(net::WireAddress self, const Bytes& piece) {
+    net::WireRequest request;
+    request.from = self;
+    request.from_queue = request.to_queue = 1;
+    request.bytes = piece.size();
+    request.piece_bytes = static_cast<std::uint32_t>(piece.size());
+    request.payload = piece;
+    return {std::move(request)};
+  }
+  bool join(int a, int b) {
+    const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
+    std::array<std::array<SharedMapping, 2>, 4> maps;
+    constexpr std::size_t kBells = 2;  // the last two
+    for (std::size_t i = 0; i < maps.size(); ++i) {
+      const std::size_t size = i < kBells ? bytes : net::RingBell::kMemoryBytes;
+      auto fd = make_sealed_memfd(size);
+      for (SharedMapping& map : maps[i]) {
+        auto made = fd.ok() ? SharedMapping::map(fd.value(), size) : std::move(fd).error();
+        if (!made.ok()) return false;
+        map = std::move(made).value();
+      }
+    }
+    const auto add = [&](int self, int peer, std::size_t out) {
+      ends_[static_cast<std::size_t>(self)]->add_peer(
+          address_of(peer), peer, 0, net::RingWriter(std::move(maps[out][0]), kRingBytes),
+          net::RingReader(std::move(maps[1 - out][1]), kRingBytes),
+          net::RingBell(std::move(maps[kBells + out][0])));
+    };
+    add(a, b, 0);
+    add(b, a, 1);
+    return true;
+  }
+  std::vector<std::unique_ptr<net::RingWire>> ends_;
+};
+
+bool measure_wire(const Plan& plan) {
+  auto wires = Wires::make(plan.ranks);
+  if (!wires) return report(plan, "wire", std::nullopt);
+  std::vector<Bytes> pieces(static_cast<std::size_t>(plan.ranks), Bytes(plan.piece, std::byte{1}));
+  return report(plan, "wire", measure(plan, [&](int rank) {
+                  return wires->exchange(rank, plan, pieces[static_cast<std::size_t>(rank)]);
+                }));
+}
+
+#if defined(ORIEL_STAGES_OF_GPUS)
+
+int count_gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+/// What a rank copies between. Given back when destroyed.
+class CopySide {
+ public:
+  CopySide(int gpu, std::size_t bytes) : gpu_(gpu) {
+    ok_ = cudaSetDevice(gpu) == cudaSuccess && cudaMalloc(&device_, bytes) == cudaSuccess &&
+          cudaMallocHost(&host_, bytes) == cudaSuccess && cudaStreamCreate(&stream_) == cudaSuccess;
+  }
+  ~CopySide() {
+    cudaSetDevice(gpu_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    if (host_ != nullptr) cudaFreeHost(host_);
+    if (device_ != nullptr) cudaFree(device_);
+  }
+  CopySide(const CopySide&) = delete;
+  CopySide& operator=(const CopySide&) = delete;
+
+  bool copy(const Plan& plan, bool to_host) const {
+    if (!ok_ || cudaSetDevice(gpu_) != cudaSuccess) return false;
+    for (std::size_t at = 0; at < plan.bytes; at += plan.piece) {
+      void* const to = static_cast<char*>(to_host ? host_ : device_) + at;
+      const void* const from = static_cast<const char*>(to_host ? device_ : host_) + at;
+      const auto kind = to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+      if (cudaMemcpyAsync(to, from, plan.piece, kind, stream_) != cudaSuccess) return false;
+    }
+    return cudaStreamSynchronize(stream_) == cudaSuccess;
+  }
+
+ private:
+  int gpu_;
+  bool ok_ = false;
+  void* device_ = nullptr;
+  void* host_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
+bool measure_copies(const Plan& plan) {
+  if (count_gpus() < plan.ranks) {
+    std::fprintf(stderr, "no GPU for each rank: skipped the copies\n");
+    return true;
+  }
+  std::vector<std::unique_ptr<CopySide>> sides;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    sides.push_back(std::make_unique<CopySide>(rank, plan.bytes));
+  }
+  bool ok = true;
+  for (const bool to_host : {true, false}) {
+    const auto seconds = measure(
+        plan, [&](int rank) { return sides[static_cast<std::size_t>(rank)]->copy(plan, to_host); });
+    ok = report(plan, to_host ? "device to host" : "host to device", seconds) && ok;
+  }
+  return ok;
+}
+
+#else
+
+bool measure_copies(const Plan&) {
+  std::fprintf(stderr, "built without CUDA: skipped the copies\n");
+  return true;
+}
+
+#endif
+
+int run(int argc, char** argv) {
+  Plan plan;
+  if (argc > 1) plan.ranks = std::atoi(argv[1]);
+  if (argc > 2) plan.bytes = static_cast<std::size_t>(std::atoll(argv[2]));
+  if (argc > 3) plan.piece = static_cast<std::size_t>(std::atoll(argv[3]));
+  if (argc < 3 || argc > 4 || plan.ranks < 2 || plan.ranks > 64 || plan.ranks % 2 != 0 ||
+      plan.piece == 0 || plan.piece > kRingBytes / 2 - 4096 || plan.bytes % plan.piece != 0) {
+    std::fprintf(stderr, "usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES]\n");
+    return 1;
+  }
+  const bool copied = measure_copies(plan);
+  return measure_wire(plan) && copied ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace oriel
+
+int main(int argc, char** argv) {
+  return oriel::run(argc, argv);
+}
