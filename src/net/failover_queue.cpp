@@ -76,7 +76,7 @@ Status FailoverQueue::add_branch(const Path& path) {
     QueueSetup setup = queue_->setup();
     setup.domain = path.domain;
     setup.aliases = &branch->aliases;
-    setup.number = 0;
+    setup.number = path.queue;
     setup.named = queue_->number();
     ORIEL_TRY(branch->queue, path.nic->create_queue(setup));
     branch->owns_queue = true;
@@ -89,6 +89,7 @@ Status FailoverQueue::add_branch(const Path& path) {
 Status FailoverQueue::add_probe(Branch& branch) {
   SendQueue::Options options;
   options.domain = branch.path.domain;
+  options.number = branch.path.probe;
   options.depth = dq::kDepthLeast;
   options.fetch_slots = 1;
   options.peer = options_.queue.peer;
@@ -203,6 +204,11 @@ bool FailoverQueue::progress() {
   any = choose(now) || any;
   agreement_.tick(now);
   any = act(now) || any;
+  if (tell_at_.has_value() && now >= *tell_at_) {
+    tell_at_.reset();
+    tell_producers();
+    any = true;
+  }
   if (const std::optional<PathStatement> statement = agreement_.take_statement(now)) {
     options_.channel->send(encode_statement(*statement));
     any = true;
@@ -335,7 +341,8 @@ bool FailoverQueue::act(TimePoint now) {
 Status FailoverQueue::act(const PathAgreement::Action& action) {
   using Kind = PathAgreement::Action::Kind;
   if (action.kind == Kind::fail) {
-    tell_producers();
+    tell_at_ = options_.clock->now();
+    if (is_hearsay()) *tell_at_ += options_.hearsay_pause;
     return {};
   }
   Branch& branch = *branches_[static_cast<std::size_t>(action.path)];
@@ -376,6 +383,15 @@ Status FailoverQueue::listen(Branch& branch, std::uint32_t epoch) {
                                  {branch.path.wire, branch.peer.address, branch.peer.queue, epoch});
 }
 
+bool FailoverQueue::is_hearsay() const {
+  const PathStatement& peer = agreement_.peer();
+  const bool is_of_paths = peer.stage == PathStage::over && peer.fatal == Syndrome::none &&
+                           peer.refused == Syndrome::none && !fatal_.has_value() &&
+                           records_.refused == Syndrome::none;
+  return is_of_paths && std::all_of(branches_.begin(), branches_.end(),
+                                    [](const auto& branch) { return branch->health.is_usable(); });
+}
+
 void FailoverQueue::tell_producers() {
   const QueueMemory& memory = queue_->memory();
   const PathStatement& peer = agreement_.peer();
@@ -408,6 +424,12 @@ void FailoverQueue::tell_producers() {
 std::optional<Error> FailoverQueue::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+FailoverQueue::Pace FailoverQueue::pace() const {
+  const std::lock_guard lock(mutex_);
+  const PathStage stage = agreement_.stage();
+  return {stage == PathStage::running || stage == PathStage::over, agreement_.path(), has_work()};
 }
 
 FailoverQueue::Sight FailoverQueue::sight() const {

@@ -40,6 +40,10 @@ class FailoverQueue {
     std::uint32_t domain = 0;
     std::uint32_t wire = 0;
     std::string name;  ///< for errors
+    /// As QueueSetup::number, of the queue on this path and of the one that probes it; the queue of
+    /// path 0 has that of Options::queue.
+    std::uint32_t queue = 0;
+    std::uint32_t probe = 0;
   };
   struct Options {
     SendQueue::Options queue;  ///< domain and records are set here
@@ -48,6 +52,9 @@ class FailoverQueue {
     std::vector<Path> paths;
     PathPolicy health;
     AgreementPolicy agreement;
+    /// An end that has seen no path fail itself, and hears that it is over, keeps it from its
+    /// producers for so long: whoever has seen it can say more of it.
+    Duration hearsay_pause{};
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();
   };
@@ -87,6 +94,13 @@ class FailoverQueue {
     std::vector<PathState> paths;
   };
   Sight sight() const;
+  /// For whoever drives it. While it is not settled it has to be driven often.
+  struct Pace {
+    bool is_settled = true;  ///< or over
+    int path = 0;            ///< whose NIC has its work; -1: none's
+    bool has_work = false;   ///< that is not complete
+  };
+  Pace pace() const;
 
  private:
   /// What a path has of its own.
@@ -129,6 +143,7 @@ class FailoverQueue {
   Status act(const PathAgreement::Action& action);
   Status listen(Branch& branch, std::uint32_t epoch);
   void tell_usable();
+  bool is_hearsay() const;
   void tell_producers();
   bool has_work() const;
 
@@ -142,6 +157,7 @@ class FailoverQueue {
   std::optional<TimePoint> better_since_;  // both ends have taken a better path for usable
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
+  std::optional<TimePoint> tell_at_;  // producers, that it is over
   std::optional<Error> failure_;
 };
 
