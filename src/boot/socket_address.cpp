@@ -251,8 +251,10 @@ constexpr const char* kInterfaceHint = "set ORIEL_SOCKET_IFNAME to one of them, 
 
 }  // namespace
 
-Result<SocketAddress> choose_interface(const SocketOptions& options) {
-  ORIEL_TRY(const auto interfaces, list_interfaces());
+namespace {
+
+Result<SocketAddress> choose_of(const std::vector<Interface>& interfaces,
+                                const SocketOptions& options) {
   const SocketAddress best = choose(interfaces, options, [&](const SocketAddress& address) {
     return options.family == AF_UNSPEC || options.family == address.family();
   });
@@ -265,6 +267,31 @@ Result<SocketAddress> choose_interface(const SocketOptions& options) {
                                                         : "IP",
                            options.ifname, names_of(interfaces)))
       .with_hint(kInterfaceHint);
+}
+
+}  // namespace
+
+Result<SocketAddress> choose_interface(const SocketOptions& options) {
+  ORIEL_TRY(const auto interfaces, list_interfaces());
+  return choose_of(interfaces, options);
+}
+
+Result<std::vector<std::string>> usable_interfaces(const SocketOptions& options) {
+  ORIEL_TRY(const auto interfaces, list_interfaces());
+  ORIEL_TRY(const SocketAddress best, choose_of(interfaces, options));
+  const NameFilter filter(options.ifname);
+  std::vector<std::string> names;
+  for (const Interface& interface : interfaces) {
+    if (interface.address == best) names.push_back(interface.name);
+  }
+  for (const Interface& interface : interfaces) {
+    const bool is_lesser = interface.loopback || is_container_bridge(interface.name);
+    if (!filter.accepts(interface.name) || (is_lesser && !filter.selects())) continue;
+    if (options.family != AF_UNSPEC && options.family != interface.address.family()) continue;
+    if (std::find(names.begin(), names.end(), interface.name) != names.end()) continue;
+    names.push_back(interface.name);
+  }
+  return names;
 }
 
 Result<SocketAddress> seen_from_here(const SocketAddress& remote, const SocketOptions& options) {

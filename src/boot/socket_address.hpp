@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -68,6 +69,11 @@ class SocketAddress {
 /// An address (port 0) of the interface that `options` asks for. The error names the interfaces
 /// that there are.
 Result<SocketAddress> choose_interface(const SocketOptions& options);
+
+/// The names of the interfaces of which choose_interface() takes one, that one first; without
+/// loopback and bridges of containers unless `options` or need lets it take such a one. Fails as it
+/// does.
+Result<std::vector<std::string>> usable_interfaces(const SocketOptions& options);
 
 /// Where this host connects to reach `remote`, an address that another host may have given: the
 /// scope of a link-local IPv6 address is that host's number of an interface, so unless the address

@@ -178,6 +178,21 @@ TEST_CASE("1.7 an interface without carrier is not chosen") {
   CHECK(down.error().message().find("eth0") != std::string::npos);
 }
 
+TEST_CASE("3.14 the interfaces that can be used begin with the one that is chosen") {
+  const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
+                               {"docker0", kRuns, v4(1)},
+                               {"eth0", kRuns, link_local(1, 2)},
+                               {"eth1", IFF_UP, v4(2)},
+                               {"eth2", kRuns, v4(3)},
+                               {"eth2", kRuns, v4(4)}});
+  using Names = std::vector<std::string>;
+  CHECK(usable_interfaces({}).value() == Names{"eth2", "eth0"});
+  CHECK(usable_interfaces({.ifname = "^eth2"}).value() == Names{"eth0"});
+  CHECK(usable_interfaces({.ifname = "=lo,docker0"}).value() == Names{"lo", "docker0"});
+  CHECK(usable_interfaces({.family = AF_INET}).value() == Names{"eth2"});
+  CHECK_FALSE(usable_interfaces({.ifname = "eth1"}).ok());
+}
+
 TEST_CASE("1.7 a link-local root is dialled through this host's own interface") {
   const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
                                {"eth0", kRuns, v4(1)},
