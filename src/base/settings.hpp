@@ -37,6 +37,7 @@ struct Settings {
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
   WireChoice wire = WireChoice::automatic;
+  std::string paths;  ///< as given; comm splits it
   bool direct_copy = true;
   bool nic_process = true;
   std::string nic_program;  ///< empty: looked for beside the library

@@ -62,6 +62,13 @@ const std::array kRows = {
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
         "shared memory where they are one user's processes on one machine, in one network "
         "namespace, and libfabric elsewhere; fabric takes libfabric everywhere."},
+    Row{"ORIEL_PATHS", nullptr,
+        StringKind{&Settings::paths,
+                   "up to 4 names of interfaces separated by commas; auto; or empty"},
+        "The network interfaces that carry messages between hosts, best first and as many on all "
+        "ranks: when one fails, queues of CPU ranks go on by the next. auto takes two that fail "
+        "apart, where there are such; empty takes the one of ORIEL_SOCKET_IFNAME, without a "
+        "backup."},
     Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
         "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
         "memory where one process can map the other's windows; else they go by the wire."},

@@ -139,6 +139,9 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   options.wire_key = session_->key(boot::KeyPurpose::wire);
   options.settings = settings_;
   options.has_left = [session = session_.get()](int other) { return session->has_left(other); };
+  options.make_channel = [session = session_.get()](int other) {
+    return std::make_unique<net::SessionFailoverChannel>(*session, other);
+  };
   options.communicator = session_->number();
   options.cpus = affinity_of(*device_).cpus;
   options.device = device_;

@@ -23,48 +23,8 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint32_t kRingPieceBytes = 64 << 10;  // so that some fit into a ring
-constexpr std::uint32_t kQueueDepth = 512;
-constexpr std::uint32_t kFetchSlots = 16;
 constexpr int kLastTurns = 64;
-constexpr Duration kProbeInterval = std::chrono::seconds(1);
 constexpr Duration kNicProcessMost = std::chrono::seconds(20);
-
-const char* describe(std::uint32_t syndrome) {
-  switch (static_cast<net::Syndrome>(syndrome)) {
-    case net::Syndrome::local_length:
-      return "an entry of a length that cannot be";
-    case net::Syndrome::local_operation:
-      return "an entry that makes no sense";
-    case net::Syndrome::local_protection:
-      return "the key or the range of this rank's own memory was refused";
-    case net::Syndrome::flushed:
-      return "the queue had failed before";
-    case net::Syndrome::remote_invalid:
-      return "the peer cannot do what was asked";
-    case net::Syndrome::remote_access:
-      return "the peer refused the key or the range";
-    case net::Syndrome::remote_operation:
-      return "the peer failed to do it";
-    case net::Syndrome::transport_retry:
-      return "the peer did not answer";
-    case net::Syndrome::receiver_retry:
-      return "the peer had no room";
-    default:
-      return "unknown";
-  }
-}
-
-/// Whether the fault is the peer's.
-bool is_of_peer(std::uint32_t syndrome) {
-  const auto what = static_cast<net::Syndrome>(syndrome);
-  return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
-         what == net::Syndrome::receiver_retry;
-}
-
-std::uint64_t machine_of_this_process() {
-  return topo::host_hash(topo::read_host_facts(topo::process_machine().sources().files), "");
-}
 
 // Sockets are not the session's, which tells the ranks who waits for whom: there has to be time
 // left in which those who wait for this rank learn whom it lacks.
@@ -77,6 +37,7 @@ Deadline descriptors_due(const EventLoop& loop, Deadline deadline) {
 }  // namespace
 
 Network::Network(NetworkOptions options) : options_(std::move(options)) {
+  nics_.push_back(std::make_unique<Nic>());
   const auto& teams = options_.topology->teams;
   const int own = teams.team[static_cast<std::size_t>(options_.rank)];
   for (std::size_t rank = 0; rank < teams.team.size(); ++rank) {
@@ -89,10 +50,13 @@ Network::~Network() {
   // What peers have asked for and wait for the answer to.
   // A GPU takes its time to do it.
   const Deadline last = Deadline::after(on_gpu() ? kLastAnswers : Duration::zero());
-  for (int turn = 0; nic_.progress(); ++turn) {
-    if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
+  for (const auto& nic : nics_) {
+    for (int turn = 0; nic->nic.progress(); ++turn) {
+      if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
+    }
+    if (nic->fabric != nullptr)
+      static_cast<void>(nic->fabric->flush(Deadline::after(kLastAnswers)));
   }
-  if (fabric_ != nullptr) static_cast<void>(fabric_->flush(Deadline::after(kLastAnswers)));
   if (options_.windows != nullptr) options_.windows->detach();
   if (kernel_view_ != nullptr) static_cast<void>(view_pool_->free(kernel_view_));
 }
@@ -103,7 +67,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
   ORIEL_CO_CHECK(self->check_paths());
   self->nic_process_ = self->options_.device->begin_nic_process(*self->options_.settings);
   boot::Group& world = *self->options_.world;
-  Bytes place = encode({machine_of_this_process(), self->options_.settings->wire});
+  Bytes place = encode(self->own_place());
   auto places = co_await world.all_gather(boot::Operation::network, std::move(place));
   if (!places.ok()) co_return std::move(places).error();
   ORIEL_CO_CHECK(self->take_places(places.value()));
@@ -175,90 +139,26 @@ Task<Status> Network::await_nic_process(EventLoop& loop, Deadline deadline) {
 }
 
 Status Network::prepare() {
+  if (no_interfaces_.has_value()) return Error(*no_interfaces_);
   ORIEL_TRY(nic_memory_, options_.device->make_nic_memory(std::move(nic_process_)));
-  if (nic_memory_.mover != nullptr) nic_.serve_gpu(*nic_memory_.mover);
-  domain_ = nic_.create_domain();
+  Nic& first = *nics_.front();
+  if (nic_memory_.mover != nullptr) first.nic.serve_gpu(*nic_memory_.mover);
+  first.domain = first.nic.create_domain();
   ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
   ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
   bell_.emplace(std::move(bell));
   ORIEL_CHECK(open_fabric());
   ORIEL_CHECK(make_queues());
-  ORIEL_TRY(hello_.windows.keys,
-            options_.windows->attach(nic_, domain_, options_.communicator | 1,
+  ORIEL_TRY(hello_.windows,
+            options_.windows->attach(window_nics(), options_.communicator | 1,
                                      {nic_memory_.process.get(), &options_.device->memory()}));
   return listen_for_rings();
-}
-
-Duration Network::silence(const Settings& settings) {
-  const net::QueueSetup usual;
-  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
-  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
-}
-
-/// Elsewhere than those of other ranks and communicators.
-std::uint32_t Network::first_queue() const {
-  const std::uint64_t mixed = options_.communicator * 0x9e3779b97f4a7c15u +
-                              static_cast<std::uint64_t>(options_.rank + 1) * 0xd1b54a32d192ed03u;
-  auto first = static_cast<std::uint32_t>(mixed >> 40);
-  const auto is_none = [&](int rank) { return queue_number(first, rank) == 0; };
-  while (std::any_of(peers_of_rank_.begin(), peers_of_rank_.end(), is_none)) {
-    first = (first + 1) & 0xffffff;
-  }
-  return first;
-}
-
-Status Network::make_queues() {
-  net::SendQueue::Options queue;
-  queue.domain = domain_;
-  queue.depth = kQueueDepth;
-  queue.fetch_slots = kFetchSlots;
-  queue.pages = nic_memory_.pages.get();
-  queue.answer_timeout = silence(*options_.settings) / (queue.repeats_most + 1);
-  hello_.first_queue = first_queue();
-  for (const int rank : peers_of_rank_) {
-    const bool by_fabric = by_fabric_[static_cast<std::size_t>(rank)];
-    queue.peer = rank;
-    queue.number = queue_number(hello_.first_queue, rank);
-    queue.piece_bytes = by_fabric ? kFabricPieceBytes : kRingPieceBytes;
-    ORIEL_TRY(net::SendQueue made, net::SendQueue::create(nic_, queue));
-    peers_.push_back({rank, by_fabric, std::move(made)});
-  }
-  return {};
-}
-
-/// Each rank's queue for this one, and the keys of its windows.
-Status Network::take_hellos(const std::vector<Bytes>& messages) {
-  std::vector<KeysMessage> windows;
-  std::vector<NetworkHello> hellos;
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    auto decoded = decode_hello(messages[rank]);
-    if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
-    others_failed_ = others_failed_ || decoded->windows.failed;
-    windows.push_back(decoded->windows);
-    hellos.push_back(std::move(decoded).value());
-  }
-  if (others_failed_) return {};  // the agreement tells why
-  for (Peer& peer : peers_) {
-    const NetworkHello& hello = hellos[static_cast<std::size_t>(peer.rank)];
-    peer.far_queue = queue_number(hello.first_queue, options_.rank);
-    if (peer.far_queue == 0) {
-      return Error(ErrorCode::remote,
-                   fmt::format("rank {} has no queue for rank {}", peer.rank, options_.rank))
-          .with_origin(peer.rank);
-    }
-    if (!peer.by_fabric) continue;
-    auto added =
-        fabric_->add_peer(hello.fabric, fmt::format("rank {}", peer.rank), peer.queue.number());
-    if (!added.ok()) return std::move(added).error().with_origin(peer.rank);
-    peer.address = added.value();
-  }
-  return options_.windows->learn(windows);
 }
 
 Status Network::start() {
   queues_.resize(static_cast<std::size_t>(options_.world->size()));
   for (const Peer& peer : peers_) {
-    queues_[static_cast<std::size_t>(peer.rank)] = peer.queue.view();
+    queues_[static_cast<std::size_t>(peer.rank)] = peer.view();
   }
   view_.number = options_.communicator | 1;
   view_.world_size = options_.world->size();
@@ -270,6 +170,11 @@ Status Network::start() {
     static_cast<void>(self->progress());
   };
   view_.bell = &bell_->doorbell();
+  // All of them before any thread, which may wake every one.
+  for (const auto& nic : nics_) {
+    if (nic->fabric == nullptr) continue;
+    ORIEL_TRY(nic->sleeper, net::FabricSleeper::create(*nic->fabric));
+  }
   net::NicThread::Options options;
   options.progress = [this] { return progress(); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
@@ -279,7 +184,10 @@ Status Network::start() {
     options.bell = view_.bell;
   }
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
-  return fabric_ != nullptr ? start_fabric_thread() : Status();
+  for (std::size_t path = 0; path < nics_.size(); ++path) {
+    if (nics_[path]->fabric != nullptr) ORIEL_CHECK(start_fabric_thread(path));
+  }
+  return has_backups() ? start_keeper() : Status();
 }
 
 Status Network::show_to_kernels() {
@@ -298,14 +206,16 @@ Status Network::show_to_kernels() {
 }
 
 void Network::end_threads() {
-  fabric_thread_.reset();
+  keeper_.reset();
+  for (const auto& nic : nics_) nic->thread.reset();
   thread_.reset();
 }
 
 bool Network::progress() {
-  if (!nic_.progress()) return false;
-  wake_waiters();
-  return true;
+  bool any = nics_.front()->nic.progress();
+  if (has_backups()) any = progress_backups() || any;
+  if (any) wake_waiters();
+  return any;
 }
 
 void Network::add_doorbell(device::Doorbell& bell) {
@@ -322,72 +232,6 @@ void Network::wake_waiters() {
   const std::lock_guard lock(doorbells_mutex_);
   device::ring_fence();
   for (device::Doorbell* const bell : doorbells_) device::ring_fenced(*bell);
-}
-
-// A peer that has left answers no more; what matters is whether anybody has asked it for something.
-bool Network::may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const {
-  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
-  const std::lock_guard lock(probe_mutex_);
-  return peer.probe == error.index && options_.has_left && options_.has_left(peer.rank);
-}
-
-std::optional<Error> Network::queue_failure(const Peer& peer) const {
-  const std::uint64_t word = std::atomic_ref<std::uint64_t>(*peer.queue.memory().first_error)
-                                 .load(std::memory_order_acquire);
-  if (word == 0) return std::nullopt;
-  const auto error = device::queue::decode_error(word);
-  if (may_be_ignored(peer, error)) return std::nullopt;
-  const int origin = is_of_peer(error.syndrome) ? peer.rank : options_.rank;
-  std::string cause;
-  if (peer.by_fabric && origin == peer.rank) {
-    Status wire = fabric_->peer_status(peer.address);
-    if (wire.ok()) wire = fabric_->status();
-    if (!wire.ok()) cause = "; its wire says: " + wire.error().to_string();
-  }
-  return Error(ErrorCode::remote,
-               fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
-                           "operation {:#04x}, entry {}){}",
-                           options_.rank, peer.rank, describe(error.syndrome), error.syndrome,
-                           error.opcode, error.index, cause))
-      .with_origin(origin);
-}
-
-std::optional<Error> Network::failure() const {
-  if (rings_ != nullptr) {
-    if (auto failed = rings_->failure()) return failed;
-  }
-  for (const Peer& peer : peers_) {
-    if (auto failed = queue_failure(peer)) return failed;
-  }
-  return std::nullopt;
-}
-
-void Network::probe(TimePoint now, const std::uint32_t* abort) {
-  namespace dq = device::queue;
-  if (on_gpu()) return;  // what a queue's threads share lies in the GPU's memory
-  device::WaitControl control;
-  control.abort = abort;
-  const std::lock_guard lock(probe_mutex_);
-  if (now - probed_ < kProbeInterval) return;
-  probed_ = now;
-  for (Peer& peer : peers_) {
-    if (options_.has_left && options_.has_left(peer.rank)) continue;
-    const dq::QueueView& queue = peer.queue.view();
-    if (!dq::detail::look_in_turn<device::Memory>(queue)) continue;
-    const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
-    const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
-    if (completed != reserved) continue;  // something else will tell
-    // A write of no bytes, for which no key is needed.
-    dq::Reservation place;
-    const device::Thread self;
-    if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) continue;
-    peer.probe = static_cast<std::uint16_t>(place.base);
-    dq::write_entry(queue, place, 0,
-                    dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
-                                           dq::InlineBytes(nullptr, 0)));
-    static_cast<void>(dq::publish(self, queue, place, control));
-  }
-  device::ring(*view_.bell);
 }
 
 }  // namespace oriel::comm

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "oriel/device/doorbell.hpp"
@@ -27,6 +28,8 @@
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
 #include "net/fabric_sleeper.hpp"
+#include "net/failover_channel.hpp"
+#include "net/failover_queue.hpp"
 #include "net/nic_soft.hpp"
 #include "net/nic_thread.hpp"
 #include "net/send_queue.hpp"
@@ -45,6 +48,8 @@ struct NetworkOptions {
   const Settings* settings = nullptr;
   /// Whether a rank has ended its use of the communicator. Any thread.
   std::function<bool(int rank)> has_left;
+  /// By which the ends of a queue with backup paths agree; of no NIC's. Outlives the network.
+  std::function<std::unique_ptr<net::FailoverChannel>(int rank)> make_channel;
   std::uint64_t communicator = 0;     ///< its number
   std::vector<int> cpus;              ///< near the rank; may be empty
   Device* device = nullptr;           ///< the rank's
@@ -57,10 +62,15 @@ struct NetworkOptions {
 /// rings in shared memory, all others, and all where ORIEL_WIRE says so, by libfabric; one NIC may
 /// have both wires.
 ///
+/// With ORIEL_PATHS ranks that are joined by libfabric are joined over several network interfaces:
+/// each has a NIC of its own, and the queue goes on by the next one when its own fails
+/// (docs/failover.md). Those that are joined by rings share a machine, which fails as a whole.
+///
 /// A peer costs some 40 KiB; by rings 512 KiB of shared memory more once they have been filled,
 /// a descriptor, and, while they are joined, five; by libfabric what its provider takes (tcp: a
 /// connection). A fabric wire has a thread of its own and buffers that cost memory once used:
-/// kFabricReceives of kFabricPieceBytes, or 8 for each peer if those are more.
+/// kFabricReceives of kFabricPieceBytes, or 8 for each peer if those are more. Each further path
+/// costs another such wire with its thread, and all of them together one thread more.
 ///
 /// Of a GPU the queues lie in pinned memory and in its own, 6 MiB are pinned besides for what goes
 /// by a wire, and its kernels can wake nobody, so the NIC's thread looks for work all the time,
@@ -106,36 +116,70 @@ class Network {
   void wake_waiters();
 
   /// Tests have it make faults.
-  net::NicSoft& nic() { return nic_; }
+  net::NicSoft& nic(std::size_t path = 0) { return nics_[path]->nic; }
   /// For tests: null where no peer is reached by libfabric.
-  const net::WireFabric* fabric() const { return fabric_; }
+  const net::WireFabric* fabric(std::size_t path = 0) const { return nics_[path]->fabric; }
+  /// For tests: null where this rank is reached by one path.
+  const net::FailoverQueue* failover(int rank) const;
 
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
   static constexpr Duration kLastAnswers = std::chrono::milliseconds(200);
 
  private:
+  /// One of the rank's NICs: that of path 0, by which all peers are reached, or a backup's.
+  struct Nic {
+    std::string interface;  // of its fabric wire; empty: what ORIEL_SOCKET_IFNAME asks for
+    net::NicSoft nic;
+    std::uint32_t domain = 0;
+    net::WireFabric* fabric = nullptr;  // the NIC's; null where no peer is reached by it
+    std::uint32_t fabric_wire = 0;
+    std::uint64_t turns_seen = 0;  // by its thread
+    std::optional<net::FabricSleeper> sleeper;
+    std::optional<net::NicThread> thread;
+  };
+
   /// A rank of another LSA team.
   struct Peer {
-    int rank;
-    bool by_fabric;
-    net::SendQueue queue;
-    std::uint32_t far_queue = 0;
-    net::WireAddress address{};
-    std::optional<std::uint16_t> probe{};  // index of the last entry that nobody waits for
+    int rank = -1;
+    bool by_fabric = false;
+    std::size_t paths = 1;
+    // One of these two, the second where there are several paths.
+    std::optional<net::SendQueue> single{};
+    std::unique_ptr<net::FailoverChannel> channel{};
+    std::unique_ptr<net::FailoverQueue> failover{};
+    std::vector<net::FailoverQueue::End> far{};  // of each path
+    std::optional<std::uint16_t> probe{};        // index of the last entry that nobody waits for
+
+    const device::queue::QueueView& view() const {
+      return failover != nullptr ? failover->view() : single->view();
+    }
+    std::uint32_t number() const { return view().number; }
   };
 
   explicit Network(NetworkOptions options);
   // The steps of make(). Local but for those that suspend.
   Status check_paths() const;
   Task<Status> await_nic_process(EventLoop& loop, Deadline deadline);
+  NetworkPlace own_place();
   Status take_places(const std::vector<Bytes>& messages);
+  void join_places(const std::vector<NetworkPlace>& places);
   Status prepare();
   Status open_fabric();
+  Status open_fabric(std::size_t path);
+  Status check_backup_provider(std::size_t path) const;
   Status listen_for_rings();
   std::uint32_t first_queue() const;
+  static net::WireAddress address_on_rings(int rank) {
+    return {static_cast<std::uint64_t>(rank) + 1};
+  }
   Status make_queues();
+  Status make_failover_queue(Peer& peer, const net::SendQueue::Options& queue);
+  WindowNics window_nics() const;
   Status take_hellos(const std::vector<Bytes>& messages);
+  Status take_ends(Peer& peer, const NetworkHello& hello);
+  /// Whose number the queue has by which paths to this rank are probed.
+  int probe_of(int rank) const { return options_.world->size() + rank; }
   Task<Status> join_rings(EventLoop& loop, Deadline deadline);
   Status make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
                     std::vector<net::RingReader>& readers);
@@ -145,28 +189,40 @@ class Network {
                     std::vector<net::RingReader> readers);
   Status start();
   Status show_to_kernels();
-  Status start_fabric_thread();
+  Status start_fabric_thread(std::size_t path);
+  Status start_keeper();
+  void tell_paths() const;
   void end_threads();
   bool on_gpu() const { return nic_memory_.mover != nullptr; }
+
+  bool has_backups() const { return nics_.size() > 1; }
+  bool progress_nic(Nic& nic);
+  bool progress_backups();
+  bool progress_failover();
+  bool is_in_use(std::size_t path) const {
+    return (paths_in_use_.load(std::memory_order_relaxed) >> path & 1) != 0;
+  }
+  bool is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const;
   bool may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const;
   std::optional<Error> queue_failure(const Peer& peer) const;
+  bool is_cut_off() const;
+  std::string wires_say(const Peer& peer) const;
 
   const NetworkOptions options_;
-  std::vector<int> peers_of_rank_;  // world ranks of the other teams
-  std::vector<bool> by_fabric_;     // of all ranks, how this one reaches them
+  std::vector<int> peers_of_rank_;           // world ranks of the other teams
+  std::vector<bool> by_fabric_;              // of all ranks, how this one reaches them
+  std::vector<std::size_t> paths_to_;        // and by how many paths
+  std::vector<std::string> interfaces_{""};  // by path
+  std::optional<Error> no_interfaces_;       // why they are not known
   int ranks_on_machine_ = 1;
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
   std::shared_ptr<net::NicProcess> nic_process_;  // while it starts
   NicMemory nic_memory_;
-  net::NicSoft nic_;
-  // Both the NIC's; null where no peer is reached by it.
-  net::RingWire* rings_ = nullptr;
-  net::WireFabric* fabric_ = nullptr;
+  std::vector<std::unique_ptr<Nic>> nics_;  // by path; the first is always there
+  net::RingWire* rings_ = nullptr;          // the first NIC's; null where no peer is reached by it
   std::uint32_t ring_wire_ = 0;
-  std::uint32_t fabric_wire_ = 0;
-  std::uint32_t domain_ = 0;
   std::optional<net::RingBell> bell_;
   OwnedFd bell_fd_;  // until the peers have it
   std::vector<Peer> peers_;
@@ -180,9 +236,13 @@ class Network {
   mutable std::mutex probe_mutex_;  // of the peers' probes, and below
   TimePoint probed_{};
   std::atomic<std::uint64_t> turns_of_waiters_{0};
-  std::uint64_t turns_seen_ = 0;  // by the fabric's thread
-  std::optional<net::FabricSleeper> sleeper_;
-  std::optional<net::NicThread> fabric_thread_;
+
+  // Of queues with backup paths.
+  std::mutex failover_mutex_;           // held by whoever looks at them
+  std::atomic<TimePoint> next_look_{};  // when they are to be looked at
+  std::atomic<bool> is_settled_{true};  // no ends are about to agree
+  std::atomic<net::PathMask> paths_in_use_{1};
+  std::optional<net::NicThread> keeper_;  // looks at them when nobody else does
   std::optional<net::NicThread> thread_;
 };
 

@@ -18,11 +18,13 @@ constexpr std::uint32_t kQueueMost = 0xff'ffff;
 void put_keys(ByteWriter& to, const KeysMessage& message) {
   to.put(static_cast<std::uint8_t>(message.failed));
   to.put(static_cast<std::uint8_t>(message.direct));
+  to.put(message.backups);
   to.put(static_cast<std::uint32_t>(message.keys.size()));
   for (const WindowKey& key : message.keys) {
     to.put(key.number).put(key.address).put(key.bytes).put(key.key);
     to.put(key.source.memory_bytes).put(key.source.offset);
     to.put(key.source.process).put(key.source.serial);
+    for (std::size_t i = 0; i < message.backups; ++i) to.put(key.backups[i]);
   }
 }
 
@@ -49,13 +51,17 @@ Status check_key(const WindowKey& key, std::uint64_t before) {
 Status read_keys(ByteReader& from, KeysMessage& message) {
   const auto failed = from.get<std::uint8_t>();
   const auto direct = from.get<std::uint8_t>();
+  const auto backups = from.get<std::uint8_t>();
   const auto count = from.get<std::uint32_t>();
   if (failed > 1) return bad(fmt::format("a verdict of {}", failed));
   if (direct > 1) return bad(fmt::format("a readiness of {}", direct));
+  if (backups >= net::kPathsMost) return bad(fmt::format("{} NICs", backups + 1));
   message.failed = failed == 1;
   message.direct = direct == 1;
+  message.backups = backups;
   // Before anything is allocated for them.
-  if (count > from.left() / kKeyBytes) return bad(fmt::format("no room for {} windows", count));
+  if (count > from.left() / (kKeyBytes + backups * sizeof(std::uint32_t)))
+    return bad(fmt::format("no room for {} windows", count));
   std::uint64_t before = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
     WindowKey key;
@@ -67,6 +73,7 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
     key.source.offset = from.get<std::uint64_t>();
     key.source.process = from.get<std::uint64_t>();
     key.source.serial = from.get<std::uint64_t>();
+    for (std::size_t nic = 0; nic < backups; ++nic) key.backups[nic] = from.get<std::uint32_t>();
     ORIEL_CHECK(check_key(key, before));
     before = key.number;
     message.keys.push_back(key);
@@ -93,6 +100,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 Bytes encode(const NetworkPlace& place) {
   ByteWriter to;
   to.put(place.machine).put(static_cast<std::uint8_t>(place.wire));
+  to.put(place.paths_asked).put(place.paths);
   return to.take();
 }
 
@@ -101,9 +109,14 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   NetworkPlace place;
   place.machine = from.get<std::uint64_t>();
   const auto wire = from.get<std::uint8_t>();
+  place.paths_asked = from.get<std::uint8_t>();
+  place.paths = from.get<std::uint8_t>();
   ORIEL_CHECK(from.finish("where a rank is"));
   if (wire > static_cast<std::uint8_t>(WireChoice::fabric)) {
     return bad(fmt::format("a wire of kind {}", wire));
+  }
+  if (place.paths == 0 || place.paths > net::kPathsMost) {
+    return bad(fmt::format("{} paths", place.paths));
   }
   place.wire = static_cast<WireChoice>(wire);
   return place;
@@ -122,7 +135,8 @@ std::uint32_t queue_number(std::uint32_t first, int peer) {
 
 Bytes encode(const NetworkHello& hello) {
   ByteWriter to;
-  to.put_raw(hello.socket).put_blob(hello.fabric);
+  to.put_raw(hello.socket).put(static_cast<std::uint8_t>(hello.fabrics.size()));
+  for (const Bytes& fabric : hello.fabrics) to.put_blob(fabric);
   to.put(hello.first_queue);
   put_keys(to, hello.windows);
   return to.take();
@@ -133,11 +147,15 @@ Result<NetworkHello> decode_hello(ByteView bytes) {
   NetworkHello hello;
   const ByteView name = from.get_raw(hello.socket.size());
   std::copy(name.begin(), name.end(), hello.socket.begin());
-  const ByteView fabric = from.get_blob();
-  if (fabric.size() > net::FabricAddress::kEncodedBytesMost) {
-    return bad(fmt::format("an address of {} bytes", fabric.size()));
+  const auto fabrics = from.get<std::uint8_t>();
+  if (fabrics > net::kPathsMost) return bad(fmt::format("{} fabric wires", fabrics));
+  for (std::size_t i = 0; i < fabrics; ++i) {
+    const ByteView fabric = from.get_blob();
+    if (fabric.size() > net::FabricAddress::kEncodedBytesMost) {
+      return bad(fmt::format("an address of {} bytes", fabric.size()));
+    }
+    hello.fabrics.emplace_back(fabric.begin(), fabric.end());
   }
-  hello.fabric.assign(fabric.begin(), fabric.end());
   hello.first_queue = from.get<std::uint32_t>();
   if (hello.first_queue > kQueueMost) {
     return bad(fmt::format("a first queue {:#x}", hello.first_queue));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 
 #include "base/bytes.hpp"
 #include "base/settings.hpp"
+#include "net/path_agreement.hpp"
 #include "window/fd_link.hpp"
 
 /// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors
@@ -26,13 +28,17 @@ struct WindowSource {
   bool operator==(const WindowSource&) const = default;
 };
 
-/// A window of one rank, as its NIC knows it.
+/// Of a window, for the NICs of paths 1 and on.
+using BackupKeys = std::array<std::uint32_t, net::kPathsMost - 1>;
+
+/// A window of one rank, as its NICs know it.
 struct WindowKey {
   std::uint64_t number = 0;  ///< of the window: counts those of the communicator, the same on all
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::uint32_t key = 0;
   WindowSource source;
+  BackupKeys backups{};  ///< KeysMessage::backups of them
   bool operator==(const WindowKey&) const = default;
 };
 
@@ -40,6 +46,7 @@ struct WindowKey {
 struct KeysMessage {
   bool failed = false;  ///< this rank cannot go on; the rest is of no meaning
   bool direct = false;  ///< it can send and take descriptors of windows now, or has nobody near
+  std::uint8_t backups = 0;  ///< NICs that it has besides the first one
   std::vector<WindowKey> keys;
   bool operator==(const KeysMessage&) const = default;
 };
@@ -48,10 +55,13 @@ Bytes encode(const KeysMessage& message);
 /// lie in their source, or are out of order.
 Result<KeysMessage> decode_keys(ByteView bytes);
 
-/// Where a rank is, told first: from what all have told follows which wire joins which ranks.
+/// Where a rank is, told first: from what all have told follows which wire joins which ranks, and
+/// by how many paths.
 struct NetworkPlace {
   std::uint64_t machine = 0;  ///< what names the machine and its boot, whatever the node
   WireChoice wire = WireChoice::automatic;
+  std::uint8_t paths_asked = 0;  ///< by ORIEL_PATHS (path_interfaces.hpp)
+  std::uint8_t paths = 1;        ///< that this rank can have: 1 to net::kPathsMost
   bool operator==(const NetworkPlace&) const = default;
 };
 Bytes encode(const NetworkPlace& place);
@@ -62,7 +72,7 @@ int ranks_beside(std::span<const NetworkPlace> places, std::size_t self);
 /// What a rank then tells all others.
 struct NetworkHello {
   window::FdSocketName socket{};  ///< where it listens, if it has peers by shared memory
-  Bytes fabric;                   ///< the address of its fabric wire, if it has one
+  std::vector<Bytes> fabrics;     ///< by path, the addresses of its fabric wires, if it has any
   std::uint32_t first_queue = 0;  ///< from which follow the numbers of its queues
   KeysMessage windows;            ///< those it has registered already
   bool operator==(const NetworkHello&) const = default;
@@ -70,6 +80,7 @@ struct NetworkHello {
 Bytes encode(const NetworkHello& hello);
 Result<NetworkHello> decode_hello(ByteView bytes);
 /// The number of a rank's queue to world rank `peer`; different for all peers, of one it may be 0.
+/// The queues by which paths are probed have those of the ranks behind the last one.
 std::uint32_t queue_number(std::uint32_t first, int peer);
 
 }  // namespace oriel::comm

@@ -88,7 +88,38 @@ Status NetworkWindows::add_key(Entry& entry) {
                          kWindowAccess};
   range.place = place_;
   range.own_words = entry.own_words;
-  ORIEL_TRY(entry.key, nic_->register_memory(domain_, range));
+  ORIEL_TRY(entry.key, nic_->register_memory(nics_.ports[0].domain, range));
+  for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
+    const WindowNics::Port& port = nics_.ports[i];
+    ORIEL_TRY(entry.backups[i - 1], port.nic->register_memory(port.domain, range));
+  }
+  for (const auto& aliases : nics_.aliases) {
+    for (std::size_t i = 0; i < aliases.size(); ++i) {
+      aliases[i]->add_local(entry.key, entry.backups[i]);
+    }
+  }
+  return {};
+}
+
+WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const {
+  return {number, entry.address, entry.bytes, entry.key, entry.exported.source, entry.backups};
+}
+
+/// What a rank's key is called on the other paths to it.
+Status NetworkWindows::learn_aliases(Entry& entry, int rank, const WindowKey& key,
+                                     std::uint8_t backups) {
+  if (nics_.aliases.empty()) return {};
+  const auto& aliases = nics_.aliases[static_cast<std::size_t>(rank)];
+  for (std::size_t i = 0; i < aliases.size(); ++i) {
+    if (i >= backups || key.backups[i] == 0) {
+      return Error(ErrorCode::remote,
+                   fmt::format("rank {} has told no key of window {} for path {}", rank, key.number,
+                               i + 1))
+          .with_origin(rank);
+    }
+    aliases[i]->add_remote(key.key, key.backups[i]);
+  }
+  if (!aliases.empty()) entry.far_keys.emplace_back(rank, key.key);
   return {};
 }
 
@@ -97,6 +128,22 @@ Status NetworkWindows::write_table(const Entry& entry, const device::NetworkWind
   ORIEL_CHECK(tables_->write(entry.table, sizeof head, std::as_bytes(peers)));
   ORIEL_CHECK(tables_->write(entry.table, 0, std::as_bytes(std::span(&head, 1))));
   return tables_->flush();
+}
+
+void NetworkWindows::revoke_backups(Entry& entry) noexcept {
+  for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
+    std::uint32_t& key = entry.backups[i - 1];
+    if (key != 0) static_cast<void>(nics_.ports[i].nic->deregister_memory(std::exchange(key, 0)));
+  }
+  for (const auto& aliases : nics_.aliases) {
+    for (net::KeyAliases* const path : aliases) path->remove_local(entry.key);
+  }
+  for (const auto& [rank, key] : entry.far_keys) {
+    for (net::KeyAliases* const path : nics_.aliases[static_cast<std::size_t>(rank)]) {
+      path->remove_remote(key);
+    }
+  }
+  entry.far_keys.clear();
 }
 
 void NetworkWindows::revoke(Entry& entry) noexcept {
@@ -110,6 +157,7 @@ void NetworkWindows::revoke(Entry& entry) noexcept {
   entry.mapped.clear();
   entry.is_reached = false;
   static_cast<void>(nic_->deregister_memory(entry.key));
+  revoke_backups(entry);
   hide_window(process_, entry.shown);
   entry.key = 0;
 }
@@ -132,9 +180,10 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
           .with_origin(static_cast<int>(rank));
     }
     peers[rank] = region_of(*found);
+    ORIEL_CHECK(learn_aliases(entry, static_cast<int>(rank), *found, ranks[rank].backups));
   }
   device::NetworkWindow head;
-  head.local = region_of({number, entry.address, entry.bytes, entry.key, {}});
+  head.local = region_of(key_of(entry, number));
   head.peers = reinterpret_cast<const device::queue::Region*>(
       static_cast<const std::byte*>(entry.table) + sizeof head);
   head.network = network_;
@@ -143,6 +192,7 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
 
 Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow> windows,
                                        KeysMessage& mine) {
+  mine.backups = backups();
   std::uint64_t place = 0;
   for (const window::RegisteredWindow& window : windows) {
     Entry* const entry = find(window.serial);
@@ -159,8 +209,7 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     if (direct_ && direct_->exchange != nullptr && mine.direct) {
       entry->exported = export_window(*direct_->memory, window.user, window.bytes);
     }
-    mine.keys.push_back(
-        {++place, entry->address, entry->bytes, entry->key, entry->exported.source});
+    mine.keys.push_back(key_of(*entry, ++place));
   }
   return {};
 }
@@ -335,23 +384,24 @@ void NetworkWindows::deregister(std::uint64_t serial) noexcept {
   entry->bytes = 0;
 }
 
-Result<std::vector<WindowKey>> NetworkWindows::attach(net::NicSoft& nic, std::uint32_t domain,
-                                                      std::uint64_t number,
-                                                      const NicView& process) {
+Result<KeysMessage> NetworkWindows::attach(WindowNics nics, std::uint64_t number,
+                                           const NicView& process) {
   const std::lock_guard lock(mutex_);
-  nic_ = &nic;
+  nics_ = std::move(nics);
+  nic_ = nics_.ports.front().nic;
   process_ = process;
-  domain_ = domain;
   network_ = number;
-  std::vector<WindowKey> keys;
+  KeysMessage mine;
+  mine.backups = backups();
   for (const auto& [serial, entry] : entries_) {
     if (entry->number == 0 || entry->bytes == 0) continue;
     ORIEL_CHECK(add_key(*entry));
-    keys.push_back({entry->number, entry->address, entry->bytes, entry->key, {}});
+    mine.keys.push_back(key_of(*entry, entry->number));
+    mine.keys.back().source = {};
   }
-  std::sort(keys.begin(), keys.end(),
+  std::sort(mine.keys.begin(), mine.keys.end(),
             [](const WindowKey& a, const WindowKey& b) { return a.number < b.number; });
-  return keys;
+  return mine;
 }
 
 Status NetworkWindows::learn(const std::vector<KeysMessage>& ranks) {
@@ -371,6 +421,7 @@ void NetworkWindows::export_earlier(KeysMessage& mine) {
   const std::lock_guard lock(mutex_);
   pending_.clear();
   mine.direct = direct_ && (direct_->exchange == nullptr || direct_->exchange->connected());
+  mine.backups = backups();
   if (!mine.direct) return;
   for (const auto& [serial, entry] : entries_) {
     if (entry->number != 0 && entry->key != 0) pending_.push_back(serial);
@@ -383,8 +434,7 @@ void NetworkWindows::export_earlier(KeysMessage& mine) {
       entry->exported = export_window(
           *direct_->memory, reinterpret_cast<const std::byte*>(entry->address), entry->bytes);
     }
-    mine.keys.push_back(
-        {entry->number, entry->address, entry->bytes, entry->key, entry->exported.source});
+    mine.keys.push_back(key_of(*entry, entry->number));
   }
 }
 
@@ -431,6 +481,7 @@ void NetworkWindows::detach() noexcept {
   direct_.reset();
   process_ = {};
   nic_ = nullptr;
+  nics_ = {};
 }
 
 }  // namespace oriel::comm

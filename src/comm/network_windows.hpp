@@ -16,15 +16,28 @@
 #include "boot/group.hpp"
 #include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"
+#include "net/key_aliases.hpp"
 #include "net/nic_soft.hpp"
 #include "shadow/shadow_pool.hpp"
 #include "window/participant.hpp"
 
 namespace oriel::comm {
 
-/// The keys of a communicator's windows: registers each with the rank's NIC and keeps the tables
-/// from which kernels take the keys of all ranks. Where there is no NIC yet it only remembers the
-/// windows, of which attach() then makes up for.
+/// The NICs of a rank, by path, as its windows see them. Outlived by the NICs, until detach().
+struct WindowNics {
+  struct Port {
+    net::NicSoft* nic = nullptr;
+    std::uint32_t domain = 0;
+  };
+  std::vector<Port> ports;
+  /// By world rank, and path from 1 on: what keys are called there. None of a rank that is reached
+  /// by one path.
+  std::vector<std::vector<net::KeyAliases*>> aliases;
+};
+
+/// The keys of a communicator's windows: registers each with the rank's NICs and keeps the tables
+/// from which kernels take the keys of all ranks, those of path 0. Where there is no NIC yet it
+/// only remembers the windows, of which attach() then makes up for.
 ///
 /// The tables are objects of a pool of the rank's device: a NetworkWindow, and behind it the
 /// regions of all ranks.
@@ -61,8 +74,7 @@ class NetworkWindows final : public window::Participant {
 
   /// A NIC is there: registers the windows that are committed. The keys are for the other ranks;
   /// learn() takes theirs. `number` is NetworkView::number. After an error: detach().
-  Result<std::vector<WindowKey>> attach(net::NicSoft& nic, std::uint32_t domain,
-                                        std::uint64_t number, const NicView& process);
+  Result<KeysMessage> attach(WindowNics nics, std::uint64_t number, const NicView& process);
   /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
   /// windows are not those of this rank.
   Status learn(const std::vector<KeysMessage>& ranks);
@@ -81,10 +93,12 @@ class NetworkWindows final : public window::Participant {
     std::uint64_t serial = 0;
     std::uint64_t number = 0;  // 0 until it is committed
     std::uint64_t address = 0;
-    std::uint64_t bytes = 0;              // 0 until it is prepared, and once it is deregistered
-    std::uint32_t key = 0;                // of the NIC, if there is one
-    std::vector<const std::byte*> shown;  // allocations, to the NIC's process
-    void* table = nullptr;                // of tables_
+    std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
+    std::uint32_t key = 0;    // of the first NIC, if there is one
+    BackupKeys backups{};     // and of the others
+    std::vector<std::pair<int, std::uint32_t>> far_keys;  // of ranks, that have aliases
+    std::vector<const std::byte*> shown;                  // allocations, to the NIC's process
+    void* table = nullptr;                                // of tables_
     bool own_words = false;
     WindowExport exported;                                        // until its peers have it
     std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  // of peers, with their keys
@@ -92,7 +106,13 @@ class NetworkWindows final : public window::Participant {
   };
   Entry* find(std::uint64_t serial);
   Status add_key(Entry& entry);
+  WindowKey key_of(const Entry& entry, std::uint64_t number) const;
+  Status learn_aliases(Entry& entry, int rank, const WindowKey& key, std::uint8_t backups);
   void revoke(Entry& entry) noexcept;
+  void revoke_backups(Entry& entry) noexcept;
+  std::uint8_t backups() const {
+    return nic_ == nullptr ? 0 : static_cast<std::uint8_t>(nics_.ports.size() - 1);
+  }
   Status write_table(const Entry& entry, const device::NetworkWindow& head,
                      std::span<const device::queue::Region> peers);
   Status fill(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks);
@@ -120,8 +140,8 @@ class NetworkWindows final : public window::Participant {
   std::vector<std::uint64_t> pending_;  // serials, in the order of the batch
   std::uint64_t last_number_ = 0;
   const void* own_words_at_ = nullptr;
-  net::NicSoft* nic_ = nullptr;
-  std::uint32_t domain_ = 0;
+  net::NicSoft* nic_ = nullptr;  // the first of nics_
+  WindowNics nics_;
   std::uint64_t network_ = 0;
   NicView process_;
   std::optional<DirectPath> direct_;

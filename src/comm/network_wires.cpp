@@ -8,6 +8,7 @@
 
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "boot/socket_address.hpp"
 #include "comm/network.hpp"
 #include "topo/lsa_teams.hpp"
 #include "topo/placement.hpp"
@@ -17,59 +18,45 @@ namespace oriel::comm {
 namespace {
 
 constexpr std::size_t kRingBytes = std::size_t{256} << 10;
-constexpr std::uint32_t kEpoch = 1;  // queues live as long as their network
 /// Windows have exchanges of their own, which are told apart by a rank.
 constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 constexpr std::size_t kBuffersForPeer = 8;
 constexpr std::size_t kBuffersMost = 4096;
 
-net::WireAddress address_on_rings(int rank) {
-  return {static_cast<std::uint64_t>(rank) + 1};
-}
-
-const char* name_of(WireChoice wire) {
-  return wire == WireChoice::fabric ? "fabric" : "auto";
-}
-
 std::uint32_t buffers_for(std::size_t peers, std::size_t least) {
   return static_cast<std::uint32_t>(std::clamp(kBuffersForPeer * peers, least, kBuffersMost));
 }
 
+/// One that the user has named.
+Status check_interface(const std::string& name, const boot::SocketOptions& options) {
+  auto found = boot::choose_interface(options);
+  if (found.ok()) return {};
+  if (found.error().code() != ErrorCode::invalid_argument) return std::move(found).error();
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("ORIEL_PATHS names {}, which is no network interface that is up, "
+                           "connected and has an IP address",
+                           name));
+}
+
 }  // namespace
 
-/// The same outcome on all ranks: a function of what they have told each other.
-Status Network::take_places(const std::vector<Bytes>& messages) {
-  std::vector<NetworkPlace> places;
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    auto place = decode_place(messages[rank]);
-    if (!place.ok()) return std::move(place).error().with_origin(static_cast<int>(rank));
-    if (rank != 0 && place->wire != places[0].wire) {
-      return Error(ErrorCode::invalid_usage,
-                   fmt::format("ORIEL_WIRE is {} on rank 0 and {} on rank {}",
-                               name_of(places[0].wire), name_of(place->wire), rank))
-          .with_origin(static_cast<int>(rank))
-          .with_hint("set it alike on all ranks");
-    }
-    places.push_back(place.value());
+/// The first NIC, and as many more as there are paths to any peer, each with its own wire.
+Status Network::open_fabric() {
+  const std::size_t paths = *std::max_element(paths_to_.begin(), paths_to_.end());
+  while (nics_.size() < paths) {
+    nics_.push_back(std::make_unique<Nic>());
+    nics_.back()->domain = nics_.back()->nic.create_domain();
   }
-  const auto& infos = options_.topology->infos;
-  const auto self = static_cast<std::size_t>(options_.rank);
-  ranks_on_machine_ = ranks_beside(places, self);
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const auto space = infos[rank].node.network_namespace;
-    const bool shares_memory = places[rank].machine == places[self].machine && space != 0 &&
-                               space == infos[self].node.network_namespace &&
-                               infos[rank].uid == infos[self].uid;
-    by_fabric_.push_back(!shares_memory || places[self].wire == WireChoice::fabric);
-  }
+  for (std::size_t path = 0; path < paths; ++path) ORIEL_CHECK(open_fabric(path));
   return {};
 }
 
-Status Network::open_fabric() {
+Status Network::open_fabric(std::size_t path) {
   std::size_t peers = 0;
   int first = -1;
   for (const int rank : peers_of_rank_) {
-    if (!by_fabric_[static_cast<std::size_t>(rank)]) continue;
+    const auto at = static_cast<std::size_t>(rank);
+    if (!by_fabric_[at] || paths_to_[at] <= path) continue;
     if (peers++ == 0) first = rank;
   }
   if (peers == 0) return {};
@@ -77,18 +64,37 @@ Status Network::open_fabric() {
   options.key = options_.wire_key;
   options.provider = options_.settings->fabric_provider;
   options.socket.ifname = options_.settings->socket_ifname;
+  if (!interfaces_[path].empty()) {
+    options.socket.ifname = "=" + interfaces_[path];
+    ORIEL_CHECK(check_interface(interfaces_[path], options.socket));
+  }
   options.receives = buffers_for(peers, kFabricReceives);
   options.sends = buffers_for(peers, options.sends);
   options.payload_bytes_most = kFabricPieceBytes;
   auto made = net::WireFabric::create(options);
   if (!made.ok()) {
     return std::move(made).error().with_context(
-        fmt::format("making a wire over libfabric to rank {}", first));
+        interfaces_[path].empty() ? fmt::format("making a wire over libfabric to rank {}", first)
+                                  : fmt::format("making a wire over libfabric and {} to rank {}",
+                                                interfaces_[path], first));
   }
-  fabric_ = made.value().get();
-  hello_.fabric = fabric_->local_address();
-  fabric_wire_ = nic_.add_wire(std::move(made).value());
-  return {};
+  Nic& nic = *nics_[path];
+  nic.fabric = made.value().get();
+  hello_.fabrics.push_back(nic.fabric->local_address());
+  nic.fabric_wire = nic.nic.add_wire(std::move(made).value());
+  return check_backup_provider(path);
+}
+
+/// Adapters that have no interface of this kind would be the same one for each path.
+Status Network::check_backup_provider(std::size_t path) const {
+  if (path == 0) return {};
+  const std::string provider = nics_[path]->fabric->provider();
+  if (!provider.starts_with("efa")) return {};
+  return Error(
+             ErrorCode::invalid_usage,
+             fmt::format("the provider {} does not tell {} from {}: there is no backup path by it",
+                         provider, interfaces_[0], interfaces_[path]))
+      .with_hint("unset ORIEL_PATHS, or name another provider with ORIEL_FABRIC_PROVIDER");
 }
 
 Status Network::listen_for_rings() {
@@ -146,12 +152,12 @@ Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
     }
     ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
     ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingBell::kMemoryBytes));
-    wire->add_peer(address_on_rings(rank), rank, peer.queue.number(),
+    wire->add_peer(address_on_rings(rank), rank, peer.number(),
                    net::RingWriter(std::move(ring), kRingBytes), std::move(*reader++),
                    net::RingBell(std::move(bell)));
   }
   rings_ = wire.get();
-  ring_wire_ = nic_.add_wire(std::move(wire));
+  ring_wire_ = nics_[0]->nic.add_wire(std::move(wire));
   return {};
 }
 
@@ -179,16 +185,6 @@ Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
   co_return take_rings(std::move(arrived), std::move(readers));
 }
 
-Status Network::connect_queues() {
-  for (Peer& peer : peers_) {
-    const std::uint32_t wire = peer.by_fabric ? fabric_wire_ : ring_wire_;
-    if (!peer.by_fabric) peer.address = address_on_rings(peer.rank);
-    ORIEL_CHECK(peer.queue.connect(
-        {wire, peer.address, peer.far_queue, kEpoch, static_cast<std::uint64_t>(peer.rank) + 1}));
-  }
-  return {};
-}
-
 /// Ranks that rings join can map each other's memory too, but for GPUs that do not reach each
 /// other.
 void Network::join_windows() {
@@ -211,22 +207,6 @@ void Network::join_windows() {
         topo::can_map(own, other) && topo::can_map(other, own);
   }
   options_.windows->use_direct(std::move(path));
-}
-
-// Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a
-// descriptor, nor the other way round.
-Status Network::start_fabric_thread() {
-  ORIEL_TRY(sleeper_, net::FabricSleeper::create(*fabric_));
-  net::NicThread::Options options;
-  options.progress = [this] { return progress(); };
-  options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
-  options.sleep = [this] {
-    const std::uint64_t turns = turns_of_waiters_.load(std::memory_order_relaxed);
-    sleeper_->sleep(std::exchange(turns_seen_, turns) != turns);
-  };
-  options.wake = [this] { sleeper_->wake(); };
-  ORIEL_TRY(fabric_thread_, net::NicThread::start(std::move(options)));
-  return {};
 }
 
 }  // namespace oriel::comm

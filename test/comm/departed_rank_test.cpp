@@ -39,11 +39,9 @@ void watch_probe(Players& players, const comm::Network& network) {
   players.word(kFailed) = 1;
 }
 
-}  // namespace
-
-TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
-  // Silence is a third of it.
-  const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}});
+/// Rank 1 leaves while it is probed, and does not answer.
+void leave_unanswered(const Variables& settings) {
+  const Environment common(settings);
   const Nodes nodes{{1, 1, 1}};
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
     const Environment environment(on_node(nodes, players.first()));
@@ -68,7 +66,9 @@ TEST_CASE("3.19 a collective with a rank that has left says so, though its silen
         must_fail(done, ErrorCode::remote, {"rank 1 has destroyed its communicator"});
         test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
       } else if (players.first() == kLeaves) {
-        network_of(kernels).nic().stop();
+        comm::Network& network = network_of(kernels);
+        network.nic().stop();
+        if (network.failover(kWaits) != nullptr) network.nic(1).stop();
         await_word(players, kProbed);
       } else {
         await_word(players, kFailed);
@@ -78,6 +78,27 @@ TEST_CASE("3.19 a collective with a rank that has left says so, though its silen
     }
     players.barrier();
   }));
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
+  // Silence is a third of it.
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}});
+}
+
+TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
+  const auto wire =
+      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+  if (!wire.ok()) {
+    WARN("no fabric: " << wire.error().to_string());
+    return;
+  }
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "6s"},
+                    {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                    {"ORIEL_SOCKET_IFNAME", "lo"},
+                    {"ORIEL_WIRE", "fabric"},
+                    {"ORIEL_PATHS", "lo,lo"}});
 }
 
 }  // namespace oriel::test

@@ -12,6 +12,9 @@
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/world_barrier.hpp"
@@ -19,6 +22,7 @@
 #include "api/api_ranks.hpp"
 #include "comm/fault_outcome.hpp"
 #include "comm/held.hpp"
+#include "net/wire_fabric.hpp"
 #include "support/fault.hpp"
 
 /// Has every system call of a rank fail, one at a time, while it makes its queues to the ranks of
@@ -83,7 +87,20 @@ bool agree(Players& players, const Seen& mine, int victim) {
   return same && (mine.ok || mine.origin == victim);
 }
 
-void walk(Players& players, long stride, long first) {
+/// Connections that the peer has closed and this end never will: libfabric's tcp forgets those that
+/// it had accepted and not looked at yet when its endpoint was closed.
+std::size_t forgotten_connections() {
+  std::size_t count = 0;
+  for (int fd = 0; fd < 256; ++fd) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    const bool is_tcp = ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
+    if (is_tcp && info.tcpi_state == TCP_CLOSE_WAIT) ++count;
+  }
+  return count;
+}
+
+void walk(Players& players, long stride, long first, bool by_fabric) {
   for (int i = 0; i < 3; ++i) {
     const Seen seen = live(players, nullptr);
     require(seen.ok, seen.text);
@@ -109,7 +126,12 @@ void walk(Players& players, long stride, long first) {
       complaints += fmt::format("\nrank {}, call {} {}: {}", victim, k,
                                 plan.hit() ? plan.failed.load() : "", seen.text);
     }
-    require_held(before, fmt::format("after the walk over rank {}", victim));
+    Held allowed = before;
+    if (by_fabric) {
+      static_cast<void>(settled());
+      allowed.fds += forgotten_connections();
+    }
+    require_held(allowed, fmt::format("after the walk over rank {}", victim));
     players.barrier();
   }
   if (players.first() == 0) {
@@ -121,20 +143,41 @@ void walk(Players& players, long stride, long first) {
 
 }  // namespace
 
-TEST_CASE("3.15 whichever system call fails while queues are made, all ranks agree") {
-  // Every call: ORIEL_TEST_STRIDE=1.
-  const long stride = number_from("ORIEL_TEST_STRIDE", 5);
+namespace {
+
+void walk_with(const Variables& settings, long stride, bool by_fabric) {
   const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
   WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
-  const Environment environment(Variables{{"ORIEL_TIMEOUT", "20s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
+  const Environment common(Variables{{"ORIEL_TIMEOUT", "20s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
+  const Environment environment(settings);
   check_all_ok(play(
       Cast::processes, kRanks,
       [&](Players& players) {
         const Environment node(
             Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-        walk(players, stride, 1 + seed % stride);
+        walk(players, stride, 1 + seed % stride, by_fabric);
       },
       std::chrono::seconds(110)));
+}
+
+}  // namespace
+
+// Every call: ORIEL_TEST_STRIDE=1.
+TEST_CASE("3.15 whichever system call fails while queues are made, all ranks agree") {
+  walk_with({}, number_from("ORIEL_TEST_STRIDE", 5), false);
+}
+
+TEST_CASE("3.14 whichever system call fails while queues with backups are made, all ranks agree") {
+  const auto wire =
+      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+  if (!wire.ok()) {
+    WARN("no fabric: " << wire.error().to_string());
+    return;
+  }
+  walk_with({{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+             {"ORIEL_WIRE", "fabric"},
+             {"ORIEL_PATHS", "lo,lo"}},
+            number_from("ORIEL_TEST_STRIDE", 31), true);
 }
 
 }  // namespace oriel::test

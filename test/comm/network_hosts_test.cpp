@@ -11,6 +11,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "comm/collective_sums.hpp"
 #include "comm/network.hpp"
 #include "comm/network_players.hpp"
 #include "comm/test_hosts.hpp"
@@ -136,35 +137,6 @@ TEST_CASE("3.18 packets that are lost, or late, change nothing but the time") {
 }
 
 namespace {
-
-/// Every collective among nodes, with sums that can be told beforehand.
-void collect(Communicator& comm, std::size_t count) {
-  const auto size = static_cast<std::size_t>(comm.size());
-  const auto self = static_cast<std::size_t>(comm.rank());
-  const auto value = [](std::size_t rank, std::size_t at) {
-    return static_cast<std::int64_t>((rank + 1) * 1000003 + at * 7);
-  };
-  const auto sum = [&](std::size_t at) {
-    std::int64_t all = 0;
-    for (std::size_t rank = 0; rank < size; ++rank) all += value(rank, at);
-    return all;
-  };
-  std::vector<std::int64_t> mine(size * count), all(size * count, -1);
-  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = value(self, i);
-  must(comm.all_reduce(
-      {.input = mine.data(), .output = all.data(), .count = size * count, .type = DataType::i64}));
-  for (std::size_t i = 0; i < all.size(); ++i) require(all[i] == sum(i), "an all-reduce");
-  must(comm.all_gather(
-      {.input = mine.data(), .output = all.data(), .count = count, .type = DataType::i64}));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    require(all[i] == value(i / count, i % count), "an all-gather");
-  }
-  must(comm.reduce_scatter(
-      {.input = mine.data(), .output = all.data(), .count = count, .type = DataType::i64}));
-  for (std::size_t i = 0; i < count; ++i) {
-    require(all[i] == sum(self * count + i), "a reduce-scatter");
-  }
-}
 
 /// Long enough for a NIC to answer on a machine that has much else to do.
 const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};

@@ -17,12 +17,14 @@ namespace {
 KeysMessage some_keys() {
   return {.failed = false,
           .direct = true,
-          .keys = {{1, 0x1000, 4096, 7, {8192, 4096, 77, 78}}, {5, 0x9000, 1, ~0u, {}}}};
+          .backups = 2,
+          .keys = {{1, 0x1000, 4096, 7, {8192, 4096, 77, 78}, {9, 10}},
+                   {5, 0x9000, 1, ~0u, {}, {11, 12}}}};
 }
 
 NetworkHello some_hello() {
   NetworkHello hello;
-  hello.fabric.assign(50, std::byte{7});
+  hello.fabrics = {Bytes(50, std::byte{7}), Bytes(20, std::byte{8})};
   hello.socket.fill(std::byte{9});
   hello.first_queue = 0xffffff;
   hello.windows = some_keys();
@@ -49,7 +51,7 @@ TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello())).value() == some_hello());
-  const NetworkPlace place{0x1234567812345678, WireChoice::fabric};
+  const NetworkPlace place{0x1234567812345678, WireChoice::fabric, 3, 2};
   CHECK(decode_place(encode(place)).value() == place);
 }
 
@@ -94,21 +96,31 @@ TEST_CASE(
   // A count for which no message has room is not believed, and nothing is allocated for it.
   Bytes many = keys;
   const std::uint32_t count = ~0u;
-  std::memcpy(many.data() + 2, &count, sizeof count);
+  std::memcpy(many.data() + 3, &count, sizeof count);
   CHECK(decode_keys(many).error().message().find("4294967295") != std::string::npos);
+  many[2] = std::byte{4};
+  CHECK(decode_keys(many).error().message().find("5 NICs") != std::string::npos);
   many[1] = std::byte{2};
   CHECK(decode_keys(many).error().message().find("readiness") != std::string::npos);
   many[0] = std::byte{2};
   CHECK(decode_keys(many).error().message().find("verdict") != std::string::npos);
 
   NetworkHello far = some_hello();
-  far.fabric.resize(1000);
+  far.fabrics[1].resize(1000);
   CHECK(decode_hello(encode(far)).error().message().find("1000") != std::string::npos);
+  far.fabrics.assign(5, Bytes(1, std::byte{0}));
+  CHECK(decode_hello(encode(far)).error().message().find("5 fabric wires") != std::string::npos);
   Bytes place = encode(NetworkPlace{});
   for (std::size_t size = 0; size < place.size(); ++size) {
     CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
   }
-  place.back() = std::byte{2};
+  for (const unsigned paths : {0u, 5u}) {
+    place.back() = static_cast<std::byte>(paths);
+    const std::string expected = std::to_string(paths) + " paths";
+    CHECK(decode_place(place).error().message().find(expected) != std::string::npos);
+  }
+  place.back() = std::byte{1};
+  place[place.size() - 3] = std::byte{2};
   CHECK(decode_place(place).error().message().find("kind 2") != std::string::npos);
   place.push_back(std::byte{0});
   CHECK_FALSE(decode_place(place).ok());
@@ -120,7 +132,7 @@ TEST_CASE(
 
 TEST_CASE("3.15 what a rank tells of its queues does not grow with the ranks") {
   const std::size_t bytes = encode(some_hello()).size();
-  CHECK(bytes == 16 + 4 + 50 + 4 + encode(some_keys()).size());
+  CHECK(bytes == 16 + 1 + 4 + 50 + 4 + 20 + 4 + encode(some_keys()).size());
   std::set<std::uint32_t> numbers;
   for (int rank = 0; rank < 65'536; ++rank) numbers.insert(queue_number(0xabcdef, rank));
   CHECK(numbers.size() == 65'536);

@@ -104,6 +104,8 @@ class Traffic {
         sent_(parts_, std::vector<std::uint8_t>(kPart, 0)),
         signalled_(parts_, 0) {}
 
+  Rank& rank() { return rank_; }
+
   void run(int steps) {
     for (std::size_t i = 0; i < kPart; ++i) *rank_.at(readable_ + i) = pattern(me_, 1, i);
     rank_.sync("the first barrier");

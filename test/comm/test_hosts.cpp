@@ -65,8 +65,14 @@ void run_in(const OwnedFd& space, const std::string& script) {
   if (status != 0) throw std::runtime_error(fmt::format("status {} of: {}", status, script));
 }
 
-std::string address_of(std::size_t host, int end) {
-  return fmt::format("10.77.{}.{}", host + 1, end);
+std::string address_of(std::size_t host, int end, int link = 0) {
+  return fmt::format("10.{}.{}.{}", 77 + link, host + 1, end);
+}
+
+// What makes a link of a host's known to it, also after it was down.
+std::string set_up_link(std::size_t host, int link) {
+  return fmt::format("ip link set net{0} up; ip route replace 10.{1}.0.0/16 via {2}", link,
+                     77 + link, address_of(host, 1, link));
 }
 
 // The packets that are on their way, in a process of their own.
@@ -150,33 +156,52 @@ TestHosts::TestHosts(int count, std::chrono::milliseconds delay) {
     check(static_cast<bool>(hosts_.back()), "a network namespace");
   }
   if (delay.count() == 0) {
-    make_router();
+    make_router(1);
   } else {
     start_relay(delay);
   }
 }
 
-void TestHosts::make_router() {
+TestHosts::TestHosts(int count, Links links) {
+  for (int i = 0; i < count; ++i) {
+    hosts_.push_back(new_namespace());
+    check(static_cast<bool>(hosts_.back()), "a network namespace");
+  }
+  make_router(links.count);
+}
+
+TestHosts TestHosts::with_links(int count, int links) {
+  return {count, Links{links}};
+}
+
+void TestHosts::make_router(int links) {
   router_ = new_namespace();
   check(static_cast<bool>(router_), "a network namespace");
   std::string script = "echo 1 > /proc/sys/net/ipv4/ip_forward";
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    script += fmt::format(
-        "; ip link add to{0} type veth peer name net0 netns /proc/{1}/fd/{2}"
-        "; ip addr add {3}/24 dev to{0}; ip link set to{0} up",
-        i, ::getpid(), hosts_[i].get(), address_of(i, 1));
+    for (int link = 0; link < links; ++link) {
+      script += fmt::format(
+          "; ip link add to{0}-{1} type veth peer name net{1} netns /proc/{2}/fd/{3}"
+          "; ip addr add {4}/24 dev to{0}-{1}; ip link set to{0}-{1} up",
+          i, link, ::getpid(), hosts_[i].get(), address_of(i, 1, link));
+    }
   }
   run_in(router_, script);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    run_in(hosts_[i], fmt::format("ip link set lo up; ip addr add {}/24 dev net0; ip link set net0 "
-                                  "up; ip route add default via {}",
-                                  address_of(i, 2), address_of(i, 1)));
+    std::string own = "ip link set lo up";
+    for (int link = 0; link < links; ++link) {
+      own += fmt::format("; ip addr add {}/24 dev net{}; {}", address_of(i, 2, link), link,
+                         set_up_link(i, link));
+    }
+    run_in(hosts_[i], own);
   }
   // The kernel takes its time to find that a link has come up.
   for (const OwnedFd& host : hosts_) {
-    run_in(host,
-           "for i in $(seq 500); do ip -o link show net0 | grep -q 'state UP' && exit 0; sleep "
-           "0.02; done; exit 1");
+    for (int link = 0; link < links; ++link) {
+      run_in(host, fmt::format("for i in $(seq 500); do ip -o link show net{} | grep -q 'state UP' "
+                               "&& exit 0; sleep 0.02; done; exit 1",
+                               link));
+    }
   }
 }
 
@@ -212,8 +237,13 @@ void TestHosts::enter(int host) const {
   move_to(hosts_[static_cast<std::size_t>(host)]);
 }
 
-void TestHosts::cut(int host) const {
-  run_in(hosts_[static_cast<std::size_t>(host)], "ip link set net0 down");
+void TestHosts::cut(int host, int link) const {
+  run_in(hosts_[static_cast<std::size_t>(host)], fmt::format("ip link set net{} down", link));
+}
+
+void TestHosts::mend(int host, int link) const {
+  const auto at = static_cast<std::size_t>(host);
+  run_in(hosts_[at], set_up_link(at, link));
 }
 
 void TestHosts::drop(int percent) const {

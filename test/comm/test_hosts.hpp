@@ -12,23 +12,27 @@
 
 namespace oriel::test {
 
-/// Network namespaces that play hosts: each has an address of its own (10.77.K.2 on `net0`), and
-/// what one sends to another goes through a router in a namespace of its own, or through a relay,
-/// a process that holds back every packet for a while. They are gone with this object and the
+/// Network namespaces that play hosts: each has an address of its own (10.77.K.2 on `net0`; with
+/// more links 10.78.K.2 on `net1` and so on, none of which leads to another's addresses), and what
+/// one sends to another goes through a router in a namespace of its own, or through a relay, a
+/// process that holds back every packet for a while. They are gone with this object and the
 /// processes inside. Failures are exceptions.
 class TestHosts {
  public:
   explicit TestHosts(int count) : TestHosts(count, std::chrono::milliseconds(0)) {}
   /// With a relay, unless the delay is 0.
   TestHosts(int count, std::chrono::milliseconds delay);
-  ~TestHosts();
+  /// With so many links each, up to 4.
+  static TestHosts with_links(int count, int links);
   TestHosts(const TestHosts&) = delete;
+  ~TestHosts();
   TestHosts& operator=(const TestHosts&) = delete;
 
   /// Moves the calling thread, and those that it starts from then on, to a host.
   void enter(int host) const;
-  /// Takes the host's link down.
-  void cut(int host) const;
+  /// Takes a link of the host's down, and up again.
+  void cut(int host, int link = 0) const;
+  void mend(int host, int link = 0) const;
   /// Has the router drop so many of a hundred packets. Without a relay only.
   void drop(int percent) const;
 
@@ -38,7 +42,11 @@ class TestHosts {
   static std::string lack_of_loss();
 
  private:
-  void make_router();
+  struct Links {
+    int count;
+  };
+  TestHosts(int count, Links links);
+  void make_router(int links);
   void start_relay(std::chrono::milliseconds delay);
 
   std::vector<OwnedFd> hosts_;  // namespaces

@@ -218,7 +218,7 @@ std::size_t topology_bytes() {
 }
 std::size_t hello_bytes() {
   comm::NetworkHello hello;
-  hello.fabric.resize(96);
+  hello.fabrics.emplace_back(96);
   hello.windows.keys.resize(2);
   return comm::encode(hello).size();
 }

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "comm/collective_sums.hpp"
+#include "comm/network.hpp"
+#include "comm/network_players.hpp"
+#include "comm/path_interfaces.hpp"
+#include "comm/test_hosts.hpp"
+
+/// Hosts with two links, which are network namespaces, and ranks that go on by the second one when
+/// the first one is down (3.14).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Ends the program as skipped where there can be no hosts.
+const bool kPermitted = [] {
+  std::string lack = TestHosts::lack();
+  if (lack.empty()) {
+    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
+    if (!wire.ok()) lack = wire.error().to_string();
+  }
+  if (lack.empty()) return true;
+  std::printf("skipped: %s\n", lack.c_str());
+  std::fflush(stdout);
+  std::_Exit(77);
+}();
+
+/// Silence is 3 s, of which a path may have 1.2. Set-up uses the link that stays.
+const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                           {"ORIEL_SOCKET_IFNAME", "net1"},
+                           {"ORIEL_PATHS", "net0,net1"},
+                           {"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
+const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS", "auto"}};
+
+enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // of each rank but the last
+
+comm::Network& network_of(const Rank& rank) {
+  return *static_cast<comm::Network*>(rank.view().network->nic);
+}
+
+/// Collectives until the director says so, in the same round on all ranks.
+void collect_until_told(Players& players, Rank& rank, int other) {
+  const auto self = static_cast<std::size_t>(players.first());
+  std::int64_t finish = 0;
+  while (finish == 0) {
+    collect(rank.comm, 500);
+    ++players.word(kRounds + self);
+    const auto sight = network_of(rank).failover(other)->sight();
+    const bool is_running = sight.stage == net::PathStage::running;
+    players.word(kPath + self) = is_running ? static_cast<std::uint64_t>(sight.path) + 1 : 0;
+    std::int64_t said = self == 0 ? static_cast<std::int64_t>(players.word(kFinish).load()) : 0;
+    must(rank.comm.all_reduce(
+        {.input = &said, .output = &finish, .count = 1, .type = DataType::i64}));
+  }
+}
+
+bool await_path(Stage& stage, int ranks, std::uint64_t path) {
+  const auto is_there = [&] {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (stage.board().words[kPath + static_cast<std::size_t>(rank)] != path + 1) return false;
+    }
+    return true;
+  };
+  for (int i = 0; i < 3000 && !is_there(); ++i) std::this_thread::sleep_for(10ms);
+  return is_there();
+}
+
+}  // namespace
+
+TEST_CASE("3.14 a link that goes down in collectives is left, and taken again once it is up") {
+  const TestHosts hosts = TestHosts::with_links(2, 2);
+  const Nodes nodes{{2, 1}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost);
+    Rank rank(players, 4096, kWorld);
+    collect_until_told(players, rank, players.first() == 2 ? 0 : 2);
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  hosts.cut(1, 0);
+  CHECK(await_path(stage, nodes.ranks(), 1));
+  const std::uint64_t rounds = stage.board().words[kRounds];
+  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
+  hosts.mend(1, 0);
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  stage.board().words[kFinish] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 the paths that a rank finds itself end with the link that set-up uses") {
+  const TestHosts hosts = TestHosts::with_links(2, 2);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), chosen(kChosen);
+    Settings settings;
+    settings.socket_ifname = "net1,net0";  // of which set-up takes the system's first one
+    settings.paths = "auto";
+    test::require(
+        must(comm::choose_paths(settings, {})) == std::vector<std::string>{"net1", "net0"},
+        "the paths");
+    settings.socket_ifname = "net0";
+    test::require(must(comm::choose_paths(settings, {})) == std::vector<std::string>{""},
+                  "no path beside that of set-up");
+    Traffic traffic(players, 7);
+    traffic.run(5);
+    const auto* const queue = network_of(traffic.rank()).failover(1 - players.first());
+    test::require(queue != nullptr && queue->sight().paths.size() == 2, "a backup");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.14 a host whose links are both down is named by all others") {
+  const TestHosts hosts = TestHosts::with_links(3, 3);
+  const Nodes nodes{{1, 1, 1}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), set_up(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}});
+    Rank rank(players, 4096, kWorld);
+    std::vector<float> values(1000, 1);
+    while (rank.comm.all_reduce({.input = values.data(), .output = values.data(), .count = 1000})
+               .ok()) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      ++players.word(kRounds + static_cast<std::size_t>(players.first()));
+    }
+    const auto error = error_of(rank.comm);
+    test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    test::require(error->code() == ErrorCode::remote, error->to_string());
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 5, 30s));
+  hosts.cut(1, 0);
+  hosts.cut(1, 1);
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+}  // namespace oriel::test
