@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "topo/pci_sysfs.hpp"
+
 namespace oriel::topo {
 namespace {
 
@@ -44,11 +46,11 @@ Nic read_device(const FileTree& tree, const std::string& folder, const std::stri
   nic.name = name;
   nic.guid = read_guid(tree, folder + "/node_guid");
   nic.card = read_guid(tree, folder + "/sys_image_guid");
-  if (const auto link = tree.link_name(folder + "/device")) {
-    if (const auto address = parse_pci_address(*link); address.ok()) nic.pci = *address;
-  }
+  nic.pci = pci_function_above(tree, folder + "/device");
   if (const auto link = tree.link_name(folder + "/device/physfn")) {
     if (const auto address = parse_pci_address(*link); address.ok()) nic.physical = *address;
+  } else if (nic.pci && tree.link_name(folder + "/device") != nic.pci->to_string()) {
+    nic.physical = nic.pci;  // a subfunction: it has the port of its function
   }
   nic.numa = static_cast<int>(tree.read_number(folder + "/device/numa_node").value_or(-1));
   return nic;

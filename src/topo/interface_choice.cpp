@@ -3,6 +3,7 @@
 #include "topo/interface_choice.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -72,7 +73,10 @@ class Chooser {
           const InterfaceUser& user)
       : machine_(machine), candidates_(std::move(candidates)), user_(user) {
     machine_.nics.clear();
-    for (const NetworkInterface& one : candidates_) fastest_ = std::max(fastest_, one.gbps);
+    for (const NetworkInterface& one : candidates_) {
+      double& fastest = fastest_[one.ports.empty() ? 1 : 0];
+      fastest = std::max(fastest, one.gbps);
+    }
     const auto order_of = [&](const NetworkInterface& one) {
       const std::optional<PciAddress> pci =
           one.ports.empty() ? std::nullopt : one.ports.front().pci;
@@ -109,7 +113,8 @@ class Chooser {
 
  private:
   Class class_of(const NetworkInterface& one) const {
-    return {one.ports.empty(), one.gbps > 0 && one.gbps * 2 < fastest_};
+    const double fastest = fastest_[one.ports.empty() ? 1 : 0];
+    return {one.ports.empty(), one.gbps > 0 && one.gbps * 2 < fastest};
   }
 
   void add_nic(const NetworkInterface& one) { machine_.nics.push_back(as_nic(machine_, one)); }
@@ -189,7 +194,7 @@ class Chooser {
   Machine machine_;  // with the interfaces as its NICs, in the order of the candidates
   std::vector<NetworkInterface> candidates_;
   InterfaceUser user_;
-  double fastest_ = 0;
+  std::array<double, 2> fastest_{};  // with hardware, without
 };
 
 }  // namespace

@@ -102,7 +102,7 @@ struct Nic {
   int port = 1;
   std::string interface;  ///< the network interface, such as "ens1f0"; may be empty
   std::optional<PciAddress> pci;
-  std::optional<PciAddress> physical;  ///< of a virtual function: the physical one
+  std::optional<PciAddress> physical;  ///< of a virtual function or subfunction: the physical one
   int node = -1;                       ///< in Machine::pci
   int numa = -1;                       ///< in Machine::numa
   Layer layer = Layer::infiniband;

@@ -13,6 +13,7 @@ namespace oriel::topo {
 namespace {
 
 constexpr const char* kNetFolder = "/sys/class/net";
+constexpr std::string_view kSubfunctionBus = "auxiliary";
 // The kernel's flags of an interface (include/uapi/linux/if.h).
 constexpr std::uint32_t kUp = 1U << 0;
 constexpr std::uint32_t kLoopback = 1U << 3;
@@ -37,19 +38,22 @@ std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& f
 
 /// The hardware that an interface has itself.
 std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& folder) {
-  const std::vector<std::string> way = tree.resolved(folder + "/device");
   const auto link = tree.link_name(folder + "/device");
   if (!link) return std::nullopt;
   NetworkPort port;
   port.hardware = *link;
-  // Behind virtio there may be a PCI function: the last one on the way.
-  for (const std::string& part : way) {
-    if (auto address = parse_pci_address(part); address.ok()) port.pci = *address;
-  }
-  if (auto address = parse_pci_address(*link); address.ok()) port.pci = *address;
+  port.pci = pci_function_above(tree, folder + "/device");
   if (port.pci) {
     port.physical = physical_function_of(tree, *port.pci);
-    port.hardware = port.physical.value_or(*port.pci).to_string();
+    // Virtual functions, and subfunctions (which are on a bus of that name), share a port; other
+    // devices behind a function, of virtio or USB, have one each.
+    const bool is_function = *link == port.pci->to_string();
+    const bool is_subfunction =
+        tree.link_name(folder + "/device/subsystem").value_or("") == kSubfunctionBus;
+    if (is_subfunction && !port.physical) port.physical = port.pci;
+    if (is_function || is_subfunction) {
+      port.hardware = port.physical.value_or(*port.pci).to_string();
+    }
   }
   const auto numa = tree.read_number(folder + "/device/numa_node").value_or(-1);
   if (numa >= 0 && numa <= kNumaNumberMost) port.numa = static_cast<int>(numa);

@@ -148,6 +148,15 @@ double most_pcie_gbps(const FileTree& tree, const PciAddress& device) {
   return own > 0 && above > 0 ? std::min(own, above) : own;
 }
 
+std::optional<PciAddress> pci_function_above(const FileTree& tree, const std::string& link) {
+  std::vector<std::string> way = tree.resolved(link);
+  if (const auto name = tree.link_name(link)) way.push_back(*name);  // though it leads nowhere
+  for (std::size_t i = way.size(); i-- > 0;) {
+    if (auto address = parse_pci_address(way[i]); address.ok()) return *address;
+  }
+  return std::nullopt;
+}
+
 std::optional<PciAddress> physical_function_of(const FileTree& tree, const PciAddress& device) {
   const auto name = tree.link_name(folder_of(device) + "/physfn");
   if (!name) return std::nullopt;

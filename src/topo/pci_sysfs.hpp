@@ -27,6 +27,10 @@ void add_places_of_gpus(const FileTree& tree, Machine& machine);
 /// do. 0 where the kernel does not say.
 double most_pcie_gbps(const FileTree& tree, const PciAddress& device);
 
+/// The PCI function that a link to a device leads to, or behind which the device is, as those of
+/// virtio are. Nothing where there is none.
+std::optional<PciAddress> pci_function_above(const FileTree& tree, const std::string& link);
+
 /// The physical function of a virtual one; nothing for other devices.
 std::optional<PciAddress> physical_function_of(const FileTree& tree, const PciAddress& device);
 

@@ -114,6 +114,25 @@ TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same p
     CHECK(choice.all == Names{"ens1f0", "ens1f0v0"});
     CHECK(sys.choose(on_cpu(0), {"ens1f0v0", "ens1f1"}).backup == "ens1f0v0");
   }
+  SECTION("so is a subfunction, while devices of virtio have one each") {
+    for (const char* name : {"mlx5_core.sf.4", "virtio5", "virtio6"}) {
+      const bool sub = name[0] == 'm';
+      const std::string device =
+          std::string("/sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0/") + name;
+      sys.plain(sub ? "sf4" : name, 100'000);
+      sys.link(device + "/subsystem", sub ? "../../../../../bus/auxiliary" : "../../virtio");
+      sys.link(fmt::format("/sys/class/net/{}/device", sub ? "sf4" : name),
+               "../../.." + device.substr(4));
+    }
+    CHECK(sys.choose(on_cpu(0), {"ens1f0", "sf4"}).backup.empty());
+    CHECK(sys.choose(on_cpu(0), {"sf4", "ens1f1"}).backup == "sf4");
+    CHECK(sys.choose(on_cpu(0), {"virtio5", "virtio6"}).backup == "virtio6");
+    const auto all = sys.interfaces();
+    CHECK(std::all_of(all.begin(), all.end(), [](const NetworkInterface& one) {
+      return one.ports.size() == 1 && one.ports[0].pci &&
+             one.ports[0].pci->bus == 3;  // also of what is behind the function
+    }));
+  }
   SECTION("two ports of one function are two") {
     sys.interface("ib0", "0000:05:00.0", 0, "00", 100'000, 0);
     sys.interface("ib1", "0000:05:00.0", 0, "00", 100'000, 1);
@@ -143,6 +162,10 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
   const InterfaceChoice choice = sys.choose(on_gpu("0000:02:00.0"));
   CHECK(choice.primary == "ens7");
   CHECK(choice.backup == "eno1");
+  SECTION("whatever those without hardware say of their speed") {
+    sys.plain("veth0", 10'000'000);
+    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens7", "eno1", "veth0"});
+  }
   SECTION("alone it is") {
     CHECK(sys.choose(on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
   }

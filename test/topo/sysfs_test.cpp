@@ -246,6 +246,15 @@ TEST_CASE("2.5 a virtual function tells of the physical one") {
   Machine machine;
   machine.nics = list.nics;
   CHECK(backup_nics(machine) == std::vector<int>{-1, -1});  // they are one port
+  // So is a subfunction, a device on another bus behind the function.
+  files.folder("/sys/devices/pci0000:00/0000:14:00.0/mlx5_core.sf.2");
+  files.file("/sys/class/infiniband/mlx5_2/ports/1/state", "4: ACTIVE\n");
+  files.link("/sys/class/infiniband/mlx5_2/device",
+             "../../../devices/pci0000:00/0000:14:00.0/mlx5_core.sf.2");
+  machine.nics = read_infiniband(FileTree(files.root())).nics;
+  REQUIRE(machine.nics.size() == 3);
+  CHECK(machine.nics[2].physical == PciAddress{0, 0x14, 0, 0});
+  CHECK(backup_nics(machine) == std::vector<int>{-1, -1, -1});
 }
 
 TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
