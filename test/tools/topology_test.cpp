@@ -307,6 +307,23 @@ TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assu
   CHECK(Json::parse(json_of(summary))["pairs_of_unknown_reach"] == 1);
 }
 
+TEST_CASE("2.5 the network interfaces of ranks are shown, of this machine alone") {
+  Summary summary = summarise(topo::workstation());
+  CHECK(summary.interfaces.empty());
+  CHECK(table_of(summary).find("Network interface") == std::string::npos);
+  summary.interfaces = {{"ens1", "ens2", {"ens1", "ens2"}, "ens1 on 0000:03:00.0 (PIX)"}, {}};
+  summary.cpu_interfaces = topo::InterfaceChoice{"veth\x1b", "", {"veth\x1b"}, "veth\x1b"};
+  const std::string table = table_of(summary);
+  CHECK(table.find("Network interface of GPU0: ens1 on 0000:03:00.0 (PIX)\n") != std::string::npos);
+  CHECK(table.find("Network interface of GPU1") == std::string::npos);
+  CHECK(table.find("Network interface of a rank on the CPU: veth?\n") != std::string::npos);
+  const Json json = Json::parse(json_of(summary));
+  CHECK(json["gpus"][0]["interfaces"]["backup"] == "ens2");
+  CHECK(json["cpu_rank_interfaces"]["primary"] == "veth\x1b");
+  const Json here = Json::parse(oriel_topo({"--json"}).out);
+  CHECK(here["cpu_rank_interfaces"].is_object());
+}
+
 TEST_CASE("2.1 parts of a GPU and virtual functions of a card are told as such") {
   const auto all = topo::all_machines();
   const auto found = std::find_if(all.begin(), all.end(), [](const topo::NamedMachine& one) {

@@ -35,6 +35,13 @@ Json affinity_of(const topo::Affinity& affinity) {
           {"kept_away", affinity.kept_away}};
 }
 
+Json interfaces_of(const topo::InterfaceChoice& choice) {
+  return {{"primary", choice.primary},
+          {"backup", choice.backup},
+          {"all", choice.all},
+          {"reason", choice.reason}};
+}
+
 Json numa_nodes(const Summary& summary) {
   Json list = Json::array();
   for (std::size_t i = 0; i < summary.machine.numa.size(); ++i) {
@@ -68,26 +75,29 @@ Json gpus(const Summary& summary) {
   Json list = Json::array();
   for (std::size_t i = 0; i < summary.machine.gpus.size(); ++i) {
     const topo::Gpu& gpu = summary.machine.gpus[i];
-    list.push_back({{"name", gpu.name},
-                    {"vendor", kVendors[static_cast<std::size_t>(gpu.vendor)]},
-                    {"uuid", gpu.uuid},
-                    {"pci", address_of(gpu.pci)},
-                    {"pci_node", index_of(gpu.node)},
-                    {"numa_node", index_of(gpu.numa)},
-                    {"cuda_device", index_of(gpu.ordinal)},
-                    {"mig_instance", index_of(gpu.mig_instance)},
-                    {"partition", index_of(gpu.partition)},
-                    {"links_to_switches", gpu.switch_links},
-                    {"link_gbps", bandwidth_of(gpu.link_gbps)},
-                    {"pcie_gbps", bandwidth_of(gpu.pcie_gbps)},
-                    {"pcie_now_gbps", bandwidth_of(gpu.pcie_now_gbps)},
-                    {"file_descriptor_handles", gpu.fd_handles},
-                    {"fabric_handles", gpu.fabric_handles},
-                    {"mapped_by", summary.reach[i]},
-                    {"team", summary.team[i]},
-                    {"rail", summary.rail[i]},
-                    {"affinity", affinity_of(summary.affinities[i])},
-                    {"choice", choice_of(summary.nics[i])}});
+    list.push_back(
+        {{"name", gpu.name},
+         {"vendor", kVendors[static_cast<std::size_t>(gpu.vendor)]},
+         {"uuid", gpu.uuid},
+         {"pci", address_of(gpu.pci)},
+         {"pci_node", index_of(gpu.node)},
+         {"numa_node", index_of(gpu.numa)},
+         {"cuda_device", index_of(gpu.ordinal)},
+         {"mig_instance", index_of(gpu.mig_instance)},
+         {"partition", index_of(gpu.partition)},
+         {"links_to_switches", gpu.switch_links},
+         {"link_gbps", bandwidth_of(gpu.link_gbps)},
+         {"pcie_gbps", bandwidth_of(gpu.pcie_gbps)},
+         {"pcie_now_gbps", bandwidth_of(gpu.pcie_now_gbps)},
+         {"file_descriptor_handles", gpu.fd_handles},
+         {"fabric_handles", gpu.fabric_handles},
+         {"mapped_by", summary.reach[i]},
+         {"team", summary.team[i]},
+         {"rail", summary.rail[i]},
+         {"affinity", affinity_of(summary.affinities[i])},
+         {"choice", choice_of(summary.nics[i])},
+         {"interfaces",
+          i < summary.interfaces.size() ? interfaces_of(summary.interfaces[i]) : Json(nullptr)}});
   }
   return list;
 }
@@ -147,6 +157,8 @@ std::string json_of(const Summary& summary) {
       {"pairs_of_unknown_reach", summary.unknown_pairs},
       {"paths", paths(summary)},
       {"cpu_rank", summary.processors ? affinity_of(*summary.processors) : Json(nullptr)},
+      {"cpu_rank_interfaces",
+       summary.cpu_interfaces ? interfaces_of(*summary.cpu_interfaces) : Json(nullptr)},
       {"sources", sources}};
   // Names from files may be no UTF-8.
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -8,9 +8,30 @@
 
 #include "topo/distance.hpp"
 #include "topo/local_affinity.hpp"
+#include "topo/placement.hpp"
+#include "topo/process_machine.hpp"
 #include "topo/reach.hpp"
 
 namespace oriel::tools {
+
+namespace {
+
+/// What is chosen of this machine's network interfaces, as far as that can be told.
+void add_interfaces(Summary& summary, const topo::Machine& machine) {
+  for (const topo::Gpu& gpu : machine.gpus) {
+    topo::InterfaceUser user;
+    user.gpu = gpu.pci;
+    auto choice = topo::own_interfaces(user);
+    if (!choice.ok()) return;
+    summary.interfaces.push_back(std::move(choice).value());
+  }
+  topo::InterfaceUser user;
+  user.numa = topo::numa_number_of(machine.numa, topo::cpus_of_this_thread());
+  auto choice = topo::own_interfaces(user);
+  if (choice.ok()) summary.cpu_interfaces = std::move(choice).value();
+}
+
+}  // namespace
 
 Summary summarise(topo::Machine machine, const Settings* settings) {
   Summary summary;
@@ -44,6 +65,7 @@ Summary summarise(topo::Machine machine, const Settings* settings) {
   }
   if (settings != nullptr) {
     summary.processors = topo::local_affinity_of_processors(machine, *settings);
+    add_interfaces(summary, machine);
   }
   summary.machine = std::move(machine);
   return summary;

@@ -9,6 +9,7 @@
 
 #include "base/settings.hpp"
 #include "topo/affinity.hpp"
+#include "topo/interface_choice.hpp"
 #include "topo/machine.hpp"
 #include "topo/nic_choice.hpp"
 #include "topo/paths.hpp"
@@ -27,6 +28,9 @@ struct Summary {
   std::vector<topo::NicChoice> numa_nics;  ///< of each NUMA node, for ranks on the CPU
   std::vector<std::vector<topo::Path>> paths;
   std::vector<topo::Affinity> affinities;  ///< of each GPU
+  /// Network interfaces of ranks on each GPU, and of one on the CPU; empty on another machine.
+  std::vector<topo::InterfaceChoice> interfaces;
+  std::optional<topo::InterfaceChoice> cpu_interfaces;
   /// Of a rank on the CPU that is started like this program; nothing on another machine.
   std::optional<topo::Affinity> processors;
 };

@@ -187,6 +187,21 @@ std::string processors_text(const Summary& summary) {
   return text;
 }
 
+/// Which network interfaces ranks use, where this machine is shown.
+std::string interfaces_text(const Summary& summary) {
+  std::string text;
+  const auto add = [&](const std::string& whose, const topo::InterfaceChoice& choice) {
+    if (choice.primary.empty()) return;
+    text += fmt::format("{}: {}\n", whose, topo::printable(choice.reason));
+  };
+  for (std::size_t i = 0; i < summary.interfaces.size(); ++i) {
+    add(fmt::format("Network interface of GPU{}", i), summary.interfaces[i]);
+  }
+  if (summary.cpu_interfaces)
+    add("Network interface of a rank on the CPU", *summary.cpu_interfaces);
+  return text;
+}
+
 constexpr const char* kLegend =
     "X     the same device\n"
     "NVn   n links of NVLink or xGMI, direct or to switches that both share\n"
@@ -223,7 +238,7 @@ std::string table_of(const Summary& summary, std::size_t width) {
   const std::string devices = gpu_list(summary, width);
   if (!devices.empty()) text += devices + "\n";
   if (!machine.numa.empty()) text += numa_list(summary) + "\n";
-  const std::string processors = processors_text(summary);
+  const std::string processors = processors_text(summary) + interfaces_text(summary);
   if (!processors.empty()) text += processors + "\n";
   if (!machine.gpus.empty()) text += kLegend + assumption_text(summary) + "\n";
   for (const topo::SourceReport& one : machine.sources) {
