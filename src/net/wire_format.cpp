@@ -172,9 +172,6 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
     request.source->address = from.get<std::uint64_t>();
     request.source->key = from.get<std::uint64_t>();
   }
-  const ByteView payload = from.get_raw(common.payload_bytes);
-  ORIEL_CHECK(from.finish("a request of a NIC"));
-  request.payload.assign(payload.begin(), payload.end());
   return WireMessage{std::move(request)};
 }
 
@@ -205,9 +202,6 @@ Result<WireMessage> read_response(ByteReader& from, const Common& common) {
   response.not_ready = common.flags == kNotReady;
   response.not_mapped = common.flags == kNotMapped;
   response.old_value = from.get<std::uint64_t>();
-  const ByteView payload = from.get_raw(common.payload_bytes);
-  ORIEL_CHECK(from.finish("a response of a NIC"));
-  response.payload.assign(payload.begin(), payload.end());
   return WireMessage{std::move(response)};
 }
 
@@ -236,13 +230,18 @@ ByteView payload_of(const WireMessage& message) {
   return request != nullptr ? request->payload : std::get<WireResponse>(message.body).payload;
 }
 
+Bytes& payload_of(WireMessage& message) {
+  auto* request = std::get_if<WireRequest>(&message.body);
+  return request != nullptr ? request->payload : std::get<WireResponse>(message.body).payload;
+}
+
 Bytes encode_message(const WireMessage& message) {
   const ByteView payload = payload_of(message);
   return write_head(message, payload.size()).put_raw(payload).take();
 }
 
-Result<WireMessage> decode_message(ByteView bytes) {
-  ByteReader from(bytes);
+Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes) {
+  ByteReader from(beginning);
   const auto version = from.get<std::uint8_t>();
   Common common;
   common.type = from.get<std::uint8_t>();
@@ -255,9 +254,28 @@ Result<WireMessage> decode_message(ByteView bytes) {
   if (!from.good()) return from.finish("a message of a NIC").error();
   if (version != kVersion) return bad("version", version, std::to_string(kVersion));
   ORIEL_CHECK(check_common(common));
-  if (common.type == kRequest) return read_request(from, common);
-  if (common.type == kResponse) return read_response(from, common);
-  return bad("type", common.type, "a request or a response");
+  if (common.type != kRequest && common.type != kResponse) {
+    return bad("type", common.type, "a request or a response");
+  }
+  const bool is_request = common.type == kRequest;
+  WireHead head;
+  ORIEL_TRY(head.message, is_request ? read_request(from, common) : read_response(from, common));
+  head.bytes = beginning.size() - from.left();
+  head.payload_bytes = common.payload_bytes;
+  if (!from.good() || head.bytes + head.payload_bytes != message_bytes) {
+    const bool is_longer = from.good() && head.bytes + head.payload_bytes < message_bytes;
+    return Error(ErrorCode::remote, fmt::format("a {} of a NIC: message is {} than expected",
+                                                is_request ? "request" : "response",
+                                                is_longer ? "longer" : "shorter"));
+  }
+  return head;
+}
+
+Result<WireMessage> decode_message(ByteView bytes) {
+  ORIEL_TRY(WireHead head, decode_head(bytes, bytes.size()));
+  const ByteView payload = bytes.subspan(head.bytes);
+  payload_of(head.message).assign(payload.begin(), payload.end());
+  return std::move(head.message);
 }
 
 }  // namespace oriel::net

@@ -33,6 +33,7 @@ inline constexpr std::size_t kWireMessageBytesMost = kWireHeadBytesMost + (std::
 Bytes encode_head(const WireMessage& message);
 /// The payload, a view into the message.
 ByteView payload_of(const WireMessage& message);
+Bytes& payload_of(WireMessage& message);
 /// Both, one behind the other.
 Bytes encode_message(const WireMessage& message);
 
@@ -40,5 +41,15 @@ Bytes encode_message(const WireMessage& message);
 /// that encode_message() does not make of what a NIC sends; whether its keys and ranges mean
 /// anything is for the NIC to say.
 Result<WireMessage> decode_message(ByteView bytes);
+
+/// A message that has no payload yet, for a wire that takes that to its place from where it lies.
+struct WireHead {
+  WireMessage message;
+  std::size_t bytes = 0;          ///< of the head
+  std::size_t payload_bytes = 0;  ///< that follow it
+};
+/// The head of a message of `message_bytes`, of which at least the first kWireHeadBytesMost are
+/// here, or all; errors as of decode_message().
+Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes);
 
 }  // namespace oriel::net

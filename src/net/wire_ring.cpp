@@ -87,32 +87,44 @@ Result<bool> RingWriter::write(ByteView head, ByteView payload) {
 RingReader::RingReader(SharedMapping memory, std::size_t ring_bytes)
     : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
 
-void RingReader::copy_out(std::uint64_t from, std::span<std::byte> to) const {
-  const std::byte* const ring = memory_.data() + kHeaderBytes;
-  const std::size_t at = from & (ring_bytes_ - 1);
-  const std::size_t first = std::min(to.size(), ring_bytes_ - at);
-  if (first != 0) std::memcpy(to.data(), ring + at, first);
-  if (first != to.size()) std::memcpy(to.data() + first, ring, to.size() - first);
-}
-
-Result<bool> RingReader::read(Bytes& message) {
+Result<std::size_t> RingReader::begin() {
   const std::uint64_t written = counter(memory_, kWrittenAt).load(std::memory_order_acquire);
   const std::uint64_t there = written - taken_;
-  if (there == 0) return false;
+  if (there == 0) return std::size_t{0};
   if (there > ring_bytes_ || there % kUnit != 0) {
     return impossible("its writer says that it has written", written, taken_, ring_bytes_);
   }
-  // Once: what is checked here is what is used below.
-  std::uint32_t length = 0;
-  copy_out(taken_, std::as_writable_bytes(std::span(&length, 1)));
-  if (length == 0 || length > ring_message_bytes_most(ring_bytes_) ||
-      record_bytes(length) > there) {
-    return impossible("its writer announces a message of bytes", length, taken_, ring_bytes_);
+  // Once: what is checked here is what is used below. It does not go round the end, for records
+  // begin at multiples of 8.
+  std::memcpy(&length_, memory_.data() + kHeaderBytes + (taken_ & (ring_bytes_ - 1)),
+              sizeof length_);
+  if (length_ == 0 || length_ > ring_message_bytes_most(ring_bytes_) ||
+      record_bytes(length_) > there) {
+    return impossible("its writer announces a message of bytes", length_, taken_, ring_bytes_);
   }
-  message.resize(length);
-  copy_out(taken_ + sizeof length, message);
-  taken_ += record_bytes(length);
+  return std::size_t{length_};
+}
+
+void RingReader::copy_out(std::size_t from, std::size_t count, Bytes& to) const {
+  const std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = (taken_ + sizeof length_ + from) & (ring_bytes_ - 1);
+  const std::size_t first = std::min(count, ring_bytes_ - at);
+  to.insert(to.end(), ring + at, ring + at + first);
+  to.insert(to.end(), ring, ring + (count - first));
+}
+
+void RingReader::end() {
+  taken_ += record_bytes(length_);
   counter(memory_, kTakenAt).store(taken_, std::memory_order_release);
+}
+
+Result<bool> RingReader::read(Bytes& message) {
+  ORIEL_TRY(const std::size_t length, begin());
+  message.clear();
+  if (length == 0) return false;
+  message.reserve(length);
+  copy_out(0, length, message);
+  end();
   return true;
 }
 
@@ -154,23 +166,30 @@ bool RingWire::receive(WireMessage& message) {
 }
 
 bool RingWire::receive_from(Lane& lane, WireMessage& message) {
-  auto read = lane.reader.read(copy_);
-  if (read.ok() && !read.value()) return false;
+  auto read = read_from(lane, message);
   if (!read.ok()) {
     kill(lane, std::move(read).error());
     return false;
   }
   // Its writer may wait for room.
-  device::ring(lane.bell.doorbell());
-  auto decoded = decode_message(copy_);
-  if (!decoded.ok()) {
-    kill(lane, std::move(decoded).error());
-    return false;
-  }
-  message = std::move(decoded).value();
-  Status sender = check_sender(lane, message);
-  if (!sender.ok()) kill(lane, std::move(sender).error());
-  return !lane.dead;
+  if (read.value()) device::ring(lane.bell.doorbell());
+  return read.value();
+}
+
+/// The payload goes from the ring to its place in the message at once.
+Result<bool> RingWire::read_from(Lane& lane, WireMessage& message) {
+  ORIEL_TRY(const std::size_t length, lane.reader.begin());
+  if (length == 0) return false;
+  beginning_.clear();
+  lane.reader.copy_out(0, std::min(length, kWireHeadBytesMost), beginning_);
+  ORIEL_TRY(WireHead head, decode_head(beginning_, length));
+  ORIEL_CHECK(check_sender(lane, head.message));
+  message = std::move(head.message);
+  Bytes& payload = payload_of(message);
+  payload.reserve(head.payload_bytes);
+  lane.reader.copy_out(head.bytes, head.payload_bytes, payload);
+  lane.reader.end();
+  return true;
 }
 
 Status RingWire::check_sender(const Lane& lane, const WireMessage& message) {

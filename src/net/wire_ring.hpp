@@ -61,16 +61,22 @@ class RingWriter {
 class RingReader {
  public:
   RingReader(SharedMapping memory, std::size_t ring_bytes);
-  /// The next message into `message`; false if there is none. ErrorCode::remote if the writer's
-  /// counter or a length cannot be.
+  /// The length of the next message; 0 if there is none. ErrorCode::remote if the writer's counter
+  /// or the length cannot be.
+  Result<std::size_t> begin();
+  /// Appends some of the message's bytes to `to`. The writer may change them at any time, so what
+  /// is looked at is what was copied, and copied once.
+  void copy_out(std::size_t from, std::size_t count, Bytes& to) const;
+  /// Gives the message's room back.
+  void end();
+  /// All three: the next message into `message`; false if there is none.
   Result<bool> read(Bytes& message);
 
  private:
-  void copy_out(std::uint64_t from, std::span<std::byte> to) const;
-
   SharedMapping memory_;
   std::size_t ring_bytes_;
   std::uint64_t taken_ = 0;
+  std::uint32_t length_ = 0;  // of the message that was begun
 };
 
 /// What wakes the thread of a NIC: a device::Doorbell in a memfd of its own, which all its peers
@@ -122,12 +128,13 @@ class RingWire final : public Wire {
   static Status check_sender(const Lane& lane, const WireMessage& message);
   /// False if nothing has come on this lane.
   bool receive_from(Lane& lane, WireMessage& message);
+  Result<bool> read_from(Lane& lane, WireMessage& message);
 
   const WireAddress self_;
   std::vector<Lane> lanes_;
   std::map<std::uint64_t, std::size_t> places_;  // of peers in lanes_
   std::size_t next_ = 0;                         // lane to look at first
-  Bytes copy_;
+  Bytes beginning_;                              // of the last message
   mutable std::mutex failure_mutex_;
   std::optional<Error> failure_;
 };
