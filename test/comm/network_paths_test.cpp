@@ -175,6 +175,25 @@ TEST_CASE("3.14 F6 collectives go on by the backup when a NIC stops or dies, and
   });
 }
 
+TEST_CASE("3.14 F4 what a NIC has done, and lost its answers to, is not done again by the other") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  play_with({{1, 1}}, kTwoPaths, [&](Players& players) {
+    Traffic traffic(players, seed);
+    if (players.first() == 1) {
+      net::NicFaults faults;  // from the first barrier's answers on
+      faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
+      network_of(traffic.rank()).nic().set_faults(std::move(faults));
+    }
+    players.barrier();
+    // Signals are counted at the end.
+    traffic.run(12);
+    collect(traffic.rank().comm, 1000);
+    require(sight_of(traffic.rank(), 1 - players.first()).epoch > 1, "another path");
+    players.barrier();
+  });
+}
+
 TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
   play_with({{1, 1, 1}}, kTwoPaths, [&](Players& players) {
     Rank rank(players, 4096, kWorld);
