@@ -5,15 +5,22 @@
 #include <cerrno>
 #include <utility>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "base/system_table.hpp"
 
 namespace oriel {
 
 /// The one owner of a file descriptor; closes it when destroyed. Move-only.
+///
+/// Never one of the standard three, which the kernel gives out where an application has closed
+/// them: what anybody prints would land in the memory of a window. Such a one is moved, which
+/// leaves the owner empty, with the cause in errno, where there is no other.
 class OwnedFd {
  public:
   OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
+  explicit OwnedFd(int fd) : fd_(above_standard(fd)) {}
   OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   OwnedFd& operator=(OwnedFd&& other) noexcept {
     if (this != &other) {
@@ -35,6 +42,15 @@ class OwnedFd {
   }
 
  private:
+  static int above_standard(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    const int moved = sys().fcntl_int(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int status = errno;
+    static_cast<void>(sys().close(fd));
+    errno = status;
+    return moved;
+  }
+
   int fd_ = -1;
 };
 

@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "base/system_table.hpp"
+#include "base/try.hpp"
 
 // Since Linux 6.3; older C libraries do not name it.
 #ifndef MFD_NOEXEC_SEAL
@@ -20,6 +22,18 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+/// A memfd counts as a file, and one that is made larger than files may be ends the process.
+Status check_file_limit(std::size_t bytes) {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_FSIZE, &files) != 0 || files.rlim_cur >= bytes) return {};
+  return Error(ErrorCode::system,
+               fmt::format("a memfd of {} bytes is larger than the {} bytes that files of this "
+                           "process may have",
+                           bytes, files.rlim_cur))
+      .with_native(NativeDomain::os_errno, EFBIG)
+      .with_hint("raise the limit of file sizes (ulimit -f)");
+}
+
 }  // namespace
 
 Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
@@ -29,6 +43,7 @@ Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
   OwnedFd fd(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
   if (!fd && errno == EINVAL) fd = OwnedFd(sys().memfd_create("oriel", kFlags));
   if (!fd) return system_error("memfd_create");
+  ORIEL_CHECK(check_file_limit(bytes));
   if (sys().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(fmt::format("sizing a memfd to {} bytes", bytes));
   }

@@ -107,12 +107,17 @@ void prefer_huge_pages(std::byte* base, std::size_t bytes) {
 /// settings allow it for shared memory, which by default they do not, and it collapses only a range
 /// that has a page already. Measured on a 2-core machine, 256 MiB: 13 ms for this against 190 ms of
 /// page faults later, and a peer's first pass over the mapping takes 1 ms instead of 16.
+/// All at once, for each call waits for every processor: on a busy machine one for each huge page
+/// took 2,180 ms for 256 MiB, one for all of them 64.
 void collapse_to_huge_pages(std::byte* base, std::size_t bytes) {
-  for (std::size_t at = 0; at + kHugePageBytes <= bytes; at += kHugePageBytes) {
+  const std::size_t huge_bytes = bytes / kHugePageBytes * kHugePageBytes;
+  for (std::size_t at = 0; at < huge_bytes; at += kHugePageBytes) {
     // Populating reports a shortage of memory, where a plain store would raise SIGBUS.
     if (sys().madvise(base + at, page_bytes(), MADV_POPULATE_WRITE) != 0) return;
-    if (sys().madvise(base + at, kHugePageBytes, MADV_COLLAPSE) != 0) return;
+    // Where it cannot be done at all, no more pages are touched.
+    if (at == 0 && sys().madvise(base, kHugePageBytes, MADV_COLLAPSE) != 0) return;
   }
+  static_cast<void>(sys().madvise(base, huge_bytes, MADV_COLLAPSE));
 }
 
 /// A memfd: by its descriptor if it is ours, by a mapping of its own if a peer's. A process with 64
