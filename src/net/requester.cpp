@@ -271,7 +271,9 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   }
   WireMessage message{std::move(request)};
   sent.on_wire = wire.send(peer_.address, message);
-  sent.at = now;
+  // While there is no room the time counts from the first try: a peer that takes nothing from a full
+  // ring answers no more than one that is gone.
+  if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
     sent.loaded = false;  // who sends it again reads the memory again
     ++nic_.counters.requests;
@@ -305,9 +307,10 @@ void Requester::repeat_from(std::size_t position) {
 }
 
 void Requester::look_at_timer(TimePoint now) {
-  if (sent_.empty() || !sent_.front().on_wire) return;
+  if (sent_.empty() || sent_.front().at == TimePoint{}) return;
   Sent& oldest = sent_.front();
   if (now - std::max(oldest.at, heard_) < setup_.answer_timeout) return;
+  oldest.at = now;
   if (++oldest.repeats > setup_.repeats_most) {
     stop_at(active(oldest.serial), Syndrome::transport_retry, Complaint::none);
     return;

@@ -329,3 +329,35 @@ TEST_CASE("3.9 NICs work over rings: transfers longer than a ring, atomics, refu
   REQUIRE(wait(dq::put(thread, there.view(), strange, control)) == dq::QueueOutcome::failed);
   CHECK(dq::decode_error(*there.memory().first_error).syndrome == 0x13);
 }
+
+TEST_CASE(
+    "3.6 a peer that takes nothing from a full ring is given up like one that does not answer") {
+  ManualClock clock;
+  RingPair rings(65536);
+  LocalExchange unused;
+  constexpr std::size_t kBytes = 200'000;
+  Side a(unused, clock, kBytes / 8), b(unused, clock, kBytes / 8);
+  const std::uint32_t wire_a = a.nic.add_wire(std::move(rings.a));
+  const std::uint32_t wire_b = b.nic.add_wire(std::move(rings.b));
+  SendQueue::Options options;
+  options.piece_bytes = 16384;
+  options.repeats_most = 2;
+  SendQueue there = a.make_queue(options), back = b.make_queue(options);
+  REQUIRE(there.connect({wire_a, {2}, back.number()}).ok());
+  REQUIRE(back.connect({wire_b, {1}, there.number()}).ok());
+  const dq::Transfer whole{a.region, 0, b.region, 0, kBytes};
+  REQUIRE(dq::put(device::Thread(), there.view(), whole, {}).outcome == dq::QueueOutcome::done);
+  const TimePoint begin = clock.now();
+  const auto turn = [&] {
+    a.nic.progress();
+    clock.advance(std::chrono::milliseconds(10));
+  };
+  // What has been taken by then is a sign of life.
+  while (clock.now() < begin + options.answer_timeout) turn();
+  for (int i = 0; i < 4; ++i) b.nic.progress();
+  const TimePoint heard = clock.now();
+  while (*there.memory().first_error == 0 && clock.now() < heard + std::chrono::minutes(2)) turn();
+  CHECK(dq::decode_error(*there.memory().first_error).syndrome == 0x15);
+  CHECK(clock.now() - heard > 2 * options.answer_timeout);
+  CHECK(clock.now() - heard < 4 * options.answer_timeout);
+}

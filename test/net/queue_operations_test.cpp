@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/nic_pair.hpp"
+#include "net/nic_thread.hpp"
+
+// The operations of kernels, executed by two NICs: over regions of many registrations, with more
+// fetches than slots, and behind a fence.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+
+namespace {
+
+/// A side's memory in registrations of 2^shift bytes each, the first of which begins `skip` bytes
+/// into its chunk; those whose keys do not fit into the region have them in `keys`.
+dq::Region in_chunks(Side& side, std::vector<std::uint32_t>& keys, std::uint32_t shift,
+                     std::uint64_t skip) {
+  dq::Region made;
+  made.address = side.region.address;
+  made.bytes = side.region.bytes;
+  made.chunk_shift = shift;
+  made.skip = skip;
+  const std::uint64_t chunk = std::uint64_t{1} << shift;
+  auto* const base = reinterpret_cast<std::byte*>(side.memory.data());
+  for (std::uint64_t from = 0, to = 0; from < made.bytes; from = to) {
+    to = std::min(made.bytes, (from + skip) / chunk * chunk + chunk - skip);
+    const auto key = side.nic.register_memory(
+        side.domain, {made.address + from, to - from, base + from, kAllAccess});
+    REQUIRE(key.ok());
+    keys.push_back(key.value());
+  }
+  const std::size_t inside = std::min(keys.size(), std::size(made.keys));
+  std::copy_n(keys.begin(), inside, made.keys);
+  if (keys.size() > inside) made.more_keys = keys.data() + inside;
+  return made;
+}
+
+/// Operations between random places, each compared byte by byte with what it should have done.
+class Operations {
+ public:
+  Operations(const SendQueue::Options& options, std::mt19937_64& random)
+      : random_(random), pair_(options) {
+    REQUIRE(pair_.back.post_receives(64).ok());
+    here_ = chunks_of(pair_.a, keys_here_);
+    there_ = chunks_of(pair_.b, keys_there_);
+    mine_ = fill(pair_.a);
+    theirs_ = fill(pair_.b);
+  }
+
+  void put() {
+    const dq::Transfer transfer = any();
+    const auto posted =
+        dq::put<Thread, DrivingMemory>(Thread(), pair_.view(), transfer, pair_.control);
+    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
+    copy(mine_, transfer.local_offset, theirs_, transfer.remote_offset, transfer.bytes);
+  }
+  void get() {
+    const dq::Transfer transfer = any();
+    REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair_.view(), transfer,
+                                                    pair_.control) == QueueOutcome::done);
+    copy(theirs_, transfer.remote_offset, mine_, transfer.local_offset, transfer.bytes);
+  }
+  /// One immediate comes with all pieces together.
+  void put_immediate() {
+    dq::Transfer transfer = any();
+    transfer.bytes = std::max<std::uint64_t>(transfer.bytes, 1);
+    const auto value = static_cast<std::uint32_t>(random_());
+    const auto posted = dq::put_immediate<Thread, DrivingMemory>(Thread(), pair_.view(), transfer,
+                                                                 value, pair_.control);
+    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
+    pair_.run();
+    SendQueue::Immediate immediate;
+    REQUIRE(pair_.back.take_immediate(immediate));
+    CHECK(immediate.value == value);
+    REQUIRE_FALSE(pair_.back.take_immediate(immediate));
+    REQUIRE(pair_.back.post_receives(1).ok());
+    copy(mine_, transfer.local_offset, theirs_, transfer.remote_offset, transfer.bytes);
+  }
+  void put_value() {
+    std::array<unsigned char, 28> value;
+    for (auto& byte : value) byte = static_cast<unsigned char>(random_());
+    const std::uint64_t at = random_() % (kBytes - value.size());
+    const auto posted = dq::put_value<Thread, decltype(value), DrivingMemory>(
+        Thread(), pair_.view(), value, there_, at, pair_.control);
+    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
+    std::copy(value.begin(), value.end(), theirs_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  void check() const {
+    CHECK(std::equal(mine_.begin(), mine_.end(), bytes_of(pair_.a)));
+    CHECK(std::equal(theirs_.begin(), theirs_.end(), bytes_of(pair_.b)));
+  }
+
+ private:
+  using Content = std::vector<unsigned char>;
+  static constexpr std::uint64_t kBytes = 65536;
+
+  static const unsigned char* bytes_of(const Side& side) {
+    return reinterpret_cast<const unsigned char*>(side.memory.data());
+  }
+  static void copy(const Content& from, std::uint64_t at, Content& to, std::uint64_t to_at,
+                   std::uint64_t count) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at), count,
+                to.begin() + static_cast<std::ptrdiff_t>(to_at));
+  }
+  dq::Region chunks_of(Side& side, std::vector<std::uint32_t>& keys) {
+    const auto shift = static_cast<std::uint32_t>(8 + random_() % 6);
+    return in_chunks(side, keys, shift, random_() % (std::uint64_t{1} << shift));
+  }
+  Content fill(Side& side) {
+    for (auto& word : side.memory) word = random_();
+    return Content(bytes_of(side), bytes_of(side) + kBytes);
+  }
+  dq::Transfer any() {
+    const std::uint64_t bytes = random_() % 40'000;
+    return {here_, random_() % (kBytes - bytes), there_, random_() % (kBytes - bytes), bytes};
+  }
+
+  std::mt19937_64& random_;
+  NicPair pair_;
+  std::vector<std::uint32_t> keys_here_, keys_there_;
+  dq::Region here_, there_;
+  Content mine_, theirs_;
+};
+
+}  // namespace
+
+TEST_CASE("A6 3.2 operations over many registrations on both sides move the right bytes") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 24; ++round) {
+    SendQueue::Options options;
+    options.publication = round % 2 == 0 ? dq::Publication::ordered : dq::Publication::out_of_order;
+    options.gets_need_dump = round % 3 == 0;
+    options.receives = 64;
+    options.depth = 128;  // fewer than the pieces of a transfer may be
+    Operations operations(options, random);
+    for (int i = 0; i < 8; ++i) {
+      switch (random() % 4) {
+        case 0:
+          operations.put();
+          break;
+        case 1:
+          operations.get();
+          break;
+        case 2:
+          operations.put_immediate();
+          break;
+        default:
+          operations.put_value();
+          break;
+      }
+      operations.check();
+    }
+  }
+}
+
+TEST_CASE("3.1 what follows a fence begins once what came before it is done") {
+  for (const bool fenced : {false, true}) {
+    ManualClock clock;
+    NicPair pair({}, clock);
+    NicFaults faults;
+    faults.reads_behind_writes = milliseconds(3);
+    pair.b.nic.set_faults(faults);
+    pair.b.memory[0] = 1;
+    pair.a.memory[5] = 2;
+    const Thread thread;
+    const auto read =
+        dq::get<Thread, DrivingMemory>(thread, pair.view(), pair.transfer(72, 0, 8), pair.control);
+    REQUIRE(read.outcome == QueueOutcome::done);
+    if (fenced) {
+      REQUIRE(dq::fence<Thread, DrivingMemory>(thread, pair.view(), pair.control).outcome ==
+              QueueOutcome::done);
+    }
+    REQUIRE(
+        dq::put<Thread, DrivingMemory>(thread, pair.view(), pair.transfer(40, 0, 8), pair.control)
+            .outcome == QueueOutcome::done);
+    for (int i = 0; i < 5; ++i) {
+      pair.run();
+      clock.advance(milliseconds(3));
+    }
+    pair.run();
+    CHECK(pair.a.memory[9] == (fenced ? 1u : 2u));
+  }
+}
+
+TEST_CASE("A11 3.4 more fetches at once than there are slots give each its own old value") {
+  constexpr int kThreads = 12;
+  constexpr std::uint64_t kFetches = 150;
+  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
+    SendQueue::Options options;
+    options.fetch_slots = 4;
+    options.depth = 128;
+    options.publication = publication;
+    NicPair pair(options);
+    NicThread near = NicThread::start(pair.a.nic).value();
+    NicThread far = NicThread::start(pair.b.nic).value();
+    std::array<std::vector<std::uint64_t>, kThreads> got;
+    std::atomic<int> failed = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (auto& mine : got) {
+        threads.emplace_back([&] {
+          for (std::uint64_t i = 0; i < kFetches; ++i) {
+            std::uint64_t old = 0;
+            const auto outcome = dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t>(
+                pair.view(), pair.b.region, 0, 1, old, pair.control);
+            if (outcome != QueueOutcome::done) ++failed;
+            mine.push_back(old);
+          }
+        });
+      }
+    }
+    CHECK(near.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    std::vector<std::uint64_t> all;
+    for (const auto& mine : got) all.insert(all.end(), mine.begin(), mine.end());
+    std::sort(all.begin(), all.end());
+    REQUIRE(failed == 0);
+    REQUIRE(all.size() == kThreads * kFetches);
+    bool each_once = true;
+    for (std::size_t i = 0; i < all.size(); ++i) each_once = each_once && all[i] == i;
+    CHECK(each_once);
+  }
+}
