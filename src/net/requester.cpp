@@ -271,8 +271,8 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   }
   WireMessage message{std::move(request)};
   sent.on_wire = wire.send(peer_.address, message);
-  // While there is no room the time counts from the first try: a peer that takes nothing from a full
-  // ring answers no more than one that is gone.
+  // While there is no room the time counts from the first try: a peer that takes nothing from a
+  // full ring answers no more than one that is gone.
   if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
     sent.loaded = false;  // who sends it again reads the memory again
