@@ -142,6 +142,7 @@ struct Parser {
     return false;
   }
   bool operator()(const StringKind& kind) const {
+    if (kind.is_allowed != nullptr && !kind.is_allowed(text)) return false;
     settings.*kind.member = std::string(text);
     return true;
   }

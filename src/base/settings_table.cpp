@@ -41,11 +41,18 @@ constexpr std::array kLogLevels = {
     word("warn", LogLevel::warn),  word("info", LogLevel::info),
     word("abort", LogLevel::info), word("trace", LogLevel::trace)};
 
+/// Whether there is a name in the list: a variable that a script built of nothing would else choose
+/// as if it were not set.
+constexpr bool names_something(std::string_view text) {
+  return text.empty() || text.find_first_not_of("^=,") != std::string_view::npos;
+}
+
 const std::array kRows = {
     Row{"ORIEL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
         StringKind{&Settings::socket_ifname,
                    "names or prefixes separated by commas; `=` in front makes them exact, `^` "
-                   "excludes them"},
+                   "excludes them",
+                   &names_something},
         "The network interfaces over which ranks may find each other."},
     Row{"ORIEL_TIMEOUT", nullptr, DurationKind{&Settings::timeout, 1ms, 24h},
         "How long one step of set-up may take: creating a communicator, registering a window."},

@@ -63,7 +63,8 @@ struct ChoiceKind {
 
 struct StringKind {
   std::string Settings::*member;
-  std::string_view allowed;  ///< in words
+  std::string_view allowed;                        ///< in words
+  bool (*is_allowed)(std::string_view) = nullptr;  ///< nullptr: any text is
 };
 
 using Kind = std::variant<BoolKind, IntegerKind, BytesKind, DurationKind, OptionalDurationKind,

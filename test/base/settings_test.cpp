@@ -131,6 +131,15 @@ TEST_CASE("1.38 a bad value is named, with the allowed ones") {
   CHECK(message_of({{"ORIEL_BIG_SIZE", "5GiB"}}) ==
         "environment variable ORIEL_BIG_SIZE has the value \"5GiB\"; allowed: 0 to 64TiB, a "
         "multiple of 4GiB; units K, M, G, T");
+  CHECK(message_of({{"NCCL_SOCKET_IFNAME", "="}}) ==
+        "environment variable NCCL_SOCKET_IFNAME has the value \"=\"; allowed: names or prefixes "
+        "separated by commas; `=` in front makes them exact, `^` excludes them");
+  for (const char* nothing : {"=", "^", "^=", ",", ",,", "=,"}) {
+    CAPTURE(nothing);
+    CHECK(message_of({{"ORIEL_SOCKET_IFNAME", nothing}}).find("ORIEL_SOCKET_IFNAME") !=
+          std::string::npos);
+  }
+  CHECK(read({{"ORIEL_SOCKET_IFNAME", ",lo,"}}).ok());
 }
 
 TEST_CASE("1.38 what does not parse to the last letter is refused") {
