@@ -74,7 +74,8 @@ struct ControlBuffer {
 struct Received {
   PacketOutcome outcome = PacketOutcome::done;
   std::size_t bytes = 0;
-  bool cut = false;
+  bool too_long = false;
+  bool lost_fds = false;  // of this message; here was no room for them
   std::vector<OwnedFd> fds;
 };
 
@@ -106,14 +107,17 @@ Result<Received> receive_one(const OwnedFd& socket, std::span<std::byte> into,
   // here sends one.
   if (got == 0) received.outcome = PacketOutcome::closed;
   received.bytes = static_cast<std::size_t>(got);
-  received.cut = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  received.too_long = (message.msg_flags & MSG_TRUNC) != 0;
+  received.lost_fds = (message.msg_flags & MSG_CTRUNC) != 0;
   for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
     if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
-      received.fds.emplace_back(fd);
+      OwnedFd owned(fd);  // may have to be moved, and need room for that
+      received.lost_fds = received.lost_fds || !owned;
+      if (owned) received.fds.push_back(std::move(owned));
     }
   }
   return received;
@@ -178,11 +182,11 @@ Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes) {
 Result<PacketOutcome> receive_packet(const OwnedFd& socket, std::span<std::byte> into) {
   ORIEL_TRY(const Received received, receive_one(socket, into, nullptr));
   if (received.outcome != PacketOutcome::done) return received.outcome;
-  if (received.cut || received.bytes != into.size()) {
-    return Error(ErrorCode::remote,
-                 fmt::format("a message of {}{} bytes{} where {} bytes were due",
-                             received.cut ? "at least " : "", received.bytes,
-                             received.cut ? " or with descriptors" : "", into.size()));
+  const bool cut = received.too_long || received.lost_fds;
+  if (cut || received.bytes != into.size()) {
+    return Error(ErrorCode::remote, fmt::format("a message of {}{} bytes{} where {} bytes were due",
+                                                cut ? "at least " : "", received.bytes,
+                                                cut ? " or with descriptors" : "", into.size()));
   }
   return PacketOutcome::done;
 }
@@ -254,9 +258,10 @@ Status FdLink::receive_all() {
     if (received.outcome == PacketOutcome::closed) {
       return violation("it closed the connection before the exchange had ended");
     }
-    if (received.cut) return violation("a message was longer than allowed");
+    if (received.too_long) return violation("a message was longer than allowed");
     auto packet = Packet::decode(ByteView(buffer).first(received.bytes));
     if (!packet.ok()) return violation(packet.error().message());
+    if (received.lost_fds) return without_all_fds(packet.value(), received.fds.size());
     if (packet->sequence != sequence_) {
       return violation(
           fmt::format("a message of exchange {} came in exchange {}", packet->sequence, sequence_));
@@ -276,6 +281,16 @@ Status FdLink::receive_all() {
     }
   }
   return {};
+}
+
+/// The kernel has dropped descriptors: the message had more than are allowed, or this process has
+/// reached its limit.
+Error FdLink::without_all_fds(const Packet& packet, std::size_t came) const {
+  if (came >= std::min<std::size_t>(packet.count, kFdsPerMessage)) {
+    return violation("a message had more descriptors than allowed");
+  }
+  return system_error(
+      fmt::format("receiving {} file descriptors from rank {}", packet.count, rank_), EMFILE);
 }
 
 Status FdLink::accept_fds(const Packet& packet, std::vector<OwnedFd> fds) {

@@ -75,6 +75,7 @@ class FdLink {
  private:
   struct Packet;
   Status receive_all();
+  Error without_all_fds(const Packet& packet, std::size_t came) const;
   Status accept_fds(const Packet& packet, std::vector<OwnedFd> fds);
   Status accept_acknowledgement(const Packet& packet);
   Status send_due();

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/try.hpp"
@@ -285,6 +287,83 @@ FaultRun run_with_fault(int victim, long fail_at) {
 }
 
 }  // namespace
+
+namespace {
+
+/// While it lives, this process may open `count` files more.
+class FewFiles {
+ public:
+  explicit FewFiles(int count) {
+    int highest = 2;
+    for (int fd = 3; fd < 1024; ++fd) {
+      if (::fcntl(fd, F_GETFD) >= 0) highest = fd;
+    }
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(highest + 1 + count);
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    // The limit is on numbers, so gaps below it are filled.
+    for (OwnedFd filler(::dup(0)); filler; filler = OwnedFd(::dup(0))) {
+      fillers_.push_back(std::move(filler));
+    }
+    for (int i = 0; i < count && !fillers_.empty(); ++i) fillers_.pop_back();
+  }
+  ~FewFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewFiles(const FewFiles&) = delete;
+  FewFiles& operator=(const FewFiles&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<OwnedFd> fillers_;
+};
+
+/// Registers with room for 0, 1, ... files on `victim` until there is enough. `receipts` counts the
+/// failures to take in other ranks' descriptors.
+Status register_with_few_files(WindowRank& self, const HostBuffer& first, const HostBuffer& second,
+                               int victim, int& receipts) {
+  constexpr int kMostFiles = 24;
+  for (int count = 0; count <= kMostFiles; ++count) {
+    ORIEL_CHECK(self.barrier());
+    auto registered = [&] {
+      std::optional<FewFiles> few;
+      if (self.rank() == victim) few.emplace(count);
+      return self.register_batch({{first.at(), kPage, 0}, {second.at(), kPage, 0}});
+    }();
+    const std::string text = registered.ok() ? "" : registered.error().to_string();
+    ORIEL_CHECK(self.same_everywhere(text));
+    if (registered.ok()) {
+      for (const auto& window : registered.value()) {
+        ORIEL_CHECK(self.manager().deregister(window.handle));
+      }
+      return {};
+    }
+    const Error& error = registered.error();
+    const bool names_cause = error.native().value == EMFILE && error.origin_rank() == victim &&
+                             text.find("RLIMIT_NOFILE") != std::string::npos;
+    if (!names_cause) return error;
+    if (text.find("file descriptors from rank") != std::string::npos) ++receipts;
+    // With room again it works, and the next attempt begins with all ranks connected.
+    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+  }
+  return Error(ErrorCode::internal, "no number of files was enough");
+}
+
+}  // namespace
+
+TEST_CASE("1.15 1.41 a rank without room for others' descriptors is named on all, with the cause") {
+  check_all_ok(run_ranks({1, 1, 1}, {}, [](WindowRank& self) -> Status {
+    const HostBuffer first(kPage), second(kPage);
+    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+    for (int victim = 0; victim < kRanks; ++victim) {
+      int receipts = 0;
+      ORIEL_CHECK(register_with_few_files(self, first, second, victim, receipts));
+      ORIEL_EXPECT(receipts > 0);
+    }
+    return self.barrier();
+  }));
+}
 
 TEST_CASE("1.41 whichever system call of a registration fails on whichever rank, all agree") {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
