@@ -102,6 +102,13 @@ std::string reports_of(const Machine& machine) {
 
 std::atomic<ProcessMachine*> in_force{nullptr};
 
+bool tells_of_links(const Machine& description) {
+  return std::any_of(description.gpus.begin(), description.gpus.end(),
+                     [](const Gpu& gpu) { return gpu.switch_links > 0; }) ||
+         std::any_of(description.pairs.begin(), description.pairs.end(),
+                     [](const GpuPair& pair) { return pair.links > 0; });
+}
+
 }  // namespace
 
 std::string_view name_of(NvmlReason reason) {
@@ -139,6 +146,12 @@ NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
 void apply_description(CommunicatorMachine& found, const Machine& description) {
   Machine& machine = found.machine;
   const bool knows_numa = !description.numa.empty();
+  const bool knows_links = tells_of_links(description);
+  std::vector<int> found_numa;  // the system's number, of each GPU
+  for (const Gpu& gpu : machine.gpus) {
+    const auto at = static_cast<std::size_t>(gpu.numa);
+    found_numa.push_back(gpu.numa < 0 ? -1 : machine.numa[at].os_index);
+  }
   if (knows_numa) machine.numa = description.numa;
   machine.pci = description.pci;  // nodes of the old tree would name NUMA nodes that are gone
   std::vector<int> place;         // in the description, of each GPU
@@ -147,24 +160,28 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     const auto other = std::find_if(all.begin(), all.end(),
                                     [&](const Gpu& one) { return one.pci && one.pci == gpu.pci; });
     place.push_back(other == all.end() ? -1 : static_cast<int>(other - all.begin()));
-    if (knows_numa) gpu.numa = other == all.end() ? -1 : other->numa;
+    if (knows_numa) {
+      const int number = found_numa[place.size() - 1];
+      gpu.numa = other == all.end() ? numa_index(machine, number) : other->numa;
+    }
     gpu.node = other == all.end() ? -1 : other->node;
     if (other == all.end()) continue;
+    if (other->pcie_gbps > 0) gpu.pcie_gbps = other->pcie_gbps;
+    if (!knows_links) continue;
     gpu.switch_links = other->switch_links;
     if (other->link_gbps > 0) gpu.link_gbps = other->link_gbps;
     // NCCL's format counts links and does not say how fast they are.
     if (gpu.link_gbps == 0) gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
-    if (other->pcie_gbps > 0) gpu.pcie_gbps = other->pcie_gbps;
   }
   for (GpuPair& pair : machine.pairs) {
     const int from = place[static_cast<std::size_t>(pair.from)];
     const int to = place[static_cast<std::size_t>(pair.to)];
-    if (from < 0 || to < 0) continue;
+    if (from < 0 || to < 0 || !knows_links) continue;
     const GpuPair* told = find_pair(description, from, to);
     pair.links = told != nullptr ? told->links : 0;
     pair.hops = told != nullptr ? told->hops : 0;
   }
-  found.links_known = found.links_known || !description.gpus.empty();
+  found.links_known = found.links_known || knows_links;
   const double fastest = fastest_port_of(description.nics);
   if (fastest > 0) found.network_gbps = fastest;
 }

@@ -63,9 +63,11 @@ struct MachineSources {
 };
 
 /// What a description in a file says of this machine takes the place of what was found: NUMA nodes,
-/// where GPUs are, links and their bandwidth, speeds of network ports. It does not touch who may
-/// map whose memory, fabric cliques and kinds of handles, which only the drivers know, nor add GPUs
-/// that were not found. GPUs are found again by their PCI addresses.
+/// where GPUs are, links and their bandwidth, speeds of network ports. What it is silent about
+/// stays as found: links where it tells of none at all, as hwloc's format does not and many files
+/// that clouds ship for NCCL do not, and the NUMA node of a GPU that it lacks. It does not touch
+/// who may map whose memory, fabric cliques and kinds of handles, which only the drivers know, nor
+/// add GPUs that were not found. GPUs are found again by their PCI addresses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of

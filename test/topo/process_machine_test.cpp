@@ -229,6 +229,7 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
   CommunicatorMachine found;
   const Machine described = hgx_8();
   found.machine.numa.resize(4);
+  for (int i = 0; i < 4; ++i) found.machine.numa[static_cast<std::size_t>(i)].os_index = i;
   for (const int index : {0, 7}) {
     Gpu gpu;
     gpu.pci = described.gpus[static_cast<std::size_t>(index)].pci;
@@ -262,6 +263,43 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
   CHECK(found.machine.gpus[2].node == -1);
   CHECK(found.machine.gpus[0].fabric_handles);
   CHECK(find_pair(found.machine, 0, 1)->maps == false);
+  CHECK(check(found.machine).ok());
+}
+
+TEST_CASE("2.7 what a description is silent about stays as found") {
+  Machine described = hgx_8();
+  for (Gpu& gpu : described.gpus) gpu.switch_links = 0;  // as hwloc's XML, which tells of no links
+  described.pairs.clear();
+  const auto lacked = described.gpus[7].pci;
+  described.gpus[7].pci->function = 7;
+  CommunicatorMachine found;
+  found.links_known = true;
+  found.machine.numa.resize(2);
+  found.machine.numa[0].os_index = 1;  // in another order
+  for (const auto& pci : {described.gpus[0].pci, described.gpus[1].pci, lacked}) {
+    Gpu gpu;
+    gpu.pci = pci;
+    gpu.switch_links = 18;
+    gpu.link_gbps = 200;
+    gpu.numa = 0;
+    found.machine.gpus.push_back(gpu);
+  }
+  GpuPair pair;
+  pair.from = 0;
+  pair.to = 1;
+  pair.links = 18;
+  pair.hops = 2;
+  found.machine.pairs.push_back(pair);
+  apply_description(found, described);
+  CHECK(found.links_known);
+  CHECK(found.machine.gpus[0].switch_links == 18);
+  CHECK(found.machine.gpus[0].link_gbps == 200);
+  CHECK(find_pair(found.machine, 0, 1)->links == 18);
+  CHECK(found.machine.gpus[0].numa == described.gpus[0].numa);
+  CHECK(found.machine.gpus[2].numa == 1);
+  found.links_known = false;
+  apply_description(found, described);
+  CHECK_FALSE(found.links_known);
   CHECK(check(found.machine).ok());
 }
 
