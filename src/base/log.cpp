@@ -10,6 +10,9 @@
 #include <string>
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -96,10 +99,45 @@ const char* level_name(LogLevel level) {
   return "UNKNOWN";
 }
 
+/// Keeps the signal from the process that writing to a pipe without a reader would raise: its
+/// default action kills.
+class NoPipeSignal {
+ public:
+  NoPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    had_one_ = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    blocked_ = pthread_sigmask(SIG_BLOCK, &pipe_, &before_) == 0;
+  }
+  ~NoPipeSignal() {
+    if (!blocked_) return;
+    const timespec at_once{};
+    while (raised_ && !had_one_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoPipeSignal(const NoPipeSignal&) = delete;
+  NoPipeSignal& operator=(const NoPipeSignal&) = delete;
+
+  bool blocked() const { return blocked_; }
+  /// A write of this thread has failed with EPIPE.
+  void raised() { raised_ = true; }
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+  bool blocked_ = false;
+  bool had_one_ = false;  // which is not ours to take
+  bool raised_ = false;
+};
+
 void write_all(int fd, const char* data, std::size_t size) {
-  while (size > 0) {
+  NoPipeSignal guard;
+  while (guard.blocked() && size > 0) {
     const ssize_t written = ::write(fd, data, size);
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) guard.raised();
     if (written <= 0) return;
     data += written;
     size -= static_cast<std::size_t>(written);

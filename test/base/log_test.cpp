@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +87,53 @@ TEST_CASE("promise 7: without any setting standard error stays empty") {
   const std::string_view got(text.data(), static_cast<std::size_t>(size));
   CHECK(got.find("unheard") == std::string_view::npos);
   CHECK(got.ends_with(" ORIEL WARN heard\n"));
+}
+
+namespace {
+
+bool pipe_signal_pending() {
+  sigset_t pending;
+  REQUIRE(::sigpending(&pending) == 0);
+  return ::sigismember(&pending, SIGPIPE) == 1;
+}
+
+bool pipe_signal_blocked() {
+  sigset_t mask;
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, nullptr, &mask) == 0);
+  return ::sigismember(&mask, SIGPIPE) == 1;
+}
+
+void block_pipe_signal(bool block) {
+  sigset_t pipe;
+  ::sigemptyset(&pipe);
+  ::sigaddset(&pipe, SIGPIPE);
+  REQUIRE(::pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &pipe, nullptr) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("promise 7: a log whose reader has gone does not end the process") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const std::string path = "/dev/fd/" + std::to_string(ends[1]);
+  const LogSetup setup("warn", path);  // an absolute path stands for itself
+  Log().warn("heard");
+  ::close(ends[0]);
+  REQUIRE(::signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+  Log().warn("unheard");
+  CHECK_FALSE(pipe_signal_blocked());
+
+  block_pipe_signal(true);
+  Log().warn("unheard");
+  CHECK(pipe_signal_blocked());
+  CHECK_FALSE(pipe_signal_pending());
+  REQUIRE(::raise(SIGPIPE) == 0);  // an application's own stays
+  Log().warn("unheard");
+  CHECK(pipe_signal_pending());
+  REQUIRE(::signal(SIGPIPE, SIG_IGN) != SIG_ERR);  // discards it
+  block_pipe_signal(false);
+  REQUIRE(::signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+  ::close(ends[1]);
 }
 
 TEST_CASE("a level includes those before it") {
