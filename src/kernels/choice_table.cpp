@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "base/read_file.hpp"
 #include "base/try.hpp"
 #include "kernels/choice.hpp"
 #include "kernels/kernel_set.hpp"
@@ -130,19 +130,13 @@ Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
 }
 
 Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxTableBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxTableBytes) {
+  auto text = read_file(path, {.bytes = kMaxTableBytes});
+  if (!text.ok()) {
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("the table \"{}\" has more than {} bytes", path, kMaxTableBytes));
-  }
-  if (!file.is_open() || file.bad()) {
-    return Error(ErrorCode::invalid_usage, fmt::format("cannot read the table \"{}\"", path))
+                 fmt::format("cannot read the table \"{}\": {}", path, text.error().to_string()))
         .with_hint("ORIEL_TABLE names a readable file");
   }
-  auto table = parse(text);
+  auto table = parse(text.value());
   if (!table.ok()) return std::move(table).error().with_context("reading \"" + path + "\"");
   return table;
 }

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "oriel/error.hpp"
+
+namespace oriel {
+
+struct ReadLimits {
+  std::size_t bytes = std::size_t{16} << 20;
+  /// How long a pipe or a terminal is waited for, in all.
+  std::chrono::milliseconds patience{5000};
+};
+
+/// The text of a file of at most `limits.bytes`. Larger ones are refused unread; what has no size
+/// (a pipe, a terminal, /dev/zero) once it has given more, or has not ended within the patience.
+/// Blocks no longer than that.
+Result<std::string> read_file(const std::string& path, const ReadLimits& limits);
+
+}  // namespace oriel
