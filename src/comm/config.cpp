@@ -45,15 +45,16 @@ Status check_unused_fields(const ncclConfig_t& config) {
   ORIEL_CHECK(expect("shrinkShare", config.shrinkShare, 0, "communicators cannot be shrunk yet"));
   if (config.trafficClass != NCCL_CONFIG_UNDEF_INT) {
     return refused("trafficClass", std::to_string(config.trafficClass),
-                   "leave it unset: there is no network transport yet");
+                   "leave it unset: messages between hosts carry no traffic class");
   }
   if (config.nChannelsPerNetPeer != NCCL_CONFIG_UNDEF_INT) {
     return refused("nChannelsPerNetPeer", std::to_string(config.nChannelsPerNetPeer),
-                   "leave it unset: there is no network transport yet");
+                   "leave it unset: Oriel itself sets how many queues join two ranks");
   }
   if (config.netName != NCCL_CONFIG_UNDEF_PTR) {
-    return refused("netName", fmt::format("\"{}\"", config.netName),
-                   "leave it unset: there is no network transport yet");
+    return refused(
+        "netName", fmt::format("\"{}\"", config.netName),
+        "leave it unset: ORIEL_WIRE and ORIEL_FABRIC_PROVIDER choose what carries messages");
   }
   return {};
 }

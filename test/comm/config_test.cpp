@@ -64,9 +64,11 @@ TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
     refuse_config([](auto& c) { c.minCTAs = 0; }, {"minCTAs"});
     refuse_config([](auto& c) { c.maxCTAs = -3; }, {"maxCTAs", "-3"});
     refuse_config([](auto& c) { c.minCTAs = 8, c.maxCTAs = 4; }, {"minCTAs", "maxCTAs"});
-    refuse_config([](auto& c) { c.netName = "IB"; }, {"netName", "IB"});
+    refuse_config([](auto& c) { c.netName = "IB"; }, {"netName", "IB", "ORIEL_FABRIC_PROVIDER"});
     refuse_config([](auto& c) { c.splitShare = 1; }, {"splitShare"});
-    refuse_config([](auto& c) { c.trafficClass = 3; }, {"trafficClass"});
+    refuse_config([](auto& c) { c.trafficClass = 3; }, {"trafficClass", "carry no traffic class"});
+    refuse_config([](auto& c) { c.nChannelsPerNetPeer = 2; },
+                  {"nChannelsPerNetPeer", "how many queues"});
     refuse_config([](auto& c) { c.collnetEnable = 1; }, {"collnetEnable"});
     refuse_config([](auto& c) { c.CTAPolicy = NCCL_CTA_POLICY_ZERO; }, {"CTAPolicy"});
     refuse_config([](auto& c) { c.shrinkShare = 1; }, {"shrinkShare"});
