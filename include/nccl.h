@@ -182,8 +182,9 @@ ncclResult_t pncclGetVersion(int* version);
 
 /// Makes the id of a communicator to come, and opens the meeting point on this host. One process
 /// calls it and hands the bytes to all ranks; an id serves one communicator, or one failed attempt
-/// to start one. The process must live and run until all ranks have joined. Local, does not wait
-/// for other ranks.
+/// to start one, and expires if no rank has come 10 minutes after it was made: init with a used or
+/// expired one is an error. The process must live and run until all ranks have joined. Local, does
+/// not wait for other ranks.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 

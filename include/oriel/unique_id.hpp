@@ -16,8 +16,9 @@ namespace oriel {
 struct UniqueId {
   std::array<std::byte, 128> bytes{};
 
-  /// A new id, for one communicator. This process serves the meeting until all ranks have joined.
-  /// Local, does not wait for the network, any thread. Errors: system (no interface can be used),
+  /// A new id, for one communicator or one failed attempt to start one; it expires if no rank has
+  /// come 10 minutes later. This process serves the meeting until all ranks have joined. Local,
+  /// does not wait for the network, any thread. Errors: system (no interface can be used),
   /// invalid_usage (a bad setting, named).
   ORIEL_API static Result<UniqueId> create();
 };

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "boot/unique_id.hpp"
 
 namespace oriel::boot {
 
@@ -137,6 +138,26 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
   co_return dialer.release();
 }
 
+/// The error after a listener has refused connections, or rejected proofs, for long enough. The one
+/// of a unique id ends when none of its process's ids is left, so a used one may look like either.
+Error no_use(Error error, const DialTarget& target, bool refused) {
+  if (target.purpose != KeyPurpose::rendezvous) {
+    return std::move(error).with_hint(
+        refused ? "the process that listened there has ended, or a firewall rejects connections"
+                : "the process that listens there is of another communicator");
+  }
+  if (refused) {
+    return std::move(error).with_hint(
+        "the process that made the unique id has ended, or a firewall rejects connections, or the "
+        "id is of no use any more: used before, or 10 minutes without a rank");
+  }
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("{} closed the connection during the handshake: it does not know the "
+                           "unique id, or not any more",
+                           target.address.to_string()))
+      .with_hint(kUsedIdHint);
+}
+
 /// How long the same failure has come back.
 class Streak {
  public:
@@ -182,10 +203,7 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Duration patience
     }
     if (!can_try_again(error)) co_return error;
     if (streak.add(failure, now, patience)) {
-      co_return std::move(error).with_hint(
-          failure == Failure::refused
-              ? "the process that listened there has ended, or a firewall rejects connections"
-              : "the unique id is another job's, or its communicator has been set up already");
+      co_return no_use(std::move(error), target, failure == Failure::refused);
     }
     last = std::move(error);
     const Deadline next = earlier(deadline, Deadline::after(pause, clock));

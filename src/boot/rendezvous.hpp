@@ -74,6 +74,8 @@ class Rendezvous {
   Deadline next_timer() const;
   /// Nothing more is to be done: all ranks have joined, or have been told why not.
   bool finished() const { return finished_; }
+  /// Else it ended because it expired.
+  bool anyone_came() const { return size_ > 0 || failure_; }
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
 
  private:

@@ -24,6 +24,7 @@ namespace {
 constexpr Duration kHelloTime = std::chrono::seconds(2);
 constexpr Duration kRetryPause = std::chrono::milliseconds(10);
 constexpr int kFailuresMost = 100;
+constexpr std::size_t kRememberedIds = 4096;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
 static_assert(kLastWordBytes >= RootHello::kBytes);
 
@@ -119,7 +120,29 @@ Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration e
 
 void RootService::retire(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
+  remember(number, false);
   if (served_.erase(number) > 0) wake();
+}
+
+Status RootService::check_unused(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ended_.find(number);
+  if (found == ended_.end()) return {};
+  const bool expired = found->second;
+  return Error(ErrorCode::invalid_usage,
+               expired ? "the unique id has expired: no rank came soon enough after it was made"
+                       : "the unique id has been used: a communicator, or an attempt to start one, "
+                         "had it before")
+      .with_hint(kUsedIdHint);
+}
+
+// With the lock held.
+void RootService::remember(std::uint64_t number, bool expired) {
+  if (!ended_.emplace(number, expired).second) return;
+  ended_in_order_.push_back(number);
+  if (ended_in_order_.size() <= kRememberedIds) return;
+  ended_.erase(ended_in_order_.front());
+  ended_in_order_.pop_front();
 }
 
 bool RootService::running() {
@@ -355,6 +378,7 @@ void RootService::remove_finished() {
       running_->poller.remove(client->second.token);
       client = clients.erase(client);
     }
+    remember(it->first, !it->second.rendezvous.anyone_came());
     it = served_.erase(it);
   }
 }

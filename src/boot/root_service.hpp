@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,9 +31,11 @@ class RootService {
   static RootService& instance();
 
   Result<UniqueId> create_id(const SocketOptions& options, Duration expiry);
-  /// Forgets an id whose rendezvous nobody needs, as in a communicator of one rank. Does nothing
-  /// for an id of another process.
+  /// Ends an id whose rendezvous nobody needs, as in a communicator of one rank.
   void retire(std::uint64_t number);
+  /// An error if this process knows that the id has served its communicator, or has expired. It
+  /// knows of its own ids and of those that it has retired, the last few thousand of them.
+  Status check_unused(std::uint64_t number);
   /// Whether the thread runs. For tests.
   bool running();
 
@@ -77,6 +80,7 @@ class RootService {
   void drop(Rendezvous::Connection id);
   void deliver(std::uint64_t number);
   void remove_finished();
+  void remember(std::uint64_t number, bool expired);
   void on_time(TimePoint now);
   void leave_to_parent();
 
@@ -84,6 +88,8 @@ class RootService {
   RootService* inherited_ = nullptr;  // the parent's, kept so that it does not count as lost
   std::mutex mutex_;                  // guards all below
   std::map<std::uint64_t, Served> served_;
+  std::map<std::uint64_t, bool> ended_;  // whether it has expired
+  std::deque<std::uint64_t> ended_in_order_;
   std::unique_ptr<Running> running_;
   Rendezvous::Connection next_client_ = 1;
   bool stop_ = false;

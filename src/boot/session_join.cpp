@@ -46,6 +46,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   }
   auto session = std::unique_ptr<Session>(new Session(id, rank, size));
   RootService& root = RootService::instance();  // in a forked child also drops the parent's sockets
+  ORIEL_CO_CHECK(root.check_unused(id.number));
   if (size == 1) {
     root.retire(id.number);
     co_return session;

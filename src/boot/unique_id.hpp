@@ -31,6 +31,11 @@ struct UniqueId {
   static Result<UniqueId> decode(std::span<const std::byte, kBytes> bytes);
 };
 
+/// For errors about an id that is of no use any more.
+inline constexpr const char* kUsedIdHint =
+    "an id serves one communicator or one failed attempt, and expires when no rank has come for 10 "
+    "minutes: make a new one";
+
 /// Makes an id and has this process serve its rendezvous: starts the process's root service, or
 /// adds to the running one. Local, does not block on the network, any thread.
 /// The service forgets an id once all its ranks have joined, or `expiry` after its creation if no

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/session.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -15,7 +16,9 @@
 
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
+#include "boot/root_service.hpp"
 #include "boot/served_id.hpp"
+#include "boot/shared_memory.hpp"
 #include "boot/unique_id.hpp"
 
 namespace oriel::boot {
@@ -251,6 +254,94 @@ TEST_CASE("1.10 several ranks of one thread advance together in one loop") {
       CHECK((status.ok() ? "ok" : status.error().to_string()) == "ok");
     }
   }
+}
+
+namespace {
+
+Status join_once(const UniqueId& id, int rank, int size) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  const auto session =
+      loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(10s)));
+  return session.ok() ? Status() : session.error();
+}
+
+/// That `again` is the error of an id that is of no use, with `word`.
+Status expect_useless(const Status& again, const std::string& word) {
+  if (again.ok()) return Error(ErrorCode::internal, "it joined");
+  const std::string text = again.error().to_string();
+  const bool named = again.error().code() == ErrorCode::invalid_usage &&
+                     text.find(word) != std::string::npos &&
+                     text.find("10 minutes") != std::string::npos;
+  return named ? Status() : again;
+}
+
+/// In the process that has made the ids.
+Status use_ids_again() {
+  ORIEL_TRY(const UniqueId alone, create_unique_id(kLoopback.socket));
+  ORIEL_CHECK(join_once(alone, 0, 1));
+  ORIEL_CHECK(expect_useless(join_once(alone, 0, 1), "has been used"));
+  ORIEL_CHECK(expect_useless(join_once(alone, 0, 2), "has been used"));
+  ORIEL_TRY(const UniqueId shared, create_unique_id(kLoopback.socket));
+  const auto joined = run_threads(2, [&](int rank) { return join_once(shared, rank, 2); });
+  if (joined != std::vector<std::string>{"ok", "ok"}) return Error(ErrorCode::internal, joined[0]);
+  const auto end = std::chrono::steady_clock::now() + 5s;
+  while (RootService::instance().running() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+  }
+  ORIEL_CHECK(expect_useless(join_once(shared, 1, 2), "has been used"));
+  ORIEL_TRY(const UniqueId old, create_unique_id(kLoopback.socket, 1ms));
+  while (RootService::instance().running() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+  }
+  return expect_useless(join_once(old, 0, 2), "has expired");
+}
+
+}  // namespace
+
+TEST_CASE("1.7 1.38 an id that is used again, or has expired, is named in its own process") {
+  CHECK(run_forked(
+            1, [](int) { return use_ids_again(); }, 20s) == std::vector<std::string>{"ok"});
+}
+
+TEST_CASE("1.7 1.38 an id that is used again is named in other processes as far as can be known") {
+  struct Scene {
+    std::atomic<int> step{0};
+    UniqueId used;
+    Status reach(int wanted) const {
+      const auto end = std::chrono::steady_clock::now() + 10s;
+      while (step < wanted && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(1ms);
+      }
+      return step < wanted ? Status(Error(ErrorCode::timeout, "the other process")) : Status();
+    }
+  };
+  const Shared<Scene> scene;
+  ForkedRanks processes(2, [&](int process) -> Status {
+    RootService& service = RootService::instance();
+    if (process == 1) {
+      ORIEL_TRY(scene->used, create_unique_id(kLoopback.socket));
+      ORIEL_TRY(const UniqueId other, create_unique_id(kLoopback.socket));
+      service.retire(scene->used.number);
+      scene->step = 1;
+      ORIEL_CHECK(scene->reach(2));
+      service.retire(other.number);  // with which the service ends
+      while (service.running()) std::this_thread::sleep_for(1ms);
+      scene->step = 3;
+      return scene->reach(4);
+    }
+    ORIEL_CHECK(scene->reach(1));
+    ORIEL_CHECK(expect_useless(join_once(scene->used, 0, 2), "does not know"));
+    scene->step = 2;
+    ORIEL_CHECK(scene->reach(3));
+    const Status refused = join_once(scene->used, 0, 2);
+    scene->step = 4;
+    if (refused.ok()) return Error(ErrorCode::internal, "it joined");
+    const std::string& hint = refused.error().hint();
+    const bool both =
+        hint.find("firewall") != std::string::npos && hint.find("used before") != std::string::npos;
+    return both ? Status() : refused;
+  });
+  CHECK(processes.collect(20s) == std::vector<std::string>{"ok", "ok"});
 }
 
 }  // namespace oriel::boot
