@@ -28,6 +28,7 @@ void take_descriptors(const cmsghdr* at, NicMessage& message) {
     std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
     OwnedFd owned(fd);
     message.cut = message.cut || message.descriptor.valid();
+    message.lost_descriptor = message.lost_descriptor || !owned;
     message.descriptor = std::move(owned);
   }
 }
@@ -111,6 +112,10 @@ Result<NicMessage> receive_nic_message(const OwnedFd& socket) {
     if (at->cmsg_level != SOL_SOCKET) continue;
     if (at->cmsg_type == SCM_RIGHTS) take_descriptors(at, message);
     if (at->cmsg_type == SCM_CREDENTIALS) message.sender = sender_in(at);
+  }
+  // The control buffer has room for one, so that only this process's limit can have kept it out.
+  if ((header.msg_flags & MSG_CTRUNC) != 0 && !message.descriptor.valid()) {
+    message.lost_descriptor = true;
   }
   return message;
 }

@@ -27,8 +27,9 @@ struct NicMessage {
   Outcome outcome = Outcome::none;
   Bytes bytes;
   OwnedFd descriptor;
-  pid_t sender = 0;  ///< as the kernel says, after show_senders(); 0: it has not said
-  bool cut = false;  ///< it was longer, or brought more descriptors
+  pid_t sender = 0;              ///< as the kernel says, after show_senders(); 0: it has not said
+  bool cut = false;              ///< it was longer, or brought more descriptors
+  bool lost_descriptor = false;  ///< this process had no room for the one that it brought
 };
 /// Does not wait.
 Result<NicMessage> receive_nic_message(const OwnedFd& socket);

@@ -143,6 +143,8 @@ Status NicServer::answer(const Status& outcome) {
   if (said.failed) {
     said.native = outcome.error().native();
     said.text = outcome.error().message();
+    const std::string& hint = outcome.error().hint();
+    if (!hint.empty()) said.text += " (" + hint + ")";
   }
   const Bytes message = encode(said);
   return send_nic_message(socket_, message, nullptr, Deadline::after(kTakeAnswerMost));
@@ -154,9 +156,16 @@ Result<bool> NicServer::take_request() {
   if (message.outcome == NicMessage::Outcome::closed) return false;
   if (message.outcome == NicMessage::Outcome::none) return true;
   auto request = decode_nic_request(message.bytes);
-  Status outcome = request.ok() && message.cut ? Status(not_served("a message that was cut"))
-                   : request.ok() ? serve(request.value(), std::move(message.descriptor))
-                                  : Status(request.error());
+  Status outcome;
+  if (!request.ok()) {
+    outcome = request.error();
+  } else if (message.lost_descriptor) {
+    outcome = system_error("receiving a descriptor", EMFILE);
+  } else if (message.cut) {
+    outcome = not_served("a message that was cut");
+  } else {
+    outcome = serve(request.value(), std::move(message.descriptor));
+  }
   static_cast<void>(answer(outcome));  // who has gone is noticed next time
   // Without a GPU there is nothing to serve, and who says what is no request may say anything.
   if (!request.ok() || !scope_) return std::move(outcome).error();

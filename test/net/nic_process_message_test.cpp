@@ -2,11 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/nic_process_message.hpp"
 
+#include <chrono>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/nic_process_socket.hpp"
 
 // What a rank and the process that copies for its software NIC say to each other (3.9, 3.23).
 using namespace oriel;
@@ -150,4 +156,32 @@ TEST_CASE("3.23 a command is refused unless all it names is inside its memory") 
   CHECK(is_sound(command_of(NicCommand::tell, 0, 0, 0)));
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(0), 1, 0, 8)));
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(7), 1, 0, 8)));
+}
+
+TEST_CASE("1.15 a descriptor for which this process has no room is told from a message too long") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  const OwnedFd own(ends[0]);
+  const OwnedFd other(ends[1]);
+  REQUIRE(show_senders(own).ok());
+  const Bytes bytes(5, std::byte{7});
+  const Deadline soon = Deadline::after(std::chrono::seconds(5));
+  REQUIRE(send_nic_message(other, bytes, &other, soon).ok());
+  REQUIRE(send_nic_message(other, bytes, &other, soon).ok());
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto without_room = receive_nic_message(own);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  const auto with_room = receive_nic_message(own);
+  REQUIRE(without_room.ok());
+  CHECK(without_room->lost_descriptor);
+  CHECK(without_room->bytes == bytes);
+  CHECK(without_room->sender == ::getpid());
+  REQUIRE(with_room.ok());
+  CHECK_FALSE(with_room->lost_descriptor);
+  CHECK_FALSE(with_room->cut);
+  CHECK(with_room->descriptor.valid());
 }
