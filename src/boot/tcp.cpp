@@ -11,6 +11,7 @@
 #include <linux/tcp.h>
 #include <sys/uio.h>
 
+#include "base/fork.hpp"
 #include "base/try.hpp"
 
 namespace oriel::boot {
@@ -39,6 +40,7 @@ Status tune(int fd) {
 Result<OwnedFd> open_socket(int family) {
   OwnedFd fd(sys().socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!fd) return system_error("socket");
+  keep_from_children(fd.get());
   return fd;
 }
 
@@ -97,6 +99,7 @@ Result<OwnedFd> accept_one(int listener_fd) {
     if (exhausted || errno == EBADF || errno == EINVAL) return system_error("accept");
     return OwnedFd();
   }
+  keep_from_children(fd.get());
   ORIEL_CHECK(tune(fd.get()));
   return fd;
 }

@@ -11,7 +11,8 @@
 #include "base/fd.hpp"
 #include "boot/socket_address.hpp"
 
-/// Non-blocking, close-on-exec sockets and the calls on them, without a wait anywhere.
+/// Non-blocking, close-on-exec sockets, of which forked children keep no copies, and the calls on
+/// them, without a wait anywhere.
 namespace oriel::boot {
 
 struct Listener {

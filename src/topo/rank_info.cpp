@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 4;
+constexpr std::uint16_t kVersion = 5;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -118,6 +118,8 @@ Status check_fields(const RankInfo& info) {
 RankInfo host_rank_info(const NodeIdentity& node) {
   RankInfo info;
   info.node = node;
+  const HostFacts facts = read_host_facts();
+  if (!facts.boot_id.empty()) info.machine = host_hash(facts, "");
   info.process = process_number();
   info.pid = ::getpid();
   struct stat space {};
@@ -127,8 +129,9 @@ RankInfo host_rank_info(const NodeIdentity& node) {
 }
 
 bool shares_pids(const RankInfo& own, const RankInfo& other) {
-  return own.node == other.node && own.pid_namespace != 0 &&
-         own.pid_namespace == other.pid_namespace;
+  const bool known = own.machine != 0 && other.machine != 0;
+  const bool one_machine = known ? own.machine == other.machine : own.node == other.node;
+  return one_machine && own.pid_namespace != 0 && own.pid_namespace == other.pid_namespace;
 }
 
 const SeenDevice* find_seen(const RankInfo& own, const DeviceUuid& uuid) {
@@ -142,7 +145,7 @@ Bytes encode(const RankInfo& info) {
   ByteWriter writer;
   writer.put(kVersion).put(info.kind).put(info.node.host).put(info.node.network_namespace);
   writer.put(static_cast<std::uint8_t>(info.node.named));
-  writer.put(info.process).put(info.pid).put(info.pid_namespace).put(info.uid);
+  writer.put(info.machine).put(info.process).put(info.pid).put(info.pid_namespace).put(info.uid);
   writer.put(info.memory_bytes).put(info.numa).put(info.host_class).put(info.network_class);
   writer.put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
@@ -169,6 +172,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.node.host = reader.get<std::uint64_t>();
   info.node.network_namespace = reader.get<std::uint64_t>();
   info.node.named = get_truth(reader, odd);
+  info.machine = reader.get<std::uint64_t>();
   info.process = reader.get<std::uint64_t>();
   info.pid = reader.get<std::int32_t>();
   info.pid_namespace = reader.get<std::uint64_t>();

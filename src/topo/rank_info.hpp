@@ -39,6 +39,9 @@ struct SeenDevice {
 /// What one rank tells all others about its place, once, when a communicator begins.
 struct RankInfo {
   NodeIdentity node;
+  /// A hash of what names the machine and its boot, also where the user has named the node; 0 where
+  /// the machine does not tell its boot.
+  std::uint64_t machine = 0;
   std::uint64_t process = 0;  ///< the random number of its process
   std::int32_t pid = 0;       ///< in the rank's own PID namespace; see shares_pids()
   /// The inode of that namespace, or 0 where it cannot be told.
@@ -76,7 +79,7 @@ struct RankInfo {
 RankInfo host_rank_info(const NodeIdentity& node);
 
 /// Whether the pid of `other` names the same process to `own`. Where containers share a network
-/// they need not share it.
+/// they need not share it; where the user makes one machine several nodes they still do.
 bool shares_pids(const RankInfo& own, const RankInfo& other);
 
 /// What the process of `own` knows of the device with this UUID; null if nothing.

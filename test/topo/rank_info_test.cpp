@@ -138,7 +138,7 @@ TEST_CASE("2.3 the message of another version is refused with the two numbers") 
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(decoded.error().message().find("format 2, this library knows 4") != std::string::npos);
+  CHECK(decoded.error().message().find("format 2, this library knows 5") != std::string::npos);
 }
 
 TEST_CASE("1.14 random bytes never pass for more than they hold") {
@@ -167,6 +167,17 @@ TEST_CASE("1.12 a pid means something inside one PID namespace of one node only"
   other.pid_namespace = own.pid_namespace + 1;
   CHECK_FALSE(shares_pids(own, other));
   other = own;
+  other.machine = own.machine + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  // The user has made two nodes of one machine.
+  other = own;
+  other.node = read_node_identity("a name");
+  REQUIRE(other.node != own.node);
+  CHECK(shares_pids(own, other));
+  // A machine that does not tell its boot is told apart by what names the node.
+  other = own;
+  other.machine = 0;
+  CHECK(shares_pids(own, other));
   other.node.host = own.node.host + 1;
   CHECK_FALSE(shares_pids(own, other));
   // Two ranks that cannot tell their namespaces.
