@@ -264,7 +264,8 @@ const char* pncclGetLastError(ncclComm_t comm);
 /// Allocates at least `size` bytes that can be registered as a window: device memory of the current
 /// device, or shared host memory without a GPU. Aligned for windows. Local, may synchronise the
 /// device. A size of 0 is refused, as is host memory beyond what the machine or a control group has
-/// left.
+/// left. A process that is forked later shares the memory with this one and may use and free it,
+/// but not register it: allocate after the fork.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 

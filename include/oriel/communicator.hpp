@@ -118,7 +118,8 @@ class ORIEL_API Communicator {
   ncclComm* handle() const;
 
   /// Memory of at least `bytes` on this rank's device, which can become a window. Local. On a GPU
-  /// its contents are undefined, on the CPU zero. Errors: invalid_argument (0 bytes), cuda, system.
+  /// its contents are undefined, on the CPU zero. A process that is forked later may use it, but
+  /// not register it. Errors: invalid_argument (0 bytes), cuda, system.
   Result<Buffer> allocate(std::size_t bytes) const;
 
   /// Registers a range of each rank as one window; `bytes` is the same on all ranks. Memory that

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/fork.hpp"
 #include "base/process_number.hpp"
 #include "base/try.hpp"
 #include "window/allocation_table.hpp"
@@ -78,7 +79,8 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
         fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes));
   }
   if (backing == Backing::ready) ORIEL_CHECK(check_room(bytes));
-  Block block;
+  Block block{};
+  block.forks = fork_count();
   ORIEL_TRY(block.allocation, create(bytes));
   const std::size_t rounded = block.allocation->bytes();
   ORIEL_TRY(block.range,
@@ -101,8 +103,10 @@ Result<BlockMemory::Block> BlockMemory::take(void* pointer, IfOccupied if_occupi
                              "device, or freed before",
                              pointer));
   }
-  // Else the next allocation could get the address of a window that is not on it.
-  if (if_occupied == IfOccupied::refuse &&
+  // Else the next allocation could get the address of a window that is not on it. Windows that were
+  // inherited cannot be used.
+  const bool inherited = found->second.forks != fork_count();
+  if (if_occupied == IfOccupied::refuse && !inherited &&
       AllocationTable::instance().occupied(found->second.allocation->id())) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("free of {}: a window is registered on it", pointer))
@@ -126,13 +130,20 @@ Status BlockMemory::free_when_unused(void* pointer) {
   return {};
 }
 
-std::optional<Segment> BlockMemory::find_block(const void* pointer) {
+Result<std::optional<Segment>> BlockMemory::find_block(const void* pointer) {
   const std::lock_guard lock(mutex_);
   auto found = blocks_.upper_bound(address_of(pointer));
-  if (found == blocks_.begin()) return std::nullopt;
+  if (found == blocks_.begin()) return std::optional<Segment>();
   const auto& [base, block] = *--found;
-  if (address_of(pointer) - base >= block.allocation->bytes()) return std::nullopt;
-  return Segment{block.allocation, block.range->base(), block.allocation->bytes()};
+  if (address_of(pointer) - base >= block.allocation->bytes()) return std::optional<Segment>();
+  if (block.forks != fork_count()) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the memory at {} was allocated before this process was forked: it is "
+                             "that of the parent",
+                             pointer))
+        .with_hint("call ncclMemAlloc in the process that registers the memory");
+  }
+  return std::optional(Segment{block.allocation, block.range->base(), block.allocation->bytes()});
 }
 
 }  // namespace oriel::window

@@ -68,14 +68,16 @@ class BlockMemory : public Memory {
   /// Called after that, if it is to be ready.
   virtual void prepare(std::byte* base, std::size_t bytes);
 
-  /// The block of allocate() that `pointer` points into.
-  std::optional<Segment> find_block(const void* pointer);
+  /// The block of allocate() that `pointer` points into. Refused if it was inherited: it is the
+  /// memory of another rank, of the process that made it, and two ranks cannot have one block.
+  Result<std::optional<Segment>> find_block(const void* pointer);
 
  private:
   struct Block {
     AllocationRef allocation;
     std::unique_ptr<AddressRange> range;
     std::unique_ptr<Mapping> mapping;  // destroyed before range
+    std::uint32_t forks;               // fork_count() of the process that made it
   };
   enum class IfOccupied : std::uint8_t { refuse, take };
   /// Takes the block at `pointer` out of blocks_.

@@ -246,7 +246,7 @@ void HostMemory::place(std::byte* base, std::size_t bytes) {
 }
 
 Result<std::vector<Segment>> HostMemory::find_segments(const void* pointer, std::size_t bytes) {
-  std::optional<Segment> block = find_block(pointer);
+  ORIEL_TRY(std::optional<Segment> block, find_block(pointer));
   if (!block) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("the memory at {} cannot be shared with other ranks", pointer))

@@ -10,8 +10,8 @@
 namespace oriel::window {
 
 /// The host memory of this process: sealed memfds, found again by any pointer into them. One object
-/// for the process, never destroyed. Memory that a forked child inherits keeps its identity and can
-/// be registered by the child.
+/// for the process, never destroyed. Memory that a forked child inherits it can use and free, which
+/// leaves the parent's as it is, but not register.
 ///
 /// Where the thread that allocates may run on the processors of one NUMA node only, the memory
 /// comes from that node as long as it has some, whoever touches it first.
