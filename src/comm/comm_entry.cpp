@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "base/log.hpp"
 #include "base/try.hpp"
 
@@ -95,9 +97,20 @@ HandleTable<CommEntry, ncclComm_t>& comm_table() {
 void keep_for_ever(std::shared_ptr<CommEntry> entry) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<CommEntry>>;
-  Log(entry->rank()).warn("the communicator's work has not ended, so its memory is not given back");
+  if (!entry->inherited()) {
+    Log(entry->rank())
+        .warn("the communicator's work has not ended, so its memory is not given back");
+  }
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(entry));
+}
+
+Error inherited_error(int rank) {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("the communicator is that of the process which this one was forked from,"
+                           " as its rank {}",
+                           rank))
+      .with_hint("start one with ncclCommInitRank after the fork; this handle may be destroyed");
 }
 
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
@@ -107,6 +120,7 @@ Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
     return Error(ErrorCode::invalid_argument, "this is no communicator")
         .with_hint("it was destroyed or aborted, or its handle was overwritten");
   }
+  if (entry->inherited()) return inherited_error(entry->rank());
   return entry;
 }
 

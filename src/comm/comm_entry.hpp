@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "oriel/error.hpp"
 
 #include "base/event_loop.hpp"
+#include "base/fork.hpp"
 #include "comm/communicator.hpp"
 #include "comm/handle_table.hpp"
 #include "comm/red_op_table.hpp"
@@ -29,6 +31,8 @@ class CommEntry {
   int size() const { return size_; }
   int device() const { return device_; }  ///< the CUDA ordinal; -1 for the host
   bool blocking() const { return blocking_; }
+  /// It is that of the process which this one was forked from.
+  bool inherited() const { return forks_ != fork_count(); }
   RedOpTable& reductions() { return reductions_; }
 
   /// It has not started yet, or work goes on in the background (non-blocking communicators only).
@@ -69,6 +73,7 @@ class CommEntry {
   const int size_;
   const int device_;
   const bool blocking_;
+  const std::uint32_t forks_ = fork_count();
   RedOpTable reductions_{ncclNumOps};
 
   mutable std::mutex mutex_;
@@ -85,12 +90,17 @@ class CommEntry {
 /// The table behind all ncclComm_t of this process.
 HandleTable<CommEntry, ncclComm_t>& comm_table();
 
-/// Leaks the communicator of `entry`, whose enqueued work has not ended: kernels may still start
-/// that use its memory.
+/// Leaks the communicator of `entry`. For one whose enqueued work has not ended, as kernels may
+/// still start that use its memory, and for one that was inherited, of which the child has no
+/// threads to end.
 void keep_for_ever(std::shared_ptr<CommEntry> entry);
 
+/// The error for a call on a communicator that is inherited(): of this rank.
+Error inherited_error(int rank);
+
 /// The entry of a handle; invalid_argument for null, for one that was destroyed, and for one that
-/// was never made.
+/// was never made, invalid_usage for one that was inherited: a forked child is no rank, and what it
+/// did would be done to the memory and the peers of its parent.
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle);
 /// The same, and its communicator.
 Result<std::shared_ptr<Communicator>> find_communicator(ncclComm_t handle);

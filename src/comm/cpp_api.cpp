@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "nccl.h"
 #include "oriel/communicator.hpp"
 
+#include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/comm_entry.hpp"
@@ -100,12 +102,14 @@ struct Window::Impl {
   MemoryRange range;
   ncclWindow_t handle;
   device::WindowView view;
+  std::uint32_t forks = fork_count();  // of the process that registered it
 
   ~Impl() { warn_unless_ok(deregister()); }
   Status deregister() {
     view = {};
     const ncclWindow_t ended = std::exchange(handle, nullptr);
-    return ended != nullptr ? communicator->deregister_window(ended) : Status();
+    const bool ours = forks == fork_count();
+    return ours && ended != nullptr ? communicator->deregister_window(ended) : Status();
   }
 };
 
@@ -176,9 +180,12 @@ struct Communicator::Impl {
     return owned && ended != nullptr ? comm::destroy_communicator(ended) : Status();
   }
   Status check_open() const {
-    if (communicator != nullptr) return {};
-    return Error(ErrorCode::invalid_usage, "the communicator has been closed")
-        .with_scope(Scope::communicator);
+    if (communicator == nullptr) {
+      return Error(ErrorCode::invalid_usage, "the communicator has been closed")
+          .with_scope(Scope::communicator);
+    }
+    if (entry->inherited()) return comm::inherited_error(rank);
+    return {};
   }
 };
 
@@ -350,13 +357,15 @@ Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
 }
 
 void Communicator::abort() {
-  if (impl_->entry == nullptr) return;
+  if (impl_->entry == nullptr || impl_->entry->inherited()) return;
   impl_->entry->abort(
       Error(ErrorCode::aborted, "Communicator::abort was called").with_origin(impl_->rank));
 }
 
 std::optional<Error> Communicator::async_error() const {
-  return impl_->entry != nullptr ? impl_->entry->async_error() : std::nullopt;
+  if (impl_->entry == nullptr) return std::nullopt;
+  if (impl_->entry->inherited()) return comm::inherited_error(impl_->rank);
+  return impl_->entry->async_error();
 }
 
 Status Communicator::close() {

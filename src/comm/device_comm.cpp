@@ -11,6 +11,7 @@
 #include "oriel/device/barrier.hpp"
 #include "oriel/device/world_barrier.hpp"
 
+#include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
@@ -48,7 +49,8 @@ DeviceCommMemory::DeviceCommMemory(std::shared_ptr<Communicator> communicator)
     : communicator_(std::move(communicator)) {}
 
 DeviceCommMemory::DeviceCommMemory(DeviceCommMemory&& other) noexcept
-    : communicator_(std::move(other.communicator_)),
+    : forks_(other.forks_),
+      communicator_(std::move(other.communicator_)),
       layout_(other.layout_),
       world_(other.world_),
       has_doorbell_(std::exchange(other.has_doorbell_, false)),
@@ -57,7 +59,7 @@ DeviceCommMemory::DeviceCommMemory(DeviceCommMemory&& other) noexcept
       view_(std::exchange(other.view_, {})) {}
 
 DeviceCommMemory::~DeviceCommMemory() {
-  if (memory_ == nullptr) return;
+  if (memory_ == nullptr || forks_ != fork_count()) return;
   if (has_doorbell_) communicator_->network_->remove_doorbell(*view_.wait.doorbell);
   Status released;
   if (handle_ != nullptr) released = communicator_->windows_->deregister(handle_);

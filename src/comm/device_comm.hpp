@@ -9,6 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "base/event_loop.hpp"
+#include "base/fork.hpp"
 #include "base/task.hpp"
 
 namespace oriel::comm {
@@ -55,6 +56,7 @@ class DeviceCommMemory {
     std::uint64_t total_bytes = 0;
   };
 
+  const std::uint32_t forks_ = fork_count();  // a forked child must not end its parent's
   std::shared_ptr<Communicator> communicator_;
   Layout layout_;
   bool world_ = false;

@@ -19,6 +19,11 @@ Result<boot::UniqueId> make_unique_id() {
 }
 
 Status destroy_communicator(ncclComm_t handle) {
+  if (const auto parents = comm_table().get(handle); parents && parents->inherited()) {
+    keep_for_ever(parents);
+    comm_table().remove(handle);
+    return {};
+  }
   ORIEL_TRY(const auto entry, find_entry(handle));
   const auto communicator = entry->close();
   Status drained;

@@ -333,7 +333,8 @@ const char* last_error(ncclComm_t handle) noexcept {
   try {
     if (handle == nullptr) return last_error_text();
     const auto entry = comm_table().get(handle);
-    const auto error = entry != nullptr ? entry->async_error() : std::nullopt;
+    const bool ours = entry != nullptr && !entry->inherited();
+    const auto error = ours ? entry->async_error() : std::nullopt;
     return error ? hold_text(error->to_string()) : last_error_text();
   } catch (...) {
     return "";

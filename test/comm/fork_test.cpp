@@ -132,4 +132,109 @@ TEST_CASE("1.12 the death of a rank is seen within a second though a child of it
   }
 }
 
+namespace {
+
+/// Runs `body` in a forked child; throws what it throws.
+template <class Body>
+void in_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (is_child(child)) {
+    try {
+      body();
+      ::_exit(0);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "forked child: %s\n", error.what());
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  require(::waitpid(child, &status, 0) == child && status == 0, "the child");
+}
+
+}  // namespace
+
+TEST_CASE("1.12 a forked child cannot act on its parent's communicator") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    const ncclComm_t comm = comms.front();
+    Buffer memory(4096);
+    auto* const values = reinterpret_cast<float*>(memory.at());
+    auto windows = players.register_windows(comms, {memory.at()}, 4096);
+    const auto sum = [&] {
+      *values = 1;
+      require(ncclAllReduce(values, values, 1, ncclFloat, ncclSum, comm, nullptr), "the sum");
+      require(*values == 2, "the sum's value");
+    };
+    sum();
+    in_child([&] {
+      const std::vector<std::string> words{"forked from", "ncclCommInitRank after the fork"};
+      ncclWindow_t window = nullptr;
+      ncclResult_t state = ncclSuccess;
+      Buffer own(4096);
+      float value = 1;
+      expect_error(ncclCommAbort(comm), ncclInvalidUsage, "abort", words);
+      expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "finalize", words);
+      expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidUsage, "state", words);
+      expect_error(ncclCommWindowRegister(comm, own.at(), 4096, &window, 0), ncclInvalidUsage,
+                   "register", words);
+      expect_error(ncclCommWindowDeregister(comm, windows.front()), ncclInvalidUsage, "deregister",
+                   words);
+      expect_error(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr),
+                   ncclInvalidUsage, "all-reduce", words);
+      auto borrowed = oriel::Communicator::borrow(comm);
+      must_fail(borrowed, ErrorCode::invalid_usage, words);
+      require(ncclCommDestroy(comm), "destroy");
+      require(ncclMemFree(memory.at()), "free");
+      expect_error(ncclCommDestroy(comm), ncclInvalidArgument, "destroy it again");
+    });
+    sum();
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state, "the state of the parent's communicator");
+    for (ncclWindow_t window : windows) require(ncclCommWindowDeregister(comm, window), "the end");
+    players.destroy(comms);
+  }));
+}
+
+TEST_CASE("1.12 a forked child's objects of the C++ interface leave the parent's alone") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    std::optional<Communicator> comm = join(players);
+    std::optional<oriel::Buffer> memory = must(comm->allocate(4096));
+    std::optional<Window> window = must(comm->register_window(*memory));
+    in_child([&] {
+      int value = 1;
+      must_fail(comm->all_reduce({.input = &value, .output = &value, .count = 1}),
+                ErrorCode::invalid_usage, {"forked from"});
+      require(comm->async_error().has_value(), "an error");
+      comm->abort();
+      window.reset();
+      memory.reset();
+      comm.reset();
+    });
+    add_one(*comm);
+    require(!comm->async_error(), "no error");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("1.18 memory from before a fork cannot be registered by the child") {
+  check_all_ok(play(Cast::threads, 1, [](Players& players) {
+    Buffer memory(4096);
+    *memory.at() = std::byte{1};
+    in_child([&] {
+      const std::vector<std::string> words{"before this process was forked", "ncclMemAlloc"};
+      auto comms = players.init();
+      ncclWindow_t window = nullptr;
+      expect_error(ncclCommWindowRegister(comms.front(), memory.at(), 4096, &window, 0),
+                   ncclInvalidUsage, "register", words);
+      *memory.at() = std::byte{2};
+      require(ncclMemFree(memory.at()), "free");
+    });
+    require(*memory.at() == std::byte{2}, "the memory is still here");
+    auto comms = players.init();
+    players.register_windows(comms, {memory.at()}, 4096);
+    players.destroy(comms);
+  }));
+}
+
 }  // namespace oriel::test
