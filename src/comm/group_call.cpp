@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_object.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -28,8 +29,7 @@ Status run(GroupJobs jobs, bool& in_progress) {
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
-  thread_local ThreadGroup group;
-  return group;
+  return ThreadObject<ThreadGroup>::get();  // one made late owns nothing once its group has ended
 }
 
 Status ThreadGroup::end(bool& in_progress) {

@@ -2,22 +2,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/last_error.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "base/log.hpp"
+#include "base/thread_object.hpp"
 
 namespace oriel::comm {
 namespace {
 
-thread_local std::string last_text;
+/// A text of the thread after it has destroyed its objects, when nothing would free a string.
+using LateText = std::array<char, 1024>;
+
+thread_local LateText late_last_text{};
+thread_local LateText late_held_text{};
 thread_local bool no_memory = false;  // came last, instead of a text
-thread_local std::string held_text;
+
+void copy(std::string_view text, LateText& out) {
+  const std::size_t length = std::min(text.size(), out.size() - 1);
+  std::copy_n(text.begin(), length, out.begin());
+  out[length] = '\0';
+}
+
+struct Texts {
+  Texts() = default;
+  ~Texts() { copy(last, late_last_text); }
+  Texts(const Texts&) = delete;
+  Texts& operator=(const Texts&) = delete;
+
+  std::string last;
+  std::string held;
+};
+using ThreadTexts = ThreadObject<Texts>;
 
 }  // namespace
 
 void remember_error(const Error& error) {
   no_memory = false;
-  last_text = std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
-              "): " + error.to_string();
-  Log().warn("{}", last_text);
+  std::string text = std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
+                     "): " + error.to_string();
+  Log().warn("{}", text);
+  if (ThreadTexts::ended()) {
+    copy(text, late_last_text);
+  } else {
+    ThreadTexts::get().last = std::move(text);
+  }
 }
 
 void remember_no_memory() noexcept {
@@ -26,12 +56,17 @@ void remember_no_memory() noexcept {
 
 const char* last_error_text() {
   if (no_memory) return "system error (request): out of memory";
-  return last_text.c_str();
+  return ThreadTexts::ended() ? late_last_text.data() : ThreadTexts::get().last.c_str();
 }
 
 const char* hold_text(std::string text) {
-  held_text = std::move(text);
-  return held_text.c_str();
+  if (ThreadTexts::ended()) {
+    copy(text, late_held_text);
+    return late_held_text.data();
+  }
+  std::string& held = ThreadTexts::get().held;
+  held = std::move(text);
+  return held.c_str();
 }
 
 }  // namespace oriel::comm

@@ -44,8 +44,9 @@ host 16 max     stream     1   1 32768 4 2
 }  // namespace
 
 const ChoiceTable& ChoiceTable::built_in() {
-  static const ChoiceTable table = parse(kBuiltIn).value();
-  return table;
+  // Never destroyed: static objects of the application may still call collectives.
+  static const auto* const table = new ChoiceTable(parse(kBuiltIn).value());
+  return *table;
 }
 
 }  // namespace oriel::kernels
