@@ -177,9 +177,10 @@ TEST_CASE("1.12 the monitor ticks while something is watched and ends its thread
   const std::size_t fds_before = count_entries("/proc/self/fd");
   {
     auto id = boot::create_unique_id(kLoopback.socket);
-    REQUIRE(id.ok());
+    auto other = boot::create_unique_id(kLoopback.socket);
+    REQUIRE((id.ok() && other.ok()));
     auto first = join(id.value(), 0, 1);
-    auto second = join(id.value(), 0, 1);
+    auto second = join(other.value(), 0, 1);
     REQUIRE(first.ok());
     REQUIRE(second.ok());
     Notes one, two;
