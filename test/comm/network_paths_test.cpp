@@ -67,6 +67,13 @@ void play_with(const Nodes& nodes, const Variables& settings, const Body& body) 
   }));
 }
 
+/// Where nothing is found out by silence: a machine that has much else to do is silent too.
+Variables with_patience() {
+  Variables settings = kTwoPaths;
+  settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
+  return settings;
+}
+
 net::NicFaults fail_at(std::uint64_t index, bool after_delivery) {
   net::NicFaults faults;
   faults.fails = {{{0, index}, net::Syndrome::transport_retry, after_delivery}};
@@ -76,9 +83,7 @@ net::NicFaults fail_at(std::uint64_t index, bool after_delivery) {
 }  // namespace
 
 TEST_CASE("3.14 ranks with a backup path use the first one as long as it works") {
-  Variables patient = kTwoPaths;  // on a machine that has much else to do
-  patient.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
-  play_with({{2, 1}}, patient, [&](Players& players) {
+  play_with({{2, 1}}, with_patience(), [&](Players& players) {
     Traffic traffic(players, 1);
     traffic.run(15);
     Rank& rank = traffic.rank();
@@ -105,7 +110,7 @@ TEST_CASE("3.14 near ranks, whose memory cannot fail apart, have no backup") {
 TEST_CASE("3.14 F3 entries that fail on a path are done once, by the other, which is left again") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
-  play_with({{1, 1, 1}}, kTwoPaths, [&](Players& players) {
+  play_with({{1, 1, 1}}, with_patience(), [&](Players& players) {
     Traffic traffic(players, seed);
     Rank& rank = traffic.rank();
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
