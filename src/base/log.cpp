@@ -16,10 +16,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/log_check.hpp"
+
 namespace oriel {
 namespace {
 
 constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a pipe does not interleave such writes
+constexpr int kPatienceMs = 100;            // of a line, with a pipe that is full
 
 // The log calls the system directly and not through sys(): it must neither shift the count of the
 // calls that tests make fail nor report its own failures.
@@ -56,15 +59,36 @@ struct Sink {
   pid_t process;
   std::string host;
   int fd;  // closed when the process ends: another thread may be writing to it until then
+  std::string unfit;  // why ORIEL_LOG_FILE is not used, where its user has to know
 };
 
+/// Opens the log. Writing to it must never hold a rank up, nor must opening it: a pipe that nobody
+/// reads from would do both.
+int open_log(const std::string& path, std::string& unfit) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int fd = ::open(path.c_str(), flags, 0644);
+  struct stat facts {};
+  if (fd < 0) {
+    if (errno == ENXIO) unfit = "nobody reads from it";
+    return fd;
+  }
+  if (::fstat(fd, &facts) == 0 &&
+      (S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode) || S_ISFIFO(facts.st_mode))) {
+    return fd;
+  }
+  unfit = "it is neither a file nor a terminal or pipe";
+  ::close(fd);
+  return -1;
+}
+
 Sink* make_sink() {
-  auto sink = std::make_unique<Sink>(Sink{::getpid(), host_name(), STDERR_FILENO});
+  auto sink = std::make_unique<Sink>(Sink{::getpid(), host_name(), STDERR_FILENO, {}});
   const auto settings = process_settings();
   if (settings.ok() && !(*settings)->log_file.empty()) {
     const std::string path = expand((*settings)->log_file, sink->process);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const int fd = open_log(path, sink->unfit);
     if (fd >= 0) sink->fd = fd;
+    if (!sink->unfit.empty()) sink->unfit = fmt::format("\"{}\": {}", path, sink->unfit);
   }
   return sink.release();
 }
@@ -134,10 +158,16 @@ class NoPipeSignal {
 
 void write_all(int fd, const char* data, std::size_t size) {
   NoPipeSignal guard;
+  bool can_wait = true;
   while (guard.blocked() && size > 0) {
     const ssize_t written = ::write(fd, data, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EPIPE) guard.raised();
+    if (written < 0 && errno == EAGAIN && can_wait) {  // a pipe's reader is slow, or has stopped
+      can_wait = false;
+      pollfd ready{fd, POLLOUT, 0};
+      if (::poll(&ready, 1, kPatienceMs) > 0) continue;
+    }
     if (written <= 0) return;
     data += written;
     size -= static_cast<std::size_t>(written);
@@ -182,6 +212,14 @@ void write_log_line(LogLevel level, int rank, std::string_view message) {
 }
 
 }  // namespace detail
+
+Status check_log() {
+  if (!log_enabled(LogLevel::version)) return {};
+  const Sink& sink = current_sink();
+  if (sink.unfit.empty()) return {};
+  return Error(ErrorCode::invalid_usage, "ORIEL_LOG_FILE is " + sink.unfit)
+      .with_hint("it names a file, a terminal, or a pipe from which a process already reads");
+}
 
 void reread_log_settings() {
   Sink* old = sink_in_force.exchange(nullptr);

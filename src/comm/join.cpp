@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/log_check.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
 #include "comm/rank_affinity.hpp"
@@ -277,12 +278,12 @@ Task<Status> Communicator::agree_on_choices() {
   overrides_.chunk_bytes = static_cast<std::uint32_t>(settings_->chunk_bytes);
   overrides_.depth = static_cast<std::uint32_t>(settings_->depth);
 
-  Status local;
+  Status local = check_log();
   if (!settings_->table_path.empty()) {
     auto table = kernels::ChoiceTable::read(settings_->table_path);
     if (table.ok()) {
       own_table_ = std::move(table).value();
-    } else {
+    } else if (local.ok()) {
       local = std::move(table).error();
     }
   }

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/log_check.hpp"
 
 namespace oriel {
 namespace {
@@ -224,6 +228,43 @@ TEST_CASE("1.39 an unknown ORIEL_ name is warned about once, in the log") {
   const auto lines = setup.lines();
   REQUIRE(lines.size() == 3);
   CHECK(lines.at(0).find("did you mean ORIEL_TIMEOUT?") != std::string::npos);
+}
+
+TEST_CASE("1.38 a pipe without a reader, and what is no file, are refused as logs") {
+  const LogSetup setup("warn", "pipe");
+  const std::string path = std::getenv("ORIEL_LOG_FILE");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const auto refused = check_log();  // would wait for a reader, if it opened as files are opened
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message() == "ORIEL_LOG_FILE is \"" + path + "\": nobody reads from it");
+
+  ::setenv("ORIEL_LOG", "none", 1);
+  reread_process_settings();
+  reread_log_settings();
+  CHECK(check_log().ok());  // nothing is to be written
+
+  const LogSetup second("warn", "/dev/null");
+  CHECK(check_log().ok());
+}
+
+TEST_CASE("a pipe takes the log while it is read, and does not hold it up when it is not") {
+  const LogSetup setup("warn", "pipe");
+  const std::string path = std::getenv("ORIEL_LOG_FILE");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  REQUIRE(::fcntl(reader, F_SETPIPE_SZ, 4096) == 4096);
+  CHECK(check_log().ok());
+  Log().warn("heard");
+  std::array<char, 4096> text{};
+  const auto size = ::read(reader, text.data(), text.size());
+  REQUIRE(size > 0);
+  CHECK(std::string_view(text.data(), static_cast<std::size_t>(size)).ends_with("heard\n"));
+  Log().warn("{}", std::string(4096, 'x'));
+  Log().warn("there is no room for this line");
+  REQUIRE(::read(reader, text.data(), text.size()) == 4096);
+  CHECK(::read(reader, text.data(), text.size()) < 0);
+  ::close(reader);
 }
 
 TEST_CASE("a log file that cannot be opened falls back to standard error") {

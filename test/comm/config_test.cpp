@@ -12,6 +12,7 @@
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "nccl.h"
@@ -332,13 +333,18 @@ TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had 
   REQUIRE(fd >= 0);
   ::close(fd);
   std::ofstream(table) << "host 2 max stream 1 1 65536 -1 2\n";
+  const std::string pipe = std::string(table) + ".pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const std::pair<Variables, std::vector<std::string>> cases[] = {
       {{{"ORIEL_DEPTH", "1"}}, {"ORIEL_DEPTH is 1, but must be 2 to 16, or 0"}},
       {{{"ORIEL_TABLE", table}}, {"line 1 of the table: depth is \"-1\", but must be 2 to 16"}},
+      {{{"ORIEL_LOG_FILE", pipe}, {"ORIEL_LOG", "version"}},
+       {"ORIEL_LOG_FILE is", "nobody reads from it"}},
   };
   for (const auto& [variables, parts] : cases) {
     Environment environment(variables);
     check_all_ok(play(Cast::processes, 2, [&, parts = parts](Players& players) {
+      reread_log_settings();
       const ncclUniqueId id = players.next_id();
       ncclComm_t comm = nullptr;
       expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
@@ -347,6 +353,7 @@ TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had 
     }));
   }
   ::unlink(table);
+  ::unlink(pipe.c_str());
 }
 
 TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
