@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <optional>
 #include <random>
 #include <stop_token>
@@ -158,6 +159,20 @@ TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, bo
       players.barrier();
     }
     test::require(failures > 5, "failures: " + std::to_string(failures));
+  });
+}
+
+TEST_CASE("3.14 ranks on GPUs have no backup paths, and are told so") {
+  play_on({{1, 1}}, false, [](Players& players) {
+    const Environment paths(Variables{{"ORIEL_PATHS", "lo,lo"}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    auto comm = Communicator::init(id, players.first(), players.size());
+    auto kernels =
+        comm.ok() ? comm.value().device_comm(kWorld) : Result<DeviceComm>(std::move(comm).error());
+    must_fail(kernels, ErrorCode::invalid_usage, {"ORIEL_PATHS", "ranks on GPUs"});
+    players.barrier();
   });
 }
 

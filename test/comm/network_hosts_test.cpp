@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -25,18 +23,7 @@ using namespace std::chrono_literals;
 using device::Thread;
 using device::WorldOutcome;
 
-/// Ends the program as skipped where there can be no hosts.
-const bool kPermitted = [] {
-  std::string lack = TestHosts::lack();
-  if (lack.empty()) {
-    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
-    if (!wire.ok()) lack = wire.error().to_string();
-  }
-  if (lack.empty()) return true;
-  std::printf("skipped: %s\n", lack.c_str());
-  std::fflush(stdout);
-  std::_Exit(77);
-}();
+const bool kPermitted = skip_without_hosts();
 
 const Variables kOverTcp = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"}};
 const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -21,18 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Ends the program as skipped where there can be no hosts.
-const bool kPermitted = [] {
-  std::string lack = TestHosts::lack();
-  if (lack.empty()) {
-    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
-    if (!wire.ok()) lack = wire.error().to_string();
-  }
-  if (lack.empty()) return true;
-  std::printf("skipped: %s\n", lack.c_str());
-  std::fflush(stdout);
-  std::_Exit(77);
-}();
+const bool kPermitted = skip_without_hosts();
 
 /// Silence is 3 s, of which a path may have 1.2. Set-up uses the link that stays.
 const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},

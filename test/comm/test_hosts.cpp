@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -24,6 +26,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "net/wire_fabric.hpp"
 
 namespace oriel::test {
 namespace {
@@ -251,6 +255,18 @@ void TestHosts::drop(int percent) const {
                               "hook forward priority 0; }}'; nft 'add rule ip loss some numgen "
                               "random mod 100 < {} drop'",
                               percent));
+}
+
+bool skip_without_hosts() {
+  std::string lack = TestHosts::lack();
+  if (lack.empty()) {
+    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
+    if (!wire.ok()) lack = wire.error().to_string();
+  }
+  if (lack.empty()) return true;
+  std::printf("skipped: %s\n", lack.c_str());
+  std::fflush(stdout);
+  std::_Exit(77);
 }
 
 }  // namespace oriel::test

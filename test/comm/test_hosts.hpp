@@ -54,4 +54,8 @@ class TestHosts {
   pid_t relay_ = -1;
 };
 
+/// Ends the program as skipped where there can be no hosts, or no wire over tcp between them; for a
+/// constant of the file, ahead of all tests.
+bool skip_without_hosts();
+
 }  // namespace oriel::test
