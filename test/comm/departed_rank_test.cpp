@@ -83,7 +83,8 @@ void leave_unanswered(const Variables& settings) {
 }  // namespace
 
 TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
-  // Silence is a third of it.
+  // Silence is a third of it, with backups that of one path a bit more than an eighth: rank 2's NIC
+  // must get its turn within that time on a busy machine, too.
   leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}});
 }
 
@@ -94,7 +95,7 @@ TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
     WARN("no fabric: " << wire.error().to_string());
     return;
   }
-  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "6s"},
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "15s"},
                     {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                     {"ORIEL_SOCKET_IFNAME", "lo"},
                     {"ORIEL_WIRE", "fabric"},
