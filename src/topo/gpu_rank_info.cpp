@@ -36,9 +36,11 @@ PathFacts facts_of(const CommunicatorMachine& known, int from, int to) {
 /// What all NVLinks of a GPU carry together: as told, or as inferred.
 double links_gbps_of(const CommunicatorMachine& known, int index) {
   const Gpu& gpu = known.machine.gpus[static_cast<std::size_t>(index)];
-  int links = gpu.switch_links;
-  for (const GpuPair& pair : known.machine.pairs) links += pair.from == index ? pair.links : 0;
-  return links * gpu.link_gbps;
+  double gbps = gpu.switch_links * gpu.link_gbps;
+  for (const GpuPair& pair : known.machine.pairs) {
+    if (pair.from == index) gbps += pair.gbps > 0 ? pair.gbps : pair.links * gpu.link_gbps;
+  }
+  return gbps;
 }
 
 }  // namespace

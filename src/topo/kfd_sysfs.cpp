@@ -22,6 +22,10 @@ constexpr std::uint64_t kNoPeerAccess = 1U << 4;
 // The weight of an xGMI link is this for each hop: the driver lists a link between all GPUs of a
 // hive, also where the way leads over others.
 constexpr std::uint64_t kXgmiHop = 15;
+// Of a link between partitions of one GPU it is this; between partitions of two GPUs, whatever the
+// way, that of the link and of the way inside both (kfd_crat.c).
+constexpr std::uint64_t kInsideGpu = 13;
+constexpr std::uint64_t kBetweenPartitions = 2 * kInsideGpu + kXgmiHop;
 constexpr std::uint64_t kMostLinks = 64;
 
 using Properties = std::map<std::string, std::uint64_t>;
@@ -196,18 +200,22 @@ class KfdReader {
     pair.maps = true;
     pair.atomics = (flags & kNoAtomics) == 0;
     if (value_of(properties, "type") != kXgmi) return;
-    const std::uint64_t hops = value_of(properties, "weight") / kXgmiHop;
+    const std::uint64_t weight = value_of(properties, "weight");
+    const std::uint64_t hops = weight == kBetweenPartitions ? 1 : weight / kXgmiHop;
     if (hops > 1 && hops <= kMostLinks) {
       pair.hops = static_cast<int>(hops);
       return;
     }
     pair.hops = 1;
-    // In Mbyte/s: of one link, and of all that join the two. Older drivers tell the latter alone.
+    // In Mbyte/s: of one link, and of all that join the two. Older drivers tell the latter alone,
+    // and of partitions of two GPUs all tell neither.
     const std::uint64_t all = value_of(properties, "max_bandwidth");
     const std::uint64_t one = value_of(properties, "min_bandwidth");
     const std::uint64_t links = one > 0 && all > one ? std::min(all / one, kMostLinks) : 1;
     pair.links = static_cast<int>(links);
-    const double gbps = static_cast<double>(all) / static_cast<double>(links) * 8 / 1000;
+    pair.gbps = static_cast<double>(all) * 8 / 1000;
+    if (weight == kInsideGpu) return;  // it is as fast as memory, which no link of the GPU is
+    const double gbps = pair.gbps / static_cast<double>(links);
     double& known = list_.gpus[static_cast<std::size_t>(from)].link_gbps;
     if (gbps > 0 && (known == 0 || gbps < known)) known = gbps;
   }

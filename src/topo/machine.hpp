@@ -90,6 +90,9 @@ struct GpuPair {
   bool atomics = false;  ///< native ones over this path
   int links = 0;         ///< direct NVLink or xGMI links between the two
   int hops = 0;          ///< over such links, where they are not neighbours; 0: not known
+  /// What the direct links carry together, one way, where that is told of this pair. 0: it is not,
+  /// and what links of the two GPUs carry counts.
+  double gbps = 0;
 
   bool operator==(const GpuPair&) const = default;
 };

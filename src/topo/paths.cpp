@@ -66,6 +66,11 @@ double weight_of(const Machine& machine, int from, int to, bool by_bandwidth) {
   return std::min(gpu_at(machine, from).switch_links, gpu_at(machine, to).switch_links);
 }
 
+/// Whether it is known how fast a path over NVLink is.
+bool has_known_speed(const Path& path) {
+  return path.kind == PathKind::nvlink && path.gbps > 0;
+}
+
 /// Whether a path over NVLink is the fastest of the machine; if not, which one is.
 std::string compared_with_others(const Machine& machine, int from, int to) {
   const bool by_bandwidth = path_between(machine, from, to).gbps > 0;
@@ -76,6 +81,9 @@ std::string compared_with_others(const Machine& machine, int from, int to) {
   for (int a = 0; a < count; ++a) {
     for (int b = 0; b < count; ++b) {
       const double other = a == b ? 0 : weight_of(machine, a, b, by_bandwidth);
+      if (a != b && !by_bandwidth && has_known_speed(path_between(machine, a, b))) {
+        return "Whether another pair of this machine has a faster path, no source says.";
+      }
       if (other <= most * 1.01) continue;
       most = other;
       best = {a, b};
@@ -141,7 +149,7 @@ Path path_between(const Machine& machine, int from, int to) {
   } else if (pair != nullptr && pair->links > 0) {
     path.kind = PathKind::nvlink;
     path.hops = 1;
-    path.gbps = pair->links * narrower(a.link_gbps, b.link_gbps);
+    path.gbps = pair->gbps > 0 ? pair->gbps : pair->links * narrower(a.link_gbps, b.link_gbps);
   } else if (share_switches(a, b)) {
     path.kind = PathKind::nvlink;
     path.hops = 2;

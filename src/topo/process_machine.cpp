@@ -180,6 +180,7 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     const GpuPair* told = find_pair(description, from, to);
     pair.links = told != nullptr ? told->links : 0;
     pair.hops = told != nullptr ? told->hops : 0;
+    pair.gbps = told != nullptr ? told->gbps : 0;
   }
   found.links_known = found.links_known || knows_links;
   const double fastest = fastest_port_of(description.nics);

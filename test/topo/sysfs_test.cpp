@@ -3,6 +3,7 @@
 #include <random>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include "topo/file_tree.hpp"
@@ -10,6 +11,7 @@
 #include "topo/kfd_sysfs.hpp"
 #include "topo/nic_choice.hpp"
 #include "topo/numa_sysfs.hpp"
+#include "topo/paths.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -47,6 +49,12 @@ void add_gpu(const TemporaryTree& tree, int node, int bus) {
   tree.file(folder + "/properties", "simd_count 1216\nvendor_id 4098\ndomain 0\nlocation_id " +
                                         std::to_string(bus << 8) + "\nunique_id " +
                                         std::to_string(0xabc000 + node) + "\n");
+}
+
+/// An xGMI link in the driver's words.
+void add_xgmi(const TemporaryTree& tree, int from, int number, int to, const std::string& facts) {
+  tree.file(fmt::format("{}{}/io_links/{}/properties", kNodes, from, number),
+            fmt::format("type 11\nnode_from {}\nnode_to {}\n{}", from, to, facts));
 }
 
 void add_link(const TemporaryTree& tree, const char* kind, int from, int to, int number, int type,
@@ -191,10 +199,7 @@ TEST_CASE("H1 weight and bandwidth of an xGMI link tell hops and links") {
   const TemporaryTree files;
   for (int node = 1; node <= 4; ++node) add_gpu(files, node, 0x10 * node);
   const auto link = [&](int from, int number, int to, const std::string& facts) {
-    files.file(std::string(kNodes) + std::to_string(from) + "/io_links/" + std::to_string(number) +
-                   "/properties",
-               "type 11\nnode_from " + std::to_string(from) + "\nnode_to " + std::to_string(to) +
-                   "\n" + facts);
+    add_xgmi(files, from, number, to, facts);
   };
   link(1, 0, 2, "weight 15\nmin_bandwidth 50000\nmax_bandwidth 200000\nflags 0\n");
   link(1, 1, 3, "weight 30\nmin_bandwidth 50000\nmax_bandwidth 50000\nflags 0\n");
@@ -208,6 +213,55 @@ TEST_CASE("H1 weight and bandwidth of an xGMI link tell hops and links") {
   CHECK(pair(2).hops == 2);
   CHECK(pair(3).links == 1);
   CHECK(list.gpus[0].link_gbps == 400);
+  // Each pair has its own bandwidth, whatever the GPU's slowest link carries.
+  CHECK(pair(1).gbps == 1600);
+  CHECK(pair(3).gbps == 512);
+  Machine machine;
+  machine.gpus = list.gpus;
+  machine.pairs = list.pairs;
+  CHECK(path_between(machine, 0, 1).gbps == 1600);
+  CHECK(path_between(machine, 0, 3).gbps == 512);
+  CHECK(path_between(machine, 0, 2).gbps == 400);
+}
+
+TEST_CASE("H1 of partitions the driver tells a bandwidth inside a GPU, and none between GPUs") {
+  const TemporaryTree files;
+  for (int node = 1; node <= 4; ++node) {
+    const std::string folder = kNodes + std::to_string(node);
+    files.file(folder + "/gpu_id", std::to_string(node));
+    files.file(folder + "/properties",
+               fmt::format("unique_id {}\nlocation_id {}\n", (node + 1) / 2, (node + 1) / 2 << 8));
+    for (int other = 1; other <= 4; ++other) {
+      if (other == node) continue;
+      const bool inside = (node + 1) / 2 == (other + 1) / 2;
+      add_xgmi(files, node, other, other,
+               inside ? "weight 13\nmin_bandwidth 819200\nmax_bandwidth 819200\nflags 1\n"
+                      : "weight 41\nmin_bandwidth 0\nmax_bandwidth 0\nflags 1\n");
+    }
+  }
+  const KfdList list = read_kfd(FileTree(files.root()));
+  REQUIRE(list.gpus.size() == 4);
+  CHECK(list.gpus[1].partition == 1);
+  Machine machine;
+  machine.gpus = list.gpus;
+  machine.pairs = list.pairs;
+  for (int from = 0; from < 4; ++from) {
+    CHECK(list.gpus[static_cast<std::size_t>(from)].link_gbps == 0);  // of a link between GPUs
+    for (int to = 0; to < 4; ++to) {
+      if (from == to) continue;
+      const Path path = path_between(machine, from, to);
+      CHECK(path.kind == PathKind::nvlink);
+      CHECK(path.hops == 1);
+      CHECK(path.gbps == Approx(from / 2 == to / 2 ? 6553.6 : 0));
+    }
+  }
+  const auto says = [&](int to, const char* words) {
+    INFO(explain_path(machine, 0, to));
+    CHECK(explain_path(machine, 0, to).find(words) != std::string::npos);
+  };
+  says(1,
+       "by NVLink, 819 GB/s one way. 1 link joins the two directly. No pair of this machine has");
+  says(2, "of unknown bandwidth. 1 link joins the two directly. Whether another pair");
 }
 
 TEST_CASE(
