@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -27,6 +28,16 @@ bool share_port(const NetworkInterface& a, const NetworkInterface& b) {
     return std::any_of(b.ports.begin(), b.ports.end(),
                        [&](const NetworkPort& other) { return port.same_as(other); });
   });
+}
+
+/// Those whose hardware is there, and down: they keep their place in a pair.
+std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces) {
+  std::vector<NetworkInterface> dead;
+  std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(dead),
+               [](const NetworkInterface& one) {
+                 return !one.up && !one.loopback && !one.part && !one.ports.empty();
+               });
+  return dead;
 }
 
 std::vector<NetworkInterface> candidates_of(const std::vector<NetworkInterface>& interfaces,
@@ -67,24 +78,27 @@ Nic as_nic(const Machine& machine, const NetworkInterface& one) {
   return nic;
 }
 
+/// Where an interface stands among others of its class.
+auto place_in_order(const NetworkInterface& one) {
+  const auto pci = one.ports.empty() ? std::nullopt : one.ports.front().pci;
+  const int number = one.ports.empty() ? 0 : one.ports.front().number;
+  return std::tuple(!pci, pci, number, std::string_view(one.name));
+}
+
 class Chooser {
  public:
   Chooser(const Machine& machine, std::vector<NetworkInterface> candidates,
-          const InterfaceUser& user)
-      : machine_(machine), candidates_(std::move(candidates)), user_(user) {
+          std::vector<NetworkInterface> dead, const InterfaceUser& user)
+      : machine_(machine), candidates_(std::move(candidates)), dead_(std::move(dead)), user_(user) {
     machine_.nics.clear();
     for (const NetworkInterface& one : candidates_) {
       double& fastest = fastest_[one.ports.empty() ? 1 : 0];
       fastest = std::max(fastest, one.gbps);
     }
-    const auto order_of = [&](const NetworkInterface& one) {
-      const std::optional<PciAddress> pci =
-          one.ports.empty() ? std::nullopt : one.ports.front().pci;
-      const int number = one.ports.empty() ? 0 : one.ports.front().number;
-      return std::tuple(class_of(one), !pci, pci, number, std::string_view(one.name));
-    };
-    std::sort(candidates_.begin(), candidates_.end(),
-              [&](const auto& a, const auto& b) { return order_of(a) < order_of(b); });
+    std::sort(candidates_.begin(), candidates_.end(), [&](const auto& a, const auto& b) {
+      return std::pair(class_of(a), place_in_order(a)) < std::pair(class_of(b), place_in_order(b));
+    });
+    for (const NetworkInterface& one : candidates_) machine_.nics.push_back(as_nic(machine_, one));
   }
 
   InterfaceChoice choose() {
@@ -93,15 +107,8 @@ class Chooser {
       choice.reason = "there is no network interface that is up";
       return choice;
     }
-    const auto best = [&](const NetworkInterface& one) {
-      return class_of(one) == class_of(candidates_.front());
-    };
-    const auto behind = std::partition_point(candidates_.begin(), candidates_.end(), best);
-    for (auto one = candidates_.begin(); one != behind; ++one) add_nic(*one);
-    const NicChoice chosen = choose_primary();
-    const auto primary = static_cast<std::size_t>(chosen.primary);
-    for (auto one = behind; one != candidates_.end(); ++one) add_nic(*one);
-    const int backup = backup_of(primary, chosen.backup);
+    const auto [primary, partner] = choose_primary();
+    const int backup = backup_of(primary, partner);
     choice.primary = candidates_[primary].name;
     if (backup >= 0) choice.backup = candidates_[static_cast<std::size_t>(backup)].name;
     for (const int index : order_of_all(primary, backup)) {
@@ -117,13 +124,35 @@ class Chooser {
     return {one.ports.empty(), one.gbps > 0 && one.gbps * 2 < fastest};
   }
 
-  void add_nic(const NetworkInterface& one) { machine_.nics.push_back(as_nic(machine_, one)); }
-
-  NicChoice choose_primary() const {
-    for (std::size_t i = 0; i < machine_.gpus.size() && user_.gpu; ++i) {
-      if (machine_.gpus[i].pci == user_.gpu) return choose_nics(machine_)[i];
+  /// The primary and its partner (-1: none), among the candidates of the best class.
+  std::pair<std::size_t, int> choose_primary() const {
+    std::vector<std::pair<const NetworkInterface*, int>> row;  // with the place in candidates_
+    for (const NetworkInterface& one : candidates_) {
+      if (class_of(one) != class_of(candidates_.front())) break;
+      row.emplace_back(&one, static_cast<int>(row.size()));
     }
-    return choose_nic_at(machine_, place(), user_.place_in_node);
+    for (const NetworkInterface& one : dead_) row.emplace_back(&one, -1);
+    std::sort(row.begin(), row.end(), [](const auto& a, const auto& b) {
+      return place_in_order(*a.first) < place_in_order(*b.first);
+    });
+    Machine machine = machine_;
+    machine.nics.clear();
+    for (const auto& [one, place] : row) {
+      machine.nics.push_back(as_nic(machine, *one));
+      machine.nics.back().active = place >= 0;
+    }
+    const NicChoice chosen = choose_among(machine);
+    const auto candidate = [&](int nic) {
+      return nic < 0 ? -1 : row[static_cast<std::size_t>(nic)].second;
+    };
+    return {static_cast<std::size_t>(candidate(chosen.primary)), candidate(chosen.backup)};
+  }
+
+  NicChoice choose_among(const Machine& machine) const {
+    for (std::size_t i = 0; i < machine.gpus.size() && user_.gpu; ++i) {
+      if (machine.gpus[i].pci == user_.gpu) return choose_nics(machine)[i];
+    }
+    return choose_nic_at(machine, place(), user_.place_in_node);
   }
 
   DevicePlace place() const {
@@ -193,6 +222,7 @@ class Chooser {
 
   Machine machine_;  // with the interfaces as its NICs, in the order of the candidates
   std::vector<NetworkInterface> candidates_;
+  std::vector<NetworkInterface> dead_;
   InterfaceUser user_;
   std::array<double, 2> fastest_{};  // with hardware, without
 };
@@ -212,7 +242,8 @@ InterfaceChoice choose_interfaces(const Machine& machine,
                                   const std::vector<NetworkInterface>& interfaces,
                                   const InterfaceUser& user,
                                   const std::vector<std::string>& usable) {
-  return Chooser(machine, candidates_of(interfaces, usable), user).choose();
+  return Chooser(machine, candidates_of(interfaces, usable), dead_ones_of(interfaces), user)
+      .choose();
 }
 
 Result<InterfaceChoice> own_interfaces(const InterfaceUser& user,

@@ -49,8 +49,9 @@ struct InterfaceChoice {
 /// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: nearest by PCI distance,
 ///    then NUMA distance, then fewest users, then fastest; all GPUs of the machine count as users.
 /// 3. The backup is in another fault domain: the other port of the primary's card; else the partner
-///    of another card; virtual functions stand for the port of their physical one. Where step 1
-///    has left nothing of that kind, the nearest of those that it put behind.
+///    of another card, where ports that are down keep their places in pairs; virtual functions
+///    stand for the port of their physical one. Where step 1 has left nothing of that kind, the
+///    nearest of those that it put behind.
 ///
 /// A function of its arguments, and not of the order of `interfaces` or `usable`: the ranks of a
 /// node that see the same choose alike. Names in `usable` of which nothing is known are taken as

@@ -47,24 +47,121 @@ bool same_port(const Nic& a, const Nic& b) {
 }
 
 /// For each NIC the one that stands for its port: the physical function before virtual ones, then
-/// the first. -1 for those that are not active.
-std::vector<int> ports_of(const Machine& machine) {
+/// the first. Of active ones among themselves (-1 for others), or of all, active or not.
+std::vector<int> ports_of(const Machine& machine, bool only_active) {
   const auto count = static_cast<int>(machine.nics.size());
+  const auto counts = [&](const Nic& nic) { return nic.active || !only_active; };
   std::vector<int> ports(machine.nics.size(), -1);
   for (const bool is_virtual : {false, true}) {
     for (int i = 0; i < count; ++i) {
       const Nic& nic = nic_at(machine, i);
       int& port = ports[static_cast<std::size_t>(i)];
-      if (!nic.active || port >= 0 || nic.physical.has_value() != is_virtual) continue;
+      if (!counts(nic) || port >= 0 || nic.physical.has_value() != is_virtual) continue;
       for (int j = 0; j < count; ++j) {
         int& other = ports[static_cast<std::size_t>(j)];
         const Nic& twin = nic_at(machine, j);
-        if (other < 0 && twin.active && (i == j || same_port(nic, twin))) other = i;
+        if (other < 0 && counts(twin) && (i == j || same_port(nic, twin))) other = i;
       }
     }
   }
   return ports;
 }
+
+/// Row B3 for the ports of a machine, each called by the NIC that stands for it.
+class Pairing {
+ public:
+  explicit Pairing(const Machine& machine)
+      : machine_(machine), hardware_(ports_of(machine, false)), active_(ports_of(machine, true)) {
+    in_use_.resize(machine.nics.size(), -1);
+    load_.resize(machine.nics.size(), 0);
+    for (int i = 0; i < static_cast<int>(hardware_.size()); ++i) {
+      const int port = hardware_[at(i)];
+      if (port == i) ports_.push_back(i);
+      if (in_use_[at(port)] < 0) in_use_[at(port)] = active_[at(i)];
+    }
+    for (const int port : ports_) {
+      if (card_of(port).size() == 1) singles_.push_back(port);
+    }
+  }
+
+  /// Of each NIC; -1 where there is none, or the NIC is not active.
+  std::vector<int> backups() {
+    std::vector<int> backups(machine_.nics.size(), -1);
+    std::vector<int> left;  // whose partner is dead, or who have none
+    for (const int port : ports_) {
+      const int own = in_use_[at(port)];
+      if (own < 0) continue;
+      const int backup = partner_of(port);
+      if (backup < 0) {
+        left.push_back(own);
+        continue;
+      }
+      backups[at(own)] = backup;
+      ++load_[at(backup)];
+    }
+    for (const int own : left) {
+      const int backup = nearest_to(own);
+      backups[at(own)] = backup;
+      if (backup >= 0) ++load_[at(backup)];
+    }
+    for (std::size_t i = 0; i < backups.size(); ++i) {
+      if (active_[i] >= 0) backups[i] = backups[at(active_[i])];
+    }
+    return backups;
+  }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+  /// The ports of a port's card, dead ones too.
+  std::vector<int> card_of(int port) const {
+    std::vector<int> card;
+    std::copy_if(ports_.begin(), ports_.end(), std::back_inserter(card), [&](int other) {
+      return other == port || same_card(nic_at(machine_, port), nic_at(machine_, other));
+    });
+    return card;
+  }
+
+  /// The partner by place alone, so that a port that dies leaves other pairs as they are. If it is
+  /// dead, another port of the card; -1 if there is none that is active.
+  int partner_of(int port) const {
+    const std::vector<int> card = card_of(port);
+    const std::vector<int>& row = card.size() > 1 ? card : singles_;
+    const auto self =
+        static_cast<std::size_t>(std::find(row.begin(), row.end(), port) - row.begin());
+    if ((self ^ 1) < row.size() && in_use_[at(row[self ^ 1])] >= 0) {
+      return in_use_[at(row[self ^ 1])];
+    }
+    for (const int other : card) {
+      if (other != port && in_use_[at(other)] >= 0) return in_use_[at(other)];
+    }
+    return -1;
+  }
+
+  /// Of those equally near the one that is the backup of the fewest, of these the fastest.
+  int nearest_to(int own) const {
+    const DevicePlace place = place_of(nic_at(machine_, own));
+    const auto worth = [&](int other) {
+      const Nic& nic = nic_at(machine_, other);
+      return std::tuple(nic_cost(machine_, place, nic), load_[at(other)], -nic.gbps);
+    };
+    int nearest = -1;
+    for (const int port : ports_) {
+      const int other = in_use_[at(port)];
+      if (other < 0 || other == own) continue;
+      if (nearest < 0 || worth(other) < worth(nearest)) nearest = other;
+    }
+    return nearest;
+  }
+
+  const Machine& machine_;
+  std::vector<int> hardware_;  // of each NIC the port
+  std::vector<int> active_;    // of each active NIC the one that is used for its port
+  std::vector<int> ports_;
+  std::vector<int> singles_;  // of cards with one port
+  std::vector<int> in_use_;   // of each port the NIC that is used, or -1: it is dead
+  std::vector<int> load_;     // of each NIC, how often it is a backup
+};
 
 std::string reason_for(const Machine& machine, const NicChoice& choice, std::size_t candidates,
                        int load) {
@@ -91,7 +188,7 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
     return candidates[a].size() < candidates[b].size();
   });
   const std::vector<int> backups = backup_nics(machine);
-  const std::vector<int> ports = ports_of(machine);
+  const std::vector<int> ports = ports_of(machine, true);
   std::vector<int> load(machine.nics.size(), 0);  // of ports, by the NIC that stands for each
   const auto load_of = [&](int nic) -> int& {
     return load[static_cast<std::size_t>(ports[static_cast<std::size_t>(nic)])];
@@ -143,45 +240,7 @@ bool same_card(const Nic& a, const Nic& b) {
 }
 
 std::vector<int> backup_nics(const Machine& machine) {
-  const std::vector<int> ports = ports_of(machine);
-  std::vector<int> active;  // one device for each port
-  std::vector<int> backups(machine.nics.size(), -1);
-  std::vector<int> alone;  // without another active port on their card
-  for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
-    if (ports[static_cast<std::size_t>(i)] == i) active.push_back(i);
-  }
-  for (const int i : active) {
-    std::vector<int> card;
-    std::copy_if(active.begin(), active.end(), std::back_inserter(card), [&](int other) {
-      return same_card(nic_at(machine, i), nic_at(machine, other)) || other == i;
-    });
-    if (card.size() < 2) {
-      alone.push_back(i);
-      continue;
-    }
-    const auto self = std::find(card.begin(), card.end(), i) - card.begin();
-    const auto next = static_cast<std::size_t>(self) ^ 1;
-    backups[static_cast<std::size_t>(i)] = next < card.size() ? card[next] : card.front();
-  }
-  for (std::size_t i = 0; i < alone.size(); ++i) {
-    const Nic& nic = nic_at(machine, alone[i]);
-    int& backup = backups[static_cast<std::size_t>(alone[i])];
-    if ((i ^ 1) < alone.size()) {
-      backup = alone[i ^ 1];
-      continue;
-    }
-    for (const int other : active) {
-      if (other == alone[i]) continue;
-      const auto own = nic_cost(machine, place_of(nic), nic_at(machine, other));
-      if (backup < 0 || own < nic_cost(machine, place_of(nic), nic_at(machine, backup))) {
-        backup = other;
-      }
-    }
-  }
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (ports[i] >= 0) backups[i] = backups[static_cast<std::size_t>(ports[i])];
-  }
-  return backups;
+  return Pairing(machine).backups();
 }
 
 std::vector<NicChoice> choose_nics(const Machine& machine) {

@@ -27,9 +27,11 @@ struct NicChoice {
 /// and partitions count as their GPU.
 ///
 /// The backup is the other port of the card if the card has two; cards with one port are paired in
-/// their order, and the last of an odd number takes the nearest other (row B3 of the reference on
-/// queues). It is never the primary, and never a port that fails with it: a second device of the
-/// same port, such as a virtual function.
+/// their order (row B3 of the reference on queues), dead ones too, so that a port that dies leaves
+/// other pairs alone. Whose partner is dead, or who is the last of an odd number, takes the nearest
+/// other, of those the one that is the backup of the fewest, of these the fastest. It is never the
+/// primary, and never a port that fails with it: a second device of the same port, such as a
+/// virtual function.
 ///
 /// A function of a canonical() machine: every rank that describes the machine alike chooses alike.
 std::vector<NicChoice> choose_nics(const Machine& machine);

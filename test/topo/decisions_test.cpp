@@ -230,13 +230,50 @@ TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   Machine dual = cards(4);
   dual.nics[0].card = dual.nics[1].card = 77;
   CHECK(backup_nics(dual) == std::vector<int>{1, 0, 3, 2});
-  dual.nics[1].active = false;  // what is left of the card is a card of one port
-  CHECK(backup_nics(dual) == std::vector<int>{2, -1, 0, 0});
+  dual.nics[1].active = false;  // its other port takes the nearest, and 2 and 3 stay a pair
+  CHECK(backup_nics(dual) == std::vector<int>{2, -1, 3, 2});
 
   Machine virtual_function = cards(2);
   virtual_function.nics[1].guid = virtual_function.nics[0].guid;
   virtual_function.nics[1].card = virtual_function.nics[0].card;
   CHECK(backup_nics(virtual_function) == std::vector<int>{-1, -1});
+}
+
+TEST_CASE("B3 ports that die leave the pairs of others as they were") {
+  constexpr int kPorts = 8;
+  for (const bool dual : {false, true}) {
+    Machine machine = cards(kPorts);
+    for (int i = 0; dual && i < kPorts; ++i) {
+      machine.nics[static_cast<std::size_t>(i)].card = 100 + static_cast<std::uint64_t>(i / 2);
+    }
+    for (unsigned dead = 0; dead < 1U << kPorts; ++dead) {
+      INFO("dead: " << dead << (dual ? ", cards with two ports" : ", cards with one port"));
+      const auto is_dead = [&](int port) { return (dead >> port & 1) != 0; };
+      for (int i = 0; i < kPorts; ++i) {
+        machine.nics[static_cast<std::size_t>(i)].active = !is_dead(i);
+      }
+      const auto backups_of = backup_nics(machine);
+      std::vector<int> taken(kPorts, 0);
+      int left = 0;
+      for (int i = 0; i < kPorts; ++i) {
+        const int backup = backups_of[static_cast<std::size_t>(i)];
+        if (is_dead(i)) {
+          REQUIRE(backup == -1);
+          continue;
+        }
+        if (!is_dead(i ^ 1)) REQUIRE(backup == (i ^ 1));
+        if (is_dead(i ^ 1)) ++left;
+        REQUIRE((backup >= 0) == ((dead | 1U << i) != (1U << kPorts) - 1));
+        if (backup < 0) continue;
+        REQUIRE(backup != i);
+        REQUIRE_FALSE(is_dead(backup));
+        ++taken[static_cast<std::size_t>(backup)];
+      }
+      // Those whose partners are dead share what is there: all are as near.
+      const int most = *std::max_element(taken.begin(), taken.end());
+      REQUIRE(most <= (left % 2 == 0 ? 1 : 2));
+    }
+  }
 }
 
 namespace {

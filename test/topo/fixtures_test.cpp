@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include <catch2/catch.hpp>
 
@@ -40,7 +43,73 @@ std::string says_whence(const std::string& name, const std::string& ending) {
   return composed == captured ? "unclear" : composed ? "composed" : "captured";
 }
 
+/// What tells a port from others: of a virtual function the physical one's address.
+using PortKey = std::tuple<std::optional<PciAddress>, int>;
+PortKey port_of(const Nic& nic) {
+  return {nic.physical ? nic.physical : nic.pci, nic.port};
+}
+
+/// No device could change to a NIC that is as near and would have fewer users. The devices at one
+/// place (instances of a GPU) count once.
+void check_balance(const Machine& machine, const std::vector<NicChoice>& choices,
+                   const std::vector<DevicePlace>& places,
+                   const std::vector<std::optional<PciAddress>>& devices) {
+  std::map<PortKey, int> users;
+  std::set<PciAddress> counted;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].primary < 0 || (devices[i] && !counted.insert(*devices[i]).second)) continue;
+    ++users[port_of(machine.nics[static_cast<std::size_t>(choices[i].primary)])];
+  }
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    INFO("device " << i);
+    if (choices[i].primary < 0) continue;
+    const Nic& own = machine.nics[static_cast<std::size_t>(choices[i].primary)];
+    for (const Nic& other : machine.nics) {
+      if (!other.active) continue;
+      const auto own_cost = nic_cost(machine, places[i], own);
+      const auto cost = nic_cost(machine, places[i], other);
+      INFO(own.name << ", or " << other.name);
+      REQUIRE(own_cost <= cost);
+      if (cost == own_cost && port_of(other) != port_of(own)) {
+        REQUIRE(users[port_of(own)] <= users[port_of(other)] + 1);
+      }
+    }
+    if (choices[i].backup < 0) continue;
+    const Nic& backup = machine.nics[static_cast<std::size_t>(choices[i].backup)];
+    REQUIRE(backup.active);
+    REQUIRE(port_of(backup) != port_of(own));
+  }
+}
+
+void check_balance(const Machine& machine) {
+  std::vector<DevicePlace> places;
+  std::vector<std::optional<PciAddress>> devices;
+  for (const Gpu& gpu : machine.gpus) {
+    places.push_back(place_of(gpu));
+    devices.push_back(gpu.pci);
+  }
+  check_balance(machine, choose_nics(machine), places, devices);
+  places.clear();
+  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
+  check_balance(machine, choose_nics_of_numa_nodes(machine), places,
+                std::vector<std::optional<PciAddress>>(places.size()));
+}
+
 }  // namespace
+
+TEST_CASE("2.5 in every fixture, and at random, devices share NICs that are as near in balance") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    check_balance(load_fixture(name));
+  }
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 500; ++round) {
+    INFO("round " << round);
+    check_balance(random_machine(random));
+  }
+}
 
 TEST_CASE("2.9 the fixtures are there, and each file says captured or composed") {
   const auto names = fixture_names();

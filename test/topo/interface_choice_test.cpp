@@ -4,6 +4,7 @@
 #include "topo/interface_choice.hpp"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -152,6 +153,31 @@ TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same p
     CHECK(choice.backup == "ens2");
     CHECK(sys.choose(on_cpu(0), {"bond0", "bond0.7", "ens1f1"}).backup.empty());
   }
+}
+
+TEST_CASE("2.5, B3: an interface that goes down leaves the pairs of others as they were") {
+  const auto pairs = [](const Sys& sys) {
+    std::map<std::string, std::string> backups;
+    for (int rank = 0; rank < 4; ++rank) {
+      const InterfaceChoice choice = sys.choose(on_cpu(0, rank));
+      backups[choice.primary] = choice.backup;
+    }
+    return backups;
+  };
+  Sys sys;
+  for (int card = 0; card < 4; ++card) {
+    sys.interface(fmt::format("ens{}", card), fmt::format("0000:0{}:00.0", 3 + card), 0, "00",
+                  100'000);
+  }
+  using Pairs = std::map<std::string, std::string>;
+  CHECK(pairs(sys) ==
+        Pairs{{"ens0", "ens1"}, {"ens1", "ens0"}, {"ens2", "ens3"}, {"ens3", "ens2"}});
+  sys.file("/sys/class/net/ens0/operstate", "down\n");
+  const Pairs left = pairs(sys);
+  CHECK(left.count("ens0") == 0);
+  CHECK(left.at("ens2") == "ens3");
+  CHECK(left.at("ens3") == "ens2");
+  CHECK(left.at("ens1") == "ens2");  // its partner is gone: the nearest
 }
 
 TEST_CASE("2.5: a slow port is no primary, however near, but better than no backup") {
