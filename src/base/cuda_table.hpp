@@ -77,8 +77,7 @@
   X(event_query, cuEventQuery, 2000)                                                          \
   X(event_destroy, cuEventDestroy, 4000)                                                      \
   X(stream_wait_value_32, cuStreamWaitValue32, 11070)                                         \
-  X(stream_write_value_32, cuStreamWriteValue32, 11070)                                       \
-  X(stream_write_value_64, cuStreamWriteValue64, 11070)                                       \
+  X(stream_batch_mem_op, cuStreamBatchMemOp, 11070)                                           \
   X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, 10010)
 
 namespace oriel {

@@ -63,6 +63,7 @@ CudaCopyStream::~CudaCopyStream() {
   if (pinned_ == nullptr) return;
   const auto scope = CudaScope::enter(context_.get());
   if (stream_ != nullptr) {
+    static_cast<void>(words_.submit(stream_));
     // Its own work only, which waits for nobody.
     static_cast<void>(cuda().stream_synchronize(stream_));
     static_cast<void>(cuda().stream_destroy(stream_));
@@ -73,6 +74,7 @@ CudaCopyStream::~CudaCopyStream() {
 template <class Calls>
 Status CudaCopyStream::enqueue(const char* what, const Calls& calls) {
   ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  ORIEL_CHECK(words_.submit(stream_));
   return cuda_status(what, calls());
 }
 
@@ -95,17 +97,21 @@ Status CudaCopyStream::copy(std::byte* to, const std::byte* from, std::size_t co
   });
 }
 
+Status CudaCopyStream::submit_words() {
+  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
+  return words_.submit(stream_);
+}
+
 Status CudaCopyStream::write(std::byte* to, std::uint64_t value, std::size_t bytes) {
-  return enqueue("writing a word of a GPU for a software NIC", [&] {
-    if (bytes == 8) return cuda().stream_write_value_64(stream_, gpu_address(to), value, 0);
-    return cuda().stream_write_value_32(stream_, gpu_address(to), static_cast<std::uint32_t>(value),
-                                        0);
-  });
+  if (words_.is_full()) ORIEL_CHECK(submit_words());
+  words_.add(gpu_address(to), value, bytes);
+  return {};
 }
 
 Status CudaCopyStream::tell(std::uint64_t count) {
-  return enqueue("counting what a software NIC has done",
-                 [&] { return cuda().stream_write_value_64(stream_, count_address_, count, 0); });
+  if (words_.is_full()) ORIEL_CHECK(submit_words());
+  words_.add(count_address_, count, sizeof count);
+  return submit_words();
 }
 
 std::uint64_t CudaCopyStream::told() const {

@@ -9,6 +9,7 @@
 
 #include "base/cuda_scope.hpp"
 #include "net/copy_stream.hpp"
+#include "net/word_batch_cuda.hpp"
 
 namespace oriel::net {
 
@@ -18,6 +19,8 @@ Status check_copy_streams(CUdevice device);
 /// A stream of the driver's in this process. Calls are made in relaxed capture mode, and none of
 /// them waits for the GPU but those of settle() and the destructor; but the driver's own locks may
 /// make them wait while the application frees memory or the like.
+///
+/// Words go to the driver with the next copy or tell().
 class CudaCopyStream final : public CopyStream {
  public:
   static Result<std::unique_ptr<CudaCopyStream>> create(CUdevice device, std::size_t slot_bytes,
@@ -39,12 +42,14 @@ class CudaCopyStream final : public CopyStream {
  private:
   explicit CudaCopyStream(PrimaryContext context) : context_(std::move(context)) {}
   Status prepare(std::size_t slot_bytes, std::uint32_t slots);
-  /// Makes the calls in the GPU's context.
+  Status submit_words();
+  /// Makes the calls in the GPU's context, behind the words that are yet to be written.
   template <class Calls>
   Status enqueue(const char* what, const Calls& calls);
 
   PrimaryContext context_;
   CUstream stream_ = nullptr;
+  WordBatch words_;
   std::byte* pinned_ = nullptr;  // the count, then the slots
   CUdeviceptr count_address_ = 0;
 };

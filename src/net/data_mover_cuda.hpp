@@ -28,7 +28,7 @@ namespace oriel::net {
 /// its locks.
 ///
 /// Memory order, as a kernel of this GPU (or of another one that has the memory mapped) sees it: a
-/// word of 4 or 8 bytes is a write of the stream's (cuStreamWriteValue), which comes after the
+/// word of 4 or 8 bytes is a write of the stream's (cuStreamBatchMemOp), which comes after the
 /// stream's earlier copies and has, unless told otherwise, the fence of __threadfence_system()
 /// before it. So a thread that loads the word with acquire order in system scope and sees the new
 /// value also sees all bytes that began to move before it: the fence orders the engine's writes

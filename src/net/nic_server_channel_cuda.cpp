@@ -135,6 +135,16 @@ void NicServerChannel::fail(const Error& error) {
 }
 
 Status NicServerChannel::begin(const NicStep& step) {
+  const bool is_write = step.kind == NicCommand::write;
+  const bool is_tell = step.kind == NicCommand::tell;
+  if (!(is_write || is_tell) || words_.is_full()) ORIEL_CHECK(words_.submit(stream_));
+  if (is_tell) told_ = step.value;
+  if (is_write) words_.add(step.at, step.value, step.bytes);
+  if (is_tell) words_.add(count_address_, step.value, sizeof step.value);
+  return is_write || is_tell ? Status() : begin_copy(step);
+}
+
+Status NicServerChannel::begin_copy(const NicStep& step) {
   std::byte* const slots = memory_.slots() + step.staging;
   switch (step.kind) {
     case NicCommand::load:
@@ -149,18 +159,9 @@ Status NicServerChannel::begin(const NicStep& step) {
       if (step.within_gpu) return copy_within(step);
       return cuda_status("copying between GPUs for a software NIC",
                          cuda().memcpy_d_to_d_async(step.at, step.from, step.bytes, stream_));
-    case NicCommand::write:
-      return cuda_status("writing a word of a GPU for a software NIC",
-                         step.bytes == 8
-                             ? cuda().stream_write_value_64(stream_, step.at, step.value, 0)
-                             : cuda().stream_write_value_32(
-                                   stream_, step.at, static_cast<std::uint32_t>(step.value), 0));
-    case NicCommand::tell:
-      told_ = step.value;
-      return cuda_status("counting what a software NIC has done",
-                         cuda().stream_write_value_64(stream_, count_address_, step.value, 0));
+    default:
+      return Error(ErrorCode::internal, "a step of no kind");
   }
-  return Error(ErrorCode::internal, "a step of no kind");
 }
 
 Status NicServerChannel::store_rows(std::uint64_t to, const std::byte* from, std::size_t width,

@@ -13,6 +13,7 @@
 #include "base/shared_memory.hpp"
 #include "net/nic_process_message.hpp"
 #include "net/nic_process_ring.hpp"
+#include "net/word_batch_cuda.hpp"
 
 /// What a NicServer has for its rank. All of it by the thread whose current context is the GPU's.
 namespace oriel::net {
@@ -65,6 +66,7 @@ class NicServerChannel {
   NicServerChannel() : memory_(nullptr) {}
   Status prepare(const nic_request::Open& open, const OwnedFd& descriptor);
   Status begin(const NicStep& step);
+  Status begin_copy(const NicStep& step);
   Status copy_within(const NicStep& step);
   Status store_rows(std::uint64_t to, const std::byte* from, std::size_t width, std::size_t stride);
   void fail(const Error& error);
@@ -75,6 +77,7 @@ class NicServerChannel {
   bool registered_ = false;
   CUdeviceptr count_address_ = 0;
   CUstream stream_ = nullptr;
+  WordBatch words_;              // of one turn
   std::byte* bounce_ = nullptr;  // pinned; made for the first copy within the GPU
   std::uint64_t consumed_ = 0;
   std::uint64_t told_ = 0;
@@ -100,6 +103,9 @@ bool NicServerChannel::turn(const Find& find) {
     Status begun = step.ok() ? begin(step.value()) : Status(step.error());
     if (!begun.ok()) fail(begun.error());
     ++consumed_;
+  }
+  if (const Status written = words_.submit(stream_); !written.ok() && !failed_) {
+    fail(written.error());
   }
   memory_.consumed().store(consumed_, std::memory_order_release);
   return true;

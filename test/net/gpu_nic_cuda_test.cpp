@@ -322,7 +322,11 @@ TEST_CASE("3.21 put of 8 bytes to visible signal, and the floor beneath it", "[.
         must_driver(cuda().memcpy_d_to_d_async(to.address() + 64, from.address(), 8, engine.handle),
                     "copy");
       }
-      must_driver(cuda().stream_write_value_64(engine.handle, to.address(), round, 0), "write");
+      CUstreamBatchMemOpParams write{};
+      write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+      write.writeValue.address = to.address();
+      write.writeValue.value64 = round;
+      must_driver(cuda().stream_batch_mem_op(engine.handle, 1, &write, 0), "write");
     }
     must(cudaStreamSynchronize(kernel.handle), "the kernel");
     std::vector<std::uint64_t> all(cycles.get(), cycles.get() + kRounds);

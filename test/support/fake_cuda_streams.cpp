@@ -180,11 +180,21 @@ CUresult write_word(CUdeviceptr to, std::uint64_t value, std::size_t bytes, CUst
   }
   return enqueue({Copy::Kind::write, reinterpret_cast<void*>(to), nullptr, bytes, value}, stream);
 }
-CUresult write_32(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags) {
-  return flags == 0 ? write_word(to, value, 4, stream) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult write_64(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
-  return flags == 0 ? write_word(to, value, 8, stream) : CUDA_ERROR_INVALID_VALUE;
+CUresult batch_mem_op(CUstream stream, unsigned count, CUstreamBatchMemOpParams* words,
+                      unsigned flags) {
+  if (count == 0 || count > 256 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto& word = words[i].writeValue;
+    const bool is_long = word.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (!is_long && word.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (word.flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult status = is_long ? write_word(word.address, word.value64, 8, stream)
+                                    : write_word(word.address, word.value, 4, stream);
+    if (status != CUDA_SUCCESS) return status;
+  }
+  return CUDA_SUCCESS;
 }
 
 void run(const Copy& copy) {
@@ -295,8 +305,7 @@ void add_streams(CudaTable& table) {
   table.memcpy_2d_async = copy_2d;
   table.mem_host_register = host_register;
   table.mem_host_unregister = host_unregister;
-  table.stream_write_value_32 = write_32;
-  table.stream_write_value_64 = write_64;
+  table.stream_batch_mem_op = batch_mem_op;
   table.memset_d32_async = memset_d32;
   table.event_create = event_create;
   table.event_destroy = event_destroy;
