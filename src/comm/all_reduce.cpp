@@ -8,20 +8,12 @@
 
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/call_record.hpp"
 
 /// The front door of the all-reduce inside one LSA team: arguments from facts that all ranks share.
 /// collectives.cpp checks calls, and has those that go among teams.
 namespace oriel::comm {
 namespace {
-
-// Twenty bits of a hash of what ranks must agree on in one call.
-std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Plan& plan) {
-  std::uint64_t hash = request.count;
-  hash = (hash << 12) ^ (hash >> 52) ^ static_cast<std::uint64_t>(request.type) << 8 ^
-         static_cast<std::uint64_t>(request.op) << 4 ^ static_cast<std::uint64_t>(plan.algorithm);
-  hash *= 0x9e3779b97f4a7c15u;
-  return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
-}
 
 // Spinning pays only while every rank of the node has a processor to itself. That there are enough
 // of them does not say that two ranks are not on one, where each call would take two full spins;
@@ -104,8 +96,9 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
     };
     arguments.input_offset = offset_of(request.input);
     arguments.output_offset = offset_of(request.output);
-    arguments.signature = signature_of(request, plan);
   }
+  arguments.signature =
+      kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm);
 
   if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));

@@ -17,7 +17,7 @@
 namespace oriel::comm {
 namespace {
 
-// As signature_of in all_reduce.cpp, for calls among teams.
+// As all_reduce_signature, for calls among teams.
 std::uint32_t signature_of(const CollectiveRequest& request, const kernels::HierarchyPlan& plan) {
   std::uint64_t hash = request.count;
   const auto mix = [&](std::uint64_t value) {

@@ -173,6 +173,10 @@ std::optional<Error> Communicator::given_up() const {
   const std::uint64_t failure =
       __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
   const auto kind = static_cast<kernels::FailureKind>(failure & 0xffffffffu);
+  const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
+  if (kind != kernels::FailureKind::none || gave_up != 0) {
+    if (auto error = different_calls()) return error;
+  }
   if (kind != kernels::FailureKind::none) {
     const auto index = static_cast<std::int32_t>(failure >> 32);
     const int other = kind == kernels::FailureKind::world_signature ? index : world_rank_of(index);
@@ -181,7 +185,6 @@ std::optional<Error> Communicator::given_up() const {
         .with_origin(other)
         .with_hint("all ranks pass the same count, type and operation, in the same order of calls");
   }
-  const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
   if (gave_up != 0) {
     const int other = device::stalled_rank(gave_up);
     return Error(ErrorCode::timeout,
@@ -217,6 +220,7 @@ void Communicator::watch_stall(TimePoint now) {
   const auto& record = notices_->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
   if (waiting == 0) return;
+  if (const auto error = different_calls()) return give_up(*error);
   if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
   if (since != stall_.since_ns) {

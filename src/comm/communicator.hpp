@@ -188,6 +188,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
   std::optional<Error> given_up() const;
+  /// CPU ranks: which two of this team are in different calls, by what they have noted of them.
+  std::optional<Error> different_calls() const;
   void watch_stall(TimePoint now);
   /// The world rank of a member of the team; -1 if there is none at `index`.
   int world_rank_of(int index) const;

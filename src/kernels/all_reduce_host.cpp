@@ -8,6 +8,7 @@
 #include "kernels/algorithms/eager_all_reduce.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/algorithms/stream.hpp"
+#include "kernels/call_record.hpp"
 #include "kernels/host/float_environment.hpp"
 
 namespace oriel::kernels {
@@ -47,6 +48,10 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
 }  // namespace
 
 bool run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+  const Places places(arguments, 0);
+  record_call(
+      *reinterpret_cast<CallRecord*>(places.scratch(arguments.rank, ScratchLayout::call_record)),
+      {Collective::all_reduce, arguments.type, arguments.op, arguments.count});
   switch (algorithm) {
     case Algorithm::eager:
       return eager_on_host(arguments);

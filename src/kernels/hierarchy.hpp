@@ -22,7 +22,8 @@ enum class Collective : std::uint8_t { all_reduce = 0, all_gather = 1, reduce_sc
 /// As in "an all-reduce".
 constexpr const char* name_of(Collective collective) {
   constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
-  return kNames[static_cast<int>(collective)];
+  return static_cast<int>(collective) < 3 ? kNames[static_cast<int>(collective)]
+                                          : "unknown collective";
 }
 constexpr bool reduces(Collective collective) {
   return collective != Collective::all_gather;

@@ -5,6 +5,7 @@
 
 #include "kernels/algorithms/hierarchy.hpp"
 #include "kernels/algorithms/hierarchy_mover_host.hpp"
+#include "kernels/call_record.hpp"
 #include "kernels/hierarchy.hpp"
 #include "kernels/host/float_environment.hpp"
 
@@ -19,6 +20,9 @@ struct OneThread : device::Thread {
 }  // namespace
 
 bool run_hierarchy_on_host(const HierarchyArguments& arguments) {
+  record_call(*reinterpret_cast<CallRecord*>(
+                  arguments.comm.control(arguments.comm.lsa_rank, ScratchLayout::call_record)),
+              {arguments.collective, arguments.type, arguments.op, arguments.count});
   const host::FloatEnvironment environment;
   const device::detail::Driving driving(arguments.comm.network);
   return Hierarchy<OneThread, HostHierarchyMover>(arguments).run();

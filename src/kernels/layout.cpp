@@ -22,7 +22,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   constexpr std::uint64_t kPage = 4096;
   const auto round_up = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
-  layout.epochs = narrow(layout.doorbell + kSectorBytes);
+  const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
+  layout.epochs = narrow(begin + kSectorBytes);
   layout.flags = round_up(layout.epochs + ctas * sizeof(CtaCounters));
   layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
   std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);

@@ -20,6 +20,7 @@ namespace oriel::kernels {
 /// use different numbers of CTAs without any agreement between CTAs.
 struct ScratchLayout {
   static constexpr std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
+  static constexpr std::uint64_t call_record = 64;  ///< CPU ranks only: CallRecord
 
   std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
   // What the line algorithms use is 32 bits wide, because a GPU multiplies 64 bits slowly, and in

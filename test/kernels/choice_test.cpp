@@ -7,6 +7,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/call_record.hpp"
+
 namespace {
 
 using namespace oriel;
@@ -41,6 +43,7 @@ std::vector<Area> areas_of(const ScratchLayout& layout) {
   const auto ctas = static_cast<std::uint64_t>(layout.max_ctas);
   const auto ranks = static_cast<std::uint64_t>(layout.ranks);
   return {{"doorbell", layout.doorbell, kSectorBytes},
+          {"call record", layout.call_record, layout.eager > 0 ? sizeof(CallRecord) : 0},
           {"epochs", layout.epochs, ctas * sizeof(CtaCounters)},
           {"flags", layout.flags, ctas * ranks * kSectorBytes},
           {"hellos", layout.hellos, ctas * kParities * ranks * kHelloBytes},

@@ -20,13 +20,15 @@ namespace oriel::kernels {
 /// flag with release; the receiver waits for the flag with acquire. The two never part in practice:
 /// both lie in the one line that travels, so a line costs one transfer and no more.
 ///
-/// The flag is the number of the call, in 64 bits: it never repeats, and memory that nobody has
-/// written yet (zero) never looks like a line.
+/// The flag is the number of the call and kEagerSignatureBits of its signature, so that a line of a
+/// rank that is in another call never looks like one of this. Numbers take some years of the
+/// smallest calls to repeat, and are never zero, as memory is that nobody has written yet.
 struct alignas(kEagerLineBytes) EagerLine {
   std::byte payload[kEagerPayloadBytes];
   std::uint64_t flag;
 };
 static_assert(sizeof(EagerLine) == kEagerLineBytes);
+inline constexpr std::uint32_t kEagerSignatureBits = 16;
 
 /// The lines between a CPU rank and all others in one call: a message from each to each.
 ///
@@ -36,7 +38,9 @@ class EagerLanes {
   explicit EagerLanes(const AllReduceArguments& arguments)
       : arguments_(arguments), places_(arguments, 0) {
     const std::uint64_t calls = places_.counters()->eager_calls;
-    flag_ = calls + 1;
+    number_ = calls + 1;
+    flag_ = number_ << kEagerSignatureBits |
+            arguments.signature >> (kSignatureBits - kEagerSignatureBits);
     offset_ = arguments.layout.eager + (calls % kParities) * kEagerBytes;
   }
 
@@ -81,7 +85,7 @@ class EagerLanes {
   }
 
   /// Ends the call: the next one uses the other parity.
-  void end() const { places_.counters()->eager_calls = flag_; }
+  void end() const { places_.counters()->eager_calls = number_; }
 
  private:
   /// Lines that a sender asks for before it writes them.
@@ -122,13 +126,14 @@ class EagerLanes {
     for (std::uint32_t poll = 0; poll < kQuickPolls; ++poll) {
       if (arrived(line)) return true;
     }
-    return device::wait_until([&] { return arrived(line); }, arguments_.wait, {rank, flag_}) ==
+    return device::wait_until([&] { return arrived(line); }, arguments_.wait, {rank, number_}) ==
            device::WaitOutcome::ready;
   }
 
   const AllReduceArguments& arguments_;
   Places places_;
   std::uint64_t offset_ = 0;  // of the lines of the call's parity, in scratch memory
+  std::uint64_t number_ = 0;  // of the call, from 1
   std::uint64_t flag_ = 0;
 };
 

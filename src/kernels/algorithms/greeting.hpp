@@ -28,7 +28,7 @@ class Greetings {
          rank += static_cast<int>(Group::size())) {
       if (rank == arguments_.rank) continue;
       std::byte* const slot = places_.hello(rank, epoch_ & 1, arguments_.rank);
-      for (int i = 0; i < kWords; ++i) Words::send(slot + i * 16, words[i], flag_of(epoch_));
+      for (int i = 0; i < kWords; ++i) Words::send(slot + i * 16, words[i], line_flag(epoch_, 0));
     }
 #if !ORIEL_DEVICE_CODE
     device::ring_fence();
@@ -80,7 +80,7 @@ class Greetings {
     Words::Raw raw;
     const auto arrived = [&] {
       raw = Words::load(slot);
-      return Words::arrived(raw, flag_of(epoch_));
+      return Words::arrived(raw, line_flag(epoch_, 0));
     };
     if (device::wait_until(arrived, arguments_.wait, {rank, epoch_}) !=
         device::WaitOutcome::ready) {

@@ -15,6 +15,18 @@
 /// flag or barrier is needed between sender and receiver.
 namespace oriel::kernels {
 
+/// What a line carries beside its payload (see line_flag). On a GPU the call's flag, in both
+/// halves; on a CPU the second half has the call's signature, so that a line of a rank that is in
+/// another call never looks like one of this.
+#if ORIEL_DEVICE_CODE
+using LineFlag = std::uint32_t;
+#else
+struct LineFlag {
+  std::uint32_t epoch;
+  std::uint32_t signature;
+};
+#endif
+
 /// A line all of whose 16 bytes are payload. An empty slot is all ones; the line has arrived once
 /// no unit of it is all ones any more. Only for floats: all ones is a NaN in every format, the
 /// sender replaces it by another one, and results hold canonical NaNs anyway. The receiver empties
@@ -38,13 +50,13 @@ struct SentinelLine {
     }
     return raw;
   }
-  ORIEL_DEVICE_FN static void send(std::byte* slot, Raw raw, std::uint32_t /*flag*/) {
+  ORIEL_DEVICE_FN static void send(std::byte* slot, Raw raw, LineFlag /*flag*/) {
     device::Memory::store<device::Order::relaxed>(reinterpret_cast<Raw*>(slot), raw);
   }
   ORIEL_DEVICE_FN static Raw load(const std::byte* slot) {
     return device::Memory::load<device::Order::relaxed>(reinterpret_cast<const Raw*>(slot));
   }
-  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, std::uint32_t /*flag*/) {
+  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, LineFlag /*flag*/) {
     if constexpr (sizeof(T) == 8) {
       return raw.half[0] != ~std::uint64_t{0} && raw.half[1] != ~std::uint64_t{0};
     } else {
@@ -66,8 +78,9 @@ struct SentinelLine {
   }
 };
 
-/// A line of 8 bytes of payload, each half of it beside the epoch's flag. For every type, on GPUs
-/// and CPUs. Relies on the indivisibility of 8 bytes.
+/// A line of 8 bytes of payload, each half of it beside a flag. For every type, on GPUs and CPUs.
+/// Relies on the indivisibility of 8 bytes. A CPU writes the half with the epoch last and reads it
+/// first: it says that both are there.
 template <class T>
 struct FlaggedLine {
   static constexpr int kBytes = 8;
@@ -76,7 +89,8 @@ struct FlaggedLine {
   ORIEL_DEVICE_FN static std::uint64_t encode(const Payload<T, kBytes>& payload) {
     return __builtin_bit_cast(std::uint64_t, payload);
   }
-  ORIEL_DEVICE_FN static void send(std::byte* slot, std::uint64_t payload, std::uint32_t flag) {
+#if ORIEL_DEVICE_CODE
+  ORIEL_DEVICE_FN static void send(std::byte* slot, std::uint64_t payload, LineFlag flag) {
     const std::uint64_t high = static_cast<std::uint64_t>(flag) << 32;
     const Raw raw{{(payload & 0xffffffffu) | high, (payload >> 32) | high}};
     device::Memory::store<device::Order::relaxed>(reinterpret_cast<Raw*>(slot), raw);
@@ -84,10 +98,28 @@ struct FlaggedLine {
   ORIEL_DEVICE_FN static Raw load(const std::byte* slot) {
     return device::Memory::load<device::Order::relaxed>(reinterpret_cast<const Raw*>(slot));
   }
-  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, std::uint32_t flag) {
+  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, LineFlag flag) {
     return static_cast<std::uint32_t>(raw.half[0] >> 32) == flag &&
            static_cast<std::uint32_t>(raw.half[1] >> 32) == flag;
   }
+#else
+  ORIEL_DEVICE_FN static void send(std::byte* slot, std::uint64_t payload, LineFlag flag) {
+    auto* const halves = reinterpret_cast<std::uint64_t*>(slot);
+    device::Memory::store<device::Order::relaxed>(
+        halves + 1, (payload >> 32) | static_cast<std::uint64_t>(flag.signature) << 32);
+    device::Memory::store<device::Order::release>(
+        halves, (payload & 0xffffffffu) | static_cast<std::uint64_t>(flag.epoch) << 32);
+  }
+  ORIEL_DEVICE_FN static Raw load(const std::byte* slot) {
+    const auto* const halves = reinterpret_cast<const std::uint64_t*>(slot);
+    const auto first = device::Memory::load<device::Order::acquire>(halves);
+    return Raw{{first, device::Memory::load<device::Order::relaxed>(halves + 1)}};
+  }
+  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, LineFlag flag) {
+    return static_cast<std::uint32_t>(raw.half[0] >> 32) == flag.epoch &&
+           static_cast<std::uint32_t>(raw.half[1] >> 32) == flag.signature;
+  }
+#endif
   ORIEL_DEVICE_FN static Payload<T, kBytes> payload(const Raw& raw) {
     return __builtin_bit_cast(Payload<T, kBytes>, (raw.half[0] & 0xffffffffu) | raw.half[1] << 32);
   }
@@ -108,6 +140,15 @@ ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
   return epoch / 2 + 1;
 }
 
+ORIEL_DEVICE_FN constexpr LineFlag line_flag(std::uint32_t epoch,
+                                             [[maybe_unused]] std::uint32_t signature) {
+#if ORIEL_DEVICE_CODE
+  return flag_of(epoch);
+#else
+  return {flag_of(epoch), signature};
+#endif
+}
+
 /// Polls of a line before the wait that can be ended.
 inline constexpr std::uint32_t kQuickPolls = 256;
 
@@ -126,8 +167,8 @@ ORIEL_DEVICE_SLOW void empty_slots(std::byte* slots, std::uint32_t bytes) {
 
 /// Waits until the line in `slot` has arrived; false if the wait was given up.
 template <class Line>
-ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, std::uint32_t flag,
-                                  device::WaitTarget target, const AllReduceArguments& arguments) {
+ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::WaitTarget target,
+                                  const AllReduceArguments& arguments) {
   const auto arrived = [&] { return Line::arrived(Line::load(slot), flag); };
   return device::wait_until(arrived, arguments.wait, target) == device::WaitOutcome::ready;
 }
@@ -193,7 +234,8 @@ class Lanes {
                             const Encoded& encoded) const {
     // Seen from the peer, this rank is at the opposite place.
     std::byte* const base = kRanks > 0 ? peers_[place] : places_.scratch(rank, 0);
-    Line::send(base + slot(ranks() - 2 - place, stage, line), encoded, flag_of(epoch_));
+    Line::send(base + slot(ranks() - 2 - place, stage, line), encoded,
+               line_flag(epoch_, arguments_.signature));
   }
   template <class Encoded>
   ORIEL_DEVICE_FN void send_to_all(int stage, std::uint32_t line, const Encoded& encoded) const {
@@ -211,7 +253,7 @@ class Lanes {
   template <class Exists>
   ORIEL_DEVICE_FN bool receive_from(int stage, std::uint32_t line, Arrivals& arrivals,
                                     const Exists& exists) const {
-    const std::uint32_t flag = flag_of(epoch_);
+    const LineFlag flag = line_flag(epoch_, arguments_.signature);
     // All loads first: they overlap, and mostly find what they want.
     for_each_peer([&](int rank, int place) {
       if (exists(rank)) arrivals.raw[place] = Line::load(own_ + slot(place, stage, line));
