@@ -106,8 +106,20 @@ TEST_CASE("1.35 sizes are read as nccl-tests reads them") {
   CHECK(*parse_bytes("4K") == 4096);
   CHECK(*parse_bytes("1m") == 1 << 20);
   CHECK(*parse_bytes("2GiB") == std::size_t{2} << 30);
-  for (const char* bad : {"", "x", "-1", "4Q", "1.5K", "99999999999G", "4K "})
-    CHECK_FALSE(parse_bytes(bad).ok());
+  CHECK(*parse_bytes("1T") == std::size_t{1} << 40);
+  CHECK(*parse_bytes("16TiB") == std::size_t{1} << 44);
+  for (const char* bad : {"", "x", "-1", "4Q", "1.5K", "4K ", "T"}) {
+    const auto parsed = parse_bytes(bad);
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().message() ==
+          "'" + std::string(bad) + "' is not a size such as 8, 4K, 1M, 1G or 1T");
+  }
+  for (const char* large : {"17T", "99999999999G", "99999999999999999999999"}) {
+    const auto parsed = parse_bytes(large);
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().message() ==
+          "'" + std::string(large) + "' is too large: sizes go up to 16T");
+  }
 }
 
 TEST_CASE("1.35 ranges follow factor and step") {

@@ -214,6 +214,20 @@ TEST_CASE("1.35 a rank that dies, fails or stops answering is named") {
   CHECK(hanging.seconds < 30);
 }
 
+TEST_CASE("1.35 a report that cannot be written is refused before anything is measured") {
+  const std::pair<std::string, std::string> places[] = {
+      {"/tmp/no-such-folder/report.json", "No such file or directory"},
+      {"/tmp", "this is a folder"}};
+  for (const auto& [path, reason] : places) {
+    const auto result = perf({"--counts", "64", "-n", "10", "-J", path});
+    INFO(result.out << result.err);
+    CHECK(result.status == 1);
+    CHECK(rows(result.out).empty());
+    CHECK(result.err.find("-J " + path) != std::string::npos);
+    CHECK(result.err.find(reason) != std::string::npos);
+  }
+}
+
 TEST_CASE("1.35 an interrupted run takes its ranks along") {
   Program program(perf_command(
       {"--counts", "64", "-n", "10", "--rounds", "9999", "--env", "FAKE_NCCL_DELAY_US=1000"}));

@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -98,6 +100,18 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
   }
   if (!error.empty()) document["error"] = error;
   return document;
+}
+
+Status check_json_path(const std::string& path) {
+  const std::string fresh = path + ".new";
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return Error(ErrorCode::invalid_argument, fmt::format("-J {}: this is a folder", path));
+  errno = 0;
+  if (!std::ofstream(fresh, std::ios::trunc))
+    return system_error(fmt::format("-J {}: opening {} for writing", path, fresh));
+  std::filesystem::remove(fresh, ignored);
+  return {};
 }
 
 Status write_json(const std::string& path, const Json& document) {

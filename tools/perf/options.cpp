@@ -312,9 +312,11 @@ Result<std::size_t> parse_bytes(std::string_view text) {
   if (unit == "K" || unit == "KB" || unit == "KIB") shift = 10;
   if (unit == "M" || unit == "MB" || unit == "MIB") shift = 20;
   if (unit == "G" || unit == "GB" || unit == "GIB") shift = 30;
-  if (status != std::errc{} || shift < 0 || value > (kLargest >> shift))
-    return usage_error(
-        fmt::format("'{}' is not a size such as 8, 4K or 1M (at most {} bytes)", text, kLargest));
+  if (unit == "T" || unit == "TB" || unit == "TIB") shift = 40;
+  if (rest == text.data() || shift < 0)
+    return usage_error(fmt::format("'{}' is not a size such as 8, 4K, 1M, 1G or 1T", text));
+  if (status != std::errc{} || value > (kLargest >> shift))
+    return usage_error(fmt::format("'{}' is too large: sizes go up to {}T", text, kLargest >> 40));
   return value << shift;
 }
 

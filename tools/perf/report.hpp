@@ -42,6 +42,8 @@ int count_unequal(const std::vector<CaseResult>& results);
 /// Everything that was measured, with every round.
 Json to_json(const Options& options, const RunInfo& info, const std::vector<CaseResult>& results,
              const std::string& error);
+/// Whether write_json() can be expected to put a file there.
+Status check_json_path(const std::string& path);
 /// Replaces the file in one step.
 Status write_json(const std::string& path, const Json& document);
 

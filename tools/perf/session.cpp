@@ -47,6 +47,8 @@ std::vector<Session::Side*> Session::sides() {
 }
 
 Status Session::run() {
+  // Not after minutes of measuring.
+  if (!options_.json_path.empty()) ORIEL_CHECK(check_json_path(options_.json_path));
   Status done = start();
   if (done.ok()) {
     const std::vector<Plan> all = plans();
