@@ -85,3 +85,22 @@ function(oriel_add_test name)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT ORIEL_BACKEND=host)
   endif()
 endfunction()
+
+# A fuzz target of test/fuzz, run for a moment in every build; what libFuzzer does with it stands in
+# test/fuzz.
+function(oriel_add_corpus_run name)
+  cmake_parse_arguments(arg "" "" "ROOMS" ${ARGN})
+  set(fuzz ${PROJECT_SOURCE_DIR}/test/fuzz)
+  add_executable(corpus_${name} ${fuzz}/${name}_fuzz.cpp ${fuzz}/plain_mutator.cpp
+    ${fuzz}/plain_run.cpp)
+  target_compile_definitions(corpus_${name} PRIVATE ORIEL_RUN_MILLISECONDS=200)
+  target_link_libraries(corpus_${name} PRIVATE oriel_build_flags)
+  foreach(room ${arg_ROOMS})
+    target_link_libraries(corpus_${name} PRIVATE oriel_${room})
+  endforeach()
+  file(GLOB corpus CONFIGURE_DEPENDS ${fuzz}/corpus/${name}/*)
+  if(NOT ORIEL_SANITIZE STREQUAL "thread")  # they start none
+    add_test(NAME fuzz_corpus_${name} COMMAND corpus_${name} ${corpus})
+    set_tests_properties(fuzz_corpus_${name} PROPERTIES LABELS unit TIMEOUT 120)
+  endif()
+endfunction()

@@ -19,75 +19,15 @@
 namespace oriel::boot {
 namespace {
 
-enum class Collective : std::uint8_t { all_gather = 1, broadcast = 2, barrier = 3, agree = 4 };
-
-const char* name(Collective collective) {
-  switch (collective) {
-    case Collective::all_gather:
-      return "all-gather";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::barrier:
-      return "barrier";
-    case Collective::agree:
-      return "agreement";
-  }
-  return "unknown collective";
-}
-
-/// What stands before every message of a group.
-struct Header {
-  Operation operation;
-  Collective collective;
-  std::uint8_t round;
-  std::uint32_t sequence;
-  std::uint32_t group;  // hash of the member list
-
-  bool operator==(const Header&) const = default;
-};
-
-void encode(ByteWriter& writer, const Header& header) {
-  writer.put(header.operation).put(header.collective).put(header.round);
-  writer.put(header.sequence).put(header.group);
-}
-
-Header decode(ByteReader& reader) {
-  Header header{};
-  header.operation = static_cast<Operation>(reader.get<std::uint16_t>());
-  header.collective = static_cast<Collective>(reader.get<std::uint8_t>());
-  header.round = reader.get<std::uint8_t>();
-  header.sequence = reader.get<std::uint32_t>();
-  header.group = reader.get<std::uint32_t>();
-  return header;
-}
-
-// FNV-1a: tells groups apart in an error message; it proves nothing and need not.
-std::uint32_t hash(std::span<const int> members) {
-  std::uint32_t value = 2166136261U;
-  for (const int member : members) {
-    value = (value ^ static_cast<std::uint32_t>(member)) * 16777619U;
-  }
-  return value;
-}
-
-std::string describe(const Header& header, const Header& other) {
-  std::string text = fmt::format("{} #{}", to_string(header.operation), header.sequence);
-  if (header.operation == other.operation && header.sequence == other.sequence) {
-    text += fmt::format(" ({}, step {}, group {:08x})", name(header.collective), header.round,
-                        header.group);
-  }
-  return text;
-}
-
 /// One call on a group: adds and checks the headers, and reports failures to the transport.
 class Exchange {
  public:
   Exchange(Transport& transport, std::span<const int> members, int index, Operation operation,
-           Collective collective, std::uint32_t sequence)
+           GroupProtocol protocol, std::uint32_t sequence)
       : transport_(&transport),
         members_(members),
         index_(index),
-        header_{operation, collective, 0, sequence, hash(members)} {}
+        header_{operation, protocol, 0, sequence, hash_members(members)} {}
 
   int size() const { return static_cast<int>(members_.size()); }
   int index() const { return index_; }
@@ -96,10 +36,10 @@ class Exchange {
   int behind(int distance) const { return (index_ - distance % size() + size()) % size(); }
 
   Task<Status> send(int member, int round, ByteWriter body) {
-    Header header = header_;
+    GroupHeader header = header_;
     header.round = static_cast<std::uint8_t>(round);
     ByteWriter writer;
-    encode(writer, header);
+    header.encode(writer);
     const Bytes payload = body.take();
     writer.put_raw(payload);
     Bytes message = writer.take();
@@ -112,28 +52,11 @@ class Exchange {
   Task<Result<Bytes>> receive(int member, int round) {
     auto message = co_await transport_->receive(world_rank(member));
     if (!message.ok()) co_return std::move(message).error().with_context(context());
-    ByteReader reader(message.value());
-    const Header theirs = decode(reader);
-    if (!reader.good()) {
-      co_return fail(
-          Error(ErrorCode::remote, fmt::format("rank {} sent a message of {} bytes, "
-                                               "shorter than its header",
-                                               world_rank(member), message.value().size())));
-    }
-    Header ours = header_;
-    ours.round = static_cast<std::uint8_t>(round);
-    if (theirs != ours) {
-      const auto here = std::pair(world_rank(index_), describe(ours, theirs));
-      const auto there = std::pair(world_rank(member), describe(theirs, ours));
-      const auto& [low, high] = std::minmax(here, there);
-      co_return fail(Error(ErrorCode::invalid_usage,
-                           fmt::format("rank {} is in {} while rank {} is in {}", low.first,
-                                       low.second, high.first, high.second))
-                         .with_hint("call the same collective functions in the same order on "
-                                    "every rank"));
-    }
-    const ByteView body = reader.get_raw(reader.left());
-    co_return Bytes(body.begin(), body.end());
+    GroupHeader due = header_;
+    due.round = static_cast<std::uint8_t>(round);
+    auto body = open_group_message(message.value(), due, world_rank(index_), world_rank(member));
+    if (!body.ok()) co_return fail(std::move(body).error());
+    co_return Bytes(body->begin(), body->end());
   }
 
   /// Ends the protocol: the other ranks would wait for this one until their deadlines.
@@ -151,32 +74,10 @@ class Exchange {
   Transport* transport_;
   std::span<const int> members_;
   int index_;
-  Header header_;
+  GroupHeader header_;
 };
 
 }  // namespace
-
-std::string to_string(Operation operation) {
-  switch (operation) {
-    case Operation::join:
-      return "join";
-    case Operation::topology:
-      return "topology";
-    case Operation::control_window:
-      return "control_window";
-    case Operation::window_register:
-      return "window_register";
-    case Operation::table:
-      return "table";
-    case Operation::finalize:
-      return "finalize";
-    case Operation::network:
-      return "network";
-    case Operation::test:
-      return "test";
-  }
-  return fmt::format("operation {}", static_cast<int>(operation));
-}
 
 Group::Group(Transport& transport, std::vector<int> members, int index)
     : transport_(&transport),
@@ -191,7 +92,8 @@ Group Group::sharing(Transport& transport, std::shared_ptr<const std::vector<int
 }
 
 Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mine) {
-  Exchange exchange(*transport_, *members_, index_, operation, Collective::all_gather, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::all_gather,
+                    ++sequence_);
   const auto count = static_cast<std::size_t>(size());
   // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
   std::vector<Bytes> blocks;
@@ -200,15 +102,10 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     const std::size_t moved = std::min(static_cast<std::size_t>(distance), count - blocks.size());
     ByteWriter out;
-    for (std::size_t j = 0; j < moved; ++j) out.put_blob(blocks[j]);
+    put_blocks(out, std::span(blocks).first(moved));
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    ByteReader reader(in);
-    for (std::size_t j = 0; j < moved; ++j) {
-      const ByteView block = reader.get_blob();
-      blocks.emplace_back(block.begin(), block.end());
-    }
-    if (Status parsed = reader.finish("all-gather"); !parsed.ok()) {
+    if (Status parsed = take_blocks(in, moved, blocks); !parsed.ok()) {
       co_return exchange.fail(std::move(parsed).error());
     }
   }
@@ -220,7 +117,8 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
 }
 
 Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) {
-  Exchange exchange(*transport_, *members_, index_, operation, Collective::broadcast, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::broadcast,
+                    ++sequence_);
   if (root < 0 || root >= size()) {
     co_return exchange.fail(Error(ErrorCode::internal,
                                   fmt::format("broadcast root {} in a group of {}", root, size())));
@@ -242,20 +140,20 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
 }
 
 Task<Status> Group::barrier(Operation operation) {
-  Exchange exchange(*transport_, *members_, index_, operation, Collective::barrier, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::barrier, ++sequence_);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     ByteWriter out;
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    if (!in.empty()) {
-      co_return exchange.fail(Error(ErrorCode::remote, "a barrier message carries bytes"));
+    if (Status empty = check_barrier_body(in); !empty.ok()) {
+      co_return exchange.fail(std::move(empty).error());
     }
   }
   co_return Status();
 }
 
 Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedField> fields) {
-  Exchange exchange(*transport_, *members_, index_, operation, Collective::agree, ++sequence_);
+  Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::agree, ++sequence_);
   if (fields.size() > VerdictRecord::kMaxFields) {
     mine = Error(ErrorCode::internal, fmt::format("an agreement on {} fields; the limit is {}",
                                                   fields.size(), VerdictRecord::kMaxFields));

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "oriel/error.hpp"
@@ -12,25 +11,10 @@
 #include "base/bytes.hpp"
 #include "base/task.hpp"
 #include "boot/agreed_field.hpp"
+#include "boot/group_message.hpp"
 #include "boot/transport.hpp"
 
 namespace oriel::boot {
-
-/// Which collective set-up call a message belongs to. Every message carries one, so that ranks that
-/// are in different calls get an error that names both instead of each other's bytes.
-enum class Operation : std::uint16_t {
-  join = 1,
-  topology = 2,
-  control_window = 4,
-  window_register = 5,
-  table = 6,
-  finalize = 7,
-  network = 8,
-  test = 99,
-};
-
-/// As in "window_register"; a number where the value is none of the above.
-std::string to_string(Operation operation);
 
 /// An ordered list of world ranks that run set-up protocols together, over a Transport. All calls
 /// are collective over the group, made in the same order on every member, and suspend until they

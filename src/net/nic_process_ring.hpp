@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "oriel/error.hpp"
+
 #include "net/nic_process_message.hpp"
 
 /// The memory of one stream of copies, which the rank's process and the one that copies share: a
@@ -53,6 +55,46 @@ class NicChannelMemory {
  private:
   std::byte* at_;
 };
+
+/// The process's end of the ring. The rank may have written anything there, and may go on writing:
+/// what is checked and done is a copy.
+class NicRingReader {
+ public:
+  static constexpr int kCommandsOfTurn = 64;
+
+  bool has_commands(const NicChannelMemory& memory) const {
+    return memory.produced().load(std::memory_order_acquire) != consumed_;
+  }
+  /// Has `begin` do what the ring asks for, some of it; give_back() then. After an error the ring
+  /// is of no more use.
+  template <class Find, class Begin>
+  Status take(const NicChannelMemory& memory, std::uint64_t staging_bytes, const Find& find,
+              const Begin& begin);
+  /// The places of commands that have been taken are the rank's again.
+  void give_back(const NicChannelMemory& memory) const {
+    memory.consumed().store(consumed_, std::memory_order_release);
+  }
+
+ private:
+  std::uint64_t consumed_ = 0;
+};
+
+template <class Find, class Begin>
+Status NicRingReader::take(const NicChannelMemory& memory, std::uint64_t staging_bytes,
+                           const Find& find, const Begin& begin) {
+  const std::uint64_t produced = memory.produced().load(std::memory_order_acquire);
+  if (produced < consumed_ || produced - consumed_ > kNicCommands) {
+    return Error(ErrorCode::remote, "a software NIC's ring has more commands than it has room for");
+  }
+  Status outcome;
+  for (int i = 0; i < kCommandsOfTurn && consumed_ != produced && outcome.ok(); ++i) {
+    const NicCommand command = memory.command(consumed_);
+    const auto step = check_command(command, staging_bytes, find);
+    outcome = step.ok() ? begin(step.value()) : Status(step.error());
+    ++consumed_;
+  }
+  return outcome;
+}
 
 /// The fence between a store of one's own and a look at a word of the other side's, where each side
 /// does both: of two such looks at least one sees the other's store.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "oriel/error.hpp"
 
@@ -51,9 +52,7 @@ class NicServerChannel {
   /// Whether there was anything.
   template <class Find>
   bool turn(const Find& find);
-  bool has_commands() const {
-    return !failed_ && memory_.produced().load(std::memory_order_acquire) != consumed_;
-  }
+  bool has_commands() const { return !failed_ && ring_.has_commands(memory_); }
   void set_asleep(bool asleep) {
     memory_.asleep().store(asleep ? 1 : 0, std::memory_order_relaxed);
     if (asleep) fence_with_peer(memory_.asleep());
@@ -79,35 +78,22 @@ class NicServerChannel {
   CUstream stream_ = nullptr;
   WordBatch words_;              // of one turn
   std::byte* bounce_ = nullptr;  // pinned; made for the first copy within the GPU
-  std::uint64_t consumed_ = 0;
+  NicRingReader ring_;
   std::uint64_t told_ = 0;
   std::uint64_t seen_ = 0;
   TimePoint looked_{};
   bool failed_ = false;
 };
 
-inline constexpr int kNicCommandsOfTurn = 64;
-
 template <class Find>
 bool NicServerChannel::turn(const Find& find) {
-  if (failed_) return false;
-  const std::uint64_t produced = memory_.produced().load(std::memory_order_acquire);
-  if (produced == consumed_) return false;
-  if (produced < consumed_ || produced - consumed_ > kNicCommands) {
-    fail(Error(ErrorCode::remote, "a software NIC's ring has more commands than it has room for"));
-    return true;
-  }
-  for (int i = 0; i < kNicCommandsOfTurn && consumed_ != produced && !failed_; ++i) {
-    const NicCommand command = memory_.command(consumed_);  // a copy: what is checked is done
-    const auto step = check_command(command, staging_bytes_, find);
-    Status begun = step.ok() ? begin(step.value()) : Status(step.error());
-    if (!begun.ok()) fail(begun.error());
-    ++consumed_;
-  }
-  if (const Status written = words_.submit(stream_); !written.ok() && !failed_) {
-    fail(written.error());
-  }
-  memory_.consumed().store(consumed_, std::memory_order_release);
+  if (!has_commands()) return false;
+  Status begun = ring_.take(memory_, staging_bytes_, find,
+                            [this](const NicStep& step) { return begin(step); });
+  Status written = words_.submit(stream_);
+  if (begun.ok()) begun = std::move(written);
+  if (!begun.ok()) fail(begun.error());
+  ring_.give_back(memory_);
   return true;
 }
 

@@ -21,7 +21,10 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 
 namespace {
 
-constexpr std::chrono::seconds kDuration{3};
+#ifndef ORIEL_RUN_MILLISECONDS
+#define ORIEL_RUN_MILLISECONDS 3000
+#endif
+constexpr std::chrono::milliseconds kDuration{ORIEL_RUN_MILLISECONDS};
 constexpr std::size_t kMostBytes = std::size_t{1} << 16;
 
 std::minstd_rand random_bytes;

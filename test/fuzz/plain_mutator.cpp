@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+
+/// For fuzz targets of messages where libFuzzer is missing: a few bytes change.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t most, unsigned seed) {
+  for (unsigned i = 0; i <= seed % 4; ++i) size = LLVMFuzzerMutate(data, size, most);
+  return size;
+}
