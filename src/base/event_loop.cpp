@@ -16,6 +16,10 @@ Result<EventLoop> EventLoop::create(const Clock& clock) {
   return EventLoop(clock, std::move(wake));
 }
 
+EventLoop EventLoop::without_wake(const Clock& clock) {
+  return EventLoop(clock, OwnedFd());
+}
+
 EventLoop::EventLoop(EventLoop&& other) noexcept
     : clock_(other.clock_), wake_(std::move(other.wake_)) {}
 
@@ -64,7 +68,7 @@ void EventLoop::turn() {
     fds.push_back(pollfd{wait->fd_, wait->events_, 0});
     next = std::min(next, wait->deadline_.when());
   }
-  fds.push_back(pollfd{wake_.get(), POLLIN, 0});
+  fds.push_back(pollfd{wake_.get(), POLLIN, 0});  // poll passes over -1
 
   int timeout_ms = -1;
   if (next != TimePoint::max()) {

@@ -26,6 +26,8 @@ namespace oriel {
 class EventLoop {
  public:
   static Result<EventLoop> create(const Clock& clock = SteadyClock::instance());
+  /// One that needs no descriptor of its own. stop() ends its waits only once something else does.
+  static EventLoop without_wake(const Clock& clock = SteadyClock::instance());
 
   EventLoop(EventLoop&& other) noexcept;
   EventLoop& operator=(EventLoop&&) = delete;

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 
 #include "base/process_number.hpp"
+#include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "boot/root_link.hpp"
 #include "boot/root_service.hpp"
@@ -78,6 +79,7 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
     root.retire(id.number);
     co_return Status();
   }
+  const SpareDescriptor::Loan loan;
   const Key key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number);
   ORIEL_CO_TRY(DialTarget target, root_target(id, key, rank, options.socket));
   constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once

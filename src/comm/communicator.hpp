@@ -15,6 +15,7 @@
 
 #include "base/event_loop.hpp"
 #include "base/settings.hpp"
+#include "base/spare_descriptor.hpp"
 #include "base/task.hpp"
 #include "boot/session.hpp"
 #include "comm/device.hpp"
@@ -197,6 +198,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   void give_up(const Error& error);
   void poison(Error error);
 
+  std::shared_ptr<SpareDescriptor> spare_descriptor_ = SpareDescriptor::hold();
   Device* device_;
   const Settings* settings_;
   CommunicatorOptions options_;

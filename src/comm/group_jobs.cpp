@@ -12,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/settings.hpp"
+#include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "comm/rank_affinity.hpp"
 
@@ -136,15 +137,15 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
 // There is no loop to work in, and the other ranks are on their way to these calls as well.
 Status give_up(GroupJobs& jobs, const Error& error) {
   Status first;
-  // Telling takes a loop too; perhaps there can be one a moment later. If not, the others'
-  // deadlines name this rank.
-  auto loop = EventLoop::create();
+  // Perhaps for want of a descriptor, of which telling takes one.
+  const SpareDescriptor::Loan loan;
+  EventLoop loop = EventLoop::without_wake();
   for (InitJob& job : jobs.inits) {
     const JoinRequest& request = job.request;
     Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
     keep_first(first, Error(reason));
     job.request.refused = reason;
-    if (loop.ok()) static_cast<void>(loop.value().run(decline(loop.value(), request)));
+    static_cast<void>(loop.run(decline(loop, request)));
     job.handle.finish(std::move(reason));
   }
   const auto abort = [&](const auto& job) {
@@ -332,6 +333,7 @@ struct Background {
     jobs = {};  // a start without an outcome has failed
   }
   Status carry_out_alone() {
+    const auto spare = SpareDescriptor::hold();
     auto loop = EventLoop::create();
     if (!loop.ok()) return give_up(jobs, loop.error());
     const LoopScope scope(loop.value(), {entry});
@@ -404,6 +406,7 @@ Status run_jobs(GroupJobs jobs) {
   if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
     return run_collectives(jobs.collectives);
   }
+  const auto spare = SpareDescriptor::hold();
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
   Status first = carry_out(loop.value(), jobs);

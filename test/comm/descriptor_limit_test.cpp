@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "api/api_ranks.hpp"
+
+/// Ranks whose process may open few descriptors.
+namespace oriel::test {
+namespace {
+
+/// Lets this process open `extra` descriptors more, and no way to raise that.
+void allow_more_descriptors(int extra) {
+  const int highest = ::fcntl(0, F_DUPFD_CLOEXEC, 512);
+  require(highest >= 0, "dup");
+  for (int fd = ::dup(0); fd >= 0 && fd < highest; fd = ::dup(0)) {
+  }
+  const rlimit files{static_cast<rlim_t>(highest + 2 + extra),
+                     static_cast<rlim_t>(highest + 2 + extra)};
+  require(::setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
+}
+
+/// Rank 1 has room for `extra` descriptors as the communicator starts.
+void start_in_small_room(Players& players, bool has_another, int extra) {
+  const Environment patient(Variables{{"ORIEL_TIMEOUT", "60s"}});
+  std::vector<Communicator> others;
+  if (has_another) others.push_back(join(players));
+  players.barrier();
+  if (players.first() == 1) allow_more_descriptors(extra);
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::system,
+            {"rank 1", "RLIMIT_NOFILE"});
+  players.barrier();
+}
+
+}  // namespace
+
+TEST_CASE("1.15 a rank without a descriptor for its start tells the others so") {
+  const bool has_another = GENERATE(true, false);
+  // Where it has no communicator yet there is nothing that it could have held back.
+  for (int extra = has_another ? 0 : 1; extra <= 4; ++extra) {
+    INFO("room for " << extra << (has_another ? ", beside another communicator" : ""));
+    check_all_ok(play(Cast::processes, 3,
+                      [&](Players& players) { start_in_small_room(players, has_another, extra); }));
+  }
+}
+
+}  // namespace oriel::test
