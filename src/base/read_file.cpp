@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/read_file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fcntl.h>
@@ -21,30 +22,39 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
   if (!fd) return system_error(fmt::format("opening {}", path));
   struct stat facts {};
   if (sys().fstat(fd.get(), &facts) != 0) return system_error(fmt::format("asking about {}", path));
-  const auto too_large = [&](const std::string& size) {
+  const bool known_as_too_large =
+      S_ISREG(facts.st_mode) && static_cast<std::uintmax_t>(facts.st_size) > limits.bytes;
+  std::size_t came = 0;
+  std::size_t line = 1;  // in which the bytes that came end
+  const auto too_large = [&] {
+    const std::string size = known_as_too_large ? fmt::format("{}", facts.st_size)
+                                                : fmt::format("more than {}", limits.bytes);
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} has {} bytes, at most {} are read", path, size, limits.bytes));
+                 fmt::format("line {}: {} has {} bytes, at most {} are read", line, path, size,
+                             limits.bytes));
   };
-  if (S_ISREG(facts.st_mode) && static_cast<std::uintmax_t>(facts.st_size) > limits.bytes) {
-    return too_large(fmt::format("{}", facts.st_size));
-  }
   std::string text;
   std::string part(std::size_t{64} << 10, '\0');
   for (;;) {
     const ssize_t got = ::read(fd.get(), part.data(), part.size());
     const int status = errno;
+    if (got == 0 && known_as_too_large) return too_large();  // it has shrunk meanwhile
     if (got == 0) return text;
     if (got < 0 && status != EAGAIN && status != EINTR) {
       return system_error(fmt::format("reading {}", path), status);
     }
     if (got > 0) {
-      text.append(part, 0, static_cast<std::size_t>(got));
-      if (text.size() > limits.bytes) return too_large(fmt::format("more than {}", limits.bytes));
+      const std::size_t fit = std::min(static_cast<std::size_t>(got), limits.bytes - came);
+      const auto end = part.begin() + static_cast<std::ptrdiff_t>(fit);
+      line += static_cast<std::size_t>(std::count(part.begin(), end, '\n'));
+      came += fit;
+      if (fit < static_cast<std::size_t>(got)) return too_large();
+      if (!known_as_too_large) text.append(part, 0, fit);
     }
     const TimePoint now = std::chrono::steady_clock::now();
     if (deadline.expired(now)) {
       return Error(ErrorCode::timeout, fmt::format("{} has not ended within {} ms; {} bytes came",
-                                                   path, limits.patience.count(), text.size()));
+                                                   path, limits.patience.count(), came));
     }
     if (got > 0) continue;
     pollfd ready{fd.get(), POLLIN, 0};

@@ -16,9 +16,10 @@ struct ReadLimits {
   std::chrono::milliseconds patience{5000};
 };
 
-/// The text of a file of at most `limits.bytes`. Larger ones are refused unread; what has no size
-/// (a pipe, a terminal, /dev/zero) once it has given more, or has not ended within the patience.
-/// Blocks no longer than that.
+/// The text of a file of at most `limits.bytes`. Larger ones are refused, with the line in which
+/// the last byte stands that may be: no more is read of them, and nothing kept. What has no size (a
+/// pipe, a terminal, /dev/zero) is refused once it has given more, or has not ended within the
+/// patience. Blocks no longer than that.
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits);
 
 }  // namespace oriel

@@ -3,6 +3,7 @@
 #include "topo/hwloc_xml_reader.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <sstream>
 
@@ -67,16 +68,32 @@ class HwlocXmlReader {
       if (child.name == "distances2") ORIEL_CHECK(read_distances(child));
       if (is(child, "Machine") && first_format_) ORIEL_CHECK(read_first_distances(child));
     }
+    ORIEL_CHECK(count_unknown(root));
     ORIEL_CHECK(check_limits({0, list_.pci.size(), list_.gpus.size(), list_.nics.size()}, lines_));
     ORIEL_CHECK(check_whole());
     list_.report.source = "hwloc's XML";
     list_.report.detail =
         fmt::format("{} NUMA node{}, {} PCI devices and bridges", list_.numa.size(),
                     list_.numa.size() == 1 ? "" : "s", list_.pci.size());
+    const std::string unknown = unknown_.text();
+    if (!unknown.empty()) list_.report.detail += "; " + unknown;
     return std::move(list_);
   }
 
  private:
+  /// What neither format has. Much of what they have is of no interest, and left out as well.
+  Status count_unknown(const XmlElement& element) {
+    constexpr std::array<std::string_view, 14> kKnown = {
+        "object",  "info",         "userdata", "page_type", "distances",  "latency",
+        "support", "indexes",      "cpukind",  "u64values", "distances2", "distances2hetero",
+        "memattr", "memattr_value"};
+    for (const XmlElement& child : element.children) {
+      const bool known = std::find(kKnown.begin(), kKnown.end(), child.name) != kKnown.end();
+      ORIEL_CHECK(known ? count_unknown(child) : unknown_.add(child));
+    }
+    return {};
+  }
+
   Status check_whole() {
     Machine machine;
     machine.numa = list_.numa;
@@ -346,6 +363,7 @@ class HwlocXmlReader {
 
   HwlocList list_;
   MachineLines lines_;
+  UnknownElements unknown_;
   bool first_format_ = false;
 };
 

@@ -20,6 +20,58 @@ namespace {
 // PCI classes, as far as they count: bridges, and NVLink switches among them.
 constexpr std::uint32_t kBridgeClass = 0x0604;
 constexpr std::uint32_t kSwitchClass = 0x0680;
+constexpr std::uint64_t kNvidia = 0x10de;
+constexpr std::uint64_t kAmd = 0x1002;
+
+/// What a function is by its class, of which NCCL too compares the first digits.
+struct PciClass {
+  explicit PciClass(const XmlElement& pci) {
+    const std::string* text = pci.find("class");
+    if (text == nullptr) return;
+    display = text->starts_with("0x03");
+    plain_display = text->starts_with("0x0380");
+    accelerator = text->starts_with("0x12");
+    network = text->starts_with("0x02");
+    if (text->starts_with("0x0200")) layer = Nic::Layer::ethernet;
+    if (text->starts_with("0x0207")) layer = Nic::Layer::infiniband;
+  }
+
+  bool display = false;
+  bool plain_display = false;  // neither VGA nor 3D, as AMD's are
+  bool accelerator = false;
+  bool network = false;
+  Nic::Layer layer = Nic::Layer::other;
+};
+
+/// Whose GPU a PCI function is, which only newer files say; `gpu` is null where there is but its
+/// class to go by. Nothing if it is none to us, such as the display of a server's console.
+Result<std::optional<GpuVendor>> vendor_of(const XmlElement& pci, const XmlElement* gpu) {
+  constexpr std::optional<GpuVendor> kNone;
+  ORIEL_TRY(const std::uint64_t vendor, hexadecimal(pci, "vendor"));
+  const PciClass kind(pci);
+  // Accelerators of other vendors may be anything.
+  const bool by_class = kind.display || (kind.accelerator && vendor == kAmd);
+  if (gpu == nullptr && !by_class) return kNone;
+  if (vendor == kAmd) return std::optional(GpuVendor::amd);
+  if (vendor == kNvidia) return std::optional(GpuVendor::nvidia);
+  if (gpu != nullptr) {
+    const std::string* gcn = gpu->find("gcn");
+    const bool linked = std::any_of(gpu->children.begin(), gpu->children.end(),
+                                    [](const XmlElement& one) { return one.name == "xgmi"; });
+    if (linked || (gcn != nullptr && *gcn != "0")) return std::optional(GpuVendor::amd);
+    if (gpu->find("sm") != nullptr) return std::optional(GpuVendor::nvidia);
+  }
+  if (vendor != 0) return kNone;
+  const bool amd = kind.plain_display || kind.accelerator;
+  return std::optional(amd ? GpuVendor::amd : GpuVendor::nvidia);
+}
+
+/// RCCL's "gfx942", of older versions "942".
+std::string amd_name(const XmlElement& gpu) {
+  const std::string* gcn = gpu.find("gcn");
+  if (gcn == nullptr || gcn->empty() || *gcn == "0") return "AMD GPU";
+  return fmt::format("AMD {}{}", gcn->starts_with("gfx") ? "" : "gfx", gcn->substr(0, 32));
+}
 
 /// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known.
 Result<double> link_gbps_of(const XmlElement& element) {
@@ -56,6 +108,10 @@ class NcclXmlReader {
         lines_));
     ORIEL_CHECK(join_links());
     add_pairs();
+    const std::string unknown = unknown_.text();
+    if (!unknown.empty()) {
+      machine_.sources.push_back({"NCCL's XML", SourceReport::Outcome::used, unknown});
+    }
     ORIEL_CHECK(check(machine_, lines_));
     return canonical(std::move(machine_));
   }
@@ -80,8 +136,13 @@ class NcclXmlReader {
     machine_.pci.push_back(bridge);
     lines_.pci.push_back(cpu.line);
     for (const XmlElement& child : cpu.children) {
-      if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
-      if (child.name == "nic") ORIEL_CHECK(read_nic(child, {-1, place.numa}));
+      if (child.name == "pci") {
+        ORIEL_CHECK(read_pci(child, place));
+      } else if (child.name == "nic") {
+        ORIEL_CHECK(read_nic(child, {-1, place.numa}));
+      } else {
+        ORIEL_CHECK(unknown_.add(child));
+      }
     }
     return {};
   }
@@ -100,28 +161,76 @@ class NcclXmlReader {
     const Place place{static_cast<int>(machine_.pci.size()), above.numa};
     machine_.pci.push_back(node);
     lines_.pci.push_back(pci.line);
+    const std::size_t ports = machine_.nics.size();
+    bool has_gpu = bridge;  // which is none itself
     for (const XmlElement& child : pci.children) {
-      if (child.name == "pci") ORIEL_CHECK(read_pci(child, place));
-      if (child.name == "gpu") ORIEL_CHECK(read_gpu(child, place));
-      if (child.name == "nic") ORIEL_CHECK(read_nic(child, place));
+      if (child.name == "pci") {
+        ORIEL_CHECK(read_pci(child, place));
+      } else if (child.name == "gpu") {
+        has_gpu = true;
+        ORIEL_TRY(const auto vendor, vendor_of(pci, &child));
+        ORIEL_CHECK(vendor ? read_gpu(child, *vendor, place) : unknown_.add(child));
+      } else if (child.name == "nic") {
+        ORIEL_CHECK(read_nic(child, place, PciClass(pci).layer));
+      } else if (child.name != "pcilink") {
+        ORIEL_CHECK(unknown_.add(child));
+      }
+    }
+    ORIEL_TRY(const auto vendor, vendor_of(pci, nullptr));
+    if (!has_gpu && vendor) add_gpu(gpu_at(place, *vendor), pci);
+    const PciClass kind_of_device(pci);
+    if (!bridge && kind_of_device.network && machine_.nics.size() == ports) {
+      add_nic_of_class(kind_of_device, place, pci);
     }
     return {};
   }
 
-  Status read_gpu(const XmlElement& element, Place place) {
+  /// A network card of which no more is told than its place, which names it. Clouds ship files that
+  /// name cards, and GPUs, by their class alone: NCCL adds what it finds itself.
+  void add_nic_of_class(const PciClass& kind, Place place, const XmlElement& pci) {
+    Nic nic;
+    nic.pci = machine_.pci[static_cast<std::size_t>(place.node)].address;
+    nic.name = nic.pci->to_string();
+    nic.layer = kind.layer;
+    nic.node = place.node;
+    nic.numa = place.numa;
+    machine_.nics.push_back(std::move(nic));
+    lines_.nics.push_back(pci.line);
+  }
+
+  Gpu gpu_at(Place place, GpuVendor vendor) const {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(place.node)];
-    const int index = static_cast<int>(machine_.gpus.size());
     Gpu gpu;
+    gpu.vendor = vendor;
+    gpu.name = vendor == GpuVendor::amd ? "AMD GPU" : "GPU";
     gpu.pci = node.address;
     gpu.node = place.node;
     gpu.numa = place.numa;
     gpu.pcie_gbps = node.link_gbps;
+    return gpu;
+  }
+
+  void add_gpu(Gpu gpu, const XmlElement& element) {
+    machine_.gpus.push_back(std::move(gpu));
+    lines_.gpus.push_back(element.line);
+  }
+
+  Status read_gpu(const XmlElement& element, GpuVendor vendor, Place place) {
+    const int index = static_cast<int>(machine_.gpus.size());
+    Gpu gpu = gpu_at(place, vendor);
     ORIEL_TRY(gpu.ordinal, integer(element, "dev", -1, -1, 1023));
-    ORIEL_TRY(gpu.architecture, integer(element, "sm", 0, 0, 9999));
-    gpu.name = gpu.architecture > 0 ? fmt::format("sm_{}", gpu.architecture) : "GPU";
+    ORIEL_TRY(const int sm, integer(element, "sm", 0, 0, 9999));
+    if (vendor == GpuVendor::amd) {  // by sm RCCL means the number of processors
+      gpu.name = amd_name(element);
+    } else if (sm > 0) {
+      gpu.architecture = sm;
+      gpu.name = fmt::format("sm_{}", sm);
+    }
     for (const XmlElement& child : element.children) {
-      if (child.name != "nvlink" && child.name != "xgmi") continue;
-      if (child.name == "xgmi") gpu.vendor = GpuVendor::amd;
+      if (child.name != "nvlink" && child.name != "xgmi") {
+        if (child.name != "c2c") ORIEL_CHECK(unknown_.add(child));
+        continue;
+      }
       ORIEL_TRY(const int count, integer(child, "count", 1, 0, 1024));
       ORIEL_TRY(const std::uint64_t kind, hexadecimal(child, "tclass"));
       if (kind >> 8 == kSwitchClass) {
@@ -136,14 +245,16 @@ class NcclXmlReader {
     if (linked && gpu.vendor == GpuVendor::nvidia) {
       gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
     }
-    machine_.gpus.push_back(std::move(gpu));
-    lines_.gpus.push_back(element.line);
+    add_gpu(std::move(gpu), element);
     return {};
   }
 
-  Status read_nic(const XmlElement& element, Place place) {
+  Status read_nic(const XmlElement& element, Place place, Nic::Layer layer = Nic::Layer::other) {
     for (const XmlElement& child : element.children) {
-      if (child.name != "net") continue;
+      if (child.name != "net") {
+        ORIEL_CHECK(unknown_.add(child));
+        continue;
+      }
       Nic nic;
       const std::string* name = child.find("name");
       if (name == nullptr || name->empty()) return odd(child, "has no name");
@@ -152,6 +263,7 @@ class NcclXmlReader {
       ORIEL_TRY(const int speed, integer(child, "speed", 0, 0, 100'000'000));
       ORIEL_TRY(nic.guid, hexadecimal(child, "guid"));
       nic.gbps = speed / 1000.0;
+      nic.layer = layer;
       nic.node = place.node;
       nic.numa = place.numa;
       if (place.node >= 0) nic.pci = machine_.pci[static_cast<std::size_t>(place.node)].address;
@@ -205,6 +317,7 @@ class NcclXmlReader {
   MachineLines lines_;
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> counts_;
+  UnknownElements unknown_;
 };
 
 }  // namespace

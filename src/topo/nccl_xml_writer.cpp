@@ -101,8 +101,10 @@ class Writer {
   void write_cpu(int numa) {
     if (numa >= 0) {
       const NumaNode& node = machine_.numa[static_cast<std::size_t>(numa)];
-      line(1, fmt::format("<cpu numaid=\"{}\" affinity=\"{}\" arch=\"{}\">", node.os_index,
-                          mask_of(node.cpus), kArchitecture));
+      const std::string affinity =
+          node.cpus.empty() ? "" : fmt::format(" affinity=\"{}\"", mask_of(node.cpus));
+      line(1, fmt::format("<cpu numaid=\"{}\"{} arch=\"{}\">", node.os_index, affinity,
+                          kArchitecture));
     } else {
       line(1, fmt::format("<cpu numaid=\"-1\" arch=\"{}\">", kArchitecture));
     }
@@ -147,43 +149,67 @@ class Writer {
   void write_pci(int depth, int index) {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
     const Gpu* const gpu = gpu_in(index);
-    const bool is_gpu = gpu != nullptr;
-    const bool is_nic = has_nics(index, -1);
-    const char* kind = node.kind == PciNode::Kind::bridge ? "0x060400"
-                       : is_gpu                           ? "0x030200"
-                       : is_nic                           ? "0x020700"
-                                                          : "0x000000";
+    const auto nic = std::find_if(machine_.nics.begin(), machine_.nics.end(), [&](const Nic& one) {
+      return one.active && stands_in(one, index, -1);
+    });
+    const bool bridge = node.kind == PciNode::Kind::bridge;
+    const std::string kind = bridge                       ? " class=\"0x060400\""
+                             : gpu != nullptr             ? class_of(*gpu)
+                             : nic != machine_.nics.end() ? class_of(*nic)
+                                                          : "";
+    const std::string vendor = gpu != nullptr ? vendor_of(*gpu) : "";
     line(depth,
-         fmt::format("<pci busid=\"{}\" class=\"{}\"{}>",
-                     node.address ? node.address->to_string() : "", kind, link_of(node.link_gbps)));
-    if (is_gpu) write_gpu(depth + 1, *gpu);
-    if (is_nic) write_nics(depth + 1, index, -1);
+         fmt::format("<pci busid=\"{}\"{}{}{}>", node.address ? node.address->to_string() : "",
+                     kind, vendor, link_of(node.link_gbps)));
+    if (gpu != nullptr) write_gpu(depth + 1, *gpu, !bridge);
+    if (has_nics(index, -1)) write_nics(depth + 1, index, -1);
     write_children(depth + 1, index);
     line(depth, "</pci>");
   }
 
-  void write_gpu(int depth, const Gpu& gpu) {
+  static std::string class_of(const Gpu& gpu) {
+    return gpu.vendor == GpuVendor::amd ? " class=\"0x038000\"" : " class=\"0x030200\"";
+  }
+
+  static std::string vendor_of(const Gpu& gpu) {
+    return gpu.vendor == GpuVendor::amd ? " vendor=\"0x1002\"" : " vendor=\"0x10de\"";
+  }
+
+  static std::string class_of(const Nic& nic) {
+    return nic.layer == Nic::Layer::ethernet ? " class=\"0x020000\"" : " class=\"0x020700\"";
+  }
+
+  /// Neither whether a NIC reaches its memory, nor what rank it is of, is known here.
+  void write_gpu(int depth, const Gpu& gpu, bool told_by_class) {
+    std::string facts;
+    if (gpu.ordinal >= 0) facts += fmt::format(" dev=\"{}\"", gpu.ordinal);
+    if (gpu.architecture > 0) facts += fmt::format(" sm=\"{}\"", gpu.architecture);
+    std::vector<std::string> links = links_of(gpu);
+    if (facts.empty() && links.empty() && told_by_class) return;
+    line(depth, fmt::format("<gpu{}>", facts));
+    for (const std::string& link : links) line(depth + 1, link);
+    line(depth, "</gpu>");
+  }
+
+  std::vector<std::string> links_of(const Gpu& gpu) const {
     const int index = static_cast<int>(&gpu - machine_.gpus.data());
-    const auto rank = std::count_if(machine_.gpus.data(), &gpu, [&](const Gpu& one) {
-      return one.node >= 0 && gpu_in(one.node) == &one;
-    });
-    line(depth, fmt::format("<gpu dev=\"{}\" sm=\"{}\" rank=\"{}\" gdr=\"0\">", gpu.ordinal,
-                            gpu.architecture, rank));
+    std::vector<std::string> links;
     if (gpu.switch_links > 0) {
-      line(depth + 1, fmt::format("<nvlink target=\"ffff:ff:ff.7\" count=\"{}\" "
-                                  "tclass=\"0x068000\"/>",
-                                  gpu.switch_links));
+      links.push_back(
+          fmt::format("<nvlink target=\"ffff:ff:ff.7\" count=\"{}\" "
+                      "tclass=\"0x068000\"/>",
+                      gpu.switch_links));
     }
     for (const GpuPair& pair : machine_.pairs) {
       if (pair.from != index || pair.links == 0) continue;
       const Gpu& peer = machine_.gpus[static_cast<std::size_t>(pair.to)];
       if (!peer.pci || gpu_in(peer.node) != &peer) continue;
       const bool amd = gpu.vendor == GpuVendor::amd;
-      line(depth + 1,
-           fmt::format("<{} target=\"{}\" count=\"{}\" tclass=\"{}\"/>", amd ? "xgmi" : "nvlink",
-                       peer.pci->to_string(), pair.links, amd ? "0x038000" : "0x030200"));
+      links.push_back(fmt::format("<{} target=\"{}\" count=\"{}\" tclass=\"{}\"/>",
+                                  amd ? "xgmi" : "nvlink", peer.pci->to_string(), pair.links,
+                                  amd ? "0x038000" : "0x030200"));
     }
-    line(depth, "</gpu>");
+    return links;
   }
 
   /// Whether a port stands in a PCI node, or, with -1, in none but beside a NUMA node.
@@ -191,22 +217,30 @@ class Writer {
     return nic.node == node && (node >= 0 || nic.numa == numa);
   }
 
-  /// Ports that are not active are left out, as NCCL does: the format has no word for them.
+  /// Of ports that are not active the format cannot tell, so it lists none, as NCCL does. Of a card
+  /// that its place names the class says it all.
+  static bool is_listed(const Nic& nic) {
+    return nic.active && !(nic.pci && nic.name == nic.pci->to_string());
+  }
+
   bool has_nics(int node, int numa) const {
-    return std::any_of(machine_.nics.begin(), machine_.nics.end(),
-                       [&](const Nic& nic) { return nic.active && stands_in(nic, node, numa); });
+    return std::any_of(machine_.nics.begin(), machine_.nics.end(), [&](const Nic& nic) {
+      return is_listed(nic) && stands_in(nic, node, numa);
+    });
   }
 
   void write_nics(int depth, int node, int numa) {
     line(depth, "<nic>");
     int number = -1;
     for (const Nic& nic : machine_.nics) {
-      if (nic.active) ++number;
-      if (!nic.active || !stands_in(nic, node, numa)) continue;
+      if (is_listed(nic)) ++number;
+      if (!is_listed(nic) || !stands_in(nic, node, numa)) continue;
+      std::string facts;
+      if (nic.gbps > 0) facts += fmt::format(" speed=\"{:.0f}\"", nic.gbps * 1000);
+      facts += fmt::format(" port=\"{}\"", nic.port);
+      if (nic.guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", nic.guid);
       line(depth + 1,
-           fmt::format("<net name=\"{}\" dev=\"{}\" speed=\"{:.0f}\" port=\"{}\" "
-                       "guid=\"0x{:x}\" gdr=\"0\"/>",
-                       xml_escaped(nic.name), number, nic.gbps * 1000, nic.port, nic.guid));
+           fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name), number, facts));
     }
     line(depth, "</nic>");
   }

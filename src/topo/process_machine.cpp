@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "topo/cuda_facts.hpp"
+#include "topo/described_machine.hpp"
 #include "topo/discover.hpp"
 #include "topo/infiniband_sysfs.hpp"
 #include "topo/machine_dump.hpp"
@@ -102,11 +103,16 @@ std::string reports_of(const Machine& machine) {
 
 std::atomic<ProcessMachine*> in_force{nullptr};
 
-bool tells_of_links(const Machine& description) {
-  return std::any_of(description.gpus.begin(), description.gpus.end(),
-                     [](const Gpu& gpu) { return gpu.switch_links > 0; }) ||
-         std::any_of(description.pairs.begin(), description.pairs.end(),
-                     [](const GpuPair& pair) { return pair.links > 0; });
+/// A GPU as the tree of buses alone tells of it: what a file does not list as a GPU may still be
+/// one.
+Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address) {
+  Gpu gpu;
+  gpu.node = address ? find_pci_node(description, *address) : -1;
+  if (gpu.node < 0) return gpu;
+  const PciNode& node = description.pci[static_cast<std::size_t>(gpu.node)];
+  gpu.numa = node.numa;
+  gpu.pcie_gbps = node.link_gbps;
+  return gpu;
 }
 
 }  // namespace
@@ -156,20 +162,17 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   machine.pci = description.pci;  // nodes of the old tree would name NUMA nodes that are gone
   std::vector<int> place;         // in the description, of each GPU
   for (Gpu& gpu : machine.gpus) {
-    const auto& all = description.gpus;
-    const auto other = std::find_if(all.begin(), all.end(),
-                                    [&](const Gpu& one) { return one.pci && one.pci == gpu.pci; });
-    place.push_back(other == all.end() ? -1 : static_cast<int>(other - all.begin()));
-    if (knows_numa) {
-      const int number = found_numa[place.size() - 1];
-      gpu.numa = other == all.end() ? numa_index(machine, number) : other->numa;
-    }
-    gpu.node = other == all.end() ? -1 : other->node;
-    if (other == all.end()) continue;
-    if (other->pcie_gbps > 0) gpu.pcie_gbps = other->pcie_gbps;
-    if (!knows_links) continue;
-    gpu.switch_links = other->switch_links;
-    if (other->link_gbps > 0) gpu.link_gbps = other->link_gbps;
+    const int other = gpu.pci ? find_gpu(description, *gpu.pci) : -1;
+    const Gpu told = other < 0 ? of_tree(description, gpu.pci)
+                               : description.gpus[static_cast<std::size_t>(other)];
+    const int number = found_numa[place.size()];
+    place.push_back(other);
+    gpu.node = told.node;
+    if (knows_numa) gpu.numa = told.numa >= 0 ? told.numa : numa_index(machine, number);
+    if (told.pcie_gbps > 0) gpu.pcie_gbps = told.pcie_gbps;
+    if (other < 0 || !knows_links) continue;
+    gpu.switch_links = told.switch_links;
+    if (told.link_gbps > 0) gpu.link_gbps = told.link_gbps;
     // NCCL's format counts links and does not say how fast they are.
     if (gpu.link_gbps == 0) gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
   }
@@ -256,6 +259,7 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
     Result<Machine> found = described ? read_machine_file(settings.topo_file)
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
+      complete_description(sources_.files, sources_.nvml, *found);
       found->sources.push_back(add_cuda_facts(*found));  // ordinals
       found = canonical(std::move(found).value());
     }

@@ -67,7 +67,8 @@ struct MachineSources {
 /// stays as found: links where it tells of none at all, as hwloc's format does not and many files
 /// that clouds ship for NCCL do not, and the NUMA node of a GPU that it lacks. It does not touch
 /// who may map whose memory, fabric cliques and kinds of handles, which only the drivers know, nor
-/// add GPUs that were not found. GPUs are found again by their PCI addresses.
+/// add GPUs that were not found. GPUs are found again by their PCI addresses, among the
+/// description's GPUs or else on its buses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of

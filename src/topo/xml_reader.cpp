@@ -83,6 +83,10 @@ class Builder {
     element.name = name;
     element.line = XML_GetCurrentLineNumber(parser_);
     for (; *attributes != nullptr; attributes += 2) {
+      if (element.attributes.size() >= limits_.attributes_of_one ||
+          ++attributes_ > limits_.attributes) {
+        return stop("there are too many attributes");
+      }
       element.attributes.emplace_back(attributes[0], attributes[1]);
     }
     // Elements still open are the last ones of their parents, which do not move until they end.
@@ -110,6 +114,7 @@ class Builder {
   XmlElement root_;
   std::vector<XmlElement*> open_;
   std::size_t elements_ = 0;
+  std::size_t attributes_ = 0;
   std::string why_;
   std::size_t line_ = 0;
 };
@@ -124,8 +129,9 @@ const std::string* XmlElement::find(std::string_view attribute) const {
 
 Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits) {
   if (text.size() > limits.bytes) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} bytes, at most {}", text.size(), limits.bytes));
+    const auto end = text.begin() + static_cast<std::ptrdiff_t>(limits.bytes);
+    return refused(static_cast<std::size_t>(std::count(text.begin(), end, '\n')) + 1,
+                   fmt::format("{} bytes, at most {}", text.size(), limits.bytes));
   }
   const std::unique_ptr<XML_ParserStruct, void (*)(XML_Parser)> parser(XML_ParserCreate(nullptr),
                                                                        XML_ParserFree);

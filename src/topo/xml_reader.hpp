@@ -29,6 +29,8 @@ struct XmlElement {
 struct XmlLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t elements = 200'000;
+  std::size_t attributes = 500'000;     ///< of all elements together
+  std::size_t attributes_of_one = 128;  ///< of one element
   std::size_t depth = 64;
   /// How long a pipe or a terminal is waited for, in all.
   std::chrono::milliseconds patience{5000};
@@ -39,9 +41,8 @@ struct XmlLimits {
 /// not need and others use to grow without bound. A document type may be named; it is not loaded.
 Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits = {});
 
-/// The text of a file of at most `limits.bytes`. Larger ones are refused unread; what has no size
-/// (a pipe, a terminal, /dev/zero) once it has given more, or has not ended within the patience.
-/// Blocks no longer than that.
+/// The text of a file of at most `limits.bytes`; see read_file(). Blocks no longer than the
+/// patience.
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits = {});
 
 }  // namespace oriel::topo

@@ -14,6 +14,32 @@ Error odd(const XmlElement& element, const std::string& what) {
                fmt::format("line {}: <{}> {}", element.line, element.name, what));
 }
 
+namespace {
+
+std::size_t elements_in(const XmlElement& element) {  // the depth is limited where it is read
+  std::size_t count = 1;
+  for (const XmlElement& child : element.children) count += elements_in(child);
+  return count;
+}
+
+}  // namespace
+
+Status UnknownElements::add(const XmlElement& element) {
+  if (count_ == 0) {
+    first_ = fmt::format("<{}> in line {}", element.name.substr(0, 32), element.line);
+  }
+  count_ += elements_in(element);
+  if (count_ <= kMost) return {};
+  return odd(element,
+             fmt::format("makes more than {} unknown elements, the first {}", kMost, first_));
+}
+
+std::string UnknownElements::text() const {
+  if (count_ == 0) return "";
+  return fmt::format("{} unknown element{} left out, the first {}", count_,
+                     count_ == 1 ? " is" : "s are", first_);
+}
+
 std::optional<double> decimal_in(std::string_view text) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);

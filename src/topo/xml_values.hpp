@@ -23,6 +23,22 @@ inline constexpr int kMostNumbers = 1 << 16;
 /// The error that an element of a description `what`.
 Error odd(const XmlElement& element, const std::string& what);
 
+/// Elements that a reader leaves out for it does not know them. A few are what a later version has
+/// more; thousands are no description of a machine.
+class UnknownElements {
+ public:
+  static constexpr std::size_t kMost = 1000;
+
+  /// Counts an element with all that stands in it; refused beyond kMost.
+  Status add(const XmlElement& element);
+  /// "2 unknown elements are left out, the first <x> in line 7"; empty if there is none.
+  std::string text() const;
+
+ private:
+  std::size_t count_ = 0;
+  std::string first_;
+};
+
 /// A number and nothing else.
 template <typename Number>
 std::optional<Number> number_in(std::string_view text, int base = 10) {

@@ -553,7 +553,7 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
   REQUIRE(truncate(path.c_str(), 1L << 30) == 0);
   const auto large = oriel_topo({"--file", path});
   CHECK(large.status == 1);
-  CHECK(has(large.err, "1073741824 bytes, at most 16777216 are read"));
+  CHECK(has(large.err, ("line 2: " + path + " has 1073741824 bytes, at most 16777216").c_str()));
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", "/"}).status == 1);
 }

@@ -14,6 +14,7 @@
 #include "topo/nic_choice.hpp"
 #include "topo/paths.hpp"
 #include "topo/reach.hpp"
+#include "topo/xml_values.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -42,6 +43,12 @@ constexpr const char* kSmall = R"(<system version="1">
   <nic><net name="eth0" dev="1" speed="10000"/></nic>
 </system>
 )";
+
+/// Loading them takes longer than all else here.
+const std::vector<NamedMachine>& machines() {
+  static const std::vector<NamedMachine> all = all_machines();
+  return all;
+}
 
 std::string verdict(const std::string& text) {
   const auto machine = read_nccl_xml(text);
@@ -87,7 +94,7 @@ TEST_CASE("2.7 NCCL's description of a machine is read") {
 }
 
 TEST_CASE("2.7 what is written is read again as the same") {
-  for (const auto& [name, machine] : all_machines()) {
+  for (const auto& [name, machine] : machines()) {
     INFO(name);
     const std::string text = write_nccl_xml(machine);
     const auto again = read_nccl_xml(text);
@@ -132,6 +139,176 @@ TEST_CASE("2.7 RCCL's description of a machine is read, with its xGMI links") {
   CHECK(path_between(*read, 0, 1).hops == 1);
   CHECK(write_nccl_xml(*read).find("<xgmi target=\"0000:15:00.0\" count=\"1\"") !=
         std::string::npos);
+}
+
+namespace {
+
+/// Composed, after the files that clouds ship: bridges that are none, and functions without <gpu>
+/// or <net>.
+constexpr const char* kByClass = R"(<system version="1">
+  <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="ffff:ff:01.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16" vendor="0x0000">
+      <pci busid="0001:00:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0101:00:00.0" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16"/>
+    </pci>
+    <pci busid="ffff:ff:02.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0002:00:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0102:00:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16"><nic/></pci>
+    </pci>
+  </cpu>
+</system>
+)";
+
+std::string pci(const std::string& attributes, const std::string& content = "") {
+  return "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" " + attributes + ">" + content +
+         "</pci></cpu></system>";
+}
+
+std::vector<Gpu> gpus_of(const std::string& text) {
+  const auto machine = read_nccl_xml(text);
+  INFO(text);
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  return machine->gpus;
+}
+
+}  // namespace
+
+TEST_CASE("2.7 functions that a file names by their class alone are GPUs and network cards") {
+  const auto read = read_nccl_xml(kByClass);
+  REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+  REQUIRE(read->gpus.size() == 2);
+  CHECK(read->gpus[1].pci == PciAddress{2, 0, 0, 0});
+  CHECK(read->gpus[1].ordinal == -1);
+  CHECK(read->gpus[1].numa == 0);
+  CHECK(read->gpus[1].pcie_gbps == Approx(504.128));
+  REQUIRE(read->nics.size() == 2);
+  CHECK(read->nics[0].name == "0101:00:00.0");
+  CHECK(read->nics[0].layer == Nic::Layer::infiniband);
+  CHECK(read->nics[1].layer == Nic::Layer::ethernet);
+  CHECK(read->nics[1].gbps == 0);
+  const auto choices = choose_nics(*read);
+  CHECK(choices[0].primary == 0);
+  CHECK(choices[1].primary == 1);
+  CHECK(choices[1].distance == Distance::one_switch);
+  CHECK_FALSE(reach_is_known(*read, 0, 1));
+  // What is not known is not written, so that NCCL looks for it.
+  const std::string text = write_nccl_xml(*read);
+  INFO(text);
+  CHECK(text.find("<gpu") == std::string::npos);
+  CHECK(text.find("<net") == std::string::npos);
+  CHECK(write_nccl_xml(*read_nccl_xml(text)) == text);
+
+  CHECK(gpus_of(pci("class=\"0x030000\"")).size() == 1);
+  CHECK(gpus_of(pci("class=\"0x0302\"")).size() == 1);
+  CHECK(gpus_of(pci("class=\"0x040300\"")).empty());
+  CHECK(gpus_of(pci("")).empty());
+  CHECK(gpus_of(pci("class=\"0x030000\" vendor=\"0x1a03\"")).empty());  // a server's console
+  CHECK(gpus_of(pci("class=\"0x030200\"", "<pci busid=\"0000:02:00.0\"/>")).empty());
+  CHECK(gpus_of(pci("class=\"0x030200\"", "<gpu dev=\"0\"/>")).size() == 1);
+  // A bridge's class does not tell of a GPU.
+  const auto odd = read_nccl_xml(pci("class=\"0x060400\" vendor=\"0x1002\"", "<gpu/>"));
+  REQUIRE(odd.ok());
+  CHECK(gpus_of(write_nccl_xml(*odd)) == odd->gpus);
+  CHECK(read_nccl_xml(pci("class=\"0x020700\"", "<nic><net name=\"a\"/></nic>"))->nics.size() == 1);
+}
+
+TEST_CASE("2.7 whose a GPU is does not depend on links") {
+  const auto vendor_of = [](const std::string& text) {
+    const auto gpus = gpus_of(text);
+    return gpus.empty() ? GpuVendor::other : gpus[0].vendor;
+  };
+  CHECK(vendor_of(pci("class=\"0x030200\"")) == GpuVendor::nvidia);
+  CHECK(vendor_of(pci("class=\"0x038000\"")) == GpuVendor::amd);
+  CHECK(vendor_of(pci("class=\"0x038000\" vendor=\"0x10de\"")) == GpuVendor::nvidia);
+  CHECK(vendor_of(pci("class=\"0x030000\" vendor=\"0x1002\"")) == GpuVendor::amd);
+  CHECK(vendor_of(pci("class=\"0x120000\" vendor=\"0x1002\"")) == GpuVendor::amd);
+  CHECK(vendor_of(pci("class=\"0x120000\"")) == GpuVendor::other);  // accelerators may be anything
+  CHECK(vendor_of(pci("class=\"0x120000\" vendor=\"0x205d\"", "<gpu/>")) == GpuVendor::other);
+  CHECK(vendor_of(pci("class=\"0x120000\"", "<gpu/>")) == GpuVendor::amd);
+  CHECK(vendor_of(pci("class=\"0x030200\"", "<gpu gcn=\"908\"/>")) == GpuVendor::amd);
+  CHECK(vendor_of(pci("", "<gpu sm=\"90\" gcn=\"0\"/>")) == GpuVendor::nvidia);
+  // By sm RCCL means how many processors there are.
+  const Gpu amd =
+      gpus_of(pci("vendor=\"0x1002\"", "<gpu dev=\"3\" sm=\"304\" gcn=\"gfx942\"/>"))[0];
+  CHECK(amd.vendor == GpuVendor::amd);
+  CHECK(amd.architecture == 0);
+  CHECK(amd.ordinal == 3);
+  CHECK(amd.name == "AMD gfx942");
+  // AMD's GPUs stay AMD's, also those without links.
+  for (const auto& [name, machine] : machines()) {
+    INFO(name);
+    Machine unlinked = machine;
+    for (Gpu& gpu : unlinked.gpus) gpu.switch_links = 0;
+    unlinked.pairs.clear();
+    const auto again = read_nccl_xml(write_nccl_xml(unlinked));
+    REQUIRE(again.ok());
+    CHECK(again->gpus.empty() == machine.gpus.empty());
+    for (const Gpu& gpu : again->gpus) CHECK(gpu.vendor == machine.gpus[0].vendor);
+  }
+}
+
+TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
+  std::vector<NamedMachine> all = machines();
+  Machine bare = uneven();
+  for (Gpu& gpu : bare.gpus) gpu.ordinal = -1;
+  bare.gpus[2].architecture = 0;
+  bare.nics[0].gbps = 0;
+  bare.nics[0].guid = 0;
+  bare.numa[0].cpus.clear();
+  all.push_back({"bare", bare});
+  for (const auto& [name, machine] : all) {
+    const std::string text = write_nccl_xml(machine);
+    INFO(name << "\n" << text);
+    for (const char* claim :
+         {"gdr=", "rank=", "dev=\"-1\"", "sm=\"0\"", "speed=\"0\"", "guid=\"0x0\"",
+          "class=\"0x000000\"", "affinity=\"00000000\"", "busid=\"\""}) {
+      CHECK(text.find(claim) == std::string::npos);
+    }
+    CHECK(write_nccl_xml(*read_nccl_xml(text)) == text);
+  }
+  const std::string text = write_nccl_xml(bare);
+  CHECK(text.find("<gpu sm=\"86\">") != std::string::npos);
+  CHECK(text.find("<net name=\"mlx5_0\" dev=\"0\" port=\"1\"/>") != std::string::npos);
+}
+
+TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") {
+  const auto few = read_nccl_xml(pci("", "<new><newer/></new>\n<pcilink/><gpu><c2c/></gpu>"));
+  REQUIRE(few.ok());
+  REQUIRE(few->sources.size() == 1);
+  CHECK(few->sources[0].detail == "2 unknown elements are left out, the first <new> in line 1");
+  CHECK(read_nccl_xml(kByClass)->sources.empty());
+  std::string many;
+  for (std::size_t i = 0; i <= UnknownElements::kMost; ++i) many += "\n<x/>";
+  for (const auto& [before, after] :
+       {std::pair("<gpu>", "</gpu>"), {"<nic>", "</nic>"}, {"<y>", "</y>"}, {"", ""}}) {
+    refused(pci("", before + many + after), "more than 1000 unknown elements, the first <");
+  }
+  refused(pci("", many),
+          "line 1002: <x> makes more than 1000 unknown elements, the first <x> in line 2");
+  refused("<system><cpu>" + many + "</cpu></system>", "line 1002: <x>");
+
+  const std::string hwloc =
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
+      "os_index=\"0\"/><info name=\"a\" value=\"b\"/>";
+  const auto odd = read_hwloc_xml(hwloc + "<new/></object></topology>");
+  REQUIRE(odd.ok());
+  CHECK(odd->report.detail.find("; 1 unknown element is left out, the first <new> in line 1") !=
+        std::string::npos);
+  const auto list = read_hwloc_xml(hwloc + many + "</object></topology>");
+  REQUIRE_FALSE(list.ok());
+  CHECK(list.error().to_string().find("line 1002: <x> makes more than 1000 unknown elements") !=
+        std::string::npos);
+}
+
+TEST_CASE("2.7 attributes without number are refused, with the line") {
+  std::string one = "<system>\n<cpu";
+  for (int i = 0; i < 100'000; ++i) one += fmt::format(" a{}=\"\"", i);
+  refused(one + "/></system>", "line 2: there are too many attributes");
+  std::string each;
+  for (int i = 0; i < 100; ++i) each += fmt::format(" a{}=\"\"", i);
+  std::string all = "<system>\n";
+  for (int i = 0; i < 5'100; ++i) all += "<cpu" + each + "/>\n";
+  refused(all + "</system>", "line 5002: there are too many attributes");
 }
 
 TEST_CASE("2.7 odd descriptions are refused with line and reason") {
@@ -245,7 +422,8 @@ TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refuse
   std::string wide = "<system>";
   for (int i = 0; i < 300'000; ++i) wide += "<cpu/>";
   refused(wide + "</system>", "too many elements");
-  refused(std::string(std::size_t{17} << 20, ' '), "at most 16777216");
+  refused(std::string(std::size_t{17} << 20, ' '), "line 1: 17825792 bytes, at most 16777216");
+  refused(std::string(std::size_t{17} << 20, '\n'), "line 16777217: 17825792 bytes");
 }
 
 TEST_CASE("2.7 more things than any machine has are refused in time, in both formats") {

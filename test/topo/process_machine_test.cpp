@@ -5,19 +5,24 @@
 
 #include <atomic>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "topo/described_machine.hpp"
+#include "topo/fake_nvml.hpp"
 #include "topo/gpu_rank_info.hpp"
 #include "topo/machine_dump.hpp"
 #include "topo/machines.hpp"
 #include "topo/nccl_xml.hpp"
+#include "topo/paths.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -301,6 +306,120 @@ TEST_CASE("2.7 what a description is silent about stays as found") {
   apply_description(found, described);
   CHECK_FALSE(found.links_known);
   CHECK(check(found.machine).ok());
+}
+
+TEST_CASE("2.7 GPUs are found again on a description's buses where it lists them as none") {
+  const auto described = read_nccl_xml(
+      "<system><cpu numaid=\"0\"/><cpu numaid=\"1\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
+      "<pci busid=\"0000:02:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"8\"/>"
+      "<pci busid=\"0000:03:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" "
+      "link_width=\"16\"/></pci></cpu></system>");
+  REQUIRE(described.ok());
+  REQUIRE(described->gpus.size() == 1);
+  CommunicatorMachine found;
+  for (const int bus : {2, 3, 4}) {
+    found.machine.gpus.push_back(visible_gpu(bus));
+    found.machine.gpus.back().pcie_gbps = 1;
+  }
+  apply_description(found, *described);
+  REQUIRE(check(found.machine).ok());
+  const auto& gpus = found.machine.gpus;
+  for (const std::size_t i : {0U, 1U}) {
+    CHECK(gpus[i].numa == 1);
+    REQUIRE(gpus[i].node >= 0);
+    CHECK(found.machine.pci[static_cast<std::size_t>(gpus[i].node)].address == gpus[i].pci);
+  }
+  CHECK(gpus[0].pcie_gbps == Approx(8 * 15.754).epsilon(0.01));
+  CHECK(gpus[1].pcie_gbps == Approx(16 * 15.754).epsilon(0.01));
+  CHECK(gpus[2].node == -1);
+  CHECK(gpus[2].numa == -1);
+  CHECK(gpus[2].pcie_gbps == 1);
+}
+
+namespace {
+
+/// A description with two cards and two GPUs by their classes alone, and a card with a name.
+Machine described_by_class() {
+  std::string text = "<system><cpu numaid=\"1\">";
+  for (const char* device : {"01:00.0\" class=\"0x030200", "02:00.0\" class=\"0x030200",
+                             "03:00.0\" class=\"0x020700", "04:00.0\" class=\"0x020000"}) {
+    text += fmt::format("<pci busid=\"0000:{}\"/>", device);
+  }
+  auto machine = read_nccl_xml(text + "<nic><net name=\"mlx5_9\"/></nic></cpu></system>");
+  REQUIRE(machine.ok());
+  return std::move(machine).value();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "2.7 cards that a description names by their places get names and ports of this machine") {
+  const TemporaryTree tree;
+  for (const char* port :
+       {"mlx5_0/ports/1", "mlx5_0/ports/2", "mlx5_9/ports/1", "mlx5_4/ports/1"}) {
+    const std::string folder = std::string("/sys/class/infiniband/") + port;
+    tree.file(folder + "/state", "4: ACTIVE\n");
+    tree.file(folder + "/rate", "400 Gb/sec (4X NDR)\n");
+  }
+  tree.file("/sys/devices/pci0000:00/0000:03:00.0/numa_node", "0\n");
+  tree.file("/sys/devices/pci0000:00/0000:05:00.0/numa_node", "0\n");
+  for (const auto& [card, function] :
+       {std::pair("mlx5_0", "03"), {"mlx5_9", "03"}, {"mlx5_4", "05"}}) {
+    tree.link(fmt::format("/sys/class/infiniband/{}/device", card),
+              fmt::format("../../../devices/pci0000:00/0000:{}:00.0", function));
+  }
+  static NvmlLibrary none;
+  none.missing = "there is none";
+  Machine machine = described_by_class();
+  complete_description(
+      FileTree(tree.root()), []() -> const NvmlLibrary& { return none; }, machine);
+  REQUIRE(check(machine).ok());
+  std::map<std::string, const Nic*> nics;
+  for (const Nic& nic : machine.nics) nics[fmt::format("{}:{}", nic.name, nic.port)] = &nic;
+  REQUIRE(nics.size() == 4);
+  for (const char* port : {"mlx5_0:1", "mlx5_0:2"}) {
+    REQUIRE(nics.count(port) == 1);
+    CHECK(nics[port]->gbps == 400);
+    CHECK(nics[port]->numa == 0);  // as the description says
+    CHECK(machine.pci[static_cast<std::size_t>(nics[port]->node)].address ==
+          PciAddress{0, 3, 0, 0});
+  }
+  CHECK(nics.count("0000:04:00.0:1") == 1);  // the kernel lists none there
+  CHECK(nics["mlx5_9:1"]->gbps == 0);        // has a name: the description counts
+}
+
+TEST_CASE("2.7 links that a description does not tell of are asked of NVML, others are not") {
+  FakeNvml nvml;
+  for (const int gpu : {2, 1, 7}) {
+    FakeNvml::Device device;
+    device.pci = PciAddress{0, static_cast<std::uint8_t>(gpu), 0, 0}.to_string();
+    device.uuid = fmt::format("GPU-{}", gpu);
+    device.links.resize(gpu == 7 ? 0 : 12);
+    nvml.devices.push_back(device);
+  }
+  const NvmlLibrary library = nvml.library();
+  int asked = 0;
+  const auto ask = [&]() -> const NvmlLibrary& {
+    ++asked;
+    return library;
+  };
+  const TemporaryTree tree;
+  Machine machine = described_by_class();
+  complete_description(FileTree(tree.root()), ask, machine);
+  REQUIRE(check(machine).ok());
+  CHECK(asked == 1);
+  REQUIRE(machine.gpus.size() == 2);
+  for (const Gpu& gpu : machine.gpus) {
+    CHECK(gpu.switch_links == 12);
+    CHECK(gpu.link_gbps > 0);
+    CHECK(gpu.name == "NVIDIA H200");
+  }
+  CHECK(path_between(machine, 0, 1).kind == PathKind::nvlink);
+  complete_description(FileTree(tree.root()), ask, machine);
+  Machine cpus = cpu_only();
+  complete_description(FileTree(tree.root()), ask, cpus);
+  CHECK(asked == 1);
+  CHECK(cpus == cpu_only());
 }
 
 TEST_CASE("2.6 a rank on the host is at the NUMA node of all its processors, or at none") {

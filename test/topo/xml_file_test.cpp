@@ -56,16 +56,20 @@ TEST_CASE("2.7 a file is read up to the limit, and a gigabyte is refused unread"
   REQUIRE(::truncate(path.c_str(), 1L << 30) == 0);  // holes, which take no space
   const long before = peak_kilobytes();
   const test::FairTimer timer;
-  CHECK(has(outcome(path), "1073741824 bytes, at most 16777216 are read"));
+  CHECK(has(outcome(path), "line 4: " + path + " has 1073741824 bytes, at most 16777216 are read"));
   CHECK(timer.spent() < 1s);
   CHECK(peak_kilobytes() - before < 1024);
+  XmlLimits small;
+  small.bytes = 100;
+  std::ofstream(path) << std::string(49, '\n') + std::string(150, 'x');
+  CHECK(has(outcome(path, small), "line 50: " + path + " has 199 bytes, at most 100 are read"));
   CHECK_FALSE(read_xml_file(files.root()).ok());  // a folder
   CHECK(has(read_machine_file(path).error().to_string(), "reading the description of a machine"));
 }
 
 TEST_CASE("2.7 what gives bytes without end is refused at the limit, in bounded memory") {
   const long before = peak_kilobytes();
-  CHECK(has(outcome("/dev/zero"), "/dev/zero has more than 16777216 bytes"));
+  CHECK(has(outcome("/dev/zero"), "line 1: /dev/zero has more than 16777216 bytes"));
   CHECK(peak_kilobytes() - before < kMostKilobytes);
 
   XmlLimits small;
