@@ -3,6 +3,8 @@
 #include "topo/machines.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <random>
 
@@ -12,6 +14,16 @@
 
 namespace oriel::topo {
 namespace {
+
+/// Loaded once: that takes longer than most of what tests do with it.
+Machine fixture(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, Machine> loaded;
+  const std::lock_guard lock(mutex);
+  const auto known = loaded.find(name);
+  return known != loaded.end() ? known->second
+                               : loaded.emplace(name, load_fixture(name)).first->second;
+}
 
 PciAddress address_of(const char* text) {
   return parse_pci_address(text).value();
@@ -107,36 +119,36 @@ void MachineBuilder::pair(int a, int b, bool maps, int links, bool atomics) {
 }
 
 Machine hgx_8() {
-  return load_fixture("hgx-8");
+  return fixture("hgx-8");
 }
 Machine two_cliques() {
-  return load_fixture("two-cliques");
+  return fixture("two-cliques");
 }
 Machine workstation() {
-  return load_fixture("workstation");
+  return fixture("workstation");
 }
 Machine one_nic() {
-  return load_fixture("one-nic");
+  return fixture("one-nic");
 }
 Machine mig() {
-  return load_fixture("mig");
+  return fixture("mig");
 }
 Machine amd_full_mesh() {
-  return load_fixture("amd-full-mesh");
+  return fixture("amd-full-mesh");
 }
 Machine amd_partial_mesh() {
-  return load_fixture("amd-partial-mesh");
+  return fixture("amd-partial-mesh");
 }
 Machine cpu_only() {
-  return load_fixture("cpu-only");
+  return fixture("cpu-only");
 }
 Machine uneven() {
-  return load_fixture("uneven");
+  return fixture("uneven");
 }
 
 std::vector<NamedMachine> all_machines() {
   std::vector<NamedMachine> all;
-  for (const std::string& name : fixture_names()) all.push_back({name, load_fixture(name)});
+  for (const std::string& name : fixture_names()) all.push_back({name, fixture(name)});
   return all;
 }
 

@@ -44,12 +44,6 @@ constexpr const char* kSmall = R"(<system version="1">
 </system>
 )";
 
-/// Loading them takes longer than all else here.
-const std::vector<NamedMachine>& machines() {
-  static const std::vector<NamedMachine> all = all_machines();
-  return all;
-}
-
 std::string verdict(const std::string& text) {
   const auto machine = read_nccl_xml(text);
   return machine.ok() ? "ok" : machine.error().to_string();
@@ -94,7 +88,7 @@ TEST_CASE("2.7 NCCL's description of a machine is read") {
 }
 
 TEST_CASE("2.7 what is written is read again as the same") {
-  for (const auto& [name, machine] : machines()) {
+  for (const auto& [name, machine] : all_machines()) {
     INFO(name);
     const std::string text = write_nccl_xml(machine);
     const auto again = read_nccl_xml(text);
@@ -235,7 +229,7 @@ TEST_CASE("2.7 whose a GPU is does not depend on links") {
   CHECK(amd.ordinal == 3);
   CHECK(amd.name == "AMD gfx942");
   // AMD's GPUs stay AMD's, also those without links.
-  for (const auto& [name, machine] : machines()) {
+  for (const auto& [name, machine] : all_machines()) {
     INFO(name);
     Machine unlinked = machine;
     for (Gpu& gpu : unlinked.gpus) gpu.switch_links = 0;
@@ -248,7 +242,7 @@ TEST_CASE("2.7 whose a GPU is does not depend on links") {
 }
 
 TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
-  std::vector<NamedMachine> all = machines();
+  std::vector<NamedMachine> all = all_machines();
   Machine bare = uneven();
   for (Gpu& gpu : bare.gpus) gpu.ordinal = -1;
   bare.gpus[2].architecture = 0;

@@ -81,6 +81,14 @@ std::string nic_text(const topo::Machine& machine, int nic) {
   return one.port == 1 ? one.name : fmt::format("{}:{}", one.name, one.port);
 }
 
+bool is_hidden(const topo::Machine& machine, const topo::Gpu& gpu) {
+  if (gpu.ordinal >= 0 || gpu.vendor != topo::GpuVendor::nvidia) return false;
+  return std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                     [](const topo::Gpu& one) { return one.ordinal >= 0; }) ||
+         std::any_of(machine.sources.begin(), machine.sources.end(),
+                     [](const topo::SourceReport& one) { return one.source.starts_with("CUDA"); });
+}
+
 std::string path_text(const Summary& summary, int from, int to) {
   const topo::Machine& machine = summary.machine;
   const topo::Path& path =

@@ -43,6 +43,9 @@ Summary summarise(topo::Machine machine, const Settings* settings = nullptr);
 std::string ranges_text(const std::vector<int>& numbers);
 /// A NIC's name, with its port where it is not the first; "-" for none.
 std::string nic_text(const topo::Machine& machine, int nic);
+/// Whether CUDA was asked and does not show this GPU: it has no part in those of AMD, nor in what a
+/// file describes without telling of CUDA's devices.
+bool is_hidden(const topo::Machine& machine, const topo::Gpu& gpu);
 /// The short name of a path between two GPUs: NV and the number of links, or the PCI distance, in
 /// brackets where the memory cannot be mapped, with a question mark where no source says.
 std::string path_text(const Summary& summary, int from, int to);

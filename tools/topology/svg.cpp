@@ -8,36 +8,54 @@
 #include "topo/printable.hpp"
 #include "topology/summary.hpp"
 #include "topology/svg_layout.hpp"
+#include "topology/svg_routes.hpp"
 
 namespace oriel::tools {
 namespace {
 
 constexpr std::array<const char*, 6> kTeamColours = {"#2a7f3f", "#8a4fbf", "#b8860b",
                                                      "#1f77b4", "#c0392b", "#117a8b"};
+constexpr const char* kLinkColour = "#444444";
+constexpr const char* kReachColour = "#7a7a7a";
+constexpr const char* kNicColour = "#d9480f";
+constexpr const char* kBackupColour = "#e08a3c";
 constexpr double kBarHeight = 26;
 constexpr double kBarGap = 10;
 constexpr double kTitle = 56;
 constexpr std::size_t kTitleLetters = 50;
-constexpr std::size_t kDeviceLetters = 19;  // that fit in a device's box
-constexpr double kArcs = 44;                // room for the arcs of direct links
+constexpr std::size_t kDeviceLetters = 20;  // that fit in a device's box
+constexpr double kLane = 11;                // from one line to the next
+constexpr double kLaneEdge = 12;            // from a device to the first one
+constexpr double kBelowGpus = 21;           // clear of the edges of boxes that hold no NIC
+constexpr const char* kDashes = " stroke-dasharray=\"6 4\"";
+constexpr const char* kFineDashes = " stroke-dasharray=\"4 4\"";
 
 /// How the GPUs of a team reach each other, for the bar above them.
 struct Bar {
   std::vector<int> gpus;
   std::string label;
-  std::string brief;   // where there is no room for the label
-  int row = 0;         // bars beside each other share one
-  bool linked = true;  // all by NVLink or xGMI
+  std::string shorter;  // where there is no room for the label
+  std::string brief;    // or none for that
+  int row = 0;          // bars beside each other share one
+  bool linked = true;   // all by NVLink or xGMI
   const char* colour = "";
 };
 
 class Drawing {
  public:
-  explicit Drawing(const Summary& summary) : summary_(summary), machine_(summary.machine) {
+  explicit Drawing(const Summary& summary)
+      : summary_(summary),
+        machine_(summary.machine),
+        links_(links_to_draw(summary)),
+        wires_(wires_to_draw(summary)) {
     make_bars();
     bars_top_ = kTitle;
-    const double bars = rows_ * (kBarHeight + kBarGap);
-    layout_ = lay_out(summary_, bars_top_ + bars + (has_arcs() ? kArcs : 0) + 6);
+    const double top = bars_top_ + rows_ * (kBarHeight + kBarGap) + 6;
+    layout_ = lay_out(summary_, top);
+    const int above = find_ways(layout_, links_);
+    const int between = find_ways(summary_, layout_, wires_);
+    layout_ =
+        lay_out(summary_, top, {above * kLane, kBelowGpus + (between - 1) * kLane + kLaneEdge});
   }
 
   std::string draw() {
@@ -57,8 +75,8 @@ class Drawing {
     for (const Box& box : layout_.host_bridges) rectangle(box, "#ffffff", "#c3cad3", 8);
     for (const Box& box : layout_.switches) rectangle(box, "#fdf6e9", "#d9b56c", 8);
     draw_bars();
-    draw_arcs();
-    draw_choices();
+    for (const Link& link : links_) draw_link(link);
+    for (const Wire& wire : wires_) draw_wire(wire);
     for (const Box& box : layout_.numa) frame_label(box, "#f3f5f8");
     for (const Box& box : layout_.host_bridges) frame_label(box, "#ffffff");
     for (const Box& box : layout_.switches) frame_label(box, "#fdf6e9");
@@ -72,19 +90,16 @@ class Drawing {
     return summary_.paths[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)].kind ==
            topo::PathKind::nvlink;
   }
-  int direct_links(int from, int to) const {
-    const topo::GpuPair* pair = topo::find_pair(machine_, from, to);
-    return pair == nullptr ? 0 : pair->links;
-  }
-
-  /// Of all pairs; empty where nothing tells.
+  /// Of all pairs of which it is known; empty if it is of none.
   std::string bandwidth_text(const std::vector<int>& gpus) const {
     double least = 0;
     double most = 0;
+    bool all_known = true;
     for (const int a : gpus) {
       for (const int b : gpus) {
         const auto& row = summary_.paths[static_cast<std::size_t>(a)];
         const double gbps = row[static_cast<std::size_t>(b)].gbps;
+        if (a != b && gbps <= 0) all_known = false;
         if (a == b || gbps <= 0) continue;
         least = least == 0 ? gbps : std::min(least, gbps);
         most = std::max(most, gbps);
@@ -92,31 +107,40 @@ class Drawing {
     }
     if (most == 0) return "";
     const bool alike = most - least < 4;  // they are the same once rounded, or nearly
-    return alike ? fmt::format(", {:.0f} GB/s one way", least / 8)
-                 : fmt::format(", {:.0f} to {:.0f} GB/s one way", least / 8, most / 8);
+    const std::string text =
+        alike ? fmt::format(", {:.0f} GB/s one way", least / 8)
+              : fmt::format(", {:.0f} to {:.0f} GB/s one way", least / 8, most / 8);
+    return all_known ? text : text + " where known";
+  }
+
+  /// "4", or "1 to 4" where they are not all the same.
+  static std::string count_text(const std::vector<int>& counts) {
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+    return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
   }
 
   std::string bar_label(std::size_t team, const std::vector<int>& gpus) const {
-    int pairs = 0;
-    int linked_pairs = 0;
-    int direct_pairs = 0;
+    std::vector<int> of_pairs;
+    std::vector<int> to_switches;
+    std::size_t linked_pairs = 0;
     for (const int a : gpus) {
+      to_switches.push_back(machine_.gpus[static_cast<std::size_t>(a)].switch_links);
       for (const int b : gpus) {
         if (a >= b) continue;
-        ++pairs;
+        of_pairs.push_back(direct_links(summary_, a, b));
         if (linked(a, b)) ++linked_pairs;
-        if (direct_links(a, b) > 0) ++direct_pairs;
       }
     }
+    const bool none_direct = std::count(of_pairs.begin(), of_pairs.end(), 0) ==
+                             static_cast<std::ptrdiff_t>(of_pairs.size());
     std::string text = fmt::format("team {}: ", team);
     if (linked_pairs == 0) {
       text += "loads and stores over PCIe";
-    } else if (direct_pairs == pairs) {
-      text += fmt::format("links all to all, {} a pair", direct_links(gpus[0], gpus[1]));
-    } else if (direct_pairs == 0 && linked_pairs == pairs) {
-      text += fmt::format("NVLink through switches, {} links a GPU",
-                          machine_.gpus[static_cast<std::size_t>(gpus[0])].switch_links);
-    } else if (linked_pairs == pairs) {
+    } else if (are_joined_directly(summary_, gpus)) {
+      text += fmt::format("links all to all, {} a pair", count_text(of_pairs));
+    } else if (none_direct && linked_pairs == of_pairs.size()) {
+      text += fmt::format("NVLink through switches, {} links a GPU", count_text(to_switches));
+    } else if (linked_pairs == of_pairs.size()) {
       text += "links, some over another GPU";
     } else {
       text += "some pairs linked, others over PCIe";
@@ -135,6 +159,7 @@ class Drawing {
         return std::all_of(gpus.begin(), gpus.end(), [&](int b) { return a == b || linked(a, b); });
       });
       bar.brief = fmt::format("team {}: {}", team, bar.linked ? "links" : "PCIe");
+      bar.shorter = bar.brief + bandwidth_text(gpus);
       bar.colour = kTeamColours[team % kTeamColours.size()];
       // Teams that come one after the other among the GPUs do so in the picture.
       for (const Bar& other : bars_) {
@@ -144,23 +169,6 @@ class Drawing {
       rows_ = std::max(rows_, bar.row + 1);
       bars_.push_back(std::move(bar));
     }
-  }
-
-  /// Direct links are drawn one by one where they do not join each with each.
-  bool has_arcs() const {
-    for (const auto& team : summary_.teams) {
-      for (const int a : team) {
-        for (const int b : team) {
-          const topo::Path& path =
-              summary_.paths[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)];
-          if (path.kind == topo::PathKind::nvlink && path.hops > 1 &&
-              machine_.gpus[static_cast<std::size_t>(a)].switch_links == 0) {
-            return true;
-          }
-        }
-      }
-    }
-    return false;
   }
 
   void label(double x, double y, const std::string& words, const char* colour, int size = 12,
@@ -205,7 +213,7 @@ class Drawing {
         left = std::min(left, box.x);
         right = std::max(right, box.right());
       }
-      const char* dash = bar.linked ? "" : " stroke-dasharray=\"6 4\"";
+      const char* dash = bar.linked ? "" : kDashes;
       for (const int gpu : bar.gpus) {
         const Box& box = layout_.gpus[static_cast<std::size_t>(gpu)];
         line(box.centre(), y + kBarHeight, box.centre(), box.y, bar.colour, bar.linked ? 4 : 2,
@@ -213,53 +221,97 @@ class Drawing {
       }
       rectangle({left, y, right - left, kBarHeight, ""}, bar.linked ? bar.colour : "#ffffff",
                 bar.colour, 6, bar.linked ? "" : " stroke-width=\"2\" stroke-dasharray=\"6 4\"");
-      const bool fits = 8.0 * static_cast<double>(bar.label.size()) < right - left;
-      label((left + right) / 2, y + 17, fits ? bar.label : bar.brief,
+      const auto fits = [&](const std::string& words) {
+        return 7.6 * static_cast<double>(words.size()) < right - left;
+      };
+      label((left + right) / 2, y + 17,
+            fits(bar.label)     ? bar.label
+            : fits(bar.shorter) ? bar.shorter
+                                : bar.brief,
             bar.linked ? "#ffffff" : bar.colour, 13, true, "middle");
     }
-    arcs_bottom_ = layout_.gpus.empty() ? 0 : layout_.gpus.front().y;
   }
 
-  void draw_arcs() {
-    if (!has_arcs()) return;
-    const auto count = static_cast<int>(machine_.gpus.size());
-    for (int a = 0; a < count; ++a) {
-      for (int b = a + 1; b < count; ++b) {
-        if (direct_links(a, b) == 0) continue;
-        const Box& from = layout_.gpus[static_cast<std::size_t>(a)];
-        const Box& to = layout_.gpus[static_cast<std::size_t>(b)];
-        const double rise = std::min(90.0, 26 + (to.centre() - from.centre()) * 0.06);
-        text_ += fmt::format(
-            "<path d=\"M {:.0f} {:.0f} Q {:.0f} {:.0f} {:.0f} {:.0f}\" "
-            "fill=\"none\" stroke=\"#444444\" stroke-width=\"{}\"/>\n",
-            from.centre() + 12, from.y, (from.centre() + to.centre()) / 2, arcs_bottom_ - 2 * rise,
-            to.centre() - 12, to.y, 1 + std::min(direct_links(a, b), 4));
-      }
-    }
+  /// Lines, one for each piece of the way, as one path.
+  void path(const std::string& pieces, const char* colour, double width, const char* more) {
+    text_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{}/>\n",
+                         pieces, colour, width, more);
   }
 
-  void draw_choices() {
-    for (std::size_t gpu = 0; gpu < summary_.nics.size(); ++gpu) {
-      const topo::NicChoice& choice = summary_.nics[gpu];
-      const Box& from = layout_.gpus[gpu];
-      if (choice.backup >= 0) {
-        const Box& to = layout_.nics[static_cast<std::size_t>(choice.backup)];
-        line(from.centre() + 8, from.bottom(), to.centre() + 8, to.y, "#e08a3c", 1.5,
-             " stroke-dasharray=\"4 4\"");
-      }
-      if (choice.primary >= 0) {
-        const Box& to = layout_.nics[static_cast<std::size_t>(choice.primary)];
-        line(from.centre(), from.bottom(), to.centre(), to.y, "#d9480f", 3);
-      }
+  /// How wide a line of so many links is.
+  static double width_of(int links) { return 0.5 + std::min(links, 5); }
+
+  void draw_link(const Link& link) {
+    const Box& from = layout_.gpus[static_cast<std::size_t>(link.from)];
+    const Box& to = layout_.gpus[static_cast<std::size_t>(link.to)];
+    const double y = from.y - kLaneEdge - link.route.lane * kLane;
+    const std::string pieces =
+        fmt::format("M {0:.0f} {1:.0f} V {4:.0f} H {2:.0f} V {3:.0f}", link.route.lower[0], from.y,
+                    link.route.lower[1], to.y, y);
+    if (link.links > 0) {
+      path(pieces, kLinkColour, width_of(link.links), "");
+    } else {
+      path(pieces, kReachColour, 1.5, kFineDashes);
     }
+    if (link.links == 0 || !links_differ()) return;
+    text_ += fmt::format(
+        "<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"{}\" font-size=\"10\" text-anchor=\"middle\" "
+        "stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\">{}</text>\n",
+        (link.route.lower[0] + link.route.lower[1]) / 2, y + 4, kLinkColour, link.links);
+  }
+
+  /// Whether direct links that are drawn are not all as many.
+  bool links_differ() const {
+    int seen = 0;
+    for (const Link& link : links_) {
+      if (link.links > 0 && seen > 0 && link.links != seen) return true;
+      if (link.links > 0) seen = link.links;
+    }
+    return false;
+  }
+
+  /// From the GPUs down to a level line, from there to the NIC. Dots tell where lines join from
+  /// where they only cross.
+  void draw_wire(const Wire& wire) {
+    const char* const colour = wire.backup ? kBackupColour : kNicColour;
+    const Route& route = wire.route;
+    const double top = layout_.gpus.front().bottom();
+    const double bottom = layout_.nics[static_cast<std::size_t>(wire.nic)].y;
+    const double y = top + kBelowGpus + std::max(route.lane, 0) * kLane;
+    std::string pieces;
+    if (route.lane < 0) {
+      pieces = fmt::format("M {0:.0f} {1:.0f} V {2:.0f}", route.left(), top, bottom);
+    } else {
+      for (const double x : route.upper)
+        pieces += fmt::format("M {0:.0f} {1:.0f} V {2:.0f} ", x, top, y);
+      for (const double x : route.lower) {
+        pieces += fmt::format("M {0:.0f} {1:.0f} V {2:.0f} ", x, y, bottom);
+      }
+      pieces += fmt::format("M {:.0f} {:.0f} H {:.0f}", route.left(), y, route.right());
+    }
+    path(pieces, colour, wire.backup ? 1.5 : 3,
+         wire.backup ? kFineDashes : " stroke-linecap=\"square\"");
+    if (route.lane < 0) return;
+    for (const double x : route.upper) draw_joint(route, x, y, colour, wire.backup);
+    for (const double x : route.lower) draw_joint(route, x, y, colour, wire.backup);
+  }
+
+  void draw_joint(const Route& route, double x, double y, const char* colour, bool backup) {
+    const bool through = std::count(route.upper.begin(), route.upper.end(), x) +
+                             std::count(route.lower.begin(), route.lower.end(), x) >
+                         1;
+    const bool corner = x == route.left() || x == route.right();
+    if (corner && !through) return;
+    text_ += fmt::format("<circle cx=\"{:.0f}\" cy=\"{:.0f}\" r=\"{}\" fill=\"{}\"/>\n", x, y,
+                         backup ? 2.5 : 4.0, colour);
   }
 
   /// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
-  static std::string device_text(const topo::Gpu& gpu) {
+  std::string device_text(const topo::Gpu& gpu) const {
     if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
     if (gpu.partition >= 0) return fmt::format("partition {}", gpu.partition);
     if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
-    if (gpu.vendor == topo::GpuVendor::nvidia) return "not visible";
+    if (is_hidden(machine_, gpu)) return "not visible";
     return topo::fitted(topo::printable(gpu.name), kDeviceLetters);
   }
 
@@ -273,8 +325,7 @@ class Drawing {
     for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
       const topo::Gpu& gpu = machine_.gpus[i];
       const Box& box = layout_.gpus[i];
-      const bool hidden = gpu.ordinal < 0 && gpu.vendor == topo::GpuVendor::nvidia;
-      rectangle(box, hidden ? "#eeeeee" : "#e3f1ff", "#3f6fa3", 6);
+      rectangle(box, is_hidden(machine_, gpu) ? "#eeeeee" : "#e3f1ff", "#3f6fa3", 6);
       label(box.centre(), box.y + 18, fmt::format("GPU{}", i), "#1d3a57", 14, true, "middle");
       label(box.centre(), box.y + 34, gpu.pci ? gpu.pci->to_string() : "", "#1d3a57", 11, false,
             "middle");
@@ -306,6 +357,10 @@ class Drawing {
       return std::any_of(bars_.begin(), bars_.end(),
                          [&](const Bar& bar) { return bar.linked == linked; });
     };
+    const auto any_link = [&](bool direct) {
+      return std::any_of(links_.begin(), links_.end(),
+                         [&](const Link& link) { return (link.links > 0) == direct; });
+    };
     const auto any_choice = [&](int topo::NicChoice::*which) {
       return std::any_of(summary_.nics.begin(), summary_.nics.end(),
                          [&](const topo::NicChoice& choice) { return choice.*which >= 0; });
@@ -315,19 +370,24 @@ class Drawing {
           {kTeamColours[0], 4, "", "bar: GPUs that map each other's memory over NVLink or xGMI"});
     }
     if (any_bar(false)) {
-      entries.push_back({kTeamColours[0], 2, " stroke-dasharray=\"6 4\"",
+      entries.push_back({kTeamColours[0], 2, kDashes,
                          "bar: GPUs that map each other's memory, not all of it over links"});
     }
-    if (has_arcs()) {
+    if (any_link(true)) {
+      entries.push_back({kLinkColour, 2.5, "",
+                         links_differ() ? "direct links of two GPUs, with their number"
+                                        : "direct links of two GPUs"});
+    }
+    if (any_link(false)) {
       entries.push_back(
-          {"#444444", 2, "", "direct links, where not every GPU has one to every other"});
+          {kReachColour, 1.5, kFineDashes,
+           "between teams: memory that one GPU or both can map, without a direct link"});
     }
     if (any_choice(&topo::NicChoice::primary)) {
-      entries.push_back({"#d9480f", 3, "", "the NIC that a GPU uses"});
+      entries.push_back({kNicColour, 3, "", "the NIC that a GPU uses"});
     }
     if (any_choice(&topo::NicChoice::backup)) {
-      entries.push_back(
-          {"#e08a3c", 1.5, " stroke-dasharray=\"4 4\"", "its backup in another fault domain"});
+      entries.push_back({kBackupColour, 1.5, kFineDashes, "its backup in another fault domain"});
     }
     return entries;
   }
@@ -345,11 +405,12 @@ class Drawing {
 
   const Summary& summary_;
   const topo::Machine& machine_;
+  std::vector<Link> links_;
+  std::vector<Wire> wires_;
   std::vector<Bar> bars_;
   int rows_ = 0;  // of bars
   Layout layout_;
   double bars_top_ = 0;
-  double arcs_bottom_ = 0;
   std::string text_;
 };
 

@@ -56,8 +56,8 @@ struct Root {
 
 class Arranger {
  public:
-  Arranger(const Summary& summary, double top)
-      : machine_(summary.machine), numa_nics_(summary.numa_nics), top_(top) {
+  Arranger(const Summary& summary, double top, const RoomForLines& room)
+      : machine_(summary.machine), numa_nics_(summary.numa_nics), top_(top), room_(room) {
     layout_.gpus.resize(machine_.gpus.size());
     layout_.nics.resize(machine_.nics.size());
   }
@@ -193,7 +193,7 @@ class Arranger {
   Box place_root(const Root& root, double x, double y) {
     Box box{x, y, 0, 0, root.label};
     // Rows line up across all groups, however many switches these stand in.
-    rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad);
+    rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad) + room_.above;
     box.width = std::max(place_group(root.group, x + kPad, y + kLabel + kPad),
                          7.2 * static_cast<double>(root.label.size())) +
                 2 * kPad;
@@ -233,7 +233,9 @@ class Arranger {
     return box.right();
   }
 
-  double second_row() const { return rows_ + (has_gpus_ ? kDeviceHeight + kBetween : 0); }
+  double second_row() const {
+    return rows_ + (has_gpus_ ? kDeviceHeight + std::max(kBetween, room_.between) : 0);
+  }
 
   /// The lowest edge of what stands in a group.
   double bottom_of(const Group& group) const {
@@ -253,6 +255,7 @@ class Arranger {
   const topo::Machine& machine_;
   const std::vector<topo::NicChoice>& numa_nics_;
   const double top_;
+  const RoomForLines room_;
   Layout layout_;
   std::vector<Group> here_;  // in each PCI node
   std::vector<std::vector<std::size_t>> children_;
@@ -264,8 +267,8 @@ class Arranger {
 
 }  // namespace
 
-Layout lay_out(const Summary& summary, double top) {
-  return Arranger(summary, top).arrange();
+Layout lay_out(const Summary& summary, double top, const RoomForLines& room) {
+  return Arranger(summary, top, room).arrange();
 }
 
 }  // namespace oriel::tools

@@ -34,7 +34,14 @@ struct Layout {
   double height = 0;
 };
 
-/// Lays a machine out below `top`.
-Layout lay_out(const Summary& summary, double top);
+/// What lines need: above GPUs, and more than usual between them and the NICs.
+struct RoomForLines {
+  double above = 0;
+  double between = 0;
+};
+
+/// Lays a machine out below `top`. Where things stand from left to right does not depend on the
+/// room for lines.
+Layout lay_out(const Summary& summary, double top, const RoomForLines& room = {});
 
 }  // namespace oriel::tools

@@ -16,6 +16,13 @@ using Row = std::vector<std::string>;
 // What a cell holds at most: names may be as long as their vendors please.
 constexpr std::size_t kMostNameLetters = 48;
 constexpr std::size_t kMostNicLetters = 24;
+constexpr std::size_t kLeastCpuLetters = 16;
+
+/// How much of a set of processors fits beside a GPU's name; 0: all of it.
+std::size_t cpu_letters(std::size_t width) {
+  constexpr std::size_t kGpuColumn = 8;
+  return width == 0 ? 0 : std::max(width, kLeastCpuLetters + kGpuColumn) - kGpuColumn;
+}
 
 std::string shown(const std::string& name, std::size_t most) {
   return name.empty() ? "-" : topo::fitted(topo::printable(name), most);
@@ -107,7 +114,7 @@ std::string matrix(const Summary& summary, std::size_t width) {
     row.push_back(shown(nic_text(machine, choice.backup), kMostNicLetters));
     row.push_back(numa_text(machine, one.numa));
     row.push_back(shown(ranges_text(summary.affinities[static_cast<std::size_t>(gpu)].cpus),
-                        kMostNameLetters));
+                        cpu_letters(width)));
     rows.push_back(std::move(row));
   }
   const std::size_t first_nic = 1 + machine.gpus.size();
@@ -115,9 +122,9 @@ std::string matrix(const Summary& summary, std::size_t width) {
 }
 
 /// Whether CUDA shows a GPU; it has no part in those of AMD.
-std::string ordinal_text(const topo::Gpu& gpu) {
+std::string ordinal_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
-  return gpu.vendor == topo::GpuVendor::nvidia ? "not visible to CUDA" : "";
+  return is_hidden(machine, gpu) ? "not visible to CUDA" : "";
 }
 
 /// What its PCIe link carries at most, by which paths are judged, and now, if that is less.
@@ -149,7 +156,7 @@ std::string gpu_list(const Summary& summary, std::size_t width) {
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     const topo::Gpu& gpu = machine.gpus[i];
     rows.push_back({fmt::format("GPU{}", i), gpu.pci ? gpu.pci->to_string() : "-",
-                    shown(gpu.name, kMostNameLetters) + part_text(gpu), ordinal_text(gpu),
+                    shown(gpu.name, kMostNameLetters) + part_text(gpu), ordinal_text(machine, gpu),
                     pcie_text(gpu), gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
   }
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {

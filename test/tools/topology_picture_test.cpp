@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// The lines of oriel-topo's picture, and what its ways of showing a machine say of GPUs and
+// processors.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "topo/machines.hpp"
+#include "topo/xml_reader.hpp"
+#include "topology/summary.hpp"
+#include "topology/svg_routes.hpp"
+
+using namespace oriel;
+using namespace oriel::tools;
+
+namespace {
+
+bool has(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
+/// Two GPUs of a team with `first` links, the third joined to them with `second` each.
+topo::Machine three_gpus(int first, int second) {
+  topo::MachineBuilder build;
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})),
+              fmt::format("0000:{}0:00.0", gpu + 1).c_str());
+  }
+  for (const auto& [a, b, links] : {std::tuple(0, 1, first), {0, 2, second}, {1, 2, second}}) {
+    build.pair(a, b, true, links);
+  }
+  return topo::canonical(std::move(build.machine));
+}
+
+/// An upright piece of a route, in lanes: -1 is above them all, 1000 below.
+struct Upright {
+  double x;
+  int from;
+  int to;
+};
+
+constexpr int kTop = -1;
+constexpr int kBottom = 1000;
+
+std::vector<Upright> uprights_of(const Route& route, bool lanes_downward) {
+  std::vector<Upright> pieces;
+  if (route.lane < 0) return {{route.left(), kTop, kBottom}};
+  // Above GPUs lane 0 is the lowest; all of them are reached from below.
+  for (const double x : route.upper) pieces.push_back({x, kTop, route.lane});
+  for (const double x : route.lower) {
+    pieces.push_back(lanes_downward ? Upright{x, route.lane, kBottom}
+                                    : Upright{x, kTop, route.lane});
+  }
+  return pieces;
+}
+
+bool run_along_each_other(const Route& a, const Route& b, bool lanes_downward) {
+  if (a.lane >= 0 && a.lane == b.lane && a.left() <= b.right() && b.left() <= a.right())
+    return true;
+  for (const Upright& one : uprights_of(a, lanes_downward)) {
+    for (const Upright& other : uprights_of(b, lanes_downward)) {
+      if (std::abs(one.x - other.x) < 1 && one.from <= other.to && other.from <= one.to)
+        return true;
+    }
+  }
+  return false;
+}
+
+template <typename Item>
+int lines_along_each_other(const std::vector<Item>& items, bool lanes_downward) {
+  int count = 0;
+  for (std::size_t a = 0; a < items.size(); ++a) {
+    for (std::size_t b = a + 1; b < items.size(); ++b) {
+      if (run_along_each_other(items[a].route, items[b].route, lanes_downward)) ++count;
+    }
+  }
+  return count;
+}
+
+void check_ways(const topo::Machine& machine) {
+  const Summary summary = summarise(machine);
+  const Layout layout = lay_out(summary, 50);
+  std::vector<Link> links = links_to_draw(summary);
+  std::vector<Wire> wires = wires_to_draw(summary);
+  const int above = find_ways(layout, links);
+  const int between = find_ways(summary, layout, wires);
+  CHECK(lines_along_each_other(links, false) == 0);
+  CHECK(lines_along_each_other(wires, true) == 0);
+  for (const Link& link : links) {
+    CHECK(link.route.lane < above);
+    for (const auto& [gpu, x] :
+         {std::pair(link.from, link.route.lower[0]), std::pair(link.to, link.route.lower[1])}) {
+      const Box& box = layout.gpus[static_cast<std::size_t>(gpu)];
+      CHECK((x > box.x && x < box.right() && std::abs(x - box.centre()) > 5));
+    }
+  }
+  std::size_t choices = 0;
+  for (const Wire& wire : wires) {
+    CHECK(wire.route.lane < between);
+    choices += wire.route.upper.size();
+  }
+  std::size_t expected = 0;
+  for (const topo::NicChoice& choice : summary.nics) {
+    expected += (choice.primary >= 0 ? 1U : 0U) + (choice.backup >= 0 ? 1U : 0U);
+  }
+  CHECK(choices == expected);
+  CHECK(topo::parse_xml(svg_of(summary)).ok());
+}
+
+}  // namespace
+
+TEST_CASE("2.8 no line of the picture runs along another") {
+  for (const auto& [name, machine] : topo::all_machines()) {
+    INFO(name);
+    check_ways(machine);
+  }
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 40; ++round) check_ways(topo::random_machine(random));
+}
+
+TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from another team") {
+  // A ring of 8: teams of 3, 3 and 2.
+  const Summary ring = summarise(topo::amd_partial_mesh());
+  int direct = 0;
+  int between = 0;
+  int mapped = 0;
+  for (const Link& link : links_to_draw(ring)) {
+    const bool together = ring.team[static_cast<std::size_t>(link.from)] ==
+                          ring.team[static_cast<std::size_t>(link.to)];
+    if (link.links > 0) ++direct;
+    if (link.links > 0 && !together) ++between;
+    if (link.links == 0) {
+      ++mapped;
+      CHECK_FALSE(together);
+    }
+  }
+  CHECK(between == 3);
+  // That of GPU 6 and 7, a team all of whose members are joined alike, the bar tells.
+  CHECK(direct == 7);
+  CHECK(mapped == 6);
+  const std::string picture = svg_of(ring);
+  CHECK(has(picture, "direct links of two GPUs<"));
+  CHECK(has(picture, "between teams: memory that one GPU or both can map"));
+
+  // Two teams, each with all links, and one link between them.
+  topo::Machine cliques = topo::two_cliques();
+  for (topo::GpuPair& pair : cliques.pairs) {
+    if (pair.from + pair.to == 7 && std::min(pair.from, pair.to) == 3) {
+      pair.links = 2;
+      pair.maps = true;
+    }
+  }
+  const auto links = links_to_draw(summarise(cliques));
+  REQUIRE(links.size() == 1);
+  CHECK(std::pair(links[0].from, links[0].to) == std::pair(3, 4));
+  CHECK(links[0].links == 2);
+  CHECK(has(svg_of(summarise(cliques)), "direct links of two GPUs<"));
+  CHECK(links_to_draw(summarise(topo::two_cliques())).empty());
+  CHECK(links_to_draw(summarise(topo::hgx_8())).empty());
+  CHECK_FALSE(has(svg_of(summarise(topo::hgx_8())), "direct links"));
+  // One-way access is drawn, too.
+  REQUIRE(links_to_draw(summarise(topo::uneven())).size() == 1);
+}
+
+TEST_CASE("2.8 the numbers of links are those of all pairs, not of the first") {
+  CHECK(has(svg_of(summarise(three_gpus(4, 4))), "links all to all, 4 a pair"));
+  CHECK(has(svg_of(summarise(three_gpus(1, 4))), "links all to all, 1 to 4 a pair"));
+  CHECK(has(svg_of(summarise(three_gpus(4, 1))), "links all to all, 1 to 4 a pair"));
+  // Where links are drawn one by one, each has its number.
+  const auto cut = [](int first, int second) {
+    topo::Machine machine = three_gpus(first, second);
+    for (topo::GpuPair& pair : machine.pairs) {
+      if (pair.from + pair.to == 3) pair.links = 0;  // of 1 and 2
+    }
+    return svg_of(summarise(machine));
+  };
+  CHECK(has(cut(3, 2), "direct links of two GPUs, with their number"));
+  CHECK(has(cut(3, 2), ">3</text>"));
+  CHECK(has(cut(3, 2), ">2</text>"));
+  CHECK(has(cut(3, 3), "direct links of two GPUs<"));
+  topo::Machine switches = topo::hgx_8();
+  switches.gpus[5].switch_links = 16;
+  CHECK(has(svg_of(summarise(switches)), "NVLink through switches, 16 to 18 links a GPU"));
+}
+
+TEST_CASE("2.8 a bandwidth that only some pairs have told is not that of all") {
+  topo::Machine machine = topo::two_cliques();
+  CHECK(has(svg_of(summarise(machine)), "team 0: links all to all, 4 a pair, 100 GB/s one way<"));
+  for (topo::Gpu& gpu : machine.gpus) gpu.link_gbps = gpu.pcie_gbps = 0;
+  CHECK(has(svg_of(summarise(machine)), "team 0: links all to all, 4 a pair<"));
+  machine.gpus[0].link_gbps = 200;
+  CHECK(has(svg_of(summarise(machine)), "4 a pair, 100 GB/s one way where known<"));
+}
+
+TEST_CASE("2.8 very many links are not drawn one by one") {
+  topo::MachineBuilder build;
+  build.numa(0, {0});
+  const int root = build.host_bridge(0);
+  for (int i = 0; i < 60; ++i) build.gpu(root, fmt::format("{:04x}:01:00.0", i).c_str());
+  for (int a = 0; a < 60; ++a) {
+    for (int b = a + 1; b < 60; ++b) {
+      if ((a + b) % 3 != 0) build.pair(a, b, true, 1);
+    }
+  }
+  const Summary summary = summarise(topo::canonical(std::move(build.machine)));
+  CHECK(links_to_draw(summary).empty());
+  CHECK(topo::parse_xml(svg_of(summary)).ok());
+}
+
+TEST_CASE("2.8 GPUs are called hidden only where CUDA was asked") {
+  topo::Machine machine = topo::uneven();
+  const auto greys = [](const topo::Machine& one) {
+    const std::string picture = svg_of(summarise(one));
+    return has(picture, "not visible");
+  };
+  CHECK(greys(machine));
+  CHECK(has(table_of(summarise(machine)), "not visible to CUDA"));
+  for (topo::Gpu& gpu : machine.gpus) gpu.ordinal = -1;  // as in hwloc's files
+  machine.sources.clear();
+  CHECK_FALSE(greys(machine));
+  CHECK_FALSE(has(table_of(summarise(machine)), "not visible to CUDA"));
+  machine.sources.push_back({"CUDA", topo::SourceReport::Outcome::absent, "no driver"});
+  CHECK(greys(machine));
+}
+
+TEST_CASE("2.8 sets of processors are cut to the width that is asked for, and else not at all") {
+  topo::Machine machine = topo::workstation();
+  std::vector<int>& cpus = machine.numa[0].cpus;
+  cpus.clear();
+  for (int cpu = 0; cpu < 200; cpu += 2) cpus.push_back(cpu);
+  const Summary summary = summarise(machine);
+  const std::string all = ranges_text(cpus);
+  REQUIRE(all.size() > 300);
+  CHECK(has(table_of(summary, 0), all + "\n"));
+  CHECK(has(table_of(summary, 500), all + "\n"));
+  const std::string narrow = table_of(summary, 100);
+  const std::string matrix = narrow.substr(0, narrow.find("\nGPU0  0000:"));
+  CHECK_FALSE(has(matrix, all));
+  CHECK(has(matrix, all.substr(0, 80)));
+}
