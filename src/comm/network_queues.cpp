@@ -139,9 +139,11 @@ Status Network::take_ends(Peer& peer, const NetworkHello& hello) {
   for (std::size_t path = 0; path < peer.paths; ++path) {
     std::string name = fmt::format("rank {}", peer.rank);
     if (peer.paths > 1) name += " over " + interfaces_[path];
-    // One with backups has a second queue on each path, for probes.
-    const std::uint32_t only = peer.paths > 1 ? 0 : peer.number();
-    auto added = nics_[path]->fabric->add_peer(hello.fabrics[path], std::move(name), only);
+    std::vector<std::uint32_t> only = {peer.number()};
+    // One with backups has a second queue on each path.
+    if (peer.paths > 1) only.push_back(queue_number(hello_.first_queue, probe_of(peer.rank)));
+    auto added =
+        nics_[path]->fabric->add_peer(hello.fabrics[path], std::move(name), std::move(only));
     if (!added.ok()) return std::move(added).error().with_origin(peer.rank);
     peer.far[path].address = added.value();
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string_view>
 
@@ -56,23 +58,49 @@ Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo
   made.addresses_ = {table, addresses};
 
   ORIEL_CHECK(made.open_completions(completions));
-  fid_cq* const queue = made.completions_.get();
+  ORIEL_CHECK(made.open_endpoint());
+  return made;
+}
 
+Status FabricEndpoint::open_endpoint() {
   fid_ep* endpoint = nullptr;
-  status = table.fi_endpoint(domain, wanted, &endpoint, nullptr);
-  if (status != 0) return fabric_error(table, "fi_endpoint", status);
-  made.endpoint_ = {table, endpoint};
-  status = table.fi_ep_bind(endpoint, &addresses->fid, 0);
+  int status = table_->fi_endpoint(domain_.get(), info_.get(), &endpoint, nullptr);
+  if (status != 0) return fabric_error(*table_, "fi_endpoint", status);
+  endpoint_ = {*table_, endpoint};
+  status = table_->fi_ep_bind(endpoint, &addresses_.get()->fid, 0);
   if (status != 0) {
     // rxm 1.17 crashes when an endpoint without addresses is closed: it stays with the process.
-    made.endpoint_.abandon();
-    return fabric_error(table, "fi_ep_bind", status);
+    endpoint_.abandon();
+    return fabric_error(*table_, "fi_ep_bind", status);
   }
-  status = table.fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV);
-  if (status != 0) return fabric_error(table, "fi_ep_bind", status);
-  status = table.fi_enable(endpoint);
-  if (status != 0) return fabric_error(table, "fi_enable", status);
-  return made;
+  status = table_->fi_ep_bind(endpoint, &completions_.get()->fid, FI_TRANSMIT | FI_RECV);
+  if (status != 0) return fabric_error(*table_, "fi_ep_bind", status);
+  status = table_->fi_enable(endpoint);
+  if (status != 0) return fabric_error(*table_, "fi_enable", status);
+  return {};
+}
+
+Status FabricEndpoint::reopen(ByteView name) {
+  if ((info().domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
+    return Error(ErrorCode::system, "memory is registered with the endpoint");
+  }
+  void* const address = std::malloc(name.size());  // fi_freeinfo() frees it
+  if (address == nullptr) return Error(ErrorCode::system, "no memory for an address");
+  std::memcpy(address, name.data(), name.size());
+  std::free(info_->src_addr);
+  info_->src_addr = address;
+  info_->src_addrlen = name.size();
+
+  const SignalKeeper keeper(reinterpret_cast<const void*>(table_->fi_getinfo));
+  Status opened = open_endpoint();
+  if (opened.ok()) {
+    const auto found = this->name();
+    if (found.ok() && std::equal(found->begin(), found->end(), name.begin(), name.end())) return {};
+    opened = found.ok() ? Status(Error(ErrorCode::system, "the endpoint has another address now"))
+                        : Status(found.error());
+  }
+  close();
+  return opened;
 }
 
 Status FabricEndpoint::open_completions(std::size_t completions) {

@@ -101,8 +101,11 @@ class FabricEndpoint {
   static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
   /// Ends it before its time: whatever is under way touches no memory any more, and nothing but
-  /// destruction may be asked for.
+  /// reopening or destruction may be asked for. What its queue still holds says nothing.
   void close() { endpoint_ = FabricObject<fid_ep>(); }
+  /// Makes it anew, with its addresses and its memory, where others reach it: at `name`, its own
+  /// before. An error where the provider cannot do that; then it is closed.
+  Status reopen(ByteView name);
   /// Becomes readable when there may be something to do, for a thread that may_sleep(); -1 where
   /// the provider has no such descriptor. It is the queue's.
   int wait_descriptor() const { return wait_descriptor_; }
@@ -114,6 +117,7 @@ class FabricEndpoint {
   FabricEndpoint(const FabricTable& table, FabricInfo info)
       : table_(&table), info_(std::move(info)) {}
   Status open_completions(std::size_t completions);
+  Status open_endpoint();
 
   const FabricTable* table_;
   // Destroyed from the last to the first.

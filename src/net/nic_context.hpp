@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "net/data_mover.hpp"
@@ -33,29 +36,47 @@ struct NicCounters {
   std::uint64_t fetched_bytes = 0;  ///< of these
 };
 
+/// A peer, as a wire of this NIC reaches it.
+struct Borrower {
+  std::uint32_t wire = 0;
+  std::uint64_t address = 0;
+  auto operator<=>(const Borrower&) const = default;
+};
+
 /// Memory of which peers have been told to fetch from it, and have not yet said that they have.
 class LentMemory {
  public:
-  void lend(std::uint32_t key) { ++lent_[key].times; }
-  void take_back(std::uint32_t key) {
-    const auto it = lent_.find(key);
+  void lend(std::uint32_t key, Borrower to) { ++lent_[{key, to}].times; }
+  void take_back(std::uint32_t key, Borrower from) {
+    const auto it = lent_.find({key, from});
     if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
   }
   /// As take_back(), but nobody will ever hear of it.
-  void lose(std::uint32_t key) { lent_[key].is_lost = true; }
-  bool is_lent(std::uint32_t key) const { return lent_.contains(key); }
-  bool is_lost(std::uint32_t key) const {
-    const auto it = lent_.find(key);
-    return it != lent_.end() && it->second.is_lost;
+  void lose(std::uint32_t key, Borrower by) { lent_[{key, by}].is_lost = true; }
+  bool is_lent(std::uint32_t key) const {
+    const auto it = lent_.lower_bound({key, {}});
+    return it != lent_.end() && it->first.first == key;
   }
-  void forget(std::uint32_t key) { lent_.erase(key); }
+  /// Who has it; with `lost`, only those that will not say when they have done with it.
+  std::vector<Borrower> borrowers(std::uint32_t key, bool lost) const {
+    std::vector<Borrower> found;
+    for (auto it = lent_.lower_bound({key, {}}); it != lent_.end() && it->first.first == key;
+         ++it) {
+      if (it->second.is_lost || !lost) found.push_back(it->first.second);
+    }
+    return found;
+  }
+  /// Whatever it is: the wire to this peer has been cut.
+  void forget(Borrower who) {
+    std::erase_if(lent_, [&](const auto& one) { return one.first.second == who; });
+  }
 
  private:
   struct Lent {
     std::uint64_t times = 0;
     bool is_lost = false;
   };
-  std::map<std::uint32_t, Lent> lent_;
+  std::map<std::pair<std::uint32_t, Borrower>, Lent> lent_;
 };
 
 /// What the queues of one NIC share; under its lock.

@@ -20,6 +20,7 @@ namespace {
 constexpr std::chrono::seconds kCopiesMost{30};
 // As long as a peer that is alive may take for what is being fetched.
 constexpr std::chrono::seconds kFetchesMost{5};
+constexpr std::chrono::microseconds kPause{50};
 
 // Where a NIC's keys and queue numbers begin: elsewhere than those of others.
 std::uint32_t random_start() {
@@ -99,7 +100,7 @@ Result<std::uint32_t> NicSoft::register_memory(std::uint32_t domain, const Memor
 }
 
 Status NicSoft::deregister_memory(std::uint32_t key) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   context_.late.land_all();
   const MemoryRange* const range = context_.keys.range_of(key);
   Status settled;
@@ -107,7 +108,7 @@ Status NicSoft::deregister_memory(std::uint32_t key) {
     settled = settle();
     context_.gpu_mover->forget(range->memory, range->bytes);
   } else if (range != nullptr) {
-    end_fetches(key, *range);
+    end_fetches(lock, key, MemoryRange(*range));
   }
   context_.peers.forget(key);
   ORIEL_CHECK(context_.keys.remove(key));
@@ -143,10 +144,12 @@ void NicSoft::end_copies(std::uint64_t peer, std::uint32_t key) {
 }
 
 /// Neither a peer nor this NIC is to touch the memory any more.
-void NicSoft::end_fetches(std::uint32_t key, const MemoryRange& range) {
-  const auto any = [&] { return is_fetched(key, range); };
-  if (any() && (context_.lent.is_lost(key) || !wait_until_none(any))) cut_wires();
-  context_.lent.forget(key);
+void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key,
+                          const MemoryRange& range) {
+  for (const Borrower peer : context_.lent.borrowers(key, true)) cut(peer);
+  if (wait_until_none(lock, [&] { return is_fetched(key, range); })) return;
+  for (const Borrower peer : context_.lent.borrowers(key, false)) cut(peer);
+  for (const auto& wire : context_.wires) wire->cut_fetches(range.memory, range.bytes);
 }
 
 bool NicSoft::is_fetched(std::uint32_t key, const MemoryRange& range) const {
@@ -156,22 +159,31 @@ bool NicSoft::is_fetched(std::uint32_t key, const MemoryRange& range) const {
          });
 }
 
-/// Goes on meanwhile. False if there still are some when their time is over.
-bool NicSoft::wait_until_none(const std::function<bool()>& any) {
+/// Goes on meanwhile, and lets others in. False if there still are some when their time is over.
+bool NicSoft::wait_until_none(std::unique_lock<std::mutex>& lock,
+                              const std::function<bool()>& any) {
   const Clock& steady = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFetchesMost, steady);
   while (any()) {
     if (context_.stopped || context_.dead || deadline.expired(steady.now())) return false;
     const TimePoint now = context_.clock->now();
     const bool received = receive(now);
-    if (!progress_queues(now) && !received) std::this_thread::yield();
+    const bool went_on = progress_queues(now) || received;
+    for (const auto& wire : context_.wires) wire->end_turn();
+    lock.unlock();
+    if (went_on) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+    lock.lock();
   }
   return true;
 }
 
-void NicSoft::cut_wires() {
-  for (const auto& wire : context_.wires) wire->cut();
-  context_.lent = {};
+void NicSoft::cut(Borrower peer) {
+  context_.wires[peer.wire]->cut({peer.address});
+  context_.lent.forget(peer);
 }
 
 void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
@@ -261,12 +273,17 @@ Status NicSoft::to_error(std::uint32_t number) {
 }
 
 Status NicSoft::to_reset(std::uint32_t number) {
-  const std::lock_guard lock(mutex_);
-  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  std::unique_lock lock(mutex_);
+  ORIEL_CHECK(find_or_fail(number));
   context_.late.land_all();
   ORIEL_CHECK(settle());
   // What was asked for in this life must not land in the next one.
-  if (!wait_until_none([queue] { return queue->is_fetching(); })) cut_wires();
+  const bool is_over = wait_until_none(lock, [&] {
+    const SoftQueue* const queue = find(number);
+    return queue != nullptr && queue->is_fetching();
+  });
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  if (!is_over) cut(queue->fetches_from());
   auto fresh = std::make_unique<SoftQueue>(queue->setup(), number, context_);
   std::replace(order_.begin(), order_.end(), queue, fresh.get());
   queues_[number] = std::move(fresh);

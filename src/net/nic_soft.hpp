@@ -28,8 +28,8 @@ namespace oriel::net {
 /// waits for it, by a NicThread, or both.
 /// Thread safety: any thread may call anything. No call blocks but for the lock, which progress()
 /// holds briefly; giving up memory or a queue holds it until a GPU's copies have ended, 30 s at
-/// most. Memory that a peer fetches from, or that is fetched into, is waited for as well, while the
-/// NIC goes on; after 5 s the wires by which that may be are cut.
+/// most. Memory that a peer fetches from, or that is fetched into, is waited for as well, without
+/// the lock; after 5 s the wire to that peer is cut.
 class NicSoft {
  public:
   struct Options {
@@ -112,10 +112,10 @@ class NicSoft {
   bool receive(TimePoint now);
   bool progress_queues(TimePoint now);
   void end_copies(std::uint64_t peer, std::uint32_t key);
-  void end_fetches(std::uint32_t key, const MemoryRange& range);
+  void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key, const MemoryRange& range);
   bool is_fetched(std::uint32_t key, const MemoryRange& range) const;
-  bool wait_until_none(const std::function<bool()>& any);
-  void cut_wires();
+  bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
+  void cut(Borrower peer);
   Status settle();
 
   mutable std::mutex mutex_;

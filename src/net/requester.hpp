@@ -111,6 +111,7 @@ class Requester {
   bool lend(const Active& entry, Sent& sent);
   void take_back(Sent& sent);
   void forget_sent();
+  Borrower borrower() const { return {peer_.wire, peer_.address.value}; }
   Turn transmit(Sent& sent, TimePoint now);
   Turn load(Active& entry, Sent& sent, Bytes& payload);
   void load_ahead(Sent& sent);

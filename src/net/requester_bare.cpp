@@ -52,15 +52,15 @@ bool Requester::lend(const Active& entry, Sent& sent) {
   const auto found =
       nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false);
   if (found.syndrome != Syndrome::none) return false;
-  sent.source = nic_.wires[peer_.wire]->lend(found.memory + sent.offset, sent.bytes);
-  if (sent.source.has_value()) nic_.lent.lend(work.local_key);
+  sent.source = nic_.wires[peer_.wire]->lend(peer_.address, found.memory + sent.offset, sent.bytes);
+  if (sent.source.has_value()) nic_.lent.lend(work.local_key, borrower());
   return sent.source.has_value();
 }
 
 void Requester::take_back(Sent& sent) {
   if (!sent.source.has_value()) return;
   nic_.wires[peer_.wire]->take_back(*sent.source);
-  nic_.lent.take_back(active(sent.serial).work.local_key);
+  nic_.lent.take_back(active(sent.serial).work.local_key, borrower());
   sent.source.reset();
 }
 
@@ -69,7 +69,8 @@ void Requester::forget_sent() {
   for (const Sent& sent : sent_) {
     if (!sent.source.has_value()) continue;
     nic_.wires[peer_.wire]->take_back(*sent.source);
-    nic_.lent.lose(active(sent.serial).work.local_key);  // some of it may be on its way
+    // Some of it may be on its way.
+    nic_.lent.lose(active(sent.serial).work.local_key, borrower());
   }
   sent_.clear();
 }

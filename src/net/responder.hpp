@@ -25,6 +25,7 @@ class Responder {
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Whether anything is still being fetched for it.
   bool is_fetching() const;
+  Borrower peer() const { return {peer_.wire, peer_.address.value}; }
   /// Sends what is due, and executes what was put off.
   bool progress(TimePoint now);
   /// Goes on; whether something that was accepted is still to be copied from what the peer with

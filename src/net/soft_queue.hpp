@@ -45,6 +45,7 @@ class SoftQueue {
   void receive(WireRequest& request, TimePoint now);
   void receive(WireResponse& response, TimePoint now);
   bool is_fetching() const { return responder_.is_fetching(); }
+  Borrower fetches_from() const { return responder_.peer(); }
   /// As Responder::needs().
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
     return responder_.needs(process, key, now);

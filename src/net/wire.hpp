@@ -122,9 +122,10 @@ class Wire {
 
   /// Whether that is so between this NIC and `peer`, in both directions.
   virtual bool can_fetch(WireAddress /*peer*/) { return false; }
-  /// Lets whoever is told of it fetch these bytes of the host's memory, until take_back(). Nothing
-  /// if that cannot be had.
-  virtual std::optional<WireSource> lend(const std::byte* /*from*/, std::size_t /*bytes*/) {
+  /// Lets the peer, which is told of it, fetch these bytes of the host's memory, until take_back().
+  /// Nothing if that cannot be had.
+  virtual std::optional<WireSource> lend(WireAddress /*peer*/, const std::byte* /*from*/,
+                                         std::size_t /*bytes*/) {
     return std::nullopt;
   }
   virtual void take_back(const WireSource& /*source*/) {}
@@ -135,8 +136,11 @@ class Wire {
   }
   /// Whether anything is being fetched into this memory.
   virtual bool is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) { return false; }
-  /// Ends the wire at once, for good: nobody's memory is touched by it any more.
-  virtual void cut() {}
+  /// Ends it between this NIC and `peer` at once, for good: what is fetched from there, or by it,
+  /// touches no memory any more.
+  virtual void cut(WireAddress /*peer*/) {}
+  /// The same for whichever peers anything is being fetched from into this memory.
+  virtual void cut_fetches(const std::byte* /*at*/, std::size_t /*bytes*/) {}
 };
 
 }  // namespace oriel::net

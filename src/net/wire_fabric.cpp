@@ -36,7 +36,8 @@ bool may_say(const Peer& sender, const WireMessage& message) {
   if (request != nullptr && !(request->from == sender.address)) return false;
   const std::uint32_t queue =
       request != nullptr ? request->to_queue : std::get<WireResponse>(message.body).to_queue;
-  return sender.queue == 0 || queue == sender.queue;
+  return sender.queues.empty() ||
+         std::find(sender.queues.begin(), sender.queues.end(), queue) != sender.queues.end();
 }
 
 }  // namespace
@@ -221,7 +222,8 @@ void WireFabric::State::arrive(std::uint32_t buffer, std::size_t bytes) {
   const ByteView frame(receives[buffer].memory, std::min(bytes, receive_bytes));
   const auto head = read_frame(frame);
   Peer* const peer = head.has_value() ? find({head->from}) : nullptr;
-  if (peer == nullptr || !is_proven(peer->incoming, frame, *head, peer->prove_payloads)) {
+  if (peer == nullptr || peer->is_cut ||
+      !is_proven(peer->incoming, frame, *head, peer->prove_payloads)) {
     ++counters.refused;
     post(buffer);
     return;
@@ -351,7 +353,8 @@ WireAddress WireFabric::address() const {
   return {state_->own.id};
 }
 
-Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std::uint32_t queue) {
+Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
+                                         std::vector<std::uint32_t> queues) {
   Result<FabricAddress> decoded = decode_fabric_address(address);
   if (!decoded.ok()) return std::move(decoded).error().with_context("the address of " + name);
   const FabricAddress& theirs = decoded.value();
@@ -381,7 +384,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std
   peer->incoming = frame_keys(state.options.key, theirs, own);
   peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
   peer->payload_bytes_most = theirs.payload_bytes_most;
-  peer->queue = queue;
+  peer->queues = std::move(queues);
   state.peers.emplace(theirs.id, std::move(peer));
   return WireAddress{theirs.id};
 }
@@ -389,7 +392,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name, std
 bool WireFabric::send(WireAddress to, WireMessage& message) {
   const std::lock_guard lock(state_->mutex);
   Peer* const peer = state_->is_cut ? nullptr : state_->find(to);
-  if (peer != nullptr) return state_->send(*peer, message);
+  if (peer != nullptr && !peer->is_cut) return state_->send(*peer, message);
   ++state_->counters.lost;
   return true;
 }

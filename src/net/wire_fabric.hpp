@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -96,10 +97,11 @@ class WireFabric final : public Wire {
   Bytes local_address() const;
   /// The provider that was chosen, as in tcp;ofi_rxm.
   std::string provider() const;
-  /// From what a peer's local_address() gave; `name` is for errors, as in "rank 3". `queue` is the
-  /// only one of this NIC's that the peer may speak to; 0: any. Both ends must do it before either
-  /// sends. No message is sent.
-  Result<WireAddress> add_peer(ByteView address, std::string name, std::uint32_t queue = 0);
+  /// From what a peer's local_address() gave; `name` is for errors, as in "rank 3". `queues` are
+  /// the only ones of this NIC's that the peer may speak to; none: any. Both ends must do it before
+  /// either sends. No message is sent.
+  Result<WireAddress> add_peer(ByteView address, std::string name,
+                               std::vector<std::uint32_t> queues = {});
 
   WireAddress address() const override;
   bool send(WireAddress to, WireMessage& message) override;
@@ -108,12 +110,16 @@ class WireFabric final : public Wire {
   void end_turn() override;
 
   bool can_fetch(WireAddress peer) override;
-  std::optional<WireSource> lend(const std::byte* from, std::size_t bytes) override;
+  std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
+                                 std::size_t bytes) override;
   void take_back(const WireSource& source) override;
   std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source, std::byte* to,
                                    std::size_t bytes) override;
   bool is_fetching(const std::byte* at, std::size_t bytes) override;
-  void cut() override;
+  /// Other peers lose what was on its way between them and this end, as messages are lost, where
+  /// the provider lets this end come back at its address. Where it does not all are cut off.
+  void cut(WireAddress peer) override;
+  void cut_fetches(const std::byte* at, std::size_t bytes) override;
 
   /// The first error that is nobody's in particular. The wire goes on as well as it can.
   Status status() const;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,19 +17,22 @@ bool WireFabric::can_fetch(WireAddress peer) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   const Peer* const other = state.find(peer);
-  return other != nullptr && !other->prove_payloads && !state.is_cut && state.endpoint->can_fetch();
+  return other != nullptr && !other->is_cut && !other->prove_payloads && !state.is_cut &&
+         state.endpoint->can_fetch();
 }
 
-std::optional<WireSource> WireFabric::lend(const std::byte* from, std::size_t bytes) {
+std::optional<WireSource> WireFabric::lend(WireAddress peer, const std::byte* from,
+                                           std::size_t bytes) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  if (state.is_cut) return std::nullopt;
+  const Peer* const other = state.find(peer);
+  if (other == nullptr || other->is_cut || state.is_cut) return std::nullopt;
   auto memory = state.endpoint->register_for(FI_REMOTE_READ, from, bytes);
   if (!memory.ok()) return std::nullopt;
   const bool is_virtual = (state.endpoint->info().domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   const WireSource source{state.table.fi_mr_key(memory.value().get()),
                           is_virtual ? reinterpret_cast<std::uint64_t>(from) : 0};
-  state.lent.insert_or_assign(source.key, std::move(memory).value());
+  state.lent.insert_or_assign(source.key, Lent{std::move(memory).value(), peer});
   return source;
 }
 
@@ -43,7 +47,7 @@ std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource&
   const std::lock_guard lock(state.mutex);
   auto whole = std::make_shared<WireFetch>(to, bytes);
   Fetching made{whole, state.find(peer), source};
-  bool fails = made.peer == nullptr || state.is_cut;
+  bool fails = made.peer == nullptr || made.peer->is_cut || state.is_cut;
   if (!fails && state.endpoint->needs_memory()) {
     auto landing = state.endpoint->register_for(FI_READ, to, bytes);
     if (landing.ok())
@@ -66,20 +70,97 @@ bool WireFabric::is_fetching(const std::byte* at, std::size_t bytes) {
                      [&](const Fetching& one) { return one.whole->overlaps(at, bytes); });
 }
 
-void WireFabric::cut() {
+void WireFabric::cut(WireAddress peer) {
   const std::lock_guard lock(state_->mutex);
-  state_->cut();
+  Peer* const found = state_->find(peer);
+  if (found != nullptr) state_->cut({found});
 }
 
-void WireFabric::State::cut() {
+void WireFabric::cut_fetches(const std::byte* at, std::size_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<Peer*> whom;
+  for (const Fetching& one : state_->fetching) {
+    if (one.whole->overlaps(at, bytes)) whom.push_back(one.peer);
+  }
+  if (!whom.empty()) state_->cut(whom);
+}
+
+/// Only with its endpoint does all end for certain that is under way between this end and a peer.
+/// So that is ended, and made anew for the others.
+void WireFabric::State::cut(const std::vector<Peer*>& whom) {
   if (is_cut) return;
-  is_cut = true;
-  note(Error(ErrorCode::timeout,
-             "memory had to be given back that a peer did not let go of: the wire was cut"));
+  for (Peer* const peer : whom) {
+    peer->is_cut = true;
+    peer->error = Error(ErrorCode::timeout,
+                        "memory had to be given back that it did not let go of: the wire to " +
+                            peer->name + " was cut");
+  }
   endpoint->close();
   for (Fetching& one : fetching) one.whole->end(true);
   fetching.clear();
-  arrived.clear();
+  free_parts.clear();
+  for (std::uint32_t i = 0; i < fetch_parts.size(); ++i) free_parts.push_back(i);
+  std::erase_if(lent, [&](const auto& one) { return find(one.second.to)->is_cut; });
+  forget_sends();
+  for (const auto& [id, peer] : peers) {
+    peer->fetches = 0;
+    peer->blocked_since.reset();
+    if (peer->is_cut) forget_received(*peer);
+  }
+  drain_completions();
+  if (Status opened = endpoint->reopen(own.address); !opened.ok()) {
+    is_cut = true;
+    arrived.clear();
+    return note(std::move(opened).error().with_context(
+        "memory had to be given back that a peer did not let go of: the wire was cut"));
+  }
+  std::vector<bool> is_free(receives.size(), true);
+  for (const Arrived& one : arrived) is_free[one.buffer] = false;
+  for (const auto& [id, peer] : peers) {
+    for (const auto& [sequence, one] : peer->early) is_free[one.buffer] = false;
+  }
+  posted = 0;
+  unposted.clear();
+  for (std::uint32_t i = 0; i < receives.size(); ++i) {
+    if (is_free[i]) post(i);
+  }
+}
+
+/// What is on its way is lost; what waits for more to go with it still goes.
+void WireFabric::State::forget_sends() {
+  for (Send& send : sends) {
+    Peer* const peer = send.peer;
+    if (peer == nullptr) continue;
+    const bool waits = peer->batch == &send;
+    if (waits && !peer->is_cut) continue;
+    if (waits) {
+      peer->batch = nullptr;
+      std::erase(with_batch, peer);
+    }
+    counters.lost += send.messages;
+    complete_send(send);
+  }
+}
+
+void WireFabric::State::forget_received(Peer& peer) {
+  std::erase_if(arrived, [&](const Arrived& one) { return one.peer == &peer; });
+  if (!peer.early.empty()) --waiting_peers;
+  peer.early.clear();
+}
+
+/// Of an endpoint that is closed.
+void WireFabric::State::drain_completions() {
+  for (std::size_t left = receives.size() + sends.size() + fetch_parts.size() + 1; left > 0;
+       --left) {
+    fi_cq_msg_entry entry{};
+    const ssize_t count = table.fi_cq_read(endpoint->completions(), &entry, 1);
+    fi_cq_err_entry failed{};
+    if (count == -FI_EAVAIL) {
+      if (table.fi_cq_readerr(endpoint->completions(), &failed, 0) < 0) return;
+    } else if (count <= 0) {
+      return;
+    }
+  }
 }
 
 /// As far as there are parts; of one peer no more than are left for others.

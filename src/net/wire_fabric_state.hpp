@@ -41,13 +41,14 @@ struct Peer {
   FrameKeys incoming;
   bool prove_payloads = false;
   std::uint32_t payload_bytes_most = 0;
-  std::uint32_t queue = 0;  // the only one that it may speak to; 0: any
+  std::vector<std::uint32_t> queues;  // the only ones that it may speak to; none: any
   std::uint64_t next_out = 0;
   std::uint64_t next_in = 0;
   std::size_t on_the_way = 0;              // sends that have not completed
   std::size_t fetches = 0;                 // parts on the way from there
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
+  bool is_cut = false;    // for good
   Send* batch = nullptr;  // to which small messages are added until the next poll
 
   struct Early {
@@ -85,6 +86,12 @@ struct Fetching {
   std::size_t begun = 0;
   std::uint32_t parts = 0;  // on the way
   bool failed = false;
+};
+
+/// Memory that a peer may read.
+struct Lent {
+  FabricMemory memory;
+  WireAddress to;
 };
 
 /// One part of it.
@@ -142,7 +149,10 @@ struct WireFabric::State {
   bool begin_part(Fetching& fetching);
   void complete_part(std::uint32_t index, bool failed);
   void end_fetch(std::list<Fetching>::iterator which);
-  void cut();
+  void cut(const std::vector<Peer*>& whom);
+  void forget_sends();
+  void forget_received(Peer& peer);
+  void drain_completions();
 
   Peer* find(WireAddress address);
   bool send(Peer& peer, WireMessage& message);
@@ -187,7 +197,7 @@ struct WireFabric::State {
   std::list<Fetching> fetching;
   std::vector<fabric::FetchPart> fetch_parts;
   std::vector<std::uint32_t> free_parts;
-  std::unordered_map<std::uint64_t, FabricMemory> lent;  // by libfabric's key
+  std::unordered_map<std::uint64_t, fabric::Lent> lent;  // by libfabric's key
   bool is_cut = false;
   bool has_polled = false;  // since receive() yielded nothing
   std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> peers;

@@ -230,15 +230,106 @@ TEST_CASE("3.13 memory that is given back has been fetched before, and into") {
   }
 }
 
-TEST_CASE("3.13 a wire is cut rather than memory kept that was given back") {
+namespace {
+
+/// A third rank, joined with one of a pair by its own queue.
+struct Bystander {
+  Bystander(FetchPair& pair, Side& with, WireFabric& wire_of_with)
+      : side(pair.exchange, SteadyClock::instance(), kWords),
+        queue(side.make_queue()),
+        back(with.make_queue()) {
+    auto made = open_wire(fabric_options());
+    wire = made.get();
+    REQUIRE(made->add_peer(wire_of_with.local_address(), "with").ok());
+    REQUIRE(wire_of_with.add_peer(made->local_address(), "the bystander").ok());
+    const std::uint32_t number = side.nic.add_wire(std::move(made));
+    // Of a NIC of a pair, the fabric wire is the second.
+    REQUIRE(queue.connect({number, wire_of_with.address(), back.number()}).ok());
+    REQUIRE(back.connect({1, wire->address(), queue.number()}).ok());
+  }
+  /// A long put arrives.
+  bool puts(Side& with, std::uint64_t seed) {
+    fill(side, seed);
+    const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
+    const DrivingScope scope(all);
+    device::WaitControl control;
+    control.timeout_ns = 60'000'000'000;
+    const auto posted = dq::put<Thread, DrivingMemory>(
+        Thread(), queue.view(), {side.region, 0, with.region, 0, kBytes}, control);
+    return posted.outcome == QueueOutcome::done &&
+           dq::wait_complete<DrivingMemory>(queue.view(), posted.end, control) ==
+               QueueOutcome::done &&
+           side.memory == with.memory;
+  }
+  /// Repeats soon what is lost.
+  static SendQueue::Options impatient() {
+    SendQueue::Options options;
+    options.answer_timeout = std::chrono::milliseconds(100);
+    options.repeats_most = 600;
+    return options;
+  }
+  Side side;
+  SendQueue queue, back;
+  WireFabric* wire = nullptr;
+};
+
+bool is_cut(const WireFabric& wire, WireAddress peer) {
+  const Status status = wire.peer_status(peer);
+  return !status.ok() && status.error().to_string().find("cut") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no other") {
   FetchPair pair;
+  const bool of_source = GENERATE(false, true);
+  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  Side& one = of_source ? pair.a : pair.b;
+  WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
+  const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
+  Bystander bystander(pair, one, wire);
+  const std::uint32_t kept_key = one.add_key(kAllAccess);
+  REQUIRE(bystander.puts(one, 5));
+  const std::uint64_t before = pair.fetches();
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != before;
+  }));
+  one.nic.stop();  // so that it is not waited for
+  CHECK(one.nic.deregister_memory(one.key).ok());
+  CHECK(is_cut(wire, other));
+  CHECK(wire.status().ok());
+  CHECK_FALSE(wire.is_fetching(bytes_of(one), kBytes));
+  CHECK_FALSE(wire.can_fetch(other));
+  CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
+  fill(one, 9);
+  const auto kept = one.memory;
+  one.nic.resume();
+  for (int i = 0; i < 200; ++i) {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+  }
+  CHECK(one.memory == kept);
+  CHECK(is_cut(wire, other));
+  one.region.keys[0] = kept_key;
+  CHECK(bystander.puts(one, 11));
+}
+
+TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole") {
+  FabricPlan plan;
+  FetchPair pair(fabric_options(&planned_fabric()));
   REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
   REQUIRE(soon([&] {
     pair.a.nic.progress();
     pair.b.nic.progress();
     return pair.fetches() != 0;
   }));
-  pair.b.nic.stop();  // so that nobody makes any progress
+  plan.fail = [](const char* call) -> long {
+    return std::string_view(call) == "fi_enable" ? -FI_EADDRINUSE : 0;
+  };
+  pair.b.nic.stop();
   CHECK(pair.b.nic.deregister_memory(pair.b.key).ok());
   const Status status = pair.wire_b->status();
   REQUIRE_FALSE(status.ok());
@@ -246,12 +337,28 @@ TEST_CASE("3.13 a wire is cut rather than memory kept that was given back") {
   CHECK_FALSE(pair.wire_b->is_fetching(bytes_of(pair.b), kBytes));
   CHECK(pair.wire_b->wait_descriptor() == -1);
   CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
-  fill(pair.b, 9);
-  const auto kept = pair.b.memory;
-  pair.b.nic.resume();
-  for (int i = 0; i < 200; ++i) {
+}
+
+TEST_CASE("3.13 whoever waits for memory to be let go of does not keep others from the NIC") {
+  FetchPair pair;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
     pair.a.nic.progress();
     pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  // The source's NIC waits for an answer, which comes only once this thread has done other things.
+  std::atomic<bool> given_back = false;
+  bool was_good = false;
+  std::thread gives([&] {
+    was_good = pair.a.nic.deregister_memory(pair.a.key).ok();
+    given_back = true;
+  });
+  for (int i = 0; i < 50; ++i) {
+    const std::uint32_t key = pair.a.add_key(kLocalWrite);
+    CHECK(pair.a.nic.deregister_memory(key).ok());
   }
-  CHECK(pair.b.memory == kept);
+  while (!given_back) pair.b.nic.progress();
+  gives.join();
+  CHECK(was_good);
 }

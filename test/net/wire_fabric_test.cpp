@@ -357,3 +357,25 @@ TEST_CASE("3.23 addresses that are no peer's are refused") {
     CHECK_FALSE(pair.a->add_peer(encode(bad), "spoilt").ok());
   }
 }
+
+TEST_CASE("3.13 a peer with several queues is heard on these and on no other") {
+  std::unique_ptr<WireFabric> a = open_wire(fabric_options());
+  std::unique_ptr<WireFabric> b = open_wire(fabric_options());
+  REQUIRE(a->add_peer(b->local_address(), "rank 1").ok());
+  REQUIRE(b->add_peer(a->local_address(), "rank 0", {5, 9}).ok());
+  for (const std::uint32_t queue : {7u, 5u, 1u, 9u}) {
+    WireMessage message = numbered(queue, 10);
+    std::get<WireResponse>(message.body).to_queue = queue;
+    REQUIRE(a->send(b->address(), message));
+  }
+  a->end_turn();
+  std::vector<std::uint64_t> heard;
+  REQUIRE(soon([&] {
+    WireMessage message;
+    a->receive(message);
+    if (b->receive(message)) heard.push_back(std::get<WireResponse>(message.body).number);
+    return heard.size() == 2;
+  }));
+  CHECK(heard == std::vector<std::uint64_t>{5, 9});
+  CHECK(b->counters().refused == 2);
+}
