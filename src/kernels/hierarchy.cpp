@@ -40,6 +40,11 @@ constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t unit) {
   return divide_up(a, unit) * unit;
 }
 
+// The default is the largest that is allowed, and ends at some thousand ranks.
+constexpr const char* kRoomHint =
+    "do not set ORIEL_SCRATCH_SIZE below its default; if it is not, use communicators of fewer "
+    "ranks, or of fewer nodes";
+
 /// Bytes that a region needs for each element of a unit, on the rank that needs most.
 std::uint64_t bytes_of_unit(HierarchyShape shape, const Grouping& grouping) {
   shape.unit = kUnitQuantum;
@@ -56,7 +61,7 @@ Error no_room(std::uint64_t region_bytes, std::uint64_t needed) {
              fmt::format("the scratch memory has {} bytes for a round of a collective, but so many "
                          "ranks need {}",
                          region_bytes, needed))
-      .with_hint("set a larger ORIEL_SCRATCH_SIZE");
+      .with_hint(kRoomHint);
 }
 
 }  // namespace
@@ -122,7 +127,7 @@ Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset,
                  fmt::format("{} bytes of the scratch memory are too few for what {} ranks tell "
                              "each other",
                              bytes, ranks))
-        .with_hint("set a larger ORIEL_SCRATCH_SIZE");
+        .with_hint(kRoomHint);
   }
   layout.regions[0] = layout.lines[1] + lines;
   layout.regions[1] = layout.regions[0] + kHierarchyDepth * layout.region_bytes;
