@@ -93,9 +93,10 @@ class Device {
   /// Most CTAs of one kernel that are sure to run at once, if `ranks_here` ranks share the device.
   virtual int max_ctas(int ranks_here) const = 0;
 
-  /// What a rank here tells the others. The machine is looked at once per process.
-  virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
-                                           const Settings& settings) = 0;
+  /// What a rank here tells the others; with what is wanted besides, for a supplement to it. The
+  /// machine is looked at once per process.
+  virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
+                                           topo::Wanted wanted) = 0;
   /// Fresh memory of memory(), as the algorithms expect a rank's scratch: of layout.total_bytes, in
   /// which `hierarchy` has its part. A GPU fills it between other work: this suspends for it, and
   /// gives up so long before `deadline` that other ranks can still be told. What the GPU has yet to

@@ -173,8 +173,8 @@ class CudaDevice final : public Device {
     return std::max(1, std::min(144, multiprocessors_ / std::max(1, ranks_here)));
   }
 
-  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
-                                   const Settings& settings) override;
+  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
+                                   topo::Wanted wanted) override;
   Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                    kernels::HierarchyLayout hierarchy, Deadline deadline) override;
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
@@ -218,10 +218,13 @@ class CudaDevice final : public Device {
 };
 
 Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node,
-                                             const Settings& settings) {
-  ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(true, settings));
+                                             const Settings& settings, topo::Wanted wanted) {
+  const auto hidden =
+      wanted.hidden_gpus ? topo::HiddenGpus::asked_about : topo::HiddenGpus::left_out;
+  ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(true, settings, hidden));
   ORIEL_TRY(topo::RankInfo info, topo::gpu_rank_info(node, *machine, ordinal_));
   info.memory_bytes = memory_bytes_;
+  topo::add_network(info, settings, wanted);
   info.fabric_handles = info.fabric_handles && memory_.exports_fabric_handles();
   return info;
 }

@@ -70,13 +70,14 @@ class HostDevice final : public Device {
   window::Memory& memory() override { return window::host_memory(); }
   int max_ctas(int /*ranks_here*/) const override { return 1; }
 
-  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node,
-                                   const Settings& settings) override {
+  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
+                                   topo::Wanted wanted) override {
     const long pages = sys().sysconf(_SC_PHYS_PAGES);
     const long page_bytes = sys().sysconf(_SC_PAGESIZE);
     if (pages < 0 || page_bytes < 0) return system_error("asking for the size of the memory");
     ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(false, settings));
     topo::RankInfo info = topo::host_rank_info(node, *machine, topo::cpus_of_this_thread());
+    topo::add_network(info, settings, wanted);
     info.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
     return info;
   }

@@ -181,18 +181,21 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   co_return Status();
 }
 
-Task<Status> Communicator::agree_on_topology() {
+Task<Status> Communicator::exchange_places(topo::Wanted wanted, bool first) {
   const topo::NodeIdentity node =
       topo::read_node_identity(settings_->host_id, topo::process_machine().sources().files);
-  auto mine = device_->rank_info(node, *settings_);
+  auto mine = device_->rank_info(node, *settings_, wanted);
   // An empty message stands for a failure here; the agreement behind the gathering tells why.
-  Bytes message = mine.ok() ? topo::encode(mine.value()) : Bytes{};
+  Bytes message;
+  if (mine.ok()) message = first ? topo::encode(*mine) : topo::encode_supplement(*mine, wanted);
   auto gathered =
       co_await session_->world().all_gather(boot::Operation::topology, std::move(message));
   if (!gathered.ok()) co_return std::move(gathered).error();
   Status local = mine.ok() ? Status() : Status(std::move(mine).error());
   if (local.ok()) {
-    auto made = make_topology(gathered.value(), kernels::most_ranks(kernels::Backend::cuda));
+    const int most = kernels::most_ranks(kernels::Backend::cuda);
+    auto made = first ? make_topology(gathered.value(), most)
+                      : complete_topology(topology_, gathered.value(), most);
     if (made.ok()) {
       topology_ = std::move(made).value();
     } else {
@@ -200,8 +203,16 @@ Task<Status> Communicator::agree_on_topology() {
     }
   }
   std::vector<boot::AgreedField> fields = {topology_.agreed_field()};
-  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::topology, std::move(local),
-                                                  std::move(fields)));
+  co_return co_await session_->world().agree(boot::Operation::topology, std::move(local),
+                                             std::move(fields));
+}
+
+Task<Status> Communicator::agree_on_topology() {
+  ORIEL_CO_CHECK(co_await exchange_places({}, true));
+  // What is slow to find is looked for only where the ranks' places leave it open.
+  if (topology_.paths.leave_questions()) {
+    ORIEL_CO_CHECK(co_await exchange_places(topology_.paths.wanted_of(rank()), false));
+  }
 
   const topo::LsaTeams& teams = topology_.teams;
   ORIEL_CO_CHECK(check_team_sizes(teams, topology_.infos));

@@ -35,4 +35,8 @@ struct Topology {
 /// with so many.
 Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus);
 
+/// The same with what the ranks have told besides (RankPaths::wanted_of), in the same manner.
+Result<Topology> complete_topology(Topology first, const std::vector<Bytes>& messages,
+                                   int most_gpus);
+
 }  // namespace oriel::comm

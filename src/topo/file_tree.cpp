@@ -14,6 +14,7 @@
 namespace oriel::topo {
 
 std::string FileTree::full(std::string_view path) const {
+  if (notice_) notice_(path);
   std::string whole = root_;
   while (!whole.empty() && whole.back() == '/') whole.pop_back();
   return whole.append("/").append(path.substr(std::min(path.find_first_not_of('/'), path.size())));

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace oriel::topo {
@@ -21,7 +23,11 @@ class FileTree {
   /// Nor has any folder more entries.
   static constexpr std::size_t kMostEntries = 4096;
 
-  explicit FileTree(std::string root) : root_(std::move(root)) {}
+  /// What is told of every question, with the path that it is about. For tests, which count them.
+  using Notice = std::function<void(std::string_view path)>;
+
+  explicit FileTree(std::string root, Notice notice = {})
+      : root_(std::move(root)), notice_(std::move(notice)) {}
 
   /// The text of a file without white space at its ends.
   std::optional<std::string> read(std::string_view path) const;
@@ -42,6 +48,7 @@ class FileTree {
   std::string full(std::string_view path) const;
 
   std::string root_;
+  Notice notice_;
 };
 
 }  // namespace oriel::topo

@@ -71,7 +71,6 @@ RankInfo host_rank_info(const NodeIdentity& node, const CommunicatorMachine& mac
   const std::vector<NumaNode>& numa = machine.machine.numa;
   RankInfo info = host_rank_info(node);
   info.numa = numa_number_of(numa, cpus);
-  info.network_class = bandwidth_class(machine.network_gbps);
   // One that is bound to no node may be anywhere: the slowest counts.
   double slowest = numa.empty() ? 0 : numa.front().memory_gbps;
   for (const NumaNode& one : numa) {
@@ -114,7 +113,7 @@ Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachi
   info.fabric_handles = own->fabric && own->fabric_handles;
   info.links_class = bandwidth_class(links_gbps_of(machine, from));
   info.host_class = bandwidth_class(own->pcie_gbps);
-  info.network_class = bandwidth_class(machine.network_gbps);
+  info.may_learn_more = machine.may_learn_more;
   for (int to = 0; to < static_cast<int>(gpus.size()); ++to) {
     const Gpu& gpu = gpus[static_cast<std::size_t>(to)];
     const auto other = parse_device_uuid(gpu.uuid);
@@ -130,6 +129,11 @@ Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachi
   const auto same = [](const SeenDevice& a, const SeenDevice& b) { return a.uuid == b.uuid; };
   info.seen.erase(std::unique(info.seen.begin(), info.seen.end(), same), info.seen.end());
   return info;
+}
+
+void add_network(RankInfo& info, const Settings& settings, Wanted wanted) {
+  if (!wanted.network) return;
+  info.network_class = bandwidth_class(process_machine().network_gbps(settings));
 }
 
 }  // namespace oriel::topo

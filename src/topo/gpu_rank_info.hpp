@@ -33,6 +33,9 @@ Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachi
 RankInfo host_rank_info(const NodeIdentity& node, const CommunicatorMachine& machine,
                         const std::optional<std::vector<int>>& cpus);
 
+/// The class of this machine's network, if it is wanted.
+void add_network(RankInfo& info, const Settings& settings, Wanted wanted);
+
 /// The 16 bytes of a UUID as NVML and CUDA print it ("GPU-" or "MIG-" and 32 digits in groups);
 /// nothing for any other text.
 std::optional<DeviceUuid> parse_device_uuid(std::string_view text);

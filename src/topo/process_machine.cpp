@@ -40,15 +40,23 @@ std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
   return addresses;
 }
 
-/// The GPUs of a machine whose NUMA nodes are known; yields why NVML was asked.
-Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
+/// Of NVML, for the log and for links.
+struct NvmlUse {
+  NvmlReason reason = NvmlReason::none;
+  bool asked = false;
+};
+
+/// The GPUs of a machine whose NUMA nodes are known; yields why NVML is or would be asked.
+Result<NvmlUse> add_gpus(const MachineSources& sources, HiddenGpus hidden, Machine& machine) {
   Machine visible;
   CudaFacts facts = read_cuda_facts(visible);
   ORIEL_CHECK(std::move(facts.complete));
   const bool imex_channel = !sources.files.list("/dev/nvidia-caps-imex-channels").empty();
   const NvmlReason reason =
       reason_to_ask_nvml(visible.gpus, gpus_of_driver(sources.files), imex_channel);
-  if (reason != NvmlReason::none) {
+  const NvmlUse nvml{reason, reason == NvmlReason::fabric ||
+                                 (reason != NvmlReason::none && hidden == HiddenGpus::asked_about)};
+  if (nvml.asked) {
     NvmlList list = read_nvml(sources.nvml(), {.from = &visible.gpus, .pcie_links = false});
     machine.sources.push_back(list.report);
     if (list.report.outcome == SourceReport::Outcome::used) {
@@ -75,7 +83,7 @@ Result<NvmlReason> add_gpus(const MachineSources& sources, Machine& machine) {
     const double most = most_pcie_gbps(sources.files, *gpu.pci);
     if (most > 0) gpu.pcie_gbps = most;
   }
-  return reason;
+  return nvml;
 }
 
 double fastest_port_of(const std::vector<Nic>& nics) {
@@ -141,11 +149,11 @@ NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
     return gpu.name.find(" MIG ") != std::string::npos;
   };
   const auto has_fabric_handles = [](const Gpu& gpu) { return gpu.fabric_handles; };
-  if (!std::all_of(of_driver.begin(), of_driver.end(), is_visible)) return NvmlReason::hidden_gpus;
-  if (std::any_of(visible.begin(), visible.end(), is_instance)) return NvmlReason::mig;
   if (imex_channel && std::any_of(visible.begin(), visible.end(), has_fabric_handles)) {
     return NvmlReason::fabric;
   }
+  if (!std::all_of(of_driver.begin(), of_driver.end(), is_visible)) return NvmlReason::hidden_gpus;
+  if (std::any_of(visible.begin(), visible.end(), is_instance)) return NvmlReason::mig;
   return NvmlReason::none;
 }
 
@@ -186,26 +194,24 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     pair.gbps = told != nullptr ? told->gbps : 0;
   }
   found.links_known = found.links_known || knows_links;
-  const double fastest = fastest_port_of(description.nics);
-  if (fastest > 0) found.network_gbps = fastest;
 }
 
 Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
-                                                   const std::string& file) {
+                                                   const std::string& file, HiddenGpus hidden) {
   const auto begin = steady_clock::now();
   CommunicatorMachine found;
   found.machine.sources.push_back(add_numa_nodes(sources.files, found.machine));
-  NvmlReason reason = NvmlReason::none;
+  NvmlUse use;
   if (gpus) {
-    ORIEL_TRY(reason, add_gpus(sources, found.machine));
-    found.links_known = reason != NvmlReason::none &&
-                        std::any_of(found.machine.sources.begin(), found.machine.sources.end(),
-                                    [](const SourceReport& report) {
-                                      return report.source.starts_with("NVML") &&
-                                             report.outcome == SourceReport::Outcome::used;
-                                    });
+    ORIEL_TRY(use, add_gpus(sources, hidden, found.machine));
+    found.may_learn_more = use.reason != NvmlReason::none && !use.asked;
+    found.links_known =
+        use.asked && std::any_of(found.machine.sources.begin(), found.machine.sources.end(),
+                                 [](const SourceReport& report) {
+                                   return report.source.starts_with("NVML") &&
+                                          report.outcome == SourceReport::Outcome::used;
+                                 });
   }
-  found.network_gbps = fastest_network_of(sources.files);
   if (!file.empty()) {
     ORIEL_TRY(const Machine description, read_machine_file(file));
     apply_description(found, description);
@@ -214,7 +220,8 @@ Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources
   }
   ORIEL_CHECK(check(found.machine));
   if (log_enabled(LogLevel::info)) {
-    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(reason)) : "";
+    const NvmlReason why = use.asked ? use.reason : NvmlReason::none;
+    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(why)) : "";
     Log().info("found the {} of the machine in {:.1f} ms{}: {}", gpus ? "GPUs" : "NUMA nodes",
                milliseconds_since(begin), nvml, reports_of(found.machine));
   }
@@ -244,10 +251,35 @@ Result<std::shared_ptr<const Part>> ProcessMachine::get(Slot<Part>& slot, const 
   return slot.part;
 }
 
-Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(
-    bool gpus, const Settings& settings) {
-  return get(for_communicators_[gpus ? 1 : 0], settings.topo_file,
-             [&] { return look_for_communicators(sources_, gpus, settings.topo_file); });
+template <typename Part>
+bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
+  const std::lock_guard lock(slot.mutex);
+  return slot.part != nullptr && slot.looked == ::getpid() && slot.file == file;
+}
+
+Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool gpus,
+                                                                           const Settings& settings,
+                                                                           HiddenGpus hidden) {
+  const std::string& file = settings.topo_file;
+  auto& all = for_communicators_[2];
+  if (gpus && (hidden == HiddenGpus::asked_about || is_known(all, file))) {
+    return get(all, file, [&] {
+      return look_for_communicators(sources_, true, file, HiddenGpus::asked_about);
+    });
+  }
+  return get(for_communicators_[gpus ? 1 : 0], file,
+             [&] { return look_for_communicators(sources_, gpus, file); });
+}
+
+double ProcessMachine::network_gbps(const Settings& settings) {
+  const auto found = get(network_gbps_, settings.topo_file, [&]() -> Result<double> {
+    if (!settings.topo_file.empty()) {
+      ORIEL_TRY(const Machine description, read_machine_file(settings.topo_file));
+      if (const double told = fastest_port_of(description.nics); told > 0) return told;
+    }
+    return fastest_network_of(sources_.files);
+  });
+  return found.ok() ? **found : 0;
 }
 
 Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings) {

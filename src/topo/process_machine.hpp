@@ -30,8 +30,8 @@ struct CommunicatorMachine {
   Machine machine;
   /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
   bool links_known = false;
-  /// Of the fastest network port, in Gbit/s; 0: not known.
-  double network_gbps = 0;
+  /// There are GPUs that CUDA hides from this process, and NVML has not been asked about them.
+  bool may_learn_more = false;
 };
 
 /// What tells which network interface is near which GPU. Made in a few milliseconds, from /sys (or
@@ -42,7 +42,8 @@ struct NetworkMachine {
 };
 
 /// Why NVML is asked for a communicator. Beginning to use it can take some ten milliseconds, so it
-/// is not asked for what is known without it.
+/// is not asked for what is known without it. Who may map hidden GPUs, and over what links, neither
+/// CUDA nor a file of the kernel tells; but that is of use only where ranks are on such.
 enum class NvmlReason : std::uint8_t {
   none,
   hidden_gpus,  ///< the driver lists GPUs that CUDA does not show this process
@@ -50,6 +51,9 @@ enum class NvmlReason : std::uint8_t {
   fabric,       ///< there may be fabric cliques: fabric handles and a channel of the IMEX service
 };
 std::string_view name_of(NvmlReason reason);
+
+/// Whether NVML is asked about GPUs that are hidden from this process: other ranks are on some.
+enum class HiddenGpus : bool { left_out, asked_about };
 
 /// The choice, a function of what CUDA shows, of the addresses that the driver lists (none where it
 /// lists none) and of whether the process has a channel of the IMEX service.
@@ -63,20 +67,21 @@ struct MachineSources {
 };
 
 /// What a description in a file says of this machine takes the place of what was found: NUMA nodes,
-/// where GPUs are, links and their bandwidth, speeds of network ports. What it is silent about
-/// stays as found: links where it tells of none at all, as hwloc's format does not and many files
-/// that clouds ship for NCCL do not, and the NUMA node of a GPU that it lacks. It does not touch
-/// who may map whose memory, fabric cliques and kinds of handles, which only the drivers know, nor
-/// add GPUs that were not found. GPUs are found again by their PCI addresses, among the
-/// description's GPUs or else on its buses.
+/// where GPUs are, links and their bandwidth. What it is silent about stays as found: links where
+/// it tells of none at all, as hwloc's format does not and many files that clouds ship for NCCL do
+/// not, and the NUMA node of a GPU that it lacks. It does not touch who may map whose memory,
+/// fabric cliques and kinds of handles, which only the drivers know, nor add GPUs that were not
+/// found. GPUs are found again by their PCI addresses, among the description's GPUs or else on its
+/// buses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of
-/// ranks on GPUs: /sys, CUDA, and NVML where there is a reason. `file` describes the machine unless
-/// it is empty. Fails if CUDA does not tell who the devices are and who maps whom, or the file
-/// cannot be used. Blocking.
+/// ranks on GPUs: /sys, CUDA, and NVML where there is a reason: for fabric cliques at once, for
+/// what CUDA hides if that is asked for. `file` describes the machine unless it is empty. Fails if
+/// CUDA does not tell who the devices are and who maps whom, or the file cannot be used. Blocking.
 Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
-                                                   const std::string& file);
+                                                   const std::string& file,
+                                                   HiddenGpus hidden = HiddenGpus::left_out);
 
 /// The system's number of the NUMA node that all of these processors are of; -1 where they are of
 /// several, or nothing is known of them.
@@ -98,8 +103,13 @@ class ProcessMachine {
 
   const MachineSources& sources() const { return sources_; }
 
-  /// The first part, see look_for_communicators().
-  Result<CommunicatorPart> for_communicators(bool gpus, const Settings& settings);
+  /// The first part, see look_for_communicators(). Once it has been looked at with hidden GPUs, it
+  /// has them for all who ask.
+  Result<CommunicatorPart> for_communicators(bool gpus, const Settings& settings,
+                                             HiddenGpus hidden = HiddenGpus::left_out);
+  /// Of the fastest network port that is up, for RDMA or not, in Gbit/s; 0: not known. Reads a few
+  /// files for each port and interface, so it is not looked for unless ranks are joined by one.
+  double network_gbps(const Settings& settings);
   /// The second part: everything, with the PCI tree and the NICs, or what topo_file says, with the
   /// ordinals of this process. Takes some hundred milliseconds the first time.
   Result<WholePart> whole(const Settings& settings);
@@ -117,12 +127,15 @@ class ProcessMachine {
     std::string file;
     std::shared_ptr<const Part> part;
   };
+  template <typename Part>
+  static bool is_known(Slot<Part>& slot, const std::string& file);
   template <typename Part, typename Look>
   Result<std::shared_ptr<const Part>> get(Slot<Part>& slot, const std::string& file,
                                           const Look& look);
 
   MachineSources sources_;
-  std::array<Slot<CommunicatorMachine>, 2> for_communicators_;  // host, GPUs
+  std::array<Slot<CommunicatorMachine>, 3> for_communicators_;  // host, GPUs, with hidden ones
+  Slot<double> network_gbps_;
   Slot<Machine> whole_;
   Slot<NetworkMachine> network_;
   std::mutex dump_mutex_;

@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 5;
+constexpr std::uint16_t kVersion = 6;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -40,6 +40,12 @@ void put_seen(ByteWriter& writer, const SeenDevice& device) {
   writer.put(static_cast<std::uint8_t>(device.path.atomics));
 }
 
+void put_all_seen(ByteWriter& writer, const std::vector<SeenDevice>& seen) {
+  const std::size_t count = std::min(seen.size(), kSeenDevicesMost);
+  writer.put(static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) put_seen(writer, seen[i]);
+}
+
 SeenDevice get_seen(ByteReader& reader, bool& odd) {
   SeenDevice device;
   device.uuid = get_uuid(reader);
@@ -50,6 +56,16 @@ SeenDevice get_seen(ByteReader& reader, bool& odd) {
   device.path.bandwidth_class = reader.get<std::uint8_t>();
   device.path.atomics = get_truth(reader, odd);
   return device;
+}
+
+Result<std::vector<SeenDevice>> get_all_seen(ByteReader& reader, bool& odd) {
+  const auto count = reader.get<std::uint32_t>();
+  if (count > kSeenDevicesMost) {
+    return bad(std::to_string(count) + " devices, at most " + std::to_string(kSeenDevicesMost));
+  }
+  std::vector<SeenDevice> seen;
+  for (std::uint32_t i = 0; i < count && reader.good(); ++i) seen.push_back(get_seen(reader, odd));
+  return seen;
 }
 
 Status check_seen(const RankInfo& info, const SeenDevice& device) {
@@ -74,9 +90,9 @@ Status check_seen(const RankInfo& info, const SeenDevice& device) {
 /// What only ranks on GPUs have.
 Status check_device(const RankInfo& info) {
   const bool on_host = info.kind == DeviceKind::host;
-  if (on_host &&
-      (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
-       info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles || info.links_class != 0)) {
+  if (on_host && (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
+                  info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles ||
+                  info.links_class != 0 || info.may_learn_more)) {
     return bad("a rank on the host names a device");
   }
   if (!on_host && info.device < 0) {
@@ -152,9 +168,8 @@ Bytes encode(const RankInfo& info) {
   writer.put(static_cast<std::uint8_t>(info.fabric_handles)).put(info.links_class);
   writer.put(static_cast<std::uint8_t>(info.fabric.has_value()));
   if (info.fabric) writer.put_raw(info.fabric->cluster).put(info.fabric->clique);
-  const std::size_t count = std::min(info.seen.size(), kSeenDevicesMost);
-  writer.put(static_cast<std::uint32_t>(count));
-  for (std::size_t i = 0; i < count; ++i) put_seen(writer, info.seen[i]);
+  writer.put(static_cast<std::uint8_t>(info.may_learn_more));
+  put_all_seen(writer, info.seen);
   return writer.take();
 }
 
@@ -192,13 +207,8 @@ Result<RankInfo> decode_rank_info(ByteView message) {
     fabric.clique = reader.get<std::uint32_t>();
     info.fabric = fabric;
   }
-  const auto count = reader.get<std::uint32_t>();
-  if (count > kSeenDevicesMost) {
-    return bad(std::to_string(count) + " devices, at most " + std::to_string(kSeenDevicesMost));
-  }
-  for (std::uint32_t i = 0; i < count && reader.good(); ++i) {
-    info.seen.push_back(get_seen(reader, odd));
-  }
+  info.may_learn_more = get_truth(reader, odd);
+  ORIEL_TRY(info.seen, get_all_seen(reader, odd));
   ORIEL_CHECK(reader.finish("rank information"));
   if (odd) return bad("a truth value is neither 0 nor 1");
   if (kind != static_cast<std::uint8_t>(DeviceKind::host) &&
@@ -208,6 +218,38 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.kind = static_cast<DeviceKind>(kind);
   ORIEL_CHECK(check_fields(info));
   return info;
+}
+
+namespace {
+
+// So that the message of a rank that has nothing to add is not empty.
+std::uint8_t number_of(Wanted wanted) {
+  return static_cast<std::uint8_t>((wanted.hidden_gpus ? 1 : 0) | (wanted.network ? 2 : 0));
+}
+
+}  // namespace
+
+Bytes encode_supplement(const RankInfo& info, Wanted wanted) {
+  ByteWriter writer;
+  writer.put(number_of(wanted));
+  if (wanted.network) writer.put(info.network_class);
+  if (wanted.hidden_gpus) put_all_seen(writer, info.seen);
+  return writer.take();
+}
+
+Status add_supplement(RankInfo& info, ByteView message, Wanted wanted) {
+  ByteReader reader(message);
+  bool odd = false;
+  const auto told = reader.get<std::uint8_t>();
+  if (reader.good() && told != number_of(wanted)) return bad("it adds what was not asked for");
+  if (wanted.network) info.network_class = reader.get<std::uint8_t>();
+  if (wanted.hidden_gpus) {
+    ORIEL_TRY(info.seen, get_all_seen(reader, odd));
+    info.may_learn_more = false;
+  }
+  ORIEL_CHECK(reader.finish("further rank information"));
+  if (odd) return bad("a truth value is neither 0 nor 1");
+  return check_fields(info);
 }
 
 }  // namespace oriel::topo

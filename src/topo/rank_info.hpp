@@ -56,7 +56,8 @@ struct RankInfo {
   /// Classes of bandwidth, see bandwidth_class(). Between the rank and host memory: of its GPU's
   /// PCIe link, or of the memory of its NUMA node where the firmware tells.
   std::uint8_t host_class = 0;
-  /// Of the fastest network port of its machine.
+  /// Of the fastest network port of its machine. Looked for only where a rank is reached over the
+  /// network (RankSupplement); 0 until then.
   std::uint8_t network_class = 0;
 
   // The rest is empty for ranks on the host.
@@ -68,11 +69,22 @@ struct RankInfo {
   std::optional<FabricClique> fabric;
   /// See bandwidth_class(): what all NVLinks of the device carry together.
   std::uint8_t links_class = 0;
+  /// There are GPUs that CUDA hides from its process, and NVML, which may know of them, has not
+  /// been asked: that takes long, and is of use only if another rank is on one of them.
+  bool may_learn_more = false;
   /// The devices that the process knows something of, its own among them; ascending by UUID, each
   /// once.
   std::vector<SeenDevice> seen;
 
   bool operator==(const RankInfo&) const = default;
+};
+
+/// What a rank tells beyond that, where what all have told first leaves it open (RankPaths).
+struct Wanted {
+  bool hidden_gpus = false;  ///< its reach of GPUs that CUDA hides from it
+  bool network = false;      ///< the bandwidth of its network
+
+  bool operator==(const Wanted&) const = default;
 };
 
 /// The info of a rank of this process that keeps its windows on the host.
@@ -93,6 +105,13 @@ Bytes encode(const RankInfo& info);
 /// their limits, nothing that contradicts another field, nothing left over. The error says which
 /// field is wrong; it does not know the rank.
 Result<RankInfo> decode_rank_info(ByteView message);
+
+/// The message that carries what of `info` was wanted.
+Bytes encode_supplement(const RankInfo& info, Wanted wanted);
+
+/// Puts what such a message says into the info of the rank that has sent it, which says what was
+/// wanted of it. Checked as decode_rank_info() checks.
+Status add_supplement(RankInfo& info, ByteView message, Wanted wanted);
 
 inline constexpr std::size_t kSeenDevicesMost = 256;
 inline constexpr std::size_t kPciIdMostBytes = 31;

@@ -106,16 +106,22 @@ PathFacts rank_path(const RankInfo& from, const RankInfo& to) {
   return host_path(from, to);
 }
 
-RankPaths::RankPaths(std::span<const RankInfo> ranks) : near_(ranks.size()) {
+RankPaths::RankPaths(std::span<const RankInfo> ranks) : near_(ranks.size()), asks_(ranks.size()) {
   const Neighbourhoods neighbourhoods(ranks);
+  network_pairs_ = ranks.size() * (ranks.size() - (ranks.empty() ? 0 : 1)) / 2;
   for (const RankInfo& rank : ranks) network_.push_back(rank.network_class);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const int peer : neighbourhoods.behind(static_cast<int>(rank))) {
       const RankInfo& other = ranks[static_cast<std::size_t>(peer)];
       const RankInfo& own = ranks[rank];
       const PathFacts path = worse(rank_path(own, other), rank_path(other, own));
-      if (reach_is_assumed(own, other) || reach_is_assumed(other, own)) ++assumed_;
-      if (path.kind != PathKind::network) near_[rank].push_back({peer, path});
+      const bool there = reach_is_assumed(own, other), back = reach_is_assumed(other, own);
+      if (there || back) ++assumed_;
+      if (there && own.may_learn_more) asks_[rank] = true;
+      if (back && other.may_learn_more) asks_[static_cast<std::size_t>(peer)] = true;
+      if (path.kind == PathKind::network) continue;
+      near_[rank].push_back({peer, path});
+      --network_pairs_;
     }
   }
 }
@@ -134,9 +140,14 @@ PathFacts RankPaths::far_between(std::size_t a, std::size_t b) const {
   return network_path(network_.at(a), network_.at(b));
 }
 
+bool RankPaths::leave_questions() const {
+  return network_pairs_ > 0 || std::find(asks_.begin(), asks_.end(), true) != asks_.end();
+}
+
 std::uint64_t RankPaths::hash() const {
   std::uint64_t hash = add(kNumbersHashBasis, near_.size());
   for (const std::uint8_t network : network_) hash = add(hash, network);
+  for (const bool asks : asks_) hash = add(hash, asks ? 1 : 0);
   for (const auto& list : near_) {
     hash = add(hash, list.size());
     for (const auto& [peer, path] : list) {

@@ -39,6 +39,14 @@ class RankPaths {
   std::uint64_t hash() const;
   /// Pairs of ranks that no source says can map each other's memory: it is assumed, see can_map().
   std::size_t assumed() const { return assumed_; }
+  /// What `rank` shall tell besides, because what the ranks have told leaves it open: how fast the
+  /// network is if any two ranks have no other path, and, of a rank that may learn more, whether it
+  /// reaches other ranks' GPUs where that is assumed. The same everywhere, as part of hash().
+  Wanted wanted_of(int rank) const {
+    return {.hidden_gpus = asks_[static_cast<std::size_t>(rank)], .network = network_pairs_ > 0};
+  }
+  /// Whether any rank shall tell more.
+  bool leave_questions() const;
   /// How many pairs have which path, the best first, and how many of them are assumed.
   std::string summary() const;
 
@@ -54,6 +62,8 @@ class RankPaths {
   std::vector<std::vector<Near>> near_;
   std::vector<std::uint8_t> network_;  // the class of each rank's network
   std::size_t assumed_ = 0;
+  std::vector<bool> asks_;         // whether the rank's reach is assumed, and it may learn more
+  std::size_t network_pairs_ = 0;  // pairs that are not in near_
 };
 
 /// The path over which `from` loads and stores the memory of `to`, which is another rank.

@@ -1,8 +1,13 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <mutex>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,6 +21,7 @@
 
 #include "support/model_gpu.hpp"
 #include "support/numa_system.hpp"
+#include "topo/placement.hpp"
 #include "topo/process_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
@@ -88,7 +94,7 @@ Variables variables() {
 
 template <typename Predicate>
 void wait_until(const Predicate& predicate, const char* what) {
-  const auto end = std::chrono::steady_clock::now() + 5s;
+  const auto end = std::chrono::steady_clock::now() + 25s;
   while (!predicate()) {
     require(std::chrono::steady_clock::now() < end, what);
     std::this_thread::sleep_for(1ms);
@@ -110,6 +116,20 @@ void require_own_thread_stays(const NumaSystem& system) {
   for (const auto& placement : system.seen_placements()) {
     require(placement.thread != own_thread(), "the user's thread has been moved");
   }
+}
+
+/// The threads of this process, with the processors that the kernel lets them run on.
+std::map<pid_t, std::string> threads_of_this_process() {
+  std::map<pid_t, std::string> threads;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(entry.path() / "status");  // empty if the thread has ended by now
+    constexpr std::string_view kCpus = "Cpus_allowed_list:\t";
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind(kCpus, 0) != 0) continue;
+      threads[std::stoi(entry.path().filename())] = line.substr(kCpus.size());
+    }
+  }
+  return threads;
 }
 
 Numbers cpus_of(int rank) {
@@ -167,6 +187,55 @@ TEST_CASE("2.5 with GPUs of two nodes in one process, the monitor runs near both
     require_own_thread_stays(system);
     CUcontext popped = nullptr;
     require(cuda().ctx_pop_current(&popped) == CUDA_SUCCESS, "cuCtxPopCurrent");
+  }));
+}
+
+TEST_CASE("2.5 the threads of a GPU rank's network run near its GPU, and nowhere else") {
+  const auto cpus = topo::cpus_of_this_thread();
+  if (!cpus || cpus->size() < 2) {
+    WARN("skipped: one processor");
+    return;
+  }
+  const topo::TemporaryTree files;
+  const Numbers near = {cpus->front(), cpus->back()};
+  files.file("/sys/devices/system/node/online", "0-1\n");
+  for (int node = 0; node < 2; ++node) {
+    files.file(fmt::format("/sys/devices/system/node/node{}/cpulist", node),
+               std::to_string(near[static_cast<std::size_t>(node)]));
+    files.file(fmt::format("/sys/bus/pci/devices/0000:{:02}:00.0/numa_node", node + 1),
+               std::to_string(node));
+  }
+  const Environment environment(variables());
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const int rank = players.first();
+    const std::string own_cpu = std::to_string(near[static_cast<std::size_t>(rank)]);
+    const Environment own(
+        Variables{{"ORIEL_HOSTID", rank == 0 ? "a" : "b"}, {"ORIEL_NIC_PROCESS", "0"}});
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
+    const std::jthread engine([&model](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (model.run_streams(2) == 0) std::this_thread::sleep_for(100us);
+      }
+    });
+    topo::ProcessMachine machine{{topo::FileTree(files.root())}};
+    const topo::ScopedProcessMachine scoped(machine);
+    const auto before = threads_of_this_process();
+    std::vector<ncclComm_t> comms = players.init();
+    // The monitor, the NIC's thread, and whatever else it has. Threads that only serve the meeting
+    // of the ranks end with it.
+    const auto all_are_near = [&] {
+      int ours = 0;
+      for (const auto& [thread, allowed] : threads_of_this_process()) {
+        if (before.count(thread) != 0) continue;
+        if (allowed != own_cpu) return false;
+        ++ours;
+      }
+      return ours >= 2;
+    };
+    wait_until(all_are_near, "a thread of the network runs elsewhere");
+    require(threads_of_this_process().at(own_thread()) == before.at(own_thread()),
+            "the user's thread has been moved");
+    players.destroy(comms);
   }));
 }
 

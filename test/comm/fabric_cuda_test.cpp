@@ -31,7 +31,8 @@ namespace {
 struct Host {
   int number = 0;
   int gpus = 1;                  ///< that it has, all visible unless
-  int visible = -1;              ///< this one is the only one
+  int visible = -1;              ///< the first visible one is this
+  int shown = 1;                 ///< and then so many are
   int clique = 0;                ///< GPUs reach each other in groups of so many; 0: all
   bool fabric = false;           ///< the GPUs are in the fabric clique of all hosts
   bool fabric_permitted = true;  ///< and the IMEX service serves this process
@@ -48,7 +49,7 @@ class HostInProcess {
     for (int gpu = 0; gpu < host.gpus; ++gpu) add_gpu(host, gpu);
     library_ = nvml_.library();
     FakeCuda::Options options;
-    options.devices = host.visible < 0 ? host.gpus : 1;
+    options.devices = host.visible < 0 ? host.gpus : host.shown;
     options.first_device = std::max(0, host.visible);
     options.machine = host.number;
     options.clique = host.clique;
@@ -116,7 +117,7 @@ void play_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
   check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
     const Host host = host_of(players.first());
     // The tree of its files goes with it; the model stays.
-    HostInProcess process(host, host.visible < 0 ? players.first() % host.gpus : 0);
+    HostInProcess process(host, players.first() % (host.visible < 0 ? host.gpus : host.shown));
     count_unix_sockets();
     part(players, process);
     for (const std::string& violation : process.model().violations()) require(false, violation);
@@ -159,6 +160,22 @@ TEST_CASE(
     require(host.nvml_asked() == 1, "NVML was not asked once");
     meet_in(players, {{0, 1}, {2, 3}});
     require(host.nvml_asked() == 1, "the machine was looked for again");
+  });
+}
+
+TEST_CASE("2.10 NVML is not asked about GPUs that are hidden but no rank's") {
+  const auto host_of = [](int) { return Host{.gpus = 4, .visible = 2, .shown = 2}; };
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}});
+    require(host.nvml_asked() == 0, "NVML was asked");
+  });
+  // One rank does not see the other's GPU: it asks, and the other, who sees both, does not.
+  const auto uneven = [](int rank) {
+    return Host{.gpus = 4, .visible = rank, .shown = 2 - rank, .clique = 2};
+  };
+  play_on_hosts(2, uneven, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}});
+    require(host.nvml_asked() == players.first(), "who has asked NVML");
   });
 }
 

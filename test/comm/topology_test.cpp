@@ -5,6 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
@@ -12,6 +17,8 @@
 #include "api/api_ranks.hpp"
 #include "boot/group.hpp"
 #include "boot/sim_transport.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
 
 namespace oriel::test {
 namespace {
@@ -90,6 +97,82 @@ TEST_CASE("2.6 ranks that hold the same messages agree; a malformed one is named
   CHECK(cut.error().origin_rank() == 3);
   messages[3].clear();  // it has failed, and says so itself
   CHECK(comm::make_topology(messages, 8).ok());
+}
+
+TEST_CASE("2.6 what ranks add is part of what they agree on; a malformed word is named") {
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < 4; ++rank) {
+    topo::RankInfo info = on_host(rank);
+    info.node.host = rank < 2 ? 1 : 2;
+    messages.push_back(topo::encode(info));
+  }
+  const auto first = comm::make_topology(messages, 8);
+  REQUIRE(first.ok());
+  CHECK(first->summary().ends_with("4 by network"));
+  REQUIRE(first->paths.leave_questions());
+  std::vector<Bytes> more;
+  for (int rank = 0; rank < 4; ++rank) {
+    const topo::Wanted wanted = first->paths.wanted_of(rank);
+    CHECK(wanted == topo::Wanted{.network = true});
+    topo::RankInfo info = on_host(rank);
+    info.network_class = rank == 3 ? 7 : 9;
+    more.push_back(topo::encode_supplement(info, wanted));
+  }
+  const auto whole = comm::complete_topology(*first, more, 8);
+  REQUIRE(whole.ok());
+  CHECK(whole->summary().ends_with("2 by network, from 256 Gbit/s; 2 by network, from 64 Gbit/s"));
+  CHECK(whole->agreed_field().value != first->agreed_field().value);
+  CHECK(whole->agreed_field().value ==
+        comm::complete_topology(*first, more, 8)->agreed_field().value);
+  more[2].push_back(std::byte{0});
+  const auto padded = comm::complete_topology(*first, more, 8);
+  REQUIRE_FALSE(padded.ok());
+  CHECK(padded.error().origin_rank() == 2);
+  more[2].clear();  // it has failed, and says so itself
+  CHECK(comm::complete_topology(*first, more, 8).ok());
+}
+
+TEST_CASE("2.10 files of network ports are read by ranks that need a network, and once") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
+    const int rank = players.first();
+    const topo::TemporaryTree tree;
+    tree.file("/sys/devices/system/node/online", "0\n");
+    topo::add_network(tree);
+    std::vector<std::string> asked;
+    std::mutex mutex;
+    const topo::FileTree files(tree.root(), [&](std::string_view one) {
+      const std::lock_guard lock(mutex);
+      asked.emplace_back(one);
+    });
+    const auto about_network = [&] {
+      const std::lock_guard lock(mutex);
+      return topo::asked_about_network(asked);
+    };
+    topo::ProcessMachine machine({files});
+    const topo::ScopedProcessMachine scoped(machine);
+    const Environment logged(Variables{
+        {"ORIEL_BACKEND", "host"}, {"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path.of(rank)}});
+    {
+      const Environment one(Variables{{"ORIEL_HOSTID", "one"}});
+      const auto comm = join(players);
+      require(!asked.empty() && about_network() == 0, "ports were read for one node");
+    }
+    players.barrier();
+    std::size_t read = 0;
+    for (int round = 0; round < 2; ++round) {
+      const Environment two(Variables{{"ORIEL_HOSTID", rank < 2 ? "one" : "two"}});
+      const auto comm = join(players);
+      require(about_network() > 0, "no port was read");
+      require(round == 0 || about_network() == read, "ports were read again");
+      read = about_network();
+      players.barrier();
+    }
+    std::ostringstream text;
+    text << std::ifstream(path.of(rank)).rdbuf();
+    const bool says = text.str().find("4 by network, from 128 Gbit/s") != std::string::npos;
+    require(says == (rank == 0), text.str());
+  }));
 }
 
 TEST_CASE("2.7 a description that one rank cannot use ends the start of all with its reason") {

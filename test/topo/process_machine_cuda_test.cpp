@@ -9,6 +9,7 @@
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/cuda_table.hpp"
 #include "topo/fake_nvml.hpp"
@@ -17,6 +18,7 @@
 #include "topo/machine_dump.hpp"
 #include "topo/machines.hpp"
 #include "topo/process_machine.hpp"
+#include "topo/rank_paths.hpp"
 #include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -140,8 +142,8 @@ struct Machines {
     fill(tree);
     describe(nvml);
   }
-  Result<RankInfo> info(int ordinal) {
-    const auto part = machine.for_communicators(true, Settings{});
+  Result<RankInfo> info(int ordinal, HiddenGpus hidden = HiddenGpus::left_out) {
+    const auto part = machine.for_communicators(true, Settings{}, hidden);
     if (!part.ok()) return Error(part.error());
     return gpu_rank_info(NodeIdentity{1, 2}, **part, ordinal);
   }
@@ -211,7 +213,7 @@ TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
   std::vector<RankInfo> ranks;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
     Machines machines({gpu});
-    const auto info = machines.info(0);
+    const auto info = machines.info(0, HiddenGpus::asked_about);
     REQUIRE(info.ok());
     CHECK(machines.nvml_asked == 1);
     CHECK(machines.nvml.open == 0);
@@ -227,7 +229,7 @@ TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
 TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as CUDA says") {
   Machines machines({0, 2});
   machines.library.missing = "there is no NVML";
-  const auto info = machines.info(0);
+  const auto info = machines.info(0, HiddenGpus::asked_about);
   REQUIRE(info.ok());
   CHECK(machines.nvml_asked == 1);
   REQUIRE(info->seen.size() == 2);
@@ -242,7 +244,7 @@ TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as 
 TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
   Machines machines({0, 3});
   machines.nvml.refused.clear();  // NVML: all reach all
-  const auto info = machines.info(1);
+  const auto info = machines.info(1, HiddenGpus::asked_about);
   REQUIRE(info.ok());
   const auto reaches = [&](int gpu) {
     DeviceUuid uuid{};
@@ -254,7 +256,7 @@ TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
   CHECK(reaches(0));
   CHECK(reaches(1));
   CHECK(reaches(2));
-  const auto other = machines.info(0);
+  const auto other = machines.info(0, HiddenGpus::asked_about);
   CHECK_FALSE(find_seen(*other, info->uuid)->reachable);
 }
 
@@ -298,13 +300,89 @@ TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody
   const std::string other = "MIG" + uuid_text(9).substr(3);
   machines.nvml.devices[0].instances = {other, own};
   machines.nvml.refused.clear();
-  const auto info = machines.info(0);
+  const auto info = machines.info(0, HiddenGpus::asked_about);
   REQUIRE(info.ok());
   CHECK(machines.nvml_asked == 1);
   REQUIRE(info->seen.size() == 2);
   const SeenDevice* seen = find_seen(*info, *parse_device_uuid(other));
   REQUIRE(seen != nullptr);
   CHECK_FALSE(seen->reachable);
+}
+
+TEST_CASE("2.10 NVML is asked about hidden GPUs only once another rank is on one") {
+  const auto told_by = [](Machines& machines, int ordinal, std::uint64_t process) {
+    RankInfo info = machines.info(ordinal).value();
+    info.process = process;
+    return info;
+  };
+  SECTION("not where all ranks see each other's GPUs") {
+    Machines machines({2, 3});
+    const std::vector<RankInfo> ranks{told_by(machines, 0, 1), told_by(machines, 1, 2)};
+    CHECK(ranks[0].may_learn_more);
+    const RankPaths paths(ranks);
+    CHECK_FALSE(paths.leave_questions());
+    CHECK(paths.assumed() == 0);
+    CHECK(machines.nvml_asked == 0);
+  }
+  SECTION("nor where the kernel lists no more GPUs than CUDA, as in a container") {
+    Machines machines({0});
+    std::filesystem::remove_all(machines.tree.root() + "/proc");
+    RankInfo other = told_by(machines, 0, 2);
+    other.uuid.fill(std::byte{101});
+    other.seen.clear();
+    const RankPaths paths(std::vector<RankInfo>{told_by(machines, 0, 1), other});
+    CHECK(paths.assumed() == 1);
+    CHECK_FALSE(paths.leave_questions());
+  }
+  SECTION("by those whose reach is assumed, and once per process") {
+    std::vector<RankInfo> ranks;
+    for (int gpu = 0; gpu < kGpus; ++gpu) {
+      Machines machines({gpu});
+      ranks.push_back(told_by(machines, 0, static_cast<std::uint64_t>(gpu) + 1));
+      CHECK(machines.nvml_asked == 0);
+    }
+    const RankPaths first(ranks);
+    CHECK(first.assumed() == 6);
+    REQUIRE(first.leave_questions());
+    for (int gpu = 0; gpu < kGpus; ++gpu) {
+      const Wanted wanted = first.wanted_of(gpu);
+      CHECK(wanted == Wanted{.hidden_gpus = true});
+      Machines machines({gpu});
+      REQUIRE(machines.info(0).ok());
+      const RankInfo more = machines.info(0, HiddenGpus::asked_about).value();
+      CHECK(machines.nvml_asked == 1);
+      RankInfo& known = ranks[static_cast<std::size_t>(gpu)];
+      REQUIRE(add_supplement(known, encode_supplement(more, wanted), wanted).ok());
+      // Who comes later gets what is known, without being asked twice.
+      CHECK(machines.info(0)->seen == known.seen);
+      CHECK_FALSE(machines.info(0)->may_learn_more);
+      CHECK(machines.nvml_asked == 1);
+    }
+    const RankPaths whole(ranks);
+    CHECK_FALSE(whole.leave_questions());
+    CHECK(whole.assumed() == 0);
+    CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  }
+}
+
+TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network ports") {
+  Machines machines({0, 1, 2, 3});
+  add_network(machines.tree);
+  std::vector<std::string> asked;
+  const FileTree files(machines.tree.root(),
+                       [&](std::string_view path) { asked.emplace_back(path); });
+  ProcessMachine machine({files, machines.machine.sources().nvml});
+  REQUIRE(machine.for_communicators(true, Settings{}).ok());
+  CHECK(asked_about_network(asked) == 0);
+  INFO(fmt::format("{}", fmt::join(asked, " ")));
+  CHECK(asked.size() > 4);
+  CHECK(asked.size() < 20 * std::size_t{kGpus});
+  const std::size_t before = asked.size();
+  REQUIRE(machine.for_communicators(true, Settings{}).ok());
+  CHECK(asked.size() == before);
+  CHECK(machine.network_gbps(Settings{}) == 200);
+  CHECK(asked_about_network(asked) > 0);
+  CHECK(asked_about_network(asked) == asked.size() - before);
 }
 
 TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who maps whom") {

@@ -88,7 +88,7 @@ TEST_CASE("2.10 NVML is asked only where its word is needed") {
            Row{"a channel, but no fabric handles", two, same, true, NvmlReason::none},
            Row{"fabric handles, but no channel", with_handles, same, false, NvmlReason::none},
            Row{"fabric handles and a channel", with_handles, same, true, NvmlReason::fabric},
-           Row{"both hidden and fabric", with_handles, more, true, NvmlReason::hidden_gpus},
+           Row{"both hidden and fabric", with_handles, more, true, NvmlReason::fabric},
            Row{"a MIG instance", instance, {*two[0].pci}, false, NvmlReason::mig},
            Row{"a MIG instance beside a hidden GPU", instance, same, false,
                NvmlReason::hidden_gpus},
@@ -112,6 +112,34 @@ TEST_CASE("2.10 a process without GPUs looks at NUMA nodes once, and asks neithe
   CHECK((*second)->machine.numa.size() == 2);
 }
 
+TEST_CASE("2.10 a start of ranks on CPUs reads the files of NUMA nodes, and no others") {
+  const TemporaryTree tree;
+  add_numa(tree);
+  add_network(tree);
+  std::vector<std::string> asked;
+  MachineSources sources = sources_at(tree);
+  sources.files = FileTree(tree.root(), [&](std::string_view path) { asked.emplace_back(path); });
+  ProcessMachine machine(sources);
+  const ScopedProcessMachine scoped(machine);
+  const auto known = machine.for_communicators(false, Settings{});
+  REQUIRE(known.ok());
+  RankInfo info = host_rank_info(NodeIdentity{1, 2}, **known, std::nullopt);
+  add_network(info, Settings{}, {});
+  CHECK_FALSE(asked.empty());
+  for (const std::string& path : asked) {
+    INFO(path);
+    CHECK(path.rfind("/sys/devices/system/node", 0) == 0);
+  }
+  const std::size_t before = asked.size();
+  add_network(info, Settings{}, {.network = true});
+  CHECK(info.network_class == bandwidth_class(200));
+  const std::size_t with_network = asked.size();
+  CHECK(asked_about_network(asked) == with_network - before);
+  CHECK(with_network > before);
+  add_network(info, Settings{}, {.network = true});
+  CHECK(asked.size() == with_network);
+}
+
 TEST_CASE("2.6 what a rank on the host tells of memory and network comes from /sys") {
   const TemporaryTree tree;
   add_numa(tree);
@@ -128,20 +156,26 @@ TEST_CASE("2.6 what a rank on the host tells of memory and network comes from /s
   ProcessMachine machine(sources_at(tree));
   const auto known = machine.for_communicators(false, Settings{});
   REQUIRE(known.ok());
-  CHECK((*known)->network_gbps == 100);
+  CHECK(machine.network_gbps(Settings{}) == 100);
   const NodeIdentity node{1, 2};
   const std::vector<int> of_first = (*known)->machine.numa[0].cpus;
   const RankInfo bound = host_rank_info(node, **known, of_first);
   CHECK(bound.numa == (*known)->machine.numa[0].os_index);
   CHECK(bound.host_class == bandwidth_class(1048));
-  CHECK(bound.network_class == bandwidth_class(100));
+  CHECK(bound.network_class == 0);  // until it is wanted
   const RankInfo free = host_rank_info(node, **known, std::nullopt);
   CHECK(free.numa == -1);
   CHECK(free.host_class == bandwidth_class(524));  // it may be anywhere
   tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
-  const auto again = look_for_communicators(sources_at(tree), false, "");
-  REQUIRE(again.ok());
-  CHECK(again->network_gbps == 400);
+  CHECK(machine.network_gbps(Settings{}) == 100);  // looked for once
+  ProcessMachine again(sources_at(tree));
+  const ScopedProcessMachine scoped(again);
+  RankInfo told = free;
+  add_network(told, Settings{}, {.hidden_gpus = true});
+  CHECK(told.network_class == 0);
+  add_network(told, Settings{}, {.network = true});
+  CHECK(told.network_class == bandwidth_class(400));
+  CHECK(again.network_gbps(with_file("/nowhere/at/all.xml")) == 0);
 }
 
 TEST_CASE("2.10 threads that ask at once share one look") {

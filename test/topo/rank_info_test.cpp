@@ -18,6 +18,7 @@ RankInfo example() {
   info.uuid[4] = std::byte{9};
   info.numa = 1;
   info.links_class = 12;
+  info.may_learn_more = true;
   info.host_class = 9;
   info.network_class = 7;
   info.fabric_handles = true;
@@ -43,6 +44,45 @@ TEST_CASE("1.14 rank information survives the wire") {
   CHECK(decode_rank_info(encode(gpu)).value() == gpu);
   const RankInfo host = host_rank_info(NodeIdentity{1, 2});
   CHECK(decode_rank_info(encode(host)).value() == host);
+}
+
+TEST_CASE("2.6 what ranks add once it is wanted is put into their information, or refused") {
+  RankInfo more = example();
+  more.network_class = 9;
+  more.seen.pop_back();
+  RankInfo first = example();
+  first.may_learn_more = true;
+  for (const bool hidden : {false, true}) {
+    for (const bool network : {false, true}) {
+      const Wanted wanted{.hidden_gpus = hidden, .network = network};
+      const Bytes message = encode_supplement(more, wanted);
+      CHECK_FALSE(message.empty());
+      RankInfo info = first;
+      REQUIRE(add_supplement(info, message, wanted).ok());
+      CHECK(info.network_class == (network ? 9 : 7));
+      CHECK(info.seen == (hidden ? more.seen : first.seen));
+      CHECK(info.may_learn_more == !hidden);
+      for (std::size_t length = 0; length < message.size(); ++length) {
+        RankInfo cut = first;
+        CHECK_FALSE(add_supplement(cut, ByteView(message).first(length), wanted).ok());
+      }
+      Bytes padded = message;
+      padded.push_back(std::byte{0});
+      CHECK_FALSE(add_supplement(info, padded, wanted).ok());
+      CHECK_FALSE(add_supplement(info, message, {.hidden_gpus = hidden, .network = !network}).ok());
+    }
+  }
+  more.network_class = 40;
+  CHECK_FALSE(
+      add_supplement(first, encode_supplement(more, {.network = true}), {.network = true}).ok());
+  more.seen.push_back(more.seen.front());  // twice
+  CHECK_FALSE(
+      add_supplement(first, encode_supplement(more, {.hidden_gpus = true}), {.hidden_gpus = true})
+          .ok());
+  RankInfo host = host_rank_info(NodeIdentity{1, 2});
+  CHECK_FALSE(add_supplement(host, encode_supplement(example(), {.hidden_gpus = true}),
+                             {.hidden_gpus = true})
+                  .ok());
 }
 
 TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
@@ -138,7 +178,7 @@ TEST_CASE("2.3 the message of another version is refused with the two numbers") 
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(decoded.error().message().find("format 2, this library knows 5") != std::string::npos);
+  CHECK(decoded.error().message().find("format 2, this library knows 6") != std::string::npos);
 }
 
 TEST_CASE("1.14 random bytes never pass for more than they hold") {

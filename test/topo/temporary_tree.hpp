@@ -6,6 +6,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <stdlib.h>
 
@@ -41,5 +42,31 @@ class TemporaryTree {
  private:
   std::string root_;
 };
+
+/// The files of two RDMA ports and two network interfaces; the fastest that is up carries
+/// 200 Gbit/s.
+inline void add_network(const TemporaryTree& tree) {
+  for (const char* port : {"mlx5_0/ports/1", "mlx5_1/ports/1"}) {
+    const std::string folder = std::string("/sys/class/infiniband/") + port;
+    const bool first = port[5] == '0';
+    tree.file(folder + "/state", first ? "4: ACTIVE\n" : "1: DOWN\n");
+    tree.file(folder + "/rate", first ? "200 Gb/sec (4X HDR)\n" : "400 Gb/sec (4X NDR)\n");
+  }
+  for (const char* name : {"eth0", "eth1"}) {
+    const std::string folder = std::string("/sys/class/net/") + name;
+    tree.file(folder + "/operstate", "up\n");
+    tree.file(folder + "/speed", "100000\n");
+  }
+}
+
+/// How many of these questions to a FileTree are about what add_network() adds.
+inline std::size_t asked_about_network(const std::vector<std::string>& paths) {
+  std::size_t count = 0;
+  for (const std::string& path : paths) {
+    const bool is_port = path.rfind("/sys/class/infiniband", 0) == 0;
+    if (is_port || path.rfind("/sys/class/net", 0) == 0) ++count;
+  }
+  return count;
+}
 
 }  // namespace oriel::topo
