@@ -139,7 +139,7 @@ void Communicator::poison(Error error) {
   // Ends the waits of kernels and threads: nothing that they wait for will come.
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
   if (on_host()) device::ring(*own_doorbell());
-  if (Network* const network = live_network_) network->wake_waiters();
+  if (Network* const network = live_network_) network->abort();
 }
 
 void Communicator::give_up(const Error& error) {

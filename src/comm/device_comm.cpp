@@ -155,6 +155,7 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   network_ = std::move(made).value();
   live_network_ = network_.get();
   if (on_host()) network_->add_doorbell(*own_doorbell());
+  if (poisoned_) network_->abort();  // by somebody who has not seen it
   no_network_.reset();
   co_return Status();
 }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "comm/nic_process_starter.hpp"
@@ -211,7 +212,31 @@ void Network::end_threads() {
   thread_.reset();
 }
 
+void Network::abort() {
+  // First the NICs: no queue goes on by another path meanwhile.
+  aborted_ = true;
+  for (const auto& nic : nics_) nic->nic.end_sending();
+  // The driver may keep its caller waiting.
+  if (on_gpu()) {
+    refusal_is_due_ = true;
+  } else {
+    refuse_posts();
+  }
+  wake_waiters();
+}
+
+void Network::refuse_posts() {
+  for (Peer& peer : peers_) {
+    net::SendQueue& queue = peer.failover != nullptr ? peer.failover->queue() : *peer.single;
+    const Status refused = queue.refuse_posts();
+    if (!refused.ok()) Log(options_.rank).info("{}", refused.error().to_string());
+  }
+}
+
 bool Network::progress() {
+  if (refusal_is_due_.load(std::memory_order_relaxed) && refusal_is_due_.exchange(false)) {
+    refuse_posts();
+  }
   bool any = nics_.front()->nic.progress();
   if (has_backups()) any = progress_backups() || any;
   if (any) wake_waiters();

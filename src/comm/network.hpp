@@ -80,7 +80,7 @@ struct NetworkOptions {
 /// for which answers on a fabric wire have kLastAnswers to leave, keys are given back, queues and
 /// wires go. Members are destroyed from the last to the first, so that the threads go first and the
 /// NIC last.
-/// Thread safety: failure(), progress(), probe() and the doorbells by any thread.
+/// Thread safety: failure(), progress(), probe(), abort() and the doorbells by any thread.
 class Network {
  public:
   /// Collective over the world: on all ranks or on none, which then all have the same error.
@@ -114,6 +114,11 @@ class Network {
   void add_doorbell(device::Doorbell& bell);
   void remove_doorbell(device::Doorbell& bell);
   void wake_waiters();
+
+  /// The communicator is of no more use: what is posted from now on is refused as aborted, by its
+  /// queue or, where a kernel has not yet learnt of it, by the NIC, and reaches no peer. Peers are
+  /// still answered, so that they do not take this rank for the cause. Does not wait. Any thread.
+  void abort();
 
   /// Tests have it make faults.
   net::NicSoft& nic(std::size_t path = 0) { return nics_[path]->nic; }
@@ -193,6 +198,7 @@ class Network {
   Status start_keeper();
   void tell_paths() const;
   void end_threads();
+  void refuse_posts();
   bool on_gpu() const { return nic_memory_.mover != nullptr; }
 
   bool has_backups() const { return nics_.size() > 1; }
@@ -242,7 +248,9 @@ class Network {
   std::atomic<TimePoint> next_look_{};  // when they are to be looked at
   std::atomic<bool> is_settled_{true};  // no ends are about to agree
   std::atomic<net::PathMask> paths_in_use_{1};
-  std::optional<net::NicThread> keeper_;  // looks at them when nobody else does
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> refusal_is_due_{false};  // of a GPU's queues, by the NIC's thread
+  std::optional<net::NicThread> keeper_;     // looks at them when nobody else does
   std::optional<net::NicThread> thread_;
 };
 

@@ -253,7 +253,8 @@ bool Network::is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pac
 
 bool Network::progress_failover() {
   const std::unique_lock lock(failover_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
+  // Their probes are not sent any more, so paths would seem to have failed.
+  if (!lock.owns_lock() || aborted_) return false;
   bool any = false, is_settled = true;
   unsigned in_use = 1;
   for (const Peer& peer : peers_) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -94,6 +95,7 @@ struct NicContext {
   NicCounters counters;
   bool stopped = false;
   bool dead = false;
+  std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
 
   DataMover& mover(MemoryPlace place) {
     return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);

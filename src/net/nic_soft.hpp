@@ -99,6 +99,10 @@ class NicSoft {
   void resume();
   /// As a NIC that has lost its power: for good, and without telling anybody.
   void die();
+  /// From now on begins nothing of what this side's queues were or are told of, for good; peers are
+  /// still answered, so that none of them takes this NIC for dead. What was posted after this has
+  /// returned is never executed. Takes no lock.
+  void end_sending() { context_.sends_nothing = true; }
   void set_faults(NicFaults faults);
   NicCounters counters() const;
   /// Whether every queue has executed what it was told of.

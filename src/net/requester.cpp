@@ -45,6 +45,10 @@ void Requester::connect(const QueuePeer& peer) {
 }
 
 bool Requester::progress(TimePoint now) {
+  if (nic_.sends_nothing) {
+    forget_unsent();
+    return false;
+  }
   bool any = fetch();
   look_at_timer(now);
   any = go_on_landing() || any;

@@ -36,7 +36,7 @@ class Requester {
   /// Everything before this is complete.
   std::uint64_t completed() const { return completed_; }
 
-  /// While the queue is ready to send. Whether anything was done.
+  /// While the queue is ready to send, after its doorbell was looked at. Whether anything was done.
   bool progress(TimePoint now);
   void receive(WireResponse& response, TimePoint now);
   /// An entry has failed, or fail() was called: the queue is in error.
@@ -117,6 +117,7 @@ class Requester {
   void load_ahead(Sent& sent);
   bool transmit_again(TimePoint now);
   void look_at_timer(TimePoint now);
+  void forget_unsent();
   void repeat_from(std::size_t position);
   void go_by_wire(std::size_t position);
   void cut_for_wire(Active& entry) const;

@@ -75,6 +75,14 @@ void Requester::forget_sent() {
   sent_.clear();
 }
 
+/// So that their memory is not kept for peers that will never be asked to fetch it.
+void Requester::forget_unsent() {
+  while (!sent_.empty() && sent_.back().at == TimePoint{}) {
+    take_back(sent_.back());
+    sent_.pop_back();
+  }
+}
+
 /// What this request and those behind it ask for was not accepted: they are taken back, and go out
 /// again under the numbers from its own on, with their bytes.
 void Requester::go_by_wire(std::size_t position) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -120,6 +121,7 @@ struct SendQueue::State {
   QueueMemory memory;
   QueueSetup setup;
   dq::QueueView view;
+  bool in_process = true;  // its users are threads of this process
   std::uint64_t posted = 0;
   std::uint64_t taken = 0;
 
@@ -181,6 +183,7 @@ struct SendQueue::State {
     view.publication = options.publication;
     view.gets_need_dump = options.gets_need_dump;
     view.fetch_slots = options.fetch_slots;
+    in_process = options.pages == nullptr;
   }
 };
 
@@ -240,6 +243,17 @@ const QueueMemory& SendQueue::memory() const {
 
 const QueueSetup& SendQueue::setup() const {
   return state_->setup;
+}
+
+Status SendQueue::refuse_posts() {
+  if (state_->in_process) {
+    dq::detail::give_up<device::Memory>(state_->view);
+    return {};
+  }
+  const std::uint32_t broken = 1;
+  const auto* const word = reinterpret_cast<const std::byte*>(&state_->view.indexes->broken);
+  const auto at = word - state_->near->user();
+  return state_->near->write(static_cast<std::size_t>(at), std::as_bytes(std::span(&broken, 1)));
 }
 
 Status SendQueue::post_receives(std::uint32_t count) {

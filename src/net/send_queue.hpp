@@ -63,6 +63,10 @@ class SendQueue {
   /// NIC makes a queue of the same memory.
   const QueueSetup& setup() const;
 
+  /// Posts from now on are refused as aborted, and their waits end so. For kernels of a GPU this
+  /// calls the driver, and may have to wait until another call of the process has ended.
+  Status refuse_posts();
+
   /// An immediate that a peer's write has brought.
   struct Immediate {
     std::uint32_t value = 0;

@@ -127,7 +127,7 @@ QueueReport SoftQueue::report() const {
 }
 
 bool SoftQueue::is_idle() const {
-  if (state_ != QueueState::ready_to_send) return true;
+  if (state_ != QueueState::ready_to_send || nic_.sends_nothing) return true;
   return requester_.completed() == requester_.end() &&
          doorbell_.sends() == static_cast<std::uint16_t>(requester_.end());
 }

@@ -162,6 +162,10 @@ TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, bo
   });
 }
 
+TEST_CASE("3.6 what kernels post after an abort reaches no peer, and is refused before long") {
+  play_on({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
+}
+
 TEST_CASE("3.14 ranks on GPUs have no backup paths, and are told so") {
   play_on({{1, 1}}, false, [](Players& players) {
     const Environment paths(Variables{{"ORIEL_PATHS", "lo,lo"}});

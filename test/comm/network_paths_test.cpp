@@ -224,6 +224,10 @@ TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
   });
 }
 
+TEST_CASE("3.6 a queue with a backup path refuses what is posted after an abort") {
+  play_with({{1, 1}}, with_patience(), [&](Players& players) { post_after_abort(players, true); });
+}
+
 TEST_CASE("3.23 ORIEL_PATHS that differ, or ask for what is not there, are refused by name") {
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const Environment common(kTwoPaths), node(on_node({{1, 1}}, players.first()));

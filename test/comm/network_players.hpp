@@ -78,6 +78,37 @@ struct Rank {
 inline constexpr DeviceCommOptions kWorld{
     .barrier_slots = 4, .world = true, .signals = 16, .counters = 2};
 
+/// 3.6: what a rank of two posts once it has aborted is refused, and reaches nobody. `at_once`: by
+/// the first post after it, as on CPUs; else by the NIC until the queue's words have been written.
+inline void post_after_abort(Players& players, bool at_once) {
+  using namespace std::chrono_literals;
+  const device::Thread self;
+  Rank rank(players, 4096, kWorld);
+  const auto window = rank.window.view();
+  rank.sync("the first barrier");
+  players.barrier();  // nobody is in the other one any more
+  if (players.first() == 0) {
+    *rank.at(8) = 77;
+    rank.comm.abort();
+    const auto post = [&] {
+      return device::world_put(self, rank.view(), 1, window, 0, window, 8, 1).outcome;
+    };
+    auto outcome = post();
+    // Far fewer than there is room for.
+    for (int i = 0; i < 200 && !at_once && outcome == device::WorldOutcome::done; ++i) {
+      std::this_thread::sleep_for(10ms);
+      outcome = post();
+    }
+    require_outcome(outcome, device::WorldOutcome::aborted, "a put after the abort");
+    require_outcome(device::world_signal(self, rank.view(), 1, 0).outcome,
+                    device::WorldOutcome::aborted, "a signal after the abort");
+    std::this_thread::sleep_for(20ms);  // in which the NIC's thread could send it
+  }
+  players.barrier();
+  test::require(*rank.at(0) == 0 && device::read_signal(rank.view(), 0) == 0, "nothing has come");
+  players.barrier();
+}
+
 inline std::uint8_t pattern(int rank, std::uint64_t salt, std::size_t at) {
   std::uint64_t mixed = (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u + salt * 977;
   mixed = (mixed + at) * 0xbf58476d1ce4e5b9u;

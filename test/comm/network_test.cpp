@@ -348,6 +348,10 @@ TEST_CASE("3.6 a wait for a signal that nobody sends ends by abort and by the ti
   });
 }
 
+TEST_CASE("3.6 what is posted after an abort is refused, and reaches no peer") {
+  play_on({{1, 1}}, [](Players& players) { post_after_abort(players, true); });
+}
+
 TEST_CASE("3.15 ranks that ask for different networks get the same error") {
   play_on({{1, 1}}, [](Players& players) {
     auto comm = join(players);

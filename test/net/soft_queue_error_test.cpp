@@ -226,6 +226,44 @@ TEST_CASE("3.6 3.8 a queue that is told to end flushes what is not complete") {
   CHECK(pair.tail().index == 9);
 }
 
+TEST_CASE("3.6 what is posted once a NIC sends nothing more reaches nobody, and is refused") {
+  const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
+  NicPair pair({.publication = publication});
+  const Thread self;
+  const auto post = [&](std::uint64_t word) {
+    return dq::put_value<Thread, std::uint64_t>(self, pair.view(), 100 + word, pair.b.region,
+                                                word * 8, pair.control);
+  };
+  CHECK(pair.wait(post(0)) == QueueOutcome::done);
+  const dq::Posted before = post(1);  // the NIC has not looked since
+  pair.a.nic.end_sending();
+  const dq::Posted after = post(2);
+  CHECK(before.outcome == QueueOutcome::done);
+  CHECK(after.outcome == QueueOutcome::done);
+  pair.run();
+  CHECK(pair.a.nic.is_idle());
+
+  // As long as the peer has not heard of it, it is answered.
+  const dq::Posted other = dq::put_value<Thread, std::uint64_t>(self, pair.back.view(), 7,
+                                                                pair.a.region, 0, pair.control);
+  CHECK(dq::wait_complete<DrivingMemory>(pair.back.view(), other.end, pair.control) ==
+        QueueOutcome::done);
+  CHECK(pair.a.memory[0] == 7);
+
+  REQUIRE(pair.there.refuse_posts().ok());
+  CHECK(post(3).outcome == QueueOutcome::aborted);
+  CHECK(dq::put(self, pair.view(), pair.transfer(0, 32, 8), pair.control).outcome ==
+        QueueOutcome::aborted);
+  CHECK(dq::atomic<dq::AtomicOp::add>(self, pair.view(), pair.b.region, 40, std::uint64_t{1},
+                                      pair.control)
+            .outcome == QueueOutcome::aborted);
+  CHECK(pair.wait(before) == QueueOutcome::aborted);
+  CHECK(pair.wait(after) == QueueOutcome::aborted);
+  pair.run();
+  CHECK(pair.b.memory[0] == 100);
+  for (std::size_t i = 1; i < pair.b.memory.size(); ++i) REQUIRE(pair.b.memory[i] == 0);
+}
+
 TEST_CASE("3.6 producers learn the first error, with its entry, whoever waits and however late") {
   for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
     SendQueue::Options options;
