@@ -69,8 +69,9 @@ class Executor {
 struct TeamFacts {
   int world_rank = 0;
   int world_size = 1;
-  std::vector<int> members;  ///< world ranks of the LSA team
-  int index = 0;             ///< this rank among them
+  std::vector<int> members;        ///< world ranks of the LSA team
+  int index = 0;                   ///< this rank among them
+  std::uint64_t communicator = 0;  ///< the communicator's number, as kernels know it
 };
 
 /// What a software NIC needs besides the processor to serve kernels of a device; nothing on the

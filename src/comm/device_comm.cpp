@@ -83,6 +83,7 @@ Task<Status> DeviceCommMemory::prepare(EventLoop& loop, DeviceCommRequest reques
                                                      std::move(table), deadline));
   view_.world_rank = facts.world_rank;
   view_.world_size = facts.world_size;
+  view_.communicator = facts.communicator;
   view_.lsa_rank = facts.index;
   view_.lsa_size = lsa_size;
   view_.barrier_slots = request.barrier_slots;
@@ -144,7 +145,7 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   options.make_channel = [session = session_.get()](int other) {
     return std::make_unique<net::SessionFailoverChannel>(*session, other);
   };
-  options.communicator = session_->number();
+  options.communicator = team_facts_.communicator;
   options.cpus = affinity_of(*device_).cpus;
   options.device = device_;
   options.windows = network_windows_.get();

@@ -223,6 +223,7 @@ Task<Status> Communicator::agree_on_topology() {
   team_facts_.world_size = size();
   team_facts_.members = teams.members_of(rank());
   team_facts_.index = teams.index[static_cast<std::size_t>(rank())];
+  team_facts_.communicator = session_->number() | 1;  // 0 is no communicator's
   teams_ = kernels::GroupingTables(teams.members, rank());
   std::vector<std::vector<int>> singles;
   singles.reserve(static_cast<std::size_t>(size()));

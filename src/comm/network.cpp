@@ -151,7 +151,7 @@ Status Network::prepare() {
   ORIEL_CHECK(open_fabric());
   ORIEL_CHECK(make_queues());
   ORIEL_TRY(hello_.windows,
-            options_.windows->attach(window_nics(), options_.communicator | 1,
+            options_.windows->attach(window_nics(), options_.communicator,
                                      {nic_memory_.process.get(), &options_.device->memory()}));
   return listen_for_rings();
 }
@@ -161,7 +161,7 @@ Status Network::start() {
   for (const Peer& peer : peers_) {
     queues_[static_cast<std::size_t>(peer.rank)] = peer.view();
   }
-  view_.number = options_.communicator | 1;
+  view_.number = options_.communicator;
   view_.world_size = options_.world->size();
   view_.queues = queues_.data();
   view_.nic = this;

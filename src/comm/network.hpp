@@ -50,7 +50,7 @@ struct NetworkOptions {
   std::function<bool(int rank)> has_left;
   /// By which the ends of a queue with backup paths agree; of no NIC's. Outlives the network.
   std::function<std::unique_ptr<net::FailoverChannel>(int rank)> make_channel;
-  std::uint64_t communicator = 0;     ///< its number
+  std::uint64_t communicator = 0;     ///< its number, not 0
   std::vector<int> cpus;              ///< near the rank; may be empty
   Device* device = nullptr;           ///< the rank's
   NetworkWindows* windows = nullptr;  ///< told of the NIC, until the network is destroyed

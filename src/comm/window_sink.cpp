@@ -45,6 +45,7 @@ Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
   object.world_size = facts_.world_size;
   object.lsa_size = static_cast<std::int32_t>(facts_.members.size());
   object.lsa_index_of = static_cast<const std::int32_t*>(lsa_index_of_);
+  object.communicator = facts_.communicator;
   if (network_ != nullptr) {
     ORIEL_TRY(object.network, network_->make_table(facts.window.serial));
   }

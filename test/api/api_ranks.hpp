@@ -36,12 +36,15 @@ void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::s
   }
 }
 
-/// A communicator over all ranks, for the one that this player plays.
-inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
+/// A communicator over all ranks, for the one that this player plays; or in another order.
+inline Communicator join_as(Players& players, int rank, const CommunicatorOptions& options = {}) {
   const ncclUniqueId bytes = players.next_id();
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  return must(Communicator::init(id, players.first(), players.size(), options));
+  return must(Communicator::init(id, rank, players.size(), options));
+}
+inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
+  return join_as(players, players.first(), options);
 }
 
 }  // namespace oriel::test

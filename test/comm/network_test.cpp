@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -250,6 +251,33 @@ TEST_CASE("3.23 what cannot be done is refused by name, and nothing is written")
     for (std::size_t i = 0; i < 8192; ++i) test::require(*rank.at(i) == 0, "nothing was written");
     players.barrier();
   });
+}
+
+TEST_CASE("3.23 a window of another communicator is refused within one node too") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const int me = players.first();
+    Rank rank(players, 4096, kWorld);
+    // With as many ranks, and in another order.
+    auto other = join_as(players, me == 0 ? 0 : 3 - me);
+    const auto memory = must(other.allocate(4096));
+    const auto foreign = must(other.register_window(memory));
+    const auto own = rank.window.view();
+    for (int peer = 0; peer < 3; ++peer) {
+      for (const auto& [there, here] :
+           {std::pair(foreign.view(), own), std::pair(own, foreign.view())}) {
+        require_outcome(world_put(kThread, rank.view(), peer, there, 0, here, 0, 8).outcome,
+                        WorldOutcome::no_window, "a put");
+        require_outcome(world_get(kThread, rank.view(), peer, there, 0, here, 0, 8).outcome,
+                        WorldOutcome::no_window, "a get");
+        const auto both =
+            device::world_put_signal(kThread, rank.view(), peer, there, 0, here, 0, 8, 0, 1);
+        require_outcome(both.outcome, WorldOutcome::no_window, "a put with a signal");
+      }
+    }
+    rank.sync("the barrier");
+    test::require(device::read_signal(rank.view(), 0) == 0, "no signal");
+    players.barrier();
+  }));
 }
 
 TEST_CASE("3.23 a key of another communicator is refused by the peer's NIC and named") {

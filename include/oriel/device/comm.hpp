@@ -41,6 +41,7 @@ struct CommView {
   std::uint64_t doorbell_offset = 0;  ///< CPU only: where each rank's Doorbell lies
 
   // For world.hpp and world_barrier.hpp: what reaches the ranks of all nodes.
+  std::uint64_t communicator = 0;  ///< random, the same on all ranks and in its windows, never 0
   const std::int32_t* lsa_index_of = nullptr;  ///< world rank -> LSA rank, -1 for other teams
   /// Null where all ranks are of one LSA team, or the network was not asked for.
   const NetworkView* network = nullptr;

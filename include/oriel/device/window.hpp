@@ -40,14 +40,15 @@ struct WindowObject {
   std::int32_t lsa_size;              ///< ranks of the LSA team
   const std::int32_t* lsa_index_of;   ///< world rank -> LSA rank, -1 for ranks out of reach
   const NetworkWindow* network;       ///< how NICs reach it; null if no rank is out of reach
+  std::uint64_t communicator;         ///< CommView::communicator of its communicator
 };
 inline constexpr std::uint32_t kWindowMagic = 0x4c49524fu;  // "ORIL"
-inline constexpr std::uint32_t kWindowVersion = 2;
+inline constexpr std::uint32_t kWindowVersion = 3;
 inline constexpr std::size_t kNcclWindowBytes = 72;
 static_assert(offsetof(WindowObject, magic) == kNcclWindowBytes);
-static_assert(sizeof(WindowObject) == 112);
+static_assert(sizeof(WindowObject) == 120);
 
-/// One window as a kernel sees it: a value of 48 bytes, cheap to copy. The host passes it by value
+/// One window as a kernel sees it: a value of 56 bytes, cheap to copy. The host passes it by value
 /// to kernels of its own; user kernels make it from the handle.
 /// All functions are local, do not block, never fail otherwise than by returning null, and compute
 /// no address outside the window: null if the range leaves it (an empty range still has to start
@@ -61,6 +62,7 @@ struct WindowView {
   std::int32_t lsa_size = 0;
   std::int32_t world_size = 0;
   const NetworkWindow* network = nullptr;  ///< for world.hpp, which reaches ranks of other nodes
+  std::uint64_t communicator = 0;          ///< whose window it is, for world.hpp
 
   /// The window behind a handle. Null, or an object that is not Oriel's, gives a view of size 0.
   /// Must run where the kernels run: the handle of a GPU window points to device memory.
@@ -73,7 +75,7 @@ struct WindowView {
     }
     return WindowView{object->flat_base,  object->size_bytes, object->lsa_index_of,
                       object->stride_4g,  object->lsa_rank,   object->lsa_size,
-                      object->world_size, object->network};
+                      object->world_size, object->network,    object->communicator};
   }
 
   /// Whether `bytes` bytes at `offset` lie inside the window.

@@ -112,7 +112,8 @@ constexpr ORIEL_DEVICE_FN WorldOutcome world_outcome(queue::QueueOutcome outcome
 ORIEL_DEVICE_FN WorldOutcome check_window(const CommView& comm, const WindowView& window,
                                           std::int32_t peer, std::uint64_t offset,
                                           std::uint64_t count) {
-  if (window.size_bytes == 0 || window.world_size != comm.world_size) {
+  // Another communicator may have its ranks in another order.
+  if (window.size_bytes == 0 || window.communicator != comm.communicator) {
     return WorldOutcome::no_window;
   }
   if (!window.contains(offset, count)) return WorldOutcome::out_of_range;
