@@ -3,7 +3,9 @@
 #include "comm/network_windows.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cstddef>
 #include <utility>
 
 #include <fcntl.h>
@@ -146,11 +148,22 @@ void NetworkWindows::revoke_backups(Entry& entry) noexcept {
   entry.far_keys.clear();
 }
 
+/// Kernels may be reading the table: whatever else stands in it has to stay.
+void NetworkWindows::clear_number(Entry& entry) noexcept {
+  if (place_ == net::MemoryPlace::host) {  // its objects are their own copies
+    auto* const table = static_cast<device::NetworkWindow*>(entry.table);
+    std::atomic_ref<std::uint64_t>(table->network).store(0, std::memory_order_relaxed);
+    return;
+  }
+  const std::uint64_t none = 0;
+  static_cast<void>(tables_->write(entry.table, offsetof(device::NetworkWindow, network),
+                                   std::as_bytes(std::span(&none, 1))));
+  static_cast<void>(tables_->flush());
+}
+
 void NetworkWindows::revoke(Entry& entry) noexcept {
   if (entry.key == 0) return hide_window(process_, entry.shown);
-  // Kernels that are still told of the window find no keys in it; at worst old ones, which the NIC
-  // refuses.
-  static_cast<void>(write_table(entry, {}, {}));
+  clear_number(entry);
   for (const auto& [rank, mapped] : entry.mapped) {
     static_cast<void>(nic_->unmap_peer_memory(process_of(rank), mapped.first));
   }

@@ -109,6 +109,7 @@ class NetworkWindows final : public window::Participant {
   WindowKey key_of(const Entry& entry, std::uint64_t number) const;
   Status learn_aliases(Entry& entry, int rank, const WindowKey& key, std::uint8_t backups);
   void revoke(Entry& entry) noexcept;
+  void clear_number(Entry& entry) noexcept;
   void revoke_backups(Entry& entry) noexcept;
   std::uint8_t backups() const {
     return nic_ == nullptr ? 0 : static_cast<std::uint8_t>(nics_.ports.size() - 1);

@@ -14,7 +14,9 @@
 /// are in world.hpp.
 namespace oriel::device {
 
-/// A window as NICs reach it. The host writes it while it registers and deregisters the window.
+/// A window as NICs reach it. The host writes it before kernels are told of it. As it deregisters
+/// the window it clears the number alone: a kernel that uses the window all the same finds none, or
+/// keys that the NIC refuses.
 struct NetworkWindow {
   std::uint64_t network = 0;  ///< NetworkView::number, or 0: no NIC knows the window
   queue::Region local;        ///< this rank's part

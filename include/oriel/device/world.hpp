@@ -119,7 +119,11 @@ ORIEL_DEVICE_FN WorldOutcome check_window(const CommView& comm, const WindowView
   if (!window.contains(offset, count)) return WorldOutcome::out_of_range;
   if (comm.network == nullptr) return WorldOutcome::done;
   const NetworkWindow* const keys = window.network;
-  if (keys == nullptr || keys->network != comm.network->number) return WorldOutcome::no_window;
+  // On a CPU another thread may be clearing it.
+  constexpr Order kOrder = queue::detail::kFencesOnce ? Order::weak : Order::relaxed;
+  if (keys == nullptr || Memory::load<kOrder>(&keys->network) != comm.network->number) {
+    return WorldOutcome::no_window;
+  }
   const queue::Region& region = peer == comm.world_rank ? keys->local : keys->peers[peer];
   const bool needs_key = comm.lsa_index_of[peer] < 0 || peer == comm.world_rank;
   return needs_key && !region.holds(offset, count) ? WorldOutcome::no_window : WorldOutcome::done;
