@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   device::grid_dependency_wait();
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
-  Hierarchy<Grid, CudaHierarchyMover<T, Grid>, device::Memory>(arguments, Grid(barrier)).run();
+  const Grid grid(barrier, arguments.comm.wait.abort);
+  Hierarchy<Grid, CudaHierarchyMover<T, Grid>, device::Memory>(arguments, grid).run();
 }
 
 }  // namespace oriel::kernels::detail

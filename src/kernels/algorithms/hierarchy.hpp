@@ -333,8 +333,7 @@ class Hierarchy {
     return !strange;
   }
   template <class Each>
-  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset,
-                               std::uint64_t rounds) const {
+  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
     bool alive = !failed_;
     if (alive && group_.rank() == 0) {
       alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
@@ -352,7 +351,7 @@ class Hierarchy {
 
   /// Waits until peers have room for what is sent in `round`.
   template <class Each>
-  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) const {
+  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
     const std::uint64_t absolute = base_ + round;
     if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
     return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
