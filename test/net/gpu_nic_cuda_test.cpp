@@ -156,6 +156,36 @@ TEST_CASE("3.9 kernels put, get, add and fetch through software NICs, byte for b
   if (second_gpu() == 1) check_ops(0, 1, direct, by_process, 22);
 }
 
+// Threads of a CPU run the same body in queue_operations_test.cpp.
+TEST_CASE("3.1 every operation does what it says, by each thread, warp and CTA of a kernel") {
+  const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::warp, OperationsGroup::cta);
+  const bool direct = GENERATE(false, true);
+  const std::uint32_t threads = kOperationsCtas * kOperationsThreads;
+  const std::uint32_t groups = group == OperationsGroup::thread ? threads
+                               : group == OperationsGroup::warp ? threads / 32
+                                                                : kOperationsCtas;
+  const int second = second_gpu();
+  GpuRanks ranks(0, second, direct, groups * kGroupBytes, false);
+  REQUIRE(ranks.b.queue->post_receives(groups).ok());
+  const Pinned<std::uint32_t> wrong(groups);
+  std::fill_n(wrong.get(), groups, 0xffffffffu);
+  const GpuPath path = ranks.path(true);
+  const OperationsJob job{{path.queue, path.local, path.remote, path.control}, wrong.get()};
+  GpuStream stream(0);
+  must(launch_operations(job, group, stream.handle), "launch");
+  must(cudaStreamSynchronize(stream.handle), "the kernel");
+  std::vector<std::uint32_t> immediates;
+  SendQueue::Immediate immediate;
+  while (ranks.b.queue->take_immediate(immediate)) immediates.push_back(immediate.value);
+  std::sort(immediates.begin(), immediates.end());
+  REQUIRE(immediates.size() == groups);
+  for (std::uint32_t i = 0; i < groups; ++i) {
+    CAPTURE(i);
+    CHECK(wrong[i] == 0);
+    CHECK(immediates[i] == i);
+  }
+}
+
 TEST_CASE("3.9 A13 a kernel that sees the signal sees the bytes before it") {
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include <cuda_runtime.h>
 
 #include "net/gpu_nic_kernels.hpp"
@@ -61,6 +63,16 @@ __global__ void ops_kernel(OpsJob job) {
   }
   if (outcome == QueueOutcome::done) outcome = q::wait_all(job.path.queue, job.path.control);
   if (threadIdx.x == 0) *job.outcome = static_cast<std::uint32_t>(outcome);
+}
+
+template <class Group>
+__global__ void operations_kernel(OperationsJob job) {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  std::uint32_t group = thread;
+  if (std::is_same_v<Group, Warp>) group = thread / Warp::size();
+  if (std::is_same_v<Group, device::Cta>) group = blockIdx.x;
+  const std::uint32_t wrong = OperationsBody<Group>(job.path, group).run();
+  if (Group::rank() == 0) job.wrong[group] = wrong;
 }
 
 __global__ void puts_kernel(PutsJob job) {
@@ -166,10 +178,19 @@ int load(Kernels... kernels) {
 }  // namespace
 
 int load_gpu_nic_kernels() {
-  return load(ops_kernel, puts_kernel, ping_kernel, floor_kernel, nothing_kernel);
+  return load(ops_kernel, operations_kernel<Thread>, operations_kernel<Warp>,
+              operations_kernel<device::Cta>, puts_kernel, ping_kernel, floor_kernel,
+              nothing_kernel);
 }
 int launch_ops(const OpsJob& job, void* stream) {
   ops_kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
+  return cudaGetLastError();
+}
+int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream) {
+  const auto kernel = group == OperationsGroup::thread ? operations_kernel<Thread>
+                      : group == OperationsGroup::warp ? operations_kernel<Warp>
+                                                       : operations_kernel<device::Cta>;
+  kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
 }
 int launch_puts(const PutsJob& job, void* stream) {

@@ -6,6 +6,8 @@
 
 #include "oriel/device/queue.hpp"
 
+#include "net/operations_body.hpp"
+
 /// Kernels that give a software NIC work. Each launcher returns a cudaError_t as int and does not
 /// synchronise; `stream` is a cudaStream_t. What they point to the kernel can reach.
 namespace oriel::net::test {
@@ -38,6 +40,15 @@ struct OpsJob {
   std::uint32_t count = 0;
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };
+
+/// Every operation, by each thread, warp or CTA of a kernel of kOperationsCtas CTAs.
+struct OperationsJob {
+  OperationsPath path;
+  std::uint32_t* wrong = nullptr;  ///< of each group, what OperationsBody::run() says
+};
+enum class OperationsGroup : std::uint32_t { thread, warp, cta };
+inline constexpr std::uint32_t kOperationsCtas = 2;
+inline constexpr std::uint32_t kOperationsThreads = 64;
 
 /// `rounds` puts, of which never more than `in_flight` are incomplete.
 struct PutsJob {
@@ -76,6 +87,7 @@ struct FloorJob {
 /// Has all kernels loaded into the current device.
 int load_gpu_nic_kernels();
 int launch_ops(const OpsJob& job, void* stream);
+int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);
 int launch_puts(const PutsJob& job, void* stream);
 int launch_ping(const PingJob& job, void* stream);
 int launch_floor(const FloorJob& job, void* stream);

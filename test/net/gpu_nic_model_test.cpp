@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "net/gpu_side.hpp"
+#include "net/operations_body.hpp"
 #include "net/queue_records.hpp"
 #include "net/syndrome.hpp"
 #include "support/fault_cuda.hpp"
@@ -66,15 +67,6 @@ void check_transfers(GpuPair& pair, unsigned seed, int rounds, std::size_t longe
   CHECK(copy_of(pair.a) == of_a);
   CHECK(copy_of(pair.b) == of_b);
   CHECK(*pair.there.memory().first_error == 0);
-}
-
-template <AtomicOp kOp, class T>
-T applied(T old, T operand, T compare) {
-  if (kOp == AtomicOp::add) return static_cast<T>(old + operand);
-  if (kOp == AtomicOp::bit_and) return old & operand;
-  if (kOp == AtomicOp::bit_or) return old | operand;
-  if (kOp == AtomicOp::bit_xor) return old ^ operand;
-  return kOp == AtomicOp::swap || old == compare ? operand : old;
 }
 
 template <AtomicOp kOp, class T>
@@ -255,6 +247,22 @@ TEST_CASE("3.9 old values and immediates of GPUs' queues, and refusals, are as e
                                                  {pair.a.region, 0, wrong, 0, 64}, pair.control);
     CHECK(pair.wait(put) == QueueOutcome::failed);
     CHECK(pair.error().syndrome == static_cast<std::uint32_t>(Syndrome::remote_access));
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.1 every operation of a GPU's queue does what it says") {
+  LateModel model;
+  for (const bool direct : {false, true}) {
+    SendQueue::Options options;
+    options.receives = 2;
+    GpuPair pair(direct, 65'536, options);
+    REQUIRE(pair.back.post_receives(1).ok());
+    const OperationsPath path{pair.view(), pair.a.region, pair.b.region, pair.control};
+    CHECK(OperationsBody<Thread, LateMemory>(path, 3).run() == 0);
+    SendQueue::Immediate immediate;
+    REQUIRE(pair.back.take_immediate(immediate));
+    CHECK(immediate.value == 3);
   }
   model.check_nothing_left();
 }

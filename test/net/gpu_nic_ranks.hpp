@@ -183,6 +183,7 @@ struct GpuRank {
     queue_options.domain = domain;
     queue_options.pages = pages.get();
     queue_options.piece_bytes = 64 << 10;
+    queue_options.receives = 256;
     queue.emplace(must_have(SendQueue::create(*nic, queue_options)));
   }
   ~GpuRank() {

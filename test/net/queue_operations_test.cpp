@@ -12,6 +12,7 @@
 
 #include "net/nic_pair.hpp"
 #include "net/nic_thread.hpp"
+#include "net/operations_body.hpp"
 
 // The operations of kernels, executed by two NICs: over regions of many registrations, with more
 // fetches than slots, and behind a fence.
@@ -235,4 +236,91 @@ TEST_CASE("A11 3.4 more fetches at once than there are slots give each its own o
     for (std::size_t i = 0; i < all.size(); ++i) each_once = each_once && all[i] == i;
     CHECK(each_once);
   }
+}
+
+namespace {
+
+/// Which of the indexes below `count` the peer has had as immediates; each once.
+std::vector<bool> immediates_of(SendQueue& queue, std::size_t count) {
+  std::vector<bool> seen(count);
+  SendQueue::Immediate immediate;
+  while (queue.take_immediate(immediate)) {
+    REQUIRE(immediate.value < count);
+    REQUIRE_FALSE(seen[immediate.value]);
+    seen[immediate.value] = true;
+  }
+  return seen;
+}
+
+}  // namespace
+
+// A GPU's threads run the same body in gpu_nic_cuda_test.cpp.
+TEST_CASE("3.1 every operation does what it says, for threads, warps and CTAs at once") {
+  constexpr std::uint32_t kGroups = 6;
+  for (const bool dump : {false, true}) {
+    SendQueue::Options options;
+    options.publication = dump ? dq::Publication::ordered : dq::Publication::out_of_order;
+    options.gets_need_dump = dump;
+    options.fetch_slots = 4;
+    options.depth = 128;
+    options.receives = 8;
+    NicPair pair(options);
+    REQUIRE(pair.back.post_receives(8).ok());
+    NicThread near = NicThread::start(pair.a.nic).value();
+    NicThread far = NicThread::start(pair.b.nic).value();
+    OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
+    path.control.timeout_ns = 100'000'000'000;
+    std::array<std::uint32_t, kGroups> wrong{};
+    {
+      std::vector<std::jthread> threads;
+      for (std::uint32_t i = 0; i < kGroups; ++i) {
+        threads.emplace_back([&, i] {
+          if (i % 3 == 0) wrong[i] = OperationsBody<Thread>(path, i).run();
+          if (i % 3 == 1) wrong[i] = OperationsBody<device::Warp>(path, i).run();
+          if (i % 3 == 2) wrong[i] = OperationsBody<device::Cta>(path, i).run();
+        });
+      }
+    }
+    CHECK(near.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    for (const std::uint32_t steps : wrong) CHECK(steps == 0);
+    CHECK(immediates_of(pair.back, kGroups) == std::vector<bool>(kGroups, true));
+  }
+}
+
+TEST_CASE("3.1 as many fetches as there are slots are under way at once, and end in any order") {
+  SendQueue::Options options;
+  options.fetch_slots = 4;
+  NicPair pair(options);
+  const Thread self;
+  std::vector<dq::Fetch<std::uint32_t>> fetches;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    // Nobody drives a NIC here: none of them waits.
+    fetches.push_back(dq::begin_fetch<dq::AtomicOp::add>(self, pair.view(), pair.b.region, 4,
+                                                         std::uint32_t{10}, pair.control));
+    REQUIRE(fetches.back().outcome == QueueOutcome::done);
+  }
+  for (const std::uint32_t i : {3u, 0u, 2u, 1u}) {
+    std::uint32_t old = 99;
+    CHECK(dq::end_fetch<Thread, std::uint32_t, DrivingMemory>(self, pair.view(), fetches[i], old,
+                                                              pair.control) == QueueOutcome::done);
+    CHECK(old == i * 10);
+  }
+  std::uint32_t old = 99;
+  const auto refused = dq::begin_fetch<dq::AtomicOp::add>(self, pair.view(), pair.b.region, 2,
+                                                          std::uint32_t{10}, pair.control);
+  CHECK(refused.outcome == QueueOutcome::refused);
+  CHECK(dq::end_fetch(self, pair.view(), refused, old, pair.control) == QueueOutcome::refused);
+  CHECK(old == 99);
+  // One more than there are slots waits for one of them.
+  for (int i = 0; i < 4; ++i) {
+    fetches[0] = dq::begin_fetch<dq::AtomicOp::add>(self, pair.view(), pair.b.region, 4,
+                                                    std::uint32_t{10}, pair.control);
+    REQUIRE(fetches[0].outcome == QueueOutcome::done);
+  }
+  device::WaitControl soon;
+  soon.timeout_ns = 1'000'000;
+  const auto late = dq::begin_fetch<dq::AtomicOp::add, Thread, std::uint32_t, DrivingMemory>(
+      self, pair.view(), pair.b.region, 4, 10, soon);
+  CHECK(late.outcome == QueueOutcome::timed_out);
 }

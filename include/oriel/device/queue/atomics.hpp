@@ -115,46 +115,57 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
   return posted;
 }
 
-/// As atomic; waits for the old value. One thread. Where more threads fetch at a time than the
-/// queue has slots for their results, they take turns.
-template <AtomicOp kOp, class T, class M = Memory>
-[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(const QueueView& queue,
-                                                        const Region& remote,
-                                                        std::uint64_t remote_offset, T operand,
-                                                        T& old, const WaitControl& control,
-                                                        T compare = 0) {
-  static_assert(detail::kIsAtomicWord<T>);
-  if (!detail::word_is_inside<T>(remote, remote_offset)) return QueueOutcome::refused;
-  // The slot first: one that waits for a slot must not hold up the ring, whose entries free slots.
-  const std::uint64_t ticket = M::template fetch_add<Order::relaxed, Scope::device>(
-      &queue.indexes->fetch_tickets, std::uint64_t{1});
-  const auto slot = static_cast<std::uint32_t>(ticket & (queue.fetch_slots - 1));
-  std::uint64_t* turn = &queue.fetch_turns[slot];
-  QueueOutcome outcome = detail::wait_in_queue<M>(
-      queue, [&] { return detail::load_index<M>(turn) == ticket; }, control, ticket);
-  if (outcome != QueueOutcome::done) return outcome;
+/// An old value that is on its way, of a word of type T.
+template <class T>
+struct Fetch {
+  QueueOutcome outcome = QueueOutcome::done;
+  std::uint64_t ticket = 0;  ///< names the slot that it comes to
+  std::uint64_t end = 0;     ///< in the queue
+};
 
-  constexpr std::uint32_t kBlocks = detail::atomic_blocks<kOp, T>();
+namespace detail {
+
+template <AtomicOp kOp, class T, class M>
+ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress remote, T operand,
+                                           T compare, const WaitControl& control) {
+  Fetch<T> fetch;
+  // The slot first: one that waits for a slot must not hold up the ring, whose entries free slots.
+  fetch.ticket = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->fetch_tickets,
+                                                                      std::uint64_t{1});
+  const auto slot = static_cast<std::uint32_t>(fetch.ticket & (queue.fetch_slots - 1));
+  fetch.outcome = wait_in_queue<M>(
+      queue, [&] { return load_index<M>(&queue.fetch_turns[slot]) == fetch.ticket; }, control,
+      fetch.ticket);
+  if (fetch.outcome != QueueOutcome::done) return fetch;
+
+  constexpr std::uint32_t kBlocks = atomic_blocks<kOp, T>();
   const std::uint32_t blocks = kBlocks + (queue.gets_need_dump ? 1 : 0);
   Reservation reservation;
-  outcome = reserve<Thread, M>(Thread(), queue, blocks, reservation, control);
-  if (outcome != QueueOutcome::done) return outcome;
-  detail::write_atomic<kOp, T, M>(queue, reservation, 0, remote.remote(remote_offset), operand,
-                                  compare, queue.slot_range(slot, sizeof(T)));
+  fetch.outcome = reserve<Thread, M>(Thread(), queue, blocks, reservation, control);
+  if (fetch.outcome != QueueOutcome::done) return fetch;
+  write_atomic<kOp, T, M>(queue, reservation, 0, remote, operand, compare,
+                          queue.slot_range(slot, sizeof(T)));
   if (queue.gets_need_dump) {
     write_entry<M>(queue, reservation, kBlocks,
                    dump_entry({queue.number, reservation.base + kBlocks}, kSignalled | kFenced,
                               queue.spare_word()));
   }
-  outcome = publish<Thread, M>(Thread(), queue, reservation, control);
-  if (outcome == QueueOutcome::done) {
-    outcome = wait_complete<M>(queue, reservation.end(), control);
-  }
+  fetch.outcome = publish<Thread, M>(Thread(), queue, reservation, control);
+  fetch.end = reservation.end();
+  // The slot is not given on, for the NIC may yet write it.
+  if (fetch.outcome != QueueOutcome::done) give_up<M>(queue);
+  return fetch;
+}
+
+template <class T, class M>
+ORIEL_DEVICE_FN QueueOutcome end_fetch_alone(const QueueView& queue, const Fetch<T>& fetch, T& old,
+                                             const WaitControl& control) {
+  const QueueOutcome outcome = wait_complete<M>(queue, fetch.end, control);
   if (outcome != QueueOutcome::done) {
-    // The slot is not given on, for the NIC may yet write it.
-    detail::give_up<M>(queue);
+    give_up<M>(queue);
     return outcome;
   }
+  const auto slot = static_cast<std::uint32_t>(fetch.ticket & (queue.fetch_slots - 1));
   if constexpr (sizeof(T) == 8) {
     old = M::template load<Order::relaxed, Scope::system>(&queue.fetch_values[slot]);
   } else {
@@ -162,8 +173,80 @@ template <AtomicOp kOp, class T, class M = Memory>
     old = big_endian(M::template load<Order::relaxed, Scope::system>(
         reinterpret_cast<const std::uint32_t*>(&queue.fetch_values[slot])));
   }
-  M::template store<Order::release, Scope::device>(turn, ticket + queue.fetch_slots);
+  M::template store<Order::release, Scope::device>(&queue.fetch_turns[slot],
+                                                   fetch.ticket + queue.fetch_slots);
   return QueueOutcome::done;
+}
+
+}  // namespace detail
+
+/// As atomic, and the old value comes to the queue's memory, from where end_fetch() takes it: each
+/// that began with `done` has to be ended. Not blocking unless the queue is full or all slots for
+/// old values are taken. A slot is taken until the end, so whoever begins another before it has
+/// ended one sees to it that there are slots for all that can be under way at once; else threads
+/// wait for each other.
+template <AtomicOp kOp, class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Fetch<T> begin_fetch(Group group, const QueueView& queue,
+                                                   const Region& remote,
+                                                   std::uint64_t remote_offset, T operand,
+                                                   const WaitControl& control, T compare = 0) {
+  static_assert(detail::kIsAtomicWord<T>);
+  Fetch<T> fetch;
+  if (!detail::word_is_inside<T>(remote, remote_offset)) {
+    fetch.outcome = QueueOutcome::refused;
+    return fetch;
+  }
+  group.sync();
+  if (group.rank() == 0) {
+    fetch = detail::begin_fetch_alone<kOp, T, M>(queue, remote.remote(remote_offset), operand,
+                                                 compare, control);
+  }
+  fetch.outcome =
+      static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(fetch.outcome)));
+  fetch.ticket = group.broadcast(fetch.ticket);
+  fetch.end = group.broadcast(fetch.end);
+  return fetch;
+}
+
+/// Waits for the old value, which all threads of the group get. Its outcome is that of the
+/// beginning where that was not `done`. Blocking. By the group that began it, once.
+template <class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome end_fetch(Group group, const QueueView& queue,
+                                                     const Fetch<T>& fetch, T& old,
+                                                     const WaitControl& control) {
+  QueueOutcome outcome = fetch.outcome;
+  if (outcome != QueueOutcome::done) return outcome;
+  T value = 0;
+  if (group.rank() == 0) outcome = detail::end_fetch_alone<T, M>(queue, fetch, value, control);
+  group.sync();
+  outcome = static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
+  value = static_cast<T>(group.broadcast(value));
+  if (outcome == QueueOutcome::done) old = value;
+  return outcome;
+}
+
+/// As atomic; waits for the old value, which all threads of the group get. Where more groups fetch
+/// at a time than the queue has slots for their results, they take turns.
+template <AtomicOp kOp, class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(Group group, const QueueView& queue,
+                                                        const Region& remote,
+                                                        std::uint64_t remote_offset, T operand,
+                                                        T& old, const WaitControl& control,
+                                                        T compare = 0) {
+  const Fetch<T> fetch =
+      begin_fetch<kOp, Group, T, M>(group, queue, remote, remote_offset, operand, control, compare);
+  return end_fetch<Group, T, M>(group, queue, fetch, old, control);
+}
+
+/// The same by one thread.
+template <AtomicOp kOp, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(const QueueView& queue,
+                                                        const Region& remote,
+                                                        std::uint64_t remote_offset, T operand,
+                                                        T& old, const WaitControl& control,
+                                                        T compare = 0) {
+  return fetch_atomic<kOp, Thread, T, M>(Thread(), queue, remote, remote_offset, operand, old,
+                                         control, compare);
 }
 
 /// What a signal does to the peer's 8-byte word.

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/queue.hpp"
+
+/// One body for threads of a CPU and of a GPU: each operation on queues at least once, and what it
+/// must have done (3.1).
+namespace oriel::net::test {
+
+namespace dq = device::queue;
+
+#if defined(__CUDACC__)
+#define ORIEL_STEP_FN __host__ __device__ __noinline__
+#else
+#define ORIEL_STEP_FN
+#endif
+
+/// What all groups of a play share. Both regions have kGroupBytes for each group, zero at first.
+struct OperationsPath {
+  dq::QueueView queue;
+  dq::Region local;
+  dq::Region remote;
+  device::WaitControl control;
+};
+inline constexpr std::uint64_t kGroupBytes = 1024;
+
+enum class OperationsStep : std::uint32_t {
+  words_of_8_bytes,
+  words_of_4_bytes,
+  neighbours,  ///< the words beside those
+  put_and_get,
+  fence,
+  immediate,
+  signal_added,
+  signal_set,
+};
+
+template <dq::AtomicOp kOp, class T>
+constexpr ORIEL_DEVICE_FN T applied(T old, T operand, T compare) {
+  using dq::AtomicOp;
+  if (kOp == AtomicOp::add) return static_cast<T>(old + operand);
+  if (kOp == AtomicOp::bit_and) return old & operand;
+  if (kOp == AtomicOp::bit_or) return old | operand;
+  if (kOp == AtomicOp::bit_xor) return old ^ operand;
+  return kOp == AtomicOp::swap || old == compare ? operand : old;
+}
+
+/// The part of one group, which has an index of its own. The peer gets one immediate: the index.
+template <class Group, class M = device::Memory>
+class OperationsBody {
+ public:
+  ORIEL_DEVICE_FN OperationsBody(const OperationsPath& path, std::uint32_t index)
+      : path_(path), index_(index), base_(index * kGroupBytes), random_(index + 1) {}
+
+  /// One bit for each step that went wrong; the same for all threads of the group.
+  ORIEL_DEVICE_FN std::uint32_t run() {
+    for (int i = 0; i < 3; ++i) {
+      all_atomics<std::uint64_t>(kWord8, word8_, OperationsStep::words_of_8_bytes);
+      all_atomics<std::uint32_t>(kWord4, word4_, OperationsStep::words_of_4_bytes);
+    }
+    move_bytes();
+    fence();
+    signal<dq::SignalOp::add>(kAdded, OperationsStep::signal_added, 3);
+    signal<dq::SignalOp::add>(kAdded, OperationsStep::signal_added, 7);
+    signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
+    signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
+    check_words();
+    return wrong_;
+  }
+
+ private:
+  using QueueOutcome = dq::QueueOutcome;
+
+  // Offsets in a group's part of the peer's memory, ...
+  static constexpr std::uint64_t kWord8 = 8;  // the words on either side stay zero
+  static constexpr std::uint64_t kWord4 = 28;
+  static constexpr std::uint64_t kAdded = 40;
+  static constexpr std::uint64_t kSet = 48;
+  static constexpr std::uint64_t kWords = 64;  // bytes with words
+  static constexpr std::uint64_t kSpare = 72;
+  static constexpr std::uint64_t kThere = 128;
+  static constexpr std::uint64_t kBytes = 256;  // of data
+  // ... and in that of the own.
+  static constexpr std::uint64_t kSource = 0;
+  static constexpr std::uint64_t kOther = 256;
+  static constexpr std::uint64_t kSink = 512;
+
+  ORIEL_DEVICE_FN std::uint64_t next() {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return random_ >> 20;
+  }
+  ORIEL_DEVICE_FN void expect(bool good, OperationsStep step) {
+    if (group_.any(!good)) wrong_ |= 1u << static_cast<std::uint32_t>(step);
+  }
+  ORIEL_DEVICE_FN void expect_done(QueueOutcome outcome, OperationsStep step) {
+    expect(outcome == QueueOutcome::done, step);
+  }
+
+  template <class T>
+  ORIEL_STEP_FN void all_atomics(std::uint64_t at, T& expected, OperationsStep step) {
+    each_form<dq::AtomicOp::add, T>(at, expected, step);
+    each_form<dq::AtomicOp::bit_and, T>(at, expected, step);
+    each_form<dq::AtomicOp::bit_or, T>(at, expected, step);
+    each_form<dq::AtomicOp::bit_xor, T>(at, expected, step);
+    each_form<dq::AtomicOp::swap, T>(at, expected, step);
+    each_form<dq::AtomicOp::compare_swap, T>(at, expected, step);
+  }
+  /// Without the old value, waiting for it, and with something else before it is waited for.
+  template <dq::AtomicOp kOp, class T>
+  ORIEL_STEP_FN void each_form(std::uint64_t at, T& expected, OperationsStep step) {
+    const std::uint64_t place = base_ + at;
+    auto operand = static_cast<T>(next());
+    T compare = next() % 2 == 0 ? expected : static_cast<T>(next());
+    expect_done(dq::atomic<kOp, Group, T, M>(group_, path_.queue, path_.remote, place, operand,
+                                             path_.control, compare)
+                    .outcome,
+                step);
+    expected = applied<kOp>(expected, operand, compare);
+
+    operand = static_cast<T>(next());
+    compare = next() % 2 == 0 ? expected : static_cast<T>(next());
+    T old = 0;
+    expect_done(dq::fetch_atomic<kOp, Group, T, M>(group_, path_.queue, path_.remote, place,
+                                                   operand, old, path_.control, compare),
+                step);
+    expect(old == expected, step);
+    expected = applied<kOp>(expected, operand, compare);
+
+    operand = static_cast<T>(next());
+    compare = next() % 2 == 0 ? expected : static_cast<T>(next());
+    const dq::Fetch<T> fetch = dq::begin_fetch<kOp, Group, T, M>(
+        group_, path_.queue, path_.remote, place, operand, path_.control, compare);
+    expect_done(dq::put_value<Group, std::uint64_t, M>(group_, path_.queue, random_, path_.remote,
+                                                       base_ + kSpare, path_.control)
+                    .outcome,
+                step);
+    old = 0;
+    expect_done(dq::end_fetch<Group, T, M>(group_, path_.queue, fetch, old, path_.control), step);
+    expect(old == expected, step);
+    expected = applied<kOp>(expected, operand, compare);
+  }
+
+  // Data of its own for each group and `salt`.
+  ORIEL_DEVICE_FN std::uint64_t pattern(std::uint64_t salt, std::uint64_t word) const {
+    return (index_ + 1) * 0x9e3779b97f4a7c15u + salt * 1'000'003 + word;
+  }
+  ORIEL_DEVICE_FN std::uint64_t* here(std::uint64_t at) const {
+    return reinterpret_cast<std::uint64_t*>(path_.local.address + base_ + at);
+  }
+  ORIEL_DEVICE_FN void fill(std::uint64_t at, std::uint64_t salt) {
+    for (std::uint64_t i = group_.rank(); i < kBytes / 8; i += group_.size()) {
+      M::template store<device::Order::relaxed>(here(at) + i, pattern(salt, i));
+    }
+  }
+  ORIEL_DEVICE_FN dq::Transfer between(std::uint64_t near, std::uint64_t far,
+                                       std::uint64_t bytes) const {
+    return {path_.local, base_ + near, path_.remote, base_ + far, bytes};
+  }
+  ORIEL_DEVICE_FN std::uint64_t word_here(std::uint64_t at) const {
+    return M::template load<device::Order::relaxed>(here(at));
+  }
+  ORIEL_DEVICE_FN void expect_in_sink(std::uint64_t salt, OperationsStep step) {
+    bool good = true;
+    for (std::uint64_t i = group_.rank(); i < kBytes / 8; i += group_.size()) {
+      good = good && word_here(kSink + i * 8) == pattern(salt, i);
+    }
+    expect(good, step);
+  }
+  ORIEL_STEP_FN void expect_there(std::uint64_t salt, OperationsStep step) {
+    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
+                                           path_.control),
+                step);
+    expect_in_sink(salt, step);
+  }
+
+  ORIEL_STEP_FN void move_bytes() {
+    fill(kSource, 1);
+    expect_done(
+        dq::put<Group, M>(group_, path_.queue, between(kSource, kThere, kBytes), path_.control)
+            .outcome,
+        OperationsStep::put_and_get);
+    expect_there(1, OperationsStep::put_and_get);
+    fill(kSource, 2);
+    expect_done(dq::put_immediate<Group, M>(group_, path_.queue, between(kSource, kThere, kBytes),
+                                            index_, path_.control)
+                    .outcome,
+                OperationsStep::immediate);
+    expect_there(2, OperationsStep::immediate);
+  }
+  /// The read has what was there before the write behind the fence.
+  ORIEL_STEP_FN void fence() {
+    fill(kOther, 3);
+    const OperationsStep step = OperationsStep::fence;
+    expect_done(
+        dq::get<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes), path_.control)
+            .outcome,
+        step);
+    expect_done(dq::fence<Group, M>(group_, path_.queue, path_.control).outcome, step);
+    expect_done(
+        dq::put<Group, M>(group_, path_.queue, between(kOther, kThere, kBytes), path_.control)
+            .outcome,
+        step);
+    QueueOutcome outcome = QueueOutcome::done;
+    if (group_.rank() == 0) outcome = dq::wait_visible<M>(path_.queue, path_.control);
+    expect_done(outcome, step);
+    expect_in_sink(2, step);
+    expect_there(3, step);
+  }
+  template <dq::SignalOp kSignal>
+  ORIEL_STEP_FN void signal(std::uint64_t at, OperationsStep step, std::uint64_t value) {
+    fill(kOther, value);
+    expect_done(
+        dq::put_signal<kSignal, Group, M>(group_, path_.queue, between(kOther, kThere, kBytes),
+                                          path_.remote, base_ + at, value, path_.control)
+            .outcome,
+        step);
+    expect_there(value, step);
+  }
+
+  /// All words, those beside them included.
+  ORIEL_STEP_FN void check_words() {
+    expect_done(
+        dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, 0, kWords), path_.control),
+        OperationsStep::neighbours);
+    expect(word_here(kSink + kWord8) == word8_, OperationsStep::words_of_8_bytes);
+    expect(word_here(kSink + kWord4 - 4) >> 32 == word4_, OperationsStep::words_of_4_bytes);
+    expect(word_here(kSink + kAdded) == 10, OperationsStep::signal_added);
+    expect(word_here(kSink + kSet) == 5, OperationsStep::signal_set);
+    const bool clean = (word_here(kSink + kWord4 - 4) & 0xffffffffu) == 0 &&
+                       word_here(kSink) == 0 && word_here(kSink + 16) == 0 &&
+                       word_here(kSink + 32) == 0 && word_here(kSink + 56) == 0;
+    expect(clean, OperationsStep::neighbours);
+  }
+
+  const OperationsPath& path_;
+  Group group_{};
+  std::uint32_t index_;
+  std::uint64_t base_;
+  std::uint64_t random_;
+  std::uint64_t word8_ = 0;
+  std::uint32_t word4_ = 0;
+  std::uint32_t wrong_ = 0;
+};
+
+#undef ORIEL_STEP_FN
+
+}  // namespace oriel::net::test
