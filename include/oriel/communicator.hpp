@@ -134,7 +134,9 @@ class ORIEL_API Communicator {
   Result<std::vector<Window>> register_windows(std::span<const MemoryRange> ranges);
 
   /// Reduces `count` elements over all ranks, every rank receives the same bits. Buffers may lie in
-  /// windows or not; a window on all ranks saves a copy. Collective, in the order of the calls.
+  /// windows or not. Where all ranks are of one node, windows on all of them save a copy; among
+  /// nodes they save none, for what crosses is a sum that is made in memory of Oriel's own, and is
+  /// sent from and to there. Collective, in the order of the calls.
   /// On a GPU: enqueued on the stream; buffers belong to the call until that work has ended. On the
   /// CPU: done when it returns, and all ranks have come then.
   /// Memory order: what the stream (the calling thread) did before is part of the input; the output
