@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/descriptor_room.hpp"
 
+#include <algorithm>
+
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/single_threaded.h>
 
 #include "base/fd.hpp"
@@ -18,6 +21,22 @@ void make_room_for_descriptors() {
   if (!any) return;
   // Closed at once; the table keeps its size. Refused where RLIMIT_NOFILE is lower.
   static_cast<void>(OwnedFd(sys().fcntl_int(any.get(), F_DUPFD_CLOEXEC, kLastDescriptor)));
+}
+
+std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
+  constexpr rlim_t kMost = 65'536;
+  // What the application may have; numbers of descriptors do not say how many there are.
+  constexpr rlim_t kForOthers = 128;
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
+  const rlim_t before = files.rlim_cur;
+  const rlim_t most = std::min(files.rlim_max, kMost);
+  const rlim_t wanted = static_cast<rlim_t>(OwnedFd::owned()) + needed + kForOthers;
+  if (wanted <= before || before >= most) return std::nullopt;
+  files.rlim_cur = most;
+  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
+  least_descriptor.store(static_cast<int>(before), std::memory_order_relaxed);
+  return most;
 }
 
 }  // namespace oriel

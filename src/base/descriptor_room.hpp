@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 namespace oriel {
 
 /// Has the kernel make this process's table of descriptors large enough for 512 of them, so that it
@@ -13,5 +16,11 @@ namespace oriel {
 /// descriptors. As long as there is one thread, growing costs microseconds.
 /// Local, not blocking; leaves no descriptor behind and never fails.
 void make_room_for_descriptors();
+
+/// Where this process may open fewer than `needed` descriptors more, and may raise that limit by
+/// itself (RLIMIT_NOFILE, from the soft to the hard one, 65,536 at most): raises it, and yields
+/// what it is now. What the library opens from then on lies above the old limit. Local, not
+/// blocking; for the whole process, and for programs that it starts.
+std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed);
 
 }  // namespace oriel

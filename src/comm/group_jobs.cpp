@@ -3,6 +3,7 @@
 #include "comm/group_jobs.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <new>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/descriptor_room.hpp"
 #include "base/log.hpp"
 #include "base/settings.hpp"
 #include "base/spare_descriptor.hpp"
@@ -113,6 +115,29 @@ Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest
   if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
   co_return reason;
 }
+
+/// What a process does about descriptors while it starts communicators.
+class DescriptorsForStart {
+ public:
+  explicit DescriptorsForStart(const GroupJobs& jobs) : ranks_(jobs.inits.size()) {
+    if (ranks_ == 0) return;
+    constexpr std::size_t kEach = 24;  // links, and what only a start has
+    const std::size_t starting = starting_.fetch_add(ranks_) + ranks_;
+    if (const auto limit = raise_descriptor_limit(starting * kEach)) {
+      Log(jobs.inits.front().request.rank)
+          .info("raised RLIMIT_NOFILE of this process to {}: its communicators need more", *limit);
+    }
+    spare_ = SpareDescriptor::hold();
+  }
+  ~DescriptorsForStart() { starting_.fetch_sub(ranks_); }
+  DescriptorsForStart(const DescriptorsForStart&) = delete;
+  DescriptorsForStart& operator=(const DescriptorsForStart&) = delete;
+
+ private:
+  static inline std::atomic<std::size_t> starting_{0};  // ranks, by all threads of the process
+  std::size_t ranks_;
+  std::shared_ptr<SpareDescriptor> spare_;
+};
 
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   std::vector<std::shared_ptr<CommEntry>> entries;
@@ -333,7 +358,7 @@ struct Background {
     jobs = {};  // a start without an outcome has failed
   }
   Status carry_out_alone() {
-    const auto spare = SpareDescriptor::hold();
+    const DescriptorsForStart descriptors(jobs);
     auto loop = EventLoop::create();
     if (!loop.ok()) return give_up(jobs, loop.error());
     const LoopScope scope(loop.value(), {entry});
@@ -406,7 +431,7 @@ Status run_jobs(GroupJobs jobs) {
   if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
     return run_collectives(jobs.collectives);
   }
-  const auto spare = SpareDescriptor::hold();
+  const DescriptorsForStart descriptors(jobs);
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
   Status first = carry_out(loop.value(), jobs);

@@ -37,7 +37,40 @@ void start_in_small_room(Players& players, bool has_another, int extra) {
   players.barrier();
 }
 
+/// Threads that start more communicators than the limit at the beginning has room for.
+void start_many(Players& players) {
+  constexpr rlim_t kFew = 256;
+  rlimit files{};
+  require(::getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
+  if (files.rlim_max < 2048) return;  // nothing to raise it to
+  players.barrier();
+  if (players.first() == 0) {
+    files.rlim_cur = kFew;
+    require(::setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
+  }
+  players.barrier();
+  std::vector<Communicator> comms;
+  for (int i = 0; i < 4; ++i) comms.push_back(join(players));
+  std::vector<float> data(4, 1);
+  for (Communicator& comm : comms) {
+    must(comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()}));
+  }
+  require(data[0] == 4096, "the sum");
+  players.barrier();
+  if (players.first() == 0) {
+    require(::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur > kFew, "the limit");
+    // Low numbers are left to the application.
+    const int own = ::dup(0);
+    require(own >= 0 && own < static_cast<int>(kFew), fmt::format("descriptor {}", own));
+  }
+  players.barrier();
+}
+
 }  // namespace
+
+TEST_CASE("1.15 a process whose communicators need more descriptors raises its soft limit") {
+  check_all_ok(play(Cast::threads, 8, start_many));
+}
 
 TEST_CASE("1.15 a rank without a descriptor for its start tells the others so") {
   const bool has_another = GENERATE(true, false);
