@@ -77,4 +77,17 @@ FabricLibrary load_fabric_library(const char* name);
 /// libfabric.so.1, loaded at the first call and kept. Thread-safe.
 const FabricLibrary& fabric_library();
 
+/// For tests: while it exists, wires that are made without a table of their own have this one,
+/// which outlives them. One at a time.
+class ScopedFabricTable {
+ public:
+  explicit ScopedFabricTable(const FabricTable& table);
+  ~ScopedFabricTable();
+  ScopedFabricTable(const ScopedFabricTable&) = delete;
+  ScopedFabricTable& operator=(const ScopedFabricTable&) = delete;
+};
+
+/// That table; null as a rule. Thread-safe.
+const FabricTable* fabric_stand_in();
+
 }  // namespace oriel::net

@@ -322,7 +322,7 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
                  fmt::format("a fabric wire carries messages of 1 to {} bytes, not of {}",
                              kPieceBytesMost, options.payload_bytes_most));
   }
-  const FabricTable* table = options.table;
+  const FabricTable* table = options.table != nullptr ? options.table : fabric_stand_in();
   if (table == nullptr) {
     const FabricLibrary& library = fabric_library();
     if (!library.missing.empty()) {

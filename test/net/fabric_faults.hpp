@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -12,7 +14,7 @@
 namespace oriel::net::test {
 
 /// libfabric with something in between: each call may be made to fail, and what is open is counted.
-/// For one thread; one plan at a time.
+/// One plan at a time, calls by any thread.
 struct FabricPlan {
   /// The status of a call that must fail, negative, or 0 to let it be made.
   std::function<long(const char* call)> fail = [](const char*) { return 0; };
@@ -22,8 +24,9 @@ struct FabricPlan {
   std::function<ssize_t(fi_cq_err_entry*)> error;
 
   std::set<const void*> open;  // fids and lists of info
-  long calls = 0;
+  std::atomic<long> calls = 0;
   std::string failed;  // the last call that was made to fail
+  std::mutex mutex;    // of the two that are not atomic
 
   static FabricPlan*& current() {
     static FabricPlan* plan = nullptr;
@@ -37,8 +40,19 @@ struct FabricPlan {
   long next(const char* call) {
     ++calls;
     const long status = fail(call);
+    const std::lock_guard lock(mutex);
     if (status != 0) failed = call;
     return status;
+  }
+  template <class Object>
+  Object* opened(Object* object) {
+    const std::lock_guard lock(mutex);
+    open.insert(object);
+    return object;
+  }
+  void closed(const void* object) {
+    const std::lock_guard lock(mutex);
+    open.erase(object);
   }
   static const FabricTable& real() { return fabric_library().table; }
 };
@@ -62,13 +76,12 @@ struct Hook<kMember, R (*)(Args...)> {
 
 template <class Fid>
 int opened(int status, Fid** made) {
-  if (status == 0) FabricPlan::current()->open.insert(&(*made)->fid);
+  if (status == 0) FabricPlan::current()->opened(&(*made)->fid);
   return status;
 }
 
 inline fi_info* opened(fi_info* info) {
-  if (info != nullptr) FabricPlan::current()->open.insert(info);
-  return info;
+  return info != nullptr ? FabricPlan::current()->opened(info) : nullptr;
 }
 
 #define ORIEL_DETAIL_FAIL_IF_PLANNED(symbol) \
@@ -76,7 +89,7 @@ inline fi_info* opened(fi_info* info) {
 
 inline int close_fid(fid* object) {
   // As a call that gives something up: it takes effect before it reports failure.
-  FabricPlan::current()->open.erase(object);
+  FabricPlan::current()->closed(object);
   const int closed = FabricPlan::real().fi_close(object);
   ORIEL_DETAIL_FAIL_IF_PLANNED(fi_close);
   return closed;
@@ -93,7 +106,7 @@ inline fi_info* copy_info(const fi_info* info) {
   return opened(FabricPlan::real().fi_dupinfo(info));
 }
 inline void free_info(fi_info* info) {
-  FabricPlan::current()->open.erase(info);
+  FabricPlan::current()->closed(info);
   FabricPlan::real().fi_freeinfo(info);
 }
 inline int open_fabric(fi_fabric_attr* attributes, fid_fabric** made, void* context) {
