@@ -31,7 +31,11 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
   const rlim_t before = files.rlim_cur;
   const rlim_t most = std::min(files.rlim_max, kMost);
-  const rlim_t wanted = static_cast<rlim_t>(OwnedFd::owned()) + needed + kForOthers;
+  // All numbers below the next one are taken, by whomever.
+  const OwnedFd next(sys().eventfd(0, EFD_CLOEXEC));
+  const rlim_t taken = next.valid() ? static_cast<rlim_t>(next.get()) : before;
+  const rlim_t wanted =
+      std::max(static_cast<rlim_t>(OwnedFd::owned()) + kForOthers, taken) + needed;
   if (wanted <= before || before >= most) return std::nullopt;
   files.rlim_cur = most;
   if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;

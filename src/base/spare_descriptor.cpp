@@ -18,6 +18,7 @@ OwnedFd any_descriptor() {
 struct OfProcess {
   std::mutex mutex;
   std::weak_ptr<SpareDescriptor> spare;
+  int loans = 0;  // nobody takes it back from those who have it
 };
 
 OfProcess& of_process() {
@@ -35,7 +36,7 @@ std::shared_ptr<SpareDescriptor> SpareDescriptor::hold() {
     spare = std::make_shared<SpareDescriptor>(any_descriptor());
     process.spare = spare;
   }
-  if (!spare->fd_) spare->fd_ = any_descriptor();
+  if (!spare->fd_ && process.loans == 0) spare->fd_ = any_descriptor();
   return spare;
 }
 
@@ -43,13 +44,16 @@ SpareDescriptor::Loan::Loan() {
   OfProcess& process = of_process();
   const std::lock_guard lock(process.mutex);
   lender_ = process.spare.lock();
-  if (lender_ != nullptr) lender_->fd_.reset();
+  if (lender_ == nullptr) return;
+  ++process.loans;
+  lender_->fd_.reset();
 }
 
 SpareDescriptor::Loan::~Loan() {
   if (lender_ == nullptr) return;
-  const std::lock_guard lock(of_process().mutex);
-  if (!lender_->fd_) lender_->fd_ = any_descriptor();
+  OfProcess& process = of_process();
+  const std::lock_guard lock(process.mutex);
+  if (--process.loans == 0 && !lender_->fd_) lender_->fd_ = any_descriptor();
 }
 
 }  // namespace oriel

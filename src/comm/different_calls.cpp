@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -14,8 +15,9 @@ namespace {
 std::string text_of(const kernels::CollectiveCall& call) {
   const std::string operation =
       kernels::reduces(call.collective) ? fmt::format(" ({})", name_of(call.op)) : "";
-  return fmt::format("{}{} of {} x {}", name_of(call.collective), operation, call.count,
-                     name_of(call.type));
+  const std::string_view name = name_of(call.collective);
+  return fmt::format("{} {}{} of {} x {}", name.front() == 'a' ? "an" : "a", name, operation,
+                     call.count, name_of(call.type));
 }
 
 }  // namespace
@@ -41,8 +43,8 @@ std::optional<Error> Communicator::different_calls() const {
       first_rank = other;
     } else if (!(there->call == *first)) {
       return Error(ErrorCode::invalid_usage,
-                   fmt::format("ranks {} and {} are in different calls: rank {} in an {}, rank {} "
-                               "in an {}",
+                   fmt::format("ranks {} and {} are in different calls: rank {} in {}, rank {} "
+                               "in {}",
                                first_rank, other, first_rank, text_of(*first), other,
                                text_of(there->call)))
           .with_origin(other)

@@ -127,6 +127,7 @@ Status CudaCopyStream::look() {
 }
 
 void CudaCopyStream::settle() noexcept {
+  words_.drop();
   const auto scope = CudaScope::enter(context_.get());
   static_cast<void>(cuda().stream_synchronize(stream_));
 }

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -20,6 +20,13 @@ namespace {
 
 constexpr std::size_t kNameBytesMost = 1024;
 
+// Providers may install handlers of signals as they open; shm, which cannot do without, is for
+// those who have asked for it.
+std::unique_ptr<SignalKeeper> keep_signals(const FabricTable& table, const fi_info& info) {
+  if (std::string_view(info.fabric_attr->prov_name) == "shm") return nullptr;
+  return std::make_unique<SignalKeeper>(reinterpret_cast<const void*>(table.fi_getinfo));
+}
+
 }  // namespace
 
 Error fabric_error(const FabricTable& table, const char* call, long status) {
@@ -31,12 +38,7 @@ Error fabric_error(const FabricTable& table, const char* call, long status) {
 
 Result<FabricEndpoint> FabricEndpoint::open(const FabricTable& table, FabricInfo info,
                                             std::size_t completions, std::size_t peers) {
-  // Providers may install handlers of signals here; shm, which cannot do without, is for those who
-  // have asked for it.
-  std::optional<SignalKeeper> keeper;
-  const std::string_view provider = info->fabric_attr->prov_name;
-  if (provider != "shm") keeper.emplace(reinterpret_cast<const void*>(table.fi_getinfo));
-
+  const auto keeper = keep_signals(table, *info.get());
   FabricEndpoint made(table, std::move(info));
   fi_info* const wanted = made.info_.get();
   fid_fabric* fabric = nullptr;
@@ -91,7 +93,7 @@ Status FabricEndpoint::reopen(ByteView name) {
   info_->src_addr = address;
   info_->src_addrlen = name.size();
 
-  const SignalKeeper keeper(reinterpret_cast<const void*>(table_->fi_getinfo));
+  const auto keeper = keep_signals(*table_, info());
   Status opened = open_endpoint();
   if (opened.ok()) {
     const auto found = this->name();

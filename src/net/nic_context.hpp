@@ -71,6 +71,10 @@ class LentMemory {
   void forget(Borrower who) {
     std::erase_if(lent_, [&](const auto& one) { return one.first.second == who; });
   }
+  /// The same of all peers of one wire.
+  void forget_wire(std::uint32_t wire) {
+    std::erase_if(lent_, [&](const auto& one) { return one.first.second.wire == wire; });
+  }
 
  private:
   struct Lent {

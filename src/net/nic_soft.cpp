@@ -149,7 +149,11 @@ void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key,
   for (const Borrower peer : context_.lent.borrowers(key, true)) cut(peer);
   if (wait_until_none(lock, [&] { return is_fetched(key, range); })) return;
   for (const Borrower peer : context_.lent.borrowers(key, false)) cut(peer);
-  for (const auto& wire : context_.wires) wire->cut_fetches(range.memory, range.bytes);
+  for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
+    for (const auto& peer : context_.wires[wire]->fetches_into(range.memory, range.bytes)) {
+      cut({wire, peer.value});
+    }
+  }
 }
 
 bool NicSoft::is_fetched(std::uint32_t key, const MemoryRange& range) const {
@@ -182,8 +186,8 @@ bool NicSoft::wait_until_none(std::unique_lock<std::mutex>& lock,
 }
 
 void NicSoft::cut(Borrower peer) {
-  context_.wires[peer.wire]->cut({peer.address});
-  context_.lent.forget(peer);
+  const bool all = context_.wires[peer.wire]->cut({peer.address});
+  all ? context_.lent.forget_wire(peer.wire) : context_.lent.forget(peer);
 }
 
 void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {

@@ -279,6 +279,7 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   // full ring answers no more than one that is gone.
   if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
+    sent.was_sent = true;
     sent.loaded = false;  // who sends it again reads the memory again
     ++nic_.counters.requests;
     return Turn::sent;

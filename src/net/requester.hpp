@@ -77,6 +77,7 @@ class Requester {
     bool direct = false;
     std::optional<WireSource> source;  // lent to the peer
     bool on_wire = false;
+    bool was_sent = false;  // once at least
     bool answered = false;
     std::uint32_t repeats = 0;
     TimePoint at{};

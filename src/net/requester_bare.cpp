@@ -59,7 +59,7 @@ bool Requester::lend(const Active& entry, Sent& sent) {
 
 void Requester::take_back(Sent& sent) {
   if (!sent.source.has_value()) return;
-  nic_.wires[peer_.wire]->take_back(*sent.source);
+  nic_.wires[peer_.wire]->take_back({peer_.address}, *sent.source);
   nic_.lent.take_back(active(sent.serial).work.local_key, borrower());
   sent.source.reset();
 }
@@ -68,7 +68,7 @@ void Requester::take_back(Sent& sent) {
 void Requester::forget_sent() {
   for (const Sent& sent : sent_) {
     if (!sent.source.has_value()) continue;
-    nic_.wires[peer_.wire]->take_back(*sent.source);
+    nic_.wires[peer_.wire]->take_back({peer_.address}, *sent.source);
     // Some of it may be on its way.
     nic_.lent.lose(active(sent.serial).work.local_key, borrower());
   }
@@ -77,7 +77,7 @@ void Requester::forget_sent() {
 
 /// So that their memory is not kept for peers that will never be asked to fetch it.
 void Requester::forget_unsent() {
-  while (!sent_.empty() && sent_.back().at == TimePoint{}) {
+  while (!sent_.empty() && !sent_.back().was_sent) {
     take_back(sent_.back());
     sent_.pop_back();
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "base/bytes.hpp"
 #include "net/syndrome.hpp"
@@ -128,7 +129,7 @@ class Wire {
                                          std::size_t /*bytes*/) {
     return std::nullopt;
   }
-  virtual void take_back(const WireSource& /*source*/) {}
+  virtual void take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
   /// Only where can_fetch() has said so.
   virtual std::shared_ptr<WireFetch> fetch(WireAddress /*peer*/, const WireSource& /*source*/,
                                            std::byte* /*to*/, std::size_t /*bytes*/) {
@@ -136,11 +137,13 @@ class Wire {
   }
   /// Whether anything is being fetched into this memory.
   virtual bool is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) { return false; }
+  /// From whom.
+  virtual std::vector<WireAddress> fetches_into(const std::byte* /*at*/, std::size_t /*bytes*/) {
+    return {};
+  }
   /// Ends it between this NIC and `peer` at once, for good: what is fetched from there, or by it,
-  /// touches no memory any more.
-  virtual void cut(WireAddress /*peer*/) {}
-  /// The same for whichever peers anything is being fetched from into this memory.
-  virtual void cut_fetches(const std::byte* /*at*/, std::size_t /*bytes*/) {}
+  /// touches no memory any more. True if the wire has ended so for all peers.
+  virtual bool cut(WireAddress /*peer*/) { return false; }
 };
 
 }  // namespace oriel::net

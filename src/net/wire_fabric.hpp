@@ -112,14 +112,14 @@ class WireFabric final : public Wire {
   bool can_fetch(WireAddress peer) override;
   std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
                                  std::size_t bytes) override;
-  void take_back(const WireSource& source) override;
+  void take_back(WireAddress peer, const WireSource& source) override;
   std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source, std::byte* to,
                                    std::size_t bytes) override;
   bool is_fetching(const std::byte* at, std::size_t bytes) override;
+  std::vector<WireAddress> fetches_into(const std::byte* at, std::size_t bytes) override;
   /// Other peers lose what was on its way between them and this end, as messages are lost, where
   /// the provider lets this end come back at its address. Where it does not all are cut off.
-  void cut(WireAddress peer) override;
-  void cut_fetches(const std::byte* at, std::size_t bytes) override;
+  bool cut(WireAddress peer) override;
 
   /// The first error that is nobody's in particular. The wire goes on as well as it can.
   Status status() const;

@@ -22,7 +22,7 @@ std::string WireFabric::provider() const {
   return {};
 }
 Result<WireAddress> WireFabric::add_peer(ByteView /*address*/, std::string /*name*/,
-                                         std::uint32_t /*queue*/) {
+                                         std::vector<std::uint32_t> /*queues*/) {
   return Error(ErrorCode::internal, "there is no wire to add a peer to");
 }
 WireAddress WireFabric::address() const {
@@ -38,10 +38,11 @@ void WireFabric::end_turn() {}
 bool WireFabric::can_fetch(WireAddress /*peer*/) {
   return false;
 }
-std::optional<WireSource> WireFabric::lend(const std::byte* /*from*/, std::size_t /*bytes*/) {
+std::optional<WireSource> WireFabric::lend(WireAddress /*peer*/, const std::byte* /*from*/,
+                                           std::size_t /*bytes*/) {
   return std::nullopt;
 }
-void WireFabric::take_back(const WireSource& /*source*/) {}
+void WireFabric::take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
 std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress /*peer*/, const WireSource& /*source*/,
                                              std::byte* /*to*/, std::size_t /*bytes*/) {
   return nullptr;
@@ -49,7 +50,12 @@ std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress /*peer*/, const WireSou
 bool WireFabric::is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) {
   return false;
 }
-void WireFabric::cut() {}
+std::vector<WireAddress> WireFabric::fetches_into(const std::byte* /*at*/, std::size_t /*bytes*/) {
+  return {};
+}
+bool WireFabric::cut(WireAddress /*peer*/) {
+  return false;
+}
 Status WireFabric::status() const {
   return {};
 }

@@ -36,9 +36,11 @@ std::optional<WireSource> WireFabric::lend(WireAddress peer, const std::byte* fr
   return source;
 }
 
-void WireFabric::take_back(const WireSource& source) {
+void WireFabric::take_back(WireAddress peer, const WireSource& source) {
   const std::lock_guard lock(state_->mutex);
-  state_->lent.erase(source.key);
+  const auto found = state_->lent.find(source.key);
+  // Of a peer that was cut it was taken back before, and a provider may have used the key again.
+  if (found != state_->lent.end() && found->second.to == peer) state_->lent.erase(found);
 }
 
 std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource& source,
@@ -70,31 +72,34 @@ bool WireFabric::is_fetching(const std::byte* at, std::size_t bytes) {
                      [&](const Fetching& one) { return one.whole->overlaps(at, bytes); });
 }
 
-void WireFabric::cut(WireAddress peer) {
+std::vector<WireAddress> WireFabric::fetches_into(const std::byte* at, std::size_t bytes) {
   const std::lock_guard lock(state_->mutex);
-  Peer* const found = state_->find(peer);
-  if (found != nullptr) state_->cut({found});
+  std::vector<WireAddress> whom;
+  for (const auto& [id, peer] : state_->peers) {
+    const auto is_it = [&, from = peer.get()](const Fetching& one) {
+      return one.peer == from && one.whole->overlaps(at, bytes);
+    };
+    if (std::any_of(state_->fetching.begin(), state_->fetching.end(), is_it)) whom.push_back({id});
+  }
+  return whom;
 }
 
-void WireFabric::cut_fetches(const std::byte* at, std::size_t bytes) {
+bool WireFabric::cut(WireAddress peer) {
   const std::lock_guard lock(state_->mutex);
-  std::vector<Peer*> whom;
-  for (const Fetching& one : state_->fetching) {
-    if (one.whole->overlaps(at, bytes)) whom.push_back(one.peer);
-  }
-  if (!whom.empty()) state_->cut(whom);
+  Peer* const found = state_->find(peer);
+  // Not a second time: all others would lose once more what is on its way.
+  if (found != nullptr && !found->is_cut) state_->cut(*found);
+  return state_->is_cut;
 }
 
 /// Only with its endpoint does all end for certain that is under way between this end and a peer.
 /// So that is ended, and made anew for the others.
-void WireFabric::State::cut(const std::vector<Peer*>& whom) {
+void WireFabric::State::cut(Peer& whom) {
   if (is_cut) return;
-  for (Peer* const peer : whom) {
-    peer->is_cut = true;
-    peer->error = Error(ErrorCode::timeout,
-                        "memory had to be given back that it did not let go of: the wire to " +
-                            peer->name + " was cut");
-  }
+  whom.is_cut = true;
+  whom.error = Error(ErrorCode::timeout,
+                     "memory had to be given back that it did not let go of: the wire to " +
+                         whom.name + " was cut");
   endpoint->close();
   for (Fetching& one : fetching) one.whole->end(true);
   fetching.clear();

@@ -25,6 +25,7 @@ class WordBatch {
   void add(CUdeviceptr to, std::uint64_t value, std::size_t bytes);
   /// Nothing to do without words. Those of a call that fails are dropped.
   Status submit(CUstream stream);
+  void drop() { count_ = 0; }
 
  private:
   std::array<CUstreamBatchMemOpParams, 16> words_{};  // the driver takes 256

@@ -30,12 +30,19 @@ bool share_port(const NetworkInterface& a, const NetworkInterface& b) {
   });
 }
 
+/// Whether it may be used at all.
+bool is_fit(const NetworkInterface& one, const std::vector<std::string>& usable) {
+  if (usable.empty()) return !one.loopback && !one.part;
+  return std::find(usable.begin(), usable.end(), one.name) != usable.end();
+}
+
 /// Those whose hardware is there, and down: they keep their place in a pair.
-std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces) {
+std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces,
+                                           const std::vector<std::string>& usable) {
   std::vector<NetworkInterface> dead;
   std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(dead),
-               [](const NetworkInterface& one) {
-                 return !one.up && !one.loopback && !one.part && !one.ports.empty();
+               [&](const NetworkInterface& one) {
+                 return is_fit(one, usable) && !one.up && !one.ports.empty();
                });
   return dead;
 }
@@ -44,9 +51,7 @@ std::vector<NetworkInterface> candidates_of(const std::vector<NetworkInterface>&
                                             const std::vector<std::string>& usable) {
   std::vector<NetworkInterface> candidates;
   for (const NetworkInterface& one : interfaces) {
-    const bool asked = std::find(usable.begin(), usable.end(), one.name) != usable.end();
-    const bool fit = usable.empty() ? !one.loopback && !one.part : asked;
-    if (fit && one.up) candidates.push_back(one);
+    if (is_fit(one, usable) && one.up) candidates.push_back(one);
   }
   for (const std::string& name : usable) {
     const auto is_it = [&](const NetworkInterface& one) { return one.name == name; };
@@ -242,7 +247,7 @@ InterfaceChoice choose_interfaces(const Machine& machine,
                                   const std::vector<NetworkInterface>& interfaces,
                                   const InterfaceUser& user,
                                   const std::vector<std::string>& usable) {
-  return Chooser(machine, candidates_of(interfaces, usable), dead_ones_of(interfaces), user)
+  return Chooser(machine, candidates_of(interfaces, usable), dead_ones_of(interfaces, usable), user)
       .choose();
 }
 

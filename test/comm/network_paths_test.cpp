@@ -14,6 +14,7 @@
 #include "comm/collective_sums.hpp"
 #include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "support/sanitized.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
 /// loopback: it is the NICs that fail here.
@@ -33,12 +34,13 @@ const bool kHasFabric = [] {
   std::_Exit(77);
 }();
 
-/// A path has failed when it is silent for 1.2 s, and is tried again a second later.
+/// A path has failed when it is silent for 1.2 s (twice that with sanitizers), and is tried again a
+/// second later.
 const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                              {"ORIEL_SOCKET_IFNAME", "lo"},
                              {"ORIEL_WIRE", "fabric"},
                              {"ORIEL_PATHS", "lo,lo"},
-                             {"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
+                             {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
 comm::Network& network_of(const Rank& rank) {
   return *static_cast<comm::Network*>(rank.view().network->nic);

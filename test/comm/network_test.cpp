@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -187,33 +186,6 @@ TEST_CASE("3.15 windows come and go beside the network") {
     test::require(second.view().network == kernels.view().network, "one network");
     WorldBarrier barrier(kThread, second.view(), 0);
     require(barrier.sync(), "its barrier");
-    players.barrier();
-  });
-}
-
-TEST_CASE("3.15 a thread may look at a window while it is deregistered") {
-  play_on({{1, 1}}, [](Players& players) {
-    Rank rank(players, 4096, kWorld);
-    rank.sync("the first barrier");
-    for (int i = 0; i < 20; ++i) {
-      const auto memory = must(rank.comm.allocate(4096));
-      std::optional<Window> window(must(rank.comm.register_window(memory)));
-      const auto view = window->view();
-      std::atomic<int> looks{0};
-      std::jthread user([&] {
-        // Of no bytes, so that no key that was given back comes to the NIC.
-        WorldOutcome outcome = WorldOutcome::done;
-        while (outcome == WorldOutcome::done) {
-          outcome =
-              world_put(kThread, rank.view(), 1 - players.first(), view, 0, view, 0, 0).outcome;
-          ++looks;
-        }
-        require_outcome(outcome, WorldOutcome::no_window, "once it is gone");
-      });
-      while (looks < 3) std::this_thread::yield();
-      window.reset();
-      user.join();
-    }
     players.barrier();
   });
 }

@@ -11,6 +11,7 @@
 #include "comm/network_players.hpp"
 #include "comm/path_interfaces.hpp"
 #include "comm/test_hosts.hpp"
+#include "support/sanitized.hpp"
 
 /// Hosts with two links, which are network namespaces, and ranks that go on by the second one when
 /// the first one is down (3.14).
@@ -21,11 +22,12 @@ using namespace std::chrono_literals;
 
 const bool kPermitted = skip_without_hosts();
 
-/// Silence is 3 s, of which a path may have 1.2. Set-up uses the link that stays.
+/// Silence is 3 s, of which a path may have 1.2, twice that with sanitizers. Set-up uses the link
+/// that stays.
 const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                            {"ORIEL_SOCKET_IFNAME", "net1"},
                            {"ORIEL_PATHS", "net0,net1"},
-                           {"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
+                           {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS", "auto"}};
 
 enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // of each rank but the last

@@ -14,9 +14,10 @@
 /// are in world.hpp.
 namespace oriel::device {
 
-/// A window as NICs reach it. The host writes it before kernels are told of it. As it deregisters
-/// the window it clears the number alone: a kernel that uses the window all the same finds none, or
-/// keys that the NIC refuses.
+/// A window as NICs reach it. The host writes it before kernels are told of it. When the network
+/// goes it clears the number alone: a kernel that uses the window all the same finds none, or keys
+/// that the NIC refuses. A window that is deregistered has none any more, so nothing may be using
+/// it then.
 struct NetworkWindow {
   std::uint64_t network = 0;  ///< NetworkView::number, or 0: no NIC knows the window
   queue::Region local;        ///< this rank's part
