@@ -144,7 +144,11 @@ Status Network::take_ends(Peer& peer, const NetworkHello& hello) {
     if (peer.paths > 1) only.push_back(queue_number(hello_.first_queue, probe_of(peer.rank)));
     auto added =
         nics_[path]->fabric->add_peer(hello.fabrics[path], std::move(name), std::move(only));
-    if (!added.ok()) return std::move(added).error().with_origin(peer.rank);
+    if (!added.ok()) {  // the peer's fault only if it is what it has told
+      Error error = std::move(added).error();
+      if (error.code() == ErrorCode::remote) return std::move(error).with_origin(peer.rank);
+      return error;
+    }
     peer.far[path].address = added.value();
   }
   return {};

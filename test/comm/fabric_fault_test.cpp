@@ -90,7 +90,9 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
   for (std::size_t i = first; i < kRanks * kCalls.size(); i += stride) {
     const auto victim = static_cast<int>(i / kCalls.size());
     const char* const call = kCalls[i % kCalls.size()];
-    for (int which = 1; which <= kEachMost; ++which) {
+    // An endpoint without addresses is left to the process (FabricEndpoint::open_endpoint).
+    const int first_of_call = std::string_view(call) == "fi_ep_bind" ? 2 : 1;
+    for (int which = first_of_call; which <= kEachMost; ++which) {
       if (!fail_one(players, aim, victim, call, which, tally)) break;
     }
   }
