@@ -129,6 +129,8 @@ class Network {
 
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
+  /// How many messages a wire to so many peers has room for, each way; no fewer than `least`.
+  static std::uint32_t fabric_buffers(std::size_t peers, std::uint32_t least);
   static constexpr Duration kLastAnswers = std::chrono::milliseconds(200);
 
  private:

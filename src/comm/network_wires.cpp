@@ -20,12 +20,6 @@ namespace {
 constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 /// Windows have exchanges of their own, which are told apart by a rank.
 constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
-constexpr std::size_t kBuffersForPeer = 8;
-constexpr std::size_t kBuffersMost = 4096;
-
-std::uint32_t buffers_for(std::size_t peers, std::size_t least) {
-  return static_cast<std::uint32_t>(std::clamp(kBuffersForPeer * peers, least, kBuffersMost));
-}
 
 /// One that the user has named.
 Status check_interface(const std::string& name, const boot::SocketOptions& options) {
@@ -39,6 +33,13 @@ Status check_interface(const std::string& name, const boot::SocketOptions& optio
 }
 
 }  // namespace
+
+std::uint32_t Network::fabric_buffers(std::size_t peers, std::uint32_t least) {
+  constexpr std::size_t kBuffersForPeer = 8;
+  constexpr std::size_t kBuffersMost = 4096;
+  return static_cast<std::uint32_t>(
+      std::clamp<std::size_t>(kBuffersForPeer * peers, least, kBuffersMost));
+}
 
 /// The first NIC, and as many more as there are paths to any peer, each with its own wire.
 Status Network::open_fabric() {
@@ -68,8 +69,8 @@ Status Network::open_fabric(std::size_t path) {
     options.socket.ifname = "=" + interfaces_[path];
     ORIEL_CHECK(check_interface(interfaces_[path], options.socket));
   }
-  options.receives = buffers_for(peers, kFabricReceives);
-  options.sends = buffers_for(peers, options.sends);
+  options.receives = fabric_buffers(peers, kFabricReceives);
+  options.sends = fabric_buffers(peers, options.sends);
   options.payload_bytes_most = kFabricPieceBytes;
   auto made = net::WireFabric::create(options);
   if (!made.ok()) {

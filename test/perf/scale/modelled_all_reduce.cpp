@@ -1,0 +1,444 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "perf/scale/modelled_all_reduce.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
+#include "oriel/device/network.hpp"
+#include "oriel/device/queue.hpp"
+
+#include "base/try.hpp"
+#include "kernels/algorithms/fold_sources.hpp"
+#include "net/fabric_frame.hpp"
+#include "net/wire_format.hpp"
+
+namespace oriel::scale {
+namespace {
+
+using device::queue::Region;
+
+constexpr std::uint64_t kSlotBytes = std::uint64_t{4} << 30;  // a rank's place in the address space
+constexpr std::uint64_t kScratchBegin = 4096;                 // its doorbell lies before
+constexpr std::uint64_t kScratchBytes = 16 << 20;             // what a CPU rank has for this
+constexpr std::size_t kSmallBytesMost = 328;                  // that share a message
+constexpr std::size_t kStackBytes = 64 << 10;
+constexpr std::uint64_t kPage = 4096;
+
+/// What one rank posts for a peer: a put (of no interest but its length), or a word.
+struct Entry {
+  std::int32_t peer;
+  std::uint32_t bytes;
+  std::uint64_t* address;  // null for a put
+  std::uint64_t value;
+};
+
+struct Rank {
+  ucontext_t context{};
+  std::unique_ptr<std::byte[]> stack;
+  Endpoint endpoint;
+  std::vector<Entry> posted;
+  std::uint64_t entries = 0;
+  bool has_looked = false;  // since it last told anybody anything
+  bool has_ended = false;
+  bool succeeded = false;
+  kernels::HierarchyArguments arguments;
+};
+
+/// A word that becomes visible to a rank, or a message without one.
+struct Event {
+  Duration when;
+  std::uint64_t order;
+  std::uint64_t* address;
+  std::uint64_t value;
+  std::int32_t to;
+  bool is_message;
+  bool operator<(const Event& other) const {
+    return std::pair(when, order) > std::pair(other.when, other.order);
+  }
+};
+
+/// Addresses for every rank, of which nothing can be read or written but what precedes the slots
+/// for data.
+class AddressSpace {
+ public:
+  AddressSpace(int size, std::uint64_t usable)
+      : bytes_(static_cast<std::size_t>(size) * kSlotBytes) {
+    void* const got =
+        ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (got == MAP_FAILED) return;
+    base_ = static_cast<char*>(got);
+    const std::uint64_t pages = (usable + kPage - 1) / kPage * kPage;
+    for (int rank = 0; rank < size && is_good_; ++rank) {
+      is_good_ = ::mprotect(slot(rank), pages, PROT_READ | PROT_WRITE) == 0;
+    }
+  }
+  ~AddressSpace() {
+    if (base_ != nullptr) ::munmap(base_, bytes_);
+  }
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  bool is_good() const { return base_ != nullptr && is_good_; }
+  char* slot(int rank) const { return base_ + static_cast<std::uint64_t>(rank) * kSlotBytes; }
+  int rank_at(const void* address) const {
+    return static_cast<int>(static_cast<std::uint64_t>(static_cast<const char*>(address) - base_) /
+                            kSlotBytes);
+  }
+
+ private:
+  std::size_t bytes_;
+  char* base_ = nullptr;
+  bool is_good_ = true;
+};
+
+/// All ranks, of which one runs at a time, up to where it can only wait.
+class World {
+ public:
+  World(int size, const kernels::HierarchyLayout& layout, const Model& model)
+      : model_(model),
+        space_(size, layout.regions[0]),
+        ranks_(static_cast<std::size_t>(size)),
+        batches_(static_cast<std::size_t>(size)) {}
+
+  bool is_good() const { return space_.is_good(); }
+  char* slot(int rank) const { return space_.slot(rank); }
+  Rank& rank(int number) { return ranks_[static_cast<std::size_t>(number)]; }
+  Rank& running() { return ranks_[static_cast<std::size_t>(running_)]; }
+
+  void run();
+
+  // Called by fibers.
+  void post(std::int32_t peer, std::uint32_t bytes, std::uint64_t* address, std::uint64_t value) {
+    running().posted.push_back({peer, bytes, address, value});
+    running().has_looked = false;
+  }
+  void store_near(std::uint64_t* address, std::uint64_t value) {
+    push({running().endpoint.clock + model_.store, 0, address, value, space_.rank_at(address),
+          false});
+    running().has_looked = false;
+  }
+  void spend_on(std::uint64_t bytes) {
+    running().endpoint.clock += Duration(
+        static_cast<std::int64_t>(static_cast<double>(bytes) * model_.nanoseconds_per_copied_byte));
+  }
+  /// The NIC works; then, if the rank has been looking for something, it waits.
+  void relax();
+
+ private:
+  /// Small messages to one peer that have not left.
+  struct Batch {
+    std::size_t bytes = 0;
+    std::vector<std::pair<std::uint64_t*, std::uint64_t>> words;
+  };
+
+  static void enter();
+  void resume(int number);
+  void leave() { swapcontext(&running().context, &home_); }
+  void push(Event event) {
+    event.order = order_++;
+    events_.push(event);
+  }
+  void drive_nic();
+  void send_batch(std::int32_t peer);
+
+  const Model& model_;
+  AddressSpace space_;
+  std::vector<Rank> ranks_;
+  std::vector<Batch> batches_;  // of the rank that runs
+  std::vector<std::int32_t> with_batch_;
+  std::priority_queue<Event> events_;
+  std::uint64_t order_ = 0;
+  int running_ = 0;
+  ucontext_t home_{};
+};
+
+World* world = nullptr;  // that runs
+
+/// The policies of the algorithm.
+struct ModelThread : device::Thread {
+  using Lead = ModelThread;
+  static bool leads() { return true; }
+};
+
+struct ModelMemory : device::Memory {
+  template <device::Order kOrder, device::Scope kScope = device::Scope::system, class T>
+  static T load(const T* address) {
+    world->running().has_looked = true;
+    return device::Memory::load<kOrder, kScope>(address);
+  }
+  template <device::Order kOrder, device::Scope kScope = device::Scope::system>
+  static void store(std::uint64_t* address, std::uint64_t value) {
+    world->store_near(address, value);
+  }
+  static void relax() { world->relax(); }
+  static std::uint64_t clock_ns() {
+    return static_cast<std::uint64_t>(world->running().endpoint.clock.count());
+  }
+};
+
+/// Takes the time of what the library's mover does.
+class ModelMover {
+ public:
+  explicit ModelMover(const kernels::HierarchyArguments& arguments)
+      : element_(arguments.plan.shape.element_bytes), sum_(arguments.plan.shape.partial_bytes) {}
+
+  void begin() const {}
+  void send(std::byte* /*to*/, std::uint64_t /*first*/, std::uint64_t count) const {
+    world->spend_on(count * element_);
+  }
+  void copy(std::byte* /*to*/, const std::byte* /*from*/, std::uint64_t count) const {
+    world->spend_on(count * element_);
+  }
+  void fold_inputs(std::byte* /*sums*/, const kernels::FoldSources& sources,
+                   std::uint64_t count) const {
+    world->spend_on(static_cast<std::uint64_t>(sources.count) * count * element_);
+  }
+  void fold_all(std::byte* to, const kernels::FoldSources& sources, std::uint64_t count) const {
+    fold_inputs(to, sources, count);
+  }
+  void fold_sums(std::byte* /*to*/, const kernels::FoldSources& sources,
+                 std::uint64_t count) const {
+    world->spend_on(static_cast<std::uint64_t>(sources.count) * count * sum_);
+  }
+
+ private:
+  std::uint64_t element_;
+  std::uint64_t sum_;
+};
+
+}  // namespace
+}  // namespace oriel::scale
+
+// What the algorithm posts goes to the model instead of a ring.
+namespace oriel::device::queue {
+
+template <>
+inline Posted put<scale::ModelThread, scale::ModelMemory>(scale::ModelThread /*group*/,
+                                                          const QueueView& queue,
+                                                          const Transfer& transfer,
+                                                          const WaitControl& /*control*/) {
+  if (!transfer.is_inside()) return {QueueOutcome::refused, 0};
+  scale::world->post(queue.peer, static_cast<std::uint32_t>(transfer.bytes), nullptr, 0);
+  return {};
+}
+
+template <>
+inline Posted put_value<scale::ModelThread, std::uint64_t, scale::ModelMemory>(
+    scale::ModelThread /*group*/, const QueueView& queue, const std::uint64_t& value,
+    const Region& remote, std::uint64_t remote_offset, const WaitControl& /*control*/) {
+  if (!remote.holds(remote_offset, sizeof value)) return {QueueOutcome::refused, 0};
+  scale::world->post(queue.peer, sizeof value,
+                     reinterpret_cast<std::uint64_t*>(remote.address + remote_offset), value);
+  return {};
+}
+
+}  // namespace oriel::device::queue
+
+#include "kernels/algorithms/hierarchy.hpp"
+
+namespace oriel::scale {
+namespace {
+
+void World::enter() {
+  Rank& self = world->running();
+  self.succeeded = kernels::Hierarchy<ModelThread, ModelMover, ModelMemory>(self.arguments).run();
+  world->drive_nic();
+  self.has_ended = true;
+  world->leave();
+}
+
+void World::resume(int number) {
+  running_ = number;
+  swapcontext(&home_, &rank(number).context);
+}
+
+void World::run() {
+  world = this;
+  for (int number = 0; number < static_cast<int>(ranks_.size()); ++number) {
+    Rank& next = rank(number);
+    next.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+    getcontext(&next.context);
+    next.context.uc_stack.ss_sp = next.stack.get();
+    next.context.uc_stack.ss_size = kStackBytes;
+    next.context.uc_link = nullptr;
+    makecontext(&next.context, &World::enter, 0);
+    resume(number);
+  }
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    Rank& next = rank(event.to);
+    if (event.is_message) {
+      next.endpoint.receive(model_, event.when);
+    } else {
+      next.endpoint.clock = std::max(next.endpoint.clock, event.when);
+    }
+    if (event.address == nullptr) continue;
+    device::Memory::store<device::Order::relaxed>(event.address, event.value);
+    if (!next.has_ended) resume(event.to);
+  }
+  world = nullptr;
+}
+
+void World::relax() {
+  drive_nic();
+  if (running().has_looked) leave();
+}
+
+void World::drive_nic() {
+  constexpr std::size_t kHeads = net::kFrameHeadBytes + net::kWireHeadBytesMost;
+  Rank& self = running();
+  for (const Entry& entry : self.posted) {
+    if (entry.bytes > kSmallBytesMost) {
+      send_batch(entry.peer);
+      push({self.endpoint.send(model_, kHeads + entry.bytes), 0, nullptr, 0, entry.peer, true});
+      continue;
+    }
+    Batch& batch = batches_[static_cast<std::size_t>(entry.peer)];
+    const std::size_t bytes = net::kWireHeadBytesMost + entry.bytes;
+    if (batch.bytes + bytes > net::kBatchBytesMost) send_batch(entry.peer);
+    if (batch.bytes == 0) with_batch_.push_back(entry.peer);
+    batch.bytes += bytes;
+    if (entry.address != nullptr) batch.words.emplace_back(entry.address, entry.value);
+  }
+  for (const std::int32_t peer : with_batch_) send_batch(peer);
+  with_batch_.clear();
+  self.entries += self.posted.size();
+  self.posted.clear();
+}
+
+void World::send_batch(std::int32_t peer) {
+  Batch& batch = batches_[static_cast<std::size_t>(peer)];
+  if (batch.bytes == 0) return;
+  const Duration arrival = running().endpoint.send(model_, net::kFrameHeadBytes + batch.bytes);
+  if (batch.words.empty()) push({arrival, 0, nullptr, 0, peer, true});
+  for (std::size_t i = 0; i < batch.words.size(); ++i) {
+    push({arrival, 0, batch.words[i].first, batch.words[i].second, peer, i == 0});
+  }
+  batch.bytes = 0;
+  batch.words.clear();
+}
+
+std::vector<std::vector<int>> nodes_of(int size, int ranks_of_node) {
+  std::vector<std::vector<int>> nodes;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank % ranks_of_node == 0) nodes.emplace_back();
+    nodes.back().push_back(rank);
+  }
+  return nodes;
+}
+
+kernels::HierarchyFacts facts_of(std::uint64_t bytes) {
+  kernels::HierarchyFacts facts;
+  facts.type = DataType::f32;
+  facts.count = bytes / sizeof(float);
+  return facts;
+}
+
+/// What all ranks know of each other, as the communicator tells the algorithm.
+class Surroundings {
+ public:
+  Surroundings(const World& all, int size, int group_size)
+      : size_(size),
+        group_size_(group_size),
+        groups_(nodes_of(size, group_size), 0),
+        queues_(static_cast<std::size_t>(size)),
+        regions_(queues_.size()),
+        windows_(queues_.size()) {
+    for (std::size_t at = 0; at < queues_.size(); ++at) {
+      queues_[at].peer = static_cast<std::int32_t>(at);
+      regions_[at].address = reinterpret_cast<std::uint64_t>(all.slot(queues_[at].peer));
+      regions_[at].bytes = kScratchBegin + kScratchBytes;
+      windows_[at].local = regions_[at];
+      windows_[at].peers = regions_.data();
+      const std::size_t node = at / kRanksOfNode;
+      if (at % kRanksOfNode == 0) indexes_.emplace_back(queues_.size(), -1);
+      indexes_[node][at] = static_cast<std::int32_t>(at % kRanksOfNode);
+    }
+    network_.world_size = size;
+    network_.queues = queues_.data();
+  }
+  Surroundings(const Surroundings&) = delete;
+  Surroundings& operator=(const Surroundings&) = delete;
+
+  void describe(const World& all, int rank, kernels::HierarchyArguments& call) const {
+    call.grouping = groups_.view();
+    call.grouping.own = rank / group_size_;
+    call.grouping.own_index = rank % group_size_;
+    const int node = rank / kRanksOfNode;
+    call.comm.world_rank = rank;
+    call.comm.world_size = size_;
+    call.comm.lsa_rank = rank % kRanksOfNode;
+    call.comm.lsa_size = std::min(kRanksOfNode, size_ - node * kRanksOfNode);
+    call.comm.control_base = all.slot(node * kRanksOfNode);
+    call.comm.control_stride_4g = 1;
+    call.comm.lsa_index_of = indexes_[static_cast<std::size_t>(node)].data();
+    call.comm.network = &network_;
+    call.comm.control_network = &windows_[static_cast<std::size_t>(rank)];
+    call.comm.wait.spin_ns = std::numeric_limits<std::uint32_t>::max();  // waits never sleep
+  }
+
+ private:
+  int size_;
+  int group_size_;
+  kernels::GroupingTables groups_;
+  std::vector<device::queue::QueueView> queues_;
+  std::vector<Region> regions_;
+  std::vector<device::NetworkWindow> windows_;
+  std::vector<std::vector<std::int32_t>> indexes_;  // in its node of each rank, by node
+  device::NetworkView network_;
+};
+
+}  // namespace
+
+Result<kernels::HierarchyPlan> plan_all_reduce(int size, std::uint64_t bytes) {
+  const kernels::GroupingTables by_team(nodes_of(size, kRanksOfNode), 0);
+  const kernels::GroupingTables by_rank(nodes_of(size, 1), 0);
+  ORIEL_TRY(const auto layout, kernels::make_hierarchy_layout(size, kScratchBegin, kScratchBytes));
+  return kernels::plan_hierarchy(facts_of(bytes), layout, by_team, by_rank);
+}
+
+AllReduceRun run_all_reduce(int size, std::uint64_t bytes, const kernels::HierarchyPlan& plan,
+                            const Model& model) {
+  const auto layout = kernels::make_hierarchy_layout(size, kScratchBegin, kScratchBytes);
+  if (!layout.ok()) return {};
+  World all(size, layout.value(), model);
+  if (!all.is_good()) return {};
+  const bool by_rank = plan.grouped_by == kernels::GroupedBy::rank;
+  const Surroundings around(all, size, by_rank ? 1 : kRanksOfNode);
+  for (int rank = 0; rank < size; ++rank) {
+    kernels::HierarchyArguments& call = all.rank(rank).arguments;
+    call.type = DataType::f32;
+    call.input = call.output = reinterpret_cast<std::byte*>(all.slot(rank));  // never looked at
+    call.count = facts_of(bytes).count;
+    call.plan = plan;
+    call.layout = layout.value();
+    around.describe(all, rank, call);
+  }
+  all.run();
+
+  AllReduceRun result;
+  result.ok = true;
+  for (int rank = 0; rank < size; ++rank) {
+    const Rank& ended = all.rank(rank);
+    result.ok = result.ok && ended.has_ended && ended.succeeded;
+    result.time = std::max(result.time, ended.endpoint.clock);
+    result.messages = std::max(result.messages, ended.endpoint.messages);
+    result.bytes = std::max(result.bytes, ended.endpoint.bytes);
+    result.entries = std::max(result.entries, ended.entries);
+  }
+  return result;
+}
+
+}  // namespace oriel::scale

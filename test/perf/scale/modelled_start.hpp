@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/task.hpp"
+#include "boot/auth.hpp"
+#include "boot/frame.hpp"
+#include "boot/group.hpp"
+#include "boot/rendezvous.hpp"
+#include "boot/secret.hpp"
+#include "perf/scale/modelled_network.hpp"
+
+namespace oriel::scale {
+
+/// How all ranks of a communicator find each other: the root service's Rendezvous, the proofs of
+/// every connection, frames, links and the gathering of addresses, over a modelled network. What
+/// reads sockets in the library (RootService, Acceptor, Dialer, Links, Session) is not run; this
+/// hands the same messages to the same state machines in the same order.
+class ModelledStart {
+ public:
+  /// `gathers`: whether ranks tell each other their addresses in the end, for which this machine
+  /// would need as much memory as all of them.
+  ModelledStart(int size, Model model, bool gathers);
+
+  /// False if not all ranks come to the end.
+  bool run();
+
+  ModelledNetwork& network() { return network_; }
+  int root() const { return size_; }
+  Duration linked() const { return linked_; }  ///< until the last rank had its last link
+  std::size_t most_links() const;
+  std::size_t root_connections() const { return most_clients_; }
+  /// What the rendezvous has taken of this machine's processor, with the looks at its clock that
+  /// the root service has once in kTurn messages.
+  std::chrono::duration<double> root_processor() const { return root_processor_; }
+
+ private:
+  static constexpr int kTurn = 128;  // as many as a Poller takes at a time, at best
+
+  /// The root's side of a connection.
+  struct Client {
+    boot::AuthResponder responder{boot::KeyPurpose::rendezvous};
+    bool is_proven = false;
+    bool has_greeted = false;
+  };
+  struct Rank {
+    std::optional<boot::AuthInitiator> to_root;  // until it is proven
+    bool has_responded = false;
+    boot::FrameReader reader;
+    std::map<int, std::pair<boot::AuthInitiator, bool>> dials;  // and whether it has responded
+    std::map<int, boot::AuthResponder> callers;
+    std::vector<int> links;
+    std::optional<boot::Group> world;
+    std::optional<Task<Status>> last_part;
+    bool failed = false;
+  };
+
+  void connect(int from, int to);
+  void at_root(int from, const Bytes& message);
+  void take_turn();
+  void from_root(int rank, const Bytes& message);
+  void on_frame(int rank, const boot::Frame& frame);
+  void from_rank(int rank, int peer, const Bytes& message);
+  void answer(int rank, int peer, const Bytes& message);
+  void add_link(int rank, int peer);
+  Task<Status> end(int rank);
+  TimePoint time_at(int node) const { return TimePoint(network_.clock(node)); }
+  Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  int size_;
+  bool gathers_;
+  std::size_t links_wanted_;
+  ModelledNetwork network_;
+  boot::Key root_key_;
+  boot::Key link_key_;
+  boot::Rendezvous rendezvous_;
+  std::shared_ptr<std::vector<int>> members_;
+  std::vector<Rank> ranks_;
+  std::map<int, Client> clients_;
+  std::size_t most_clients_ = 0;
+  int in_turn_ = 0;
+  Duration linked_{};
+  std::chrono::duration<double> root_processor_{};
+};
+
+}  // namespace oriel::scale

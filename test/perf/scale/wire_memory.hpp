@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace oriel::scale {
+
+/// Prints what a rank's wire over libfabric sets aside in a communicator of `size` ranks, and,
+/// where there is libfabric, what such a wire has taken once it is made, in a process of its own.
+/// Nobody is connected to it.
+void print_wire(int size);
+
+}  // namespace oriel::scale
