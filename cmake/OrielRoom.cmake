@@ -74,6 +74,9 @@ function(oriel_add_test name)
     target_precompile_headers(${name} REUSE_FROM oriel_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name})
+  if(ORIEL_SANITIZE)  # programs are slower, and builds and checkers run beside them
+    math(EXPR arg_TIMEOUT "2 * ${arg_TIMEOUT}")
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
   if(arg_COST)

@@ -14,6 +14,7 @@
 #include "comm/network_faults.hpp"
 #include "net/fabric_faults.hpp"
 #include "net/fabric_pair.hpp"
+#include "support/sanitized.hpp"
 
 /// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):
 /// all ranks have the same error, which names that rank, and nothing is left.
@@ -127,7 +128,7 @@ TEST_CASE("3.13 whichever call of libfabric's fails while a communicator starts,
             Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
         walk(players, stride, static_cast<std::size_t>(seed) % stride);
       },
-      std::chrono::seconds(110)));
+      std::chrono::seconds(kSanitized ? 220 : 110)));
 }
 
 }  // namespace oriel::test

@@ -17,6 +17,7 @@
 #include "comm/network_faults.hpp"
 #include "net/wire_fabric.hpp"
 #include "support/fault.hpp"
+#include "support/sanitized.hpp"
 
 /// Has every system call of a rank fail, one at a time, while it makes its queues to the ranks of
 /// other nodes (3.15): all ranks have the same error, and nothing is left.
@@ -94,7 +95,7 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
             Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
         walk(players, stride, 1 + seed % stride, by_fabric);
       },
-      std::chrono::seconds(110)));
+      std::chrono::seconds(kSanitized ? 220 : 110)));
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ TEST_CASE("3.14 whichever system call fails while queues with backups are made, 
   walk_with({{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
              {"ORIEL_WIRE", "fabric"},
              {"ORIEL_PATHS", "lo,lo"}},
-            number_from("ORIEL_TEST_STRIDE", 31), true);
+            number_from("ORIEL_TEST_STRIDE", kSanitized ? 61 : 31), true);
 }
 
 }  // namespace oriel::test
