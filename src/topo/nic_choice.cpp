@@ -18,12 +18,25 @@ const Nic& nic_at(const Machine& machine, int index) {
   return machine.nics[static_cast<std::size_t>(index)];
 }
 
-/// The active NICs that are nearest to a device, in their order.
+double fastest_of(const Machine& machine) {
+  double fastest = 0;
+  for (const Nic& nic : machine.nics) fastest = std::max(fastest, nic.active ? nic.gbps : 0);
+  return fastest;
+}
+
+/// A speed that is not known counts as fast.
+bool is_slow(double gbps, double fastest) {
+  return gbps > 0 && gbps * 2 < fastest;
+}
+
+/// Of the active NICs that are not slow, those nearest to a device, in their order.
 std::vector<int> nearest_nics(const Machine& machine, DevicePlace device) {
   std::vector<int> nearest;
   std::tuple<int, int> least;
+  const double fastest = fastest_of(machine);
   for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
-    if (!nic_at(machine, i).active) continue;
+    const Nic& nic = nic_at(machine, i);
+    if (!nic.active || is_slow(nic.gbps, fastest)) continue;
     const auto own = nic_cost(machine, device, nic_at(machine, i));
     if (!nearest.empty() && own > least) continue;
     if (nearest.empty() || own < least) nearest.clear();
@@ -71,17 +84,25 @@ std::vector<int> ports_of(const Machine& machine, bool only_active) {
 class Pairing {
  public:
   explicit Pairing(const Machine& machine)
-      : machine_(machine), hardware_(ports_of(machine, false)), active_(ports_of(machine, true)) {
+      : machine_(machine),
+        hardware_(ports_of(machine, false)),
+        active_(ports_of(machine, true)),
+        fastest_(fastest_of(machine)) {
     in_use_.resize(machine.nics.size(), -1);
     load_.resize(machine.nics.size(), 0);
+    partner_.resize(machine.nics.size(), -1);
     for (int i = 0; i < static_cast<int>(hardware_.size()); ++i) {
       const int port = hardware_[at(i)];
       if (port == i) ports_.push_back(i);
       if (in_use_[at(port)] < 0) in_use_[at(port)] = active_[at(i)];
     }
+    std::map<std::pair<Nic::Layer, bool>, std::vector<int>> singles;
     for (const int port : ports_) {
-      if (card_of(port).size() == 1) singles_.push_back(port);
+      const Nic& nic = nic_at(machine, port);
+      if (card_of(port).size() > 1) continue;
+      singles[{nic.layer, is_slow(speed_of(port), fastest_)}].push_back(port);
     }
+    for (const auto& [kind, alike] : singles) pair_by_place(alike);
   }
 
   /// Of each NIC; -1 where there is none, or the NIC is not active.
@@ -122,28 +143,81 @@ class Pairing {
     return card;
   }
 
+  /// What the kernel tells of a dead port's speed is not true; its PCIe link stays.
+  double speed_of(int port) const {
+    const int used = in_use_[at(port)];
+    if (used >= 0) return nic_at(machine_, used).gbps;
+    const int node = nic_at(machine_, port).node;
+    return node < 0 ? 0 : machine_.pci[at(node)].link_gbps;
+  }
+
+  /// Pairs cards with one port in their order; yields the one that is left over, or -1.
+  int pair_up(std::vector<int>& cards) {
+    std::sort(cards.begin(), cards.end());
+    for (std::size_t i = 0; i + 1 < cards.size(); i += 2) {
+      partner_[at(cards[i])] = cards[i + 1];
+      partner_[at(cards[i + 1])] = cards[i];
+    }
+    return cards.size() % 2 == 0 ? -1 : cards.back();
+  }
+
+  /// Pairs those below one PCIe bridge, the lowest bridges first; who is left over is paired at
+  /// its NUMA node, then in its package, then with anyone.
+  void pair_by_place(const std::vector<int>& cards) {
+    std::vector<std::vector<int>> below(machine_.pci.size());
+    std::map<int, std::vector<int>> of_numa;
+    std::map<int, std::vector<int>> of_package;
+    std::vector<int> rest;
+    const auto numa_of = [&](int card) { return nic_at(machine_, card).numa; };
+    for (const int card : cards) {
+      const int node = nic_at(machine_, card).node;
+      (node >= 0 ? below[at(node)] : of_numa[numa_of(card)]).push_back(card);
+    }
+    for (std::size_t node = below.size(); node-- > 0;) {  // children come after their parents
+      const int left = pair_up(below[node]);
+      const int parent = machine_.pci[node].parent;
+      if (left >= 0) (parent >= 0 ? below[at(parent)] : of_numa[numa_of(left)]).push_back(left);
+    }
+    // What stands at places that are not known is not near each other.
+    for (auto& [numa, here] : of_numa) {
+      if (numa < 0) rest.insert(rest.end(), here.begin(), here.end());
+      const int left = numa < 0 ? -1 : pair_up(here);
+      if (left >= 0) of_package[machine_.numa[at(numa)].package].push_back(left);
+    }
+    for (auto& [package, here] : of_package) {
+      if (package < 0) rest.insert(rest.end(), here.begin(), here.end());
+      const int left = package < 0 ? -1 : pair_up(here);
+      if (left >= 0) rest.push_back(left);
+    }
+    pair_up(rest);
+  }
+
   /// The partner by place alone, so that a port that dies leaves other pairs as they are. If it is
   /// dead, another port of the card; -1 if there is none that is active.
   int partner_of(int port) const {
     const std::vector<int> card = card_of(port);
-    const std::vector<int>& row = card.size() > 1 ? card : singles_;
-    const auto self =
-        static_cast<std::size_t>(std::find(row.begin(), row.end(), port) - row.begin());
-    if ((self ^ 1) < row.size() && in_use_[at(row[self ^ 1])] >= 0) {
-      return in_use_[at(row[self ^ 1])];
+    int partner = partner_[at(port)];
+    if (card.size() > 1) {
+      const auto self =
+          static_cast<std::size_t>(std::find(card.begin(), card.end(), port) - card.begin());
+      partner = (self ^ 1) < card.size() ? card[self ^ 1] : -1;
     }
+    if (partner >= 0 && in_use_[at(partner)] >= 0) return in_use_[at(partner)];
     for (const int other : card) {
       if (other != port && in_use_[at(other)] >= 0) return in_use_[at(other)];
     }
     return -1;
   }
 
-  /// Of those equally near the one that is the backup of the fewest, of these the fastest.
+  /// Of those that are not slow and of the same layer, if there are any, the nearest; of equally
+  /// near ones the one that is the backup of the fewest, of these the fastest.
   int nearest_to(int own) const {
     const DevicePlace place = place_of(nic_at(machine_, own));
+    const Nic::Layer layer = nic_at(machine_, own).layer;
     const auto worth = [&](int other) {
       const Nic& nic = nic_at(machine_, other);
-      return std::tuple(nic_cost(machine_, place, nic), load_[at(other)], -nic.gbps);
+      return std::tuple(is_slow(nic.gbps, fastest_), nic.layer != layer,
+                        nic_cost(machine_, place, nic), load_[at(other)], -nic.gbps);
     };
     int nearest = -1;
     for (const int port : ports_) {
@@ -158,17 +232,28 @@ class Pairing {
   std::vector<int> hardware_;  // of each NIC the port
   std::vector<int> active_;    // of each active NIC the one that is used for its port
   std::vector<int> ports_;
-  std::vector<int> singles_;  // of cards with one port
   std::vector<int> in_use_;   // of each port the NIC that is used, or -1: it is dead
+  std::vector<int> partner_;  // of each card's one port the other of its pair, dead or not; or -1
   std::vector<int> load_;     // of each NIC, how often it is a backup
+  double fastest_ = 0;        // of the active ones
 };
 
-std::string reason_for(const Machine& machine, const NicChoice& choice, std::size_t candidates,
-                       int load) {
+/// Whether an active NIC that is too slow to be used is nearer than the one that is.
+bool passes_by_slow_one(const Machine& machine, DevicePlace device, const Nic& used) {
+  const double fastest = fastest_of(machine);
+  return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& nic) {
+    return nic.active && is_slow(nic.gbps, fastest) &&
+           nic_cost(machine, device, nic) < nic_cost(machine, device, used);
+  });
+}
+
+std::string reason_for(const Machine& machine, const NicChoice& choice, DevicePlace device,
+                       std::size_t candidates, int load) {
   if (choice.primary < 0) return "there is no active NIC";
   const Nic& nic = nic_at(machine, choice.primary);
   std::string text = fmt::format("{} is ", nic.name);
   text += candidates == 1 ? "the nearest" : fmt::format("one of {} equally near", candidates);
+  if (passes_by_slow_one(machine, device, nic)) text += " of those fast enough";
   text += fmt::format(" ({})", name_of(choice.distance));
   if (load > 0) text += fmt::format(", shared with {} other{}", load, load == 1 ? "" : "s");
   if (choice.backup < 0) return text + "; no other fault domain to fall back on";
@@ -212,7 +297,8 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
   for (std::size_t device = 0; device < choices.size(); ++device) {
     NicChoice& choice = choices[device];
     const int sharers = choice.primary < 0 ? 0 : load_of(choice.primary) - 1;
-    choice.reason = reason_for(machine, choice, candidates[device].size(), sharers);
+    choice.reason =
+        reason_for(machine, choice, devices[device], candidates[device].size(), sharers);
   }
   return choices;
 }

@@ -22,15 +22,19 @@ struct NicChoice {
 };
 
 /// For each GPU the nearest active NIC: by PCI distance, then by NUMA node; among equally near ones
-/// the one whose port the fewest GPUs have taken, of those the fastest. GPUs with the fewest
-/// nearest NICs choose first, so that a GPU with a choice leaves the others theirs. MIG instances
-/// and partitions count as their GPU.
+/// the one whose port the fewest GPUs have taken, of those the fastest. A NIC less than half as
+/// fast as the fastest is none, however near; a speed that is not known counts as fast. GPUs with
+/// the fewest nearest NICs choose first, so that a GPU with a choice leaves the others theirs. MIG
+/// instances and partitions count as their GPU.
 ///
 /// The backup is the other port of the card if the card has two; cards with one port are paired in
 /// their order (row B3 of the reference on queues), dead ones too, so that a port that dies leaves
-/// other pairs alone. Whose partner is dead, or who is the last of an odd number, takes the nearest
-/// other, of those the one that is the backup of the fewest, of these the fastest. It is never the
-/// primary, and never a port that fails with it: a second device of the same port, such as a
+/// other pairs alone. Pairs are of one link layer and both slow or both not, and of those below one
+/// PCIe switch first; who is left over there is paired below the host bridge, at the NUMA node, in
+/// the package, and last with anyone. Whose partner is dead, or who is the last of an odd number,
+/// takes the nearest other: one that is not slow before others, then one of the same layer; of
+/// equally near ones the one that is the backup of the fewest, of these the fastest. It is never
+/// the primary, and never a port that fails with it: a second device of the same port, such as a
 /// virtual function.
 ///
 /// A function of a canonical() machine: every rank that describes the machine alike chooses alike.

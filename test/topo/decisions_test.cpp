@@ -216,6 +216,93 @@ TEST_CASE("2.5 a GPU with a choice leaves the NIC to one without") {
   CHECK(primaries(choices) == std::vector<int>{0, 1});
 }
 
+TEST_CASE("2.5 a NIC less than half as fast as the fastest is used where nothing else is there") {
+  const auto machine_with = [](double other_gbps) {
+    MachineBuilder build;
+    const int root = build.host_bridge(build.numa(0, {0}));
+    build.gpu(root, "0000:10:00.0");
+    build.gpu(root, "0000:18:00.0");
+    build.nic(root, "0000:20:00.0", "mlx5_0", 400, 1);
+    build.nic(root, "0000:28:00.0", "mlx5_mgmt", other_gbps, 2);
+    build.machine.nics.back().layer = Nic::Layer::ethernet;
+    return canonical(std::move(build.machine));
+  };
+  Machine machine = machine_with(10);
+  CHECK(primaries(choose_nics(machine)) == std::vector<int>{0, 0});
+  CHECK(backups(choose_nics(machine)) == std::vector<int>{1, 1});  // better than none
+  CHECK(primaries(choose_nics_of_numa_nodes(machine)) == std::vector<int>{0});
+  CHECK(choose_nic_at(machine, {-1, 0}, 1).primary == 0);
+  CHECK(primaries(choose_nics(machine_with(200))) == std::vector<int>{0, 1});
+  CHECK(primaries(choose_nics(machine_with(0))) == std::vector<int>{0, 1});  // not known
+  machine.nics[0].active = false;
+  CHECK(primaries(choose_nics(machine)) == std::vector<int>{1, 1});
+
+  MachineBuilder far;
+  far.gpu(far.host_bridge(far.numa(0, {0})), "0000:10:00.0");
+  far.nic(0, "0000:11:00.0", "mlx5_mgmt", 10, 1);
+  far.nic(far.host_bridge(far.numa(1, {1})), "0000:90:00.0", "mlx5_0", 400, 2);
+  const auto choices = choose_nics(canonical(std::move(far.machine)));
+  CHECK(choices[0].primary == 1);
+  CHECK(choices[0].reason ==
+        "mlx5_0 is the nearest of those fast enough (SYS); backup mlx5_mgmt, another card");
+}
+
+TEST_CASE("B3 a card for maintenance that sorts first leaves the pairs as they are") {
+  for (const auto layer : {Nic::Layer::ethernet, Nic::Layer::infiniband}) {
+    for (const double gbps : {25.0, 0.0}) {
+      MachineBuilder build;
+      build.machine = hgx_8();
+      build.nic(build.host_bridge(0), "0000:05:00.0", "mlx5_mgmt", gbps, 99);
+      build.machine.nics.back().layer = layer;
+      build.machine.nics.back().active = layer == Nic::Layer::infiniband;
+      const Machine machine = canonical(std::move(build.machine));
+      REQUIRE(machine.nics[0].name == "mlx5_mgmt");
+      CHECK(primaries(choose_nics(machine)) == std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8});
+      CHECK(backups(choose_nics(machine)) == std::vector<int>{2, 1, 4, 3, 6, 5, 8, 7});
+    }
+  }
+}
+
+TEST_CASE("B3 cards are paired near each other, and only what is left over farther away") {
+  // Sockets with so many cards, and the pairs.
+  const std::vector<std::pair<std::vector<int>, std::vector<int>>> table = {
+      {{3, 3}, {1, 0, 5, 4, 3, 2}},
+      {{1, 2, 1}, {3, 2, 1, 0}},
+      {{1, 1, 2, 1}, {1, 0, 3, 2, 0}},
+      {{5, 2}, {1, 0, 3, 2, 0, 6, 5}}};
+  for (const auto& [sockets, expected] : table) {
+    MachineBuilder build;
+    int bus = 0;
+    for (std::size_t socket = 0; socket < sockets.size(); ++socket) {
+      const int root =
+          build.host_bridge(build.numa(static_cast<int>(socket), {static_cast<int>(socket)}));
+      for (int card = 0; card < sockets[socket]; ++card) {
+        ++bus;
+        build.nic(root, fmt::format("0000:{:02x}:00.0", bus).c_str(),
+                  fmt::format("mlx5_{}", bus).c_str(), 400, static_cast<std::uint64_t>(bus));
+      }
+    }
+    CHECK(backup_nics(canonical(std::move(build.machine))) == expected);
+  }
+
+  MachineBuilder build;  // under one host bridge two switches, whose cards alternate by address
+  const int root = build.host_bridge(build.numa(0, {0}));
+  const int left = build.bridge(root, "0000:01:00.0", 500);
+  const int right = build.bridge(root, "0000:01:01.0", 500);
+  for (int card = 0; card < 4; ++card) {
+    build.nic(card % 2 == 0 ? left : right, fmt::format("0000:{:02x}:00.0", 2 + card).c_str(),
+              fmt::format("mlx5_{}", card).c_str(), 400, static_cast<std::uint64_t>(card + 1));
+  }
+  CHECK(backup_nics(canonical(build.machine)) == std::vector<int>{2, 3, 0, 1});
+  for (const int ethernet : {0, 2}) {
+    build.machine.nics[static_cast<std::size_t>(ethernet)].layer = Nic::Layer::ethernet;
+  }
+  build.machine.nics[1].gbps = 100;  // has no equal, nor has 3: a slow one would be its last choice
+  CHECK(backup_nics(canonical(build.machine)) == std::vector<int>{2, 3, 0, 0});
+  build.machine.nics[2].gbps = 100;  // nobody has an equal: a fast one first, then of one layer
+  CHECK(backup_nics(canonical(build.machine)) == std::vector<int>{3, 3, 0, 0});
+}
+
 TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   CHECK(backup_nics(cards(1)) == std::vector<int>{-1});
   CHECK(backup_nics(cards(2)) == std::vector<int>{1, 0});

@@ -49,6 +49,51 @@ PortKey port_of(const Nic& nic) {
   return {nic.physical ? nic.physical : nic.pci, nic.port};
 }
 
+/// Whether a NIC is too slow to be used where there is another.
+bool is_slow(const Machine& machine, const Nic& nic) {
+  return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
+    return other.active && nic.gbps > 0 && nic.gbps * 2 < other.gbps;
+  });
+}
+
+/// How near two NICs are as pairs go.
+int level_between(const Machine& machine, const Nic& a, const Nic& b) {
+  const Distance distance = route_between(machine, place_of(a), place_of(b)).distance;
+  return distance <= Distance::switches      ? 0
+         : distance == Distance::host_bridge ? 1
+         : distance == Distance::numa_node   ? 2
+                                             : 3;
+}
+
+/// Where all ports are up: a NIC backs up with a farther one only if those of its kind that are
+/// nearer have backups that are no farther from them.
+void check_backups(Machine machine) {
+  for (Nic& nic : machine.nics) nic.active = true;
+  const std::vector<int> backups = backup_nics(machine);
+  const auto alike = [&](const Nic& a, const Nic& b) {
+    return a.layer == b.layer && is_slow(machine, a) == is_slow(machine, b);
+  };
+  const auto shares_card = [&](const Nic& nic) {
+    return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
+      return port_of(other) != port_of(nic) && same_card(nic, other);
+    });
+  };
+  for (std::size_t i = 0; i < backups.size(); ++i) {
+    const Nic& own = machine.nics[i];
+    if (backups[i] < 0 || shares_card(own)) continue;
+    const Nic& backup = machine.nics[static_cast<std::size_t>(backups[i])];
+    for (std::size_t j = 0; j < backups.size(); ++j) {
+      const Nic& other = machine.nics[j];
+      if (port_of(other) == port_of(own) || !alike(own, other) || shares_card(other)) continue;
+      INFO(own.name << " has " << backup.name << ", or " << other.name);
+      REQUIRE(alike(own, backup));
+      if (level_between(machine, own, other) >= level_between(machine, own, backup)) continue;
+      REQUIRE(level_between(machine, other, machine.nics[static_cast<std::size_t>(backups[j])]) <=
+              level_between(machine, other, own));
+    }
+  }
+}
+
 /// No device could change to a NIC that is as near and would have fewer users. The devices at one
 /// place (instances of a GPU) count once.
 void check_balance(const Machine& machine, const std::vector<NicChoice>& choices,
@@ -65,7 +110,7 @@ void check_balance(const Machine& machine, const std::vector<NicChoice>& choices
     if (choices[i].primary < 0) continue;
     const Nic& own = machine.nics[static_cast<std::size_t>(choices[i].primary)];
     for (const Nic& other : machine.nics) {
-      if (!other.active) continue;
+      if (!other.active || is_slow(machine, other)) continue;
       const auto own_cost = nic_cost(machine, places[i], own);
       const auto cost = nic_cost(machine, places[i], other);
       INFO(own.name << ", or " << other.name);
@@ -79,6 +124,7 @@ void check_balance(const Machine& machine, const std::vector<NicChoice>& choices
     REQUIRE(backup.active);
     REQUIRE(port_of(backup) != port_of(own));
   }
+  check_backups(machine);
 }
 
 void check_balance(const Machine& machine) {
@@ -250,7 +296,7 @@ TEST_CASE("2.9 random machines: reach, NICs and paths depend neither on order no
       REQUIRE(machine.nics[static_cast<std::size_t>(choice.primary)].active);
       REQUIRE(choice.backup != choice.primary);
       for (const Nic& nic : machine.nics) {
-        if (!nic.active) continue;
+        if (!nic.active || is_slow(machine, nic)) continue;
         REQUIRE(route_between(machine, place_of(machine.gpus[i]), place_of(nic)).distance >=
                 choice.distance);
       }

@@ -178,6 +178,7 @@ Machine random_machine(std::mt19937& random) {
     const std::string name = fmt::format("mlx5_{}", nics);
     build.nic(parents[random() % parents.size()], address().c_str(), name.c_str(), 100.0 * pick(5));
     build.machine.nics.back().active = pick(5) > 0;
+    if (pick(4) == 0) build.machine.nics.back().layer = Nic::Layer::ethernet;
   }
   for (int a = 0; a < gpus; ++a) {
     for (int b = a + 1; b < gpus; ++b) {
