@@ -27,6 +27,11 @@ bool share_switches(const Gpu& a, const Gpu& b) {
   return !a.fabric || !b.fabric || a.fabric == b.fabric;
 }
 
+/// What the GPU's vendor calls links between GPUs.
+std::string_view links_of(const Gpu& gpu) {
+  return gpu.vendor == GpuVendor::amd ? "xGMI" : "NVLink";
+}
+
 std::string title_of(const Machine& machine, int index) {
   const Gpu& gpu = gpu_at(machine, index);
   return fmt::format("GPU {} ({})", index, gpu.pci ? gpu.pci->to_string() : gpu.name);
@@ -66,12 +71,12 @@ double weight_of(const Machine& machine, int from, int to, bool by_bandwidth) {
   return std::min(gpu_at(machine, from).switch_links, gpu_at(machine, to).switch_links);
 }
 
-/// Whether it is known how fast a path over NVLink is.
+/// Whether it is known how fast a path over links is.
 bool has_known_speed(const Path& path) {
   return path.kind == PathKind::nvlink && path.gbps > 0;
 }
 
-/// Whether a path over NVLink is the fastest of the machine; if not, which one is.
+/// Whether a path over links is the fastest of the machine; if not, which one is.
 std::string compared_with_others(const Machine& machine, int from, int to) {
   const bool by_bandwidth = path_between(machine, from, to).gbps > 0;
   const double own = weight_of(machine, from, to, by_bandwidth);
@@ -129,6 +134,10 @@ std::string_view name_of(PathKind kind) {
   return "unknown";
 }
 
+std::string_view name_of(const Machine& machine, int from, PathKind kind) {
+  return kind == PathKind::nvlink ? links_of(gpu_at(machine, from)) : name_of(kind);
+}
+
 Path path_between(const Machine& machine, int from, int to) {
   Path path;
   if (from == to) {
@@ -182,9 +191,9 @@ std::string explain_path(const Machine& machine, int from, int to) {
   const Gpu& a = gpu_at(machine, from);
   const Gpu& b = gpu_at(machine, to);
   const GpuPair* pair = find_pair(machine, from, to);
-  std::string text =
-      fmt::format("{} reaches the memory of {} by {}, {}.", title_of(machine, from),
-                  title_of(machine, to), name_of(path.kind), bandwidth_text(path.gbps));
+  std::string text = fmt::format("{} reaches the memory of {} by {}, {}.", title_of(machine, from),
+                                 title_of(machine, to), name_of(machine, from, path.kind),
+                                 bandwidth_text(path.gbps));
   const auto add = [&](const std::string& sentence) { text += " " + sentence; };
   switch (path.kind) {
     case PathKind::same_device:
@@ -207,12 +216,14 @@ std::string explain_path(const Machine& machine, int from, int to) {
       if (path.hops == 1 || share_switches(a, b)) add(compared_with_others(machine, from, to));
       break;
     case PathKind::pcie_peer:
-      add(fmt::format("No NVLink joins them; they are {}.", in_words(path.distance)));
+      add(fmt::format("No {} joins them; they are {}.", links_of(a), in_words(path.distance)));
       if (path.distance >= Distance::host_bridge) {
-        add("Below one PCIe switch the traffic would not pass the processor; an NVLink bridge "
-            "would be faster still.");
+        add(
+            fmt::format("Below one PCIe switch the traffic would not pass the processor; an {} "
+                        "bridge would be faster still.",
+                        links_of(a)));
       } else {
-        add("An NVLink bridge would be faster.");
+        add(fmt::format("An {} bridge would be faster.", links_of(a)));
       }
       break;
     case PathKind::host_memory:

@@ -39,6 +39,9 @@ struct Path {
 /// entries of Machine::gpus.
 Path path_between(const Machine& machine, int from, int to);
 
+/// What the path of such a pair is called: its kind, and by the links that its vendor makes.
+std::string_view name_of(const Machine& machine, int from, PathKind kind);
+
 /// All of them, as rows by `from`.
 std::vector<std::vector<Path>> all_paths(const Machine& machine);
 

@@ -204,6 +204,8 @@ TEST_CASE("2.8 the JSON holds the machine and what is decided about it") {
   CHECK(hgx["gpus"][5]["choice"]["nic"] == 5);
   CHECK(hgx["gpus"][5]["mapped_by"].size() == 8);
   CHECK(hgx["paths"][0]["kind"] == "NVLink");
+  const Json amd = Json::parse(json_of(summarise(topo::amd_full_mesh())));
+  CHECK(amd["paths"][0]["kind"] == "xGMI");
   topo::Machine odd = topo::workstation();
   odd.host = "\xff\xfe";  // no UTF-8
   CHECK_FALSE(Json::parse(json_of(summarise(odd)), nullptr, false).is_discarded());

@@ -505,6 +505,11 @@ TEST_CASE("2.8 a path is explained in words, with what would be faster") {
   says(explain_path(workstation(), 0, 1), "an NVLink bridge would be faster still");
   says(explain_path(mig(), 0, 1), "Without MIG they could.");
   says(explain_path(amd_partial_mesh(), 0, 2), "the way has 2 hops");
+  says(explain_path(amd_partial_mesh(), 0, 1), "by xGMI, ");
+  Machine apart = workstation();
+  for (Gpu& gpu : apart.gpus) gpu.vendor = GpuVendor::amd;
+  says(explain_path(apart, 0, 1), "No xGMI joins them");
+  says(explain_path(apart, 0, 1), "an xGMI bridge would be faster still");
   CHECK(explain_path(amd_partial_mesh(), 0, 2).find("fastest") == std::string::npos);
   says(explain_path(uneven(), 1, 2), "The driver refuses");
   says(explain_path(uneven(), 2, 1), "by PCIe peer");

@@ -128,7 +128,7 @@ Json paths(const Summary& summary) {
       if (from == to) continue;
       list.push_back({{"from", from},
                       {"to", to},
-                      {"kind", topo::name_of(path.kind)},
+                      {"kind", topo::name_of(summary.machine, static_cast<int>(from), path.kind)},
                       {"hops", path.hops},
                       {"gbps", bandwidth_of(path.gbps)},
                       {"atomics", path.atomics},
