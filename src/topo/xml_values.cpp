@@ -11,7 +11,7 @@ namespace oriel::topo {
 
 Error odd(const XmlElement& element, const std::string& what) {
   return Error(ErrorCode::invalid_argument,
-               fmt::format("line {}: <{}> {}", element.line, element.name, what));
+               fmt::format("line {}: <{}> {}", element.line, element.name.substr(0, 32), what));
 }
 
 namespace {

@@ -280,6 +280,10 @@ TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") 
   refused(pci("", many),
           "line 1002: <x> makes more than 1000 unknown elements, the first <x> in line 2");
   refused("<system><cpu>" + many + "</cpu></system>", "line 1002: <x>");
+  std::string longest = many;  // of a name only the beginning is said
+  longest.replace(longest.rfind("x/>"), 1, std::string(1'000'000, 'x'));
+  const std::string words = "line 1002: <" + std::string(32, 'x') + "> makes more than 1000";
+  refused(pci("", longest), words.c_str());
 
   const std::string hwloc =
       "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
