@@ -206,6 +206,18 @@ TEST_CASE("2.8 the JSON holds the machine and what is decided about it") {
   CHECK(hgx["paths"][0]["kind"] == "NVLink");
   const Json amd = Json::parse(json_of(summarise(topo::amd_full_mesh())));
   CHECK(amd["paths"][0]["kind"] == "xGMI");
+  CHECK(amd["paths"][0]["links"] == 1);
+  topo::Machine full = topo::hgx_8();
+  full.gpus[1].fabric = topo::FabricClique{{std::byte{0xab}}, 7};
+  full.nics[1].guid = 0x1f;
+  full.nics[1].card = 0;
+  const Json facts = Json::parse(json_of(summarise(full)));
+  CHECK(facts["gpus"][0]["compute_capability"] == "9.0");
+  CHECK(facts["gpus"][0]["fabric_clique"].is_null());
+  CHECK(facts["gpus"][1]["fabric_clique"]["cluster"] == "ab" + std::string(30, '0'));
+  CHECK(facts["gpus"][1]["fabric_clique"]["clique"] == 7);
+  CHECK(facts["nics"][1]["guid"] == "0x1f");
+  CHECK(facts["nics"][1]["card"].is_null());
   topo::Machine odd = topo::workstation();
   odd.host = "\xff\xfe";  // no UTF-8
   CHECK_FALSE(Json::parse(json_of(summarise(odd)), nullptr, false).is_discarded());

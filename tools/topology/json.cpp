@@ -1,5 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "topo/distance.hpp"
@@ -20,6 +24,24 @@ Json index_of(int index) {
 
 Json bandwidth_of(double gbps) {
   return gbps > 0 ? Json(gbps) : Json(nullptr);
+}
+
+Json number_of(std::uint64_t number) {  // in hexadecimal, as files have it
+  return number != 0 ? Json(fmt::format("0x{:x}", number)) : Json(nullptr);
+}
+
+Json clique_of(const std::optional<topo::FabricClique>& fabric) {
+  if (!fabric) return nullptr;
+  std::string cluster;
+  for (const std::byte one : fabric->cluster) {
+    cluster += fmt::format("{:02x}", std::to_integer<unsigned>(one));
+  }
+  return {{"cluster", cluster}, {"clique", fabric->clique}};
+}
+
+Json capability_of(const topo::Gpu& gpu) {
+  if (gpu.architecture <= 0) return nullptr;
+  return fmt::format("{}.{}", gpu.architecture / 10, gpu.architecture % 10);
 }
 
 Json choice_of(const topo::NicChoice& choice) {
@@ -85,6 +107,8 @@ Json gpus(const Summary& summary) {
          {"cuda_device", index_of(gpu.ordinal)},
          {"mig_instance", index_of(gpu.mig_instance)},
          {"partition", index_of(gpu.partition)},
+         {"compute_capability", capability_of(gpu)},
+         {"fabric_clique", clique_of(gpu.fabric)},
          {"links_to_switches", gpu.switch_links},
          {"link_gbps", bandwidth_of(gpu.link_gbps)},
          {"pcie_gbps", bandwidth_of(gpu.pcie_gbps)},
@@ -115,7 +139,9 @@ Json nics(const topo::Machine& machine) {
                     {"numa_node", index_of(nic.numa)},
                     {"link_layer", kLayers[static_cast<std::size_t>(nic.layer)]},
                     {"active", nic.active},
-                    {"gbps", bandwidth_of(nic.gbps)}});
+                    {"gbps", bandwidth_of(nic.gbps)},
+                    {"guid", number_of(nic.guid)},
+                    {"card", number_of(nic.card)}});
   }
   return list;
 }
@@ -126,9 +152,12 @@ Json paths(const Summary& summary) {
     for (std::size_t to = 0; to < summary.paths.size(); ++to) {
       const topo::Path& path = summary.paths[from][to];
       if (from == to) continue;
+      const topo::GpuPair* const pair =
+          topo::find_pair(summary.machine, static_cast<int>(from), static_cast<int>(to));
       list.push_back({{"from", from},
                       {"to", to},
                       {"kind", topo::name_of(summary.machine, static_cast<int>(from), path.kind)},
+                      {"links", pair == nullptr ? 0 : pair->links},
                       {"hops", path.hops},
                       {"gbps", bandwidth_of(path.gbps)},
                       {"atomics", path.atomics},
