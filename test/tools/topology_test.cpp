@@ -241,6 +241,7 @@ TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
   const std::string hgx = svg_of(summarise(topo::hgx_8()));
   CHECK(count_of(hgx, "PCIe switch ") == 4);
   CHECK(count_of(hgx, "NUMA node ") == 2);
+  CHECK(count_of(hgx, "height=\"17\"") == 4 + 2 + 4);   // no line strikes a label through
   CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // and the legend
   CHECK(hgx.find("NVLink through switches, 18 links a GPU") != std::string::npos);
   CHECK(hgx.find("over PCIe") == std::string::npos);  // no legend for what is not there

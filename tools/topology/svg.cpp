@@ -24,6 +24,7 @@ constexpr double kBarGap = 10;
 constexpr double kTitle = 56;
 constexpr std::size_t kTitleLetters = 50;
 constexpr std::size_t kDeviceLetters = 20;  // that fit in a device's box
+constexpr double kLetter = 6.3;             // of a frame's label, on average
 constexpr double kLane = 11;                // from one line to the next
 constexpr double kLaneEdge = 12;            // from a device to the first one
 constexpr double kBelowGpus = 21;           // clear of the edges of boxes that hold no NIC
@@ -187,12 +188,13 @@ class Drawing {
         box.x, box.y, box.width, box.height, radius, fill, stroke, more);
   }
 
-  /// With a halo, for lines to GPUs pass behind it.
+  /// On a ground of its box's colour, for lines to GPUs pass behind it.
   void frame_label(const Box& box, const char* fill) {
     text_ += fmt::format(
-        "<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"#5b6672\" stroke=\"{}\" "
-        "stroke-width=\"4\" paint-order=\"stroke\">{}</text>\n",
-        box.x + 12, box.y + 18, fill, topo::xml_escaped(box.label));
+        "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"17\" fill=\"{}\"/>\n", box.x + 9,
+        box.y + 5, 6 + kLetter * static_cast<double>(box.label.size()), fill);
+    text_ += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"#5b6672\">{}</text>\n", box.x + 12,
+                         box.y + 18, topo::xml_escaped(box.label));
   }
 
   void line(double x1, double y1, double x2, double y2, const char* colour, double width,
