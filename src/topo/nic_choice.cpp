@@ -168,7 +168,10 @@ class Pairing {
     std::map<int, std::vector<int>> of_numa;
     std::map<int, std::vector<int>> of_package;
     std::vector<int> rest;
-    const auto numa_of = [&](int card) { return nic_at(machine_, card).numa; };
+    const auto numa_of = [&](int card) {
+      const int numa = nic_at(machine_, card).numa;
+      return numa < static_cast<int>(machine_.numa.size()) ? numa : -1;  // or a mere list of NICs
+    };
     for (const int card : cards) {
       const int node = nic_at(machine_, card).node;
       (node >= 0 ? below[at(node)] : of_numa[numa_of(card)]).push_back(card);

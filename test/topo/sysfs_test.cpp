@@ -259,8 +259,7 @@ TEST_CASE("H1 of partitions the driver tells a bandwidth inside a GPU, and none 
     INFO(explain_path(machine, 0, to));
     CHECK(explain_path(machine, 0, to).find(words) != std::string::npos);
   };
-  says(1,
-       "by NVLink, 819 GB/s one way. 1 link joins the two directly. No pair of this machine has");
+  says(1, "by xGMI, 819 GB/s one way. 1 link joins the two directly. No pair of this machine has");
   says(2, "of unknown bandwidth. 1 link joins the two directly. Whether another pair");
 }
 
