@@ -265,6 +265,26 @@ std::string reason_for(const Machine& machine, const NicChoice& choice, DevicePl
                             same_card(nic, backup) ? "the other port of its card" : "another card");
 }
 
+/// Lets devices change to candidates that have at least two users fewer, until there is none. Each
+/// change makes the users of ports more even, so this ends.
+template <typename LoadOf>
+void even_out(const std::vector<std::vector<int>>& candidates, std::vector<NicChoice>& choices,
+              const LoadOf& load_of) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t device = 0; device < choices.size(); ++device) {
+      int& own = choices[device].primary;
+      for (const int other : candidates[device]) {
+        if (load_of(other) + 1 >= load_of(own)) continue;
+        --load_of(own);
+        ++load_of(other);
+        own = other;
+        changed = true;
+      }
+    }
+  }
+}
+
 /// Chooses for devices at these places.
 std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
   std::vector<std::vector<int>> candidates;
@@ -291,15 +311,17 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
       };
       if (choice.primary < 0 || worth(nic) < worth(choice.primary)) choice.primary = nic;
     }
-    if (choice.primary < 0) continue;
-    const Nic& primary = nic_at(machine, choice.primary);
-    choice.backup = backups[static_cast<std::size_t>(choice.primary)];
-    choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
-    ++load_of(choice.primary);
+    if (choice.primary >= 0) ++load_of(choice.primary);
   }
+  even_out(candidates, choices, load_of);
   for (std::size_t device = 0; device < choices.size(); ++device) {
     NicChoice& choice = choices[device];
     const int sharers = choice.primary < 0 ? 0 : load_of(choice.primary) - 1;
+    if (choice.primary >= 0) {
+      const Nic& primary = nic_at(machine, choice.primary);
+      choice.backup = backups[static_cast<std::size_t>(choice.primary)];
+      choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
+    }
     choice.reason =
         reason_for(machine, choice, devices[device], candidates[device].size(), sharers);
   }

@@ -303,6 +303,20 @@ TEST_CASE("B3 cards are paired near each other, and only what is left over farth
   CHECK(backup_nics(canonical(build.machine)) == std::vector<int>{3, 3, 0, 0});
 }
 
+TEST_CASE("2.5 who chose first changes to a NIC that was left alone") {
+  MachineBuilder build;
+  const int top = build.bridge(build.host_bridge(build.numa(0, {0})), "0000:01:00.0");
+  build.gpu(top, "0000:02:00.0");  // near both NICs
+  const int middle = build.bridge(top, "0000:03:00.0");
+  build.nic(middle, "0000:04:00.0", "fast", 200, 1);
+  const int inner = build.bridge(middle, "0000:05:00.0");
+  for (int i = 0; i < 3; ++i) build.gpu(inner, fmt::format("0000:06:0{}.0", i).c_str());
+  build.nic(inner, "0000:06:10.0", "inner", 200, 3);
+  build.nic(build.bridge(top, "0000:07:00.0"), "0000:08:00.0", "alone", 150, 2);
+  const Machine machine = canonical(std::move(build.machine));
+  CHECK(primaries(choose_nics(machine)) == std::vector<int>{2, 1, 0, 1});
+}
+
 TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   CHECK(backup_nics(cards(1)) == std::vector<int>{-1});
   CHECK(backup_nics(cards(2)) == std::vector<int>{1, 0});
