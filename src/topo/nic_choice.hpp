@@ -24,8 +24,9 @@ struct NicChoice {
 /// For each GPU the nearest active NIC: by PCI distance, then by NUMA node; among equally near ones
 /// the one whose port the fewest GPUs have taken, of those the fastest. A NIC less than half as
 /// fast as the fastest is none, however near; a speed that is not known counts as fast. GPUs with
-/// the fewest nearest NICs choose first, so that a GPU with a choice leaves the others theirs. MIG
-/// instances and partitions count as their GPU.
+/// the fewest nearest NICs choose first, so that a GPU with a choice leaves the others theirs; in
+/// the end none could change to one as near with two users fewer. MIG instances and partitions
+/// count as their GPU.
 ///
 /// The backup is the other port of the card if the card has two; cards with one port are paired in
 /// their order (row B3 of the reference on queues), dead ones too, so that a port that dies leaves
