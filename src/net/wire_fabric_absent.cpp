@@ -21,10 +21,12 @@ Bytes WireFabric::local_address() const {
 std::string WireFabric::provider() const {
   return {};
 }
+// NOLINTBEGIN(performance-unnecessary-value-param): as the wire that is there takes them
 Result<WireAddress> WireFabric::add_peer(ByteView /*address*/, std::string /*name*/,
                                          std::vector<std::uint32_t> /*queues*/) {
   return Error(ErrorCode::internal, "there is no wire to add a peer to");
 }
+// NOLINTEND(performance-unnecessary-value-param)
 WireAddress WireFabric::address() const {
   return {};
 }
