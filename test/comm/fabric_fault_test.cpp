@@ -80,13 +80,7 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
   Aim aim;
   plan.fail = [&](const char* name) { return aim.status_of(name); };
   const net::ScopedFabricTable table(net::test::planned_fabric());
-  for (int i = 0; i < 3; ++i) {
-    const Seen seen = live(players);
-    require(seen.ok, seen.text);
-    players.barrier();
-  }
-  const Held before = settled();
-  players.barrier();
+  const Held before = held_after_good_starts(players);
   Tally tally;
   for (std::size_t i = first; i < kRanks * kCalls.size(); i += stride) {
     const auto victim = static_cast<int>(i / kCalls.size());

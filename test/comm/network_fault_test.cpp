@@ -39,13 +39,7 @@ Seen live_with(Players& players, FaultPlan* plan) {
 }
 
 void walk(Players& players, long stride, long first, bool by_fabric) {
-  for (int i = 0; i < 3; ++i) {
-    const Seen seen = live(players);
-    require(seen.ok, seen.text);
-    players.barrier();
-  }
-  const Held before = settled();
-  players.barrier();
+  const Held before = held_after_good_starts(players);
   std::string complaints;
   int failures = 0, harmless = 0;
   for (int victim = 0; victim < kRanks; ++victim) {

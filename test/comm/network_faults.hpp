@@ -17,6 +17,7 @@
 
 #include "api/api_ranks.hpp"
 #include "comm/fault_outcome.hpp"
+#include "comm/held.hpp"
 
 /// A communicator with a network that starts while calls of one rank fail, and what all ranks saw
 /// of it.
@@ -60,6 +61,18 @@ inline Seen live(Players& players, const std::function<void()>& arm = {},
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const auto error = comm.async_error();
   return error ? seen_of(*error) : Seen{false, -1, "no error behind a barrier that was given up"};
+}
+
+/// What a process holds once whatever is made only once has been made.
+inline Held held_after_good_starts(Players& players) {
+  for (int i = 0; i < 3; ++i) {
+    const Seen seen = live(players);
+    require(seen.ok, seen.text);
+    players.barrier();
+  }
+  const Held before = settled();
+  players.barrier();
+  return before;
 }
 
 /// All players' outcomes, of which each rank's error has to name the victim.
