@@ -54,7 +54,7 @@ step() {
     0)
       passed=$((passed + 1))
       echo "PASS ${seconds}s $name"
-      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|\{"ranks"|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|registration on full|(threads|processes) on [0-9]+ GPUs)' \
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|\{"ranks"|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|put of |floor|world_put|registration on full|(threads|processes) on [0-9]+ GPUs)' \
         "$log" | show 900
       ;;
     77)
@@ -111,6 +111,7 @@ step memory_cuda 60 "$bin/test_memory_cuda"
 step registration_gpu 90 "$bin/test_registration_gpu"
 step init_faults 240 "$bin/test_init_faults_gpu"
 step all_reduce 300 "$bin/test_gpu_all_reduce"
+step grid 60 "$bin/test_gpu_grid"
 step order 90 "$bin/test_gpu_order"
 step faults 120 "$bin/test_gpu_faults"
 step groups 60 "$bin/test_gpu_groups"
@@ -118,8 +119,10 @@ step register 90 "$bin/test_gpu_register"
 step nic 120 "$bin/test_gpu_nic"
 step collectives 300 "$bin/test_gpu_collectives"
 step world 120 "$bin/test_gpu_world"
+step nic_figures 120 "$bin/test_gpu_nic" "[figures]"
+step world_figures 120 "$bin/test_gpu_world" "[figures]"
 step nodes_stages 120 python3 "$here/../perf/net/nodes_stages.py" --perf "$bin/oriel-perf" \
-  --stages "$bin/stage_bench" --out "$logs/nodes_stages.json"
+  --stages "$bin/stage_bench" --ranks $((gpus < 4 ? gpus : 4)) --out "$logs/nodes_stages.json"
 step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"
