@@ -14,6 +14,17 @@
 #include "base/system_table.hpp"
 
 namespace oriel {
+namespace {
+
+/// Of a pipe that has given nothing: none while nobody has opened it to write, POLLHUP once those
+/// who did are gone.
+short events_of(int fd) {
+  pollfd ready{fd, POLLIN, 0};
+  static_cast<void>(sys().poll(&ready, 1, 0));
+  return ready.revents;
+}
+
+}  // namespace
 
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits) {
   const Deadline deadline = Deadline::after(limits.patience);
@@ -39,7 +50,10 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
     const ssize_t got = ::read(fd.get(), part.data(), part.size());
     const int status = errno;
     if (got == 0 && known_as_too_large) return too_large();  // it has shrunk meanwhile
-    if (got == 0) return text;
+    const bool may_begin = got == 0 && came == 0 && S_ISFIFO(facts.st_mode);
+    const short there = may_begin ? events_of(fd.get()) : short{0};
+    const bool nobody_left = there != 0 && (there & POLLIN) == 0;
+    if (got == 0 && (!may_begin || nobody_left)) return text;
     if (got < 0 && status != EAGAIN && status != EINTR) {
       return system_error(fmt::format("reading {}", path), status);
     }
@@ -56,7 +70,7 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
       return Error(ErrorCode::timeout, fmt::format("{} has not ended within {} ms; {} bytes came",
                                                    path, limits.patience.count(), came));
     }
-    if (got > 0) continue;
+    if (got > 0 || there != 0) continue;
     pollfd ready{fd.get(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining(now));
     static_cast<void>(sys().poll(&ready, 1, static_cast<int>(left.count())));

@@ -19,7 +19,8 @@ struct ReadLimits {
 /// The text of a file of at most `limits.bytes`. Larger ones are refused, with the line in which
 /// the last byte stands that may be: no more is read of them, and nothing kept. What has no size (a
 /// pipe, a terminal, /dev/zero) is refused once it has given more, or has not ended within the
-/// patience. Blocks no longer than that.
+/// patience; a pipe with a name does not end before somebody has opened it to write. Blocks no
+/// longer than that.
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits);
 
 }  // namespace oriel

@@ -83,6 +83,10 @@ class HwlocXmlReader {
  private:
   /// What neither format has. Much of what they have is of no interest, and left out as well.
   Status count_unknown(const XmlElement& element) {
+    constexpr std::array<std::string_view, 3> kTexts = {"userdata", "indexes", "u64values"};
+    if (std::find(kTexts.begin(), kTexts.end(), element.name) == kTexts.end()) {
+      ORIEL_CHECK(check_has_no_text(element));
+    }
     constexpr std::array<std::string_view, 14> kKnown = {
         "object",  "info",         "userdata", "page_type", "distances",  "latency",
         "support", "indexes",      "cpukind",  "u64values", "distances2", "distances2hetero",
@@ -314,7 +318,7 @@ class HwlocXmlReader {
         const int from = places[a];
         const int to = places[b];
         const std::uint64_t value = values[a * count + b];
-        if (from < 0 || to < 0 || value > INT32_MAX) {
+        if (from < 0 || to < 0 || value == 0 || value > INT32_MAX) {
           return odd(element, fmt::format("has distance {} between nodes {} and {}", value,
                                           indices[a], indices[b]));
         }
@@ -347,7 +351,7 @@ class HwlocXmlReader {
         const std::string* text = latency.find("value");
         const auto value = text == nullptr ? std::nullopt : decimal_in(*text);
         const double distance = value.value_or(-1) * *base;
-        if (distance < 0 || distance > INT32_MAX) return odd(latency, "holds no distance");
+        if (distance < 1 || distance > INT32_MAX) return odd(latency, "holds no distance");
         values.push_back(static_cast<int>(std::lround(distance)));
       }
       if (values.size() != count * count) {

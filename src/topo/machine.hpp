@@ -171,6 +171,11 @@ Status check_limits(const MachineLimits& counts, const MachineLines& lines = {})
 /// twice. The error says what is wrong, and in which line if that is known.
 Status check(const Machine& machine, const MachineLines& lines = {});
 
+/// Two NUMA nodes that both name a processor, in words; empty if there are none. The kernel's never
+/// do, but files that clouds ship give several nodes the same ones, and to hwloc the processors of
+/// memory without any are those nearby.
+std::string shared_processors(const std::vector<NumaNode>& nodes);
+
 /// The fact about an ordered pair; null if there is none.
 const GpuPair* find_pair(const Machine& machine, int from, int to);
 

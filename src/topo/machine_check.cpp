@@ -155,4 +155,17 @@ Status check(const Machine& machine, const MachineLines& lines) {
   return check_nics(machine, Lines(lines.nics));
 }
 
+std::string shared_processors(const std::vector<NumaNode>& nodes) {
+  std::map<int, int> owners;
+  for (const NumaNode& node : nodes) {
+    for (const int cpu : node.cpus) {
+      const auto [owner, fresh] = owners.emplace(cpu, node.os_index);
+      if (fresh) continue;
+      return fmt::format("NUMA nodes {} and {} both have processor {}", owner->second,
+                         node.os_index, cpu);
+    }
+  }
+  return "";
+}
+
 }  // namespace oriel::topo

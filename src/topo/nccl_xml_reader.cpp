@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -84,6 +85,19 @@ Result<double> link_gbps_of(const XmlElement& element) {
   return pcie_gbps(pcie_generation_of(*transfers), static_cast<unsigned>(width));
 }
 
+/// Nowhere in NCCL's format is text; what stands in elements that are left out is nobody's
+/// business.
+Status check_texts(const XmlElement& element) {
+  constexpr std::array<std::string_view, 9> kKnown = {"cpu",    "pci",  "gpu", "nic",    "net",
+                                                      "nvlink", "xgmi", "c2c", "pcilink"};
+  ORIEL_CHECK(check_has_no_text(element));
+  for (const XmlElement& child : element.children) {
+    const bool known = std::find(kKnown.begin(), kKnown.end(), child.name) != kKnown.end();
+    if (known) ORIEL_CHECK(check_texts(child));
+  }
+  return {};
+}
+
 /// Where an element stands: in which PCI node and at which NUMA node.
 struct Place {
   int node = -1;
@@ -94,6 +108,7 @@ class NcclXmlReader {
  public:
   Result<Machine> read(const XmlElement& root) {
     if (root.name != "system") return odd(root, "is not NCCL's <system>");
+    ORIEL_CHECK(check_texts(root));
     for (const XmlElement& child : root.children) {
       if (child.name == "cpu") {
         ORIEL_CHECK(read_cpu(child));
@@ -108,9 +123,9 @@ class NcclXmlReader {
         lines_));
     ORIEL_CHECK(join_links());
     add_pairs();
-    const std::string unknown = unknown_.text();
-    if (!unknown.empty()) {
-      machine_.sources.push_back({"NCCL's XML", SourceReport::Outcome::used, unknown});
+    for (const std::string& odd : {unknown_.text(), shared_processors(machine_.numa)}) {
+      if (odd.empty()) continue;
+      machine_.sources.push_back({"NCCL's XML", SourceReport::Outcome::used, odd});
     }
     ORIEL_CHECK(check(machine_, lines_));
     return canonical(std::move(machine_));

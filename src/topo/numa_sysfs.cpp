@@ -56,19 +56,19 @@ std::size_t memory_in(std::string_view text) {
   return error == std::errc() && kib < std::size_t{1} << 48 ? kib << 10 : 0;
 }
 
-/// "10 21 21": to each node that is online, in their order.
+/// "10 21 21": to each node that is online, in their order. None at all where one is odd, which
+/// would count as the nearest.
 std::vector<int> distances_in(std::string_view text, std::size_t count) {
   std::vector<int> distances;
   const char* at = text.data();
   const char* const end = at + text.size();
   for (int distance = 0; at < end;) {
     const auto [rest, error] = std::from_chars(at, end, distance);
-    if (error != std::errc()) break;
+    if (error != std::errc() || distance < 1) return {};
     distances.push_back(distance);
     at = std::find_if(rest, end, [](char letter) { return letter != ' '; });
   }
-  if (distances.size() != count) distances.clear();
-  return distances;
+  return distances.size() == count ? distances : std::vector<int>();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -123,6 +124,32 @@ Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address
   return gpu;
 }
 
+/// Has NUMA nodes of a description keep what was found of those with the same numbers, where it is
+/// silent: NCCL's format knows neither distances nor memory. Processors that several nodes claim
+/// are the description's mistake.
+void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& found) {
+  const bool mistaken = !shared_processors(told).empty();
+  std::vector<int> places;  // in `found`
+  for (NumaNode& node : told) {
+    const auto same = std::find_if(found.begin(), found.end(), [&](const NumaNode& one) {
+      return one.os_index == node.os_index;
+    });
+    places.push_back(same == found.end() ? -1 : static_cast<int>(same - found.begin()));
+    if (same == found.end()) continue;
+    if (mistaken || node.cpus.empty()) node.cpus = same->cpus;
+    if (node.memory_bytes == 0) node.memory_bytes = same->memory_bytes;
+    if (node.memory_gbps == 0) node.memory_gbps = same->memory_gbps;
+  }
+  if (std::find(places.begin(), places.end(), -1) != places.end()) return;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    const auto& distances = found[static_cast<std::size_t>(places[i])].distances;
+    if (!told[i].distances.empty() || distances.empty()) continue;
+    for (const int to : places) {
+      told[i].distances.push_back(distances[static_cast<std::size_t>(to)]);
+    }
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(NvmlReason reason) {
@@ -166,7 +193,10 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     const auto at = static_cast<std::size_t>(gpu.numa);
     found_numa.push_back(gpu.numa < 0 ? -1 : machine.numa[at].os_index);
   }
-  if (knows_numa) machine.numa = description.numa;
+  if (knows_numa) {
+    const std::vector<NumaNode> before = std::exchange(machine.numa, description.numa);
+    complete_nodes(machine.numa, before);
+  }
   machine.pci = description.pci;  // nodes of the old tree would name NUMA nodes that are gone
   std::vector<int> place;         // in the description, of each GPU
   for (Gpu& gpu : machine.gpus) {

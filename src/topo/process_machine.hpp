@@ -69,7 +69,8 @@ struct MachineSources {
 /// What a description in a file says of this machine takes the place of what was found: NUMA nodes,
 /// where GPUs are, links and their bandwidth. What it is silent about stays as found: links where
 /// it tells of none at all, as hwloc's format does not and many files that clouds ship for NCCL do
-/// not, and the NUMA node of a GPU that it lacks. It does not touch who may map whose memory,
+/// not, the NUMA node of a GPU that it lacks, and distances and memory of NUMA nodes. Processors
+/// that it gives several nodes stay as found as well. It does not touch who may map whose memory,
 /// fabric cliques and kinds of handles, which only the drivers know, nor add GPUs that were not
 /// found. GPUs are found again by their PCI addresses, among the description's GPUs or else on its
 /// buses.

@@ -14,6 +14,8 @@
 namespace oriel::topo {
 namespace {
 
+constexpr const char* kSpace = " \t\r\n";
+
 Error refused(std::size_t line, const std::string& why) {
   return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why));
 }
@@ -96,13 +98,17 @@ class Builder {
   }
 
   void add_text(std::string_view letters) {
-    if (why_.empty() && !open_.empty()) open_.back()->text.append(letters);
+    if (!why_.empty() || open_.empty()) return;
+    XmlElement& element = *open_.back();
+    if (element.text_line == 0 && letters.find_first_not_of(kSpace) != std::string_view::npos) {
+      element.text_line = XML_GetCurrentLineNumber(parser_);
+    }
+    element.text.append(letters);
   }
 
   void end() {
     if (!why_.empty()) return;
     std::string& text = open_.back()->text;
-    constexpr const char* kSpace = " \t\r\n";
     const std::size_t last = text.find_last_not_of(kSpace);
     text.erase(last == std::string::npos ? 0 : last + 1);
     text.erase(0, std::min(text.find_first_not_of(kSpace), text.size()));

@@ -19,7 +19,8 @@ struct XmlElement {
   std::string text;  ///< what stands in it beside elements, without white space at its ends
   std::vector<std::pair<std::string, std::string>> attributes;
   std::vector<XmlElement> children;
-  std::size_t line = 0;  ///< where it begins, from 1
+  std::size_t line = 0;       ///< where it begins, from 1
+  std::size_t text_line = 0;  ///< where its text does; 0: it has none
 
   /// The value of an attribute; null if there is none.
   const std::string* find(std::string_view attribute) const;

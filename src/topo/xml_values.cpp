@@ -14,6 +14,14 @@ Error odd(const XmlElement& element, const std::string& what) {
                fmt::format("line {}: <{}> {}", element.line, element.name.substr(0, 32), what));
 }
 
+Status check_has_no_text(const XmlElement& element) {
+  if (element.text.empty()) return {};
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("line {}: <{}> holds the text '{}', where none belongs",
+                           element.text_line, element.name.substr(0, 32),
+                           element.text.substr(0, element.text.find('\n')).substr(0, 32)));
+}
+
 namespace {
 
 std::size_t elements_in(const XmlElement& element) {  // the depth is limited where it is read

@@ -23,6 +23,10 @@ inline constexpr int kMostNumbers = 1 << 16;
 /// The error that an element of a description `what`.
 Error odd(const XmlElement& element, const std::string& what);
 
+/// Refuses text in an element of a format that has none there: what somebody has typed or pasted
+/// into a file, or left of a tag.
+Status check_has_no_text(const XmlElement& element);
+
 /// Elements that a reader leaves out for it does not know them. A few are what a later version has
 /// more; thousands are no description of a machine.
 class UnknownElements {

@@ -260,6 +260,8 @@ TEST_CASE("2.1 2.5 NUMA nodes are read as the kernel lists them") {
   CHECK(nodes[0] == node_of(0, {0, 1, 1500, 1501}, 16 * kGiB, {10, 21, 31}));
   CHECK(nodes[1] == node_of(2, {}, 0));
   CHECK(nodes[2] == node_of(3, {5}, 0));
+  add(0, "0", "", "10 0 31\n");  // one that would be nearer than itself
+  CHECK(read_numa_nodes(tree)[0].distances.empty());
 }
 
 }  // namespace oriel::topo

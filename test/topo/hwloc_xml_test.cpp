@@ -143,6 +143,10 @@ TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reas
           "line 30: <distances2> names a NUMA node twice");
   refused("length=\"4\">2 0 ", "length=\"4\">2 1 ", "has distance 21 between nodes 2 and 1");
   refused("10 21", "10 99999999999", "has distance 99999999999");
+  refused("10 21", "10 0", "line 30: <distances2> has distance 0 between nodes 2 and 0");
+  refused("gp_index=\"9\">", "gp_index=\"9\">\nstray ",
+          "line 26: <object> holds the text 'stray', where none belongs");
+  refused("osdev_type=\"5\">", "osdev_type=\"5\">>", "line 11: <object> holds the text '>'");
   CHECK(verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
   CHECK(verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
   CHECK(verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
@@ -184,6 +188,9 @@ TEST_CASE("2.7 distances in hwloc's first format are multiples of a base") {
             .find("line 1: <distances> has 0 values, for 2 NUMA nodes") == 0);
   CHECK(verdict(
             with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"-1\"/></distances>"))
+            .find("line 1: <latency> holds no distance") == 0);
+  CHECK(verdict(
+            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"0\"/></distances>"))
             .find("line 1: <latency> holds no distance") == 0);
   CHECK(verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
 }

@@ -298,6 +298,13 @@ TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") 
         std::string::npos);
 }
 
+TEST_CASE("2.7 text in what is left out is nobody's business, nor are comments") {
+  const auto machine = read_nccl_xml(
+      "<system><cpu numaid=\"0\"><!-- why --><note>of <b>mine</b></note></cpu></system>");
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  CHECK(machine->sources[0].detail.starts_with("2 unknown elements"));
+}
+
 TEST_CASE("2.7 attributes without number are refused, with the line") {
   std::string one = "<system>\n<cpu";
   for (int i = 0; i < 100'000; ++i) one += fmt::format(" a{}=\"\"", i);
@@ -328,6 +335,12 @@ TEST_CASE("2.7 odd descriptions are refused with line and reason") {
   refused(with("speed=\"400000\"", "speed=\"99999999999999\""), "line 11: <net> has speed");
   refused(with("<system version=\"1\">", "<topology>"), "mismatched tag");
   refused("<topology/>", "line 1: <topology> is not NCCL's <system>");
+  refused(with("<cpu numaid=\"1\"", "numaid=\"7\">\n<cpu numaid=\"1\""),
+          "line 16: <system> holds the text 'numaid=\"7\">', where none belongs");
+  refused(
+      "<system>\n<cpu numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu>\n\nx\ny</gpu></pci></cpu>"
+      "</system>",
+      "line 4: <gpu> holds the text 'x', where none belongs");
   refused("<system><gpu/></system>", "<gpu> is unknown here");
   refused(
       with("class=\"0x030200\" link_speed=\"32.0", "class=\"0x030200\" class=\"1\" speed=\"32."),

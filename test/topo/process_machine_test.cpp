@@ -342,6 +342,44 @@ TEST_CASE("2.7 what a description is silent about stays as found") {
   CHECK(check(found.machine).ok());
 }
 
+TEST_CASE("2.7 NUMA nodes keep what a description does not tell, or gives to several of them") {
+  // Several nodes with the same processors, as files of a cloud have them.
+  const auto described = read_nccl_xml(
+      "<system><cpu numaid=\"0\" affinity=\"0000000f\"/><cpu numaid=\"1\" affinity=\"0000000f\"/>"
+      "</system>");
+  REQUIRE(described.ok());
+  REQUIRE(described->sources.size() == 1);
+  CHECK(described->sources[0].detail == "NUMA nodes 0 and 1 both have processor 0");
+  CommunicatorMachine found;
+  NumaNode node;
+  node.os_index = 1;  // in another order
+  node.cpus = {4, 5};
+  node.memory_gbps = 100;
+  node.memory_bytes = 1 << 20;
+  node.distances = {10, 32};
+  found.machine.numa = {node, {}};
+  found.machine.numa[1].cpus = {0, 1};
+  found.machine.numa[1].distances = {21, 10};
+  CommunicatorMachine other = found;
+  apply_description(found, *described);
+  const std::vector<NumaNode>& numa = found.machine.numa;
+  REQUIRE(numa.size() == 2);
+  CHECK(numa[0].cpus == std::vector<int>{0, 1});
+  CHECK(numa[1].cpus == std::vector<int>{4, 5});
+  CHECK(numa[0].distances == std::vector<int>{10, 21});
+  CHECK(numa[1].distances == std::vector<int>{32, 10});
+  CHECK(numa[1].memory_gbps == 100);
+  CHECK(numa[1].memory_bytes == 1 << 20);
+  const auto sound = read_nccl_xml(
+      "<system><cpu numaid=\"1\" affinity=\"f0\"/><cpu numaid=\"7\" affinity=\"f\"/></system>");
+  REQUIRE(sound.ok());
+  CHECK(sound->sources.empty());
+  apply_description(other, *sound);
+  CHECK(other.machine.numa[0].cpus == std::vector<int>{4, 5, 6, 7});
+  CHECK(other.machine.numa[0].memory_gbps == 100);
+  CHECK(other.machine.numa[0].distances.empty());  // to node 7, which is not here, none is known
+}
+
 TEST_CASE("2.7 GPUs are found again on a description's buses where it lists them as none") {
   const auto described = read_nccl_xml(
       "<system><cpu numaid=\"0\"/><cpu numaid=\"1\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
