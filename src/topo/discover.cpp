@@ -113,12 +113,13 @@ void add_nics(const FileTree& tree, Machine& machine) {
 void use_most_speeds(const FileTree& tree, Machine& machine) {
   for (NumaNode& node : machine.numa) node.memory_gbps = memory_gbps_of(tree, node.os_index);
   for (PciNode& node : machine.pci) {
-    const double most = node.address ? most_pcie_gbps(tree, *node.address) : 0;
-    if (most > 0) node.link_gbps = most;
+    if (node.address) read_pcie_link(tree, *node.address, node);
   }
   for (Gpu& gpu : machine.gpus) {
     const double most = gpu.pci ? most_pcie_gbps(tree, *gpu.pci) : 0;
     if (most > 0) gpu.pcie_gbps = most;
+    if (gpu.node < 0 || gpu.pcie_now_gbps > 0) continue;
+    gpu.pcie_now_gbps = machine.pci[static_cast<std::size_t>(gpu.node)].link_now_gbps;
   }
 }
 

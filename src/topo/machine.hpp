@@ -40,7 +40,10 @@ struct PciNode {
   int parent = -1;                    ///< in Machine::pci; -1 for a host bridge
   std::optional<PciAddress> address;  ///< host bridges may have none
   int numa = -1;                      ///< in Machine::numa; -1: not known
-  double link_gbps = 0;  ///< the most, in Gbit/s one way towards the parent; 0: not known
+  double link_gbps = 0;      ///< the most, in Gbit/s one way towards the parent; 0: not known
+  double link_now_gbps = 0;  ///< what it carries at this moment; 0: not known
+  int lanes = 0;             ///< of the link, as many as both its ends have; 0: not known
+  int lanes_now = 0;         ///< those in use. Idle links slow down, but keep their lanes
 
   bool operator==(const PciNode&) const = default;
 };

@@ -99,21 +99,117 @@ std::string compared_with_others(const Machine& machine, int from, int to) {
                      by_bandwidth ? bandwidth_text(most) : fmt::format("{:.0f} links", most));
 }
 
+/// A PCIe link that carries less than both of its ends can do; begins with a blank, empty for a
+/// sound one.
+std::string complaint_about(const std::string& title, double most, double now, int lanes,
+                            int lanes_now) {
+  if (lanes_now > 0 && lanes_now < lanes) {
+    return fmt::format(
+        " {} uses {} of its {} lanes: a card that is not fully seated, a riser, or a setting of "
+        "the "
+        "firmware. With all of them it would be faster.",
+        title, lanes_now, lanes);
+  }
+  if (now <= 0 || now >= most * 0.99) return "";
+  return fmt::format(
+      " {} carries {:.0f} Gbit/s now, {:.0f} at most. Idle links slow down by themselves; one that "
+      "stays slow under load has a bad contact or is held down by the firmware.",
+      title, now, most);
+}
+
+/// The nodes above a GPU, nearest first, up to its host bridge.
+std::vector<int> nodes_above(const Machine& machine, int index) {
+  std::vector<int> nodes;
+  const auto parent = [&](int node) { return machine.pci[static_cast<std::size_t>(node)].parent; };
+  int at = gpu_at(machine, index).node;
+  while (at >= 0 && (at = parent(at)) >= 0) nodes.push_back(at);
+  return nodes;
+}
+
+/// What is wrong with the PCIe links from a GPU up to the node `end`. Of the two ends of a link the
+/// lower one is looked at, which knows what both can do: the GPU, and the upper ports of switches.
+std::string complaints_about(const Machine& machine, int index, int end) {
+  const Gpu& gpu = gpu_at(machine, index);
+  const auto node_at = [&](int node) { return machine.pci[static_cast<std::size_t>(node)]; };
+  const PciNode own = gpu.node >= 0 ? node_at(gpu.node) : PciNode{};
+  std::string text = complaint_about(fmt::format("The PCIe link of GPU {}", index), gpu.pcie_gbps,
+                                     gpu.pcie_now_gbps, own.lanes, own.lanes_now);
+  const std::vector<int> above = nodes_above(machine, index);
+  for (std::size_t i = 0; i < above.size() && above[i] != end; ++i) {
+    const PciNode node = node_at(above[i]);
+    const std::size_t depth = above.size() - 1 - i;  // 0: host bridge, 1: root port, 2: upper port
+    if (depth % 2 != 0 || !node.address) continue;
+    text +=
+        complaint_about(fmt::format("The PCIe link of the switch {}", node.address->to_string()),
+                        node.link_gbps, node.link_now_gbps, node.lanes, node.lanes_now);
+  }
+  return text;
+}
+
+/// The lowest PCI node above both, or -1.
+int shared_node(const Machine& machine, int a, int b) {
+  const std::vector<int> above_a = nodes_above(machine, a);
+  const std::vector<int> above_b = nodes_above(machine, b);
+  const auto shared =
+      std::find_first_of(above_a.begin(), above_a.end(), above_b.begin(), above_b.end());
+  return shared == above_a.end() ? -1 : *shared;
+}
+
+/// Of a path over PCIe: what makes it slower than it need be. Begins with a blank unless empty.
+std::string what_slows(const Machine& machine, int from, int to) {
+  const Gpu& a = gpu_at(machine, from);
+  const Gpu& b = gpu_at(machine, to);
+  std::string text;
+  const double own = std::min(a.pcie_gbps, b.pcie_gbps);
+  const double way = route_between(machine, place_of(a), place_of(b)).link_gbps;
+  if (own > 0 && way > 0 && way < own * 0.99) {
+    text += fmt::format(
+        " A bridge on the way has the narrowest link, {:.0f} Gbit/s, where the GPUs have {:.0f}.",
+        way, own);
+  } else if (own > 0 && std::max(a.pcie_gbps, b.pcie_gbps) > own * 1.01) {
+    text +=
+        fmt::format(" The PCIe link of GPU {} is the narrower one, {:.0f} Gbit/s against {:.0f}.",
+                    a.pcie_gbps < b.pcie_gbps ? from : to, own, std::max(a.pcie_gbps, b.pcie_gbps));
+  }
+  const int shared = shared_node(machine, from, to);
+  return text + complaints_about(machine, from, shared) + complaints_about(machine, to, shared);
+}
+
 std::string why_not_mapped(const Machine& machine, int from, int to) {
   const Gpu& a = gpu_at(machine, from);
   const Gpu& b = gpu_at(machine, to);
   if (a.mig_instance >= 0 || b.mig_instance >= 0) {
-    return "MIG instances cannot map each other's memory. Without MIG they could.";
+    const std::string rule = "MIG instances cannot map each other's memory. ";
+    if (a.pci && a.pci == b.pci) return rule + "Without MIG these would be one GPU.";
+    return rule +
+           "Without MIG the GPUs could, if the driver gives them peer access; it does not tell of "
+           "that before.";
   }
   if (a.vendor != b.vendor) return "GPUs of different vendors cannot map each other's memory.";
-  const GpuPair* pair = find_pair(machine, from, to);
-  if (pair == nullptr || !pair->maps) {
-    return "No source says whether they may map each other's memory. NVML (libnvidia-ml) or, on "
-           "AMD, /sys/class/kfd would.";
+  if (!reach_is_known(machine, from, to)) {
+    return a.vendor == GpuVendor::amd
+               ? "No source says whether they may map each other's memory. The kernel's "
+                 "/sys/class/kfd would: load AMD's compute driver, or let the container see it. A "
+                 "communicator takes it that they may, and says so if that fails."
+               : "No source says whether they may map each other's memory. NVML (libnvidia-ml) "
+                 "would: install it here, or in the container; or let CUDA see both "
+                 "(CUDA_VISIBLE_DEVICES). Of a machine in a file only a run on the machine itself "
+                 "tells. A communicator takes it that they may, and says so if that fails.";
   }
   return "The driver refuses to map one's memory into the other. Common causes are an IOMMU that "
          "translates (iommu=pt), PCIe access control services that send peer traffic up to the "
          "host bridge, and GPUs without peer support.";
+}
+
+/// Of a pair that reaches one way only.
+std::string of_one_way(const Machine& machine, int from, int to) {
+  if (!reach_is_known(machine, from, to) || !reach_is_known(machine, to, from)) return "";
+  const bool there = may_map(machine, from, to);
+  if (there == may_map(machine, to, from)) return "";
+  return fmt::format(
+      "This holds one way only: GPU {} maps the memory of GPU {}, not the other way round, so no "
+      "team has both.",
+      there ? from : to, there ? to : from);
 }
 
 }  // namespace
@@ -191,9 +287,10 @@ std::string explain_path(const Machine& machine, int from, int to) {
   const Gpu& a = gpu_at(machine, from);
   const Gpu& b = gpu_at(machine, to);
   const GpuPair* pair = find_pair(machine, from, to);
-  std::string text = fmt::format("{} reaches the memory of {} by {}, {}.", title_of(machine, from),
-                                 title_of(machine, to), name_of(machine, from, path.kind),
-                                 bandwidth_text(path.gbps));
+  const bool known = reach_is_known(machine, from, to);
+  std::string text = fmt::format(
+      "{} reaches the memory of {} by {}{}, {}.", title_of(machine, from), title_of(machine, to),
+      name_of(machine, from, path.kind), known ? "" : " at least", bandwidth_text(path.gbps));
   const auto add = [&](const std::string& sentence) { text += " " + sentence; };
   switch (path.kind) {
     case PathKind::same_device:
@@ -225,10 +322,12 @@ std::string explain_path(const Machine& machine, int from, int to) {
       } else {
         add(fmt::format("An {} bridge would be faster.", links_of(a)));
       }
+      text += what_slows(machine, from, to);
       break;
     case PathKind::host_memory:
       add(why_not_mapped(machine, from, to));
       add(fmt::format("They are {}.", in_words(path.distance)));
+      text += what_slows(machine, from, to);
       break;
     case PathKind::network:
       break;
@@ -236,7 +335,8 @@ std::string explain_path(const Machine& machine, int from, int to) {
   if (path.kind != PathKind::same_device && path.kind != PathKind::host_memory) {
     add(path.atomics ? "Atomics work over it natively." : "Native atomics are not known to work.");
   }
-  return text;
+  const std::string one_way = of_one_way(machine, from, to);
+  return one_way.empty() ? text : text + " " + one_way;
 }
 
 }  // namespace oriel::topo

@@ -34,14 +34,20 @@ std::uint32_t hexadecimal_in(const FileTree& tree, const std::string& path) {
   return error == std::errc() && rest == end ? number : 0;
 }
 
-/// Of the link that a folder of a device tells of: "current" or "max"; 0 where it does not.
-double link_gbps_of(const FileTree& tree, const std::string& folder, const char* which) {
+/// The lanes of the link that a folder of a device tells of: "current" or "max"; 0 where it does
+/// not.
+int lanes_of(const FileTree& tree, const std::string& folder, const char* which) {
   const auto width = tree.read_number(fmt::format("{}/{}_link_width", folder, which));
+  return width && *width > 0 && *width <= kMostLanes ? static_cast<int>(*width) : 0;
+}
+
+double link_gbps_of(const FileTree& tree, const std::string& folder, const char* which) {
+  const int lanes = lanes_of(tree, folder, which);
   const std::string speed = tree.read(fmt::format("{}/{}_link_speed", folder, which)).value_or("");
   double transfers = 0;  // of "32.0 GT/s PCIe"
   const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
-  if (read.ec != std::errc() || !width || *width < 0 || *width > kMostLanes) return 0;
-  return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(*width));
+  if (read.ec != std::errc()) return 0;
+  return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(lanes));
 }
 
 class PciReader {
@@ -146,6 +152,17 @@ double most_pcie_gbps(const FileTree& tree, const PciAddress& device) {
   const double own = link_gbps_of(tree, folder, "max");
   const double above = link_gbps_of(tree, folder + "/..", "max");  // a host bridge has none
   return own > 0 && above > 0 ? std::min(own, above) : own;
+}
+
+void read_pcie_link(const FileTree& tree, const PciAddress& device, PciNode& node) {
+  const std::string folder = folder_of(device);
+  const double most = most_pcie_gbps(tree, device);
+  if (most > 0) node.link_gbps = most;
+  node.link_now_gbps = link_gbps_of(tree, folder, "current");
+  const int own = lanes_of(tree, folder, "max");
+  const int above = lanes_of(tree, folder + "/..", "max");
+  node.lanes = above > 0 ? std::min(own, above) : own;
+  node.lanes_now = lanes_of(tree, folder, "current");
 }
 
 std::optional<PciAddress> pci_function_above(const FileTree& tree, const std::string& link) {

@@ -27,6 +27,9 @@ void add_places_of_gpus(const FileTree& tree, Machine& machine);
 /// do. 0 where the kernel does not say.
 double most_pcie_gbps(const FileTree& tree, const PciAddress& device);
 
+/// That, what it carries at this moment, and its lanes. 0 for what the kernel does not say.
+void read_pcie_link(const FileTree& tree, const PciAddress& device, PciNode& node);
+
 /// The PCI function that a link to a device leads to, or behind which the device is, as those of
 /// virtio are. Nothing where there is none.
 std::optional<PciAddress> pci_function_above(const FileTree& tree, const std::string& link);

@@ -125,6 +125,27 @@ TEST_CASE("2.8 no line of the picture runs along another") {
   for (int round = 0; round < 40; ++round) check_ways(topo::random_machine(random));
 }
 
+TEST_CASE("2.8 the bar of two GPUs, where there is little room, counts their links") {
+  const auto two = [](int links, topo::GpuVendor vendor, bool switches) {
+    topo::MachineBuilder build;
+    const int root = build.host_bridge(build.numa(0, {0}));
+    for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
+    build.pair(0, 1, true, switches ? 0 : links);
+    for (topo::Gpu& gpu : build.machine.gpus) {
+      gpu.vendor = vendor;
+      gpu.link_gbps = 200;
+      gpu.switch_links = switches ? links : 0;
+    }
+    return svg_of(summarise(topo::canonical(std::move(build.machine))));
+  };
+  using topo::GpuVendor;
+  CHECK(has(two(18, GpuVendor::nvidia, true), ">team 0: 18 NVLinks, 450 GB/s<"));
+  CHECK(has(two(4, GpuVendor::nvidia, false), ">team 0: 4 NVLinks, 100 GB/s<"));
+  CHECK(has(two(1, GpuVendor::nvidia, false), ">team 0: 1 NVLink, 25 GB/s<"));
+  CHECK(has(two(1, GpuVendor::amd, false), ">team 0: 1 xGMI link, 25 GB/s<"));
+  CHECK(has(two(3, GpuVendor::amd, false), ">team 0: 3 xGMI links, 75 GB/s<"));
+}
+
 TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from another team") {
   // A ring of 8: teams of 3, 3 and 2.
   const Summary ring = summarise(topo::amd_partial_mesh());
@@ -147,7 +168,32 @@ TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from ano
   CHECK(mapped == 6);
   const std::string picture = svg_of(ring);
   CHECK(has(picture, "direct links of two GPUs<"));
-  CHECK(has(picture, "between teams: memory that one GPU or both can map"));
+  CHECK(has(picture, "between teams: memory that can be mapped"));
+  CHECK_FALSE(has(picture, "one way only"));
+
+  // What goes one way only has an arrow to the GPU whose memory is mapped.
+  topo::MachineBuilder build;
+  for (int gpu = 0; gpu < 3; ++gpu) {
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})),
+              fmt::format("0000:{}0:00.0", gpu + 1).c_str());
+  }
+  build.one_way(0, 1, false);
+  build.one_way(1, 0, true);
+  build.pair(1, 2, false);
+  const Summary uneven = summarise(topo::canonical(std::move(build.machine)));
+  const std::vector<Link> arrows = links_to_draw(uneven);
+  REQUIRE(arrows.size() == 1);
+  CHECK(arrows[0].one_way);
+  CHECK(arrows[0].from == 1);
+  CHECK(arrows[0].to == 0);
+  const std::string drawn = svg_of(uneven);
+  CHECK(topo::parse_xml(drawn).ok());
+  const Layout layout = lay_out(uneven, 50);
+  const std::string tip = "<polygon points=\"";
+  REQUIRE(has(drawn, tip));
+  const double x = std::stod(drawn.substr(drawn.find(tip) + tip.size()));
+  CHECK((x > layout.gpus[0].x && x < layout.gpus[0].right()));
+  CHECK(has(drawn, "one way only, the GPU that it points to is mapped by the other<"));
 
   // Two teams, each with all links, and one link between them.
   topo::Machine cliques = topo::two_cliques();

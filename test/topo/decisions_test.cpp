@@ -503,43 +503,4 @@ TEST_CASE("2.9 what is decided does not depend on the order of the lists") {
   }
 }
 
-TEST_CASE("2.8 a path is explained in words, with what would be faster") {
-  CHECK(explain_path(hgx_8(), 0, 1) ==
-        "GPU 0 (0000:12:00.0) reaches the memory of GPU 1 (0000:16:00.0) by NVLink, 478 GB/s one "
-        "way. Both are linked to the same switches, with 18 and 18 links. No pair of this machine "
-        "has "
-        "a faster path. Atomics work over it natively.");
-  const auto says = [](const std::string& text, const char* words) {
-    INFO(text);
-    CHECK(text.find(words) != std::string::npos);
-  };
-  says(explain_path(two_cliques(), 0, 1), "4 links join the two directly.");
-  says(explain_path(two_cliques(), 0, 4), "The driver refuses");
-  says(explain_path(two_cliques(), 0, 4), "crosses the link between processors");
-  says(explain_path(workstation(), 0, 1), "an NVLink bridge would be faster still");
-  says(explain_path(mig(), 0, 1), "Without MIG they could.");
-  says(explain_path(amd_partial_mesh(), 0, 2), "the way has 2 hops");
-  says(explain_path(amd_partial_mesh(), 0, 1), "by xGMI, ");
-  Machine apart = workstation();
-  for (Gpu& gpu : apart.gpus) gpu.vendor = GpuVendor::amd;
-  says(explain_path(apart, 0, 1), "No xGMI joins them");
-  says(explain_path(apart, 0, 1), "an xGMI bridge would be faster still");
-  CHECK(explain_path(amd_partial_mesh(), 0, 2).find("fastest") == std::string::npos);
-  says(explain_path(uneven(), 1, 2), "The driver refuses");
-  says(explain_path(uneven(), 2, 1), "by PCIe peer");
-  says(explain_path(hgx_8(), 2, 2), "is one device");
-  Machine hgx = hgx_8();
-  hgx.gpus[7].switch_links = 9;
-  says(explain_path(hgx, 0, 7), "GPU 0 and GPU 1 have a faster one, 478 GB/s one way.");
-  CHECK(explain_path(hgx, 0, 7).find("No pair") == std::string::npos);
-  for (Gpu& gpu : hgx.gpus) gpu.link_gbps = 0;
-  says(explain_path(hgx, 7, 0), "GPU 0 and GPU 1 have a faster one, 18 links.");
-  Machine cliques = two_cliques();  // one pair with fewer links than the others
-  for (GpuPair& pair : cliques.pairs) {
-    if (pair.from + pair.to == 1) pair.links = 1;
-  }
-  says(explain_path(cliques, 0, 1), "1 link joins the two directly. GPU 0 and GPU 2 have a faster");
-  says(explain_path(cliques, 2, 3), "No pair of this machine has a faster path.");
-}
-
 }  // namespace oriel::topo

@@ -221,6 +221,8 @@ TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come f
   tree.file("/sys/bus/pci/devices/0000:82:00.0/max_link_width", "16");
   tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_speed", "32.0 GT/s PCIe");
   tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_width", "8");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/current_link_speed", "2.5 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/current_link_width", "4");
   HwlocLibrary no_hwloc{};
   no_hwloc.missing = "there is no hwloc 2";
   FakeNvml fake;
@@ -242,6 +244,12 @@ TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come f
   CHECK(found->gpus[1].pcie_gbps == Approx(8 * 31.508));
   CHECK(found->gpus[1].pcie_now_gbps == Approx(16 * 2));
   CHECK(found->gpus[0].pcie_gbps == found->gpus[0].pcie_now_gbps);
+  const PciNode& link = found->pci[static_cast<std::size_t>(found->gpus[1].node)];
+  CHECK(link.link_gbps == Approx(8 * 31.508));
+  CHECK(link.link_now_gbps == Approx(4 * 2));
+  CHECK(link.lanes == 8);  // the bridge has no more
+  CHECK(link.lanes_now == 4);
+  CHECK(found->pci[static_cast<std::size_t>(found->gpus[0].node)].lanes == 0);
 
   const std::string text = write_nccl_xml(*found);
   INFO(text);

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,7 +15,60 @@
 namespace oriel::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+
+/// Writes a document piece by piece. As one value in memory it would be many times as large, and
+/// its destructor needs memory itself, without which it ends the program.
+class Writer {
+ public:
+  std::string take() { return std::move(text_) + "\n"; }
+
+  template <typename Fill>
+  void object(const Fill& fill, const char* key = nullptr) {
+    nested(key, '{', '}', fill);
+  }
+  template <typename Fill>
+  void array(const char* key, const Fill& fill) {
+    nested(key, '[', ']', fill);
+  }
+  /// A number, a text, a truth value, or nothing.
+  void put(const char* key, const Json& value) {
+    begin(key);
+    // Names from files may be no UTF-8.
+    text_ += value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  template <typename Item>
+  void list(const char* key, const std::vector<Item>& items) {
+    array(key, [&] {
+      for (const Item& item : items) put(nullptr, item);
+    });
+  }
+
+ private:
+  void begin(const char* key) {
+    if (!first_) text_ += ',';
+    if (depth_ > 0) new_line();
+    first_ = false;
+    if (key != nullptr) text_ += fmt::format("\"{}\": ", key);
+  }
+  template <typename Fill>
+  void nested(const char* key, char open, char close, const Fill& fill) {
+    begin(key);
+    text_ += open;
+    ++depth_;
+    first_ = true;
+    fill();
+    --depth_;
+    if (!first_) new_line();
+    first_ = false;
+    text_ += close;
+  }
+  void new_line() { text_.append("\n").append(2 * depth_, ' '); }
+
+  std::string text_;
+  std::size_t depth_ = 0;
+  bool first_ = true;  // in its object or array
+};
 
 Json address_of(const std::optional<topo::PciAddress>& address) {
   return address ? Json(address->to_string()) : Json(nullptr);
@@ -26,17 +82,12 @@ Json bandwidth_of(double gbps) {
   return gbps > 0 ? Json(gbps) : Json(nullptr);
 }
 
-Json number_of(std::uint64_t number) {  // in hexadecimal, as files have it
-  return number != 0 ? Json(fmt::format("0x{:x}", number)) : Json(nullptr);
+Json count_of(int count) {
+  return count > 0 ? Json(count) : Json(nullptr);
 }
 
-Json clique_of(const std::optional<topo::FabricClique>& fabric) {
-  if (!fabric) return nullptr;
-  std::string cluster;
-  for (const std::byte one : fabric->cluster) {
-    cluster += fmt::format("{:02x}", std::to_integer<unsigned>(one));
-  }
-  return {{"cluster", cluster}, {"clique", fabric->clique}};
+Json number_of(std::uint64_t number) {  // in hexadecimal, as files have it
+  return number != 0 ? Json(fmt::format("0x{:x}", number)) : Json(nullptr);
 }
 
 Json capability_of(const topo::Gpu& gpu) {
@@ -44,153 +95,205 @@ Json capability_of(const topo::Gpu& gpu) {
   return fmt::format("{}.{}", gpu.architecture / 10, gpu.architecture % 10);
 }
 
-Json choice_of(const topo::NicChoice& choice) {
-  return {{"nic", index_of(choice.primary)},
-          {"backup", index_of(choice.backup)},
-          {"distance", topo::name_of(choice.distance)},
-          {"reason", choice.reason}};
-}
-
-Json affinity_of(const topo::Affinity& affinity) {
-  return {{"cpus", affinity.cpus},
-          {"memory_node", index_of(affinity.memory_node)},
-          {"kept_away", affinity.kept_away}};
-}
-
-Json interfaces_of(const topo::InterfaceChoice& choice) {
-  return {{"primary", choice.primary},
-          {"backup", choice.backup},
-          {"all", choice.all},
-          {"reason", choice.reason}};
-}
-
-Json numa_nodes(const Summary& summary) {
-  Json list = Json::array();
-  for (std::size_t i = 0; i < summary.machine.numa.size(); ++i) {
-    const topo::NumaNode& node = summary.machine.numa[i];
-    list.push_back({{"number", node.os_index},
-                    {"package", index_of(node.package)},
-                    {"cpus", node.cpus},
-                    {"memory_bytes", node.memory_bytes},
-                    {"memory_gbps", bandwidth_of(node.memory_gbps)},
-                    {"distances", node.distances},
-                    {"choice", choice_of(summary.numa_nics[i])}});
+void put_clique(Writer& out, const std::optional<topo::FabricClique>& fabric) {
+  if (!fabric) return out.put("fabric_clique", nullptr);
+  std::string cluster;
+  for (const std::byte one : fabric->cluster) {
+    cluster += fmt::format("{:02x}", std::to_integer<unsigned>(one));
   }
-  return list;
+  out.object(
+      [&] {
+        out.put("cluster", cluster);
+        out.put("clique", fabric->clique);
+      },
+      "fabric_clique");
 }
 
-Json pci_nodes(const topo::Machine& machine) {
+void put_choice(Writer& out, const topo::NicChoice& choice) {
+  out.object(
+      [&] {
+        out.put("nic", index_of(choice.primary));
+        out.put("backup", index_of(choice.backup));
+        out.put("distance", topo::name_of(choice.distance));
+        out.put("reason", choice.reason);
+      },
+      "choice");
+}
+
+void put_affinity(Writer& out, const char* key, const topo::Affinity& affinity) {
+  out.object(
+      [&] {
+        out.list("cpus", affinity.cpus);
+        out.put("memory_node", index_of(affinity.memory_node));
+        out.put("kept_away", affinity.kept_away);
+      },
+      key);
+}
+
+void put_interfaces(Writer& out, const char* key, const topo::InterfaceChoice* choice) {
+  if (choice == nullptr) return out.put(key, nullptr);
+  out.object(
+      [&] {
+        out.put("primary", choice->primary);
+        out.put("backup", choice->backup);
+        out.list("all", choice->all);
+        out.put("reason", choice->reason);
+      },
+      key);
+}
+
+void put_numa_node(Writer& out, const topo::NumaNode& node, const topo::NicChoice& choice) {
+  out.object([&] {
+    out.put("number", node.os_index);
+    out.put("package", index_of(node.package));
+    out.list("cpus", node.cpus);
+    out.put("memory_bytes", node.memory_bytes);
+    out.put("memory_gbps", bandwidth_of(node.memory_gbps));
+    out.list("distances", node.distances);
+    put_choice(out, choice);
+  });
+}
+
+void put_pci_node(Writer& out, const topo::PciNode& node) {
   constexpr const char* kKinds[] = {"host bridge", "bridge", "device"};
-  Json list = Json::array();
-  for (const topo::PciNode& node : machine.pci) {
-    list.push_back({{"kind", kKinds[static_cast<std::size_t>(node.kind)]},
-                    {"address", address_of(node.address)},
-                    {"parent", index_of(node.parent)},
-                    {"numa_node", index_of(node.numa)},
-                    {"link_gbps", bandwidth_of(node.link_gbps)}});
-  }
-  return list;
+  out.object([&] {
+    out.put("kind", kKinds[static_cast<std::size_t>(node.kind)]);
+    out.put("address", address_of(node.address));
+    out.put("parent", index_of(node.parent));
+    out.put("numa_node", index_of(node.numa));
+    out.put("link_gbps", bandwidth_of(node.link_gbps));
+    out.put("link_now_gbps", bandwidth_of(node.link_now_gbps));
+    out.put("lanes", count_of(node.lanes));
+    out.put("lanes_now", count_of(node.lanes_now));
+  });
 }
 
-Json gpus(const Summary& summary) {
+void put_facts_of_gpu(Writer& out, const topo::Gpu& gpu) {
   constexpr const char* kVendors[] = {"NVIDIA", "AMD", "other"};
-  Json list = Json::array();
-  for (std::size_t i = 0; i < summary.machine.gpus.size(); ++i) {
-    const topo::Gpu& gpu = summary.machine.gpus[i];
-    list.push_back(
-        {{"name", gpu.name},
-         {"vendor", kVendors[static_cast<std::size_t>(gpu.vendor)]},
-         {"uuid", gpu.uuid},
-         {"pci", address_of(gpu.pci)},
-         {"pci_node", index_of(gpu.node)},
-         {"numa_node", index_of(gpu.numa)},
-         {"cuda_device", index_of(gpu.ordinal)},
-         {"mig_instance", index_of(gpu.mig_instance)},
-         {"partition", index_of(gpu.partition)},
-         {"compute_capability", capability_of(gpu)},
-         {"fabric_clique", clique_of(gpu.fabric)},
-         {"links_to_switches", gpu.switch_links},
-         {"link_gbps", bandwidth_of(gpu.link_gbps)},
-         {"pcie_gbps", bandwidth_of(gpu.pcie_gbps)},
-         {"pcie_now_gbps", bandwidth_of(gpu.pcie_now_gbps)},
-         {"file_descriptor_handles", gpu.fd_handles},
-         {"fabric_handles", gpu.fabric_handles},
-         {"mapped_by", summary.reach[i]},
-         {"team", summary.team[i]},
-         {"rail", summary.rail[i]},
-         {"affinity", affinity_of(summary.affinities[i])},
-         {"choice", choice_of(summary.nics[i])},
-         {"interfaces",
-          i < summary.interfaces.size() ? interfaces_of(summary.interfaces[i]) : Json(nullptr)}});
-  }
-  return list;
+  out.put("name", gpu.name);
+  out.put("vendor", kVendors[static_cast<std::size_t>(gpu.vendor)]);
+  out.put("uuid", gpu.uuid);
+  out.put("pci", address_of(gpu.pci));
+  out.put("pci_node", index_of(gpu.node));
+  out.put("numa_node", index_of(gpu.numa));
+  out.put("cuda_device", index_of(gpu.ordinal));
+  out.put("mig_instance", index_of(gpu.mig_instance));
+  out.put("partition", index_of(gpu.partition));
+  out.put("compute_capability", capability_of(gpu));
+  put_clique(out, gpu.fabric);
+  out.put("links_to_switches", gpu.switch_links);
+  out.put("link_gbps", bandwidth_of(gpu.link_gbps));
+  out.put("pcie_gbps", bandwidth_of(gpu.pcie_gbps));
+  out.put("pcie_now_gbps", bandwidth_of(gpu.pcie_now_gbps));
+  out.put("file_descriptor_handles", gpu.fd_handles);
+  out.put("fabric_handles", gpu.fabric_handles);
 }
 
-Json nics(const topo::Machine& machine) {
+void put_gpu(Writer& out, const Summary& summary, std::size_t i) {
+  out.object([&] {
+    put_facts_of_gpu(out, summary.machine.gpus[i]);
+    out.list("mapped_by", summary.reach[i]);
+    out.put("team", summary.team[i]);
+    out.put("rail", summary.rail[i]);
+    put_affinity(out, "affinity", summary.affinities[i]);
+    put_choice(out, summary.nics[i]);
+    put_interfaces(out, "interfaces",
+                   i < summary.interfaces.size() ? &summary.interfaces[i] : nullptr);
+  });
+}
+
+void put_nic(Writer& out, const topo::Nic& nic) {
   constexpr const char* kLayers[] = {"InfiniBand", "Ethernet", "other"};
-  Json list = Json::array();
-  for (const topo::Nic& nic : machine.nics) {
-    list.push_back({{"name", nic.name},
-                    {"port", nic.port},
-                    {"interface", nic.interface},
-                    {"pci", address_of(nic.pci)},
-                    {"physical_function", address_of(nic.physical)},
-                    {"pci_node", index_of(nic.node)},
-                    {"numa_node", index_of(nic.numa)},
-                    {"link_layer", kLayers[static_cast<std::size_t>(nic.layer)]},
-                    {"active", nic.active},
-                    {"gbps", bandwidth_of(nic.gbps)},
-                    {"guid", number_of(nic.guid)},
-                    {"card", number_of(nic.card)}});
-  }
-  return list;
+  out.object([&] {
+    out.put("name", nic.name);
+    out.put("port", nic.port);
+    out.put("interface", nic.interface);
+    out.put("pci", address_of(nic.pci));
+    out.put("physical_function", address_of(nic.physical));
+    out.put("pci_node", index_of(nic.node));
+    out.put("numa_node", index_of(nic.numa));
+    out.put("link_layer", kLayers[static_cast<std::size_t>(nic.layer)]);
+    out.put("active", nic.active);
+    out.put("gbps", bandwidth_of(nic.gbps));
+    out.put("guid", number_of(nic.guid));
+    out.put("card", number_of(nic.card));
+  });
 }
 
-Json paths(const Summary& summary) {
-  Json list = Json::array();
-  for (std::size_t from = 0; from < summary.paths.size(); ++from) {
-    for (std::size_t to = 0; to < summary.paths.size(); ++to) {
-      const topo::Path& path = summary.paths[from][to];
-      if (from == to) continue;
-      const topo::GpuPair* const pair =
-          topo::find_pair(summary.machine, static_cast<int>(from), static_cast<int>(to));
-      list.push_back({{"from", from},
-                      {"to", to},
-                      {"kind", topo::name_of(summary.machine, static_cast<int>(from), path.kind)},
-                      {"links", pair == nullptr ? 0 : pair->links},
-                      {"hops", path.hops},
-                      {"gbps", bandwidth_of(path.gbps)},
-                      {"atomics", path.atomics},
-                      {"distance", topo::name_of(path.distance)}});
+void put_path(Writer& out, const Summary& summary, int from, int to) {
+  const topo::Path& path =
+      summary.paths[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+  const topo::GpuPair* const pair = topo::find_pair(summary.machine, from, to);
+  out.object([&] {
+    out.put("from", from);
+    out.put("to", to);
+    out.put("kind", topo::name_of(summary.machine, from, path.kind));
+    out.put("links", pair == nullptr ? 0 : pair->links);
+    out.put("hops", path.hops);
+    out.put("gbps", bandwidth_of(path.gbps));
+    out.put("atomics", path.atomics);
+    out.put("distance", topo::name_of(path.distance));
+  });
+}
+
+void put_decisions(Writer& out, const Summary& summary) {
+  out.array("teams", [&] {
+    for (const std::vector<int>& team : summary.teams) out.list(nullptr, team);
+  });
+  out.put("pairs_of_unknown_reach", summary.unknown_pairs);
+  out.array("paths", [&] {
+    const auto count = static_cast<int>(summary.paths.size());
+    for (int from = 0; from < count; ++from) {
+      for (int to = 0; to < count; ++to) {
+        if (from != to) put_path(out, summary, from, to);
+      }
     }
+  });
+  if (summary.processors) {
+    put_affinity(out, "cpu_rank", *summary.processors);
+  } else {
+    out.put("cpu_rank", nullptr);
   }
-  return list;
+  put_interfaces(out, "cpu_rank_interfaces",
+                 summary.cpu_interfaces ? &*summary.cpu_interfaces : nullptr);
+}
+
+void put_source(Writer& out, const topo::SourceReport& source) {
+  out.object([&] {
+    out.put("source", source.source);
+    out.put("outcome", topo::name_of(source.outcome));
+    out.put("detail", source.detail);
+  });
 }
 
 }  // namespace
 
 std::string json_of(const Summary& summary) {
-  Json sources = Json::array();
-  for (const topo::SourceReport& one : summary.machine.sources) {
-    sources.push_back(
-        {{"source", one.source}, {"outcome", topo::name_of(one.outcome)}, {"detail", one.detail}});
-  }
-  const Json document = {
-      {"format", 1},
-      {"host", summary.machine.host},
-      {"numa_nodes", numa_nodes(summary)},
-      {"pci_nodes", pci_nodes(summary.machine)},
-      {"gpus", gpus(summary)},
-      {"nics", nics(summary.machine)},
-      {"teams", summary.teams},
-      {"pairs_of_unknown_reach", summary.unknown_pairs},
-      {"paths", paths(summary)},
-      {"cpu_rank", summary.processors ? affinity_of(*summary.processors) : Json(nullptr)},
-      {"cpu_rank_interfaces",
-       summary.cpu_interfaces ? interfaces_of(*summary.cpu_interfaces) : Json(nullptr)},
-      {"sources", sources}};
-  // Names from files may be no UTF-8.
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const topo::Machine& machine = summary.machine;
+  Writer out;
+  out.object([&] {
+    out.put("format", 1);
+    out.put("host", machine.host);
+    out.array("numa_nodes", [&] {
+      for (std::size_t i = 0; i < machine.numa.size(); ++i) {
+        put_numa_node(out, machine.numa[i], summary.numa_nics[i]);
+      }
+    });
+    out.array("pci_nodes", [&] {
+      for (const topo::PciNode& node : machine.pci) put_pci_node(out, node);
+    });
+    out.array("gpus", [&] {
+      for (std::size_t i = 0; i < machine.gpus.size(); ++i) put_gpu(out, summary, i);
+    });
+    out.array("nics", [&] {
+      for (const topo::Nic& nic : machine.nics) put_nic(out, nic);
+    });
+    put_decisions(out, summary);
+    out.array("sources", [&] {
+      for (const topo::SourceReport& source : machine.sources) put_source(out, source);
+    });
+  });
+  return out.take();
 }
 
 }  // namespace oriel::tools

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -138,6 +139,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return oriel::tools::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("oriel-topo: out of memory\n", stderr);
+    return 1;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "oriel-topo: %s\n", failure.what());
     return 1;

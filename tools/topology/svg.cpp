@@ -92,7 +92,7 @@ class Drawing {
            topo::PathKind::nvlink;
   }
   /// Of all pairs of which it is known; empty if it is of none.
-  std::string bandwidth_text(const std::vector<int>& gpus) const {
+  std::string bandwidth_text(const std::vector<int>& gpus, const char* unit) const {
     double least = 0;
     double most = 0;
     bool all_known = true;
@@ -108,9 +108,9 @@ class Drawing {
     }
     if (most == 0) return "";
     const bool alike = most - least < 4;  // they are the same once rounded, or nearly
-    const std::string text =
-        alike ? fmt::format(", {:.0f} GB/s one way", least / 8)
-              : fmt::format(", {:.0f} to {:.0f} GB/s one way", least / 8, most / 8);
+    const std::string text = alike
+                                 ? fmt::format(", {:.0f} {}", least / 8, unit)
+                                 : fmt::format(", {:.0f} to {:.0f} {}", least / 8, most / 8, unit);
     return all_known ? text : text + " where known";
   }
 
@@ -120,33 +120,55 @@ class Drawing {
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
   }
 
-  std::string bar_label(std::size_t team, const std::vector<int>& gpus) const {
-    std::vector<int> of_pairs;
-    std::vector<int> to_switches;
+  /// What a bar has to say of the links of its GPUs.
+  struct LinkFacts {
+    std::vector<int> of_pairs;     // direct ones
+    std::vector<int> to_switches;  // of each GPU
     std::size_t linked_pairs = 0;
+    bool direct = false;  // each pair has some
+    bool switched = false;
+
+    bool all_linked() const { return linked_pairs == of_pairs.size(); }
+  };
+
+  LinkFacts link_facts(const std::vector<int>& gpus) const {
+    LinkFacts facts;
     for (const int a : gpus) {
-      to_switches.push_back(machine_.gpus[static_cast<std::size_t>(a)].switch_links);
+      facts.to_switches.push_back(machine_.gpus[static_cast<std::size_t>(a)].switch_links);
       for (const int b : gpus) {
         if (a >= b) continue;
-        of_pairs.push_back(direct_links(summary_, a, b));
-        if (linked(a, b)) ++linked_pairs;
+        facts.of_pairs.push_back(direct_links(summary_, a, b));
+        if (linked(a, b)) ++facts.linked_pairs;
       }
     }
-    const bool none_direct = std::count(of_pairs.begin(), of_pairs.end(), 0) ==
-                             static_cast<std::ptrdiff_t>(of_pairs.size());
-    std::string text = fmt::format("team {}: ", team);
-    if (linked_pairs == 0) {
-      text += "loads and stores over PCIe";
-    } else if (are_joined_directly(summary_, gpus)) {
-      text += fmt::format("links all to all, {} a pair", count_text(of_pairs));
-    } else if (none_direct && linked_pairs == of_pairs.size()) {
-      text += fmt::format("NVLink through switches, {} links a GPU", count_text(to_switches));
-    } else if (linked_pairs == of_pairs.size()) {
-      text += "links, some over another GPU";
-    } else {
-      text += "some pairs linked, others over PCIe";
+    facts.direct = facts.linked_pairs > 0 && are_joined_directly(summary_, gpus);
+    facts.switched = facts.all_linked() && std::all_of(facts.of_pairs.begin(), facts.of_pairs.end(),
+                                                       [](int links) { return links == 0; });
+    return facts;
+  }
+
+  static std::string bar_text(const LinkFacts& facts) {
+    if (facts.linked_pairs == 0) return "loads and stores over PCIe";
+    if (facts.direct) {
+      return fmt::format("links all to all, {} a pair", count_text(facts.of_pairs));
     }
-    return text + bandwidth_text(gpus);
+    if (facts.switched) {
+      return fmt::format("NVLink through switches, {} links a GPU", count_text(facts.to_switches));
+    }
+    return facts.all_linked() ? "links, some over another GPU"
+                              : "some pairs linked, others over PCIe";
+  }
+
+  /// Where there is no room for more: two GPUs beside each other.
+  std::string brief_text(const LinkFacts& facts, const std::vector<int>& gpus) const {
+    if (!facts.all_linked()) return "PCIe";
+    const bool amd =
+        machine_.gpus[static_cast<std::size_t>(gpus.front())].vendor == topo::GpuVendor::amd;
+    const char* const links = amd ? "xGMI links" : "NVLinks";
+    if (!facts.direct && !facts.switched) return links;
+    const std::string count = count_text(facts.direct ? facts.of_pairs : facts.to_switches);
+    if (count == "1") return amd ? "1 xGMI link" : "1 NVLink";
+    return fmt::format("{} {}", count, links);
   }
 
   void make_bars() {
@@ -155,12 +177,12 @@ class Drawing {
       if (gpus.size() < 2) continue;
       Bar bar;
       bar.gpus = gpus;
-      bar.label = bar_label(team, gpus);
-      bar.linked = std::all_of(gpus.begin(), gpus.end(), [&](int a) {
-        return std::all_of(gpus.begin(), gpus.end(), [&](int b) { return a == b || linked(a, b); });
-      });
-      bar.brief = fmt::format("team {}: {}", team, bar.linked ? "links" : "PCIe");
-      bar.shorter = bar.brief + bandwidth_text(gpus);
+      const LinkFacts facts = link_facts(gpus);
+      bar.label =
+          fmt::format("team {}: {}{}", team, bar_text(facts), bandwidth_text(gpus, "GB/s one way"));
+      bar.linked = facts.all_linked();
+      bar.brief = fmt::format("team {}: {}", team, brief_text(facts, gpus));
+      bar.shorter = bar.brief + bandwidth_text(gpus, "GB/s");
       bar.colour = kTeamColours[team % kTeamColours.size()];
       // Teams that come one after the other among the GPUs do so in the picture.
       for (const Bar& other : bars_) {
@@ -255,11 +277,19 @@ class Drawing {
     } else {
       path(pieces, kReachColour, 1.5, kFineDashes);
     }
+    if (link.one_way) draw_arrow(link.route.lower[1], to.y, link.links > 0);
     if (link.links == 0 || !links_differ()) return;
     text_ += fmt::format(
         "<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"{}\" font-size=\"10\" text-anchor=\"middle\" "
         "stroke=\"#ffffff\" stroke-width=\"4\" paint-order=\"stroke\">{}</text>\n",
         (link.route.lower[0] + link.route.lower[1]) / 2, y + 4, kLinkColour, link.links);
+  }
+
+  /// With its tip at the upper edge of a device.
+  void draw_arrow(double x, double y, bool direct) {
+    text_ +=
+        fmt::format("<polygon points=\"{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}\" fill=\"{}\"/>\n",
+                    x, y, x - 4, y - 9, x + 4, y - 9, direct ? kLinkColour : kReachColour);
   }
 
   /// Whether direct links that are drawn are not all as many.
@@ -350,6 +380,7 @@ class Drawing {
     double width;
     const char* more;
     const char* words;
+    bool arrow = false;
   };
 
   /// Only for what is in the picture.
@@ -381,9 +412,14 @@ class Drawing {
                                         : "direct links of two GPUs"});
     }
     if (any_link(false)) {
-      entries.push_back(
-          {kReachColour, 1.5, kFineDashes,
-           "between teams: memory that one GPU or both can map, without a direct link"});
+      entries.push_back({kReachColour, 1.5, kFineDashes,
+                         "between teams: memory that can be mapped, without a direct link"});
+    }
+    if (std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.one_way; })) {
+      entries.push_back({kReachColour, 1.5, "",
+                         "with an arrow: one way only, the GPU that it points to is mapped by the "
+                         "other",
+                         true});
     }
     if (any_choice(&topo::NicChoice::primary)) {
       entries.push_back({kNicColour, 3, "", "the NIC that a GPU uses"});
@@ -400,7 +436,11 @@ class Drawing {
     for (std::size_t row = 0; row < entries.size(); ++row) {
       const LegendEntry& entry = entries[row];
       const double at = y + 20 + static_cast<double>(row) * 20.0;
-      line(24, at - 4, 64, at - 4, entry.colour, entry.width, entry.more);
+      if (entry.arrow) {
+        draw_arrow(44, at, false);
+      } else {
+        line(24, at - 4, 64, at - 4, entry.colour, entry.width, entry.more);
+      }
       label(74, at, entry.words, "#333333");
     }
   }

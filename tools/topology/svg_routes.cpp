@@ -113,11 +113,13 @@ std::vector<Link> links_to_draw(const Summary& summary) {
       const int team = summary.team[static_cast<std::size_t>(a)];
       const bool together = team == summary.team[static_cast<std::size_t>(b)];
       const int direct = direct_links(summary, a, b);
-      const bool mapped =
-          topo::may_map(summary.machine, a, b) || topo::may_map(summary.machine, b, a);
-      const bool shown =
-          together ? direct > 0 && !joined[static_cast<std::size_t>(team)] : direct > 0 || mapped;
-      if (shown) links.push_back({a, b, direct, {{}, {0, 0}, -1}});
+      const bool there = topo::may_map(summary.machine, a, b);
+      const bool back = topo::may_map(summary.machine, b, a);
+      const bool shown = together ? direct > 0 && !joined[static_cast<std::size_t>(team)]
+                                  : direct > 0 || there || back;
+      if (!shown) continue;
+      const bool turned = back && !there;
+      links.push_back({turned ? b : a, turned ? a : b, direct, there != back, {{}, {0, 0}, -1}});
     }
   }
   if (links.size() > kMostLinks) links.clear();

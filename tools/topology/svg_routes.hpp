@@ -24,8 +24,9 @@ struct Route {
 struct Link {
   int from = 0;
   int to = 0;
-  int links = 0;  ///< direct ones; 0: the memory is mapped over something else
-  Route route;    ///< all of its ends are lower ones
+  int links = 0;         ///< direct ones; 0: the memory is mapped over something else
+  bool one_way = false;  ///< `from` maps the memory of `to`, and `to` does not map that of `from`
+  Route route;           ///< all of its ends are lower ones, the first at `from`
 };
 
 /// Of the GPUs that have chosen a NIC, drawn between the two rows.

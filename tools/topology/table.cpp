@@ -127,12 +127,17 @@ std::string ordinal_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   return is_hidden(machine, gpu) ? "not visible to CUDA" : "";
 }
 
-/// What its PCIe link carries at most, by which paths are judged, and now, if that is less.
-std::string pcie_text(const topo::Gpu& gpu) {
+/// What its PCIe link carries at most, by which paths are judged, and now, if that is less. Lanes
+/// that are not in use are no idle link's, which keeps them.
+std::string pcie_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.pcie_gbps <= 0) return "";
+  const topo::PciNode node =
+      gpu.node >= 0 ? machine.pci[static_cast<std::size_t>(gpu.node)] : topo::PciNode{};
+  const bool narrow = node.lanes_now > 0 && node.lanes_now < node.lanes;
   const bool slower = gpu.pcie_now_gbps > 0 && gpu.pcie_now_gbps < gpu.pcie_gbps * 0.99;
-  return fmt::format("PCIe {:.0f} Gbit/s{}", gpu.pcie_gbps,
-                     slower ? fmt::format(", now {:.0f}", gpu.pcie_now_gbps) : "");
+  return fmt::format("PCIe {:.0f} Gbit/s{}{}", gpu.pcie_gbps,
+                     slower ? fmt::format(", now {:.0f}", gpu.pcie_now_gbps) : "",
+                     narrow ? fmt::format(", {} of {} lanes", node.lanes_now, node.lanes) : "");
 }
 
 /// Which part of a GPU it is, if it is one.
@@ -157,7 +162,8 @@ std::string gpu_list(const Summary& summary, std::size_t width) {
     const topo::Gpu& gpu = machine.gpus[i];
     rows.push_back({fmt::format("GPU{}", i), gpu.pci ? gpu.pci->to_string() : "-",
                     shown(gpu.name, kMostNameLetters) + part_text(gpu), ordinal_text(machine, gpu),
-                    pcie_text(gpu), gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
+                    pcie_text(machine, gpu),
+                    gpu.uuid.empty() ? "" : shown(gpu.uuid, kMostNameLetters)});
   }
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {
     const topo::Nic& nic = machine.nics[i];
