@@ -94,6 +94,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   const std::vector<int>& team() const { return team_facts_.members; }
   /// Teams, and the path between each two ranks: the same on all ranks.
   const Topology& topology() const { return topology_; }
+  /// For tests, which have its NIC make faults; null where no rank of another node is reached.
+  Network* network() const { return network_.get(); }
 
   /// A loop for a collective call of this communicator alone. If there can be none the other ranks,
   /// on their way to the same call, are told: the communicator is of no more use.

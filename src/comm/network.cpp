@@ -237,6 +237,9 @@ bool Network::progress() {
   if (refusal_is_due_.load(std::memory_order_relaxed) && refusal_is_due_.exchange(false)) {
     refuse_posts();
   }
+  if (probes_are_due_.load(std::memory_order_relaxed) && probes_are_due_.exchange(false)) {
+    send_probes();
+  }
   bool any = nics_.front()->nic.progress();
   if (has_backups()) any = progress_backups() || any;
   if (any) wake_waiters();

@@ -74,7 +74,7 @@ struct NetworkOptions {
 ///
 /// Of a GPU the queues lie in pinned memory and in its own, 6 MiB are pinned besides for what goes
 /// by a wire, and its kernels can wake nobody, so the NIC's thread looks for work all the time,
-/// with naps of 50 us where there is none. Nothing probes peers then.
+/// with naps of 50 us where there is none.
 ///
 /// Destroying it is local: the threads end, requests of peers that have come are still answered,
 /// for which answers on a fabric wire have kLastAnswers to leave, keys are given back, queues and
@@ -98,9 +98,10 @@ class Network {
   }
   /// What has gone wrong in a queue or on a wire, if anything has.
   std::optional<Error> failure() const;
-  /// For a rank that has waited for long: has each peer's NIC answer something, unless it has yet
-  /// to answer, so that one that does not is found out by silence() from now, also where this rank
-  /// asks nothing of it. Once a second at most. `abort` is the communicator's word, which ends it.
+  /// For a rank that has waited for long, on a CPU or a GPU: has each peer's NIC answer something,
+  /// unless it has yet to answer, so that one that does not is found out by silence() from now,
+  /// also where this rank asks nothing of it. Once a second at most, and does not wait. `abort` is
+  /// the communicator's word, which ends it.
   void probe(TimePoint now, const std::uint32_t* abort);
   /// How long a NIC may owe an answer before its rank is given up: half a minute, or a third of
   /// ORIEL_COLLECTIVE_TIMEOUT, so that who does not answer is named before those who wait for it.
@@ -156,7 +157,7 @@ class Network {
     std::unique_ptr<net::FailoverChannel> channel{};
     std::unique_ptr<net::FailoverQueue> failover{};
     std::vector<net::FailoverQueue::End> far{};  // of each path
-    std::optional<std::uint16_t> probe{};        // index of the last entry that nobody waits for
+    std::optional<std::uint16_t> probe{};  // with backups: index of the last entry that is one
 
     const device::queue::QueueView& view() const {
       return failover != nullptr ? failover->view() : single->view();
@@ -211,7 +212,10 @@ class Network {
     return (paths_in_use_.load(std::memory_order_relaxed) >> path & 1) != 0;
   }
   bool is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const;
-  bool may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const;
+  bool has_left(const Peer& peer) const;
+  void send_probes();
+  static void probe_by_entry(Peer& peer, const std::uint32_t* abort);
+  bool is_of_probe(const Peer& peer, const device::queue::QueueError& error) const;
   std::optional<Error> queue_failure(const Peer& peer) const;
   bool is_cut_off() const;
   std::string wires_say(const Peer& peer) const;
@@ -243,6 +247,7 @@ class Network {
   std::vector<device::Doorbell*> doorbells_;
   mutable std::mutex probe_mutex_;  // of the peers' probes, and below
   TimePoint probed_{};
+  std::atomic<bool> probes_are_due_{false};  // of queues without backups, by who drives the NIC
   std::atomic<std::uint64_t> turns_of_waiters_{0};
 
   // Of queues with backup paths.

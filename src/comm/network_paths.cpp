@@ -248,7 +248,7 @@ bool Network::progress_backups() {
 /// A peer that has left has closed its paths, which is no failure of theirs as long as it is asked
 /// for nothing.
 bool Network::is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const {
-  return !pace.has_work && options_.has_left && options_.has_left(peer.rank);
+  return !pace.has_work && has_left(peer);
 }
 
 bool Network::progress_failover() {

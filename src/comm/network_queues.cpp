@@ -168,11 +168,15 @@ Status Network::connect_queues() {
   return {};
 }
 
-// A peer that has left answers no more; what matters is whether anybody has asked it for something.
-bool Network::may_be_ignored(const Peer& peer, const device::queue::QueueError& error) const {
+bool Network::has_left(const Peer& peer) const {
+  return options_.has_left && options_.has_left(peer.rank);
+}
+
+bool Network::is_of_probe(const Peer& peer, const device::queue::QueueError& error) const {
   if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
+  if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
   const std::lock_guard lock(probe_mutex_);
-  return peer.probe == error.index && options_.has_left && options_.has_left(peer.rank);
+  return peer.probe == error.index;
 }
 
 std::string Network::wires_say(const Peer& peer) const {
@@ -193,9 +197,14 @@ std::optional<Error> Network::queue_failure(const Peer& peer) const {
       std::atomic_ref<std::uint64_t>(*memory.first_error).load(std::memory_order_acquire);
   if (word == 0) return std::nullopt;
   const auto error = device::queue::decode_error(word);
-  if (may_be_ignored(peer, error)) return std::nullopt;
+  const bool of_probe = is_of_probe(peer, error);
+  // A peer that has left answers no more; what matters is whether it was asked for something.
+  if (of_probe && has_left(peer)) return std::nullopt;
   const auto syndrome = static_cast<net::Syndrome>(error.syndrome);
   int origin = is_of_peer(error.syndrome) ? peer.rank : options_.rank;
+  const std::string what =
+      of_probe ? "asked whether it is there"
+               : fmt::format("operation {:#04x}, entry {}", error.opcode, error.index);
   std::string why;
   if (peer.failover != nullptr) {
     // It is flushed for what the peer's own entries have met.
@@ -207,9 +216,9 @@ std::optional<Error> Network::queue_failure(const Peer& peer) const {
   if (origin == peer.rank) why += wires_say(peer);
   return Error(ErrorCode::remote,
                fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
-                           "operation {:#04x}, entry {}){}",
-                           options_.rank, peer.rank, describe(error.syndrome), error.syndrome,
-                           error.opcode, error.index, why))
+                           "{}){}",
+                           options_.rank, peer.rank, describe(error.syndrome), error.syndrome, what,
+                           why))
       .with_origin(origin);
 }
 
@@ -224,31 +233,43 @@ std::optional<Error> Network::failure() const {
 }
 
 void Network::probe(TimePoint now, const std::uint32_t* abort) {
-  namespace dq = device::queue;
-  if (on_gpu()) return;  // what a queue's threads share lies in the GPU's memory
-  device::WaitControl control;
-  control.abort = abort;
   const std::lock_guard lock(probe_mutex_);
   if (now - probed_ < kProbeInterval) return;
   probed_ = now;
+  // By whoever drives the NIC: its lock may be held for as long as a GPU copies.
+  probes_are_due_ = true;
   for (Peer& peer : peers_) {
-    if (options_.has_left && options_.has_left(peer.rank)) continue;
-    const dq::QueueView& queue = peer.view();
-    if (!dq::detail::look_in_turn<device::Memory>(queue)) continue;
-    const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
-    const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
-    if (completed != reserved) continue;  // something else will tell
-    // A write of no bytes, for which no key is needed.
-    dq::Reservation place;
-    const device::Thread self;
-    if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) continue;
-    peer.probe = static_cast<std::uint16_t>(place.base);
-    dq::write_entry(queue, place, 0,
-                    dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
-                                           dq::InlineBytes(nullptr, 0)));
-    static_cast<void>(dq::publish(self, queue, place, control));
+    if (peer.failover != nullptr && !has_left(peer)) probe_by_entry(peer, abort);
   }
   device::ring(*view_.bell);
+}
+
+void Network::send_probes() {
+  for (const Peer& peer : peers_) {
+    if (peer.failover != nullptr || has_left(peer)) continue;
+    static_cast<void>(nics_[0]->nic.probe(peer.number()));  // the queue is there
+  }
+}
+
+/// A queue with backup paths: the entry goes on by another one when its path fails.
+void Network::probe_by_entry(Peer& peer, const std::uint32_t* abort) {
+  namespace dq = device::queue;
+  device::WaitControl control;
+  control.abort = abort;
+  const dq::QueueView& queue = peer.view();
+  if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
+  const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
+  const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
+  if (completed != reserved) return;  // something else will tell
+  // A write of no bytes, for which no key is needed.
+  dq::Reservation place;
+  const device::Thread self;
+  if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) return;
+  peer.probe = static_cast<std::uint16_t>(place.base);
+  dq::write_entry(queue, place, 0,
+                  dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
+                                         dq::InlineBytes(nullptr, 0)));
+  static_cast<void>(dq::publish(self, queue, place, control));
 }
 
 }  // namespace oriel::comm

@@ -30,6 +30,7 @@ struct NicCounters {
   std::uint64_t repeated = 0;       ///< of these
   std::uint64_t duplicates = 0;     ///< received a second time and not executed again
   std::uint64_t strays = 0;         ///< received from somebody who is not the queue's peer
+  std::uint64_t probes = 0;         ///< begun; see NicSoft::probe()
   std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
   std::uint64_t direct_bytes = 0;   ///< of these
   std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead

@@ -321,6 +321,12 @@ Status NicSoft::ring_again(std::uint32_t number) {
   return {};
 }
 
+Status NicSoft::probe(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
+  return queue->probe();
+}
+
 bool NicSoft::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || context_.stopped || context_.dead) return false;

@@ -89,6 +89,10 @@ class NicSoft {
   /// As if what the queue's doorbell says were rung once more: after a ring that was overlooked,
   /// or that came before the queue could send.
   Status ring_again(std::uint32_t number);
+  /// Has the queue's peer answer something, unless it has yet to answer: a write of no bytes that
+  /// stands in no ring, whoever fills that. If there is no answer the queue ends with
+  /// transport_retry and the opcode kProbeOpcode. Not for queues with records.
+  Status probe(std::uint32_t number);
 
   /// Works on every queue and message that there is. Whether there was any; false also where
   /// another thread is at it.

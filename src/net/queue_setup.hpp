@@ -80,6 +80,9 @@ struct QueuePeer {
 /// Reads and atomics of one queue that wait for their response, and hence the responses that its
 /// peer has to keep.
 inline constexpr std::size_t kReadsInFlightMost = 16;
+/// What an error says of a probe (NicSoft::probe). It is that of an entry which does nothing, and
+/// which therefore never waits for an answer.
+inline constexpr std::uint8_t kProbeOpcode = 0x00;
 inline constexpr std::uint32_t kPieceBytesMost = std::uint32_t{4} << 20;
 
 }  // namespace oriel::net

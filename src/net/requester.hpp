@@ -35,6 +35,8 @@ class Requester {
   std::uint64_t end() const { return end_; }
   /// Everything before this is complete.
   std::uint64_t completed() const { return completed_; }
+  /// As NicSoft::probe().
+  void probe();
 
   /// While the queue is ready to send, after its doorbell was looked at. Whether anything was done.
   bool progress(TimePoint now);

@@ -116,6 +116,16 @@ Status SoftQueue::to_ready_to_send() {
   return {};
 }
 
+Status SoftQueue::probe() {
+  // The peer counts what it is asked for, and a queue that goes on elsewhere would count anew.
+  if (setup_.records != nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("queue {:#x} may go on at another NIC and is not probed", number_));
+  }
+  if (state_ == QueueState::ready_to_send) requester_.probe();
+  return {};
+}
+
 QueueReport SoftQueue::report() const {
   QueueReport report;
   report.state = state_;

@@ -36,6 +36,8 @@ class SoftQueue {
 
   /// As if what the doorbell says were rung once more.
   void ring_again() { doorbell_.forget(); }
+  /// As NicSoft::probe().
+  Status probe();
   QueueReport report() const;
   /// Whether all that its record tells of is complete, or never will be.
   bool is_idle() const;

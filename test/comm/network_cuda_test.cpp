@@ -3,41 +3,22 @@
 #include <cstring>
 #include <optional>
 #include <random>
-#include <stop_token>
 #include <string>
-#include <thread>
 
 #include <catch2/catch.hpp>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "comm/comm_entry.hpp"
+#include "comm/communicator.hpp"
 #include "comm/network_players.hpp"
+#include "comm/on_model.hpp"
 #include "support/fault_cuda.hpp"
-#include "support/model_gpu.hpp"
 
 // GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
 // threads do in the model's memory.
 namespace oriel::test {
 namespace {
-
-/// A rank on its own GPU of the model, whose streams run by and by.
-struct OnModel {
-  OnModel(const Nodes& nodes, int rank)
-      : model(model_with_current_device(FakeCuda::Options{.devices = nodes.ranks()}, rank)),
-        engine([this](const std::stop_token& stop) {
-          while (!stop.stop_requested()) {
-            if (model.run_streams(2) == 0) std::this_thread::yield();
-          }
-        }) {}
-  ~OnModel() {
-    engine = {};
-    for (const std::string& violation : model.violations()) test::require(false, violation);
-  }
-  OnModel(const OnModel&) = delete;
-  OnModel& operator=(const OnModel&) = delete;
-  FakeCuda& model;
-  std::jthread engine;
-};
 
 /// A file to which each process that has copied adds a letter as it ends.
 struct Witness {
@@ -68,7 +49,7 @@ void play_on(const Nodes& nodes, bool process, const Body& body) {
                 {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}});
   check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
     const Environment own(on_node(nodes, players.first()));
-    const OnModel on_model(nodes, players.first());
+    const OnModel on_model(nodes.ranks(), players.first());
     body(players);
   }));
   const std::string witnessed = witness.text();
@@ -164,6 +145,19 @@ TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, bo
 
 TEST_CASE("3.6 what kernels post after an abort reaches no peer, and is refused before long") {
   play_on({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
+}
+
+TEST_CASE("3.19 a GPU's NIC that dies is named by all, though nothing is asked of it") {
+  const Environment patience(kPatience);
+  play_on({{1, 1, 1}}, false, [](Players& players) {
+    constexpr int kDead = 1;
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    if (players.first() == kDead) network_of(rank.comm).nic().die();
+    wait_until_named(rank, kDead, kDead);
+    players.barrier();
+  });
 }
 
 TEST_CASE("3.14 ranks on GPUs have no backup paths, and are told so") {

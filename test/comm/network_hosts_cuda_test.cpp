@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "comm/network_players.hpp"
+#include "comm/on_model.hpp"
+#include "comm/test_hosts.hpp"
+
+// GPU ranks on hosts of their own, which are network namespaces, over libfabric's tcp: on the model
+// of the CUDA driver, where the ranks' threads do what kernels would do (3.19).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const bool kPermitted = skip_without_hosts();
+
+const Variables kGpuOnHost = {{"ORIEL_BACKEND", "cuda"},
+                              {"ORIEL_NIC_PROCESS", "0"},
+                              {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                              {"ORIEL_SOCKET_IFNAME", "net0"}};
+
+}  // namespace
+
+TEST_CASE("3.19 a host whose link goes down while GPUs wait for it is named by all others") {
+  constexpr int kCut = 2, kRanks = 3;
+  const TestHosts hosts(kRanks);
+  Stage stage(Cast::processes, kRanks, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kGpuOnHost), patience(kPatience);
+    const OnModel on_model(kRanks, players.first());
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    test::require(network_of(rank.comm).fabric() != nullptr, "a fabric wire");
+    ++players.word(0);
+    if (players.first() != kCut) return wait_until_named(rank, kCut, kCut);
+    // To this one the others have gone: whom it names is no matter, but it must end.
+    require_outcome(device::wait_signal(device::Thread(), rank.view(), 0, 1, 0),
+                    device::WorldOutcome::aborted, "the wait");
+    test::require(error_of(rank.comm).has_value(), "an error");
+  });
+  REQUIRE(stage.wait_for_word(0, kRanks, 30s));
+  hosts.cut(kCut);
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+}  // namespace oriel::test
