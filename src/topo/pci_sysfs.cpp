@@ -52,7 +52,16 @@ double link_gbps_of(const FileTree& tree, const std::string& folder, const char*
 
 class PciReader {
  public:
-  PciReader(const FileTree& tree, Machine& machine) : tree_(tree), machine_(machine) {}
+  PciReader(const FileTree& tree, Machine& machine) : tree_(tree), machine_(machine) {
+    for (std::size_t i = 0; i < machine.pci.size(); ++i) {
+      const PciNode& node = machine.pci[i];
+      if (!node.address || node.parent < 0) continue;
+      places_[node.address->to_string()] = static_cast<int>(i);
+      // A host bridge has no address, but those directly below it have its domain and bus.
+      const bool below_host = machine.pci[static_cast<std::size_t>(node.parent)].parent < 0;
+      if (below_host) places_.emplace(host_name(*node.address), node.parent);
+    }
+  }
 
   void read() {
     for (const std::string& name : tree_.list(kPciFolder)) {
@@ -61,13 +70,18 @@ class PciReader {
     }
   }
 
-  void place_gpus() {
-    for (Gpu& gpu : machine_.gpus) {
+  void place_gpus(std::size_t first) {
+    for (std::size_t i = first; i < machine_.gpus.size(); ++i) {
+      Gpu& gpu = machine_.gpus[i];
       if (gpu.pci && gpu.node < 0) gpu.node = add_chain(*gpu.pci);
     }
   }
 
  private:
+  static std::string host_name(const PciAddress& below) {
+    return fmt::format("pci{:04x}:{:02x}", below.domain, below.bus);
+  }
+
   void read_device(const PciAddress& address) {
     const std::string folder = folder_of(address);
     const std::uint32_t kind = hexadecimal_in(tree_, folder + "/class") >> 8;
@@ -106,6 +120,10 @@ class PciReader {
     int place = add_node(host, {}, -1, numa);
     for (const PciAddress& address : chain) {
       if (place < 0) return -1;
+      if (const auto known = places_.find(address.to_string()); known != places_.end()) {
+        place = known->second;
+        continue;
+      }
       PciNode node;
       node.kind = address == device ? PciNode::Kind::device : PciNode::Kind::bridge;
       node.address = address;
@@ -143,8 +161,21 @@ SourceReport add_pci_tree(const FileTree& tree, Machine& machine) {
           fmt::format("{} PCI devices and bridges: GPUs and network cards", machine.pci.size())};
 }
 
-void add_places_of_gpus(const FileTree& tree, Machine& machine) {
-  PciReader(tree, machine).place_gpus();
+void add_places_and_speeds(const FileTree& tree, Machine& machine, std::size_t first_gpu,
+                           std::size_t first_node) {
+  PciReader(tree, machine).place_gpus(first_gpu);
+  for (std::size_t i = first_node; i < machine.pci.size(); ++i) {
+    PciNode& node = machine.pci[i];
+    const double most = node.address ? most_pcie_gbps(tree, *node.address) : 0;
+    if (most > 0) node.link_gbps = most;
+  }
+  for (std::size_t i = first_gpu; i < machine.gpus.size(); ++i) {
+    Gpu& gpu = machine.gpus[i];
+    if (!gpu.pci) continue;
+    gpu.numa = numa_of_device(tree, machine, *gpu.pci);
+    const double most = most_pcie_gbps(tree, *gpu.pci);
+    if (most > 0) gpu.pcie_gbps = most;
+  }
 }
 
 double most_pcie_gbps(const FileTree& tree, const PciAddress& device) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -19,9 +20,12 @@ inline constexpr const char* kPciFolder = "/sys/bus/pci/devices";
 /// left out. Takes a small file for each PCI device, and some more for those that are added.
 SourceReport add_pci_tree(const FileTree& tree, Machine& machine);
 
-/// The same for the GPUs that the machine has already: puts them in their places. Takes a few small
-/// files for each.
-void add_places_of_gpus(const FileTree& tree, Machine& machine);
+/// The same for GPUs that the machine has already, from the one at `first_gpu` on: puts them in
+/// their places, with the bridges above them that it lacks, and at their NUMA nodes. Takes a few
+/// small files for each of them, and for each PCI node from `first_node` on. Links count with the
+/// most that they carry, where the kernel tells.
+void add_places_and_speeds(const FileTree& tree, Machine& machine, std::size_t first_gpu = 0,
+                           std::size_t first_node = 0);
 
 /// The most that the PCIe link above a device carries, in Gbit/s one way: what both of its ends can
 /// do. 0 where the kernel does not say.

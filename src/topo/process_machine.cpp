@@ -12,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "topo/add_nvml.hpp"
 #include "topo/cuda_facts.hpp"
 #include "topo/described_machine.hpp"
 #include "topo/discover.hpp"
@@ -41,50 +42,29 @@ std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
   return addresses;
 }
 
-/// Of NVML, for the log and for links.
-struct NvmlUse {
-  NvmlReason reason = NvmlReason::none;
-  bool asked = false;
-};
+/// What NVML tells beside CUDA.
+void add_nvml(const MachineSources& sources, CommunicatorMachine& found) {
+  Machine& machine = found.machine;
+  NvmlList list = read_nvml(sources.nvml(), {.from = &machine.gpus, .pcie_links = false});
+  machine.sources.push_back(list.report);
+  found.may_learn_more = false;
+  if (list.report.outcome != SourceReport::Outcome::used) return;
+  found.links_known = true;
+  add_nvml_gpus(sources.files, std::move(list), machine);
+}
 
-/// The GPUs of a machine whose NUMA nodes are known; yields why NVML is or would be asked.
-Result<NvmlUse> add_gpus(const MachineSources& sources, HiddenGpus hidden, Machine& machine) {
-  Machine visible;
-  CudaFacts facts = read_cuda_facts(visible);
+/// The GPUs of a machine whose NUMA nodes are known.
+Status add_gpus(const MachineSources& sources, CommunicatorMachine& found) {
+  CudaFacts facts = read_cuda_facts(found.machine);
   ORIEL_CHECK(std::move(facts.complete));
+  found.machine.sources.push_back(facts.report);
+  add_places_and_speeds(sources.files, found.machine);
   const bool imex_channel = !sources.files.list("/dev/nvidia-caps-imex-channels").empty();
-  const NvmlReason reason =
-      reason_to_ask_nvml(visible.gpus, gpus_of_driver(sources.files), imex_channel);
-  const NvmlUse nvml{reason, reason == NvmlReason::fabric ||
-                                 (reason != NvmlReason::none && hidden == HiddenGpus::asked_about)};
-  if (nvml.asked) {
-    NvmlList list = read_nvml(sources.nvml(), {.from = &visible.gpus, .pcie_links = false});
-    machine.sources.push_back(list.report);
-    if (list.report.outcome == SourceReport::Outcome::used) {
-      // CUDA's word of the visible ones counts more, so it goes on top.
-      visible = Machine{};
-      visible.gpus = std::move(list.gpus);
-      visible.pairs = std::move(list.pairs);
-      facts = read_cuda_facts(visible);
-      ORIEL_CHECK(std::move(facts.complete));
-    }
-  }
-  machine.sources.push_back(facts.report);
-  machine.gpus = std::move(visible.gpus);
-  machine.pairs = std::move(visible.pairs);
-  assume_link_speeds(machine.gpus);
-  add_places_of_gpus(sources.files, machine);
-  for (PciNode& node : machine.pci) {
-    const double most = node.address ? most_pcie_gbps(sources.files, *node.address) : 0;
-    if (most > 0) node.link_gbps = most;
-  }
-  for (Gpu& gpu : machine.gpus) {
-    if (!gpu.pci) continue;
-    gpu.numa = numa_of_device(sources.files, machine, *gpu.pci);
-    const double most = most_pcie_gbps(sources.files, *gpu.pci);
-    if (most > 0) gpu.pcie_gbps = most;
-  }
-  return nvml;
+  found.nvml_reason =
+      reason_to_ask_nvml(found.machine.gpus, gpus_of_driver(sources.files), imex_channel);
+  found.may_learn_more = found.nvml_reason != NvmlReason::none;
+  if (found.nvml_reason == NvmlReason::fabric) add_nvml(sources, found);
+  return {};
 }
 
 double fastest_port_of(const std::vector<Nic>& nics) {
@@ -226,22 +206,31 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   found.links_known = found.links_known || knows_links;
 }
 
-Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
-                                                   const std::string& file, HiddenGpus hidden) {
+Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus) {
   const auto begin = steady_clock::now();
   CommunicatorMachine found;
   found.machine.sources.push_back(add_numa_nodes(sources.files, found.machine));
-  NvmlUse use;
-  if (gpus) {
-    ORIEL_TRY(use, add_gpus(sources, hidden, found.machine));
-    found.may_learn_more = use.reason != NvmlReason::none && !use.asked;
-    found.links_known =
-        use.asked && std::any_of(found.machine.sources.begin(), found.machine.sources.end(),
-                                 [](const SourceReport& report) {
-                                   return report.source.starts_with("NVML") &&
-                                          report.outcome == SourceReport::Outcome::used;
-                                 });
+  if (gpus) ORIEL_CHECK(add_gpus(sources, found));
+  if (log_enabled(LogLevel::info)) {
+    const NvmlReason why = found.may_learn_more ? NvmlReason::none : found.nvml_reason;
+    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(why)) : "";
+    Log().info("found the {} of the machine in {:.1f} ms{}: {}", gpus ? "GPUs" : "NUMA nodes",
+               milliseconds_since(begin), nvml, reports_of(found.machine));
   }
+  return found;
+}
+
+CommunicatorMachine with_hidden_gpus(const MachineSources& sources, CommunicatorMachine found) {
+  if (!found.may_learn_more) return found;
+  const auto begin = steady_clock::now();
+  add_nvml(sources, found);
+  const SourceReport& report = found.machine.sources.back();
+  Log().info("added to the GPUs of the machine in {:.1f} ms (NVML {}): {}: {}",
+             milliseconds_since(begin), name_of(found.nvml_reason), report.source, report.detail);
+  return found;
+}
+
+Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file) {
   if (!file.empty()) {
     ORIEL_TRY(const Machine description, read_machine_file(file));
     apply_description(found, description);
@@ -249,12 +238,6 @@ Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources
         {file, SourceReport::Outcome::used, "instead of what was found of speeds and places"});
   }
   ORIEL_CHECK(check(found.machine));
-  if (log_enabled(LogLevel::info)) {
-    const NvmlReason why = use.asked ? use.reason : NvmlReason::none;
-    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(why)) : "";
-    Log().info("found the {} of the machine in {:.1f} ms{}: {}", gpus ? "GPUs" : "NUMA nodes",
-               milliseconds_since(begin), nvml, reports_of(found.machine));
-  }
   return found;
 }
 
@@ -287,18 +270,26 @@ bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
   return slot.part != nullptr && slot.looked == ::getpid() && slot.file == file;
 }
 
+/// Each step adds to what the one before has found, and is made once.
+Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(bool gpus,
+                                                                          HiddenGpus hidden) {
+  if (gpus && hidden == HiddenGpus::asked_about) {
+    return get(found_[2], "", [&]() -> Result<CommunicatorMachine> {
+      ORIEL_TRY(const CommunicatorPart visible, found_by_looking(true, HiddenGpus::left_out));
+      return with_hidden_gpus(sources_, *visible);
+    });
+  }
+  return get(found_[gpus ? 1 : 0], "", [&] { return look_for_communicators(sources_, gpus); });
+}
+
 Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool gpus,
                                                                            const Settings& settings,
                                                                            HiddenGpus hidden) {
-  const std::string& file = settings.topo_file;
-  auto& all = for_communicators_[2];
-  if (gpus && (hidden == HiddenGpus::asked_about || is_known(all, file))) {
-    return get(all, file, [&] {
-      return look_for_communicators(sources_, true, file, HiddenGpus::asked_about);
-    });
-  }
-  return get(for_communicators_[gpus ? 1 : 0], file,
-             [&] { return look_for_communicators(sources_, gpus, file); });
+  if (gpus && is_known(found_[2], "")) hidden = HiddenGpus::asked_about;
+  ORIEL_TRY(CommunicatorPart found, found_by_looking(gpus, hidden));
+  const std::size_t which = !gpus ? 0 : hidden == HiddenGpus::asked_about ? 2 : 1;
+  return get(for_communicators_[which], settings.topo_file,
+             [&] { return with_description(*found, settings.topo_file); });
 }
 
 double ProcessMachine::network_gbps(const Settings& settings) {

@@ -24,16 +24,6 @@
 /// What the library knows of the machine it runs on: looked for once per process, in parts.
 namespace oriel::topo {
 
-/// What a communicator has to know before it can form teams. Made in a few milliseconds: of the PCI
-/// tree there is no more in it than is above GPUs, and no NIC.
-struct CommunicatorMachine {
-  Machine machine;
-  /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
-  bool links_known = false;
-  /// There are GPUs that CUDA hides from this process, and NVML has not been asked about them.
-  bool may_learn_more = false;
-};
-
 /// What tells which network interface is near which GPU. Made in a few milliseconds, from /sys (or
 /// the description in a file) alone: the GPUs, also hidden ones, are there by their places.
 struct NetworkMachine {
@@ -51,6 +41,18 @@ enum class NvmlReason : std::uint8_t {
   fabric,       ///< there may be fabric cliques: fabric handles and a channel of the IMEX service
 };
 std::string_view name_of(NvmlReason reason);
+
+/// What a communicator has to know before it can form teams. Made in a few milliseconds: of the PCI
+/// tree there is no more in it than is above GPUs, and no NIC.
+struct CommunicatorMachine {
+  Machine machine;
+  /// NVML, or a file, told of NVLinks; else what is not known of them is inferred.
+  bool links_known = false;
+  /// There are GPUs that CUDA hides from this process, and NVML has not been asked about them.
+  bool may_learn_more = false;
+  /// Why NVML has been asked, or may be.
+  NvmlReason nvml_reason = NvmlReason::none;
+};
 
 /// Whether NVML is asked about GPUs that are hidden from this process: other ranks are on some.
 enum class HiddenGpus : bool { left_out, asked_about };
@@ -77,12 +79,15 @@ struct MachineSources {
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of
-/// ranks on GPUs: /sys, CUDA, and NVML where there is a reason: for fabric cliques at once, for
-/// what CUDA hides if that is asked for. `file` describes the machine unless it is empty. Fails if
-/// CUDA does not tell who the devices are and who maps whom, or the file cannot be used. Blocking.
-Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus,
-                                                   const std::string& file,
-                                                   HiddenGpus hidden = HiddenGpus::left_out);
+/// ranks on GPUs: /sys, CUDA, and NVML where there may be fabric cliques. Fails if CUDA does not
+/// tell who the devices are and who maps whom. Blocking.
+Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus);
+
+/// Adds what CUDA hides, if there is any: asks NVML, and the files of /sys about what is new.
+CommunicatorMachine with_hidden_gpus(const MachineSources& sources, CommunicatorMachine found);
+
+/// Has `file` describe the machine, unless it is empty. Fails if it cannot be used.
+Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file);
 
 /// The system's number of the NUMA node that all of these processors are of; -1 where they are of
 /// several, or nothing is known of them.
@@ -104,8 +109,8 @@ class ProcessMachine {
 
   const MachineSources& sources() const { return sources_; }
 
-  /// The first part, see look_for_communicators(). Once it has been looked at with hidden GPUs, it
-  /// has them for all who ask.
+  /// The first part, see look_for_communicators(). Hidden GPUs are added to what was found before,
+  /// which is not looked for again; from then on it has them for all who ask.
   Result<CommunicatorPart> for_communicators(bool gpus, const Settings& settings,
                                              HiddenGpus hidden = HiddenGpus::left_out);
   /// Of the fastest network port that is up, for RDMA or not, in Gbit/s; 0: not known. Reads a few
@@ -134,8 +139,12 @@ class ProcessMachine {
   Result<std::shared_ptr<const Part>> get(Slot<Part>& slot, const std::string& file,
                                           const Look& look);
 
+  Result<CommunicatorPart> found_by_looking(bool gpus, HiddenGpus hidden);
+
   MachineSources sources_;
-  std::array<Slot<CommunicatorMachine>, 3> for_communicators_;  // host, GPUs, with hidden ones
+  // Each: of the host, with GPUs, and with hidden ones too. As found, and as a file describes it.
+  std::array<Slot<CommunicatorMachine>, 3> found_;
+  std::array<Slot<CommunicatorMachine>, 3> for_communicators_;
   Slot<double> network_gbps_;
   Slot<Machine> whole_;
   Slot<NetworkMachine> network_;

@@ -186,7 +186,7 @@ TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrow
     return CUDA_SUCCESS;
   };
   const auto path = [&] {
-    const auto known = look_for_communicators(machines.machine.sources(), true, "");
+    const auto known = look_for_communicators(machines.machine.sources(), true);
     REQUIRE(known.ok());
     const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
     return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
@@ -365,6 +365,62 @@ TEST_CASE("2.10 NVML is asked about hidden GPUs only once another rank is on one
   }
 }
 
+TEST_CASE("2.10 hidden GPUs are added to what was found, and nothing is looked for twice") {
+  Machines machines({1, 2});
+  const std::string bus = "/sys/devices/pci0000:60/";
+  for (int gpu = 0; gpu < kGpus; ++gpu) {  // two root ports below one host bridge, with two each
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    const std::string port = fmt::format("0000:60:{:02x}.0", gpu / 2 + 1);
+    const std::string link = "/sys/bus/pci/devices/" + address;
+    std::filesystem::remove_all(machines.tree.root() + link);
+    machines.tree.file(bus + port + "/" + address + "/numa_node", gpu < 2 ? "0\n" : "1\n");
+    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+  }
+  std::vector<std::string> asked;
+  const FileTree files(machines.tree.root(),
+                       [&](std::string_view path) { asked.emplace_back(path); });
+  ProcessMachine machine({files, machines.machine.sources().nvml});
+  Settings described;
+  described.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(hgx_8(), described.topo_file).ok());
+  const auto first = machine.for_communicators(true, Settings{});
+  REQUIRE(first.ok());
+  CHECK((*first)->machine.gpus.size() == 2);
+  CHECK((*first)->may_learn_more);
+  const int counts_before = counts;
+  asked.clear();
+  const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
+  REQUIRE(whole.ok());
+  CHECK(counts == counts_before);  // CUDA has told what it shows
+  CHECK(machines.nvml_asked == 1);
+  INFO(fmt::format("{}", fmt::join(asked, " ")));
+  CHECK_FALSE(asked.empty());
+  for (const std::string& path :
+       asked) {  // about GPUs 0 and 3 alone: the bridges above them are known
+    CHECK((path.find("0000:64:00.0") != std::string::npos ||
+           path.find("0000:67:00.0") != std::string::npos));
+  }
+  const Machine& found = (*whole)->machine;
+  REQUIRE(found.gpus.size() == 4);
+  CHECK(check(found).ok());
+  CHECK(found.pci.size() == 1 + 2 + 4);
+  for (const Gpu& gpu : found.gpus) {
+    const int number = gpu.pci->bus - 100;
+    CHECK((gpu.ordinal >= 0) == (number == 1 || number == 2));
+    CHECK(gpu.numa == number / 2);
+    REQUIRE(gpu.node >= 0);
+    CHECK(found.pci[static_cast<std::size_t>(gpu.node)].address == gpu.pci);
+  }
+  asked.clear();
+  CHECK(machine.for_communicators(true, Settings{})->get() == whole->get());
+  REQUIRE(machine.for_communicators(true, described).ok());  // only what the file says is new
+  CHECK(machine.for_communicators(true, described, HiddenGpus::asked_about).ok());
+  CHECK(asked.empty());
+  CHECK(counts == counts_before);
+  CHECK(machines.nvml_asked == 1);
+}
+
 TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network ports") {
   Machines machines({0, 1, 2, 3});
   add_network(machines.tree);
@@ -417,7 +473,7 @@ TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA
   auto least = std::chrono::steady_clock::duration::max();
   for (int round = 0; round < 10; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    REQUIRE(look_for_communicators(machines.machine.sources(), true, "").ok());
+    REQUIRE(look_for_communicators(machines.machine.sources(), true).ok());
     least = std::min(least, std::chrono::steady_clock::now() - begin);
   }
   const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(least);
