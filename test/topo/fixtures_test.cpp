@@ -3,6 +3,7 @@
 // The fixtures, and what is decided about each of them as it stands in the file beside it.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -34,9 +35,18 @@ void check_result(const std::string& name, const std::string& ending, const std:
   CHECK(fixture_text(name, ending) == text);
 }
 
-std::string says_whence(const std::string& name, const std::string& ending) {
-  const std::string text = fixture_text(name, ending);
-  if (text.empty()) return "";
+/// What a fixture says of itself: "composed: " or "captured, ", and of what.
+std::string words_of(const std::string& name) {
+  const std::string text = fixture_text(name, ".hwloc.xml");
+  const std::string mark = "<info name=\"Fixture\" value=\"";
+  const std::size_t begin = text.find(mark);
+  REQUIRE(begin != std::string::npos);
+  const std::size_t from = begin + mark.size();
+  return text.substr(from, text.find('"', from) - from);
+}
+
+/// Of a file's text.
+std::string says_whence(const std::string& text) {
   const std::string head = text.substr(0, 900);
   const bool composed = head.find("composed: ") != std::string::npos;
   const bool captured = head.find("captured, ") != std::string::npos;
@@ -167,15 +177,19 @@ TEST_CASE("2.9 the fixtures are there, and each file says captured or composed")
     INFO(needed);
     CHECK(std::count(names.begin(), names.end(), needed) == 1);
   }
-  for (const std::string& name : names) {
-    INFO(name);
-    const std::string whence = says_whence(name, ".hwloc.xml");
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(fixture_path("x", "")).parent_path())) {
+    const std::string file = entry.path().filename().string();
+    INFO(file);
+    const std::string name = file.substr(0, file.find('.'));
+    const std::string whence = words_of(name).substr(0, 8);
     CHECK((whence == "composed" || whence == "captured"));
-    for (const char* ending : {".tree", ".gpus"}) {
-      const std::string other = says_whence(name, ending);
-      CHECK((other.empty() || other == whence));
-    }
+    CHECK(says_whence(fixture_text(name, file.substr(name.size()))) == whence);
+    ++files;
   }
+  CHECK(files >= 4 * names.size());  // NAME.hwloc.xml, .tree, .expected and .nccl.xml
+  CHECK(says_whence(fixture_text("../captured/h200-2", ".nccl.xml")) == "captured");
 }
 
 TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as expected") {
@@ -186,7 +200,7 @@ TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as
     REQUIRE((whole.ok() ? "ok" : whole.error().to_string()) == "ok");
     CHECK(canonical(machine) == machine);
     CHECK(load_fixture(name) == machine);
-    check_result(name, ".expected", decisions_text(machine));
+    check_result(name, ".expected", "# " + words_of(name) + "\n" + decisions_text(machine));
   }
 }
 
@@ -209,8 +223,8 @@ TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read a
     INFO(name);
     const Machine machine = load_fixture(name);
     check_result(name, ".nccl.xml",
-                 "<!-- What oriel-topo writes for the fixture " + name + ". -->\n" +
-                     write_nccl_xml(machine));
+                 "<!-- " + words_of(name) + "\n     What oriel-topo writes for the fixture " +
+                     name + ". -->\n" + write_nccl_xml(machine));
     const auto read = read_machine_file(fixture_path(name, ".nccl.xml"));
     REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
     CHECK(write_nccl_xml(*read) == write_nccl_xml(machine));
