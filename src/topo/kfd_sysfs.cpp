@@ -109,6 +109,8 @@ class KfdReader {
     const auto id = tree_.read_number(folder + "/gpu_id");
     const auto properties = read_properties(tree_, folder + "/properties");
     if (id == 0) return;  // a processor
+    // One more than there may be is refused as such, before pairs of them fill the memory.
+    if (list_.gpus.size() > kMachineLimits.gpus) return;
     if (!id || !properties) {
       ++odd_;
       return;

@@ -206,16 +206,22 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   found.links_known = found.links_known || knows_links;
 }
 
-Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus) {
+CommunicatorMachine look_for_numa_nodes(const MachineSources& sources) {
   const auto begin = steady_clock::now();
   CommunicatorMachine found;
   found.machine.sources.push_back(add_numa_nodes(sources.files, found.machine));
-  if (gpus) ORIEL_CHECK(add_gpus(sources, found));
+  Log().info("found the NUMA nodes of the machine in {:.1f} ms: {}", milliseconds_since(begin),
+             reports_of(found.machine));
+  return found;
+}
+
+Result<CommunicatorMachine> with_gpus(const MachineSources& sources, CommunicatorMachine found) {
+  const auto begin = steady_clock::now();
+  ORIEL_CHECK(add_gpus(sources, found));
   if (log_enabled(LogLevel::info)) {
     const NvmlReason why = found.may_learn_more ? NvmlReason::none : found.nvml_reason;
-    const std::string nvml = gpus ? fmt::format(" (NVML {})", name_of(why)) : "";
-    Log().info("found the {} of the machine in {:.1f} ms{}: {}", gpus ? "GPUs" : "NUMA nodes",
-               milliseconds_since(begin), nvml, reports_of(found.machine));
+    Log().info("found the GPUs of the machine in {:.1f} ms (NVML {}): {}",
+               milliseconds_since(begin), name_of(why), reports_of(found.machine));
   }
   return found;
 }
@@ -271,23 +277,20 @@ bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
 }
 
 /// Each step adds to what the one before has found, and is made once.
-Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(bool gpus,
-                                                                          HiddenGpus hidden) {
-  if (gpus && hidden == HiddenGpus::asked_about) {
-    return get(found_[2], "", [&]() -> Result<CommunicatorMachine> {
-      ORIEL_TRY(const CommunicatorPart visible, found_by_looking(true, HiddenGpus::left_out));
-      return with_hidden_gpus(sources_, *visible);
-    });
-  }
-  return get(found_[gpus ? 1 : 0], "", [&] { return look_for_communicators(sources_, gpus); });
+Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(std::size_t steps) {
+  return get(found_[steps], "", [&]() -> Result<CommunicatorMachine> {
+    if (steps == 0) return look_for_numa_nodes(sources_);
+    ORIEL_TRY(const CommunicatorPart before, found_by_looking(steps - 1));
+    return steps == 1 ? with_gpus(sources_, *before) : with_hidden_gpus(sources_, *before);
+  });
 }
 
 Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool gpus,
                                                                            const Settings& settings,
                                                                            HiddenGpus hidden) {
-  if (gpus && is_known(found_[2], "")) hidden = HiddenGpus::asked_about;
-  ORIEL_TRY(CommunicatorPart found, found_by_looking(gpus, hidden));
-  const std::size_t which = !gpus ? 0 : hidden == HiddenGpus::asked_about ? 2 : 1;
+  const bool all = hidden == HiddenGpus::asked_about || is_known(found_[2], "");
+  const std::size_t which = !gpus ? 0 : all ? 2 : 1;
+  ORIEL_TRY(const CommunicatorPart found, found_by_looking(which));
   return get(for_communicators_[which], settings.topo_file,
              [&] { return with_description(*found, settings.topo_file); });
 }
@@ -325,7 +328,8 @@ Result<ProcessMachine::NetworkPart> ProcessMachine::network(const Settings& sett
   return get(network_, settings.topo_file, [&]() -> Result<NetworkMachine> {
     NetworkMachine found;
     if (settings.topo_file.empty()) {
-      found.machine.sources.push_back(add_numa_nodes(sources_.files, found.machine));
+      ORIEL_TRY(const CommunicatorPart nodes, found_by_looking(0));
+      found.machine = nodes->machine;
       found.machine.sources.push_back(add_pci_tree(sources_.files, found.machine));
       ORIEL_CHECK(check(found.machine));
       found.machine = canonical(std::move(found.machine));

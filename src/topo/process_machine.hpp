@@ -78,10 +78,12 @@ struct MachineSources {
 /// buses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
-/// Looks for the part that a communicator of ranks on the host needs (NUMA nodes only), or one of
-/// ranks on GPUs: /sys, CUDA, and NVML where there may be fabric cliques. Fails if CUDA does not
-/// tell who the devices are and who maps whom. Blocking.
-Result<CommunicatorMachine> look_for_communicators(const MachineSources& sources, bool gpus);
+/// Looks for what a communicator of ranks on the host needs. Reads a few small files.
+CommunicatorMachine look_for_numa_nodes(const MachineSources& sources);
+
+/// Adds what one of ranks on GPUs needs: /sys, CUDA, and NVML where there may be fabric cliques.
+/// Fails if CUDA does not tell who the devices are and who maps whom. Blocking.
+Result<CommunicatorMachine> with_gpus(const MachineSources& sources, CommunicatorMachine found);
 
 /// Adds what CUDA hides, if there is any: asks NVML, and the files of /sys about what is new.
 CommunicatorMachine with_hidden_gpus(const MachineSources& sources, CommunicatorMachine found);
@@ -109,7 +111,7 @@ class ProcessMachine {
 
   const MachineSources& sources() const { return sources_; }
 
-  /// The first part, see look_for_communicators(). Hidden GPUs are added to what was found before,
+  /// The first part, see with_gpus(). Hidden GPUs are added to what was found before,
   /// which is not looked for again; from then on it has them for all who ask.
   Result<CommunicatorPart> for_communicators(bool gpus, const Settings& settings,
                                              HiddenGpus hidden = HiddenGpus::left_out);
@@ -139,10 +141,10 @@ class ProcessMachine {
   Result<std::shared_ptr<const Part>> get(Slot<Part>& slot, const std::string& file,
                                           const Look& look);
 
-  Result<CommunicatorPart> found_by_looking(bool gpus, HiddenGpus hidden);
+  Result<CommunicatorPart> found_by_looking(std::size_t steps);
 
   MachineSources sources_;
-  // Each: of the host, with GPUs, and with hidden ones too. As found, and as a file describes it.
+  // Each in steps: NUMA nodes; GPUs; hidden ones too. As found, and as a file describes it.
   std::array<Slot<CommunicatorMachine>, 3> found_;
   std::array<Slot<CommunicatorMachine>, 3> for_communicators_;
   Slot<double> network_gbps_;

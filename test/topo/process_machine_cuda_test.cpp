@@ -186,7 +186,8 @@ TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrow
     return CUDA_SUCCESS;
   };
   const auto path = [&] {
-    const auto known = look_for_communicators(machines.machine.sources(), true);
+    const MachineSources& sources = machines.machine.sources();
+    const auto known = with_gpus(sources, look_for_numa_nodes(sources));
     REQUIRE(known.ok());
     const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
     return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
@@ -384,11 +385,17 @@ TEST_CASE("2.10 hidden GPUs are added to what was found, and nothing is looked f
   Settings described;
   described.topo_file = machines.tree.root() + "/described.xml";
   REQUIRE(dump_machine(hgx_8(), described.topo_file).ok());
+  REQUIRE(machine.for_communicators(false, Settings{}).ok());
+  const std::size_t of_nodes = asked.size();
+  CHECK(of_nodes > 0);
   const auto first = machine.for_communicators(true, Settings{});
   REQUIRE(first.ok());
   CHECK((*first)->machine.gpus.size() == 2);
   CHECK((*first)->may_learn_more);
   const int counts_before = counts;
+  for (std::size_t i = of_nodes; i < asked.size(); ++i) {
+    CHECK(asked[i].find("/sys/devices/system/node") == std::string::npos);
+  }
   asked.clear();
   const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
   REQUIRE(whole.ok());
@@ -473,7 +480,8 @@ TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA
   auto least = std::chrono::steady_clock::duration::max();
   for (int round = 0; round < 10; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    REQUIRE(look_for_communicators(machines.machine.sources(), true).ok());
+    const MachineSources& sources = machines.machine.sources();
+    REQUIRE(with_gpus(sources, look_for_numa_nodes(sources)).ok());
     least = std::min(least, std::chrono::steady_clock::now() - begin);
   }
   const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(least);

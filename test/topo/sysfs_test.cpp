@@ -330,4 +330,17 @@ TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
   CHECK(list.report.detail == "2 GPUs; 5 entries made no sense");
 }
 
+TEST_CASE("2.1 more GPUs than a machine may have are refused before their pairs are made") {
+  const TemporaryTree tree;
+  for (int node = 0; node < 400; ++node) {
+    const std::string folder = "/sys/class/kfd/kfd/topology/nodes/" + std::to_string(node);
+    tree.file(folder + "/gpu_id", std::to_string(node + 1));
+    tree.file(folder + "/properties", "location_id " + std::to_string(node << 3) + "\n");
+  }
+  Machine machine;
+  machine.gpus = read_kfd(FileTree(tree.root())).gpus;
+  CHECK(machine.gpus.size() == kMachineLimits.gpus + 1);
+  CHECK(check(machine).error().to_string().find("more than 256 GPUs") != std::string::npos);
+}
+
 }  // namespace oriel::topo
