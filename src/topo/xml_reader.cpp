@@ -148,7 +148,8 @@ Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits) {
 }
 
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits) {
-  return read_file(path, {limits.bytes, limits.patience});
+  return read_file(path,
+                   {.bytes = limits.bytes, .patience = limits.patience, .await_writer = true});
 }
 
 }  // namespace oriel::topo
