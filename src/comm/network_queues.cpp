@@ -82,6 +82,8 @@ Status Network::make_queues() {
   queue.depth = kQueueDepth;
   queue.fetch_slots = kFetchSlots;
   queue.pages = nic_memory_.pages.get();
+  // A kernel's fence between record and doorbell waits for a trip over PCIe.
+  if (queue.pages != nullptr) queue.mode = net::DoorbellMode::alone;
   queue.answer_timeout = silence(*options_.settings) / (queue.repeats_most + 1);
   hello_.first_queue = first_queue();
   for (const int rank : peers_of_rank_) {

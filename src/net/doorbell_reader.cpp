@@ -25,6 +25,11 @@ std::uint16_t DoorbellReader::sends() const {
   return big16_of(record_ + 1);
 }
 
+bool DoorbellReader::tells_of_more_than(std::uint64_t end) const {
+  if (mode_ == DoorbellMode::alone) return acquire(doorbell_) != seen_;
+  return sends() != static_cast<std::uint16_t>(end);
+}
+
 std::uint16_t DoorbellReader::receives() const {
   return big16_of(record_);
 }
@@ -46,7 +51,7 @@ DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t compl
     return look;
   }
   const auto rung = static_cast<std::uint16_t>(load_big32(raw) >> 8);
-  const std::uint16_t recorded = sends();
+  const std::uint16_t recorded = mode_ == DoorbellMode::alone ? rung : sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
   if (behind && mode_ == DoorbellMode::strict) {
     look.complaint = Complaint::record_behind;

@@ -13,6 +13,7 @@ enum class DoorbellMode : std::uint8_t {
   strict,      ///< up to its own index, which the record has reached before
   loose,       ///< that there is work, up to what the record says
   early_ring,  ///< as strict, but it may be rung before the record is written, and again after it
+  alone,       ///< up to its own index; producers do not write the record
 };
 
 /// Watches a doorbell and the record beside it, both in memory that producers write: 8 bytes
@@ -46,11 +47,14 @@ class DoorbellReader {
   bool is_early() const { return early_; }
   /// Receives posted so far, modulo 65536.
   std::uint16_t receives() const;
-  /// Blocks that the record tells of, modulo 65536.
-  std::uint16_t sends() const;
+  /// Whether producers have told of more than everything before `end`.
+  bool tells_of_more_than(std::uint64_t end) const;
   std::uint64_t strays() const { return strays_; }
 
  private:
+  /// Blocks that the record tells of, modulo 65536.
+  std::uint16_t sends() const;
+
   const std::uint64_t* doorbell_ = nullptr;
   const std::uint32_t* record_ = nullptr;
   std::uint32_t queue_ = 0;

@@ -170,7 +170,9 @@ struct SendQueue::State {
     std::byte* const with_nic = shared->user();
     view.ring = at<dq::Block>(with_nic, layout.ring);
     view.doorbell = at<std::uint64_t>(with_nic, layout.doorbell);
-    view.doorbell_record = at<std::uint32_t>(with_nic, layout.record) + 1;
+    if (options.mode != DoorbellMode::alone) {
+      view.doorbell_record = at<std::uint32_t>(with_nic, layout.record) + 1;
+    }
     view.completion = at<dq::Completion>(with_nic, layout.completions);
     view.nic_error = at<std::uint64_t>(with_nic, layout.first_error);
     view.fetch_values = at<std::uint64_t>(with_nic, layout.fetch_values);

@@ -139,7 +139,7 @@ QueueReport SoftQueue::report() const {
 bool SoftQueue::is_idle() const {
   if (state_ != QueueState::ready_to_send || nic_.sends_nothing) return true;
   return requester_.completed() == requester_.end() &&
-         doorbell_.sends() == static_cast<std::uint16_t>(requester_.end());
+         !doorbell_.tells_of_more_than(requester_.end());
 }
 
 Status SoftQueue::to_error() {

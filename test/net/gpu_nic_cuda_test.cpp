@@ -165,7 +165,9 @@ TEST_CASE("3.1 every operation does what it says, by each thread, warp and CTA o
                                : group == OperationsGroup::warp ? threads / 32
                                                                 : kOperationsCtas;
   const int second = second_gpu();
-  GpuRanks ranks(0, second, direct, groups * kGroupBytes, false);
+  // With a record beside the doorbell, as adapters want it.
+  const auto mode = direct ? DoorbellMode::strict : DoorbellMode::alone;
+  GpuRanks ranks(0, second, direct, groups * kGroupBytes, false, mode);
   REQUIRE(ranks.b.queue->post_receives(groups).ok());
   const Pinned<std::uint32_t> wrong(groups);
   std::fill_n(wrong.get(), groups, 0xffffffffu);

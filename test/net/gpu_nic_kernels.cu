@@ -101,11 +101,13 @@ __device__ QueueOutcome send_round(const PingJob& job, std::uint32_t round) {
   QueueOutcome outcome = QueueOutcome::done;
   if (threadIdx.x == 0) {
     const q::Transfer transfer{path.local, job.from, path.remote, job.to, job.bytes};
-    q::Posted posted = q::put(Thread(), path.queue, transfer, path.control);
-    if (posted.outcome == QueueOutcome::done) {
-      posted = q::atomic<q::AtomicOp::add, Thread, std::uint64_t>(Thread(), path.queue, path.remote,
-                                                                  path.far_signal, 1, path.control);
-    }
+    constexpr auto kAdd = q::SignalOp::add;
+    const q::Posted posted =
+        job.bytes <= q::kInlineBytesMost
+            ? q::put_bytes_signal<kAdd>(Thread(), path.queue, bytes, job.bytes, path.remote, job.to,
+                                        path.remote, path.far_signal, 1, path.control)
+            : q::put_signal<kAdd>(Thread(), path.queue, transfer, path.remote, path.far_signal, 1,
+                                  path.control);
     outcome = posted.outcome;
   }
   return outcome;

@@ -145,7 +145,7 @@ inline constexpr std::size_t kSignalBytes = 4096;  // behind the data
 
 struct GpuRank {
   GpuRank(int on, std::size_t bytes, const std::vector<int>& devices, std::unique_ptr<Wire> wire,
-          bool by_process)
+          bool by_process, DoorbellMode mode)
       : device(on), data_bytes(bytes) {
     must(cudaSetDevice(device), "cudaSetDevice");
     must(cudaFree(nullptr), "cudaFree");
@@ -184,6 +184,7 @@ struct GpuRank {
     queue_options.pages = pages.get();
     queue_options.piece_bytes = 64 << 10;
     queue_options.receives = 256;
+    queue_options.mode = mode;
     queue.emplace(must_have(SendQueue::create(*nic, queue_options)));
   }
   ~GpuRank() {
@@ -236,9 +237,10 @@ struct GpuRank {
 };
 
 struct GpuRanks {
-  GpuRanks(int first, int second, bool direct, std::size_t bytes, bool by_process)
-      : a(first, bytes, devices_of(first, second), std::move(rings.a), by_process),
-        b(second, bytes, devices_of(first, second), std::move(rings.b), by_process) {
+  GpuRanks(int first, int second, bool direct, std::size_t bytes, bool by_process,
+           DoorbellMode mode = DoorbellMode::alone)
+      : a(first, bytes, devices_of(first, second), std::move(rings.a), by_process, mode),
+        b(second, bytes, devices_of(first, second), std::move(rings.b), by_process, mode) {
     if (direct) {
       a.show(*b.memory);
       b.show(*a.memory);

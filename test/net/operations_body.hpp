@@ -36,6 +36,7 @@ enum class OperationsStep : std::uint32_t {
   immediate,
   signal_added,
   signal_set,
+  bytes_in_entries,
 };
 
 template <dq::AtomicOp kOp, class T>
@@ -67,6 +68,8 @@ class OperationsBody {
     signal<dq::SignalOp::add>(kAdded, OperationsStep::signal_added, 7);
     signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
     signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
+    bytes_in_entries<dq::SignalOp::add>(kAdded, 11);
+    bytes_in_entries<dq::SignalOp::set>(kSet, 6);
     check_words();
     return wrong_;
   }
@@ -220,6 +223,36 @@ class OperationsBody {
     expect_there(value, step);
   }
 
+  /// From the middle of a word on, over what `signal` has left there.
+  template <dq::SignalOp kSignal>
+  ORIEL_STEP_FN void bytes_in_entries(std::uint64_t at, std::uint64_t value) {
+    const OperationsStep step = OperationsStep::bytes_in_entries;
+    constexpr std::uint64_t kFirst = 12, kCount = 17;
+    fill(kSource, value);
+    const auto* const from = reinterpret_cast<const unsigned char*>(here(kSource));
+    expect_done(dq::put_bytes<Group, M>(group_, path_.queue, from, kCount, path_.remote,
+                                        base_ + kThere + kFirst, path_.control)
+                    .outcome,
+                step);
+    expect_done(dq::put_bytes_signal<kSignal, Group, M>(
+                    group_, path_.queue, from + 32, 8, path_.remote, base_ + kThere + 64,
+                    path_.remote, base_ + at, value, path_.control)
+                    .outcome,
+                step);
+    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
+                                           path_.control),
+                step);
+    bool good = word_here(kSink + 64) == pattern(value, 4);
+    const auto* const source = reinterpret_cast<const volatile unsigned char*>(here(kSource));
+    const auto* const sink = reinterpret_cast<const volatile unsigned char*>(here(kSink));
+    for (std::uint64_t i = 0; i < kCount; ++i) good = good && sink[kFirst + i] == source[i];
+    expect(good, step);
+    expect(dq::put_bytes<Group, M>(group_, path_.queue, from, dq::kInlineBytesMost + 1,
+                                   path_.remote, base_ + kThere, path_.control)
+                   .outcome == QueueOutcome::refused,
+           step);
+  }
+
   /// All words, those beside them included.
   ORIEL_STEP_FN void check_words() {
     expect_done(
@@ -227,8 +260,8 @@ class OperationsBody {
         OperationsStep::neighbours);
     expect(word_here(kSink + kWord8) == word8_, OperationsStep::words_of_8_bytes);
     expect(word_here(kSink + kWord4 - 4) >> 32 == word4_, OperationsStep::words_of_4_bytes);
-    expect(word_here(kSink + kAdded) == 10, OperationsStep::signal_added);
-    expect(word_here(kSink + kSet) == 5, OperationsStep::signal_set);
+    expect(word_here(kSink + kAdded) == 21, OperationsStep::signal_added);
+    expect(word_here(kSink + kSet) == 6, OperationsStep::signal_set);
     const bool clean = (word_here(kSink + kWord4 - 4) & 0xffffffffu) == 0 &&
                        word_here(kSink) == 0 && word_here(kSink + 16) == 0 &&
                        word_here(kSink + 32) == 0 && word_here(kSink + 56) == 0;

@@ -192,6 +192,26 @@ TEST_CASE("3.8 a loose doorbell leads to the record, an early one waits for it")
   }
 }
 
+TEST_CASE("3.8 3.21 a doorbell alone says all, and its queue is idle once all of that is done") {
+  SendQueue::Options options;
+  options.mode = DoorbellMode::alone;
+  NicPair pair(options);
+  CHECK(pair.view().doorbell_record == nullptr);
+  RawPoster raw(pair.view());
+  for (int i = 0; i < 5; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.set_doorbell(3, pair.view().number);
+  CHECK_FALSE(pair.a.nic.is_idle());
+  pair.run();
+  CHECK(pair.tail().index == 2);
+  CHECK(pair.a.nic.is_idle());
+  raw.set_doorbell(5, pair.view().number);
+  pair.run();
+  CHECK(pair.tail().index == 4);
+  raw.set_doorbell(5 + 1024 + 1, pair.view().number);
+  pair.run();
+  CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
+}
+
 TEST_CASE("3.8 A13 completions are in order, and only for entries that ask for one") {
   NicPair pair;
   RawPoster raw(pair.view());

@@ -106,11 +106,12 @@ struct Memory {
     return arch::exchange<kScope>(address, value);
   }
 
-  /// Stores `value` where `expected` is found and returns what was found. Order: relaxed or
-  /// acq_rel; on a GPU not for pinned host memory.
+  /// Stores `value` where `expected` is found and returns what was found. Order: relaxed,
+  /// acquire or acq_rel; on a GPU not for pinned host memory.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
-    static_assert(kIsWord<T> && (kOrder == Order::relaxed || kOrder == Order::acq_rel));
+    static_assert(kIsWord<T> && (kOrder == Order::relaxed || kOrder == Order::acquire ||
+                                 kOrder == Order::acq_rel));
     return arch::compare_swap<kOrder, kScope>(address, expected, value);
   }
 
@@ -140,6 +141,9 @@ struct Memory {
 /// while it waits for its predecessor. No effect on the host.
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
+  arch::keep_in_register(value);
+}
+ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   arch::keep_in_register(value);
 }
 

@@ -150,31 +150,82 @@ ORIEL_DEVICE_FN void copy_bytes(Group group, void* to, const void* from, std::ui
 }
 
 /// What both directions have in common: `there` of the peer, `here` of this rank.
-template <class Group, class M>
-ORIEL_DEVICE_FN WorldPosted world_transfer(Group group, const CommView& comm, std::int32_t peer,
-                                           const WindowView& there, std::uint64_t there_offset,
-                                           const WindowView& here, std::uint64_t here_offset,
-                                           std::uint64_t bytes, bool reads) {
-  const WorldPath path = path_to(comm, peer);
-  WorldPosted posted{path.outcome, peer, 0};
-  if (posted.outcome != WorldOutcome::done) return posted;
-  posted.outcome = check_window(comm, there, peer, there_offset, bytes);
-  if (posted.outcome == WorldOutcome::done) {
-    posted.outcome = check_window(comm, here, comm.world_rank, here_offset, bytes);
+struct WorldTransfer {
+  std::int32_t peer;
+  const WindowView& there;
+  std::uint64_t there_offset;
+  const WindowView& here;
+  std::uint64_t here_offset;
+  std::uint64_t bytes;
+
+  [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome check(const CommView& comm) const {
+    const WorldOutcome outcome = check_window(comm, there, peer, there_offset, bytes);
+    if (outcome != WorldOutcome::done) return outcome;
+    return check_window(comm, here, comm.world_rank, here_offset, bytes);
   }
+  [[nodiscard]] ORIEL_DEVICE_FN queue::Transfer by_queue() const {
+    return {here.network->local, here_offset, there.network->peers[peer], there_offset, bytes};
+  }
+  /// Whether a queue's entry has room for the bytes themselves, which then need not be fetched.
+  [[nodiscard]] ORIEL_DEVICE_FN bool fits_entry() const {
+    return bytes != 0 && bytes <= queue::kInlineBytesMost;
+  }
+};
+
+template <class Group, class M>
+ORIEL_DEVICE_FN queue::Posted put_by_queue(Group group, const CommView& comm,
+                                           const queue::QueueView& queue,
+                                           const WorldTransfer& transfer) {
+  const Driving driving(comm.network);
+  if (!transfer.fits_entry()) {
+    return queue::put<Group, M>(group, queue, transfer.by_queue(), comm.wait);
+  }
+  return queue::put_bytes<Group, M>(
+      group, queue, transfer.here.local(transfer.here_offset, transfer.bytes), transfer.bytes,
+      transfer.there.network->peers[transfer.peer], transfer.there_offset, comm.wait);
+}
+
+/// As put_by_queue, with an addition to the peer's word at `signal` of its control memory.
+template <class Group, class M>
+ORIEL_DEVICE_FN queue::Posted put_signal_by_queue(Group group, const CommView& comm,
+                                                  const queue::QueueView& queue,
+                                                  const WorldTransfer& transfer,
+                                                  std::uint64_t signal, std::uint64_t value) {
+  constexpr auto kAdd = queue::SignalOp::add;
+  const Driving driving(comm.network);
+  const queue::Region& signals = comm.control_network->peers[transfer.peer];
+  if (!transfer.fits_entry()) {
+    return queue::put_signal<kAdd, Group, M>(group, queue, transfer.by_queue(), signals, signal,
+                                             value, comm.wait);
+  }
+  return queue::put_bytes_signal<kAdd, Group, M>(
+      group, queue, transfer.here.local(transfer.here_offset, transfer.bytes), transfer.bytes,
+      transfer.there.network->peers[transfer.peer], transfer.there_offset, signals, signal, value,
+      comm.wait);
+}
+
+template <class Group, class M>
+ORIEL_DEVICE_FN WorldPosted world_transfer(Group group, const CommView& comm,
+                                           const WorldTransfer& transfer, bool reads) {
+  const WorldPath path = path_to(comm, transfer.peer);
+  WorldPosted posted{path.outcome, transfer.peer, 0};
+  if (posted.outcome == WorldOutcome::done) posted.outcome = transfer.check(comm);
   if (posted.outcome != WorldOutcome::done) return posted;
   if (path.queue == nullptr) {
-    void* const far = there.lsa_peer(path.lsa_index, there_offset, bytes);
-    void* const near = here.local(here_offset, bytes);
-    copy_bytes<Group, M>(group, reads ? near : far, reads ? far : near, bytes);
+    void* const far =
+        transfer.there.lsa_peer(path.lsa_index, transfer.there_offset, transfer.bytes);
+    void* const near = transfer.here.local(transfer.here_offset, transfer.bytes);
+    copy_bytes<Group, M>(group, reads ? near : far, reads ? far : near, transfer.bytes);
     group.sync();
     return posted;
   }
-  const Driving driving(comm.network);
-  const queue::Transfer transfer{here.network->local, here_offset, there.network->peers[peer],
-                                 there_offset, bytes};
-  const queue::Posted made = reads ? queue::get<Group, M>(group, *path.queue, transfer, comm.wait)
-                                   : queue::put<Group, M>(group, *path.queue, transfer, comm.wait);
+  queue::Posted made;
+  if (reads) {
+    const Driving driving(comm.network);
+    made = queue::get<Group, M>(group, *path.queue, transfer.by_queue(), comm.wait);
+  } else {
+    made = put_by_queue<Group, M>(group, comm, *path.queue, transfer);
+  }
   posted.outcome = world_outcome(made.outcome);
   posted.end = made.end;
   return posted;
@@ -198,8 +249,8 @@ template <class Group, class M = WorldMemory>
                                                     std::uint64_t to_offset, const WindowView& from,
                                                     std::uint64_t from_offset,
                                                     std::uint64_t bytes) {
-  return detail::world_transfer<Group, M>(group, comm, peer, to, to_offset, from, from_offset,
-                                          bytes, false);
+  return detail::world_transfer<Group, M>(
+      group, comm, detail::WorldTransfer{peer, to, to_offset, from, from_offset, bytes}, false);
 }
 
 /// Reads `bytes` from the peer's part of `from` into this rank's part of `to`: there after
@@ -209,8 +260,8 @@ template <class Group, class M = WorldMemory>
                                                     std::int32_t peer, const WindowView& from,
                                                     std::uint64_t from_offset, const WindowView& to,
                                                     std::uint64_t to_offset, std::uint64_t bytes) {
-  return detail::world_transfer<Group, M>(group, comm, peer, from, from_offset, to, to_offset,
-                                          bytes, true);
+  return detail::world_transfer<Group, M>(
+      group, comm, detail::WorldTransfer{peer, from, from_offset, to, to_offset, bytes}, true);
 }
 
 /// Adds `value` to signal `signal` (0 to comm.signals - 1) of the peer, behind the puts to it. Not
@@ -246,17 +297,33 @@ template <class Group, class M = WorldMemory>
   return posted;
 }
 
-/// world_put, then world_signal: a peer that sees the signal sees the bytes.
+/// world_put and world_signal: a peer that sees the signal sees the bytes. By a queue both are
+/// posted as one.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted
 world_put_signal(Group group, const CommView& comm, std::int32_t peer, const WindowView& to,
                  std::uint64_t to_offset, const WindowView& from, std::uint64_t from_offset,
                  std::uint64_t bytes, std::uint32_t signal, std::uint64_t value = 1) {
-  if (signal >= comm.signals) return {WorldOutcome::out_of_range, peer, 0};
-  const WorldPosted put =
-      world_put<Group, M>(group, comm, peer, to, to_offset, from, from_offset, bytes);
-  if (put.outcome != WorldOutcome::done) return put;
-  return world_signal<Group, M>(group, comm, peer, signal, value);
+  const detail::WorldPath path = detail::path_to(comm, peer);
+  const detail::WorldTransfer transfer{peer, to, to_offset, from, from_offset, bytes};
+  WorldPosted posted{path.outcome, peer, 0};
+  if (posted.outcome == WorldOutcome::done && signal >= comm.signals) {
+    posted.outcome = WorldOutcome::out_of_range;
+  }
+  if (posted.outcome == WorldOutcome::done && path.queue == nullptr) {
+    posted = detail::world_transfer<Group, M>(group, comm, transfer, false);
+    if (posted.outcome != WorldOutcome::done) return posted;
+    return world_signal<Group, M>(group, comm, peer, signal, value);
+  }
+  if (posted.outcome == WorldOutcome::done) posted.outcome = transfer.check(comm);
+  if (posted.outcome != WorldOutcome::done) return posted;
+  const queue::Posted made = detail::put_signal_by_queue<Group, M>(
+      group, comm, *path.queue, transfer,
+      comm.signal_offset + signal * sizeof(SignalWords) + offsetof(SignalWords, from_network),
+      value);
+  posted.outcome = detail::world_outcome(made.outcome);
+  posted.end = made.end;
+  return posted;
 }
 
 /// The present value of this rank's signal, 0 for one that does not exist. What its signallers did

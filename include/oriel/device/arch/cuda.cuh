@@ -111,6 +111,9 @@ ORIEL_DEVICE_FN T compare_swap(T* p, T expected, T v) {
   if constexpr (kOrder == Order::relaxed) {
     return device ? ptx::atom_cas_relaxed_gpu(p, expected, v)
                   : ptx::atom_cas_relaxed_sys(p, expected, v);
+  } else if constexpr (kOrder == Order::acquire) {
+    return device ? ptx::atom_cas_acquire_gpu(p, expected, v)
+                  : ptx::atom_cas_acquire_sys(p, expected, v);
   } else {
     return device ? ptx::atom_cas_acq_rel_gpu(p, expected, v)
                   : ptx::atom_cas_acq_rel_sys(p, expected, v);
@@ -241,6 +244,9 @@ ORIEL_DEVICE_FN void grid_launch_dependents() {
 
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
+  asm volatile("" : "+l"(value));
+}
+ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   asm volatile("" : "+l"(value));
 }
 

@@ -178,6 +178,8 @@ ORIEL_PTX_ATOM_WORD(atom_exch_acq_rel_sys, ".acq_rel.sys.global.exch.b64")
 
 ORIEL_PTX_ATOM_CAS(atom_cas_relaxed_gpu, ".relaxed.gpu")
 ORIEL_PTX_ATOM_CAS(atom_cas_relaxed_sys, ".relaxed.sys")
+ORIEL_PTX_ATOM_CAS(atom_cas_acquire_gpu, ".acquire.gpu")
+ORIEL_PTX_ATOM_CAS(atom_cas_acquire_sys, ".acquire.sys")
 ORIEL_PTX_ATOM_CAS(atom_cas_acq_rel_gpu, ".acq_rel.gpu")
 ORIEL_PTX_ATOM_CAS(atom_cas_acq_rel_sys, ".acq_rel.sys")
 #undef ORIEL_PTX_ATOM_CAS

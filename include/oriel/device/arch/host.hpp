@@ -278,5 +278,6 @@ ORIEL_DEVICE_FN void grid_launch_dependents() {}
 
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*&) {}
+ORIEL_DEVICE_FN void keep_in_register(std::uint64_t&) {}
 
 }  // namespace oriel::device::arch

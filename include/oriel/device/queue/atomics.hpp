@@ -85,6 +85,24 @@ ORIEL_DEVICE_FN void write_atomic(const QueueView& queue, const Reservation& res
   }
 }
 
+/// An atomic whose old value nobody wants.
+template <AtomicOp kOp, class T>
+struct AtomicEnding {
+  const Region& remote;
+  std::uint64_t remote_offset;
+  T operand;
+  T compare = 0;
+
+  static ORIEL_DEVICE_FN std::uint32_t blocks() { return atomic_blocks<kOp, T>(); }
+  template <class M>
+  ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                             std::uint32_t offset) const {
+    LocalRange old = queue.spare_word();
+    old.bytes = sizeof(T);
+    write_atomic<kOp, T, M>(queue, to, offset, remote.remote(remote_offset), operand, compare, old);
+  }
+};
+
 template <class T>
 ORIEL_DEVICE_FN bool word_is_inside(const Region& remote, std::uint64_t offset) {
   return remote.holds(offset, sizeof(T)) && (remote.address + offset) % sizeof(T) == 0;
@@ -100,19 +118,8 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
                                             T operand, const WaitControl& control, T compare = 0) {
   static_assert(detail::kIsAtomicWord<T>);
   if (!detail::word_is_inside<T>(remote, remote_offset)) return {QueueOutcome::refused, 0};
-  Reservation reservation;
-  constexpr std::uint32_t kBlocks = detail::atomic_blocks<kOp, T>();
-  Posted posted{reserve<Group, M>(group, queue, kBlocks, reservation, control), 0};
-  if (posted.outcome != QueueOutcome::done) return posted;
-  if (group.rank() == 0) {
-    LocalRange old = queue.spare_word();
-    old.bytes = sizeof(T);
-    detail::write_atomic<kOp, T, M>(queue, reservation, 0, remote.remote(remote_offset), operand,
-                                    compare, old);
-  }
-  posted.outcome = publish<Group, M>(group, queue, reservation, control);
-  posted.end = reservation.end();
-  return posted;
+  return detail::post_ending<Group, M>(
+      group, queue, detail::AtomicEnding<kOp, T>{remote, remote_offset, operand, compare}, control);
 }
 
 /// An old value that is on its way, of a word of type T.
@@ -252,20 +259,46 @@ template <AtomicOp kOp, class T, class M = Memory>
 /// What a signal does to the peer's 8-byte word.
 enum class SignalOp : std::uint8_t { add, set };
 
+namespace detail {
+template <SignalOp kSignal>
+using SignalEnding =
+    AtomicEnding<kSignal == SignalOp::add ? AtomicOp::add : AtomicOp::swap, std::uint64_t>;
+}  // namespace detail
+
 /// Writes `bytes` as put does and then, in the same queue and hence not before them, signals: a
-/// peer that sees the signal sees the bytes. Without bytes it only signals.
+/// peer that sees the signal sees the bytes. Without bytes it only signals. One doorbell tells of
+/// both.
 template <SignalOp kSignal, class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_signal(Group group, const QueueView& queue,
                                                 const Transfer& transfer, const Region& signals,
                                                 std::uint64_t signal_offset, std::uint64_t value,
                                                 const WaitControl& control) {
-  if (!transfer.is_inside() || !detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
+  if (!detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
     return {QueueOutcome::refused, 0};
   }
-  const Posted data = put<Group, M>(group, queue, transfer, control);
-  if (data.outcome != QueueOutcome::done) return data;
-  constexpr AtomicOp kOp = kSignal == SignalOp::add ? AtomicOp::add : AtomicOp::swap;
-  return atomic<kOp, Group, std::uint64_t, M>(group, queue, signals, signal_offset, value, control);
+  return detail::post_transfer<Group, M>(
+      group, queue, transfer, Opcode::write, {},
+      detail::SignalEnding<kSignal>{signals, signal_offset, value}, control);
+}
+
+/// As put_bytes, with a signal behind them as put_signal has it.
+template <SignalOp kSignal, class Group, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted
+put_bytes_signal(Group group, const QueueView& queue, const void* from, std::uint64_t count,
+                 const Region& remote, std::uint64_t remote_offset, const Region& signals,
+                 std::uint64_t signal_offset, std::uint64_t value, const WaitControl& control) {
+  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count) ||
+      !detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
+    return {QueueOutcome::refused, 0};
+  }
+  group.sync();
+  const detail::BytesEnding bytes{static_cast<const unsigned char*>(from),
+                                  static_cast<std::uint32_t>(count), remote, remote_offset};
+  const detail::SignalEnding<kSignal> signal{signals, signal_offset, value};
+  return detail::post_ending<Group, M>(
+      group, queue,
+      detail::BothEndings<detail::BytesEnding, detail::SignalEnding<kSignal>>{bytes, signal},
+      control);
 }
 
 }  // namespace oriel::device::queue

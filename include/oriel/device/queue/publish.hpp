@@ -107,23 +107,25 @@ ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reser
 /// Hands over what is marked for as long as there is more. One who finds another at it may leave:
 /// its read-modify-write of `sweep` comes before the one by which that other ends, which hence sees
 /// its mark when it looks for more. One whose blocks come after a gap may leave too: whoever closes
-/// it goes on.
+/// it goes on. `begun`: the caller has set kSweeping where everything before `mine` had been handed
+/// over, so `mine` is next and needs no mark.
 inline constexpr std::uint64_t kSweeping = 1;
 template <class Group, class M>
-ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
+ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue,
+                                         const Reservation& mine, bool begun) {
   QueueIndexes& at = *queue.indexes;
-  for (;;) {
-    std::uint64_t before = 0;
+  for (;; begun = false) {
+    std::uint64_t before = mine.base << 1;
     bool broken = false;
     if (group.rank() == 0) {
-      before = M::template fetch_or<Scope::device>(&at.sweep, kSweeping);
+      if (!begun) before = M::template fetch_or<Scope::device>(&at.sweep, kSweeping);
       broken = is_broken<M>(queue);
     }
     before = group.broadcast(before);
     if ((before & kSweeping) != 0) return QueueOutcome::done;
     group.sync();  // what the last sweeper knew, for all threads
     const std::uint64_t from = before >> 1;
-    const std::uint64_t end = marked_end<M>(group, queue, from, usual);
+    const std::uint64_t end = begun ? mine.end() : marked_end<M>(group, queue, from, mine.blocks);
     group.sync();  // what all have read comes before the doorbell
     std::uint64_t more = 0;
     if (group.rank() == 0) {
@@ -167,9 +169,13 @@ namespace detail {
 /// One thread's: takes blocks and waits until they are free.
 template <class M>
 ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t blocks,
-                                           std::uint64_t& base, const WaitControl& control) {
-  base = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->reserved,
-                                                              std::uint64_t{blocks});
+                                           Reservation& reservation, const WaitControl& control) {
+  QueueIndexes& at = *queue.indexes;
+  // Both are on their way at once, so the second costs no time of its own.
+  const std::uint64_t sweep = M::template load<Order::relaxed, Scope::device>(&at.sweep);
+  const std::uint64_t base =
+      M::template fetch_add<Order::relaxed, Scope::device>(&at.reserved, std::uint64_t{blocks});
+  reservation = {base, blocks, 0, sweep == base << 1};
   const std::uint64_t end = base + blocks;
   if (end <= queue.depth) return QueueOutcome::done;
   const QueueOutcome outcome = wait_complete<M>(queue, end - queue.depth, control);
@@ -190,13 +196,13 @@ ORIEL_DEVICE_FN QueueOutcome reserve_together(const QueueView& queue, std::uint3
                             static_cast<std::uint64_t>(alone ? arch::warp_lane() : blocks) << 57;
   const std::uint32_t together = arch::lanes_together(key);
   const std::uint32_t before = arch::lanes_before(together);
-  std::uint64_t base = 0;
+  Reservation all;
   QueueOutcome outcome = QueueOutcome::done;
   if (before == 0) {
-    outcome = reserve_alone<M>(queue, blocks * arch::lanes_count(together), base, control);
+    outcome = reserve_alone<M>(queue, blocks * arch::lanes_count(together), all, control);
   }
-  base = arch::lanes_broadcast(together, base);
-  reservation = {base + std::uint64_t{before} * blocks, blocks, together};
+  const std::uint64_t base = arch::lanes_broadcast(together, all.base);
+  reservation = {base + std::uint64_t{before} * blocks, blocks, together, all.is_next};
   return static_cast<QueueOutcome>(
       arch::lanes_broadcast(together, static_cast<std::uint64_t>(outcome)));
 }
@@ -210,12 +216,19 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
     if (group.rank() == 0) outcome = publish_ordered<M>(queue, reservation, control);
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   }
+  bool begun = false;
   if (group.rank() == 0) {
-    M::template store<Order::release, Scope::device>(
-        &queue.marks[reservation.base & (queue.depth - 1)],
-        mark_of(reservation.base, reservation.blocks));
+    const std::uint64_t idle = reservation.base << 1;
+    begun = reservation.is_next && M::template compare_swap<Order::acquire, Scope::device>(
+                                       &queue.indexes->sweep, idle, idle | kSweeping) == idle;
+    if (!begun) {
+      M::template store<Order::release, Scope::device>(
+          &queue.marks[reservation.base & (queue.depth - 1)],
+          mark_of(reservation.base, reservation.blocks));
+    }
   }
-  return sweep_marks<Group, M>(group, queue, reservation.blocks);
+  begun = group.broadcast(begun ? 1 : 0) != 0;
+  return sweep_marks<Group, M>(group, queue, reservation, begun);
 }
 
 }  // namespace detail
@@ -231,10 +244,9 @@ template <class Group, class M = Memory>
   if constexpr (std::is_same_v<Group, Lanes>) {
     return detail::reserve_together<M>(queue, blocks, reservation, control);
   } else {
-    std::uint64_t base = 0;
     QueueOutcome outcome = QueueOutcome::done;
-    if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, blocks, base, control);
-    reservation = {group.broadcast(base), blocks};
+    if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, blocks, reservation, control);
+    reservation = {group.broadcast(reservation.base), blocks, 0, reservation.is_next};
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   }
 }
@@ -265,7 +277,8 @@ template <class Group, class M = Memory>
     const std::uint32_t before = arch::lanes_before(reservation.lanes);
     if (before == 0) {
       const Reservation all{reservation.base,
-                            reservation.blocks * arch::lanes_count(reservation.lanes)};
+                            reservation.blocks * arch::lanes_count(reservation.lanes), 0,
+                            reservation.is_next};
       outcome = detail::hand_over<Thread, M>(Thread(), queue, all, control);
     }
     return static_cast<QueueOutcome>(

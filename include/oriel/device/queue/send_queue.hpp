@@ -78,8 +78,10 @@ struct QueueView {
   /// Whether the result of a read is visible with its completion only after a dump entry.
   bool gets_need_dump = false;
 
-  std::uint32_t* doorbell_record = nullptr;  ///< its second word: how far this queue is filled
-  std::uint64_t* doorbell = nullptr;         ///< the NIC's register
+  /// Its second word: how far this queue is filled. Null if the doorbell says all that the NIC
+  /// wants to know, which spares a fence.
+  std::uint32_t* doorbell_record = nullptr;
+  std::uint64_t* doorbell = nullptr;  ///< the NIC's register
   const Completion* completion = nullptr;
   /// Where the NIC keeps the first error (QueueError), which the collapsed completion may have
   /// overwritten with that of an entry flushed after it. Null if it has no such word.
@@ -125,6 +127,8 @@ struct Reservation {
   std::uint64_t base = 0;
   std::uint32_t blocks = 0;
   std::uint32_t lanes = 0;  ///< of Lanes: who has reserved together
+  /// Out of order, for the thread that reserved: the NIC had just been told of everything before.
+  bool is_next = false;
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
 };
 
@@ -189,11 +193,16 @@ ORIEL_DEVICE_FN void ring_doorbell(const QueueView& queue, std::uint64_t end) {
   const std::uint64_t doorbell =
       static_cast<std::uint64_t>(big_endian(queue.number << 8)) << 32 | big_endian(low << 8);
   // The NIC reads entries after the record, and the record after the doorbell.
+  const bool records = queue.doorbell_record != nullptr;
   if (queue.reader == Scope::system) {
-    M::template store<Order::release, Scope::system>(queue.doorbell_record, big_endian(low));
+    if (records) {
+      M::template store<Order::release, Scope::system>(queue.doorbell_record, big_endian(low));
+    }
     M::template store<Order::release, Scope::system>(queue.doorbell, doorbell);
   } else {
-    M::template store<Order::release, Scope::device>(queue.doorbell_record, big_endian(low));
+    if (records) {
+      M::template store<Order::release, Scope::device>(queue.doorbell_record, big_endian(low));
+    }
     M::template store<Order::release, Scope::device>(queue.doorbell, doorbell);
   }
 }

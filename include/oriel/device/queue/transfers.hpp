@@ -25,61 +25,157 @@ struct Posted {
 
 namespace detail {
 
-/// How a transfer ends: entries behind its last piece, in the same reservation.
-struct Ending {
-  bool dump = false;           ///< read again, so that what was read is visible
-  bool has_immediate = false;  ///< the last piece tells the peer of itself
-  std::uint32_t immediate = 0;
+/// Entries that end a posting, in its last reservation: how many blocks they take, and their
+/// writing by one thread, from block `offset` of the reservation on.
+struct NoEnding {
+  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
+  template <class M>
+  static ORIEL_DEVICE_FN void write(const QueueView& /*queue*/, const Reservation& /*to*/,
+                                    std::uint32_t /*offset*/) {}
+};
+
+/// Reads again, so that what was read before is visible.
+struct DumpEnding {
+  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
+  template <class M>
+  static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                                    std::uint32_t offset) {
+    write_entry<M>(
+        queue, to, offset,
+        dump_entry({queue.number, to.base + offset}, kSignalled | kFenced, queue.spare_word()));
+  }
+};
+
+/// Does nothing, behind earlier reads and atomics.
+struct FenceEnding {
+  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
+  template <class M>
+  static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                                    std::uint32_t offset) {
+    write_entry<M>(queue, to, offset,
+                   nop_entry({queue.number, to.base + offset}, kSignalled | kFenced));
+  }
+};
+
+/// Bytes that stand in the entries themselves: two where they lie across two chunks of `remote`.
+struct BytesEnding {
+  const unsigned char* from;
+  std::uint32_t count;  ///< 1 to kInlineBytesMost
+  const Region& remote;
+  std::uint64_t remote_offset;
+
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t first() const {
+    const std::uint64_t room = remote.left_in_chunk(remote_offset);
+    return room < count ? static_cast<std::uint32_t>(room) : count;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t blocks() const { return first() < count ? 2 : 1; }
+  template <class M>
+  ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                             std::uint32_t offset) const {
+    const std::uint32_t begin = first();
+    const auto flags = [&](std::uint32_t block) { return block + 1 == to.blocks ? kSignalled : 0; };
+    write_entry<M>(queue, to, offset,
+                   inline_write_entry({queue.number, to.base + offset}, flags(offset),
+                                      remote.remote(remote_offset), InlineBytes(from, begin)));
+    if (begin == count) return;
+    write_entry<M>(queue, to, offset + 1,
+                   inline_write_entry({queue.number, to.base + offset + 1}, flags(offset + 1),
+                                      remote.remote(remote_offset + begin),
+                                      InlineBytes(from + begin, count - begin)));
+  }
+};
+
+/// `value` outlives it.
+template <class T>
+ORIEL_DEVICE_FN BytesEnding value_ending(const T& value, const Region& remote,
+                                         std::uint64_t remote_offset) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kInlineBytesMost);
+  return {reinterpret_cast<const unsigned char*>(&value), sizeof(T), remote, remote_offset};
+}
+
+/// One behind the other.
+template <class First, class Second>
+struct BothEndings {
+  First first;
+  Second second;
+
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t blocks() const {
+    return first.blocks() + second.blocks();
+  }
+  template <class M>
+  ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                             std::uint32_t offset) const {
+    first.template write<M>(queue, to, offset);
+    second.template write<M>(queue, to, offset + first.blocks());
+  }
+};
+
+/// Posts an ending alone.
+template <class Group, class M, class Ending>
+ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const Ending& ending,
+                                   const WaitControl& control) {
+  Reservation reservation;
+  Posted posted{reserve<Group, M>(group, queue, ending.blocks(), reservation, control), 0};
+  if (posted.outcome != QueueOutcome::done) return posted;
+  if (group.rank() == 0) ending.template write<M>(queue, reservation, 0);
+  posted.outcome = publish<Group, M>(group, queue, reservation, control);
+  posted.end = reservation.end();
+  return posted;
+}
+
+/// What the last piece of a transfer tells the peer beside its bytes.
+struct Immediate {
+  bool is_told = false;
+  std::uint32_t value = 0;
 };
 
 template <class Group, class M>
 ORIEL_DEVICE_FN void write_pieces(Group group, const QueueView& queue,
                                   const Reservation& reservation, const Transfer& transfer,
                                   std::uint64_t done, std::uint32_t pieces, Opcode opcode,
-                                  const Ending& ending) {
+                                  const Immediate& immediate) {
   for (std::uint32_t i = 0; i < pieces; ++i) {
     const std::uint32_t bytes = transfer.piece_at(done);
     const std::uint64_t here = transfer.local_offset + done;
     const LocalRange local{transfer.local.address + here, transfer.local.key_at(here), bytes};
     done += bytes;
     if (i % group.size() != group.rank()) continue;
-    const bool last = ending.has_immediate && done == transfer.bytes;
-    // The one before a dump is waited for by that.
+    const bool tells = immediate.is_told && done == transfer.bytes;
+    // The one before an ending is waited for by that.
     const bool signalled = i + 1 == reservation.blocks;
     write_entry<M>(queue, reservation, i,
-                   transfer_entry(last ? Opcode::write_immediate : opcode,
+                   transfer_entry(tells ? Opcode::write_immediate : opcode,
                                   {queue.number, reservation.base + i}, signalled ? kSignalled : 0,
                                   transfer.remote.remote(transfer.remote_offset + done - bytes),
-                                  local, last ? ending.immediate : 0));
-    if (!ending.dump || i + 2 != reservation.blocks) continue;
-    write_entry<M>(queue, reservation, i + 1,
-                   dump_entry({queue.number, reservation.base + i + 1}, kSignalled | kFenced,
-                              queue.spare_word()));
+                                  local, tells ? immediate.value : 0));
   }
 }
 
-/// Posts all pieces, in as many reservations as they take.
-template <class Group, class M>
+/// Posts all pieces, in as many reservations as they take, and in the last one the ending: one
+/// doorbell tells of both.
+template <class Group, class M, class Ending>
 ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const Transfer& transfer,
-                                     Opcode opcode, const Ending& ending,
-                                     const WaitControl& control) {
+                                     Opcode opcode, const Immediate& immediate,
+                                     const Ending& ending, const WaitControl& control) {
   if (!transfer.is_inside()) return {QueueOutcome::refused, 0};
+  const std::uint32_t behind = ending.blocks();
   Posted posted;
   std::uint64_t done = 0;
-  while (done < transfer.bytes) {
+  bool ended = transfer.bytes == 0 && behind == 0;
+  while (!ended) {
     std::uint64_t next = done;
     std::uint32_t pieces = 0;
-    while (next < transfer.bytes && pieces < kReservationMost - 1) {
+    while (next < transfer.bytes && pieces < kReservationMost - behind) {
       next += transfer.piece_at(next);
       ++pieces;
     }
-    const std::uint32_t blocks = pieces + (ending.dump && next == transfer.bytes ? 1 : 0);
+    ended = next == transfer.bytes;
     Reservation reservation;
-    posted.outcome = reserve<Group, M>(group, queue, blocks, reservation, control);
+    posted.outcome =
+        reserve<Group, M>(group, queue, pieces + (ended ? behind : 0), reservation, control);
     if (posted.outcome != QueueOutcome::done) return posted;
-    Ending here = ending;
-    here.dump = blocks != pieces;
-    write_pieces<Group, M>(group, queue, reservation, transfer, done, pieces, opcode, here);
+    write_pieces<Group, M>(group, queue, reservation, transfer, done, pieces, opcode, immediate);
+    if (ended && group.rank() == 0) ending.template write<M>(queue, reservation, pieces);
     posted.outcome = publish<Group, M>(group, queue, reservation, control);
     if (posted.outcome != QueueOutcome::done) return posted;
     posted.end = reservation.end();
@@ -94,7 +190,8 @@ ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const 
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put(Group group, const QueueView& queue,
                                          const Transfer& transfer, const WaitControl& control) {
-  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::write, {}, control);
+  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::write, {},
+                                         detail::NoEnding(), control);
 }
 
 /// As put; once all of it has landed, the peer gets a completion that carries `immediate`. A put of
@@ -105,8 +202,8 @@ template <class Group, class M = Memory>
                                                    std::uint32_t immediate,
                                                    const WaitControl& control) {
   if (transfer.bytes == 0) return {QueueOutcome::refused, 0};
-  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::write,
-                                         {.has_immediate = true, .immediate = immediate}, control);
+  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::write, {true, immediate},
+                                         detail::NoEnding(), control);
 }
 
 /// Reads `bytes` from `remote` into `local`. Visible to this device once complete if it is waited
@@ -114,8 +211,8 @@ template <class Group, class M = Memory>
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted get(Group group, const QueueView& queue,
                                          const Transfer& transfer, const WaitControl& control) {
-  const Posted posted =
-      detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read, {}, control);
+  const Posted posted = detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read, {},
+                                                        detail::NoEnding(), control);
   if (queue.gets_need_dump && posted.end != 0 && group.rank() == 0) {
     M::template fetch_max<Order::relaxed, Scope::device>(&queue.indexes->gets_end, posted.end);
   }
@@ -127,8 +224,11 @@ template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome get_and_wait(Group group, const QueueView& queue,
                                                         const Transfer& transfer,
                                                         const WaitControl& control) {
-  const Posted posted = detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read,
-                                                        {.dump = queue.gets_need_dump}, control);
+  const Posted posted = queue.gets_need_dump && transfer.bytes != 0
+                            ? detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read,
+                                                              {}, detail::DumpEnding(), control)
+                            : detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read,
+                                                              {}, detail::NoEnding(), control);
   QueueOutcome outcome = posted.outcome;
   if (outcome == QueueOutcome::done && group.rank() == 0) {
     outcome = wait_complete<M>(queue, posted.end, control);
@@ -137,39 +237,66 @@ template <class Group, class M = Memory>
   return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// Writes a value of 1 to 28 bytes that stands in the entry itself: its source is free at once. By
-/// the group's thread 0. Two entries where it lies across two chunks of `remote`.
+/// Writes 1 to kInlineBytesMost bytes that stand in the entry itself: their source is free at once.
+/// By the group's thread 0 after a group.sync(); any other count is refused. Two entries where they
+/// lie across two chunks of `remote`.
+template <class Group, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted put_bytes(Group group, const QueueView& queue,
+                                               const void* from, std::uint64_t count,
+                                               const Region& remote, std::uint64_t remote_offset,
+                                               const WaitControl& control) {
+  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count)) {
+    return {QueueOutcome::refused, 0};
+  }
+  group.sync();
+  return detail::post_ending<Group, M>(
+      group, queue,
+      detail::BytesEnding{static_cast<const unsigned char*>(from),
+                          static_cast<std::uint32_t>(count), remote, remote_offset},
+      control);
+}
+
+/// The same with a value.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_value(Group group, const QueueView& queue, const T& value,
                                                const Region& remote, std::uint64_t remote_offset,
                                                const WaitControl& control) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kInlineBytesMost);
   if (!remote.holds(remote_offset, sizeof(T))) return {QueueOutcome::refused, 0};
-  const std::uint64_t room = remote.left_in_chunk(remote_offset);
-  const std::uint32_t first = room < sizeof(T) ? static_cast<std::uint32_t>(room) : sizeof(T);
-  Reservation reservation;
-  Posted posted{reserve<Group, M>(group, queue, first < sizeof(T) ? 2 : 1, reservation, control),
-                0};
-  if (posted.outcome != QueueOutcome::done) return posted;
-  if (group.rank() == 0) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
-    const Place place{queue.number, reservation.base};
-    const Place behind{queue.number, reservation.base + 1};
-    const auto flags = [&](std::uint32_t block) {
-      return block + 1 == reservation.blocks ? kSignalled : 0;
-    };
-    write_entry<M>(queue, reservation, 0,
-                   inline_write_entry(place, flags(0), remote.remote(remote_offset),
-                                      InlineBytes(bytes, first)));
-    if (first < sizeof(T)) {
-      write_entry<M>(queue, reservation, 1,
-                     inline_write_entry(behind, flags(1), remote.remote(remote_offset + first),
-                                        InlineBytes(bytes + first, sizeof(T) - first)));
-    }
+  return detail::post_ending<Group, M>(group, queue,
+                                       detail::value_ending(value, remote, remote_offset), control);
+}
+
+/// Writes `bytes` as put does, or `count` bytes as put_bytes does, and behind them a value to
+/// another place of the same memory: a peer that sees the value sees the bytes. One doorbell tells
+/// of both.
+template <class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted put_with_value(Group group, const QueueView& queue,
+                                                    const Transfer& transfer, const T& value,
+                                                    std::uint64_t value_offset,
+                                                    const WaitControl& control) {
+  if (!transfer.remote.holds(value_offset, sizeof(T))) return {QueueOutcome::refused, 0};
+  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::write, {},
+                                         detail::value_ending(value, transfer.remote, value_offset),
+                                         control);
+}
+template <class Group, class T, class M = Memory>
+[[nodiscard]] ORIEL_DEVICE_FN Posted
+put_bytes_with_value(Group group, const QueueView& queue, const void* from, std::uint64_t count,
+                     const Region& remote, std::uint64_t remote_offset, const T& value,
+                     std::uint64_t value_offset, const WaitControl& control) {
+  using detail::BytesEnding;
+  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count) ||
+      !remote.holds(value_offset, sizeof(T))) {
+    return {QueueOutcome::refused, 0};
   }
-  posted.outcome = publish<Group, M>(group, queue, reservation, control);
-  posted.end = reservation.end();
-  return posted;
+  group.sync();
+  const BytesEnding bytes{static_cast<const unsigned char*>(from),
+                          static_cast<std::uint32_t>(count), remote, remote_offset};
+  return detail::post_ending<Group, M>(
+      group, queue,
+      detail::BothEndings<BytesEnding, BytesEnding>{
+          bytes, detail::value_ending(value, remote, value_offset)},
+      control);
 }
 
 /// Waits until everything that was posted before is complete and what gets have read is visible.
@@ -184,16 +311,10 @@ template <class M = Memory>
       detail::load_index<M>(&at.gets_visible) >= gets) {
     return outcome;
   }
-  Reservation reservation;
-  outcome = reserve<Thread, M>(Thread(), queue, 1, reservation, control);
-  if (outcome != QueueOutcome::done) return outcome;
-  write_entry<M>(
-      queue, reservation, 0,
-      dump_entry({queue.number, reservation.base}, kSignalled | kFenced, queue.spare_word()));
-  outcome = publish<Thread, M>(Thread(), queue, reservation, control);
-  if (outcome == QueueOutcome::done) {
-    outcome = wait_complete<M>(queue, reservation.end(), control);
-  }
+  const Posted dump =
+      detail::post_ending<Thread, M>(Thread(), queue, detail::DumpEnding(), control);
+  outcome = dump.outcome;
+  if (outcome == QueueOutcome::done) outcome = wait_complete<M>(queue, dump.end, control);
   if (outcome == QueueOutcome::done) {
     M::template fetch_max<Order::acq_rel, Scope::device>(&at.gets_visible, gets);
   }
@@ -205,16 +326,7 @@ template <class M = Memory>
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted fence(Group group, const QueueView& queue,
                                            const WaitControl& control) {
-  Reservation reservation;
-  Posted posted{reserve<Group, M>(group, queue, 1, reservation, control), 0};
-  if (posted.outcome != QueueOutcome::done) return posted;
-  if (group.rank() == 0) {
-    write_entry<M>(queue, reservation, 0,
-                   nop_entry({queue.number, reservation.base}, kSignalled | kFenced));
-  }
-  posted.outcome = publish<Group, M>(group, queue, reservation, control);
-  posted.end = reservation.end();
-  return posted;
+  return detail::post_ending<Group, M>(group, queue, detail::FenceEnding(), control);
 }
 
 }  // namespace oriel::device::queue
