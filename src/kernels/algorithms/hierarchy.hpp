@@ -11,6 +11,7 @@
 #include "oriel/device/queue.hpp"
 #include "oriel/device/wait.hpp"
 
+#include "kernels/algorithms/far_word.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/hierarchy.hpp"
@@ -238,7 +239,8 @@ class Hierarchy {
 
   /// Tells each peer that `each` names, behind what it was sent before.
   template <class Each>
-  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
+  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
+                           const Ahead& ahead = {}) {
     const std::uint64_t word = rounds << kSignatureBits | signature_;
     const std::uint64_t offset =
         arguments_.layout.lines[kind_] +
@@ -247,7 +249,7 @@ class Hierarchy {
     if (failed_ || !group_.leads()) return;
     bool near = false;
     each([&](std::int32_t peer) {
-      if (!is_near(peer)) return tell_far(peer, offset, word);
+      if (!is_near(peer)) return tell_far(peer, offset, word, ahead);
       near = true;
       if (group_.rank() == 0) {
         M::template store<device::Order::release>(
@@ -263,11 +265,9 @@ class Hierarchy {
     });
   }
   /// By the leading threads: false, for all of them, if the queue has failed.
-  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word) {
-    failed_ = device::queue::put_value<Lead, std::uint64_t, M>(
-                  Lead(), comm_.network->queues[peer], word, comm_.control_network->peers[peer],
-                  offset, comm_.wait)
-                  .outcome != device::queue::QueueOutcome::done;
+  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
+                                const Ahead& ahead) {
+    failed_ = !post_word<Lead, M>(comm_, peer, ahead, word, offset);
     return !failed_;
   }
 
@@ -554,6 +554,7 @@ class Hierarchy {
       return region(0) + plain(static_cast<std::uint64_t>(source));
     };
     const std::uint64_t staged = slot(grouping_.groups);
+    const Ahead ahead{here(staged), staged, slot(own), arguments_.count * shape_.element_bytes};
     bool is_staged = false;
     each_across([&](std::int32_t peer) {
       if (is_near(peer)) {
@@ -562,10 +563,9 @@ class Hierarchy {
       }
       if (!is_staged) mover_.send(here(staged), 0, arguments_.count);
       is_staged = true;
-      put(peer, slot(own), staged, arguments_.count * shape_.element_bytes);
       return true;
     });
-    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1);
+    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, ahead);
     if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
     mover_.fold_all(arguments_.output,
                     {here(slot(0)), plain(1), grouping_.groups, own, arguments_.input},

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/network.hpp"
+#include "oriel/device/queue.hpp"
+
+namespace oriel::kernels {
+
+/// What a peer of another node is sent together with a word, and ahead of it. Offsets are in
+/// scratch memory.
+struct Ahead {
+  const std::byte* from = nullptr;  ///< where this rank's threads read it
+  std::uint64_t staged = 0;         ///< the same place
+  std::uint64_t to = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Posts both at once, by the group; few bytes stand in the entry itself, so that the NIC need not
+/// fetch them. False if the queue has failed. Not blocking unless it is full.
+template <class Group, class M>
+ORIEL_DEVICE_FN bool post_word(const device::CommView& comm, std::int32_t peer, const Ahead& ahead,
+                               std::uint64_t word, std::uint64_t offset) {
+  namespace q = device::queue;
+  const q::QueueView& queue = comm.network->queues[peer];
+  const device::NetworkWindow& window = *comm.control_network;
+  const q::Region& there = window.peers[peer];
+  q::Posted posted;
+  if (ahead.bytes == 0) {
+    posted = q::put_value<Group, std::uint64_t, M>(Group(), queue, word, there, offset, comm.wait);
+  } else if (ahead.bytes <= q::kInlineBytesMost) {
+    posted = q::put_bytes_with_value<Group, std::uint64_t, M>(
+        Group(), queue, ahead.from, ahead.bytes, there, ahead.to, word, offset, comm.wait);
+  } else {
+    const q::Transfer transfer{window.local, ahead.staged, there, ahead.to, ahead.bytes};
+    posted = q::put_with_value<Group, std::uint64_t, M>(Group(), queue, transfer, word, offset,
+                                                        comm.wait);
+  }
+  return posted.outcome == q::QueueOutcome::done;
+}
+
+}  // namespace oriel::kernels
