@@ -29,6 +29,7 @@ struct NicChannelHeader {
   alignas(128) std::uint32_t failed;  ///< nothing more is done; written after the two below
   std::int32_t native;
   std::array<char, 480> text;
+  alignas(128) std::uint64_t first_word;  ///< the process's own, for a copy that nobody wants
 };
 static_assert(sizeof(NicChannelHeader) <= kNicHeaderBytes);
 

@@ -138,10 +138,24 @@ Status NicServerChannel::begin(const NicStep& step) {
   const bool is_write = step.kind == NicCommand::write;
   const bool is_tell = step.kind == NicCommand::tell;
   if (!(is_write || is_tell) || words_.is_full()) ORIEL_CHECK(words_.submit(stream_));
+  if (is_write) ORIEL_CHECK(begin_with_copy(step.at));
+  begun_ = begun_ || !is_tell;
   if (is_tell) told_ = step.value;
   if (is_write) words_.add(step.at, step.value, step.bytes);
   if (is_tell) words_.add(count_address_, step.value, sizeof step.value);
   return is_write || is_tell ? Status() : begin_copy(step);
+}
+
+/// A stream whose first step is a word does its words where kernels run, and each may wait there
+/// for a time slice while kernels of the rank's come and go: 2.1 ms instead of 27 us for an
+/// all-reduce of 8 bytes (driver 580.159, H200). One copy ahead of all, and they go by the copy
+/// engine.
+Status NicServerChannel::begin_with_copy(std::uint64_t at) {
+  if (begun_) return {};
+  return cuda_status(
+      "copying a first word from a GPU for a software NIC",
+      cuda().memcpy_d_to_h_async(&memory_.header().first_word, at & ~std::uint64_t{7},
+                                 sizeof(std::uint64_t), stream_));
 }
 
 Status NicServerChannel::begin_copy(const NicStep& step) {

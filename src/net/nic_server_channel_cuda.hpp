@@ -65,6 +65,7 @@ class NicServerChannel {
   NicServerChannel() : memory_(nullptr) {}
   Status prepare(const nic_request::Open& open, const OwnedFd& descriptor);
   Status begin(const NicStep& step);
+  Status begin_with_copy(std::uint64_t at);
   Status begin_copy(const NicStep& step);
   Status copy_within(const NicStep& step);
   Status store_rows(std::uint64_t to, const std::byte* from, std::size_t width, std::size_t stride);
@@ -76,6 +77,7 @@ class NicServerChannel {
   bool registered_ = false;
   CUdeviceptr count_address_ = 0;
   CUstream stream_ = nullptr;
+  bool begun_ = false;           // the stream has had a step
   WordBatch words_;              // of one turn
   std::byte* bounce_ = nullptr;  // pinned; made for the first copy within the GPU
   NicRingReader ring_;
