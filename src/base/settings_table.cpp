@@ -132,7 +132,7 @@ const std::array kRows = {
         "Forces how many such pieces may be on their way at once; 0 lets the table choose. 1, and "
         "more than the scratch memory has room for, is refused when a communicator starts."},
     Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 512},
-        "Forces the number of threads in a block on GPUs; 0 lets the table choose."},
+        "Forces the number of threads in a block on GPUs, 32 at least; 0 lets the table choose."},
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
         "The measured table from which algorithms are chosen; all ranks must name the same one."},

@@ -170,7 +170,10 @@ class CudaDevice final : public Device {
   int ordinal() const override { return ordinal_; }
   window::Memory& memory() override { return memory_; }
   int max_ctas(int ranks_here) const override {
-    return std::max(1, std::min(144, multiprocessors_ / std::max(1, ranks_here)));
+    const int mine = multiprocessors_ / std::max(1, ranks_here);
+    // Ranks that share a GPU wait for each other with all CTAs that they have.
+    const int others = ranks_here > 1 ? static_cast<int>(kernels::kSignatureCtas) : 0;
+    return std::max(1, std::min(144, mine - others));
   }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,

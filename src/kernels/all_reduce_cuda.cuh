@@ -6,6 +6,7 @@
 
 #include "kernels/algorithms/instances.hpp"
 #include "kernels/algorithms/mover_cuda.cuh"
+#include "kernels/algorithms/signatures.cuh"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/hierarchy_cuda.cuh"
 #include "kernels/kernel_set.hpp"
@@ -15,20 +16,25 @@ namespace oriel::kernels::detail {
 template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     one_shot_kernel(const __grid_constant__ AllReduceArguments arguments) {
-  one_shot<T, kFamily, kRanks, LineFor<T>, device::Cta>(arguments, {blockIdx.x, gridDim.x});
+  if (Signatures::is_here()) return Signatures::exchange(arguments);
+  one_shot<T, kFamily, kRanks, LineFor<T>, device::Cta>(arguments,
+                                                        {blockIdx.x, Signatures::data_ctas()});
 }
 
 template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     two_shot_kernel(const __grid_constant__ AllReduceArguments arguments) {
-  two_shot<T, kFamily, kRanks, LineFor<T>, device::Cta>(arguments, {blockIdx.x, gridDim.x});
+  if (Signatures::is_here()) return Signatures::exchange(arguments);
+  two_shot<T, kFamily, kRanks, LineFor<T>, device::Cta>(arguments,
+                                                        {blockIdx.x, Signatures::data_ctas()});
 }
 
 template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ AllReduceArguments arguments) {
+  if (Signatures::is_here()) return Signatures::exchange(arguments);
   using Mover = CudaMover<T, kFamily, kRanks, device::Cta>;
-  StreamAllReduce<device::Cta, Mover>(arguments, {blockIdx.x, gridDim.x}).run();
+  StreamAllReduce<device::Cta, Mover>(arguments, {blockIdx.x, Signatures::data_ctas()}).run();
 }
 
 template <class T, Family kFamily, int kRanks>

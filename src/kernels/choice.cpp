@@ -144,6 +144,8 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   }
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
   if (overrides.threads > 0) plan.threads = std::min(overrides.threads, kMaxThreads);
+  // A warp at least, of which each lane tells one rank of the call (signatures.cuh).
+  if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
   plan.ctas = std::min(plan.ctas, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
     if (fits(plan, backend, layout, type, count)) return plan;

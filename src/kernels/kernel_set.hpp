@@ -12,6 +12,7 @@ namespace oriel::kernels {
 
 /// Most threads of a CTA.
 inline constexpr int kMaxThreads = 512;
+inline constexpr int kMinThreads = 32;
 
 /// Kernels are compiled for two, for four and for any number of ranks.
 enum class RankVariant : std::uint8_t { two = 0, four = 1, any = 2 };

@@ -44,7 +44,7 @@ Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.ctas));
+  config.gridDim = dim3(static_cast<unsigned>(plan.ctas) + kSignatureCtas);
   config.blockDim = dim3(static_cast<unsigned>(plan.threads));
   config.stream = stream;
   config.attrs = &attribute;

@@ -24,7 +24,10 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
   const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
   layout.epochs = narrow(begin + kSectorBytes);
-  layout.flags = round_up(layout.epochs + ctas * sizeof(CtaCounters));
+  layout.signatures = layout.epochs + ctas * sizeof(CtaCounters);
+  const std::uint64_t signatures =
+      backend == Backend::cuda ? kParities * sources * kSectorBytes : 0;
+  layout.flags = round_up(layout.signatures + signatures);
   layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
   std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;

@@ -39,13 +39,17 @@ struct ScratchLayout {
   std::uint32_t eager_lane_bytes = 0;
   std::uint64_t flags = 0;  ///< per CTA and source rank: one u32 in a sector of its own
   std::uint64_t hellos =
-      0;                    ///< per CTA, parity and source rank: a greeting of the stream algorithm
+      0;  ///< per CTA, parity and source rank: a greeting of the stream algorithm
+  std::uint64_t signatures = 0;  ///< per parity and source rank: which call it is in; GPUs only
   std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
   std::uint64_t ring_bytes = 0;
   /// The budget: 1 MiB, the least that ORIEL_SCRATCH_SIZE can be, has room for all but the rings of
   /// any team that may start.
   std::uint64_t total_bytes = 0;
 };
+
+/// Of a GPU's kernel: CTAs behind those that move data (see signatures.cuh).
+inline constexpr std::uint32_t kSignatureCtas = 1;
 
 /// A 32-byte sector of a GPU's memory system; half a cache line of a CPU, where two CTAs of one
 /// rank do not run at once.
@@ -59,6 +63,7 @@ struct alignas(kSectorBytes) CtaCounters {
   std::uint32_t step;         ///< steps of the stream algorithm: the value of its flags
   std::uint32_t greeting;     ///< calls of the stream algorithm
   std::uint64_t eager_calls;  ///< calls of the eager algorithm
+  std::uint32_t signature;    ///< of GPUs' CTA 0: calls of any algorithm
 };
 
 /// Two slots for each pair of ranks suffice: a rank that begins call k + 2 has finished call k + 1,

@@ -42,14 +42,16 @@ struct Area {
 std::vector<Area> areas_of(const ScratchLayout& layout) {
   const auto ctas = static_cast<std::uint64_t>(layout.max_ctas);
   const auto ranks = static_cast<std::uint64_t>(layout.ranks);
-  return {{"doorbell", layout.doorbell, kSectorBytes},
-          {"call record", layout.call_record, layout.eager > 0 ? sizeof(CallRecord) : 0},
-          {"epochs", layout.epochs, ctas * sizeof(CtaCounters)},
-          {"flags", layout.flags, ctas * ranks * kSectorBytes},
-          {"hellos", layout.hellos, ctas * kParities * ranks * kHelloBytes},
-          {"eager", layout.eager, layout.eager_lane_bytes > 0 ? kParities * kEagerBytes : 0},
-          {"lines", layout.lines, kParities * layout.parity_bytes},
-          {"rings", layout.rings, ctas * layout.ring_bytes}};
+  return {
+      {"doorbell", layout.doorbell, kSectorBytes},
+      {"call record", layout.call_record, layout.eager > 0 ? sizeof(CallRecord) : 0},
+      {"epochs", layout.epochs, ctas * sizeof(CtaCounters)},
+      {"signatures", layout.signatures, layout.eager > 0 ? 0 : kParities * ranks * kSectorBytes},
+      {"flags", layout.flags, ctas * ranks * kSectorBytes},
+      {"hellos", layout.hellos, ctas * kParities * ranks * kHelloBytes},
+      {"eager", layout.eager, layout.eager_lane_bytes > 0 ? kParities * kEagerBytes : 0},
+      {"lines", layout.lines, kParities * layout.parity_bytes},
+      {"rings", layout.rings, ctas * layout.ring_bytes}};
 }
 
 }  // namespace

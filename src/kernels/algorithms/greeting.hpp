@@ -50,7 +50,7 @@ class Greetings {
       alive = read(rank, 0, first);
       if (!alive) break;
       if (first >> kOffsetBits != arguments_.signature) {
-        report(rank);
+        report_other_call(arguments_, rank);
         alive = false;
         break;
       }
@@ -88,15 +88,6 @@ class Greetings {
     }
     value = Words::payload(raw).element[0];
     return true;
-  }
-
-  ORIEL_DEVICE_FN void report(int rank) const {
-    if (arguments_.failure == nullptr) return;
-    // One 8-byte store, so that kind and rank are read together.
-    device::Memory::store<device::Order::release>(
-        reinterpret_cast<std::uint64_t*>(arguments_.failure),
-        static_cast<std::uint64_t>(FailureKind::signature) |
-            static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
   }
 
   const AllReduceArguments& arguments_;

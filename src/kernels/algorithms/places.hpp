@@ -55,6 +55,14 @@ class Places {
     return scratch(owner, arguments_.layout.hellos + index * kHelloBytes);
   }
 
+  /// GPUs only: where `source` tells `owner` of its call. The same for all CTAs.
+  ORIEL_DEVICE_FN std::uint64_t* signature(int owner, std::uint32_t parity, int source) const {
+    const std::uint64_t index =
+        parity * static_cast<std::uint64_t>(arguments_.ranks) + static_cast<std::uint64_t>(source);
+    return reinterpret_cast<std::uint64_t*>(
+        scratch(owner, arguments_.layout.signatures + index * kSectorBytes));
+  }
+
   /// The slot for `source`'s chunk in the input ring (or the output ring) of this CTA at `owner`.
   /// The rings have fixed halves, because a call with another chunk size may begin while a slower
   /// rank still copies out of the last one.

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "gpu/gpu_ranks.hpp"
+
+/// Ranks on GPUs that are not in the same call: each learns it, from kernels of whatever size, and
+/// without ORIEL_COLLECTIVE_TIMEOUT.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const int kGpus = gpus();  // skips the program
+const int kRanks = std::clamp(kGpus, 2, 4);
+constexpr std::size_t kMost = 2'000'000;
+
+struct Call {
+  std::size_t count = 2;
+  ncclDataType_t type = ncclFloat;
+  ncclRedOp_t op = ncclSum;
+};
+/// Rank 1 makes the wrong one.
+struct Mistake {
+  Call right, wrong;
+};
+const Mistake kMistakes[] = {
+    {{}, {.op = ncclMax}},
+    {{}, {.type = ncclInt32}},
+    {{}, {.type = ncclBfloat16}},
+    {{}, {.count = 4}},
+    {{.count = 3}, {.count = 50'000}},
+    {{.count = 50'000}, {.count = 49'999}},
+    {{.count = 2'000}, {.count = 2'000, .type = ncclUint32}},
+    {{.count = 400'000}, {.count = 400'000, .op = ncclProd}},
+    {{.count = 400'000}, {.count = 3}},
+    {{.count = kMost}, {.count = 3}},
+    {{.count = 3}, {.count = kMost}},
+    {{.count = kMost}, {.count = kMost, .type = ncclInt32}},
+};
+
+void enqueue(const Call& call, void* data, ncclComm_t comm, cudaStream_t stream) {
+  require(ncclAllReduce(data, data, call.count, call.type, call.op, comm, stream), "ncclAllReduce");
+}
+
+ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  ncclResult_t state = ncclSuccess;
+  do {
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    if (state != ncclSuccess) break;
+    std::this_thread::sleep_for(1ms);
+  } while (std::chrono::steady_clock::now() < end);
+  return state;
+}
+
+void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
+  ncclComm_t comm = init_rank(players, gpu);
+  // They agree for a while, by every algorithm, an odd and an even number of times.
+  for (const std::size_t count : {2, 50'000, 2, 400'000, 3, 2'000'000, 2'000}) {
+    enqueue({.count = count}, data, comm, gpu.stream());
+  }
+  gpu.wait(gpu.stream(), comm);
+  enqueue(players.first() == 1 ? mistake.wrong : mistake.right, data, comm, gpu.stream());
+  const ncclResult_t error = error_within(comm, 20s);
+  const std::string text =
+      fmt::format("{} x {} ({}) and {} x {} ({}): {}", mistake.right.count,
+                  static_cast<int>(mistake.right.type), static_cast<int>(mistake.right.op),
+                  mistake.wrong.count, static_cast<int>(mistake.wrong.type),
+                  static_cast<int>(mistake.wrong.op), ncclGetLastError(comm));
+  require(error == ncclInvalidUsage, fmt::format("error {}: {}", static_cast<int>(error), text));
+  require(text.find("are in different calls") != std::string::npos, text);
+  require(gpu.done(gpu.stream(), 10s), "the kernels have not ended: " + text);
+  require(ncclCommDestroy(comm), "ncclCommDestroy");
+  players.barrier();
+}
+
+}  // namespace
+
+TEST_CASE("1.38 ranks on GPUs that differ in a call of any size get an error") {
+  INFO(kRanks << " ranks on " << kGpus << " GPU(s)");
+  const auto body = [](Players& players) {
+    RankGpu gpu(players.first());
+    void* const data = gpu.allocate(kMost * 4, false);
+    require_cuda(cudaMemsetAsync(data, 0, kMost * 4, gpu.stream()), "clearing");
+    for (const Mistake& mistake : kMistakes) make(mistake, players, gpu, data);
+  };
+  check_all_ok(play(Cast::processes, kRanks, body, 120s));
+}
+
+}  // namespace oriel::test
