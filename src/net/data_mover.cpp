@@ -7,6 +7,13 @@
 #include "net/host_memory.hpp"
 
 namespace oriel::net {
+namespace {
+
+// Fewer bytes are copied from the part that has them: that frees a slot for many more, and a word
+// of the host's memory has to be read as one.
+constexpr std::size_t kLentLeast = 1024;
+
+}  // namespace
 
 std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {
   store_bytes(to, from);
@@ -43,22 +50,33 @@ bool Loading::begin(DataMover& mover, const std::byte* from) {
 }
 
 bool Loading::take(DataMover& mover) {
-  while (!parts_.empty() && mover.is_done(parts_.front().ticket)) {
-    const StagedPart& part = parts_.front();
+  for (; taken_ < parts_.size() && mover.is_done(parts_[taken_].ticket); ++taken_) {
+    StagedPart& part = parts_[taken_];
+    const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
+    if (lends_ && is_whole && mover.keep(part)) return true;
+    if (bytes_.empty()) bytes_.reserve(total_);
     const std::size_t at = bytes_.size();
     bytes_.resize(at + part.size());
     load_bytes(part.bytes(), bytes_.data() + at, part.size());
-    parts_.pop_front();
+    part = {};
   }
   return bytes_.size() == total_;
 }
 
+Payload Loading::lend() const {
+  if (taken_ == parts_.size()) return Payload::borrow(bytes_);
+  const StagedPart& part = parts_[taken_];
+  return Payload::borrow({part.bytes(), part.size()});
+}
+
 bool Storing::begin(DataMover& mover, std::byte* to) {
   while (begun_ < bytes_.size()) {
-    const std::size_t taken = mover.store(to + begun_, ByteView(bytes_).subspan(begun_), ticket_);
+    const std::size_t taken = mover.store(to + begun_, bytes_.part_at(begun_), ticket_);
     if (taken == 0) return false;
     begun_ += taken;
   }
+  bytes_ = {};
+  begun_ = 0;
   return true;
 }
 

@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <utility>
+#include <vector>
 
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
+#include "net/payload.hpp"
 #include "net/work_request.hpp"
 
 namespace oriel::net {
@@ -39,6 +40,7 @@ class StagedPart {
   std::size_t size() const { return size_; }
   std::uint32_t slot() const { return slot_; }
   MoveTicket ticket = 0;  ///< when the bytes are there
+  bool is_kept = false;   ///< see DataMover::keep()
 
  private:
   void swap(StagedPart& other) noexcept {
@@ -47,6 +49,7 @@ class StagedPart {
     std::swap(size_, other.size_);
     std::swap(slot_, other.slot_);
     std::swap(ticket, other.ticket);
+    std::swap(is_kept, other.is_kept);
   }
   DataMover* mover_ = nullptr;
   const std::byte* bytes_ = nullptr;
@@ -78,6 +81,10 @@ class DataMover {
   /// Begins to read up to `count` bytes; how many they are is the part's size, 0 if there is no
   /// room now.
   virtual StagedPart load(const std::byte* from, std::size_t count) = 0;
+  /// Whether a part that has arrived may stay for as long as its bytes wait to be sent. Otherwise
+  /// they are to be copied soon, for parts that are kept could take the room of those for which
+  /// they wait.
+  virtual bool keep(StagedPart& part) = 0;
   /// Begins to write the first bytes of `from`, which may go once the call returns, and moves
   /// `ticket`; how many, 0 if there is no room now. A word of 4 or 8 bytes at a multiple of its
   /// size is written at once, and seen only after everything that began before.
@@ -116,6 +123,7 @@ class HostMover final : public DataMover {
   StagedPart load(const std::byte* from, std::size_t count) override {
     return {*this, from, count, 0};
   }
+  bool keep(StagedPart& /*part*/) override { return true; }
   std::size_t store(std::byte* to, ByteView from, MoveTicket& ticket) override;
   bool copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) override;
   bool step_atomic(AtomicMove& move, std::byte* at) override;
@@ -131,18 +139,27 @@ class HostMover final : public DataMover {
 /// Bytes of registered memory on their way into a message, part by part.
 class Loading {
  public:
-  explicit Loading(std::size_t total = 0) : total_(total) {}
+  /// `lends`: they are sent from the part that has them, if one has them all and may be kept.
+  explicit Loading(std::size_t total = 0, bool lends = false) : total_(total), lends_(lends) {}
+  /// Of bytes that have arrived.
+  explicit Loading(Bytes bytes)
+      : total_(bytes.size()), begun_(bytes.size()), bytes_(std::move(bytes)) {}
   /// Begins as much as there is room for; `from` is where the range begins now. Whether all of it
   /// has begun.
   bool begin(DataMover& mover, const std::byte* from);
   /// Takes what has arrived. Whether that was all.
   bool take(DataMover& mover);
+  /// Once that was all. The bytes stay here.
+  Payload lend() const;
+  /// The same, for one that does not lend.
   Bytes release() { return std::move(bytes_); }
 
  private:
   std::size_t total_ = 0;
+  bool lends_ = false;
   std::size_t begun_ = 0;
-  std::deque<StagedPart> parts_;
+  std::vector<StagedPart> parts_;
+  std::size_t taken_ = 0;  // of parts_
   Bytes bytes_;
 };
 
@@ -150,14 +167,15 @@ class Loading {
 class Storing {
  public:
   Storing() = default;
-  explicit Storing(Bytes bytes) : bytes_(std::move(bytes)) {}
+  explicit Storing(Payload bytes) : bytes_(std::move(bytes)) {}
   /// As Loading::begin; the bytes may go then.
   bool begin(DataMover& mover, std::byte* to);
+  /// What has not begun does so later, when what it borrows may be gone.
+  void own() { bytes_.own(); }
   MoveTicket ticket() const { return ticket_; }
-  std::size_t size() const { return bytes_.size(); }
 
  private:
-  Bytes bytes_;
+  Payload bytes_;
   std::size_t begun_ = 0;
   MoveTicket ticket_ = 0;
 };

@@ -38,7 +38,7 @@ Result<std::unique_ptr<CudaMover>> CudaMover::create(const Options& options) {
 }
 
 CudaMover::CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots)
-    : stream_(std::move(stream)) {
+    : stream_(std::move(stream)), staged_most_(slots - slots / 3), kept_most_(staged_most_ / 2) {
   for (std::uint32_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
@@ -71,6 +71,8 @@ bool CudaMover::take_slot(std::uint32_t& slot) {
 }
 
 void CudaMover::give_back(StagedPart& part) noexcept {
+  --staged_;
+  if (part.is_kept) --kept_;
   if (is_done(part.ticket)) {
     free_.push_back(part.slot());
     return;
@@ -82,11 +84,24 @@ void CudaMover::give_back(StagedPart& part) noexcept {
 }
 
 StagedPart CudaMover::load(const std::byte* from, std::size_t count) {
+  return staged_ < staged_most_ ? stage(from, count) : StagedPart();
+}
+
+bool CudaMover::keep(StagedPart& part) {
+  if (!part.is_kept && kept_ < kept_most_) {
+    part.is_kept = true;
+    ++kept_;
+  }
+  return part.is_kept;
+}
+
+StagedPart CudaMover::stage(const std::byte* from, std::size_t count) {
   std::uint32_t slot = 0;
   if (!failure_.ok() || !stream_->has_room()) return {};
   const std::size_t taken = reach(from, std::min(count, stream_->slot_bytes()));
   if (taken == 0 || !take_slot(slot)) return {};
   StagedPart part(*this, stream_->slot(slot), taken, slot);
+  ++staged_;
   part.ticket = begun();
   if (!begun_well(stream_->load(slot, from, taken))) return {};
   return part;
@@ -153,7 +168,7 @@ bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
   auto known = words_.find(place);
   if (known == words_.end()) {
     if (move.reading.size() == 0) {
-      move.reading = load(at - offset, 8);
+      move.reading = stage(at - offset, 8);
       if (move.reading.size() == 0) return false;
       move.read_at = ++clock_;
       ++readings_[place].readers;

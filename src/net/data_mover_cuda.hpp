@@ -55,6 +55,7 @@ class CudaMover final : public DataMover {
   CudaMover& operator=(const CudaMover&) = delete;
 
   StagedPart load(const std::byte* from, std::size_t count) override;
+  bool keep(StagedPart& part) override;
   std::size_t store(std::byte* to, ByteView from, MoveTicket& ticket) override;
   bool copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) override;
   bool step_atomic(AtomicMove& move, std::byte* at) override;
@@ -68,6 +69,7 @@ class CudaMover final : public DataMover {
 
  private:
   void give_back(StagedPart& part) noexcept override;
+  StagedPart stage(const std::byte* from, std::size_t count);
   bool take_slot(std::uint32_t& slot);
   /// False, and failed for good, if a step has failed.
   bool begun_well(Status step);
@@ -92,6 +94,12 @@ class CudaMover final : public DataMover {
   };
 
   const std::unique_ptr<CopyStream> stream_;
+  // Parts that wait to be sent leave slots for what is received, and the kept ones among them for
+  // others, so that bytes always get through.
+  const std::uint32_t staged_most_;
+  const std::uint32_t kept_most_;
+  std::uint32_t staged_ = 0;
+  std::uint32_t kept_ = 0;
   std::vector<std::uint32_t> free_;
   std::deque<Busy> busy_;                         // in the order of the stream
   MoveTicket told_ = 0;                           // counts that were enqueued

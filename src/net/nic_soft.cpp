@@ -358,6 +358,7 @@ bool NicSoft::receive(TimePoint now) {
         if (queue != nullptr) queue->receive(response, now);
       }
     }
+    wire->end_receive();
   }
   return any;
 }

@@ -221,11 +221,7 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
 }
 
 /// Goes on to bring the payload from where it is registered.
-Requester::Turn Requester::load(Active& entry, Sent& sent, Bytes& payload) {
-  if (sent.loaded) {
-    payload = std::move(sent.payload);
-    return Turn::sent;
-  }
+Requester::Turn Requester::load(Active& entry, Sent& sent) {
   const WorkRequest& work = entry.work;
   // Looked up again: the key may have been given back since the entry began.
   const auto found =
@@ -239,13 +235,12 @@ Requester::Turn Requester::load(Active& entry, Sent& sent, Bytes& payload) {
             found.syndrome == Syndrome::none ? Complaint::no_copies : Complaint::none);
     return Turn::blocked;
   }
-  if (!sent.load.has_value()) sent.load.emplace(sent.bytes);
+  // The host's memory is sent from where it is registered now.
+  if (!sent.load.has_value() || found.place == MemoryPlace::host)
+    sent.load.emplace(sent.bytes, true);
   static_cast<void>(sent.load->begin(mover, found.memory + sent.offset));
-  if (!sent.load->take(mover)) return Turn::loading;
-  payload = sent.load->release();
-  sent.load.reset();
-  sent.loaded = true;
-  return Turn::sent;
+  sent.loaded = sent.load->take(mover);
+  return sent.loaded ? Turn::sent : Turn::loading;
 }
 
 /// Has the payload be on its way while those before it are.
@@ -254,7 +249,7 @@ void Requester::load_ahead(Sent& sent) {
   const bool is_bare = sent.direct || sent.source.has_value();
   const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !is_bare;
   if (!needed || sent.loaded || entry.done) return;
-  static_cast<void>(load(entry, sent, sent.payload));
+  static_cast<void>(load(entry, sent));
 }
 
 Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
@@ -282,11 +277,11 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
-    const auto from = work.inline_bytes.begin() + static_cast<std::ptrdiff_t>(sent.offset);
-    request.payload.assign(from, from + sent.bytes);
+    request.payload = Payload::borrow(ByteView(work.inline_bytes).subspan(sent.offset, sent.bytes));
   } else if (work.kind == WorkKind::write && !sent.source.has_value()) {
-    const Turn turn = load(entry, sent, request.payload);
+    const Turn turn = load(entry, sent);
     if (turn != Turn::sent) return turn;
+    request.payload = sent.load->lend();
   }
   WireMessage message{std::move(request)};
   sent.on_wire = wire.send(peer_.address, message);
@@ -295,11 +290,14 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
     sent.was_sent = true;
-    sent.loaded = false;  // who sends it again reads the memory again
+    sent.load.reset();  // who sends it again reads the memory again
+    sent.loaded = false;
     ++nic_.counters.requests;
     return Turn::sent;
   }
-  sent.payload = std::move(std::get<WireRequest>(message.body).payload);
+  // What the wire has copied before it found that there is no room need not be copied again.
+  Payload& payload = std::get<WireRequest>(message.body).payload;
+  if (sent.loaded && !payload.is_borrowed()) sent.load.emplace(payload.take());
   return Turn::blocked;
 }
 
@@ -387,15 +385,16 @@ void Requester::end_piece(Active& entry) {
 bool Requester::land(Active& entry, const Sent& sent, WireResponse& response, TimePoint now) {
   const WorkRequest& work = entry.work;
   if (!waits_for_data(work)) return true;
-  Bytes bytes = std::move(response.payload);
+  Payload bytes = std::move(response.payload);
   if (work.kind == WorkKind::atomic) {
-    bytes.resize(work.atomic.bytes);
+    Bytes old(work.atomic.bytes);
     // As the adapter does it: of 8 bytes as the host has them, of 4 as the wire has them.
     if (work.atomic.bytes == 4) {
-      store_big32(bytes.data(), static_cast<std::uint32_t>(response.old_value));
+      store_big32(old.data(), static_cast<std::uint32_t>(response.old_value));
     } else {
-      std::memcpy(bytes.data(), &response.old_value, 8);
+      std::memcpy(old.data(), &response.old_value, 8);
     }
+    bytes = std::move(old);
   } else if (bytes.size() != (entry.direct ? 0 : sent.bytes)) {
     stop_at(entry, Syndrome::remote_operation, Complaint::data_length);
     return true;
@@ -407,15 +406,19 @@ bool Requester::land(Active& entry, const Sent& sent, WireResponse& response, Ti
     return true;
   }
   if (nic_.faults.late_reads != Duration::zero() && found.place == MemoryPlace::host) {
-    nic_.late.add(found.memory + sent.offset, std::move(bytes), now + nic_.faults.late_reads);
+    nic_.late.add(found.memory + sent.offset, bytes.take(), now + nic_.faults.late_reads);
     return true;
   }
   if (sent.bytes == 0) return true;
+  const bool may_begin = landings_.empty() || landings_.back().begun;
   Landing& landing = landings_.emplace_back();
   landing.serial = sent.serial;
   landing.offset = sent.offset;
   landing.bytes = sent.bytes;
   landing.storing = Storing(std::move(bytes));
+  if (may_begin && !entry.done) begin_landing(landing, entry);
+  // The rest is still the wire's, which takes it back.
+  landing.storing.own();
   return false;
 }
 

@@ -83,9 +83,8 @@ class Requester {
     bool answered = false;
     std::uint32_t repeats = 0;
     TimePoint at{};
-    std::optional<Loading> load;  // of its payload, until that is there
+    std::optional<Loading> load;  // of its payload, until that is on the wire
     bool loaded = false;
-    Bytes payload;  // if the wire had no room for it
   };
   /// Bytes that an answer has brought, or that are to be copied now that it has come.
   struct Landing {
@@ -116,7 +115,7 @@ class Requester {
   void forget_sent();
   Borrower borrower() const { return {peer_.wire, peer_.address.value}; }
   Turn transmit(Sent& sent, TimePoint now);
-  Turn load(Active& entry, Sent& sent, Bytes& payload);
+  Turn load(Active& entry, Sent& sent);
   void load_ahead(Sent& sent);
   bool transmit_again(TimePoint now);
   void look_at_timer(TimePoint now);

@@ -221,6 +221,8 @@ void Responder::execute(WireRequest& request, TimePoint now) {
   if (request.has_immediate) ++immediates_;
   item.request = std::move(request);
   advance(now);
+  // What could not begin at once is still the wire's, which takes it back.
+  if (begun_ < items_.size()) items_.back().storing.own();
 }
 
 /// As far as memory and order allow: all of it where the memory is the host's. What is in a GPU's

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "net/payload.hpp"
 #include "net/syndrome.hpp"
 #include "net/work_request.hpp"
 
-/// What NICs say to each other: one request or response is a value that owns its bytes, so that a
-/// wire may keep it, copy it or turn it into bytes of its own.
+/// What NICs say to each other: one request or response is a value. Its bytes may be borrowed, as
+/// Wire says, so that they need not be copied on their way.
 namespace oriel::net {
 
 /// A NIC as its wire names it.
@@ -58,7 +59,7 @@ struct WireRequest {
   std::uint64_t source_address = 0;  ///< of this piece
   /// The bytes of this write are fetched by the NIC that is written to, by the wire, from here.
   std::optional<WireSource> source;
-  Bytes payload;
+  Payload payload;
 };
 
 struct WireResponse {
@@ -71,7 +72,7 @@ struct WireResponse {
   /// fetch: nothing was accepted, and the bytes are to come in messages under the same number.
   bool not_mapped = false;
   std::uint64_t old_value = 0;
-  Bytes payload;  ///< what was read
+  Payload payload;  ///< what was read
 };
 
 struct WireMessage {
@@ -112,10 +113,15 @@ class Wire {
   virtual ~Wire() = default;
   virtual WireAddress address() const = 0;  ///< this NIC's
   /// False, and the message left alone, while there is no room: to be tried again. A message to
-  /// nobody is lost, as messages are.
+  /// nobody is lost, as messages are. What a payload borrows is not looked at any more once this
+  /// has returned.
   virtual bool send(WireAddress to, WireMessage& message) = 0;
-  /// False if nothing has come.
+  /// False if nothing has come. A payload may be borrowed from the wire: it may go with the next
+  /// call of receive() or end_receive(), and until then take room that peers wait for. The peer may
+  /// change such bytes at any time, so who looks at them does so once, or in a copy.
   virtual bool receive(WireMessage& message) = 0;
+  /// Nobody looks any more at what was received last.
+  virtual void end_receive() {}
   /// Nothing more is to be sent for now: what a wire has kept back to send it with more may go.
   virtual void end_turn() {}
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <variant>
 
 #include <fmt/format.h>
 #include <sys/uio.h>
@@ -16,23 +15,15 @@ namespace oriel::net {
 
 using namespace fabric;
 
-namespace {
-
-Bytes take_payload(WireMessage& message) {
-  return std::visit([](auto& body) { return std::move(body.payload); }, message.body);
-}
-
-}  // namespace
-
 bool WireFabric::State::send(Peer& peer, WireMessage& message) {
-  const ByteView payload = payload_of(message);
-  if (payload.size() > peer.payload_bytes_most || payload.size() > options.payload_bytes_most) {
+  const std::size_t payload_bytes = payload_of(message).size();
+  if (payload_bytes > peer.payload_bytes_most || payload_bytes > options.payload_bytes_most) {
     lose(peer, Error(ErrorCode::invalid_argument,
-                     fmt::format("a message has {} bytes; there is room for {}", payload.size(),
+                     fmt::format("a message has {} bytes; there is room for {}", payload_bytes,
                                  std::min(peer.payload_bytes_most, options.payload_bytes_most))));
     return true;
   }
-  return payload.size() <= kSmallBytesMost ? send_small(peer, message) : send_large(peer, message);
+  return payload_bytes <= kSmallBytesMost ? send_small(peer, message) : send_large(peer, message);
 }
 
 Send& WireFabric::State::take_slot(Peer& peer) {
@@ -102,7 +93,9 @@ bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
   }
   if (!has_room(peer)) poll();
   if (!has_room(peer)) return wait_for_room(peer);
-  const ByteView payload = payload_of(message);
+  // What is sent from where it lies has to stay there, and what is proven must not change.
+  if (!copies_payloads || peer.prove_payloads) payload_of(message).own();
+  const ByteView payload = payload_of(message).joined();
   Send& slot = sends[free.back()];
   const std::size_t heads = seal_frame(peer.outgoing, own.id, peer.next_out, encode_head(message),
                                        payload, peer.prove_payloads, slot.heads);
@@ -115,7 +108,8 @@ bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
     lose(peer, fabric_error(table, "fi_sendmsg", status));
     return true;
   }
-  take_slot(peer).payload = take_payload(message);  // it stays where it is
+  Send& sent = take_slot(peer);
+  if (!copies_payloads) sent.payload = payload_of(message).take();  // it stays where it is
   ++peer.next_out;
   peer.blocked_since.reset();
   ++counters.sent;

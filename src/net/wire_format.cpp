@@ -225,19 +225,21 @@ Bytes encode_head(const WireMessage& message) {
   return write_head(message, 0).take();
 }
 
-ByteView payload_of(const WireMessage& message) {
+const Payload& payload_of(const WireMessage& message) {
   const auto* request = std::get_if<WireRequest>(&message.body);
   return request != nullptr ? request->payload : std::get<WireResponse>(message.body).payload;
 }
 
-Bytes& payload_of(WireMessage& message) {
+Payload& payload_of(WireMessage& message) {
   auto* request = std::get_if<WireRequest>(&message.body);
   return request != nullptr ? request->payload : std::get<WireResponse>(message.body).payload;
 }
 
 Bytes encode_message(const WireMessage& message) {
-  const ByteView payload = payload_of(message);
-  return write_head(message, payload.size()).put_raw(payload).take();
+  const Payload& payload = payload_of(message);
+  ByteWriter all = write_head(message, payload.size());
+  for (const ByteView part : payload.parts()) all.put_raw(part);
+  return all.take();
 }
 
 Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes) {
@@ -274,7 +276,7 @@ Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes) {
 Result<WireMessage> decode_message(ByteView bytes) {
   ORIEL_TRY(WireHead head, decode_head(bytes, bytes.size()));
   const ByteView payload = bytes.subspan(head.bytes);
-  payload_of(head.message).assign(payload.begin(), payload.end());
+  payload_of(head.message) = Bytes(payload.begin(), payload.end());
   return std::move(head.message);
 }
 

@@ -31,9 +31,8 @@ inline constexpr std::size_t kWireMessageBytesMost = kWireHeadBytesMost + (std::
 
 /// The head alone, for a wire that sends the payload from where it lies.
 Bytes encode_head(const WireMessage& message);
-/// The payload, a view into the message.
-ByteView payload_of(const WireMessage& message);
-Bytes& payload_of(WireMessage& message);
+const Payload& payload_of(const WireMessage& message);
+Payload& payload_of(WireMessage& message);
 /// Both, one behind the other.
 Bytes encode_message(const WireMessage& message);
 

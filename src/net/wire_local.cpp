@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <variant>
 
 namespace oriel::net {
 
@@ -53,6 +54,7 @@ class LocalExchange::End final : public Wire {
     const std::lock_guard lock(peer_->mutex);
     if (peer_->closed) return true;
     if (peer_->messages.size() >= kInboxMost) return false;
+    std::visit([](auto& body) { body.payload.own(); }, message.body);
     peer_->messages.push_back(std::move(message));
     return true;
   }

@@ -19,6 +19,9 @@ constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kWrittenAt = 0;
 constexpr std::size_t kTakenAt = 128;
 constexpr std::uint64_t kUnit = 8;
+// Shorter payloads that go round a ring's end are copied: it costs less than to store two parts,
+// and a word has to be stored as one.
+constexpr std::size_t kTwoPartsLeast = std::size_t{16} << 10;
 
 constexpr std::uint64_t record_bytes(std::uint64_t message_bytes) {
   return (sizeof(std::uint32_t) + message_bytes + kUnit - 1) / kUnit * kUnit;
@@ -113,6 +116,13 @@ void RingReader::copy_out(std::size_t from, std::size_t count, Bytes& to) const 
   to.insert(to.end(), ring, ring + (count - first));
 }
 
+Payload RingReader::lend(std::size_t from, std::size_t count) const {
+  const std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = (taken_ + sizeof length_ + from) & (ring_bytes_ - 1);
+  const std::size_t first = std::min(count, ring_bytes_ - at);
+  return Payload::borrow({ring + at, first}, {ring, count - first});
+}
+
 void RingReader::end() {
   taken_ += record_bytes(length_);
   counter(memory_, kTakenAt).store(taken_, std::memory_order_release);
@@ -147,7 +157,7 @@ bool RingWire::send(WireAddress to, WireMessage& message) {
   if (place == places_.end()) return true;
   Lane& lane = lanes_[place->second];
   if (lane.dead) return true;
-  auto sent = lane.writer.write(encode_head(message), payload_of(message));
+  auto sent = lane.writer.write(encode_head(message), payload_of(message).joined());
   if (!sent.ok()) {
     kill(lane, std::move(sent).error());
     return true;
@@ -157,26 +167,43 @@ bool RingWire::send(WireAddress to, WireMessage& message) {
 }
 
 bool RingWire::receive(WireMessage& message) {
+  end_receive();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    Lane& lane = lanes_[next_];
+    const std::size_t place = next_;
     next_ = next_ + 1 == lanes_.size() ? 0 : next_ + 1;
-    if (!lane.dead && receive_from(lane, message)) return true;
+    if (!lanes_[place].dead && receive_from(place, message)) return true;
   }
   return false;
 }
 
-bool RingWire::receive_from(Lane& lane, WireMessage& message) {
+void RingWire::end_receive() {
+  if (!lent_.has_value()) return;
+  Lane& lane = lanes_[*lent_];
+  lent_.reset();
+  lane.reader.end();
+  // Its writer may wait for room.
+  device::ring(lane.bell.doorbell());
+}
+
+bool RingWire::receive_from(std::size_t place, WireMessage& message) {
+  Lane& lane = lanes_[place];
   auto read = read_from(lane, message);
   if (!read.ok()) {
     kill(lane, std::move(read).error());
     return false;
   }
-  // Its writer may wait for room.
-  if (read.value()) device::ring(lane.bell.doorbell());
-  return read.value();
+  if (!read.value()) return false;
+  lent_ = place;
+  if (!payload_of(message).is_borrowed()) end_receive();
+  return true;
 }
 
-/// The payload goes from the ring to its place in the message at once.
+Payload RingWire::payload_on(const Lane& lane, const WireHead& head) {
+  Payload payload = lane.reader.lend(head.bytes, head.payload_bytes);
+  if (payload.size() < kTwoPartsLeast) static_cast<void>(payload.joined());
+  return payload;
+}
+
 Result<bool> RingWire::read_from(Lane& lane, WireMessage& message) {
   ORIEL_TRY(const std::size_t length, lane.reader.begin());
   if (length == 0) return false;
@@ -185,10 +212,7 @@ Result<bool> RingWire::read_from(Lane& lane, WireMessage& message) {
   ORIEL_TRY(WireHead head, decode_head(beginning_, length));
   ORIEL_CHECK(check_sender(lane, head.message));
   message = std::move(head.message);
-  Bytes& payload = payload_of(message);
-  payload.reserve(head.payload_bytes);
-  lane.reader.copy_out(head.bytes, head.payload_bytes, payload);
-  lane.reader.end();
+  payload_of(message) = payload_on(lane, head);
   return true;
 }
 

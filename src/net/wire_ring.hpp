@@ -16,6 +16,7 @@
 #include "base/fd.hpp"
 #include "base/shared_memory.hpp"
 #include "net/wire.hpp"
+#include "net/wire_format.hpp"
 
 /// A wire between the NICs of processes of one machine: for each direction of each pair a ring of
 /// bytes in a sealed memfd, with one writer and one reader.
@@ -26,9 +27,9 @@
 /// the end of the ring.
 ///
 /// Each side keeps its own counter to itself and believes of the other's only what can be: a reader
-/// takes nothing that goes beyond what was written or a ring's size, and looks at a message only in
-/// a copy of its own. What a hostile or broken peer writes ends in an error, never outside the
-/// ring.
+/// takes nothing that goes beyond what was written or a ring's size, and looks at a message's head
+/// only in a copy of its own. A payload, which nobody interprets, is lent from the ring to whoever
+/// stores it. What a hostile or broken peer writes ends in an error, never outside the ring.
 namespace oriel::net {
 
 /// Of the ring's bytes, without the header page; a power of two.
@@ -67,6 +68,8 @@ class RingReader {
   /// Appends some of the message's bytes to `to`. The writer may change them at any time, so what
   /// is looked at is what was copied, and copied once.
   void copy_out(std::size_t from, std::size_t count, Bytes& to) const;
+  /// Some of the message's bytes where they lie, until end().
+  Payload lend(std::size_t from, std::size_t count) const;
   /// Gives the message's room back.
   void end();
   /// All three: the next message into `message`; false if there is none.
@@ -110,6 +113,7 @@ class RingWire final : public Wire {
   WireAddress address() const override { return self_; }
   bool send(WireAddress to, WireMessage& message) override;
   bool receive(WireMessage& message) override;
+  void end_receive() override;
 
   /// The first failure of a lane. Its origin is the peer's rank.
   std::optional<Error> failure() const;
@@ -127,13 +131,15 @@ class RingWire final : public Wire {
   void kill(Lane& lane, Error error);
   static Status check_sender(const Lane& lane, const WireMessage& message);
   /// False if nothing has come on this lane.
-  bool receive_from(Lane& lane, WireMessage& message);
+  bool receive_from(std::size_t place, WireMessage& message);
+  static Payload payload_on(const Lane& lane, const WireHead& head);
   Result<bool> read_from(Lane& lane, WireMessage& message);
 
   const WireAddress self_;
   std::vector<Lane> lanes_;
   std::map<std::uint64_t, std::size_t> places_;  // of peers in lanes_
   std::size_t next_ = 0;                         // lane to look at first
+  std::optional<std::size_t> lent_;              // lane whose last message is still looked at
   Bytes beginning_;                              // of the last message
   mutable std::mutex failure_mutex_;
   std::optional<Error> failure_;

@@ -11,7 +11,7 @@ using namespace oriel;
 using namespace oriel::net;
 
 // The input is what a peer has left in the memory of a ring: its counter, then bytes. Whatever it
-// is, the reader comes to an end, and takes no more than there can be.
+// is, the reader comes to an end, takes no more than there can be, and lends what it copies.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kRing = kRingBytesLeast;
   constexpr std::size_t kHeader = 4096;
@@ -26,8 +26,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes message;
   std::size_t taken = 0;
   for (;;) {
-    const auto read = reader.read(message);
-    if (!read.ok() || !read.value()) return 0;
+    const auto length = reader.begin();
+    if (!length.ok() || length.value() == 0) return 0;
+    message.clear();
+    reader.copy_out(0, length.value(), message);
+    expect(reader.lend(0, length.value()) == Payload(message));
+    reader.end();
     taken += message.size();
     expect(!message.empty() && message.size() <= ring_message_bytes_most(kRing) && taken <= kRing);
     static_cast<void>(decode_message(message).ok());

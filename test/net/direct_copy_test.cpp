@@ -78,6 +78,7 @@ class GatedWire final : public Wire {
     --left;
     return true;
   }
+  void end_receive() override { inner_->end_receive(); }
   std::size_t left = ~std::size_t{0};
 
  private:

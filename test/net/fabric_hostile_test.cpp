@@ -104,9 +104,9 @@ struct Scene {
   Bytes frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
               const WireMessage& message) const {
     Bytes made(kFrameHeadBytes + kWireHeadBytesMost);
-    made.resize(seal_frame(keys, from, sequence, encode_head(message), payload_of(message), false,
-                           made.data()));
-    const ByteView payload = payload_of(message);
+    const Bytes payload = Payload(payload_of(message)).take();
+    made.resize(
+        seal_frame(keys, from, sequence, encode_head(message), payload, false, made.data()));
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }

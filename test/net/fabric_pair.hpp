@@ -66,10 +66,11 @@ inline WireMessage numbered(std::uint64_t number, std::size_t bytes) {
   WireResponse response;
   response.to_queue = 1;
   response.number = number;
-  response.payload.resize(bytes);
+  Bytes made(bytes);
   for (std::size_t i = 0; i < bytes; ++i) {
-    response.payload[i] = static_cast<std::byte>(number * 131 + i * 7 + (i >> 8));
+    made[i] = static_cast<std::byte>(number * 131 + i * 7 + (i >> 8));
   }
+  response.payload = std::move(made);
   return {response};
 }
 

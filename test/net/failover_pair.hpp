@@ -18,6 +18,7 @@
 #include "net/failover_channel.hpp"
 #include "net/failover_queue.hpp"
 #include "net/nic_pair.hpp"
+#include "net/wire_format.hpp"
 
 namespace oriel::net::test {
 
@@ -36,10 +37,12 @@ class FaultyWire final : public Wire {
   bool send(WireAddress to, WireMessage& message) override {
     if (fault_.cut) return true;
     if (!fault_.hold) return inner_->send(to, message);
+    payload_of(message).own();
     fault_.held.emplace_back(to, std::move(message));
     return true;
   }
   bool receive(WireMessage& message) override { return inner_->receive(message); }
+  void end_receive() override { inner_->end_receive(); }
   void release() {
     for (auto& [to, message] : fault_.held) static_cast<void>(inner_->send(to, message));
     fault_.held.clear();

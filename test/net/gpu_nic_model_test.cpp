@@ -10,6 +10,7 @@
 #include "net/gpu_side.hpp"
 #include "net/operations_body.hpp"
 #include "net/queue_records.hpp"
+#include "net/ring_pair.hpp"
 #include "net/syndrome.hpp"
 #include "support/fault_cuda.hpp"
 
@@ -110,6 +111,49 @@ TEST_CASE("3.9 puts and gets between GPUs arrive byte for byte, by the wire and 
     check_transfers(pair, 5, 300, 40'000);
     // By the wire each piece is one request; by direct copy each of these transfers is.
     CHECK((pair.a.nic->counters().requests <= 300) == direct);
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.21 pieces in slots go both ways by a ring that is shorter than all of them") {
+  const bool servers = GENERATE(false, true);
+  LateModel model;
+  {
+    GpuPair pair(false, std::size_t{1} << 18, {}, false, servers);
+    RingPair rings(32768);
+    const std::uint32_t wire_a = pair.a.nic->add_wire(std::move(rings.a));
+    const std::uint32_t wire_b = pair.b.nic->add_wire(std::move(rings.b));
+    fill(pair.a, 1);
+    fill(pair.b, 2);
+    const Bytes of_a = copy_of(pair.a), of_b = copy_of(pair.b);
+    SendQueue::Options options;
+    options.piece_bytes = 4096;  // a slot
+    std::vector<SendQueue> queues;
+    constexpr std::size_t kEach = 60'000;
+    for (std::size_t i = 0; i < 2; ++i) {
+      queues.push_back(pair.a.make_queue(options));
+      queues.push_back(pair.b.make_queue(options));
+      SendQueue& there = queues[2 * i];
+      SendQueue& back = queues[2 * i + 1];
+      REQUIRE(there.connect({wire_a, {2}, back.number()}).ok());
+      REQUIRE(back.connect({wire_b, {1}, there.number()}).ok());
+    }
+    std::vector<dq::Posted> posted;
+    for (std::size_t i = 0; i < queues.size(); ++i) {
+      const GpuSide& from = i % 2 == 0 ? pair.a : pair.b;
+      const GpuSide& to = i % 2 == 0 ? pair.b : pair.a;
+      const std::size_t at = i / 2 * kEach;
+      posted.push_back(dq::put<Thread, LateMemory>(
+          Thread(), queues[i].view(), {from.region, at, to.region, 131'072 + at, kEach},
+          pair.control));
+      REQUIRE(posted.back().outcome == QueueOutcome::done);
+    }
+    for (std::size_t i = 0; i < queues.size(); ++i) {
+      REQUIRE(dq::wait_complete<LateMemory>(queues[i].view(), posted[i].end, pair.control) ==
+              QueueOutcome::done);
+    }
+    CHECK(std::equal(of_a.begin(), of_a.begin() + 2 * kEach, pair.b.memory() + 131'072));
+    CHECK(std::equal(of_b.begin(), of_b.begin() + 2 * kEach, pair.a.memory() + 131'072));
   }
   model.check_nothing_left();
 }

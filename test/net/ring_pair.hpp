@@ -36,7 +36,7 @@ inline constexpr std::size_t kTakenWord = 128;
 inline constexpr std::size_t kRingBegins = 4096;
 
 /// Wires of two NICs with addresses 1 and 2, of ranks 0 and 1. What each maps is its own; `spy` is
-/// a third mapping of the ring from b to a.
+/// a third mapping of the ring from b to a, and `bell` one of what wakes b.
 struct RingPair {
   explicit RingPair(std::size_t ring_bytes = 65536, std::uint32_t queue_of_a = 0) {
     const std::size_t bytes = ring_memory_bytes(ring_bytes);
@@ -50,6 +50,7 @@ struct RingPair {
     spy = std::move(third).value();
     auto bell_a = map_twice(RingBell::kMemoryBytes);
     auto bell_b = map_twice(RingBell::kMemoryBytes);
+    bell = std::move(bell_b.b);
     a->add_peer({2}, 1, queue_of_a, RingWriter(std::move(to_b.a), ring_bytes),
                 RingReader(std::move(back_a).value(), ring_bytes), RingBell(std::move(bell_b.a)));
     b->add_peer({1}, 0, 0, RingWriter(std::move(back_b).value(), ring_bytes),
@@ -58,6 +59,7 @@ struct RingPair {
   std::unique_ptr<RingWire> a = std::make_unique<RingWire>(WireAddress{1});
   std::unique_ptr<RingWire> b = std::make_unique<RingWire>(WireAddress{2});
   SharedMapping spy;
+  SharedMapping bell;
 };
 
 }  // namespace oriel::net::test

@@ -31,7 +31,7 @@ WireRequest a_request(WorkKind kind) {
   made.offset = 3;
   made.piece_bytes = 8;
   if (kind == WorkKind::write) {
-    made.payload.assign(8, std::byte{0x5a});
+    made.payload = Bytes(8, std::byte{0x5a});
     made.has_immediate = true;
     made.immediate = 0xfeedf00d;
   }
@@ -55,7 +55,7 @@ WireResponse a_response() {
   made.syndrome = Syndrome::remote_access;
   made.not_ready = true;
   made.old_value = 0x0102030405060708;
-  made.payload.assign(5, std::byte{9});
+  made.payload = Bytes(5, std::byte{9});
   return made;
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself
   for (const bool writes : {true, false}) {
     WireRequest request = a_request(writes ? WorkKind::write : WorkKind::read);
     request.direct = true;
-    request.payload.clear();
+    request.payload = {};
     if (writes) {
       request.source_key = 0x01020304;
       request.source_address = 0x7fff'0000'1111;
@@ -158,7 +158,7 @@ TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself
             std::string::npos);
     }
     // Neither bytes as well, nor an atomic.
-    request.payload.assign(request.piece_bytes, std::byte{1});
+    request.payload = Bytes(request.piece_bytes, std::byte{1});
     CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
   }
   WireRequest atomic = a_request(WorkKind::atomic);
@@ -169,7 +169,7 @@ TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself
 TEST_CASE("3.13 a message may name where its receiver is to fetch the bytes") {
   WireRequest request = a_request(WorkKind::write);
   request.source = WireSource{0x0102030405060708, 0xfffe'1234'5678'9abc};
-  request.payload.clear();
+  request.payload = {};
   const WireMessage message{request};
   Bytes bytes = encode_message(message);
   CHECK(bytes.size() <= kWireHeadBytesMost);
@@ -184,7 +184,7 @@ TEST_CASE("3.13 a message may name where its receiver is to fetch the bytes") {
   CHECK(refusal(message, 3, std::uint8_t{6}).find("flags 6") != std::string::npos);
   CHECK(refusal(message, 3, std::uint8_t{7}).find("flags 7") != std::string::npos);
   // Neither bytes as well, nor anything but a write.
-  request.payload.assign(request.piece_bytes, std::byte{1});
+  request.payload = Bytes(request.piece_bytes, std::byte{1});
   CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
   for (const WorkKind kind : {WorkKind::read, WorkKind::atomic}) {
     request = a_request(kind);
@@ -197,7 +197,7 @@ TEST_CASE("3.9 the largest piece can be sent") {
   WireRequest request = a_request(WorkKind::write);
   request.bytes = request.piece_bytes = kPieceBytesMost;
   request.offset = 0;
-  request.payload.assign(kPieceBytesMost, std::byte{1});
+  request.payload = Bytes(kPieceBytesMost, std::byte{1});
   const Bytes bytes = encode_message(WireMessage{request});
   CHECK(bytes.size() <= kWireMessageBytesMost);
   REQUIRE(decode_message(bytes).ok());

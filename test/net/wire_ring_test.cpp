@@ -233,7 +233,64 @@ TEST_CASE("3.9 a full ring makes send wait and leaves the message alone") {
         message_of(static_cast<std::uint64_t>(sent), 500));
   WireMessage got;
   REQUIRE(pair.b->receive(got));
+  pair.b->end_receive();
   CHECK(pair.a->send({2}, message));
+}
+
+TEST_CASE("3.21 a payload is lent from the ring, whose room is given back and told of after it") {
+  RingPair pair(65536);
+  const auto word = [&](std::size_t at) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, pair.spy.data() + at, sizeof value);
+    return value;
+  };
+  RingBell bell(std::move(pair.bell));
+  bell.doorbell().sleeping = 1;
+  WireMessage message = a_response(1, 5000), got;
+  REQUIRE(pair.b->send({1}, message));
+  REQUIRE(pair.a->receive(got));
+  REQUIRE(payload_of(got).is_borrowed());
+  CHECK(payload_of(got) == message_of(1, 5000));
+  CHECK(word(kTakenWord) == 0);
+  const WireMessage copy = got;  // has bytes of its own
+  // What the writer changes meanwhile is seen, and is no error.
+  pair.spy.data()[kRingBegins + 1000] ^= std::byte{1};
+  CHECK_FALSE(payload_of(got) == message_of(1, 5000));
+  CHECK(payload_of(copy) == message_of(1, 5000));
+  CHECK(bell.doorbell().ticket == 0);
+  SECTION("by who says that it is done with") {
+    pair.a->end_receive();
+    pair.a->end_receive();
+  }
+  SECTION("by who looks for more") {
+    CHECK_FALSE(pair.a->receive(got));
+  }
+  CHECK(word(kTakenWord) == word(kWrittenWord));
+  CHECK(bell.doorbell().ticket == 1);
+  // Of a message without bytes at once.
+  message = a_response(2, 0);
+  REQUIRE(pair.b->send({1}, message));
+  REQUIRE(pair.a->receive(got));
+  CHECK(word(kTakenWord) == word(kWrittenWord));
+}
+
+TEST_CASE("3.21 only long payloads that go round a ring's end are lent in two parts") {
+  RingPair pair(65536);
+  const std::size_t bytes = GENERATE(8u, 1000u, 16'383u, 20'000u);
+  WireMessage got;
+  int in_two = 0, borrowed = 0;
+  for (std::uint64_t number = 0; number < 2500; ++number) {
+    WireMessage message = a_response(number, bytes);
+    REQUIRE(pair.b->send({1}, message));
+    REQUIRE(pair.a->receive(got));
+    const Payload& payload = payload_of(got);
+    REQUIRE(payload == message_of(number, bytes));
+    if (payload.is_borrowed()) ++borrowed;
+    if (!payload.parts()[1].empty()) ++in_two;
+    if (in_two > 3) break;
+  }
+  CHECK(borrowed > 2);
+  CHECK((in_two > 0) == (bytes == 20'000));
 }
 
 TEST_CASE("3.23 a lane that brings what cannot be is dead and names the peer") {

@@ -51,7 +51,7 @@ struct Alone {
     made.address = side.region.address + word * 8;
     made.bytes = made.piece_bytes = bytes;
     made.atomic.operand = 1;
-    if (kind == WorkKind::write) made.payload.assign(bytes, std::byte{0x11});
+    if (kind == WorkKind::write) made.payload = Bytes(bytes, std::byte{0x11});
     return made;
   }
   // Sends and takes the answer; false if there is none.
@@ -145,8 +145,8 @@ TEST_CASE("3.14 F10 a queue that was reset does not hear what was meant for its 
 
 TEST_CASE("3.23 requests whose fields do not agree are refused and touch nothing") {
   const std::vector<void (*)(WireRequest&)> spoil = {
-      [](WireRequest& r) { r.payload.resize(7); },
-      [](WireRequest& r) { r.payload.resize(9); },
+      [](WireRequest& r) { r.payload = Bytes(7); },
+      [](WireRequest& r) { r.payload = Bytes(9); },
       [](WireRequest& r) { r.offset = 1; },
       [](WireRequest& r) { r.offset = ~std::uint64_t{0}; },
       [](WireRequest& r) { r.bytes = 7; },
@@ -159,7 +159,7 @@ TEST_CASE("3.23 requests whose fields do not agree are refused and touch nothing
       [](WireRequest& r) { r.kind = WorkKind::dump; },
       [](WireRequest& r) { r.kind = static_cast<WorkKind>(99); },
       [](WireRequest& r) { r.kind = WorkKind::read; },
-      [](WireRequest& r) { r.kind = WorkKind::read, r.payload.clear(), r.piece_bytes = 1u << 31; },
+      [](WireRequest& r) { r.kind = WorkKind::read, r.payload = {}, r.piece_bytes = 1u << 31; },
       [](WireRequest& r) { r.kind = WorkKind::atomic, r.atomic.bytes = 3; },
       [](WireRequest& r) { r.kind = WorkKind::atomic, r.atomic.bytes = 0; },
       [](WireRequest& r) { r.kind = WorkKind::atomic, r.atomic.bytes = 4; },
@@ -188,7 +188,7 @@ TEST_CASE("3.23 answers that nobody asked for, or of another size, do no harm") 
   WireResponse response;
   response.to_queue = alone.queue.number();
   response.epoch = Alone::kEpoch;
-  response.payload.assign(16, std::byte{7});
+  response.payload = Bytes(16, std::byte{7});
   for (const std::uint64_t number : {std::uint64_t{1}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
     response.number = number;
     alone.send(response);
@@ -208,7 +208,7 @@ TEST_CASE("3.23 answers that nobody asked for, or of another size, do no harm") 
     CHECK_FALSE(alone.is_broken());
   }
   SECTION("of another") {
-    response.payload.resize(GENERATE(0u, 15u, 17u, 100'000u));
+    response.payload = Bytes(GENERATE(0u, 15u, 17u, 100'000u));
     alone.send(response);
     CHECK(alone.is_untouched());
     CHECK(alone.is_broken());

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "net/wire_format.hpp"
 #include "net/wire_ring.hpp"
 
 #if defined(ORIEL_STAGES_OF_GPUS)
@@ -107,8 +108,9 @@ class Wires {
       if (sent < plan.bytes && wire.send(peer, out)) sent += plan.piece;
       while (wire.receive(in)) {
         // As an adapter's pinned memory takes it.
-        const Bytes& payload = std::get<net::WireRequest>(in.body).payload;
-        std::copy(payload.begin(), payload.end(), piece.begin());
+        auto to = piece.begin();
+        const net::Payload& payload = net::payload_of(in);
+        for (const ByteView part : payload.parts()) to = std::copy(part.begin(), part.end(), to);
         received += payload.size();
       }
       if (const auto failure = wire.failure()) {
