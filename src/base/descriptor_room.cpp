@@ -28,7 +28,7 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
   // What the application may have; numbers of descriptors do not say how many there are.
   constexpr rlim_t kForOthers = 128;
   rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
+  if (sys().getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
   const rlim_t before = files.rlim_cur;
   const rlim_t most = std::min(files.rlim_max, kMost);
   // All numbers below the next one are taken, by whomever.
@@ -38,7 +38,7 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
       std::max(static_cast<rlim_t>(OwnedFd::owned()) + kForOthers, taken) + needed;
   if (wanted <= before || before >= most) return std::nullopt;
   files.rlim_cur = most;
-  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
+  if (sys().setrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
   least_descriptor.store(static_cast<int>(before), std::memory_order_relaxed);
   return most;
 }

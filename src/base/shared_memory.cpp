@@ -25,7 +25,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 /// A memfd counts as a file, and one that is made larger than files may be ends the process.
 Status check_file_limit(std::size_t bytes) {
   rlimit files{};
-  if (::getrlimit(RLIMIT_FSIZE, &files) != 0 || files.rlim_cur >= bytes) return {};
+  if (sys().getrlimit(RLIMIT_FSIZE, &files) != 0 || files.rlim_cur >= bytes) return {};
   return Error(ErrorCode::system,
                fmt::format("a memfd of {} bytes is larger than the {} bytes that files of this "
                            "process may have",

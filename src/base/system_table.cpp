@@ -66,6 +66,13 @@ const SystemTable kRealTable = {
         },
     .waitpid = ::waitpid,
     .sysconf = ::sysconf,
+    // The C library's C++ declarations take an enumeration.
+    .getrlimit = [](int resource, rlimit* out) -> int {
+      return ::getrlimit(static_cast<__rlimit_resource_t>(resource), out);
+    },
+    .setrlimit = [](int resource, const rlimit* limits) -> int {
+      return ::setrlimit(static_cast<__rlimit_resource_t>(resource), limits);
+    },
     .sched_getaffinity = ::sched_getaffinity,
     .sched_setaffinity = ::sched_setaffinity,
     // The C library leaves these to libnuma, which need not be there.
@@ -119,7 +126,7 @@ Error system_error(const std::string& what, int status) {
       Error(ErrorCode::system, what + " failed").with_native(NativeDomain::os_errno, status);
   if (status == EMFILE) {
     rlimit files{};
-    const bool known = ::getrlimit(RLIMIT_NOFILE, &files) == 0;
+    const bool known = sys().getrlimit(RLIMIT_NOFILE, &files) == 0;
     const std::string now = known ? ", now " + std::to_string(files.rlim_cur) : "";
     return std::move(error).with_hint("raise RLIMIT_NOFILE of this process (ulimit -n" + now +
                                       "), or have fewer communicators");

@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -66,6 +67,8 @@ struct SystemTable {
                const posix_spawnattr_t* attributes, char* const* arguments, char* const* variables);
   pid_t (*waitpid)(pid_t pid, int* status, int options);
   long (*sysconf)(int name);
+  int (*getrlimit)(int resource, rlimit* out);
+  int (*setrlimit)(int resource, const rlimit* limits);
   int (*sched_getaffinity)(pid_t thread, std::size_t bytes, cpu_set_t* out);
   int (*sched_setaffinity)(pid_t thread, std::size_t bytes, const cpu_set_t* cpus);
   /// `nodes` is a mask of `bits` - 1 bits, here and below.
@@ -84,7 +87,7 @@ struct SystemTable {
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
   X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) \
-  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(waitpid) X(sysconf) \
+  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(waitpid) X(sysconf) X(getrlimit) X(setrlimit) \
   X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on
 

@@ -7,6 +7,7 @@
 
 #include <sys/resource.h>
 
+#include "base/system_table.hpp"
 #include "base/try.hpp"
 
 namespace oriel::boot {
@@ -21,7 +22,7 @@ std::atomic<std::size_t> unproven_of_process{0};
 
 std::size_t budget_of_process() {
   rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return Acceptor::kLeastPending;
+  if (sys().getrlimit(RLIMIT_NOFILE, &files) != 0) return Acceptor::kLeastPending;
   return static_cast<std::size_t>(std::min<rlim_t>(files.rlim_cur / kShareOfLimit, kMostOfProcess));
 }
 
