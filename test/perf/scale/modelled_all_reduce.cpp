@@ -243,6 +243,28 @@ inline Posted put_value<scale::ModelThread, std::uint64_t, scale::ModelMemory>(
   return {};
 }
 
+template <>
+inline Posted put_with_value<scale::ModelThread, std::uint64_t, scale::ModelMemory>(
+    scale::ModelThread group, const QueueView& queue, const Transfer& transfer,
+    const std::uint64_t& value, std::uint64_t value_offset, const WaitControl& control) {
+  using Memory = scale::ModelMemory;
+  const Posted data = put<scale::ModelThread, Memory>(group, queue, transfer, control);
+  if (data.outcome != QueueOutcome::done) return data;
+  return put_value<scale::ModelThread, std::uint64_t, Memory>(group, queue, value, transfer.remote,
+                                                              value_offset, control);
+}
+
+template <>
+inline Posted put_bytes_with_value<scale::ModelThread, std::uint64_t, scale::ModelMemory>(
+    scale::ModelThread group, const QueueView& queue, const void* /*from*/, std::uint64_t count,
+    const Region& remote, std::uint64_t remote_offset, const std::uint64_t& value,
+    std::uint64_t value_offset, const WaitControl& control) {
+  if (!remote.holds(remote_offset, count)) return {QueueOutcome::refused, 0};
+  scale::world->post(queue.peer, static_cast<std::uint32_t>(count), nullptr, 0);
+  return put_value<scale::ModelThread, std::uint64_t, scale::ModelMemory>(
+      group, queue, value, remote, value_offset, control);
+}
+
 }  // namespace oriel::device::queue
 
 #include "kernels/algorithms/hierarchy.hpp"
