@@ -97,20 +97,23 @@ class Wires {
     return made;
   }
 
-  /// Sends and receives `bytes`, by one thread, as a NIC does.
-  bool exchange(int rank, const Plan& plan, Bytes& piece) {
+  /// Sends `from` and receives as much in `to`, by one thread, as a NIC does.
+  bool exchange(int rank, const Plan& plan, ByteView from, Bytes& to) {
     net::RingWire& wire = *ends_[static_cast<std::size_t>(rank)];
     const net::WireAddress peer = address_of((rank + plan.ranks / 2) % plan.ranks);
     std::size_t sent = 0, received = 0;
-    net::WireMessage out = message_from(address_of(rank), piece), in;
+    net::WireMessage out, in;
     while (sent < plan.bytes || received < plan.bytes) {
       const std::size_t before = sent + received;
-      if (sent < plan.bytes && wire.send(peer, out)) sent += plan.piece;
+      if (sent < plan.bytes) {
+        out = message_from(address_of(rank), from.subspan(sent, plan.piece));
+        if (wire.send(peer, out)) sent += plan.piece;
+      }
       while (wire.receive(in)) {
-        // As an adapter's pinned memory takes it.
-        auto to = piece.begin();
         const net::Payload& payload = net::payload_of(in);
-        for (const ByteView part : payload.parts()) to = std::copy(part.begin(), part.end(), to);
+        if (payload.size() > plan.bytes - received) return false;
+        auto at = to.begin() + static_cast<std::ptrdiff_t>(received);
+        for (const ByteView part : payload.parts()) at = std::copy(part.begin(), part.end(), at);
         received += payload.size();
       }
       if (const auto failure = wire.failure()) {
@@ -124,13 +127,13 @@ class Wires {
 
  private:
   static net::WireAddress address_of(int rank) { return {static_cast<std::uint64_t>(rank) + 1}; }
-  static net::WireMessage message_from(net::WireAddress self, const Bytes& piece) {
+  static net::WireMessage message_from(net::WireAddress self, ByteView piece) {
     net::WireRequest request;
     request.from = self;
     request.from_queue = request.to_queue = 1;
     request.bytes = piece.size();
     request.piece_bytes = static_cast<std::uint32_t>(piece.size());
-    request.payload = piece;
+    request.payload = net::Payload::borrow(piece);
     return {std::move(request)};
   }
   bool join(int a, int b) {
@@ -162,9 +165,14 @@ class Wires {
 bool measure_wire(const Plan& plan) {
   auto wires = Wires::make(plan.ranks);
   if (!wires) return report(plan, "wire", std::nullopt);
-  std::vector<Bytes> pieces(static_cast<std::size_t>(plan.ranks), Bytes(plan.piece, std::byte{1}));
+  // All of the bytes, as the stage before leaves them and the one behind wants them: one piece for
+  // all would stay in the processor's caches.
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  const std::vector<Bytes> from(ranks, Bytes(plan.bytes, std::byte{1}));
+  std::vector<Bytes> to(ranks, Bytes(plan.bytes));
   return report(plan, "wire", measure(plan, [&](int rank) {
-                  return wires->exchange(rank, plan, pieces[static_cast<std::size_t>(rank)]);
+                  const auto index = static_cast<std::size_t>(rank);
+                  return wires->exchange(rank, plan, from[index], to[index]);
                 }));
 }
 
