@@ -105,8 +105,9 @@ Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address
 }
 
 /// Has NUMA nodes of a description keep what was found of those with the same numbers, where it is
-/// silent: NCCL's format knows neither distances nor memory. Processors that several nodes claim
-/// are the description's mistake.
+/// silent: NCCL's format knows neither distances nor memory. Sizes and distances only where all
+/// nodes were found: the memory of some would make the others look as if they had none. Processors
+/// that several nodes claim are the description's mistake.
 void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& found) {
   const bool mistaken = !shared_processors(told).empty();
   std::vector<int> places;  // in `found`
@@ -117,12 +118,13 @@ void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& fo
     places.push_back(same == found.end() ? -1 : static_cast<int>(same - found.begin()));
     if (same == found.end()) continue;
     if (mistaken || node.cpus.empty()) node.cpus = same->cpus;
-    if (node.memory_bytes == 0) node.memory_bytes = same->memory_bytes;
     if (node.memory_gbps == 0) node.memory_gbps = same->memory_gbps;
   }
   if (std::find(places.begin(), places.end(), -1) != places.end()) return;
   for (std::size_t i = 0; i < told.size(); ++i) {
-    const auto& distances = found[static_cast<std::size_t>(places[i])].distances;
+    const NumaNode& same = found[static_cast<std::size_t>(places[i])];
+    if (told[i].memory_bytes == 0) told[i].memory_bytes = same.memory_bytes;
+    const auto& distances = same.distances;
     if (!told[i].distances.empty() || distances.empty()) continue;
     for (const int to : places) {
       told[i].distances.push_back(distances[static_cast<std::size_t>(to)]);
