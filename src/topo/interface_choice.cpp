@@ -3,7 +3,6 @@
 #include "topo/interface_choice.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <numeric>
 #include <tuple>
@@ -19,9 +18,6 @@
 
 namespace oriel::topo {
 namespace {
-
-/// What step 1 says of an interface; smaller is better.
-using Class = std::pair<bool, bool>;
 
 bool share_port(const NetworkInterface& a, const NetworkInterface& b) {
   return std::any_of(a.ports.begin(), a.ports.end(), [&](const NetworkPort& port) {
@@ -96,10 +92,6 @@ class Chooser {
           std::vector<NetworkInterface> dead, const InterfaceUser& user)
       : machine_(machine), candidates_(std::move(candidates)), dead_(std::move(dead)), user_(user) {
     machine_.nics.clear();
-    for (const NetworkInterface& one : candidates_) {
-      double& fastest = fastest_[one.ports.empty() ? 1 : 0];
-      fastest = std::max(fastest, one.gbps);
-    }
     std::sort(candidates_.begin(), candidates_.end(), [&](const auto& a, const auto& b) {
       return std::pair(class_of(a), place_in_order(a)) < std::pair(class_of(b), place_in_order(b));
     });
@@ -124,10 +116,8 @@ class Chooser {
   }
 
  private:
-  Class class_of(const NetworkInterface& one) const {
-    const double fastest = fastest_[one.ports.empty() ? 1 : 0];
-    return {one.ports.empty(), one.gbps > 0 && one.gbps * 2 < fastest};
-  }
+  /// What step 1 says of an interface; smaller is better.
+  static bool class_of(const NetworkInterface& one) { return one.ports.empty(); }
 
   /// The primary and its partner (-1: none), among the candidates of the best class.
   std::pair<std::size_t, int> choose_primary() const {
@@ -175,19 +165,22 @@ class Chooser {
       return other != primary && !share_port(candidates_[primary], candidates_[other]);
     };
     if (partner >= 0 && fits(partner)) return partner;
-    for (const int index : by_nearness(place_of(machine_.nics[primary]))) {
+    for (const int index : by_nearness(place_of(machine_.nics[primary]), primary)) {
       if (fits(index)) return index;
     }
     return -1;
   }
 
-  /// All candidates: by class, then by nearness to a place, then as they stand.
-  std::vector<int> by_nearness(DevicePlace from) const {
+  /// All candidates: by class, those last that are several times slower than the primary, then by
+  /// nearness to a place, then as they stand.
+  std::vector<int> by_nearness(DevicePlace from, std::size_t primary) const {
     std::vector<int> order(candidates_.size());
     std::iota(order.begin(), order.end(), 0);
     const auto rank_of = [&](int index) {
       const auto i = static_cast<std::size_t>(index);
-      return std::pair(class_of(candidates_[i]), nic_cost(machine_, from, machine_.nics[i]));
+      return std::tuple(class_of(candidates_[i]),
+                        is_clearly_slower(machine_.nics[i], machine_.nics[primary]),
+                        nic_cost(machine_, from, machine_.nics[i]));
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return rank_of(a) < rank_of(b); });
@@ -197,7 +190,7 @@ class Chooser {
   std::vector<int> order_of_all(std::size_t primary, int backup) const {
     std::vector<int> order{static_cast<int>(primary)};
     if (backup >= 0) order.push_back(backup);
-    for (const int index : by_nearness(place())) {
+    for (const int index : by_nearness(place(), primary)) {
       if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
     }
     return order;
@@ -229,7 +222,6 @@ class Chooser {
   std::vector<NetworkInterface> candidates_;
   std::vector<NetworkInterface> dead_;
   InterfaceUser user_;
-  std::array<double, 2> fastest_{};  // with hardware, without
 };
 
 }  // namespace

@@ -43,15 +43,15 @@ struct InterfaceChoice {
 /// Of the interfaces that are up, no loopback and no part of a bond or bridge, or, if `usable`
 /// names any, of those alone (then also a loopback or part of a bond, but none that is down):
 ///
-/// 1. Those with hardware behind them come before those without (a container may have only such),
-///    and ones at least half as fast as the fastest before the others: a slow port for maintenance
-///    is no primary, however near. A speed that is not known counts as fast enough.
+/// 1. Those with hardware behind them come before those without (a container may have only such).
 /// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: nearest by PCI distance,
 ///    then NUMA distance, then fewest users, then fastest; all GPUs of the machine count as users.
+///    A slow port for maintenance is no primary, however near: the users get several times as much
+///    without it.
 /// 3. The backup is in another fault domain: the other port of the primary's card; else the partner
 ///    of another card, where ports that are down keep their places in pairs; virtual functions
-///    stand for the port of their physical one. Where step 1 has left nothing of that kind, the
-///    nearest of those that it put behind.
+///    stand for the port of their physical one. Where there is none of that kind, the
+///    nearest other, slow ones and those without hardware last.
 ///
 /// A function of its arguments, and not of the order of `interfaces` or `usable`: the ranks of a
 /// node that see the same choose alike. Names in `usable` of which nothing is known are taken as

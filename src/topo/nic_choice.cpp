@@ -24,26 +24,9 @@ double fastest_of(const Machine& machine) {
   return fastest;
 }
 
-/// A speed that is not known counts as fast.
+/// Of which a port for maintenance is no match in a pair. A speed that is not known counts as fast.
 bool is_slow(double gbps, double fastest) {
   return gbps > 0 && gbps * 2 < fastest;
-}
-
-/// Of the active NICs that are not slow, those nearest to a device, in their order.
-std::vector<int> nearest_nics(const Machine& machine, DevicePlace device) {
-  std::vector<int> nearest;
-  std::tuple<int, int> least;
-  const double fastest = fastest_of(machine);
-  for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
-    const Nic& nic = nic_at(machine, i);
-    if (!nic.active || is_slow(nic.gbps, fastest)) continue;
-    const auto own = nic_cost(machine, device, nic_at(machine, i));
-    if (!nearest.empty() && own > least) continue;
-    if (nearest.empty() || own < least) nearest.clear();
-    least = own;
-    nearest.push_back(i);
-  }
-  return nearest;
 }
 
 /// The function that has the port: of a virtual one, the physical one.
@@ -241,89 +224,293 @@ class Pairing {
   double fastest_ = 0;        // of the active ones
 };
 
-/// Whether an active NIC that is too slow to be used is nearer than the one that is.
-bool passes_by_slow_one(const Machine& machine, DevicePlace device, const Nic& used) {
-  const double fastest = fastest_of(machine);
-  return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& nic) {
-    return nic.active && is_slow(nic.gbps, fastest) &&
-           nic_cost(machine, device, nic) < nic_cost(machine, device, used);
-  });
+/// How much more a GPU must get of a faster NIC that is farther than the slow one that it leaves,
+/// and of one that is as near.
+constexpr double kClearlyMore = 4;
+constexpr double kMoreAsNear = 2;
+
+using Cost = std::tuple<int, int>;
+
+/// Who uses which NIC.
+struct Assignment {
+  std::vector<char> usable;                  // of each NIC, whether it was one to choose from
+  std::vector<std::vector<int>> candidates;  // of each device, the nearest of those
+  std::vector<int> primary;                  // of each device; -1: there is none
+  std::vector<double> share;                 // of each device, what it gets of its NIC's speed
+};
+
+/// Assigns NICs to devices at places.
+class Assigner {
+ public:
+  Assigner(const Machine& machine, const std::vector<DevicePlace>& devices)
+      : machine_(machine), ports_(ports_of(machine, true)), fastest_(fastest_of(machine)) {
+    for (const DevicePlace& device : devices) {
+      std::vector<Cost>& row = costs_.emplace_back();
+      row.reserve(machine.nics.size());
+      for (const Nic& nic : machine.nics) row.push_back(nic_cost(machine, device, nic));
+    }
+  }
+
+  /// Of one link layer for all if none loses clearly by that: ports of two cannot talk to each
+  /// other.
+  Assignment assign() const {
+    Assignment mixed = without_slow([](const Nic&) { return true; });
+    std::optional<Assignment> best;
+    std::pair<int, double> most{-1, 0};
+    for (const Nic::Layer layer : layers_of(mixed)) {
+      Assignment one = without_slow([&](const Nic& nic) { return nic.layer == layer; });
+      if (loses_clearly(one, mixed)) continue;
+      const auto worth = worth_of(one, mixed);
+      if (worth <= most) continue;
+      most = worth;
+      best = std::move(one);
+    }
+    return best ? *std::move(best) : mixed;
+  }
+
+  const Cost& cost(std::size_t device, int nic) const { return costs_[device][at(nic)]; }
+  /// The NIC that stands for the port of another; -1 for one that is not active.
+  int port_of(int nic) const { return ports_[at(nic)]; }
+  /// Of each port the devices that use it.
+  std::vector<int> loads_of(const std::vector<int>& primary) const {
+    std::vector<int> loads(machine_.nics.size(), 0);
+    for (const int nic : primary) {
+      if (nic >= 0) ++loads[at(port_of(nic))];
+    }
+    return loads;
+  }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+  double speed_of(int nic) const {
+    const double gbps = nic_at(machine_, nic).gbps;
+    return gbps > 0 ? gbps : fastest_;
+  }
+
+  /// The layers in use, in the order of the enumeration.
+  std::vector<Nic::Layer> layers_of(const Assignment& assignment) const {
+    std::vector<Nic::Layer> layers;
+    for (const int nic : assignment.primary) {
+      if (nic >= 0) layers.push_back(nic_at(machine_, nic).layer);
+    }
+    std::sort(layers.begin(), layers.end());
+    layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+    return layers;
+  }
+
+  static bool loses_clearly(const Assignment& one, const Assignment& mixed) {
+    for (std::size_t device = 0; device < one.primary.size(); ++device) {
+      if (one.share[device] * kClearlyMore < mixed.share[device]) return true;
+    }
+    return false;
+  }
+
+  /// How many devices have one as near as in a mix, and the least that one gets.
+  std::pair<int, double> worth_of(const Assignment& one, const Assignment& mixed) const {
+    int near = 0;
+    for (std::size_t device = 0; device < one.primary.size(); ++device) {
+      if (cost(device, one.primary[device]) == cost(device, mixed.primary[device])) ++near;
+    }
+    return {near, *std::min_element(one.share.begin(), one.share.end())};
+  }
+
+  /// Leaves out what is too slow, by steps of twice the speed: if those that used it get clearly
+  /// more without it, with all that then share.
+  template <typename Counts>
+  Assignment without_slow(const Counts& counts) const {
+    std::vector<char> usable;
+    std::vector<double> speeds;
+    for (const Nic& nic : machine_.nics) {
+      usable.push_back(nic.active && counts(nic) ? 1 : 0);
+      if (usable.back() != 0 && nic.gbps > 0) speeds.push_back(nic.gbps);
+    }
+    std::sort(speeds.begin(), speeds.end());
+    Assignment best = among(usable);
+    double step = speeds.empty() ? 0 : speeds.front();
+    for (const double speed : speeds) {
+      if (speed < 2 * step) continue;
+      step = speed;
+      for (std::size_t nic = 0; nic < usable.size(); ++nic) {
+        const double own = machine_.nics[nic].gbps;
+        if (own > 0 && own < step) usable[nic] = 0;
+      }
+      Assignment faster = among(usable);
+      if (is_clearly_faster(faster, best)) best = std::move(faster);
+    }
+    return best;
+  }
+
+  bool is_clearly_faster(const Assignment& faster, const Assignment& slower) const {
+    for (std::size_t device = 0; device < faster.primary.size(); ++device) {
+      const int before = slower.primary[device];
+      if (before < 0 || faster.usable[at(before)] != 0) continue;
+      const int after = faster.primary[device];
+      const bool as_near = after >= 0 && cost(device, after) <= cost(device, before);
+      const double factor = as_near ? kMoreAsNear : kClearlyMore;
+      if (faster.share[device] < factor * slower.share[device]) return false;
+    }
+    return true;
+  }
+
+  std::vector<int> nearest(std::size_t device, const std::vector<char>& usable) const {
+    std::vector<int> nearest;
+    Cost least;
+    for (int nic = 0; nic < static_cast<int>(usable.size()); ++nic) {
+      if (usable[at(nic)] == 0) continue;
+      const Cost& own = cost(device, nic);
+      if (!nearest.empty() && own > least) continue;
+      if (nearest.empty() || own < least) nearest.clear();
+      least = own;
+      nearest.push_back(nic);
+    }
+    return nearest;
+  }
+
+  /// Distance first, then the fewest users, then speed. Devices with the fewest nearest NICs choose
+  /// first.
+  Assignment among(const std::vector<char>& usable) const {
+    Assignment result;
+    result.usable = usable;
+    const std::size_t count = costs_.size();
+    for (std::size_t device = 0; device < count; ++device) {
+      result.candidates.push_back(nearest(device, usable));
+    }
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return result.candidates[a].size() < result.candidates[b].size();
+    });
+    result.primary.resize(count, -1);
+    std::vector<int> loads(machine_.nics.size(), 0);
+    for (const std::size_t device : order) {
+      const auto worth = [&](int nic) {
+        return std::tuple(loads[at(port_of(nic))], -nic_at(machine_, nic).gbps,
+                          nic_at(machine_, nic).physical.has_value());
+      };
+      int& own = result.primary[device];
+      for (const int nic : result.candidates[device]) {
+        if (own < 0 || worth(nic) < worth(own)) own = nic;
+      }
+      if (own >= 0) ++loads[at(port_of(own))];
+    }
+    even_out(result, loads);
+    for (const int nic : result.primary) {
+      result.share.push_back(nic < 0 ? 0 : speed_of(nic) / loads[at(port_of(nic))]);
+    }
+    return result;
+  }
+
+  /// Lets devices change to candidates that have at least two users fewer, until there is none.
+  /// Each change makes the users of ports more even, so this ends.
+  void even_out(Assignment& result, std::vector<int>& loads) const {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t device = 0; device < result.primary.size(); ++device) {
+        int& own = result.primary[device];
+        for (const int other : result.candidates[device]) {
+          if (loads[at(port_of(other))] + 1 >= loads[at(port_of(own))]) continue;
+          --loads[at(port_of(own))];
+          ++loads[at(port_of(other))];
+          own = other;
+          changed = true;
+        }
+      }
+    }
+  }
+
+  const Machine& machine_;
+  std::vector<int> ports_;  // of each active NIC the one that stands for its port
+  double fastest_ = 0;
+  std::vector<std::vector<Cost>> costs_;  // of each device, to each NIC
+};
+
+/// The backup of each device. The first user of a port takes the partner of that port; those that
+/// share it spread over others, so that a port that dies does not burden one alone.
+std::vector<int> choose_backups(const Machine& machine, const Assigner& assigner,
+                                const std::vector<int>& primary) {
+  const std::vector<int> partners = backup_nics(machine);
+  std::vector<int> loads(machine.nics.size(), 0);
+  std::map<std::pair<int, int>, int> shared;  // of a port and its backup, how often
+  std::vector<int> backups(primary.size(), -1);
+  std::vector<char> used(machine.nics.size(), 0);
+  for (std::size_t device = 0; device < primary.size(); ++device) {
+    const int own = primary[device];
+    if (own < 0) continue;
+    const Nic& nic = nic_at(machine, own);
+    const int port = assigner.port_of(own);
+    const bool first = used[static_cast<std::size_t>(port)] == 0;
+    used[static_cast<std::size_t>(port)] = 1;
+    const auto worth = [&](int other) {
+      const Nic& one = nic_at(machine, other);
+      const auto twice = shared.find({port, other});
+      return std::tuple(one.layer != nic.layer, is_clearly_slower(one, nic),
+                        !(first && other == partners[static_cast<std::size_t>(own)]),
+                        assigner.cost(device, other), twice == shared.end() ? 0 : twice->second,
+                        loads[static_cast<std::size_t>(other)], -one.gbps);
+    };
+    int& backup = backups[device];
+    for (int other = 0; other < static_cast<int>(machine.nics.size()); ++other) {
+      if (assigner.port_of(other) != other || other == port) continue;
+      if (backup < 0 || worth(other) < worth(backup)) backup = other;
+    }
+    if (backup < 0) continue;
+    ++loads[static_cast<std::size_t>(backup)];
+    ++shared[{port, backup}];
+  }
+  return backups;
 }
 
-std::string reason_for(const Machine& machine, const NicChoice& choice, DevicePlace device,
-                       std::size_t candidates, int load) {
-  if (choice.primary < 0) return "there is no active NIC";
+/// Of what the one chosen is the nearest, where a nearer one was passed by.
+std::string passed_by(const Assigner& assigner, const Machine& machine, const Assignment& chosen,
+                      std::size_t device) {
+  const int own = chosen.primary[device];
+  std::string text;
+  for (int nic = 0; nic < static_cast<int>(machine.nics.size()); ++nic) {
+    const bool nearer =
+        nic_at(machine, nic).active && assigner.cost(device, nic) < assigner.cost(device, own);
+    if (!nearer) continue;
+    if (nic_at(machine, nic).layer == nic_at(machine, own).layer) return " of those fast enough";
+    text = " of the link layer that all can use";
+  }
+  return text;
+}
+
+std::string reason_for(const Machine& machine, const NicChoice& choice, const std::string& passed,
+                       std::size_t candidates, int sharers) {
   const Nic& nic = nic_at(machine, choice.primary);
   std::string text = fmt::format("{} is ", nic.name);
   text += candidates == 1 ? "the nearest" : fmt::format("one of {} equally near", candidates);
-  if (passes_by_slow_one(machine, device, nic)) text += " of those fast enough";
-  text += fmt::format(" ({})", name_of(choice.distance));
-  if (load > 0) text += fmt::format(", shared with {} other{}", load, load == 1 ? "" : "s");
+  text += passed + fmt::format(" ({})", name_of(choice.distance));
+  if (sharers > 0)
+    text += fmt::format(", shared with {} other{}", sharers, sharers == 1 ? "" : "s");
   if (choice.backup < 0) return text + "; no other fault domain to fall back on";
   const Nic& backup = nic_at(machine, choice.backup);
   return text + fmt::format("; backup {}, {}", backup.name,
                             same_card(nic, backup) ? "the other port of its card" : "another card");
 }
 
-/// Lets devices change to candidates that have at least two users fewer, until there is none. Each
-/// change makes the users of ports more even, so this ends.
-template <typename LoadOf>
-void even_out(const std::vector<std::vector<int>>& candidates, std::vector<NicChoice>& choices,
-              const LoadOf& load_of) {
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t device = 0; device < choices.size(); ++device) {
-      int& own = choices[device].primary;
-      for (const int other : candidates[device]) {
-        if (load_of(other) + 1 >= load_of(own)) continue;
-        --load_of(own);
-        ++load_of(other);
-        own = other;
-        changed = true;
-      }
-    }
-  }
-}
-
 /// Chooses for devices at these places.
 std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
-  std::vector<std::vector<int>> candidates;
-  candidates.reserve(devices.size());
-  for (const DevicePlace& device : devices) candidates.push_back(nearest_nics(machine, device));
-  std::vector<std::size_t> order(devices.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return candidates[a].size() < candidates[b].size();
-  });
-  const std::vector<int> backups = backup_nics(machine);
-  const std::vector<int> ports = ports_of(machine, true);
-  std::vector<int> load(machine.nics.size(), 0);  // of ports, by the NIC that stands for each
-  const auto load_of = [&](int nic) -> int& {
-    return load[static_cast<std::size_t>(ports[static_cast<std::size_t>(nic)])];
-  };
+  const Assigner assigner(machine, devices);
+  const Assignment chosen = assigner.assign();
+  const std::vector<int> backups = choose_backups(machine, assigner, chosen.primary);
+  const std::vector<int> loads = assigner.loads_of(chosen.primary);
   std::vector<NicChoice> choices(devices.size());
-  for (const std::size_t device : order) {
-    NicChoice& choice = choices[device];
-    for (const int nic : candidates[device]) {
-      const auto worth = [&](int index) {
-        return std::tuple(load_of(index), -nic_at(machine, index).gbps,
-                          nic_at(machine, index).physical.has_value());
-      };
-      if (choice.primary < 0 || worth(nic) < worth(choice.primary)) choice.primary = nic;
-    }
-    if (choice.primary >= 0) ++load_of(choice.primary);
-  }
-  even_out(candidates, choices, load_of);
   for (std::size_t device = 0; device < choices.size(); ++device) {
     NicChoice& choice = choices[device];
-    const int sharers = choice.primary < 0 ? 0 : load_of(choice.primary) - 1;
-    if (choice.primary >= 0) {
-      const Nic& primary = nic_at(machine, choice.primary);
-      choice.backup = backups[static_cast<std::size_t>(choice.primary)];
-      choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
+    choice.primary = chosen.primary[device];
+    choice.backup = backups[device];
+    if (choice.primary < 0) {
+      choice.reason = "there is no active NIC";
+      continue;
     }
+    const Nic& primary = nic_at(machine, choice.primary);
+    const int port = assigner.port_of(choice.primary);
+    choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
     choice.reason =
-        reason_for(machine, choice, devices[device], candidates[device].size(), sharers);
+        reason_for(machine, choice, passed_by(assigner, machine, chosen, device),
+                   chosen.candidates[device].size(), loads[static_cast<std::size_t>(port)] - 1);
   }
   return choices;
 }
@@ -339,6 +526,10 @@ std::tuple<int, int> nic_cost(const Machine& machine, DevicePlace device, const 
                                       : distances[static_cast<std::size_t>(nic.numa)];
   }
   return {static_cast<int>(route.distance), numa_distance};
+}
+
+bool is_clearly_slower(const Nic& nic, const Nic& other) {
+  return nic.gbps > 0 && nic.gbps * kClearlyMore <= other.gbps;
 }
 
 bool same_card(const Nic& a, const Nic& b) {
@@ -385,7 +576,7 @@ std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
 
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before) {
   // As many have chosen as make a difference: equally near NICs are taken by turns.
-  const std::size_t near = nearest_nics(machine, place).size();
+  const std::size_t near = Assigner(machine, {place}).assign().candidates.front().size();
   const std::size_t turns = near == 0 || before < 0 ? 0 : static_cast<std::size_t>(before) % near;
   return choose(machine, std::vector<DevicePlace>(turns + 1, place)).back();
 }

@@ -197,6 +197,18 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
   }
 }
 
+TEST_CASE("2.5: GPUs keep interfaces of their own rather than share a faster one far away") {
+  Sys sys;
+  fill(sys);
+  sys.interface("storage", "0000:f3:00.0", 1, "f0", 400'000);
+  const char* const own[] = {"0000:02:00.0", "0000:42:00.0", "0000:82:00.0", "0000:c2:00.0"};
+  for (int i = 0; i < 4; ++i) {
+    const InterfaceChoice choice = sys.choose(on_gpu(own[i]));
+    CHECK(choice.primary == fmt::format("ens{}", i));
+    CHECK(choice.backup != "storage");
+  }
+}
+
 TEST_CASE("2.5: what is down, a loopback, or without hardware is left for when nothing else is") {
   Sys sys;
   sys.plain("lo", 0);

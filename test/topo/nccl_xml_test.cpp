@@ -180,7 +180,10 @@ TEST_CASE("2.7 functions that a file names by their class alone are GPUs and net
   CHECK(read->nics[0].layer == Nic::Layer::infiniband);
   CHECK(read->nics[1].layer == Nic::Layer::ethernet);
   CHECK(read->nics[1].gbps == 0);
-  const auto choices = choose_nics(*read);
+  CHECK(choose_nics(*read)[1].primary == 0);  // of one link layer for all
+  Machine one_layer = *read;
+  one_layer.nics[0].layer = Nic::Layer::ethernet;
+  const auto choices = choose_nics(one_layer);
   CHECK(choices[0].primary == 0);
   CHECK(choices[1].primary == 1);
   CHECK(choices[1].distance == Distance::one_switch);
