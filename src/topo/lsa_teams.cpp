@@ -3,6 +3,7 @@
 #include "topo/lsa_teams.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace oriel::topo {
 namespace {
@@ -41,29 +42,70 @@ bool reach_is_assumed(const RankInfo& from, const RankInfo& to) {
   return !told && can_map(from, to);
 }
 
-LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most) {
-  LsaTeams teams;
-  const auto info_of = [&](int rank) -> const RankInfo& {
-    return ranks[static_cast<std::size_t>(rank)];
-  };
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const RankInfo& own = ranks[rank];
-    const auto fits = [&](const std::vector<int>& members) {
-      const auto mutual = [&](int member) {
-        return can_map(own, info_of(member)) && can_map(info_of(member), own);
-      };
-      if (!std::all_of(members.begin(), members.end(), mutual)) return false;
-      if (static_cast<int>(members.size()) < most) return true;
-      return std::all_of(members.begin(), members.end(),
-                         [&](int member) { return info_of(member).node.host == own.node.host; });
-    };
-    auto team = std::find_if(teams.members.begin(), teams.members.end(), fits);
-    if (team == teams.members.end()) team = teams.members.insert(team, std::vector<int>());
-    teams.team.push_back(static_cast<int>(team - teams.members.begin()));
-    teams.index.push_back(static_cast<int>(team->size()));
-    team->push_back(static_cast<int>(rank));
+namespace {
+
+bool map_each_other(const RankInfo& a, const RankInfo& b) {
+  return can_map(a, b) && can_map(b, a);
+}
+
+class Teams {
+ public:
+  Teams(std::span<const RankInfo> ranks, int most) : ranks_(ranks), most_(most) {}
+
+  void add(int rank) {
+    std::size_t team = 0;
+    while (team < teams_.members.size() && !fits(rank, team)) ++team;
+    if (team == teams_.members.size()) {
+      teams_.members.emplace_back();
+      places_.push_back(0);
+    }
+    std::vector<int>& members = teams_.members[team];
+    if (!has_host_of(rank, team)) places_[team] += on_host_of(rank);
+    teams_.team.push_back(static_cast<int>(team));
+    teams_.index.push_back(static_cast<int>(members.size()));
+    members.push_back(rank);
   }
-  return teams;
+
+  LsaTeams take() { return std::move(teams_); }
+
+ private:
+  const RankInfo& info_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  bool fits(int rank, std::size_t team) const {
+    const std::vector<int>& members = teams_.members[team];
+    const auto mutual = [&](int member) { return map_each_other(info_of(rank), info_of(member)); };
+    if (!std::all_of(members.begin(), members.end(), mutual)) return false;
+    return has_host_of(rank, team) || places_[team] + on_host_of(rank) <= most_;
+  }
+
+  bool has_host_of(int rank, std::size_t team) const {
+    const std::vector<int>& members = teams_.members[team];
+    return std::any_of(members.begin(), members.end(), [&](int member) {
+      return info_of(member).node.host == info_of(rank).node.host;
+    });
+  }
+
+  /// Those that its host brings into a team with it, wherever they are now: one that came earlier
+  /// and did not fit must not be parted from later ones.
+  int on_host_of(int rank) const {
+    const RankInfo& own = info_of(rank);
+    return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankInfo& one) {
+      return one.node.host == own.node.host && map_each_other(own, one);
+    }));
+  }
+
+  std::span<const RankInfo> ranks_;
+  int most_;
+  LsaTeams teams_;
+  std::vector<int> places_;  // of each team, for all that its hosts bring
+};
+
+}  // namespace
+
+LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most) {
+  Teams teams(ranks, most);
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) teams.add(rank);
+  return teams.take();
 }
 
 std::vector<int> descriptor_domains(std::span<const RankInfo> ranks, std::span<const int> members) {

@@ -44,9 +44,10 @@ bool reach_is_assumed(const RankInfo& from, const RankInfo& to);
 
 /// Forms the teams greedily in rank order: a rank joins the first team all of whose members it
 /// reaches mutually, or begins the next one. Fabric cliques can be larger than what kernels can do
-/// with, so a team that spans nodes is full with `most` members; the ranks of one node are never
-/// divided for that reason. A function of its arguments alone, so all ranks that hold the same list
-/// get the same teams. O(ranks x ranks) comparisons at worst.
+/// with, so a team that spans nodes has `most` members at most. The ranks of one node are never
+/// divided for that reason: a node that does not fit whole begins the next team. A function of its
+/// arguments alone, so all ranks that hold the same list get the same teams. O(ranks x ranks)
+/// comparisons at worst.
 LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most = INT_MAX);
 
 /// For each of `members` a number that those share between which descriptors travel.

@@ -232,6 +232,27 @@ TEST_CASE("2.3 a team that spans hosts is full with as many as kernels can do wi
   CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
 }
 
+TEST_CASE("2.3 a host that does not fit whole into a team of several begins the next one") {
+  CHECK(form_lsa_teams(fabric(3, 3), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8}});
+  CHECK(form_lsa_teams(fabric(2, 6), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
+  CHECK(form_lsa_teams(fabric(5, 3), 8).members ==
+        Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}, {12, 13, 14}});
+  CHECK(form_lsa_teams(fabric(3, 5), 11).members ==
+        Lists{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10, 11, 12, 13, 14}});
+  // A small host fills what a large one has left.
+  auto ranks = fabric(2, 6);
+  ranks.push_back(fabric(7, 2).back());
+  ranks.back().uuid = uuid(40);
+  CHECK(form_lsa_teams(ranks, 8).members == Lists{{0, 1, 2, 3, 4, 5, 12}, {6, 7, 8, 9, 10, 11}});
+  // The ranks of 3 hosts in turn.
+  const auto blocks = fabric(3, 3);
+  std::vector<RankInfo> dealt;
+  for (std::size_t i = 0; i < 9; ++i) dealt.push_back(blocks[i % 3 * 3 + i / 3]);
+  const auto teams = form_lsa_teams(dealt, 8);
+  CHECK(teams.members == Lists{{0, 1, 3, 4, 6, 7}, {2, 5, 8}});
+  check_indices(teams, 9);
+}
+
 TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and hosts") {
   auto ranks = fabric(2, 3);
   const std::vector<int> all{0, 1, 2, 3, 4, 5};
