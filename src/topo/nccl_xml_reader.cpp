@@ -98,6 +98,12 @@ Status check_texts(const XmlElement& element) {
   return {};
 }
 
+/// NCCL writes "" for what it could not read, and reads that as nothing.
+void drop_empty_attributes(XmlElement& element) {
+  std::erase_if(element.attributes, [](const auto& attribute) { return attribute.second.empty(); });
+  for (XmlElement& child : element.children) drop_empty_attributes(child);
+}
+
 /// Where an element stands: in which PCI node and at which NUMA node.
 struct Place {
   int node = -1;
@@ -111,7 +117,7 @@ class NcclXmlReader {
     ORIEL_CHECK(check_texts(root));
     for (const XmlElement& child : root.children) {
       if (child.name == "cpu") {
-        ORIEL_CHECK(read_cpu(child));
+        if (is_of_one_host(child)) ORIEL_CHECK(read_cpu(child));
       } else if (child.name == "nic") {
         ORIEL_CHECK(read_nic(child, {}));
       } else {
@@ -123,7 +129,8 @@ class NcclXmlReader {
         lines_));
     ORIEL_CHECK(join_links());
     add_pairs();
-    for (const std::string& odd : {unknown_.text(), shared_processors(machine_.numa)}) {
+    for (const std::string& odd :
+         {unknown_.text(), shared_processors(machine_.numa), other_hosts_text()}) {
       if (odd.empty()) continue;
       machine_.sources.push_back({"NCCL's XML", SourceReport::Outcome::used, odd});
     }
@@ -132,6 +139,25 @@ class NcclXmlReader {
   }
 
  private:
+  /// NCCL joins the descriptions of the hosts of a fabric clique, which name the same buses: the
+  /// first is one machine. What has no hash belongs to any.
+  bool is_of_one_host(const XmlElement& cpu) {
+    const std::string* hash = cpu.find("host_hash");
+    if (hash == nullptr) return true;
+    if (host_hash_.empty()) host_hash_ = *hash;
+    if (*hash == host_hash_) return true;
+    if (left_out_++ == 0) first_left_out_ = cpu.line;
+    return false;
+  }
+
+  std::string other_hosts_text() const {
+    if (left_out_ == 0) return "";
+    return fmt::format(
+        "the host with host_hash {} is described, the first of several: {} <cpu> of other hosts "
+        "left out, the first in line {}",
+        host_hash_.substr(0, 32), left_out_, first_left_out_);
+  }
+
   Status read_cpu(const XmlElement& cpu) {
     Place place;
     ORIEL_TRY(const int number, integer(cpu, "numaid", -1, -1, kMostNumbers));
@@ -275,9 +301,10 @@ class NcclXmlReader {
       if (name == nullptr || name->empty()) return odd(child, "has no name");
       nic.name = *name;
       ORIEL_TRY(nic.port, integer(child, "port", 1, 0, 255));
-      ORIEL_TRY(const int speed, integer(child, "speed", 0, 0, 100'000'000));
+      ORIEL_TRY(const int speed, integer(child, "speed", 0, -1, 100'000'000));
       ORIEL_TRY(nic.guid, hexadecimal(child, "guid"));
-      nic.gbps = speed / 1000.0;
+      nic.card = nic.guid;  // NCCL's is that of the system image, the same for all of a card
+      nic.gbps = std::max(speed, 0) / 1000.0;
       nic.layer = layer;
       nic.node = place.node;
       nic.numa = place.numa;
@@ -333,12 +360,16 @@ class NcclXmlReader {
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> counts_;
   UnknownElements unknown_;
+  std::string host_hash_;  // of the host that is described; empty where none is named
+  std::size_t left_out_ = 0;
+  std::size_t first_left_out_ = 0;
 };
 
 }  // namespace
 
 Result<Machine> read_nccl_xml(std::string_view text) {
-  ORIEL_TRY(const XmlElement root, parse_xml(text));
+  ORIEL_TRY(XmlElement root, parse_xml(text));
+  drop_empty_attributes(root);
   return NcclXmlReader().read(root);
 }
 

@@ -238,7 +238,9 @@ class Writer {
       std::string facts;
       if (nic.gbps > 0) facts += fmt::format(" speed=\"{:.0f}\"", nic.gbps * 1000);
       facts += fmt::format(" port=\"{}\"", nic.port);
-      if (nic.guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", nic.guid);
+      const std::uint64_t guid =
+          nic.card != 0 ? nic.card : nic.guid;  // by it NCCL tells cards apart
+      if (guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", guid);
       line(depth + 1,
            fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name), number, facts));
     }

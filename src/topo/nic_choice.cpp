@@ -39,7 +39,9 @@ bool same_port(const Nic& a, const Nic& b) {
   if (a.port != b.port) return false;
   const bool one_function =
       (a.physical || b.physical) && function_of(a) && function_of(a) == function_of(b);
-  return one_function || (a.guid != 0 && a.guid == b.guid);
+  // What is the same for the whole card does not tell its functions' ports apart.
+  const bool of_card = a.card != 0 && a.guid == a.card && a.pci && b.pci && a.pci != b.pci;
+  return one_function || (a.guid != 0 && a.guid == b.guid && !of_card);
 }
 
 /// For each NIC the one that stands for its port: the physical function before virtual ones, then

@@ -250,7 +250,7 @@ TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
   for (Gpu& gpu : bare.gpus) gpu.ordinal = -1;
   bare.gpus[2].architecture = 0;
   bare.nics[0].gbps = 0;
-  bare.nics[0].guid = 0;
+  bare.nics[0].guid = bare.nics[0].card = 0;
   bare.numa[0].cpus.clear();
   all.push_back({"bare", bare});
   for (const auto& [name, machine] : all) {
@@ -306,6 +306,76 @@ TEST_CASE("2.7 text in what is left out is nobody's business, nor are comments")
       "<system><cpu numaid=\"0\"><!-- why --><note>of <b>mine</b></note></cpu></system>");
   REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
   CHECK(machine->sources[0].detail.starts_with("2 unknown elements"));
+}
+
+TEST_CASE("2.7 an empty attribute is one that NCCL could not read: not known") {
+  for (const char* attribute :
+       {"link_width=\"8\"", "class=\"0x020700\"", "guid=\"0xb8ce\"", "speed=\"400000\"",
+        "affinity=\"fffffffe,00000000\"", "sm=\"90\"", "link_speed=\"16 GT/s\""}) {
+    const std::string name(attribute, std::string(attribute).find('='));
+    INFO(name);
+    const auto empty = read_nccl_xml(with(attribute, name + "=\"\""));
+    const auto absent = read_nccl_xml(with(attribute, ""));
+    REQUIRE((empty.ok() ? "ok" : empty.error().to_string()) == "ok");
+    REQUIRE(absent.ok());
+    CHECK(*empty == *absent);
+  }
+  const auto unknown_speed = read_nccl_xml(with("speed=\"400000\"", "speed=\"-1\""));
+  REQUIRE((unknown_speed.ok() ? "ok" : unknown_speed.error().to_string()) == "ok");
+  CHECK(unknown_speed->nics[1].gbps == 0);
+  CHECK(verdict("<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\" "
+                "vendor=\"\"><gpu/></pci></cpu></system>") == "ok");
+  refused(with("busid=\"0000:18:00.0\"", "busid=\"\""), "line 4: <pci> has no busid");
+  refused(with("speed=\"400000\"", "speed=\"-2\""), "line 11: <net> has speed '-2'");
+}
+
+TEST_CASE("2.2, 2.7 of a dump of several hosts the first is described, and that is said") {
+  const auto host = [](const char* hash, int gpus) {
+    std::string text = fmt::format("<cpu host_hash=\"{}\" numaid=\"0\">\n", hash);
+    for (int i = 0; i < gpus; ++i) {
+      text += fmt::format(
+          "<pci busid=\"0008:0{}:00.0\" class=\"0x030200\" vendor=\"0x10de\"><gpu dev=\"{}\">"
+          "<nvlink count=\"18\" tclass=\"0x068000\"/></gpu></pci>\n",
+          i + 1, i);
+    }
+    return text + "</cpu>\n";
+  };
+  const auto machine = read_nccl_xml("<system>\n" + host("0x1", 2) + host("0x2", 4) +
+                                     "<cpu host_hash=\"0x1\" numaid=\"1\"/></system>");
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  CHECK(machine->gpus.size() == 2);
+  CHECK(machine->numa.size() == 2);
+  REQUIRE(machine->sources.size() == 1);
+  CHECK(machine->sources[0].detail ==
+        "the host with host_hash 0x1 is described, the first of several: 1 <cpu> of other hosts "
+        "left out, the first in line 6");
+  const auto one = read_nccl_xml("<system>\n" + host("0x2", 4) + "</system>");
+  REQUIRE(one.ok());
+  CHECK(one->gpus.size() == 4);
+  CHECK(one->sources.empty());
+}
+
+TEST_CASE("2.5 NCCL's guid is the card's: its functions are ports, each the other's backup") {
+  const auto card = [](const char* function, const char* guid) {
+    return fmt::format(
+        "<pci busid=\"0000:12:00.{}\" class=\"0x020700\"><nic><net name=\"m{}\" speed=\"200000\" "
+        "port=\"1\" guid=\"{}\"/></nic></pci>\n",
+        function, function, guid);
+  };
+  const auto machine = read_nccl_xml(
+      "<system><cpu numaid=\"0\"><pci busid=\"0000:11:00.0\" class=\"0x030200\" "
+      "vendor=\"0x10de\"/>\n" +
+      card("0", "0xabc") + card("1", "0xabc") + "</cpu></system>");
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  CHECK(backup_nics(*machine) == std::vector<int>{1, 0});
+  const auto choices = choose_nics(*machine);
+  REQUIRE(choices.size() == 1);
+  CHECK(choices[0].reason ==
+        "m0 is one of 2 equally near (PHB); backup m1, the other port of its card");
+  // The same is written of what /sys tells, where each function has a guid of its own.
+  Machine own = *machine;
+  own.nics[1].guid = 0xabd;
+  CHECK(write_nccl_xml(own) == write_nccl_xml(*machine));
 }
 
 TEST_CASE("2.7 attributes without number are refused, with the line") {
