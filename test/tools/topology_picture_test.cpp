@@ -215,6 +215,16 @@ TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from ano
   REQUIRE(links_to_draw(summarise(topo::uneven())).size() == 1);
 }
 
+TEST_CASE("2.8: a picture says that it does not know who maps whom, where no source does") {
+  constexpr const char* kWords = "not drawn: what no source says, whether some GPUs map each other";
+  topo::Machine machine = topo::workstation();
+  CHECK_FALSE(has(svg_of(summarise(machine)), kWords));
+  machine.pairs.clear();
+  CHECK(has(svg_of(summarise(machine)), kWords));
+  machine.gpus.clear();
+  CHECK_FALSE(has(svg_of(summarise(machine)), kWords));
+}
+
 TEST_CASE("2.8 the numbers of links are those of all pairs, not of the first") {
   CHECK(has(svg_of(summarise(three_gpus(4, 4))), "links all to all, 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(1, 4))), "links all to all, 1 to 4 a pair"));

@@ -427,6 +427,11 @@ class Drawing {
     if (any_choice(&topo::NicChoice::backup)) {
       entries.push_back({kBackupColour, 1.5, kFineDashes, "its backup in another fault domain"});
     }
+    if (summary_.unknown_pairs > 0) {
+      entries.push_back(
+          {kReachColour, 0, "",
+           "not drawn: what no source says, whether some GPUs map each other's memory"});
+    }
     return entries;
   }
 
@@ -438,7 +443,7 @@ class Drawing {
       const double at = y + 20 + static_cast<double>(row) * 20.0;
       if (entry.arrow) {
         draw_arrow(44, at, false);
-      } else {
+      } else if (entry.width > 0) {
         line(24, at - 4, 64, at - 4, entry.colour, entry.width, entry.more);
       }
       label(74, at, entry.words, "#333333");
