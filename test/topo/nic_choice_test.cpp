@@ -340,6 +340,58 @@ TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   CHECK(backup_nics(virtual_function) == std::vector<int>{-1, -1});
 }
 
+TEST_CASE("B3 where a port's partner is dead, another port of its card comes before other cards") {
+  Machine machine = cards(5);  // four ports of one card, and another card
+  for (std::size_t i = 0; i < 4; ++i) machine.nics[i].card = 77;
+  machine.nics[1].active = false;
+  for (std::size_t i = 0; i < 4; ++i) machine.nics[i].gbps = 25;  // the other card is faster
+  CHECK(backup_nics(machine)[0] == 2);
+  CHECK(backup_nics(machine)[2] == 3);
+}
+
+TEST_CASE("2.5 a card that shows itself on two buses is one card by its number") {
+  Machine machine = cards(4);
+  machine.nics[0].card = machine.nics[2].card = 77;
+  CHECK(same_card(machine.nics[0], machine.nics[2]));
+  CHECK_FALSE(same_card(machine.nics[0], machine.nics[1]));
+  CHECK(backup_nics(machine) == std::vector<int>{2, 3, 0, 1});
+  // And two numbers are two cards, though they stand in one slot.
+  machine.nics[1].pci = machine.nics[3].pci;
+  CHECK_FALSE(same_card(machine.nics[1], machine.nics[3]));
+}
+
+TEST_CASE("2.5 where PCI tells no more, the NUMA nodes' own distances decide") {
+  MachineBuilder build;
+  for (int node = 0; node < 4; ++node) build.numa(node, {node});
+  build.machine.numa[0].distances = {10, 32, 12, 21};
+  build.machine.numa[1].distances = {32, 10, 21, 12};
+  build.machine.numa[2].distances = {12, 21, 10, 32};
+  build.machine.numa[3].distances = {21, 12, 32, 10};
+  build.gpu(build.host_bridge(0), "0000:10:00.0");
+  build.nic(build.host_bridge(1), "0000:40:00.0", "far", 400, 1);
+  build.nic(build.host_bridge(2), "0000:80:00.0", "near", 400, 2);
+  build.nic(build.host_bridge(3), "0000:c0:00.0", "between", 400, 3);
+  const Machine machine = canonical(std::move(build.machine));
+  REQUIRE(machine.nics[1].name == "near");
+  const auto choices = choose_nics(machine);
+  CHECK(choices[0].primary == 1);
+  CHECK(choices[0].distance == Distance::system);
+  CHECK(choices[0].reason.starts_with("near is the nearest (SYS)"));
+}
+
+TEST_CASE("2.5 of a port's functions the physical one is used, also where a virtual one is first") {
+  Machine machine = cards(2);
+  machine.nics[0].physical = machine.nics[1].pci;  // it has the lower address
+  machine.nics[1].card = machine.nics[0].card;
+  CHECK(primaries(choose_nics(machine)) == std::vector<int>{1});
+  CHECK(backup_nics(machine) == std::vector<int>{-1, -1});
+  // So it is as a backup of another card.
+  Machine backed = cards(3);
+  backed.nics[1].physical = backed.nics[2].pci;
+  backed.nics[2].card = backed.nics[1].card;
+  CHECK(backup_nics(backed)[0] == 2);
+}
+
 TEST_CASE("B3 ports that die leave the pairs of others as they were") {
   constexpr int kPorts = 8;
   for (const bool dual : {false, true}) {
