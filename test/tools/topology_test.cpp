@@ -448,7 +448,8 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
 
 TEST_CASE("2.8 oriel-topo says why its output cannot be written") {
   const std::string program = ORIEL_TOPO_PATH;
-  for (const char* where : {" >/dev/full", " >&-", " --json >/dev/full"}) {
+  for (const char* where :
+       {" >/dev/full", " >&-", " --json >/dev/full", " --help >/dev/full", " --help >&-"}) {
     const auto lost = run_program({"/bin/sh", "-c", program + where});
     INFO(where << ": " << lost.err);
     CHECK(lost.status == 1);

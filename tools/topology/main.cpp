@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -97,6 +99,12 @@ int complain(const Error& error) {
   return 1;
 }
 
+int put_out(const std::string& text) {
+  const bool put = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (put && std::fflush(stdout) == 0) return 0;
+  return complain(system_error("writing standard output"));
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app(
@@ -123,13 +131,19 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   json->excludes(svg)->excludes(xml);
   svg->excludes(xml);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& end) {  // --help is one too
+    std::ostringstream words;
+    const int status = app.exit(end, words, std::cerr);
+    const int put = put_out(words.str());
+    return status == 0 ? put : status;
+  }
 
   Status dumped;
   const auto text = text_for(options, dumped);
   if (!text.ok()) return complain(text.error());
-  const bool put = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();
-  if (!put || std::fflush(stdout) != 0) return complain(system_error("writing standard output"));
+  if (const int status = put_out(*text); status != 0) return status;
   return dumped.ok() ? 0 : complain(dumped.error());
 }
 
