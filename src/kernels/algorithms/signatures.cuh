@@ -25,7 +25,7 @@ class Signatures {
   static __device__ __forceinline__ bool is_here() { return blockIdx.x == data_ctas(); }
   static __device__ __forceinline__ std::uint32_t data_ctas() { return gridDim.x - kSignatureCtas; }
 
-  static __device__ __noinline__ void exchange(const AllReduceArguments& arguments) {
+  static __device__ __forceinline__ void exchange(const AllReduceArguments& arguments) {
     device::grid_launch_dependents();
     if (threadIdx.x >= device::Warp::size()) return;
     // All that does not depend on the last call comes before it has ended.
@@ -53,22 +53,36 @@ class Signatures {
   }
 
  private:
-  static __device__ void hear(const AllReduceArguments& arguments, const std::uint64_t* slot,
-                              int rank, std::uint32_t call, std::uint64_t expected) {
+  static __device__ __forceinline__ void hear(const AllReduceArguments& arguments,
+                                              const std::uint64_t* slot, int rank,
+                                              std::uint32_t call, std::uint64_t expected) {
+    // Quick looks first: the long wait also looks at the abort word, which lies across PCIe.
+    std::uint64_t word = load(slot);
+#pragma unroll 1
+    for (std::uint32_t poll = 0; !is_of(call, word) && poll < kQuickPolls; ++poll) {
+      word = load(slot);
+    }
+    if (word != expected) wait_and_report(arguments, slot, rank, call, expected);
+  }
+  static __device__ __noinline__ void wait_and_report(const AllReduceArguments& arguments,
+                                                      const std::uint64_t* slot, int rank,
+                                                      std::uint32_t call, std::uint64_t expected) {
     std::uint64_t word = 0;
     const auto arrived = [&] {
-      word = device::Memory::load<device::Order::relaxed>(slot);
-      return static_cast<std::uint32_t>(word) == flag_of(call);
+      word = load(slot);
+      return is_of(call, word);
     };
-    // Quick looks first: the long wait also looks at the abort word, which lies across PCIe.
-    bool there = arrived();
-#pragma unroll 1
-    for (std::uint32_t poll = 0; !there && poll < kQuickPolls; ++poll) there = arrived();
-    if (!there &&
-        device::wait_until(arrived, arguments.wait, {rank, call}) != device::WaitOutcome::ready) {
-      return;
+    const auto outcome = device::wait_until(arrived, arguments.wait, {rank, call});
+    if (outcome == device::WaitOutcome::ready && word != expected) {
+      report_other_call(arguments, rank);
     }
-    if (word != expected) report_other_call(arguments, rank);
+  }
+
+  static __device__ __forceinline__ std::uint64_t load(const std::uint64_t* slot) {
+    return device::Memory::load<device::Order::relaxed>(slot);
+  }
+  static __device__ __forceinline__ bool is_of(std::uint32_t call, std::uint64_t word) {
+    return static_cast<std::uint32_t>(word) == flag_of(call);
   }
 };
 
