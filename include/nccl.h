@@ -113,7 +113,7 @@ typedef struct ncclConfig_v22800 {
   int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
   int cgaClusterSize;       ///< thread blocks in a cluster
   int minCTAs;              ///< least number of thread blocks that a collective may use
-  int maxCTAs;              ///< and the most
+  int maxCTAs;              ///< and the most; an all-reduce has one more, which moves no data
   const char* netName;      ///< which network to use; may be freed after the call
   int splitShare;           ///< whether a communicator split from this one shares its resources
   int trafficClass;         ///< of the network's packets

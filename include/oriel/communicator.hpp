@@ -34,7 +34,9 @@ namespace oriel {
 
 struct CommunicatorOptions {
   int min_ctas = 0;  ///< fewest CTAs of a collective's kernel, up to 1024; 0: no limit
-  int max_ctas = 0;  ///< most, up to 1024; 0: no limit. Both the same on all ranks.
+  /// Most, up to 1024; 0: no limit. Both the same on all ranks. They count those that move data: an
+  /// all-reduce on GPUs has one more, which sees to it that all ranks are in the same call.
+  int max_ctas = 0;
   std::string name;  ///< for messages
 };
 

@@ -170,10 +170,10 @@ class CudaDevice final : public Device {
   int ordinal() const override { return ordinal_; }
   window::Memory& memory() override { return memory_; }
   int max_ctas(int ranks_here) const override {
+    // All that a call has are to run at once: ranks in different calls are found by the signatures'
+    // CTA while those that move data wait for each other.
     const int mine = multiprocessors_ / std::max(1, ranks_here);
-    // Ranks that share a GPU wait for each other with all CTAs that they have.
-    const int others = ranks_here > 1 ? static_cast<int>(kernels::kSignatureCtas) : 0;
-    return std::max(1, std::min(144, mine - others));
+    return std::max(1, std::min(144, mine - static_cast<int>(kernels::kSignatureCtas)));
   }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
