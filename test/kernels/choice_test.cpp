@@ -69,6 +69,18 @@ TEST_CASE("1.30 every algorithm can be forced on CPU ranks") {
   CHECK(forced("one_shot", Backend::host, 8, 200'000) == Algorithm::two_shot);
 }
 
+TEST_CASE("1.38 a block of a GPU's has a warp at least, whose lanes tell of the call") {
+  Overrides overrides;
+  overrides.threads = 7;
+  for (const Backend backend : {Backend::cuda, Backend::host}) {
+    const auto layout = make_scratch_layout(backend, 2, 1, 64 * kMiB);
+    const auto plan =
+        choose_plan(ChoiceTable::built_in(), overrides, backend, layout, DataType::f32, 2);
+    REQUIRE(plan.ok());
+    CHECK(plan->threads == (backend == Backend::cuda ? 32 : 7));
+  }
+}
+
 TEST_CASE("1.30 eager is refused on GPUs") {
   Overrides overrides;
   overrides.algorithm = "eager";

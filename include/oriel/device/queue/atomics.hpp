@@ -287,13 +287,12 @@ template <SignalOp kSignal, class Group, class M = Memory>
 put_bytes_signal(Group group, const QueueView& queue, const void* from, std::uint64_t count,
                  const Region& remote, std::uint64_t remote_offset, const Region& signals,
                  std::uint64_t signal_offset, std::uint64_t value, const WaitControl& control) {
-  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count) ||
+  if (!detail::fit_entry(count, remote, remote_offset) ||
       !detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
     return {QueueOutcome::refused, 0};
   }
   group.sync();
-  const detail::BytesEnding bytes{static_cast<const unsigned char*>(from),
-                                  static_cast<std::uint32_t>(count), remote, remote_offset};
+  const detail::BytesEnding bytes = detail::bytes_ending(from, count, remote, remote_offset);
   const detail::SignalEnding<kSignal> signal{signals, signal_offset, value};
   return detail::post_ending<Group, M>(
       group, queue,

@@ -85,6 +85,16 @@ struct BytesEnding {
   }
 };
 
+/// Whether put_bytes can take these bytes.
+ORIEL_DEVICE_FN bool fit_entry(std::uint64_t count, const Region& remote,
+                               std::uint64_t remote_offset) {
+  return count != 0 && count <= kInlineBytesMost && remote.holds(remote_offset, count);
+}
+ORIEL_DEVICE_FN BytesEnding bytes_ending(const void* from, std::uint64_t count,
+                                         const Region& remote, std::uint64_t remote_offset) {
+  return {static_cast<const unsigned char*>(from), static_cast<std::uint32_t>(count), remote,
+          remote_offset};
+}
 /// `value` outlives it.
 template <class T>
 ORIEL_DEVICE_FN BytesEnding value_ending(const T& value, const Region& remote,
@@ -245,15 +255,10 @@ template <class Group, class M = Memory>
                                                const void* from, std::uint64_t count,
                                                const Region& remote, std::uint64_t remote_offset,
                                                const WaitControl& control) {
-  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count)) {
-    return {QueueOutcome::refused, 0};
-  }
+  if (!detail::fit_entry(count, remote, remote_offset)) return {QueueOutcome::refused, 0};
   group.sync();
   return detail::post_ending<Group, M>(
-      group, queue,
-      detail::BytesEnding{static_cast<const unsigned char*>(from),
-                          static_cast<std::uint32_t>(count), remote, remote_offset},
-      control);
+      group, queue, detail::bytes_ending(from, count, remote, remote_offset), control);
 }
 
 /// The same with a value.
@@ -285,18 +290,15 @@ put_bytes_with_value(Group group, const QueueView& queue, const void* from, std:
                      const Region& remote, std::uint64_t remote_offset, const T& value,
                      std::uint64_t value_offset, const WaitControl& control) {
   using detail::BytesEnding;
-  if (count == 0 || count > kInlineBytesMost || !remote.holds(remote_offset, count) ||
-      !remote.holds(value_offset, sizeof(T))) {
+  if (!detail::fit_entry(count, remote, remote_offset) || !remote.holds(value_offset, sizeof(T))) {
     return {QueueOutcome::refused, 0};
   }
   group.sync();
-  const BytesEnding bytes{static_cast<const unsigned char*>(from),
-                          static_cast<std::uint32_t>(count), remote, remote_offset};
-  return detail::post_ending<Group, M>(
-      group, queue,
-      detail::BothEndings<BytesEnding, BytesEnding>{
-          bytes, detail::value_ending(value, remote, value_offset)},
-      control);
+  return detail::post_ending<Group, M>(group, queue,
+                                       detail::BothEndings<BytesEnding, BytesEnding>{
+                                           detail::bytes_ending(from, count, remote, remote_offset),
+                                           detail::value_ending(value, remote, value_offset)},
+                                       control);
 }
 
 /// Waits until everything that was posted before is complete and what gets have read is visible.
