@@ -14,6 +14,9 @@ class Communicator;
 
 /// What kernels of a user's need; the same on all ranks.
 struct DeviceCommOptions {
+  /// Leave it: by it the library sees which headers the caller, and so its kernels, were compiled
+  /// with. Those of another version are refused with both numbers.
+  std::uint32_t device_version = device::kDeviceVersion;
   /// Barriers that can be under way at once, 1 to 65536: the CTAs of the largest kernel that will
   /// use it (on the CPU: the threads of one rank). Each takes 64 bytes and 4 bytes for each rank of
   /// the node, rounded up to 64.

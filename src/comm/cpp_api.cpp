@@ -350,7 +350,8 @@ Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(auto memory, loop.run(impl_->communicator->make_device_comm(
-                               loop, comm::DeviceCommRequest{options.barrier_slots, options.world,
+                               loop, comm::DeviceCommRequest{options.device_version,
+                                                             options.barrier_slots, options.world,
                                                              options.signals, options.counters})));
     return DeviceComm(std::unique_ptr<DeviceComm::Impl>(new DeviceComm::Impl{std::move(memory)}));
   });

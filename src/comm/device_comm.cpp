@@ -33,6 +33,13 @@ Status check_count(const char* name, std::uint32_t value, std::uint32_t least, s
 }
 
 Status check_request(const DeviceCommRequest& request) {
+  if (request.device_version != device::kDeviceVersion) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the caller was compiled with version {} of Oriel's device headers, "
+                             "this library with {}",
+                             request.device_version, device::kDeviceVersion))
+        .with_hint("compile the program and its kernels with the headers of this library");
+  }
   ORIEL_CHECK(check_count("barrier_slots", request.barrier_slots, 1, kBarrierSlotsMost,
                           ": the number of CTAs of the largest kernel"));
   ORIEL_CHECK(check_count("signals", request.signals, 0, kSignalsMost, ""));

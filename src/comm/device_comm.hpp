@@ -18,6 +18,7 @@ class Communicator;
 
 /// What a user's kernels need of their own; the same on all ranks.
 struct DeviceCommRequest {
+  std::uint32_t device_version = device::kDeviceVersion;  ///< of the headers of its kernels
   std::uint32_t barrier_slots = 1;
   bool world = false;  ///< reaches the ranks of all LSA teams
   std::uint32_t signals = 0;

@@ -120,6 +120,9 @@ TEST_CASE("1.25 ranks that ask for different device communicators get the same e
     must_fail(comm.device_comm({.barrier_slots = rank}), ErrorCode::invalid_argument,
               {"rank 0", "barrier_slots is 0", "65536"});
     must_fail(comm.device_comm({.barrier_slots = 65537}), ErrorCode::invalid_argument, {"65537"});
+    const auto old = device::kDeviceVersion - rank;  // rank 1 was compiled with older headers
+    must_fail(comm.device_comm({.device_version = old}), ErrorCode::invalid_usage,
+              {"rank 1", "version 0 of Oriel's device headers", "this library with 1"});
     const auto kernels = must(comm.device_comm({.barrier_slots = 65536}));
     Barrier barrier({}, kernels.view(), 65535);
     require(barrier.sync() == WaitOutcome::ready, "the last slot");
