@@ -3,11 +3,15 @@
 #include "gpu/world_gpu.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <unistd.h>
 
 #include "api/api_ranks.hpp"
 #include "gpu/gpu_ranks.hpp"
@@ -122,7 +126,52 @@ void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const cha
   players.barrier();
 }
 
+/// A kernel that waits for a signal of rank 0 and asks nothing of it, while that rank stands still.
+void wait_for_still_rank(Players& players) {
+  using namespace std::chrono_literals;
+  using std::chrono::steady_clock;
+  WorldRank rank(players, 4096);
+  const Pinned<WorldResult> result;
+  const Pinned<std::uint64_t> cycles(1);
+  players.barrier();
+  if (players.first() == 0) {
+    players.word(0) = static_cast<std::uint64_t>(getpid());
+    std::raise(SIGSTOP);  // all its threads, the NIC's too
+    players.barrier();
+    return;
+  }
+  while (players.word(0) == 0) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(100ms);
+  WorldPing job;
+  job.comm = rank.kernels.view();
+  job.window = rank.window.view();
+  job.bytes = 8;
+  job.rounds = 1;
+  job.cycles = cycles.get();
+  job.result = result.get();
+  const auto begin = steady_clock::now();
+  require_cuda(static_cast<cudaError_t>(launch_world_ping(job, rank.gpu.stream())), "launch");
+  const bool ended = rank.gpu.done(rank.gpu.stream());
+  const std::chrono::duration<double> seconds = steady_clock::now() - begin;
+  const auto error = rank.comm.async_error();
+  kill(static_cast<pid_t>(players.word(0).load()), SIGCONT);
+  require(ended, "the kernel has ended");
+  require(static_cast<device::WorldOutcome>(result->outcome) == device::WorldOutcome::aborted,
+          "the wait was ended from outside");
+  // By its silence, and not by the timeout of who waits for it.
+  require(error && error->origin_rank() == 0 && error->code() == ErrorCode::remote,
+          error ? error->to_string() : "no error");
+  std::printf("put of nothing: a silent rank was named after %.1f s\n", seconds.count());
+  std::fflush(stdout);
+  players.barrier();
+}
+
 }  // namespace
+
+TEST_CASE("3.19 a rank that stands still while a kernel waits for it is named by its silence") {
+  const bool direct = GENERATE(true, false);
+  play_in_nodes(2, 1, direct, wait_for_still_rank);
+}
 
 TEST_CASE("3.9 3.15 kernels of GPUs on several nodes put, signal, get and meet, byte by byte") {
   const bool direct = GENERATE(true, false);
