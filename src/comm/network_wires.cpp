@@ -17,7 +17,9 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+/// Half of it, with pieces of half the bytes, made large messages of GPUs 4 to 12 % slower; those
+/// of CPUs do not care (docs/performance.md).
+constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 /// Windows have exchanges of their own, which are told apart by a rank.
 constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 

@@ -85,7 +85,7 @@ struct Board {
   alignas(64) std::atomic<std::uint64_t> word;
 };
 
-constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 
 /// What is in shared memory for rings, by descriptors that both have from before the fork.
 struct RingFiles {

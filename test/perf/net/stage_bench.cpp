@@ -25,20 +25,20 @@
 /// Measures by itself each stage that bytes between the GPUs of two "nodes" of one machine pass
 /// when windows are not copied directly: device to pinned memory, a ring, pinned memory to device.
 /// All ranks work at once, each sending and receiving the same number of bytes; a line of JSON for
-/// each stage. usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES, 65536] Exit status: 0, or 1
+/// each stage. usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES, 131072] Exit status: 0, or 1
 /// if something did not work. Without a GPU for each rank only the ring is measured.
 namespace oriel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kRingBytes = std::size_t{256} << 10;  // as networks make them
+constexpr std::size_t kRingBytes = std::size_t{512} << 10;  // as networks make them
 constexpr int kRounds = 9;
 
 struct Plan {
   int ranks = 4;
   std::size_t bytes = 0;
-  std::size_t piece = 65536;
+  std::size_t piece = 131072;
 };
 
 /// One rank's part of one round; false if it has failed.
