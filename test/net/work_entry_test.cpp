@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "oriel/device/queue/work_entry.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include <catch2/catch.hpp>
 
@@ -54,6 +56,44 @@ TEST_CASE("3.12 writes and reads are the bytes of the format") {
         golden::bytes_of(golden::kInline12));
   CHECK(bytes_of(inline_write_entry(kPlace, kSignalled, kRemote, counting(28))) ==
         golden::bytes_of(golden::kInline28));
+}
+
+TEST_CASE("3.1 bytes in an entry are those of the source, wherever it lies") {
+  alignas(8) unsigned char memory[40];
+  std::iota(std::begin(memory), std::end(memory), static_cast<unsigned char>(1));
+  for (std::uint32_t skip = 0; skip < 8; ++skip) {
+    for (std::uint32_t count = 1; count <= kInlineBytesMost; ++count) {
+      const InlineBytes bytes(memory + skip, count);
+      unsigned char expected[kInlineBytesMost] = {};
+      std::memcpy(expected, memory + skip, count);
+      INFO(count << " bytes at " << skip);
+      CHECK(bytes.bytes == count);
+      CHECK(std::memcmp(bytes.word, expected, sizeof expected) == 0);
+    }
+  }
+}
+
+// The thread sanitizer, which would call it a race, leaves this program out (ONE_THREAD).
+TEST_CASE("3.1 a word that another thread stores comes into an entry as a whole") {
+  constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+  alignas(8) std::uint64_t words[3] = {};
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (std::uint64_t value = kOnes; !stop; value = ~value) {
+      for (auto& word : words) std::atomic_ref(word).store(value, std::memory_order_relaxed);
+    }
+  });
+  const auto is_torn = [](std::uint32_t low, std::uint32_t high) {
+    return low != high || (low != 0 && low != 0xffffffffu);
+  };
+  int torn = 0;
+  for (int i = 0; i < 1'000'000; ++i) {
+    const InlineBytes bytes(reinterpret_cast<const unsigned char*>(words), sizeof words);
+    for (int k = 0; k < 6; k += 2) torn += is_torn(bytes.word[k], bytes.word[k + 1]) ? 1 : 0;
+  }
+  stop = true;
+  writer.join();
+  CHECK(torn == 0);
 }
 
 TEST_CASE("3.12 A12 atomics are the bytes of the format") {
