@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -167,6 +168,10 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
     arguments.scalar_pointer = request.scalar_pointer;
   }
   arguments.signature = signature_of(request, plan);
+  if (!on_host() && teams_.view().groups == 1) {
+    arguments.signatures = layout_.signatures;
+    arguments.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
+  }
   arguments.plan = plan;
   const bool by_team = plan.grouped_by == kernels::GroupedBy::team;
   const kernels::GroupingTables& grouping = by_team ? teams_ : singles_;

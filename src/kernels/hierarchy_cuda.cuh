@@ -7,6 +7,7 @@
 #include "kernels/algorithms/grid.cuh"
 #include "kernels/algorithms/hierarchy.hpp"
 #include "kernels/algorithms/hierarchy_mover_cuda.cuh"
+#include "kernels/algorithms/signatures.cuh"
 #include "kernels/kernel_set.hpp"
 
 namespace oriel::kernels::detail {
@@ -16,6 +17,7 @@ template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     hierarchy_kernel(const __grid_constant__ HierarchyArguments arguments) {
   device::grid_dependency_wait();
+  Signatures::tell(arguments);
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
   const Grid grid(barrier, arguments.comm.wait.abort);

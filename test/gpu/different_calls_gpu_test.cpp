@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <thread>
 
@@ -25,6 +26,7 @@ struct Call {
   std::size_t count = 2;
   ncclDataType_t type = ncclFloat;
   ncclRedOp_t op = ncclSum;
+  bool gathers = false;  // an all-gather
 };
 /// Rank 1 makes the wrong one.
 struct Mistake {
@@ -43,10 +45,27 @@ const Mistake kMistakes[] = {
     {{.count = kMost}, {.count = 3}},
     {{.count = 3}, {.count = kMost}},
     {{.count = kMost}, {.count = kMost, .type = ncclInt32}},
+    {{}, {.gathers = true}},
+    {{.count = 2'000, .gathers = true}, {.count = 2'000}},
+    {{.count = 400'000}, {.count = 100'000, .gathers = true}},
+    {{.count = 3, .gathers = true}, {.count = kMost}},
 };
 
-void enqueue(const Call& call, void* data, ncclComm_t comm, cudaStream_t stream) {
+void enqueue(const Call& call, int rank, void* data, ncclComm_t comm, cudaStream_t stream) {
+  if (call.gathers) {
+    const auto place = static_cast<std::size_t>(rank) * call.count * sizeof(float);
+    require(ncclAllGather(static_cast<std::byte*>(data) + place, data, call.count, call.type, comm,
+                          stream),
+            "ncclAllGather");
+    return;
+  }
   require(ncclAllReduce(data, data, call.count, call.type, call.op, comm, stream), "ncclAllReduce");
+}
+
+std::string text_of(const Call& call) {
+  if (call.gathers) return fmt::format("an all-gather of {}", call.count);
+  return fmt::format("{} x {} ({})", call.count, static_cast<int>(call.type),
+                     static_cast<int>(call.op));
 }
 
 ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
@@ -63,17 +82,16 @@ ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
 void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
   ncclComm_t comm = init_rank(players, gpu);
   // They agree for a while, by every algorithm, an odd and an even number of times.
+  const int rank = players.first();
   for (const std::size_t count : {2, 50'000, 2, 400'000, 3, 2'000'000, 2'000}) {
-    enqueue({.count = count}, data, comm, gpu.stream());
+    enqueue({.count = count}, rank, data, comm, gpu.stream());
+    enqueue({.count = count / 4 + 1, .gathers = count < 4}, rank, data, comm, gpu.stream());
   }
   gpu.wait(gpu.stream(), comm);
-  enqueue(players.first() == 1 ? mistake.wrong : mistake.right, data, comm, gpu.stream());
+  enqueue(rank == 1 ? mistake.wrong : mistake.right, rank, data, comm, gpu.stream());
   const ncclResult_t error = error_within(comm, 20s);
-  const std::string text =
-      fmt::format("{} x {} ({}) and {} x {} ({}): {}", mistake.right.count,
-                  static_cast<int>(mistake.right.type), static_cast<int>(mistake.right.op),
-                  mistake.wrong.count, static_cast<int>(mistake.wrong.type),
-                  static_cast<int>(mistake.wrong.op), ncclGetLastError(comm));
+  const std::string text = fmt::format("{} and {}: {}", text_of(mistake.right),
+                                       text_of(mistake.wrong), ncclGetLastError(comm));
   require(error == ncclInvalidUsage, fmt::format("error {}: {}", static_cast<int>(error), text));
   require(text.find("are in different calls") != std::string::npos, text);
   require(gpu.done(gpu.stream(), 10s), "the kernels have not ended: " + text);

@@ -8,6 +8,7 @@
 
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
+#include "kernels/hierarchy.hpp"
 
 namespace oriel::kernels {
 
@@ -19,7 +20,8 @@ namespace oriel::kernels {
 ///
 /// Words have two parities, for the same reason as lines (kParities), and none of fresh memory, all
 /// zero or all ones, looks like one. A rank that is in another call is reported to the host, which
-/// aborts those who wait for it.
+/// aborts those who wait for it. The other collectives of a team look at words of their own, but
+/// tell that they are none of these calls: a rank in an all-reduce sees that, and all are aborted.
 class Signatures {
  public:
   static __device__ __forceinline__ bool is_here() { return blockIdx.x == data_ctas(); }
@@ -52,7 +54,34 @@ class Signatures {
     if (has_peer) hear(arguments, ours + (call & 1) * parity, rank, call, word);
   }
 
+  /// Once grid_dependency_wait() has returned.
+  static __device__ void tell(const HierarchyArguments& arguments) {
+    if (arguments.signatures == 0 || blockIdx.x != 0 || threadIdx.x >= device::Warp::size()) return;
+    const device::CommView& comm = arguments.comm;
+    auto* const counter =
+        reinterpret_cast<std::uint32_t*>(comm.control(comm.lsa_rank, arguments.signature_calls));
+    const std::uint32_t call = device::Memory::load<device::Order::weak>(counter);
+    const auto rank = static_cast<int>(threadIdx.x);
+    if (rank < comm.lsa_size && rank != comm.lsa_rank) {
+      const auto slot = static_cast<std::uint64_t>((call & 1) * comm.lsa_size + comm.lsa_rank);
+      device::Memory::store<device::Order::relaxed>(
+          reinterpret_cast<std::uint64_t*>(
+              comm.control(rank, arguments.signatures + slot * kSectorBytes)),
+          word_of(kOtherCollective ^ arguments.signature, call));
+    }
+    device::Warp::sync();  // all have read it
+    if (rank == 0) device::Memory::store<device::Order::weak>(counter, call + 1);
+  }
+
  private:
+  /// Above the bits of a HierarchyArguments::signature.
+  static constexpr std::uint32_t kOtherCollective = 0xa5u << kSignatureBits;
+  static_assert(kSignatureBits + 8 <= 32);
+
+  static __device__ __forceinline__ std::uint64_t word_of(std::uint32_t signature,
+                                                          std::uint32_t call) {
+    return static_cast<std::uint64_t>(signature) << 32 | flag_of(call);
+  }
   static __device__ __forceinline__ void hear(const AllReduceArguments& arguments,
                                               const std::uint64_t* slot, int rank,
                                               std::uint32_t call, std::uint64_t expected) {
