@@ -42,6 +42,11 @@ class StreamAllReduce {
         places_(arguments, place.cta),
         mover_(arguments),
         element_bytes_(Mover::element_bytes(arguments)) {
+    // Multiples of the golden ratio, modulo 1, divide any number of CTAs evenly; without a
+    // division.
+    const std::uint32_t turn = place.cta * 40503u & 0xffffu;
+    first_peer_ = arguments.rank + 1 + static_cast<int>(turn * (arguments.ranks - 1u) >> 16);
+    if (first_peer_ >= arguments.ranks) first_peer_ -= arguments.ranks;
     begin_ = smaller(place.cta * arguments.part, arguments.share);
     end_ = smaller(begin_ + arguments.part, arguments.share);
     chunk_ = arguments.chunk_bytes / element_bytes_;
@@ -112,11 +117,17 @@ class StreamAllReduce {
     return {first, smaller(share + to, arguments_.count) - first};
   }
 
+  ORIEL_DEVICE_FN int next(int rank) const { return rank + 1 < arguments_.ranks ? rank + 1 : 0; }
+  /// Each CTA begins with another peer, so that a rank always sends to all of them at once. If all
+  /// its CTAs went to one peer after the other, ranks that began at different times would meet at
+  /// one receiver, while other links are idle (docs/performance.md).
   template <class Action>
   ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
-    for (int distance = 1; distance < arguments_.ranks; ++distance) {
-      const int rank = arguments_.rank + distance;
-      action(rank < arguments_.ranks ? rank : rank - arguments_.ranks);
+    int rank = first_peer_;
+    for (int i = 1; i < arguments_.ranks; ++i) {
+      action(rank);
+      rank = next(rank);
+      if (rank == arguments_.rank) rank = next(rank);
     }
   }
 
@@ -213,6 +224,7 @@ class StreamAllReduce {
   std::uint64_t end_ = 0;
   std::uint64_t chunk_ = 0;
   std::uint32_t chunks_ = 0;
+  int first_peer_ = 0;
   std::uint32_t lead_ = 0;       // chunks sent ahead of the one that is reduced
   std::uint32_t ring_base_ = 0;  // chunks of earlier calls: where the rings stand
   std::uint32_t step_base_ = 0;  // steps of earlier calls: where the flags stand

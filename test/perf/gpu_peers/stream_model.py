@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the links of GPUs behind a switch allow the streamed all-reduce (kernels/algorithms/stream.hpp),
+and what ranks that begin at different times do to it.
+
+    stream_model.py [--ranks 4] [--sizes 8M,32M] [--late 20] [--draws 6]
+
+Each rank sends and receives at most --rate; those who share a link share it evenly. The CTAs of a rank
+that begin with the same peer are one agent. It goes through the steps of the algorithm: sends chunks,
+reduces others into all outputs, raises flags, waits for those of its peers. Printed are microseconds
+for a message, begun at once and with every rank up to --late microseconds late (the mean of --draws
+draws), for CTAs that all send to one peer after the other, and for CTAs that each begin with another.
+Nothing here is measured; docs/performance.md compares it with what was.
+"""
+import argparse
+import random
+
+CTAS = 128
+ENTRY = 3.0  # microseconds from the launch to the first store
+FENCE = 2.5  # of a chunk's stores at system scope
+TRIP = 1.0  # of a flag
+COPY = 1.5  # of a chunk's results out of their ring
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def choice_of(size):
+    """Chunk, chunks sent ahead, and chunks that a ring holds: src/kernels/built_in_table.cpp."""
+    return (20480, 2, 3) if size <= 12582912 else (32768, 1, 2)
+
+
+class Agent:
+    """CTAs of one rank in one state. Its program is a list of (what, argument)."""
+
+    def __init__(self, rank, turn, program):
+        self.rank, self.turn, self.program = rank, turn, program
+        self.at = 0
+        self.left = None  # bytes of the flow that it is in
+        self.until = None  # when it goes on
+        self.raised = []  # (when it is seen, step)
+
+    def now_in(self, what):
+        return self.at < len(self.program) and self.program[self.at][0] == what
+
+    def flow(self):
+        return self.program[self.at][1]
+
+
+def program_of(rank, turn, turns, ranks, size, late):
+    chunk, lead, depth = choice_of(size)
+    part = size / ranks / CTAS
+    chunks = max(1, -(-int(part) // chunk))
+    lead = min(lead, chunks)
+    peers = [(rank + 1 + i) % ranks for i in range(ranks - 1)]
+    program = [("sleep", ENTRY + late)]
+
+    def bytes_of(i):
+        return min(chunk, part - i * chunk) * CTAS / turns
+
+    def send(i):
+        for k in range(len(peers)):
+            program.append(("flow", {peers[(k + turn) % len(peers)]: bytes_of(i)}))
+
+    def raise_flag(step):
+        program.extend([("sleep", FENCE), ("raise", step)])
+
+    def retire(i):
+        program.extend([("wait", i + lead), ("sleep", COPY)])
+
+    for i in range(lead):
+        send(i)
+        raise_flag(i)
+    retired = 0
+    for i in range(chunks):
+        if i + lead < chunks:
+            while retired + depth <= i + lead:
+                retire(retired)
+                retired += 1
+            send(i + lead)
+        program.append(("wait", i))
+        program.append(("flow", {peer: bytes_of(i) for peer in peers}))  # results, to all at once
+        raise_flag(i + lead)
+    for i in range(retired, chunks):
+        retire(i)
+    return program
+
+
+def rates_of(flows, ranks, rate):
+    """Bytes a microsecond of each (rank, {peer: bytes}), grown evenly until a link is full."""
+    shares = [{peer: part / sum(flow.values()) for peer, part in flow.items()} for _, flow in flows]
+    out, into, got = [rate] * ranks, [rate] * ranks, [0.0] * len(flows)
+    growing = set(range(len(flows)))
+    while growing:
+        room = []
+        for rank in range(ranks):
+            senders = sum(flows[j][0] == rank for j in growing)
+            weight = sum(shares[j].get(rank, 0) for j in growing)
+            room += [out[rank] / senders] if senders else []
+            room += [into[rank] / weight] if weight > 1e-12 else []
+        step = min(room)
+        for j in growing:
+            got[j] += step
+            out[flows[j][0]] -= step
+            for peer, share in shares[j].items():
+                into[peer] -= step * share
+        growing -= {j for j in growing if out[flows[j][0]] < 1e-6
+                    or any(into[peer] < 1e-6 for peer in shares[j])}
+    return got
+
+
+def go_on(agent, agents, now):
+    """Does what takes no time; whether there was something."""
+    if agent.at == len(agent.program):
+        return False
+    what, argument = agent.program[agent.at]
+    if what == "flow":
+        agent.left = sum(argument.values()) if agent.left is None else agent.left
+        if agent.left > 1e-6:
+            return False
+        agent.left = None
+    elif what == "sleep":
+        agent.until = now + argument if agent.until is None else agent.until
+        if now < agent.until - 1e-9:
+            return False
+        agent.until = None
+    elif what == "raise":
+        agent.raised.append((now + TRIP, argument))
+    elif not all(any(step >= argument and seen <= now + 1e-9 for seen, step in other.raised)
+                 for other in agents if other.turn == agent.turn and other is not agent):
+        return False
+    agent.at += 1
+    return True
+
+
+def simulate(ranks, size, late, turns, rate):
+    """Microseconds until the last rank has its result."""
+    agents = [Agent(rank, turn, program_of(rank, turn, turns, ranks, size, late[rank]))
+              for rank in range(ranks) for turn in range(turns)]
+    now = 0.0
+    while True:
+        while any([go_on(agent, agents, now) for agent in agents]):
+            pass
+        if all(agent.at == len(agent.program) for agent in agents):
+            return now
+        moving = [agent for agent in agents if agent.now_in("flow")]
+        rates = rates_of([(agent.rank, agent.flow()) for agent in moving], ranks, rate)
+        events = [agent.left / speed for agent, speed in zip(moving, rates)]
+        events += [agent.until - now for agent in agents if agent.until is not None]
+        events += [seen - now for agent in agents for seen, _ in agent.raised if seen > now + 1e-9]
+        step = max(min(events), 1e-6)
+        for agent, speed in zip(moving, rates):
+            agent.left = max(0.0, agent.left - speed * step)
+        now += step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--sizes", default="8M,16M,32M,64M,128M")
+    parser.add_argument("--late", type=float, default=20)
+    parser.add_argument("--draws", type=int, default=6)
+    parser.add_argument("--rate", type=float, default=375, help="GB/s of a GPU's links one way")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.ranks < 2 or options.draws < 1 or options.rate <= 0:
+        parser.error("there have to be two ranks, a draw and a rate")
+    draw = random.Random(options.seed)
+    late = [[draw.random() * options.late for _ in range(options.ranks)]
+            for _ in range(options.draws)]
+    for text in options.sizes.split(","):
+        size = int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+        row = []
+        for name, turns in (("one peer after the other", 1), ("each with another", options.ranks - 1)):
+            def time(begins, turns=turns):
+                return simulate(options.ranks, size, begins, turns, options.rate * 1e3)
+            together = time([0.0] * options.ranks)
+            apart = sum(time(begins) for begins in late) / options.draws
+            row.append(f"{name}: {together:.0f}, late {apart:.0f} (+{apart - together:.0f})")
+        print(f"{text}: " + "; ".join(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
