@@ -207,8 +207,17 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
                                               request.stream)
                    : executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
   if (run.ok() || !on_host()) return run;
-  look_for_failure();
+  await_failure();
   return poisoned_ ? Status(*async_error()) : run;
+}
+
+void Communicator::await_failure() {
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  look_for_failure();
+  while (!poisoned_ && network_ != nullptr && network_->is_in_doubt()) {
+    std::this_thread::sleep_for(kPause);
+    look_for_failure();
+  }
 }
 
 Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {

@@ -205,9 +205,16 @@ int Communicator::world_rank_of(int index) const {
 void Communicator::look_for_failure() {
   if (poisoned_) return;
   if (Network* const network = live_network_) {
-    if (const auto error = network->failure()) return give_up(*error);
+    const TimePoint now = SteadyClock::instance().now();
+    if (const auto error = network->failure(now, &notices_->host().abort)) {
+      // Who has spoken before is who all others have heard.
+      if (auto told = session_->failure()) return poison(*std::move(told));
+      return give_up(*error);
+    }
   }
-  if (const auto error = given_up()) return give_up(*error);
+  // Of those that wait each would name whom it waits for.
+  const bool is_in_doubt = live_network_ != nullptr && live_network_.load()->is_in_doubt();
+  if (const auto error = is_in_doubt ? std::nullopt : given_up()) return give_up(*error);
   if (auto failure = session_->failure()) poison(*std::move(failure));
 }
 

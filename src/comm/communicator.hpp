@@ -198,6 +198,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   void watch_stall(TimePoint now);
   /// The world rank of a member of the team; -1 if there is none at `index`.
   int world_rank_of(int index) const;
+  /// As look_for_failure(), after a wait that was given up: until it is known who is to be named.
+  void await_failure();
   /// Tells all ranks that the communicator is of no more use.
   void give_up(const Error& error);
   void poison(Error error);

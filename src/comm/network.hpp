@@ -21,6 +21,7 @@
 #include "base/settings.hpp"
 #include "base/shared_memory.hpp"
 #include "base/task.hpp"
+#include "boot/cut_off.hpp"
 #include "boot/group.hpp"
 #include "boot/secret.hpp"
 #include "comm/device.hpp"
@@ -96,8 +97,13 @@ class Network {
   const device::NetworkView* kernel_view() const {
     return kernel_view_ != nullptr ? static_cast<const device::NetworkView*>(kernel_view_) : &view_;
   }
-  /// What has gone wrong in a queue or on a wire, if anything has.
-  std::optional<Error> failure() const;
+  /// What has gone wrong in a queue or on a wire, if anything has. A peer that is silent is not
+  /// named before it is told whether it is this rank's own host that is cut off, for which those of
+  /// other hosts are asked (boot/cut_off.hpp): up to a quarter of silence() longer. Does not wait.
+  /// `abort` as of probe().
+  std::optional<Error> failure(TimePoint now, const std::uint32_t* abort);
+  /// A queue has fallen silent, and failure() will name whom it is for.
+  bool is_in_doubt() const { return is_in_doubt_; }
   /// For a rank that has waited for long, on a CPU or a GPU: has each peer's NIC answer something,
   /// unless it has yet to answer, so that one that does not is found out by silence() from now,
   /// also where this rank asks nothing of it. Once a second at most, and does not wait. `abort` is
@@ -163,6 +169,9 @@ class Network {
       return failover != nullptr ? failover->view() : single->view();
     }
     std::uint32_t number() const { return view().number; }
+    TimePoint answered() const {
+      return failover != nullptr ? failover->answered() : single->answered();
+    }
   };
 
   explicit Network(NetworkOptions options);
@@ -172,6 +181,7 @@ class Network {
   NetworkPlace own_place();
   Status take_places(const std::vector<Bytes>& messages);
   void join_places(const std::vector<NetworkPlace>& places);
+  void number_hosts(const std::vector<NetworkPlace>& places);
   Status prepare();
   Status open_fabric();
   Status open_fabric(std::size_t path);
@@ -216,14 +226,22 @@ class Network {
   void send_probes();
   static void probe_by_entry(Peer& peer, const std::uint32_t* abort);
   bool is_of_probe(const Peer& peer, const device::queue::QueueError& error) const;
-  std::optional<Error> queue_failure(const Peer& peer) const;
-  bool is_cut_off() const;
+  std::optional<device::queue::QueueError> first_error(const Peer& peer) const;
+  Error queue_failure(const Peer& peer, const device::queue::QueueError& error,
+                      boot::CutOff who) const;
+  static bool is_silence(const device::queue::QueueError& error);
+  boot::CutOff judge(const Peer& silent, TimePoint now, const std::uint32_t* abort);
+  std::vector<std::optional<boot::HostSight>> look_at_hosts(TimePoint since) const;
+  std::size_t own_host() const { return host_of_[static_cast<std::size_t>(options_.rank)]; }
+  void ask_all(TimePoint now, Duration interval, const std::uint32_t* abort);
   std::string wires_say(const Peer& peer) const;
 
   const NetworkOptions options_;
-  std::vector<int> peers_of_rank_;           // world ranks of the other teams
-  std::vector<bool> by_fabric_;              // of all ranks, how this one reaches them
-  std::vector<std::size_t> paths_to_;        // and by how many paths
+  std::vector<int> peers_of_rank_;     // world ranks of the other teams
+  std::vector<bool> by_fabric_;        // of all ranks, how this one reaches them
+  std::vector<std::size_t> paths_to_;  // and by how many paths
+  std::vector<std::size_t> host_of_;   // the number of each one's host
+  std::size_t hosts_ = 0;
   std::vector<std::string> interfaces_{""};  // by path
   std::optional<Error> no_interfaces_;       // why they are not known
   int ranks_on_machine_ = 1;
@@ -247,6 +265,10 @@ class Network {
   std::vector<device::Doorbell*> doorbells_;
   mutable std::mutex probe_mutex_;  // of the peers' probes, and below
   TimePoint probed_{};
+  std::mutex doubt_mutex_;  // of the next two
+  std::optional<TimePoint> doubted_since_;
+  boot::CutOff who_ = boot::CutOff::undecided;
+  std::atomic<bool> is_in_doubt_{false};
   std::atomic<bool> probes_are_due_{false};  // of queues without backups, by who drives the NIC
   std::atomic<std::uint64_t> turns_of_waiters_{0};
 

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -109,7 +111,23 @@ Status Network::take_places(const std::vector<Bytes>& messages) {
   return {};
 }
 
+/// Numbers the hosts: machines, as far as they share a network. Where all ranks go by libfabric
+/// also what the user calls nodes.
+void Network::number_hosts(const std::vector<NetworkPlace>& places) {
+  const auto& infos = options_.topology->infos;
+  std::map<std::array<std::uint64_t, 3>, std::size_t> numbers;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const topo::NodeIdentity& node = infos[rank].node;
+    const bool by_node = places[rank].wire == WireChoice::fabric;
+    const std::array<std::uint64_t, 3> name{places[rank].machine, node.network_namespace,
+                                            by_node ? node.host : 0};
+    host_of_.push_back(numbers.try_emplace(name, numbers.size()).first->second);
+  }
+  hosts_ = numbers.size();
+}
+
 void Network::join_places(const std::vector<NetworkPlace>& places) {
+  number_hosts(places);
   const auto& infos = options_.topology->infos;
   const auto self = static_cast<std::size_t>(options_.rank);
   ranks_on_machine_ = ranks_beside(places, self);
@@ -172,21 +190,6 @@ const net::FailoverQueue* Network::failover(int rank) const {
   const auto of_rank = [rank](const Peer& peer) { return peer.rank == rank; };
   const auto found = std::find_if(peers_.begin(), peers_.end(), of_rank);
   return found == peers_.end() ? nullptr : found->failover.get();
-}
-
-/// Whether no peer is reached by all of its paths: then it is as a rule this rank that is not.
-bool Network::is_cut_off() const {
-  int broken = 0;
-  for (const Peer& peer : peers_) {
-    if (peer.failover == nullptr) return false;
-    const auto sight = peer.failover->sight();
-    const bool failed = std::any_of(sight.paths.begin(), sight.paths.end(), [](auto state) {
-      return state == net::PathState::failed || state == net::PathState::probing;
-    });
-    if (!failed && sight.stage != net::PathStage::over) return false;
-    ++broken;
-  }
-  return broken > 1;
 }
 
 bool Network::progress_nic(Nic& nic) {

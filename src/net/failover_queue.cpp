@@ -426,6 +426,12 @@ std::optional<Error> FailoverQueue::failure() const {
   return failure_;
 }
 
+TimePoint FailoverQueue::answered() const {
+  TimePoint latest = queue_->answered();
+  for (const auto& branch : branches_) latest = std::max(latest, branch->probe->answered());
+  return latest;
+}
+
 FailoverQueue::Pace FailoverQueue::pace() const {
   const std::lock_guard lock(mutex_);
   const PathStage stage = agreement_.stage();

@@ -94,6 +94,9 @@ class FailoverQueue {
     std::vector<PathState> paths;
   };
   Sight sight() const;
+  /// When the latest of the requests and probes that the peer has answered was sent, by whatever
+  /// path.
+  TimePoint answered() const;
   /// For whoever drives it. While it is not settled it has to be driven often.
   struct Pace {
     bool is_settled = true;  ///< or over

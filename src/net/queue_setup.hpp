@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,9 @@ struct QueueSetup {
   const KeyAliases* aliases = nullptr;  ///< of the keys in entries; null: they are this NIC's
   /// What entries, doorbell and completions call the queue; 0: its own number.
   std::uint32_t named = 0;
+  /// When the latest of the requests that the peer has answered was sent: the peer was there then,
+  /// or later. Outlives the queue, and is of all NICs that it is at; null: nobody asks.
+  std::atomic<TimePoint>* answered = nullptr;
 };
 
 /// A queue moves along these one by one; to `error` and `reset` from everywhere.

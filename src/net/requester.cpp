@@ -345,6 +345,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
   const std::uint64_t position = response.number - sent_.front().number;
   if (position >= sent_.size() || sent_[position].answered) return;
   heard_ = now;
+  note_answer(sent_[position].at);
   if (response.not_ready) {
     not_before_ = now + setup_.not_ready_pause;
     return repeat_from(position);
@@ -361,6 +362,12 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     if (oldest.last && waits_for_data(active(oldest.serial).work)) --reads_in_window_;
     sent_.pop_front();
   }
+}
+
+void Requester::note_answer(TimePoint sent_at) {
+  if (setup_.answered == nullptr) return;
+  if (sent_at <= setup_.answered->load(std::memory_order_relaxed)) return;
+  setup_.answered->store(sent_at, std::memory_order_relaxed);
 }
 
 void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {

@@ -121,6 +121,7 @@ class Requester {
   void look_at_timer(TimePoint now);
   void forget_unsent();
   void repeat_from(std::size_t position);
+  void note_answer(TimePoint sent_at);
   void go_by_wire(std::size_t position);
   void cut_for_wire(Active& entry) const;
   void take_answer(Sent& sent, WireResponse* response, TimePoint now);

@@ -120,6 +120,7 @@ struct SendQueue::State {
   std::uint32_t number = 0;
   QueueMemory memory;
   QueueSetup setup;
+  std::atomic<TimePoint> answered{TimePoint{}};
   dq::QueueView view;
   bool in_process = true;  // its users are threads of this process
   std::uint64_t posted = 0;
@@ -221,6 +222,7 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   setup.repeats_most = options.repeats_most;
   setup.piece_bytes = options.piece_bytes;
   setup.records = options.records;
+  setup.answered = &state->answered;
   if (options.records != nullptr) options.records->completed = options.base;
   ORIEL_TRY(state->number, nic.create_queue(setup));
   view.number = state->number;
@@ -245,6 +247,10 @@ const QueueMemory& SendQueue::memory() const {
 
 const QueueSetup& SendQueue::setup() const {
   return state_->setup;
+}
+
+TimePoint SendQueue::answered() const {
+  return state_->answered.load(std::memory_order_relaxed);
 }
 
 Status SendQueue::refuse_posts() {

@@ -9,6 +9,7 @@
 #include "oriel/device/queue.hpp"
 #include "oriel/error.hpp"
 
+#include "base/deadline.hpp"
 #include "net/nic_soft.hpp"
 #include "net/queue_pages.hpp"
 
@@ -62,6 +63,9 @@ class SendQueue {
   /// What the NIC was told of it: with another domain and this queue's number as its name, another
   /// NIC makes a queue of the same memory.
   const QueueSetup& setup() const;
+
+  /// When the latest of the requests that the peer has answered was sent. Any thread.
+  TimePoint answered() const;
 
   /// Posts from now on are refused as aborted, and their waits end so. For kernels of a GPU this
   /// calls the driver, and may have to wait until another call of the process has ended.

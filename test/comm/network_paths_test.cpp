@@ -226,6 +226,27 @@ TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
   });
 }
 
+TEST_CASE("3.19 a rank that hears nobody, and is the first to say so, names itself") {
+  Variables settings = kTwoPaths;
+  settings.push_back({"ORIEL_PATHS", "lo"});  // with backups: test_comm_path_hosts
+  play_with({{1, 1, 1}}, settings, [&](Players& players) {
+    constexpr int kCutOff = 1;
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    // To that rank it looks the same, and the others ask for nothing.
+    if (players.first() != kCutOff) network_of(rank).nic().stop();
+    players.barrier();
+    if (players.first() == kCutOff) {
+      require(device::world_signal(Thread(), rank.view(), 0, 0).outcome, "a signal");
+    }
+    const auto error = error_of(rank.comm);
+    require(error && error->origin_rank() == kCutOff, error ? error->to_string() : "no error");
+    require(error->code() == ErrorCode::remote, error->to_string());
+    players.barrier();
+  });
+}
+
 TEST_CASE("3.6 a queue with a backup path refuses what is posted after an abort") {
   play_with({{1, 1}}, with_patience(), [&](Players& players) { post_after_abort(players, true); });
 }

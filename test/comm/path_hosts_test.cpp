@@ -133,4 +133,37 @@ TEST_CASE("3.14 a host whose links are both down is named by all others") {
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
+TEST_CASE("3.14 3.19 a host that is cut off, and is the first to say so, names itself") {
+  // Set-up, over which all hear of it, goes by the third link. Only this host asks for anything.
+  constexpr int kCutOff = 1;
+  for (const char* const paths : {"net0", "net0,net1"}) {
+    INFO(paths);
+    const TestHosts hosts = TestHosts::with_links(3, 3);
+    const Nodes nodes{{1, 1, 1}};
+    Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+      hosts.enter(players.first());
+      const Environment environment(kOnHost);
+      const Environment links(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths}});
+      Rank rank(players, 4096, kWorld);
+      rank.sync("the first barrier");
+      players.barrier();  // nobody is in the other one any more
+      ++players.word(kRounds);
+      while (players.word(kFinish) == 0) std::this_thread::sleep_for(1ms);
+      if (players.first() == kCutOff) {
+        require(device::world_signal(device::Thread(), rank.view(), 0, 0).outcome, "a signal");
+      }
+      const auto error = error_of(rank.comm);
+      test::require(error && error->origin_rank() == kCutOff,
+                    error ? error->to_string() : "no error");
+      test::require(error->code() == ErrorCode::remote, error->to_string());
+      players.barrier();
+    });
+    REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+    hosts.cut(kCutOff, 0);
+    hosts.cut(kCutOff, 1);
+    stage.board().words[kFinish] = 1;
+    for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+  }
+}
+
 }  // namespace oriel::test

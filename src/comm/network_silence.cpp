@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "boot/cut_off.hpp"
+#include "comm/network.hpp"
+#include "net/syndrome.hpp"
+
+/// What has gone wrong in the queues of a rank, who is asked whether it is there, and who is named.
+namespace oriel::comm {
+namespace {
+
+constexpr Duration kProbeInterval = std::chrono::seconds(1);
+// While it is to be told who is cut off: who has yet to answer something else is asked once that is
+// answered.
+constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
+
+const char* describe(std::uint32_t syndrome) {
+  switch (static_cast<net::Syndrome>(syndrome)) {
+    case net::Syndrome::local_length:
+      return "an entry of a length that cannot be";
+    case net::Syndrome::local_operation:
+      return "an entry that makes no sense";
+    case net::Syndrome::local_protection:
+      return "the key or the range of this rank's own memory was refused";
+    case net::Syndrome::flushed:
+      return "the queue had failed before";
+    case net::Syndrome::remote_invalid:
+      return "the peer cannot do what was asked";
+    case net::Syndrome::remote_access:
+      return "the peer refused the key or the range";
+    case net::Syndrome::remote_operation:
+      return "the peer failed to do it";
+    case net::Syndrome::transport_retry:
+      return "the peer did not answer";
+    case net::Syndrome::receiver_retry:
+      return "the peer had no room";
+    default:
+      return "unknown";
+  }
+}
+
+/// Whether the fault is the peer's.
+bool is_of_peer(std::uint32_t syndrome) {
+  const auto what = static_cast<net::Syndrome>(syndrome);
+  return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
+         what == net::Syndrome::receiver_retry;
+}
+
+}  // namespace
+
+Duration Network::silence(const Settings& settings) {
+  const net::QueueSetup usual;
+  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
+  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
+}
+
+bool Network::has_left(const Peer& peer) const {
+  return options_.has_left && options_.has_left(peer.rank);
+}
+
+bool Network::is_of_probe(const Peer& peer, const device::queue::QueueError& error) const {
+  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
+  if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
+  const std::lock_guard lock(probe_mutex_);
+  return peer.probe == error.index;
+}
+
+std::string Network::wires_say(const Peer& peer) const {
+  std::string said;
+  for (std::size_t path = 0; peer.by_fabric && path < peer.paths; ++path) {
+    const net::WireFabric& fabric = *nics_[path]->fabric;
+    Status wire = fabric.peer_status(peer.far[path].address);
+    if (wire.ok()) wire = fabric.status();
+    if (!wire.ok()) said += "; its wire says: " + wire.error().to_string();
+  }
+  return said;
+}
+
+std::optional<device::queue::QueueError> Network::first_error(const Peer& peer) const {
+  const net::QueueMemory& memory =
+      peer.failover != nullptr ? peer.failover->queue().memory() : peer.single->memory();
+  const std::uint64_t word =
+      std::atomic_ref<std::uint64_t>(*memory.first_error).load(std::memory_order_acquire);
+  if (word == 0) return std::nullopt;
+  const auto error = device::queue::decode_error(word);
+  // A peer that has left answers no more; what matters is whether it was asked for something.
+  if (is_of_probe(peer, error) && has_left(peer)) return std::nullopt;
+  return error;
+}
+
+Error Network::queue_failure(const Peer& peer, const device::queue::QueueError& error,
+                             boot::CutOff who) const {
+  const auto syndrome = static_cast<net::Syndrome>(error.syndrome);
+  const bool is_alone = who == boot::CutOff::self;
+  int origin = is_of_peer(error.syndrome) && !is_alone ? peer.rank : options_.rank;
+  const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
+                                                    : fmt::format("operation {:#04x}, entry {}",
+                                                                  error.opcode, error.index);
+  std::string why;
+  if (is_alone) why += "; most other hosts do not answer either, so it is this one that is cut off";
+  if (peer.failover != nullptr) {
+    // It is flushed for what the peer's own entries have met.
+    if (syndrome == net::Syndrome::flushed) origin = peer.rank;
+    const auto failure = peer.failover->failure();
+    if (failure.has_value()) why += "; " + failure->message();
+  }
+  if (origin == peer.rank || is_alone) why += wires_say(peer);
+  return Error(ErrorCode::remote,
+               fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
+                           "{}){}",
+                           options_.rank, peer.rank, describe(error.syndrome), error.syndrome, what,
+                           why))
+      .with_origin(origin);
+}
+
+std::optional<Error> Network::failure(TimePoint now, const std::uint32_t* abort) {
+  if (rings_ != nullptr) {
+    if (auto failed = rings_->failure()) return failed;
+  }
+  Peer* silent = nullptr;
+  for (Peer& peer : peers_) {
+    const auto error = first_error(peer);
+    if (!error.has_value()) continue;
+    if (!is_silence(*error)) return queue_failure(peer, *error, boot::CutOff::peer);
+    if (silent == nullptr) silent = &peer;
+  }
+  if (silent == nullptr) return std::nullopt;
+  const boot::CutOff who = judge(*silent, now, abort);
+  if (who == boot::CutOff::undecided) return std::nullopt;
+  return queue_failure(*silent, *first_error(*silent), who);
+}
+
+bool Network::is_silence(const device::queue::QueueError& error) {
+  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
+}
+
+/// Whether it is the peer or this rank's own host that is cut off. Only answers to what is asked
+/// from now on tell: an earlier one may have come before whatever has broken.
+boot::CutOff Network::judge(const Peer& silent, TimePoint now, const std::uint32_t* abort) {
+  const std::size_t of_peer = host_of_[static_cast<std::size_t>(silent.rank)];
+  if (of_peer == own_host() || has_left(silent)) return boot::CutOff::peer;
+  const std::lock_guard lock(doubt_mutex_);
+  if (!doubted_since_.has_value()) doubted_since_ = now;
+  if (who_ != boot::CutOff::undecided) return who_;
+  const auto sights = look_at_hosts(*doubted_since_);
+  std::vector<boot::HostSight> others;
+  std::size_t at = 0;
+  for (std::size_t host = 0; host < sights.size(); ++host) {
+    if (!sights[host].has_value()) continue;
+    if (host == of_peer) at = others.size();
+    others.push_back(*sights[host]);
+  }
+  const bool is_late = now - *doubted_since_ >= silence(*options_.settings) / 4;
+  who_ = boot::judge_silence(others, at, is_late);
+  is_in_doubt_ = who_ == boot::CutOff::undecided;
+  if (who_ == boot::CutOff::undecided) ask_all(now, kDoubtInterval, abort);
+  return who_;
+}
+
+/// By number of the host; nothing of this rank's own and of those where all have left.
+std::vector<std::optional<boot::HostSight>> Network::look_at_hosts(TimePoint since) const {
+  std::vector<std::optional<boot::HostSight>> sights(hosts_);
+  for (const Peer& peer : peers_) {
+    const std::size_t host = host_of_[static_cast<std::size_t>(peer.rank)];
+    if (host == own_host() || has_left(peer)) continue;
+    const auto error = first_error(peer);
+    const boot::HostSight sight = peer.answered() >= since ? boot::HostSight::answers
+                                  : error.has_value() && is_silence(*error)
+                                      ? boot::HostSight::silent
+                                      : boot::HostSight::unknown;
+    // One rank that answers says more of its host than one that has not yet, and that one more than
+    // one that does not.
+    const auto weight = [](boot::HostSight of) {
+      return of == boot::HostSight::answers ? 2 : of == boot::HostSight::unknown ? 1 : 0;
+    };
+    std::optional<boot::HostSight>& known = sights[host];
+    if (!known.has_value() || weight(sight) > weight(*known)) known = sight;
+  }
+  return sights;
+}
+
+void Network::probe(TimePoint now, const std::uint32_t* abort) {
+  ask_all(now, kProbeInterval, abort);
+}
+
+void Network::ask_all(TimePoint now, Duration interval, const std::uint32_t* abort) {
+  const std::lock_guard lock(probe_mutex_);
+  if (now - probed_ < interval) return;
+  probed_ = now;
+  // By whoever drives the NIC: its lock may be held for as long as a GPU copies.
+  probes_are_due_ = true;
+  for (Peer& peer : peers_) {
+    if (peer.failover != nullptr && !has_left(peer)) probe_by_entry(peer, abort);
+  }
+  device::ring(*view_.bell);
+}
+
+void Network::send_probes() {
+  for (const Peer& peer : peers_) {
+    if (peer.failover != nullptr || has_left(peer)) continue;
+    static_cast<void>(nics_[0]->nic.probe(peer.number()));  // the queue is there
+  }
+}
+
+/// A queue with backup paths: the entry goes on by another one when its path fails.
+void Network::probe_by_entry(Peer& peer, const std::uint32_t* abort) {
+  namespace dq = device::queue;
+  device::WaitControl control;
+  control.abort = abort;
+  const dq::QueueView& queue = peer.view();
+  if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
+  const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
+  const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
+  if (completed != reserved) return;  // something else will tell
+  // A write of no bytes, for which no key is needed.
+  dq::Reservation place;
+  const device::Thread self;
+  if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) return;
+  peer.probe = static_cast<std::uint16_t>(place.base);
+  dq::write_entry(queue, place, 0,
+                  dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
+                                         dq::InlineBytes(nullptr, 0)));
+  static_cast<void>(dq::publish(self, queue, place, control));
+}
+
+}  // namespace oriel::comm
