@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "boot/cut_off.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -266,7 +267,10 @@ void Links::read_link(int peer, Link& link, bool to_the_end) {
     if (!to_the_end && link.inbox_bytes > kMaxInboxBytes) break;
     const auto got = read_some(link.fd.get(), scratch_);
     if (!got.ok()) return give_up_link(peer, link, "reading from", got.error());
-    if (got.value().closed) return on_closed(peer, link);
+    if (got.value().closed) {
+      link.silent = link.silent || got.value().silent;
+      return on_closed(peer, link);
+    }
     if (got.value().would_block) break;
     std::vector<Frame> frames;
     const auto bytes = ByteView(scratch_).first(got.value().bytes);
@@ -344,6 +348,7 @@ void Links::write_link(int peer, Link& link) {
     if (!sent.ok()) return give_up_link(peer, link, "writing to", sent.error());
     if (sent.value().would_block) break;
     if (sent.value().closed) {
+      link.silent = sent.value().silent;
       // Its last words may lie in our receive buffer; reading meets the end after them.
       link.queue.clear();
       link.queue_bytes = link.queue_offset = 0;
@@ -402,7 +407,38 @@ void Links::close_link(Link& link) {
 
 void Links::on_closed(int peer, Link& link) {
   close_link(link);
+  if (link.silent && !liveness_.has_left(peer) && is_cut_off(peer)) {
+    return liveness_.aborted(
+        identity_.rank,
+        Error(ErrorCode::remote,
+              fmt::format(
+                  "rank {} hears nothing from rank {} and most other hosts it is linked to, so "
+                  "it is this rank's own host that is cut off",
+                  identity_.rank, peer))
+            .with_origin(identity_.rank));
+  }
   liveness_.died(peer, fmt::format("its connection to rank {} has closed", identity_.rank));
+}
+
+/// As judge_silence() has it, of the hosts to which this rank has links.
+bool Links::is_cut_off(int peer) const {
+  if (host_of_.empty()) return false;
+  const auto host_of = [&](int rank) { return host_of_[static_cast<std::size_t>(rank)]; };
+  std::map<std::uint32_t, HostSight> sights;
+  for (const auto& [rank, link] : links_) {
+    if (host_of(rank) == host_of(identity_.rank)) continue;
+    if (link.closed && !link.silent) continue;  // it has told why
+    HostSight& sight = sights.try_emplace(host_of(rank), HostSight::silent).first->second;
+    if (!link.closed && is_heard(link.fd.get())) sight = HostSight::answers;
+  }
+  std::vector<HostSight> others;
+  std::size_t of_peer = 0;
+  for (const auto& [host, sight] : sights) {
+    if (host == host_of(peer)) of_peer = others.size();
+    others.push_back(sight);
+  }
+  const bool is_near = host_of(peer) == host_of(identity_.rank);
+  return !is_near && judge_silence(others, of_peer, true) == CutOff::self;
 }
 
 void Links::update_interest(Link& link) {

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.hpp"
@@ -51,6 +53,9 @@ class Links {
   Result<SocketAddress> listen(const SocketAddress& local);
   /// Accepts no more of them.
   void stop_listening() { acceptor_.stop(); }
+  /// Which rank is on which host, by any number, so that the end of a link can be told from that of
+  /// all.
+  void set_hosts(std::vector<std::uint32_t> host_of) { host_of_ = std::move(host_of); }
   /// Starts to connect to a lower rank and keeps trying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
   bool connected(int peer) const { return links_.contains(peer); }
@@ -99,6 +104,7 @@ class Links {
     std::size_t queue_bytes = 0;
     bool closed = false;  // by the peer; the inbox can still be read
     bool left = false;    // the peer has said so here, behind its last message
+    bool silent = false;  // why it is closed, or about to be
   };
   struct Dial {
     DialTarget target;
@@ -130,6 +136,7 @@ class Links {
   void close_link(Link& link);
   void enqueue(Link& link, Bytes frame);
   void on_closed(int peer, Link& link);
+  bool is_cut_off(int peer) const;
   void update_interest(Link& link);
 
   Identity identity_;
@@ -140,6 +147,7 @@ class Links {
   NoteBox notes_;
   std::map<int, Dial> dials_;
   std::map<int, Link> links_;
+  std::vector<std::uint32_t> host_of_;  // by rank; empty: not known yet
   Bytes scratch_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -107,7 +108,21 @@ Task<Status> Session::exchange_addresses() {
     }
     addresses_[peer] = address.value();
   }
+  number_hosts();
   co_return Status();
+}
+
+/// Ranks of a host have the address of its interface in common.
+void Session::number_hosts() {
+  std::map<std::string, std::uint32_t> numbers;
+  std::vector<std::uint32_t> host_of;
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto next = static_cast<std::uint32_t>(numbers.size());
+    const std::string host = addresses_[rank].with_port(0).to_string();
+    host_of.push_back(numbers.try_emplace(host, next).first->second);
+  }
+  const std::lock_guard lock(mutex_);
+  links_->set_hosts(std::move(host_of));
 }
 
 bool Session::can_link(const std::vector<int>& peers) const {

@@ -134,6 +134,7 @@ class Session final : private Transport {
   Task<Status> link_up(RootLink& root);
   Task<Status> link_to(std::vector<int> peers);
   Task<Status> exchange_addresses();
+  void number_hosts();
   bool can_link(const std::vector<int>& peers) const;
   /// Waits until something is ready (or a timer is due) and pumps. The timeout's message says
   /// `waiting_for`.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 
 #include <fmt/format.h>
 #include <linux/tcp.h>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr int kBacklog = 4096;  // the kernel cuts it to net.core.somaxconn
 constexpr std::size_t kMaxBuffers = 16;
+constexpr int kKeepIdleSeconds = 10;
+constexpr int kKeepPauseSeconds = 5;
 
 Status set_option(int fd, int level, int option, int value, const char* name) {
   if (sys().setsockopt(fd, level, option, &value, sizeof value) != 0) {
@@ -32,8 +35,8 @@ Status set_option(int fd, int level, int option, int value, const char* name) {
 Status tune(int fd) {
   ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   ORIEL_CHECK(set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
-  ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10, "TCP_KEEPIDLE"));
-  ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5, "TCP_KEEPINTVL"));
+  ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds, "TCP_KEEPIDLE"));
+  ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepPauseSeconds, "TCP_KEEPINTVL"));
   return set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4, "TCP_KEEPCNT");
 }
 
@@ -44,9 +47,24 @@ Result<OwnedFd> open_socket(int family) {
   return fd;
 }
 
+bool means_silent(int status) {
+  return status == ETIMEDOUT || status == EHOSTUNREACH || status == ENETUNREACH ||
+         status == ENETDOWN;
+}
+
 bool means_closed(int status) {
-  return status == ECONNRESET || status == EPIPE || status == ETIMEDOUT || status == ENOTCONN ||
-         status == EHOSTUNREACH || status == ENETUNREACH || status == ECONNABORTED;
+  return means_silent(status) || status == ECONNRESET || status == EPIPE || status == ENOTCONN ||
+         status == ECONNABORTED;
+}
+
+IoOutcome closed_with(int status) {
+  return {.closed = true, .silent = means_silent(status)};
+}
+
+int option_of(int fd, int option, int otherwise) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return sys().getsockopt(fd, IPPROTO_TCP, option, &value, &length) == 0 ? value : otherwise;
 }
 
 }  // namespace
@@ -124,7 +142,7 @@ Result<IoOutcome> read_some(int fd, std::span<std::byte> out) {
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
     return IoOutcome{.would_block = true};
   }
-  if (means_closed(errno)) return IoOutcome{.closed = true};
+  if (means_closed(errno)) return closed_with(errno);
   return system_error("recvmsg");
 }
 
@@ -143,8 +161,20 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
     return IoOutcome{.would_block = true};
   }
-  if (means_closed(errno)) return IoOutcome{.closed = true};
+  if (means_closed(errno)) return closed_with(errno);
   return system_error("sendmsg");
+}
+
+// A host that is there answers when the connection has been idle for that long, or a pause later if
+// that was lost. Where it is not, the connection ends some pauses later; and what was heard last on
+// another one that broke with it can be older by the idle time, but not more.
+bool is_heard(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (sys().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  const auto idle_ms = option_of(fd, TCP_KEEPIDLE, kKeepIdleSeconds) * std::int64_t{1000};
+  const auto pause_ms = option_of(fd, TCP_KEEPINTVL, kKeepPauseSeconds) * std::int64_t{1000};
+  return std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) < idle_ms + pause_ms * 3 / 2;
 }
 
 std::size_t unsent_bytes(int fd) {

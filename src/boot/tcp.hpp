@@ -40,9 +40,14 @@ struct IoOutcome {
   std::size_t bytes = 0;
   bool would_block = false;
   bool closed = false;  ///< the peer has closed or reset the connection
+  bool silent = false;  ///< `closed` because nothing comes from its host any more
 };
 Result<IoOutcome> read_some(int fd, std::span<std::byte> out);
 Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers);
+
+/// Whether something has come from the other end's host so lately that it can answer: later than
+/// the last sign of life of a connection that is found to be silent now.
+bool is_heard(int fd);
 
 /// How much of what was written the kernel has not sent yet; 0 if it does not say.
 std::size_t unsent_bytes(int fd);
