@@ -123,6 +123,7 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
     return;
   }
   members_.emplace(hello.rank, Member{from, hello.address, patience});
+  patience_.emplace(patience.when(), hello.rank);
   rank_of_.emplace(from, hello.rank);
   if (hello.size != size_) {
     return fail(Error(ErrorCode::invalid_usage,
@@ -168,6 +169,7 @@ void Rendezvous::on_done(Connection from) {
   Member& member = members_.at(it->second);
   if (member.done) return;
   member.done = true;
+  patience_.erase({member.patience.when(), it->second});
   finished_ = ++done_ == size_;
 }
 
@@ -209,11 +211,7 @@ void Rendezvous::on_shortage(const Error& reason, TimePoint now) {
 
 Deadline Rendezvous::next_timer() const {
   if (failure_ || size_ == 0) return expiry_;
-  Deadline next = Deadline::never();
-  for (const auto& [rank, member] : members_) {
-    if (!member.done) next = earlier(next, member.patience);
-  }
-  return next;
+  return patience_.empty() ? Deadline::never() : Deadline::at(patience_.begin()->first);
 }
 
 Error Rendezvous::not_in_time() const {

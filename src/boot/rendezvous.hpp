@@ -71,6 +71,7 @@ class Rendezvous {
   /// The root service cannot accept connections, for this reason.
   void on_shortage(const Error& reason, TimePoint now);
 
+  /// When on_time() is to be called next. Takes no longer the more ranks there are.
   Deadline next_timer() const;
   /// Nothing more is to be done: all ranks have joined, or have been told why not.
   bool finished() const { return finished_; }
@@ -100,6 +101,7 @@ class Rendezvous {
   int first_rank_ = -1;
   int host_rank_ = -1;  // the rank in the root service's own process
   std::map<int, Member> members_;
+  std::set<std::pair<TimePoint, int>> patience_;  // of those that are not done, the shortest first
   std::map<Connection, int> rank_of_;
   bool complete_ = false;
   bool finished_ = false;

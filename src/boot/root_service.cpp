@@ -240,15 +240,23 @@ void RootService::serve() {
   }
 }
 
-Deadline RootService::next_timer() const {
+/// Of those that have not said hello, the one whose time for it ends first; null if all have.
+RootService::Client* RootService::next_without_hello() {
+  auto& waiting = running_->before_hello;
+  for (; !waiting.empty(); waiting.pop_front()) {
+    const auto it = running_->clients.find(waiting.front());
+    if (it != running_->clients.end() && !it->second.greeted) return &it->second;
+  }
+  return nullptr;
+}
+
+Deadline RootService::next_timer() {
   Deadline next = running_->acceptor->next_expiry();
   for (const auto& [number, served] : served_) {
     next = earlier(next, served.rendezvous.next_timer());
   }
-  for (const auto& [id, client] : running_->clients) {
-    if (!client.greeted) next = earlier(next, client.hello_deadline);
-  }
-  return next;
+  const Client* const silent = next_without_hello();
+  return silent != nullptr ? earlier(next, silent->hello_deadline) : next;
 }
 
 void RootService::wake() {
@@ -266,6 +274,7 @@ void RootService::on_proven(ProvenConnection connection) {
                                        .token = token.value(),
                                        .number = connection.realm,
                                        .hello_deadline = Deadline::after(kHelloTime, steady())});
+  running_->before_hello.push_back(id);
 }
 
 void RootService::on_client(Rendezvous::Connection id) {
@@ -342,11 +351,10 @@ void RootService::deliver(std::uint64_t number) {
 
 void RootService::on_time(TimePoint now) {
   running_->acceptor->expire();
-  std::vector<Rendezvous::Connection> silent;
-  for (const auto& [id, client] : running_->clients) {
-    if (!client.greeted && client.hello_deadline.expired(now)) silent.push_back(id);
-  }
-  for (const auto id : silent) {
+  for (const Client* silent = next_without_hello();
+       silent != nullptr && silent->hello_deadline.expired(now); silent = next_without_hello()) {
+    const Rendezvous::Connection id = running_->before_hello.front();
+    running_->before_hello.pop_front();
     // It may have spoken in time to a process that was stopped.
     on_client(id);
     const auto it = running_->clients.find(id);

@@ -59,6 +59,9 @@ class RootService {
     Poller poller;
     OwnedFd wake;
     std::map<Rendezvous::Connection, Client> clients;
+    // In the order of their time for it, since all have as long. Whoever has said it or gone is
+    // taken off once it is the first.
+    std::deque<Rendezvous::Connection> before_hello;
     std::map<std::string, SocketAddress> listeners;  // by interface address without port
     std::unique_ptr<Acceptor> acceptor;
   };
@@ -71,7 +74,7 @@ class RootService {
   void run();
   void serve();
   void end();
-  Deadline next_timer() const;
+  Deadline next_timer();
   void wake();
   void on_proven(ProvenConnection connection);
   void on_client(Rendezvous::Connection id);
@@ -82,6 +85,7 @@ class RootService {
   void remove_finished();
   void remember(std::uint64_t number, bool expired);
   void on_time(TimePoint now);
+  Client* next_without_hello();
   void leave_to_parent();
 
   const pid_t owner_;

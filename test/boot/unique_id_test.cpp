@@ -2,8 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/unique_id.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -372,6 +376,54 @@ TEST_CASE("1.38 the rendezvous tells everybody of sizes that differ and of equal
   CHECK(contains(text_sent_to(30, range.take_outgoing()), "rank 3 of 3"));
   range.on_hello(31, hello(0, 1), now);  // nobody else is affected
   CHECK(kinds_sent_to(31, range.take_outgoing()) == Kinds{FrameKind::root_peers});
+}
+
+TEST_CASE("1.12 the next timer of a rendezvous is the shortest patience of those not done") {
+  constexpr int kSize = 200;
+  const TimePoint now{};
+  std::mt19937 random(7);
+  Rendezvous meeting(kHere, Deadline::at(now + 1h));
+  CHECK(meeting.next_timer().when() == now + 1h);
+  // Several have the same, so that one that is done must not take another one's with it.
+  std::map<int, Duration> patience;
+  for (int rank = 0; rank < kSize; ++rank) {
+    RootHello one = hello(rank, kSize);
+    one.patience_ms = 1000 + static_cast<std::uint32_t>(random() % 40);
+    patience[rank] = std::chrono::milliseconds(one.patience_ms);
+    meeting.on_hello(static_cast<Rendezvous::Connection>(rank), one, now);
+    const auto least = std::min_element(patience.begin(), patience.end(),
+                                        [](auto& a, auto& b) { return a.second < b.second; });
+    REQUIRE(meeting.next_timer().when() == now + least->second);
+  }
+  while (!patience.empty()) {
+    const auto least = std::min_element(patience.begin(), patience.end(),
+                                        [](auto& a, auto& b) { return a.second < b.second; });
+    REQUIRE(meeting.next_timer().when() == now + least->second);
+    const auto done = std::next(patience.begin(), static_cast<long>(random() % patience.size()));
+    for (int times = 0; times < 2; ++times) {  // the second one changes nothing
+      meeting.on_done(static_cast<Rendezvous::Connection>(done->first));
+    }
+    patience.erase(done);
+  }
+  CHECK(meeting.next_timer().is_never());
+  CHECK(meeting.finished());
+}
+
+TEST_CASE("3.22 the next timer of a rendezvous takes no longer the more ranks there are") {
+  constexpr int kSize = 65536, kTurns = 20'000;
+  const TimePoint now{};
+  Rendezvous meeting(kHere, Deadline::at(now + 1h));
+  for (int rank = 1; rank < kSize; ++rank) {  // one has yet to come
+    meeting.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, kSize), now);
+  }
+  static_cast<void>(meeting.take_outgoing());
+  const std::clock_t begun = std::clock();
+  for (int turn = 0; turn < kTurns; ++turn) {
+    REQUIRE(meeting.next_timer().when() == now + 1s);
+    meeting.on_time(now);
+  }
+  // Some 10 ms; with a look at each rank half a minute.
+  CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 3);
 }
 
 TEST_CASE(

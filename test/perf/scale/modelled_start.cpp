@@ -39,9 +39,10 @@ boot::SocketAddress address_of(int rank) {
 
 }  // namespace
 
-ModelledStart::ModelledStart(int size, Model model, bool gathers)
+ModelledStart::ModelledStart(int size, Model model, bool gathers, int turn)
     : size_(size),
       gathers_(gathers),
+      turn_(turn),
       links_wanted_(boot::link_neighbours(0, size).size()),
       network_(size + 1, model),
       rendezvous_(kRootProcess, Deadline::at(TimePoint(10min))),
@@ -86,7 +87,7 @@ void ModelledStart::connect(int from, int to) {
 }
 
 void ModelledStart::at_root(int from, const Bytes& message) {
-  if (++in_turn_ == kTurn) take_turn();
+  if (++in_turn_ == turn_) take_turn();
   const auto found = clients_.find(from);
   if (found == clients_.end()) {
     const Client& client = clients_[from];

@@ -22,6 +22,9 @@
 
 namespace oriel::scale {
 
+/// Of the root service: as many as a Poller takes at a time, at best.
+inline constexpr int kTurnMost = 128;
+
 /// How all ranks of a communicator find each other: the root service's Rendezvous, the proofs of
 /// every connection, frames, links and the gathering of addresses, over a modelled network. What
 /// reads sockets in the library (RootService, Acceptor, Dialer, Links, Session) is not run; this
@@ -30,7 +33,8 @@ class ModelledStart {
  public:
   /// `gathers`: whether ranks tell each other their addresses in the end, for which this machine
   /// would need as much memory as all of them.
-  ModelledStart(int size, Model model, bool gathers);
+  /// `turn`: how many messages the root service takes at a time.
+  ModelledStart(int size, Model model, bool gathers, int turn);
 
   /// False if not all ranks come to the end.
   bool run();
@@ -41,12 +45,10 @@ class ModelledStart {
   std::size_t most_links() const;
   std::size_t root_connections() const { return most_clients_; }
   /// What the rendezvous has taken of this machine's processor, with the looks at its clock that
-  /// the root service has once in kTurn messages.
+  /// the root service has once in a turn.
   std::chrono::duration<double> root_processor() const { return root_processor_; }
 
  private:
-  static constexpr int kTurn = 128;  // as many as a Poller takes at a time, at best
-
   /// The root's side of a connection.
   struct Client {
     boot::AuthResponder responder{boot::KeyPurpose::rendezvous};
@@ -79,6 +81,7 @@ class ModelledStart {
 
   int size_;
   bool gathers_;
+  int turn_;
   std::size_t links_wanted_;
   ModelledNetwork network_;
   boot::Key root_key_;

@@ -4,8 +4,9 @@
 /// for the rendezvous, proofs, groups, links, layouts, plans and collectives, over a modelled
 /// network. Prints one JSON object a line; docs/scale.md is made of its output.
 ///
-/// usage: scale_model [--short] [RANKS...]
+/// usage: scale_model [--short] [--turn=MESSAGES] [RANKS...]
 /// --short: without large all-reduces among many ranks and without wires of libfabric.
+/// --turn: how many messages the root service takes between two looks at the clock, 128 at most.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -174,9 +175,9 @@ void print_holdings(int size) {
 }
 
 /// From the moment at which all ranks begin to join until the last one has.
-void run_start(int size) {
+void run_start(int size, int turn) {
   const bool gathers = fits_here(size, boot::SocketAddress::kEncodedBytes);
-  ModelledStart start(size, Model{}, gathers);
+  ModelledStart start(size, Model{}, gathers, turn);
   const bool ok = start.run();
   const Most most = most_of(start.network(), size);
   const Endpoint& root = start.network().endpoint(start.root());
@@ -184,9 +185,9 @@ void run_start(int size) {
       "{{\"kind\": \"start\", \"ranks\": {}, \"gathers_addresses\": {}, \"ok\": {}, \"linked_ms\": "
       "{:.3f}, \"ms\": {:.3f}, \"links\": {}, \"messages_a_rank\": {}, \"bytes_a_rank\": {}, "
       "\"root_connections\": {}, \"root_messages\": {}, \"root_bytes\": {}, "
-      "\"root_processor_ms_here\": {:.1f}}}\n",
+      "\"root_turn\": {}, \"root_processor_ms_here\": {:.1f}}}\n",
       size, gathers, ok, milliseconds(start.linked()), milliseconds(most.clock), start.most_links(),
-      most.messages, most.bytes, start.root_connections(), root.messages, root.bytes,
+      most.messages, most.bytes, start.root_connections(), root.messages, root.bytes, turn,
       start.root_processor().count() * 1e3);
   std::fflush(stdout);
 }
@@ -218,9 +219,9 @@ void print_all_reduce(int size, std::uint64_t bytes) {
   std::fflush(stdout);
 }
 
-void model(int size, bool is_short) {
+void model(int size, bool is_short, int turn) {
   print_holdings(size);
-  run_start(size);
+  run_start(size, turn);
   run_small_protocols(size);
   run_gathering("addresses", size, boot::SocketAddress::kEncodedBytes);
   run_gathering("topology", size, topology_bytes());
@@ -237,12 +238,19 @@ void model(int size, bool is_short) {
 int main(int argc, char** argv) {
   std::vector<int> sizes;
   bool is_short = false;
+  int turn = oriel::scale::kTurnMost;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--short") {
       is_short = true;
+    } else if (std::string_view(argv[i]).starts_with("--turn=")) {
+      turn = std::atoi(argv[i] + std::string_view("--turn=").size());
     } else {
       sizes.push_back(std::atoi(argv[i]));
     }
+  }
+  if (turn < 1) {
+    std::fprintf(stderr, "MESSAGES is 1 or more\n");
+    return 2;
   }
   if (sizes.empty()) sizes = {16, 256, 4096, 65536};
   for (const int size : sizes) {
@@ -255,7 +263,7 @@ int main(int argc, char** argv) {
   for (const int size : sizes) {
     if (!is_short) oriel::scale::print_wire(size);
   }
-  for (const int size : sizes) oriel::scale::model(size, is_short);
+  for (const int size : sizes) oriel::scale::model(size, is_short, turn);
   for (const std::uint64_t bytes : oriel::scale::kMessages) oriel::scale::print_limit(bytes);
   return 0;
 }
