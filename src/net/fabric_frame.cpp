@@ -11,8 +11,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kFrameMagic = 0x4d46524f;  // ORFM
-constexpr std::uint16_t kBatch = 1;
+constexpr std::uint32_t kFrameMagic = 0x3246524f;  // ORF2
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
 // In the order of the frame, which has no gaps.
@@ -20,8 +19,8 @@ struct HeadLayout {
   boot::ShortDigest proof;
   boot::ShortDigest payload_proof;
   std::uint32_t magic;
-  std::uint16_t head_bytes;
-  std::uint16_t kind;
+  std::uint16_t batch_bytes;
+  std::uint16_t also_reserved;
   std::uint64_t from;
   std::uint64_t sequence;
   std::uint32_t payload_bytes;
@@ -31,16 +30,6 @@ static_assert(sizeof(HeadLayout) == kFrameHeadBytes && alignof(HeadLayout) == 8)
 
 boot::ShortDigest payload_proof(const boot::Key& key, ByteView payload, bool prove) {
   return prove ? boot::short_keyed_hash(key, payload) : boot::ShortDigest{};
-}
-
-// What follows the head at `to` is there already. The bytes up to its end.
-std::size_t seal(const FrameKeys& keys, HeadLayout& layout, std::byte* to) {
-  layout.magic = kFrameMagic;
-  const std::size_t bytes = kFrameHeadBytes + layout.head_bytes;
-  std::memcpy(to, &layout, sizeof layout);
-  layout.proof = boot::short_keyed_hash(keys.frame, {to + kProofBytes, bytes - kProofBytes});
-  std::copy(layout.proof.begin(), layout.proof.end(), to);
-  return bytes;
 }
 
 }  // namespace
@@ -54,62 +43,56 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
   return {derive("oriel fabric frame v1"), derive("oriel fabric payload v1")};
 }
 
-std::size_t seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
-                       ByteView message_head, ByteView payload, bool prove_payload, std::byte* to) {
+void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
+                std::size_t batch_bytes, ByteView payload, bool prove_payload) {
   HeadLayout layout{};
   layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
-  layout.head_bytes = static_cast<std::uint16_t>(message_head.size());
+  layout.magic = kFrameMagic;
+  layout.batch_bytes = static_cast<std::uint16_t>(batch_bytes);
   layout.from = from;
   layout.sequence = sequence;
   layout.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  std::copy(message_head.begin(), message_head.end(), to + kFrameHeadBytes);
-  return seal(keys, layout, to);
+  std::memcpy(frame, &layout, sizeof layout);
+  const std::size_t sealed = kFrameHeadBytes + batch_bytes - kProofBytes;
+  layout.proof = boot::short_keyed_hash(keys.frame, {frame + kProofBytes, sealed});
+  std::copy(layout.proof.begin(), layout.proof.end(), frame);
 }
 
-void seal_batch(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t bytes) {
-  HeadLayout layout{};  // payloads are inside what is proven
-  layout.kind = kBatch;
-  layout.head_bytes = static_cast<std::uint16_t>(bytes);
-  layout.from = from;
-  layout.sequence = sequence;
-  seal(keys, layout, frame);
-}
-
-ByteView next_of_batch(ByteView& batch) {
-  std::uint32_t bytes = 0;
-  if (batch.size() < sizeof bytes) return {};
-  std::memcpy(&bytes, batch.data(), sizeof bytes);
-  const ByteView left = batch.subspan(sizeof bytes);
+BatchMessage next_of_batch(ByteView& batch) {
+  std::uint32_t length = 0;
+  if (batch.size() < sizeof length) return {};
+  std::memcpy(&length, batch.data(), sizeof length);
+  const std::uint32_t bytes = length & ~kPayloadBehind;
+  const ByteView left = batch.subspan(sizeof length);
   if (bytes > left.size()) return {};
   batch = left.subspan(bytes);
-  return left.first(bytes);
+  return {left.first(bytes), (length & kPayloadBehind) != 0};
+}
+
+bool is_at_end(ByteView batch) {
+  return std::all_of(batch.begin(), batch.end(), [](std::byte one) { return one == std::byte{}; });
 }
 
 std::optional<FrameHead> read_frame(ByteView bytes) {
   HeadLayout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kFrameMagic || layout.kind > kBatch || layout.reserved != 0) {
+  if (layout.magic != kFrameMagic || layout.also_reserved != 0 || layout.reserved != 0) {
     return std::nullopt;
   }
-  const bool is_batch = layout.kind == kBatch;
-  if (is_batch && layout.payload_bytes != 0) return std::nullopt;
-  if (layout.head_bytes > (is_batch ? kBatchBytesMost : kWireHeadBytesMost) ||
-      layout.payload_bytes > kPieceBytesMost ||
-      bytes.size() != sizeof layout + layout.head_bytes + layout.payload_bytes) {
+  if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost ||
+      bytes.size() != sizeof layout + layout.batch_bytes + layout.payload_bytes) {
     return std::nullopt;
   }
-  return FrameHead{layout.from, layout.sequence, layout.head_bytes, is_batch, layout.payload_bytes};
+  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes};
 }
 
 bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {
-  const std::size_t sealed = kFrameHeadBytes + head.head_bytes;
+  const std::size_t sealed = kFrameHeadBytes + head.batch_bytes;
   const auto proof =
       boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
   if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
-  const bool has_more = prove_payload && !head.is_batch;
-  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), has_more);
+  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), prove_payload);
   return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
 }
 

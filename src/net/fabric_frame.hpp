@@ -14,13 +14,16 @@
 
 /// A message of a fabric wire: NICs' messages (wire_format.hpp) behind a proof of who sent them.
 ///
-///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 head bytes, u16 kind,
-///     u64 from, u64 sequence, u32 payload bytes, u32 reserved; the head; the payload
+///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 batch bytes, u16 reserved,
+///     u64 from, u64 sequence, u32 payload bytes, u32 reserved; the batch; the payload
 ///
-/// Of kind 0 it is one message, whose payload follows its head. Of kind 1 the head is a batch:
-/// small messages with their payloads, each behind its length (u32), and there is no payload.
+/// In the batch lies one message behind the other, each behind its length (u32). Those that are
+/// small have their payload with them. One may be longer: its length says so (kPayloadBehind), only
+/// its head is in the batch, and its payload follows the batch. So what is put and the word behind
+/// it go together. Zeros may fill the batch, so that the payload's place is known before the
+/// batch's end.
 ///
-/// The proof is keyed SipHash-2-4 of 16 bytes over all that follows it up to the end of the head.
+/// The proof is keyed SipHash-2-4 of 16 bytes over all that follows it up to the end of the batch.
 /// Its key is that of one direction between two ends: a keyed hash, with the communicator's key, of
 /// the addresses of both, which contain fresh nonces. So a stranger who can connect to the port
 /// can make no message, nor one end speak for another's, nor can a message be played back (the
@@ -33,13 +36,14 @@ namespace oriel::net {
 
 inline constexpr std::size_t kFrameHeadBytes = 64;
 inline constexpr std::size_t kBatchBytesMost = 1984;
+/// Set in the length of a message whose payload is what follows the batch.
+inline constexpr std::uint32_t kPayloadBehind = std::uint32_t{1} << 31;
 
 struct FrameHead {
   std::uint64_t from = 0;
   std::uint64_t sequence = 0;
-  std::uint16_t head_bytes = 0;  ///< of the NIC's message, or of the batch, that follow
-  bool is_batch = false;
-  std::uint32_t payload_bytes = 0;
+  std::uint16_t batch_bytes = 0;    ///< that follow
+  std::uint32_t payload_bytes = 0;  ///< that follow these
 };
 
 /// The keys of messages from one end to another.
@@ -49,18 +53,20 @@ struct FrameKeys {
 };
 FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const FabricAddress& to);
 
-/// A frame's head and the message's head, for the payload to follow. Writes to `to`, which has room
-/// for kFrameHeadBytes and message_head.size(), at most kWireHeadBytesMost. The number of bytes.
-std::size_t seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
-                       ByteView message_head, ByteView payload, bool prove_payload, std::byte* to);
+/// Seals a batch of `batch_bytes` that lies at frame + kFrameHeadBytes already, for the payload to
+/// follow.
+void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
+                std::size_t batch_bytes, ByteView payload, bool prove_payload);
 
-/// Seals a batch of `bytes` that lies at frame + kFrameHeadBytes already.
-void seal_batch(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t bytes);
-
+struct BatchMessage {
+  ByteView bytes;
+  bool has_payload_behind = false;  ///< and these are its head
+};
 /// The next message of a batch, which `batch` then no longer has; empty at its end, and if it is
 /// none.
-ByteView next_of_batch(ByteView& batch);
+BatchMessage next_of_batch(ByteView& batch);
+/// Whether no message is in what is left of a batch, which zeros may fill.
+bool is_at_end(ByteView batch);
 
 /// Who says to have sent these bytes, and their parts; nothing if they are no frame. Nothing is
 /// proven yet.

@@ -30,6 +30,18 @@ std::size_t round_up(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
+Error no_payload() {
+  return Error(ErrorCode::remote, "a message of a NIC has its payload in no frame");
+}
+
+/// A message whose payload lies elsewhere than its head.
+Result<WireMessage> join(ByteView head, ByteView payload) {
+  ORIEL_TRY(WireHead read, decode_head(head, head.size() + payload.size()));
+  if (payload.empty() || read.payload_bytes != payload.size()) return no_payload();
+  payload_of(read.message) = Bytes(payload.begin(), payload.end());
+  return std::move(read.message);
+}
+
 // Whether it speaks in its own name, and to a queue that is for it.
 bool may_say(const Peer& sender, const WireMessage& message) {
   const auto* const request = std::get_if<WireRequest>(&message.body);
@@ -43,8 +55,7 @@ bool may_say(const Peer& sender, const WireMessage& message) {
 }  // namespace
 
 Status WireFabric::State::open() {
-  receive_bytes =
-      round_up(std::max(kHeadsBytesMost + options.payload_bytes_most, kBatchFrameBytesMost));
+  receive_bytes = round_up(kBatchFrameBytesMost + options.payload_bytes_most);
   const std::string provider = info->fabric_attr->prov_name;
   const std::uint32_t format = info->addr_format;
   ORIEL_TRY(
@@ -52,8 +63,8 @@ Status WireFabric::State::open() {
       FabricEndpoint::open(table, std::move(info),
                            options.receives + options.sends + kFetchPartsMost + 1, kPeersExpected));
   copies_payloads = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
-  const std::size_t send_bytes = round_up(std::max(
-      kHeadsBytesMost + (copies_payloads ? options.payload_bytes_most : 0), kBatchFrameBytesMost));
+  const std::size_t send_bytes =
+      round_up(kBatchFrameBytesMost + (copies_payloads ? options.payload_bytes_most : 0));
   const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
   memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   receives.resize(options.receives);
@@ -213,8 +224,9 @@ void WireFabric::State::complete_send(Send& send) {
   --send.peer->on_the_way;
   send.peer = nullptr;
   send.payload = Bytes();
+  send.payload_bytes = 0;
   send.batch_bytes = 0;
-  send.messages = 1;
+  send.messages = 0;
   free.push_back(send.operation.index);
 }
 
@@ -292,14 +304,16 @@ Peer* WireFabric::State::find(WireAddress address) {
 
 Result<WireMessage> WireFabric::State::read(Arrived& from) {
   const ByteView bytes = view(from.buffer, from.head).subspan(kFrameHeadBytes);
-  if (!from.head.is_batch) {
-    from.taken = bytes.size();
-    return decode_message(bytes);
-  }
-  ByteView left = bytes.subspan(from.taken);
-  Result<WireMessage> message = decode_message(next_of_batch(left));
+  const ByteView batch = bytes.first(from.head.batch_bytes);
+  const ByteView payload = bytes.subspan(from.head.batch_bytes);
+  ByteView left = batch.subspan(from.taken);
+  const BatchMessage next = next_of_batch(left);
+  Result<WireMessage> message = !next.has_payload_behind ? decode_message(next.bytes)
+                                : from.has_payload       ? join(next.bytes, payload)
+                                                         : no_payload();
+  if (next.has_payload_behind) from.has_payload = false;
   // Behind what makes no sense nothing does.
-  from.taken = message.ok() ? bytes.size() - left.size() : bytes.size();
+  from.taken = message.ok() && !is_at_end(left) ? batch.size() - left.size() : batch.size();
   return message;
 }
 
@@ -334,7 +348,7 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
   FabricWish wish;
   wish.provider = options.provider;
   wish.socket = options.socket;
-  wish.message_bytes = kHeadsBytesMost + options.payload_bytes_most;
+  wish.message_bytes = kBatchFrameBytesMost + options.payload_bytes_most;
   ORIEL_TRY(FabricInfo info, choose_fabric(*table, wish));
   auto state = std::make_unique<State>(*table, options, std::move(info));
   ORIEL_CHECK(state->open());
@@ -408,7 +422,7 @@ bool WireFabric::receive(WireMessage& message) {
     Arrived& next = state.arrived.front();
     const Peer& sender = *next.peer;
     Result<WireMessage> decoded = state.read(next);
-    if (next.taken == next.head.head_bytes + next.head.payload_bytes) {
+    if (next.taken == next.head.batch_bytes) {
       const std::uint32_t buffer = next.buffer;
       state.arrived.pop_front();
       state.post(buffer);

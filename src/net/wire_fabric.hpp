@@ -51,8 +51,9 @@ struct FabricTable;
 /// answered: who learns it can read what would have crossed the network anyway. Not between ends of
 /// which one wants payloads proven.
 ///
-/// Small messages to one peer leave as one, at end_turn() or when receive() has to look for more: a
-/// put and its signal, and the answers to those that came before, cost what one message costs.
+/// Messages to one peer leave as one, at end_turn() or when receive() has to look for more, small
+/// ones as many as there are and a longer one with them: a put and its signal, and the answers to
+/// those that came before, cost what one message costs.
 ///
 /// Memory is bounded: `receives` buffers of one message each, untouched until used, and `sends`
 /// messages on their way, of which one peer gets no more than are left for others. What arrives

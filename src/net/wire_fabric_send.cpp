@@ -23,7 +23,19 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
                                  std::min(peer.payload_bytes_most, options.payload_bytes_most))));
     return true;
   }
-  return payload_bytes <= kSmallBytesMost ? send_small(peer, message) : send_large(peer, message);
+  const bool is_behind = payload_bytes > kSmallBytesMost;
+  const Bytes bytes = is_behind ? encode_head(message) : encode_message(message);
+  if (!make_room(peer, sizeof(std::uint32_t) + bytes.size(), is_behind)) return wait_for_room(peer);
+  Send& batch = *peer.batch;
+  std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
+  const auto length = static_cast<std::uint32_t>(bytes.size()) | (is_behind ? kPayloadBehind : 0);
+  std::memcpy(at, &length, sizeof length);
+  std::copy(bytes.begin(), bytes.end(), at + sizeof length);
+  batch.batch_bytes += sizeof length + bytes.size();
+  if (is_behind) put_behind(batch, payload_of(message));
+  ++batch.messages;
+  ++counters.sent;
+  return true;
 }
 
 Send& WireFabric::State::take_slot(Peer& peer) {
@@ -34,36 +46,43 @@ Send& WireFabric::State::take_slot(Peer& peer) {
   return slot;
 }
 
-bool WireFabric::State::send_small(Peer& peer, const WireMessage& message) {
-  const Bytes bytes = encode_message(message);
-  const std::size_t needed = sizeof(std::uint32_t) + bytes.size();
-  if (peer.batch != nullptr && peer.batch->batch_bytes + needed > kBatchBytesMost &&
-      !send_batch(peer)) {
-    return wait_for_room(peer);
+/// For so many bytes in the peer's batch, and for a payload behind it: in the one that there is, or
+/// in another one behind it.
+bool WireFabric::State::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
+  if (peer.batch != nullptr) {
+    const Send& batch = *peer.batch;
+    const bool is_full =
+        batch.batch_bytes + bytes > batch.batch_limit || (has_payload && batch.payload_bytes != 0);
+    if (!is_full) return true;
+    if (!send_batch(peer)) {
+      poll();
+      return false;
+    }
   }
-  if (peer.batch == nullptr) {
-    if (!has_room(peer)) poll();
-    if (!has_room(peer)) return wait_for_room(peer);
-    peer.batch = &take_slot(peer);
-    peer.batch->messages = 0;
-    with_batch.push_back(&peer);
-  }
-  Send& batch = *peer.batch;
-  std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
-  const auto length = static_cast<std::uint32_t>(bytes.size());
-  std::memcpy(at, &length, sizeof length);
-  std::copy(bytes.begin(), bytes.end(), at + sizeof length);
-  batch.batch_bytes += needed;
-  ++batch.messages;
-  ++counters.sent;
+  if (!has_room(peer)) poll();
+  if (!has_room(peer)) return false;
+  peer.batch = &take_slot(peer);
+  peer.batch->batch_limit = kBatchBytesMost;
+  with_batch.push_back(&peer);
   return true;
+}
+
+void WireFabric::State::put_behind(Send& batch, Payload& payload) {
+  batch.payload_bytes = payload.size();
+  if (!copies_payloads) {
+    // What is sent from where it lies has to stay there.
+    batch.payload = payload.take();
+    return;
+  }
+  batch.batch_limit = std::min(batch.batch_bytes + kBatchBytesBehind, kBatchBytesMost);
+  std::byte* to = batch.heads + kFrameHeadBytes + batch.batch_limit;
+  for (const ByteView part : payload.parts()) to = std::copy(part.begin(), part.end(), to);
 }
 
 // False while libfabric has no room for it.
 bool WireFabric::State::send_batch(Peer& peer) {
   Send& batch = *peer.batch;
-  seal_batch(peer.outgoing, own.id, peer.next_out, batch.heads, batch.batch_bytes);
-  const ssize_t status = post_send(peer, batch, kFrameHeadBytes + batch.batch_bytes, {});
+  const ssize_t status = post_send(peer, batch);
   if (status == -FI_EAGAIN && !is_blocked_for_long(peer)) return false;
   peer.batch = nullptr;
   std::erase(with_batch, &peer);
@@ -85,54 +104,24 @@ void WireFabric::State::send_batches() {
   for (std::size_t i = with_batch.size(); i > 0; --i) send_batch(*with_batch[i - 1]);
 }
 
-bool WireFabric::State::send_large(Peer& peer, WireMessage& message) {
-  // What was sent before it goes first.
-  if (peer.batch != nullptr && !send_batch(peer)) {
-    poll();
-    return wait_for_room(peer);
-  }
-  if (!has_room(peer)) poll();
-  if (!has_room(peer)) return wait_for_room(peer);
-  // What is sent from where it lies has to stay there, and what is proven must not change.
-  if (!copies_payloads || peer.prove_payloads) payload_of(message).own();
-  const ByteView payload = payload_of(message).joined();
-  Send& slot = sends[free.back()];
-  const std::size_t heads = seal_frame(peer.outgoing, own.id, peer.next_out, encode_head(message),
-                                       payload, peer.prove_payloads, slot.heads);
-  const ssize_t status = post_send(peer, slot, heads, payload);
-  if (status == -FI_EAGAIN) {
-    poll();
-    return wait_for_room(peer);
-  }
-  if (status != 0) {
-    lose(peer, fabric_error(table, "fi_sendmsg", status));
-    return true;
-  }
-  Send& sent = take_slot(peer);
-  if (!copies_payloads) sent.payload = payload_of(message).take();  // it stays where it is
-  ++peer.next_out;
-  peer.blocked_since.reset();
-  ++counters.sent;
-  return true;
-}
-
-ssize_t WireFabric::State::post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload) {
+ssize_t WireFabric::State::post_send(Peer& peer, Send& batch) {
+  std::byte* const body = batch.heads + kFrameHeadBytes;
+  const bool is_copied = copies_payloads && batch.payload_bytes != 0;
+  const std::size_t bytes = is_copied ? batch.batch_limit : batch.batch_bytes;
+  std::fill(body + batch.batch_bytes, body + bytes, std::byte{});
+  const ByteView payload = is_copied ? ByteView(body + bytes, batch.payload_bytes) : batch.payload;
+  seal_frame(peer.outgoing, own.id, peer.next_out, batch.heads, bytes, payload,
+             peer.prove_payloads);
   std::array<iovec, 2> parts{};
-  std::array<void*, 2> descriptors = {slot.descriptor, nullptr};
-  parts[0] = {slot.heads, heads};
+  std::array<void*, 2> descriptors = {batch.descriptor, nullptr};
+  parts[0] = {batch.heads, kFrameHeadBytes + bytes + (is_copied ? batch.payload_bytes : 0)};
+  parts[1] = {batch.payload.data(), batch.payload.size()};
   fi_msg message{};
   message.msg_iov = parts.data();
   message.desc = descriptors.data();
-  message.iov_count = 1;
+  message.iov_count = batch.payload.empty() ? 1 : 2;
   message.addr = peer.where;
-  message.context = &slot.operation.context;
-  if (copies_payloads || payload.empty()) {
-    if (!payload.empty()) std::memcpy(slot.heads + heads, payload.data(), payload.size());
-    parts[0].iov_len += payload.size();
-  } else {
-    parts[1] = {const_cast<std::byte*>(payload.data()), payload.size()};
-    message.iov_count = 2;
-  }
+  message.context = &batch.operation.context;
   return table.fi_sendmsg(endpoint->endpoint(), &message, FI_COMPLETION);
 }
 

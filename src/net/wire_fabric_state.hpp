@@ -25,9 +25,12 @@
 namespace oriel::net {
 namespace fabric {
 
-inline constexpr std::size_t kHeadsBytesMost = kFrameHeadBytes + kWireHeadBytesMost;
-inline constexpr std::size_t kSmallBytesMost = 328;  // of a payload that travels in a batch
+/// Of a payload that travels in the batch, which is copied and proven. A longer one follows it.
+inline constexpr std::size_t kSmallBytesMost = 328;
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
+/// Where payloads are copied to behind the batch, it has room for so much behind their message: a
+/// word or two, and an answer.
+inline constexpr std::size_t kBatchBytesBehind = 256;
 inline constexpr std::size_t kFetchPartBytes = std::size_t{128} << 10;
 inline constexpr std::uint32_t kFetchPartsMost = 32;  // on the way
 
@@ -49,7 +52,7 @@ struct Peer {
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
   bool is_cut = false;    // for good
-  Send* batch = nullptr;  // to which small messages are added until the next poll
+  Send* batch = nullptr;  // to which messages are added until the next poll
 
   struct Early {
     std::uint32_t buffer = 0;
@@ -72,9 +75,11 @@ struct Send {
   std::byte* heads = nullptr;
   void* descriptor = nullptr;  // of the memory at `heads`
   Peer* peer = nullptr;
-  Bytes payload;
+  Bytes payload;  // of one message of the batch; empty if it has been copied behind that
+  std::size_t payload_bytes = 0;
   std::size_t batch_bytes = 0;
-  std::uint32_t messages = 1;
+  std::size_t batch_limit = 0;  // where the payload begins, if that has been copied
+  std::uint32_t messages = 0;
 };
 
 /// Bytes on their way from a peer's memory to where they belong, part by part.
@@ -109,7 +114,8 @@ struct Arrived {
   Peer* peer = nullptr;
   std::uint32_t buffer = 0;
   FrameHead head;
-  std::size_t taken = 0;  // of a batch
+  std::size_t taken = 0;    // of the batch
+  bool has_payload = true;  // that no message has had yet
 };
 
 }  // namespace fabric
@@ -156,13 +162,13 @@ struct WireFabric::State {
 
   Peer* find(WireAddress address);
   bool send(Peer& peer, WireMessage& message);
-  bool send_small(Peer& peer, const WireMessage& message);
-  bool send_large(Peer& peer, WireMessage& message);
+  bool make_room(Peer& peer, std::size_t bytes, bool has_payload);
+  void put_behind(Send& batch, Payload& payload);
   bool send_batch(Peer& peer);
   void send_batches();
   Send& take_slot(Peer& peer);
   Result<WireMessage> read(Arrived& from);
-  ssize_t post_send(Peer& peer, Send& slot, std::size_t heads, ByteView payload);
+  ssize_t post_send(Peer& peer, Send& batch);
   bool has_room(const Peer& peer) const {
     return !free.empty() && peer.on_the_way < std::max<std::size_t>(2, free.size());
   }
@@ -171,7 +177,7 @@ struct WireFabric::State {
   void lose(Peer& peer, Error error, std::uint64_t messages = 1);
   void note(Error error);
   ByteView view(std::uint32_t buffer, const FrameHead& head) const {
-    return {receives[buffer].memory, kFrameHeadBytes + head.head_bytes + head.payload_bytes};
+    return {receives[buffer].memory, kFrameHeadBytes + head.batch_bytes + head.payload_bytes};
   }
 
   const FabricTable& table;

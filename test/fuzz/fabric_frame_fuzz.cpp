@@ -21,11 +21,11 @@ const FrameKeys& keys() {
 }
 
 // The messages of a batch lie in it one behind the other, and each is taken or refused.
-void walk(ByteView batch) {
+void walk(ByteView batch, ByteView payload) {
   const std::byte* const end = batch.data() + batch.size();
   while (!batch.empty()) {
     const std::byte* const before = batch.data();
-    const ByteView one = next_of_batch(batch);
+    const auto [one, has_payload_behind] = next_of_batch(batch);
     if (one.empty()) {
       static_cast<void>(decode_message(one));
       if (batch.data() == before) break;  // no length, or one that leads beyond the end
@@ -33,48 +33,43 @@ void walk(ByteView batch) {
     }
     expect(one.data() == before + sizeof(std::uint32_t) && one.data() + one.size() <= end);
     expect(batch.data() == one.data() + one.size());
-    static_cast<void>(decode_message(one));
+    if (has_payload_behind) {
+      const auto head = decode_head(one, one.size() + payload.size());
+      expect(!head.ok() || head->bytes + head->payload_bytes == one.size() + payload.size());
+    } else {
+      static_cast<void>(decode_message(one));
+    }
+    static_cast<void>(is_at_end(batch));
   }
 }
 
 void check_frame(ByteView input) {
   const auto head = read_frame(input);
   if (!head.has_value()) return;
-  expect(input.size() == kFrameHeadBytes + head->head_bytes + head->payload_bytes);
-  expect(!head->is_batch || head->payload_bytes == 0);
+  expect(input.size() == kFrameHeadBytes + head->batch_bytes + head->payload_bytes);
   // Nobody guesses a proof.
   expect(!is_proven(keys(), input, *head, false));
   const ByteView body = input.subspan(kFrameHeadBytes);
-  if (head->is_batch) {
-    walk(body);
-  } else {
-    static_cast<void>(decode_message(body));
-  }
+  walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes));
 }
 
 // What is sealed is read and proven, and not with a bit changed.
 void check_seal(ByteView input) {
-  const bool is_batch = input[0] != std::byte{0};
   const bool proves = input[1] != std::byte{0};
-  ByteView rest = input.subspan(2);
-  const std::size_t head_bytes =
-      std::min(rest.size(), is_batch ? kBatchBytesMost : kWireHeadBytesMost);
-  Bytes frame(kFrameHeadBytes + head_bytes);
-  const ByteView head = rest.first(head_bytes);
-  const ByteView payload = is_batch ? ByteView() : rest.subspan(head_bytes);
-  if (is_batch) {
-    std::copy(head.begin(), head.end(), frame.begin() + kFrameHeadBytes);
-    seal_batch(keys(), 1, 7, frame.data(), head_bytes);
-    walk(ByteView(frame).subspan(kFrameHeadBytes));
-  } else {
-    expect(seal_frame(keys(), 1, 7, head, payload, proves, frame.data()) == frame.size());
-    frame.insert(frame.end(), payload.begin(), payload.end());
-  }
+  const ByteView rest = input.subspan(2);
+  // Any split of it.
+  const std::size_t batch_bytes =
+      std::min(rest.size() * std::to_integer<std::size_t>(input[0]) / 255, kBatchBytesMost);
+  const ByteView batch = rest.first(batch_bytes), payload = rest.subspan(batch_bytes);
+  Bytes frame(kFrameHeadBytes);
+  frame.insert(frame.end(), batch.begin(), batch.end());
+  seal_frame(keys(), 1, 7, frame.data(), batch_bytes, payload, proves);
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  walk(batch, payload);
   const auto found = read_frame(frame);
-  expect(found.has_value() && found->sequence == 7 && found->is_batch == is_batch);
+  expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes);
   expect(is_proven(keys(), frame, *found, proves));
-  const std::size_t sealed =
-      proves && !is_batch ? frame.size() : kFrameHeadBytes + found->head_bytes;
+  const std::size_t sealed = proves ? frame.size() : kFrameHeadBytes + batch_bytes;
   frame[input.size() * 7919 % sealed] ^= std::byte{1};
   const auto changed = read_frame(frame);
   expect(!changed.has_value() || !is_proven(keys(), frame, *changed, proves));

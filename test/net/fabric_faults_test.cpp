@@ -126,8 +126,8 @@ TEST_CASE(
       CHECK(outcome.opening->native().value == (plan.failed == "fi_dupinfo" ? FI_ENOMEM : FI_EIO));
       continue;
     }
-    // A send that fails loses its message, a failing poll nothing.
-    CHECK(outcome.arrived >= 3);
+    // A send that fails loses the messages that go by it together, a failing poll nothing.
+    CHECK(outcome.arrived >= 1);
     REQUIRE(outcome.errors.size() == 1);
     CHECK(outcome.errors[0].find(plan.failed) != std::string::npos);
     CHECK((outcome.arrived == 4) == (plan.failed != "fi_sendmsg"));
@@ -175,7 +175,9 @@ TEST_CASE("3.13 a peer that takes nothing is given up after a while, and taken u
   auto options = planned_options();
   options.clock = &clock;
   WirePair pair(options);
-  WireMessage message = numbered(1, 400);
+  WireMessage message = numbered(0, 400);
+  CHECK(pair.a->send(pair.b->address(), message));  // waits for others that go with it
+  message = numbered(1, 400);
   for (int i = 0; i < 10; ++i) CHECK_FALSE(pair.a->send(pair.b->address(), message));
   CHECK(is_numbered(message, 1, 400));
   CHECK(pair.a->peer_status(pair.b->address()).ok());
@@ -188,11 +190,13 @@ TEST_CASE("3.13 a peer that takes nothing is given up after a while, and taken u
   CHECK(pair.a->counters().lost == 1);
   stuck = false;
   WireMessage got;
+  std::uint64_t lost = 1;
   REQUIRE(soon([&] {
     // What finds no room now is lost at once.
-    if (pair.a->counters().sent == 0) {
+    if (pair.a->counters().lost > lost) {
+      lost = pair.a->counters().lost;
       message = numbered(1, 400);
-      pair.a->send(pair.b->address(), message);
+      CHECK(pair.a->send(pair.b->address(), message));
     }
     pair.a->receive(got);
     return pair.b->receive(got);

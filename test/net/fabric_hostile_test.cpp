@@ -103,10 +103,21 @@ struct Scene {
   }
   Bytes frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
               const WireMessage& message) const {
-    Bytes made(kFrameHeadBytes + kWireHeadBytesMost);
     const Bytes payload = Payload(payload_of(message)).take();
-    made.resize(
-        seal_frame(keys, from, sequence, encode_head(message), payload, false, made.data()));
+    return frame(keys, from, sequence, encode_head(message), payload);
+  }
+  static Bytes frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
+                     const Bytes& head, const Bytes& payload) {
+    const auto length = static_cast<std::uint32_t>(head.size());
+    ByteWriter batch;
+    batch.put(payload.empty() ? length : length | kPayloadBehind).put_raw(head);
+    return sealed(keys, from, sequence, batch.take(), payload);
+  }
+  static Bytes sealed(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
+                      const Bytes& batch, const Bytes& payload = {}) {
+    Bytes made(kFrameHeadBytes);
+    made.insert(made.end(), batch.begin(), batch.end());
+    seal_frame(keys, from, sequence, made.data(), batch.size(), payload, false);
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }
@@ -230,9 +241,7 @@ TEST_CASE("3.23 a peer that is proven and sends what no NIC sends is not heard")
   scene.send(scene.frame(keys, scene.a(), 0, {request}));
   Bytes head = encode_head({request});
   head[0] = std::byte{9};  // a version that does not exist
-  Bytes frame(kFrameHeadBytes + head.size());
-  frame.resize(seal_frame(keys, scene.a(), 1, head, {}, false, frame.data()));
-  scene.send(frame);
+  scene.send(Scene::frame(keys, scene.a(), 1, head, {}));
   CHECK(scene.refused(2));
   CHECK(scene.got.empty());
   scene.send(scene.frame(keys, scene.a(), 2, numbered(5, 10)));
@@ -250,23 +259,59 @@ TEST_CASE("3.23 a batch whose lengths are wrong gives what is before them and no
         static_cast<std::uint32_t>(good.size() + 1), ~std::uint32_t{0}}) {
     ByteWriter batch;
     batch.put_blob(good).put(length).put_raw(good);
-    Bytes frame(kFrameHeadBytes + batch.size());
     const Bytes body = batch.take();
-    std::copy(body.begin(), body.end(), frame.begin() + kFrameHeadBytes);
-    seal_batch(keys, scene.a(), sequence++, frame.data(), body.size());
     scene.got.clear();
-    scene.send(frame);
+    scene.send(Scene::sealed(keys, scene.a(), sequence++, body));
     CHECK(scene.refused(++refused));
     REQUIRE(scene.got.size() == 1);
     CHECK(is_numbered(scene.got[0], 7, 20));
   }
-  Bytes empty(kFrameHeadBytes);
-  seal_batch(keys, scene.a(), sequence++, empty.data(), 0);
-  scene.send(empty);
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, {}));
   CHECK(scene.refused(++refused));
   scene.send(scene.frame(keys, scene.a(), sequence, numbered(8, 500)));
   REQUIRE(soon([&] { return scene.take(), scene.got.size() == 2; }));
   CHECK(is_numbered(scene.got[1], 8, 500));
+}
+
+TEST_CASE("3.23 a payload behind a batch is that of one message, whose length it has") {
+  Scene scene;
+  const FrameKeys keys = scene.keys();
+  std::uint64_t sequence = 0, refused = 0;
+  const WireMessage long_one = numbered(1, 1000), small = numbered(2, 20);
+  const Bytes head = encode_head(long_one), whole = encode_message(small);
+  const Bytes payload = Payload(payload_of(long_one)).take();
+  const auto behind = static_cast<std::uint32_t>(head.size()) | kPayloadBehind;
+  const auto batch_of = [&](int long_ones) {
+    ByteWriter batch;
+    batch.put_blob(whole);
+    for (int i = 0; i < long_ones; ++i) batch.put(behind).put_raw(head);
+    return batch.put_blob(whole).take();
+  };
+  // As it should be, with room left over.
+  Bytes good = batch_of(1);
+  good.resize(good.size() + 100);
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, good, payload));
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 3; }));
+  CHECK(is_numbered(scene.got[0], 2, 20));
+  CHECK(is_numbered(scene.got[1], 1, 1000));
+  CHECK(is_numbered(scene.got[2], 2, 20));
+  CHECK(scene.pair.b->counters().refused == 0);
+  // Two that want it; none there; one that is longer or shorter.
+  for (const std::size_t bytes : {std::size_t{1000}, std::size_t{0}, std::size_t{999}}) {
+    const bool wanted_twice = bytes == 1000;
+    Bytes other = payload;
+    other.resize(bytes);
+    scene.got.clear();
+    scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(wanted_twice ? 2 : 1), other));
+    CHECK(scene.refused(++refused));
+    CHECK(scene.got.size() == (wanted_twice ? 2 : 1));
+  }
+  Bytes longer = payload;
+  longer.push_back({});
+  scene.got.clear();
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(1), longer));
+  CHECK(scene.refused(++refused));
+  CHECK(scene.got.size() == 1);
 }
 
 TEST_CASE("3.13 a message that does not come holds up those behind it for a while only") {

@@ -207,16 +207,27 @@ TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
 }
 
 TEST_CASE("3.20 what is said between two ranks in turn takes one message each way") {
+  const std::uint64_t bytes = GENERATE(8u, 329u, 2000u, 10'000u);
+  const bool is_registered = GENERATE(false, true);
+  CAPTURE(bytes, is_registered);
   FabricPlan plan;
   long sends = 0;
   plan.fail = [&](const char* call) {
     sends += std::string_view(call) == "fi_sendmsg" ? 1 : 0;
     return 0;
   };
-  FabricPair pair({}, fabric_options(&planned_fabric()));
+  FabricTable table = planned_fabric();
+  if (is_registered) {  // payloads are copied behind the batch
+    table.fi_dupinfo = [](const fi_info* info) {
+      fi_info* const made = detail::copy_info(info);
+      if (made != nullptr && info != nullptr) made->domain_attr->mr_mode |= FI_MR_LOCAL;
+      return made;
+    };
+  }
+  FabricPair pair({}, fabric_options(&table));
   const auto put_signal = [&](SendQueue& queue, Side& from, Side& to) {
     const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
-        device::Thread(), queue.view(), {from.region, 0, to.region, 8, 8}, to.region, 0, 1,
+        device::Thread(), queue.view(), {from.region, 0, to.region, 8, bytes}, to.region, 0, 1,
         pair.control);
     REQUIRE(posted.outcome == dq::QueueOutcome::done);
   };

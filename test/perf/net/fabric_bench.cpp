@@ -29,9 +29,9 @@
 
 /// Measures the wire over libfabric between two processes against bare loops over an endpoint of
 /// the same provider, in turns: a line of JSON for each case. Bandwidth is that of writes of 1 MiB
-/// with 4 on their way, latency half of a round trip of 8 bytes. Then latency by a ring in shared
-/// memory, beside that of a single word there.
-/// usage: fabric_bench [rounds, 7] [MiB of a round, 512] [interface, lo] [provider, tcp;ofi_rxm]
+/// with 4 on their way, latency half of a round trip of 8 bytes, by queue also of 1 and 8 KiB. Then
+/// latency by a ring in shared memory, beside that of a single word there. usage: fabric_bench
+/// [rounds, 7] [MiB of a round, 512] [interface, lo] [provider, tcp;ofi_rxm]
 ///                     [KiB of a piece, 256]
 /// Exit status: 0, 77 without libfabric, 1 if something went wrong.
 namespace oriel::net {
@@ -111,6 +111,7 @@ class Rank {
   double bare_reads();
   double queue_writes();
   double bare_trip();
+  template <std::uint64_t kBytes>
   double queue_trip();
   double word_trip();
   double ring_trip();
@@ -119,8 +120,8 @@ class Rank {
   void open_raw();
   void open_queue();
   void open_ring(const RingFiles& files);
-  double trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
-              const dq::Region& theirs);
+  double trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own, const dq::Region& theirs,
+              std::uint64_t bytes);
   void meet();
   std::byte* bytes() { return reinterpret_cast<std::byte*>(memory_.data()); }
   void drive() {
@@ -437,17 +438,19 @@ double Rank::bare_trip() {
   return half;
 }
 
+template <std::uint64_t kBytes>
 double Rank::queue_trip() {
   barrier();
   const DrivingScope scope(nics_);
-  return trip(nic_, *queue_, region_, board_.cards[static_cast<std::size_t>(1 - rank_)].region);
+  return trip(nic_, *queue_, region_, board_.cards[static_cast<std::size_t>(1 - rank_)].region,
+              kBytes);
 }
 
 double Rank::ring_trip() {
   barrier();
   const DrivingScope scope(ring_nics_);
   return trip(ring_nic_, *ring_queue_, ring_region_,
-              board_.ring_regions[static_cast<std::size_t>(1 - rank_)]);
+              board_.ring_regions[static_cast<std::size_t>(1 - rank_)], 8);
 }
 
 double Rank::word_trip() {
@@ -469,13 +472,14 @@ double Rank::word_trip() {
 }
 
 double Rank::trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
-                  const dq::Region& theirs) {
+                  const dq::Region& theirs, std::uint64_t bytes) {
   const auto begin = SteadyTime::now();
   for (std::uint32_t i = 0; i < kTrips; ++i) {
     for (int step = 0; step < 2; ++step) {
       if ((step == 0) == (rank_ == 0)) {
         const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
-            device::Thread(), queue.view(), {own, 0, theirs, 0, 8}, theirs, kSignal, 1, control_);
+            device::Thread(), queue.view(), {own, 0, theirs, 0, bytes}, theirs, kSignal, 1,
+            control_);
         if (posted.outcome != dq::QueueOutcome::done) fail("a signal was not posted");
       } else {
         ++signals_;
@@ -515,7 +519,9 @@ void run(int number, Board& board, const RingFiles& files, const Arguments& argu
       Case{"fi_read of 1 MiB", &Rank::bare_reads, true, {}},
       Case{"queue put of 1 MiB", &Rank::queue_writes, true, {}},
       Case{"fi_send of 8 B, half a round trip", &Rank::bare_trip, false, {}},
-      Case{"queue put_signal of 8 B, half a round trip", &Rank::queue_trip, false, {}},
+      Case{"queue put_signal of 8 B, half a round trip", &Rank::queue_trip<8>, false, {}},
+      Case{"queue put_signal of 1 KiB, half a round trip", &Rank::queue_trip<1024>, false, {}},
+      Case{"queue put_signal of 8 KiB, half a round trip", &Rank::queue_trip<8192>, false, {}},
       Case{"a word in shared memory, half a round trip", &Rank::word_trip, false, {}},
       Case{"queue put_signal of 8 B by a ring, half a round trip", &Rank::ring_trip, false, {}}};
   // The first round warms up.

@@ -31,7 +31,7 @@ using device::queue::Region;
 constexpr std::uint64_t kSlotBytes = std::uint64_t{4} << 30;  // a rank's place in the address space
 constexpr std::uint64_t kScratchBegin = 4096;                 // its doorbell lies before
 constexpr std::uint64_t kScratchBytes = 16 << 20;             // what a CPU rank has for this
-constexpr std::size_t kSmallBytesMost = 328;                  // that share a message
+constexpr std::size_t kSmallBytesMost = 328;                  // that travel in a batch
 constexpr std::size_t kStackBytes = 64 << 10;
 constexpr std::uint64_t kPage = 4096;
 
@@ -139,6 +139,7 @@ class World {
   /// Small messages to one peer that have not left.
   struct Batch {
     std::size_t bytes = 0;
+    std::size_t behind = 0;  // of the payload that follows
     std::vector<std::pair<std::uint64_t*, std::uint64_t>> words;
   };
 
@@ -319,19 +320,17 @@ void World::relax() {
 }
 
 void World::drive_nic() {
-  constexpr std::size_t kHeads = net::kFrameHeadBytes + net::kWireHeadBytesMost;
   Rank& self = running();
   for (const Entry& entry : self.posted) {
-    if (entry.bytes > kSmallBytesMost) {
-      send_batch(entry.peer);
-      push({self.endpoint.send(model_, kHeads + entry.bytes), 0, nullptr, 0, entry.peer, true});
-      continue;
-    }
     Batch& batch = batches_[static_cast<std::size_t>(entry.peer)];
-    const std::size_t bytes = net::kWireHeadBytesMost + entry.bytes;
-    if (batch.bytes + bytes > net::kBatchBytesMost) send_batch(entry.peer);
+    // Of longer ones the payload follows the batch, in which there can be one such.
+    const bool is_behind = entry.bytes > kSmallBytesMost;
+    const std::size_t bytes = net::kWireHeadBytesMost + (is_behind ? 0 : entry.bytes);
+    const bool is_full = batch.bytes + bytes > net::kBatchBytesMost;
+    if (is_full || (is_behind && batch.behind != 0)) send_batch(entry.peer);
     if (batch.bytes == 0) with_batch_.push_back(entry.peer);
     batch.bytes += bytes;
+    if (is_behind) batch.behind = entry.bytes;
     if (entry.address != nullptr) batch.words.emplace_back(entry.address, entry.value);
   }
   for (const std::int32_t peer : with_batch_) send_batch(peer);
@@ -343,12 +342,13 @@ void World::drive_nic() {
 void World::send_batch(std::int32_t peer) {
   Batch& batch = batches_[static_cast<std::size_t>(peer)];
   if (batch.bytes == 0) return;
-  const Duration arrival = running().endpoint.send(model_, net::kFrameHeadBytes + batch.bytes);
+  const Duration arrival =
+      running().endpoint.send(model_, net::kFrameHeadBytes + batch.bytes + batch.behind);
   if (batch.words.empty()) push({arrival, 0, nullptr, 0, peer, true});
   for (std::size_t i = 0; i < batch.words.size(); ++i) {
     push({arrival, 0, batch.words[i].first, batch.words[i].second, peer, i == 0});
   }
-  batch.bytes = 0;
+  batch.bytes = batch.behind = 0;
   batch.words.clear();
 }
 
