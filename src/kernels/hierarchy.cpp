@@ -11,18 +11,26 @@
 namespace oriel::kernels {
 namespace {
 
+/// Messages that go in one hop: what each rank sends another has so many bytes at most, all that a
+/// rank gets so many, from so many ranks.
+struct OneHop {
+  std::uint64_t bytes;
+  std::uint64_t total_bytes;
+  std::uint64_t ranks;
+};
 /// What suits a backend. A round of a GPU costs some 20 us in which its CTAs meet, and each
 /// transfer of its NIC 10 us.
 struct Tuning {
-  /// All-reduces of so many bytes at most go in one hop, if all ranks' together are so many at
-  /// most.
-  std::uint64_t one_hop_bytes;
-  std::uint64_t one_hop_total_bytes;
+  OneHop one_hop[3];          ///< by collective
   std::uint64_t unit_bytes;   ///< of a unit at most
   std::uint64_t split_bytes;  ///< a long call goes in no smaller units to have kRoundsWanted
 };
-constexpr Tuning kHostTuning{4 << 10, 64 << 10, 64 << 10, 16 << 10};
-constexpr Tuning kGpuTuning{64 << 10, 1 << 20, 512 << 10, 128 << 10};
+constexpr OneHop kReducedByHosts{4 << 10, 64 << 10, kMostRawSources};
+// From some 40 ranks on (docs/scale.md) a node's ranks had better share the messages.
+constexpr OneHop kSharedByHosts{16 << 10, 64 << 10, 40};
+constexpr OneHop kOfGpus{64 << 10, 1 << 20, kMostRawSources};
+constexpr Tuning kHostTuning{{kReducedByHosts, kSharedByHosts, kSharedByHosts}, 64 << 10, 16 << 10};
+constexpr Tuning kGpuTuning{{kOfGpus, kOfGpus, kOfGpus}, 512 << 10, 128 << 10};
 constexpr const Tuning& tuning_of(Backend backend) {
   return backend == Backend::host ? kHostTuning : kGpuTuning;
 }
@@ -154,14 +162,15 @@ int ctas_for(const HierarchyFacts& facts, const HierarchyShape& shape) {
   return static_cast<int>(std::min({most, kCtasWanted, std::max<std::uint64_t>(1, wanted)}));
 }
 
-/// All of a message in one round, each rank's input sent to all.
+/// All of a message in one round, each rank's input, or its part, sent to all.
 bool fits_one_hop(const HierarchyFacts& facts, const HierarchyLayout& layout, std::uint64_t ranks) {
-  if (facts.collective != Collective::all_reduce) return false;
   const std::uint64_t bytes = facts.count * size_of(facts.type);
-  const Tuning& tuning = tuning_of(facts.backend);
-  if (bytes > tuning.one_hop_bytes || bytes * ranks > tuning.one_hop_total_bytes) return false;
+  const OneHop& most = tuning_of(facts.backend).one_hop[static_cast<int>(facts.collective)];
+  if (bytes > most.bytes || bytes * ranks > most.total_bytes || ranks > most.ranks) return false;
   const std::uint64_t slot = round_up(facts.count, kUnitQuantum) * size_of(facts.type);
-  return (ranks + 1) * slot <= layout.region_bytes;
+  // What comes, and what is on its way.
+  const std::uint64_t slots = distributes(facts.collective) ? ranks + 1 : 2 * ranks;
+  return slots * slot <= layout.region_bytes;
 }
 
 }  // namespace
@@ -171,7 +180,7 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   HierarchyPlan plan;
   const auto world = static_cast<std::uint64_t>(ranks.view().groups);
   const bool raw_fits = world <= static_cast<std::uint64_t>(kMostRawSources);
-  if (raw_fits && teams.view().groups > 1 && fits_one_hop(facts, layout, world)) {
+  if (teams.view().groups > 1 && fits_one_hop(facts, layout, world)) {
     plan.grouped_by = GroupedBy::rank;
     plan.one_hop = plan.raw = true;
     plan.rounds = 1;

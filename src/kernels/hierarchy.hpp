@@ -177,7 +177,7 @@ ORIEL_DEVICE_FN RegionLayout region_layout(const HierarchyShape& shape, std::int
 /// How one call runs: from facts that are the same on all ranks.
 struct HierarchyPlan {
   GroupedBy grouped_by = GroupedBy::team;
-  bool one_hop = false;  ///< every rank sends all of its input to all others
+  bool one_hop = false;  ///< every rank sends all others their part of its input, or all of it
   bool raw = false;      ///< groups (of one rank) send inputs, not sums
   std::uint64_t rounds = 0;
   int ctas = 1;  ///< of a GPU

@@ -105,7 +105,13 @@ TEST_CASE("3.16 ranks in different calls get an error that says so") {
                         {{Kind::all_reduce, Kind::all_reduce}, {100, 30'000}},
                         {{Kind::all_reduce, Kind::all_reduce}, {30'000, 30'001}},
                         {{Kind::all_gather, Kind::reduce_scatter}, {500, 500}},
-                        {{Kind::all_gather, Kind::all_gather}, {500, 501}}};
+                        {{Kind::all_gather, Kind::all_gather}, {500, 501}},
+                        {{Kind::all_gather, Kind::all_gather}, {500, 30'000}},
+                        {{Kind::all_gather, Kind::reduce_scatter}, {30'000, 30'000}},
+                        {{Kind::all_gather, Kind::all_gather}, {30'000, 30'001}},
+                        {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 101}},
+                        {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 30'000}},
+                        {{Kind::reduce_scatter, Kind::all_reduce}, {100, 100}}};
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     on_node(nodes, players, [&] {
       const auto me = static_cast<std::size_t>(players.first());

@@ -205,6 +205,35 @@ TEST_CASE("3.16 eight ranks whose nodes take turns") {
       __LINE__);
 }
 
+TEST_CASE("3.16 small calls follow each other whoever is late, more than there are regions") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  const auto body = [&](Players& players) {
+    Caller caller(players, 5'000 * 4);
+    const int calls = scaled(240);
+    for (int i = 0; i < calls; ++i) {
+      const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(i));
+      Call call;
+      call.kind = static_cast<Kind>(drawn % 3);
+      call.type = drawn / 4 % 2 == 0 ? DataType::f32 : DataType::u8;
+      call.op = drawn / 8 % 4 == 0 ? ReduceOp::premul_sum : ReduceOp::sum;
+      // One entry of a queue, bytes that the NIC fetches, and now and then several rounds.
+      const std::size_t counts[] = {1 + drawn / 64 % 7, drawn / 64 % 500, 5'000};
+      call.count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2];
+      call.buffers = static_cast<Buffers>(drawn / 65'536 % 4);
+      call.seed = drawn;
+      const auto late = static_cast<int>(drawn >> 40) % (2 * players.size());
+      if (players.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      caller.check(call, false);
+    }
+    players.barrier();
+  };
+  for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 0, 1}}) {
+    play_on(nodes, {}, body, __LINE__);
+  }
+  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+}
+
 TEST_CASE("3.16 a rank may leave as soon as its last call has ended") {
   play_on(
       {0, 1, 1}, {},

@@ -21,6 +21,11 @@ struct Ahead {
   std::uint64_t bytes = 0;
 };
 
+/// For words that go alone.
+struct NothingAhead {
+  ORIEL_DEVICE_FN Ahead operator()(std::int32_t /*peer*/) const { return {}; }
+};
+
 /// Posts both at once, by the group; few bytes stand in the entry itself, so that the NIC need not
 /// fetch them. False if the queue has failed. Not blocking unless it is full.
 template <class Group, class M>

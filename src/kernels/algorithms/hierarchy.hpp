@@ -13,7 +13,7 @@
 
 #include "kernels/algorithms/far_word.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
-#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/hierarchy_places.hpp"
 #include "kernels/hierarchy.hpp"
 
 // Inlined into each other, the stages are more than compilers like.
@@ -39,8 +39,11 @@ namespace oriel::kernels {
 ///   4 which give it to the ranks of their group;
 ///   5 which copy it out.
 ///
-/// A reduce-scatter ends with 3, an all-gather begins with it. In iteration i a rank is in stage s
-/// of round i - s + 1, for all s in turn: while it works on one round, the wire carries another.
+/// A reduce-scatter ends with 3, an all-gather begins with it. A small message takes one hop
+/// instead, among single ranks: each rank sends every other its input, or its part of it, and these
+/// fold what they have from all, or copy it out. That is one round. In iteration i a rank is in
+/// stage s of round i - s + 1, for all s in turn: while it works on one round, the wire carries
+/// another.
 ///
 /// Each wait is for something that a peer does earlier in the order of (iteration, stage), so there
 /// is no cycle. That holds too for the slots: there are kHierarchyDepth regions of them, round r
@@ -63,18 +66,10 @@ namespace oriel::kernels {
 /// more until then, so that all threads take the same way. Mover: reads, moves and folds elements.
 /// M: the memory policy of waits. Made after grid_dependency_wait(): it reads the groups' sizes.
 template <class Group, class Mover, class M = device::WorldMemory>
-class Hierarchy {
+class Hierarchy : HierarchyPlaces {
  public:
   ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments, Group group = Group())
-      : arguments_(arguments),
-        comm_(arguments.comm),
-        grouping_(arguments.grouping),
-        shape_(arguments.plan.shape),
-        mover_(arguments),
-        group_(group),
-        kind_(static_cast<int>(arguments.plan.grouped_by)),
-        mine_(region_layout(shape_, grouping_.size(grouping_.own))),
-        size_(grouping_.size(grouping_.own)) {}
+      : HierarchyPlaces(arguments), mover_(arguments), group_(group) {}
 
   /// False, for all threads of the group, if a wait was given up: the output is not there.
   ORIEL_DEVICE_FN bool run() {
@@ -94,136 +89,6 @@ class Hierarchy {
  private:
   using Lead = typename Group::Lead;
 
-  /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
-  struct Span {
-    std::uint64_t in;
-    std::uint64_t out;
-    std::uint64_t count;
-  };
-
-  ORIEL_DEVICE_FN std::uint64_t rounds() const { return arguments_.plan.rounds; }
-  ORIEL_DEVICE_FN bool is_all_reduce() const {
-    return arguments_.collective == Collective::all_reduce;
-  }
-  ORIEL_DEVICE_FN std::uint64_t* counter(int kind) const {
-    return reinterpret_cast<std::uint64_t*>(comm_.control(
-        comm_.lsa_rank, arguments_.layout.counters + static_cast<unsigned>(kind) * 64));
-  }
-
-  ORIEL_DEVICE_FN std::int32_t lanes_of(std::int32_t group) const {
-    return is_all_reduce() ? shape_.lanes : grouping_.size(group);
-  }
-  /// Which rank of `group` finishes (in the unit's own group) or serves a unit.
-  ORIEL_DEVICE_FN std::int32_t server(std::int32_t group, std::uint64_t round,
-                                      std::int32_t lane) const {
-    const auto size = static_cast<std::uint64_t>(grouping_.size(group));
-    const std::uint64_t chunk =
-        is_all_reduce() ? round * static_cast<std::uint64_t>(shape_.lanes) : 0;
-    return static_cast<std::int32_t>((chunk + static_cast<std::uint64_t>(lane)) % size);
-  }
-  ORIEL_DEVICE_FN bool serves(std::uint64_t round, std::int32_t lane) const {
-    return server(grouping_.own, round, lane) == grouping_.own_index;
-  }
-  ORIEL_DEVICE_FN Span span(std::uint64_t round, std::int32_t group, std::int32_t lane) const {
-    const std::uint64_t count = arguments_.count;
-    if (is_all_reduce()) {
-      const std::uint64_t chunk =
-          round * static_cast<std::uint64_t>(shape_.lanes) + static_cast<std::uint64_t>(lane);
-      const std::uint64_t unit =
-          chunk * static_cast<std::uint64_t>(shape_.groups) + static_cast<std::uint64_t>(group);
-      const std::uint64_t first = smaller(unit * shape_.unit, count);
-      return {first, first, smaller(shape_.unit, count - first)};
-    }
-    const std::uint64_t first = smaller(round * shape_.unit, count);
-    const std::uint64_t length = smaller(shape_.unit, count - first);
-    const std::uint64_t block = static_cast<std::uint64_t>(grouping_.member(group, lane)) * count;
-    if (shape_.reduces) return {block + first, first, length};
-    return {first, block + first, length};
-  }
-
-  // Places in the control memory.
-  ORIEL_DEVICE_FN std::uint64_t region(std::uint64_t round) const {
-    return arguments_.layout.regions[kind_] +
-           (base_ + round) % kHierarchyDepth * arguments_.layout.region_bytes;
-  }
-  ORIEL_DEVICE_FN std::uint64_t plain(std::uint64_t slots) const {
-    return slots * shape_.unit * shape_.element_bytes;
-  }
-  ORIEL_DEVICE_FN std::uint64_t sums(std::uint64_t slots) const {
-    return slots * shape_.unit * shape_.partial_bytes;
-  }
-  static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t a, std::int32_t extent, std::int32_t b) {
-    return static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(extent) +
-           static_cast<std::uint64_t>(b);
-  }
-  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
-    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_rank, offset));
-  }
-  ORIEL_DEVICE_FN std::uint64_t input_slot(std::uint64_t round, std::int32_t group,
-                                           std::int32_t lane, std::int32_t source) const {
-    const std::uint64_t place = index(group, mine_.places, lane / size_);
-    return region(round) + mine_.inputs +
-           plain(place * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(source));
-  }
-  ORIEL_DEVICE_FN std::uint64_t staged_slot(std::uint64_t round, std::int32_t group,
-                                            std::int32_t lane) const {
-    return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
-  }
-  ORIEL_DEVICE_FN std::uint64_t copy_slot(std::uint64_t round, std::int32_t group,
-                                          std::int32_t lane) const {
-    return region(round) + mine_.copies + plain(index(group, shape_.lanes, lane));
-  }
-  /// At the rank of `group` that finishes one of its lanes, or serves one of this rank's.
-  ORIEL_DEVICE_FN std::uint64_t partial_slot(std::uint64_t round, std::int32_t group,
-                                             std::int32_t lane, std::int32_t source) const {
-    const RegionLayout there = region_layout(shape_, grouping_.size(group));
-    return region(round) + there.partials +
-           sums(index(lane / grouping_.size(group), shape_.groups, source));
-  }
-  ORIEL_DEVICE_FN std::uint64_t result_slot(std::uint64_t round, std::int32_t group,
-                                            std::int32_t from, std::int32_t lane) const {
-    const RegionLayout there = region_layout(shape_, grouping_.size(group));
-    return region(round) + there.results +
-           plain(index(from, there.places, lane / grouping_.size(group)));
-  }
-
-  // Whom this rank exchanges with. `action` returns false to stop.
-  template <class Action>
-  ORIEL_DEVICE_FN bool each_of_group(const Action& action) const {
-    for (std::int32_t distance = 1; distance < size_; ++distance) {
-      const std::int32_t index = (grouping_.own_index + distance) % size_;
-      if (!action(grouping_.member(grouping_.own, index))) return false;
-    }
-    return true;
-  }
-  /// In another group those that share a unit with this rank: indices equal modulo what both sizes
-  /// have in common.
-  template <class Action>
-  ORIEL_DEVICE_FN bool each_across(const Action& action) const {
-    for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
-      const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
-      const std::int32_t step = common_divisor(grouping_.size(group), size_);
-      for (std::int32_t i = grouping_.own_index % step; i < grouping_.size(group); i += step) {
-        if (!action(grouping_.member(group, i))) return false;
-      }
-    }
-    return true;
-  }
-  static ORIEL_DEVICE_FN std::int32_t common_divisor(std::int32_t a, std::int32_t b) {
-    while (b != 0) {
-      const std::int32_t rest = a % b;
-      a = b;
-      b = rest;
-    }
-    return a;
-  }
-
-  // Words and bytes for peers.
-  ORIEL_DEVICE_FN bool is_near(std::int32_t peer) const { return comm_.lsa_index_of[peer] >= 0; }
-  ORIEL_DEVICE_FN std::byte* at(std::int32_t peer, std::uint64_t offset) const {
-    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_index_of[peer], offset));
-  }
-
   /// Sends bytes that lie in this rank's scratch to a peer of another node's. They stay as they are
   /// until the peer has ended the round.
   ORIEL_STAGE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
@@ -237,10 +102,11 @@ class Hierarchy {
     failed_ = posted.outcome != device::queue::QueueOutcome::done;
   }
 
-  /// Tells each peer that `each` names, behind what it was sent before.
-  template <class Each>
+  /// Tells each peer that `each` names, behind what it was sent before, and together with what
+  /// `ahead(peer)` says if it is of another node.
+  template <class Each, class AheadOf = NothingAhead>
   ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
-                           const Ahead& ahead = {}) {
+                           const AheadOf& ahead = {}) {
     const std::uint64_t word = rounds << kSignatureBits | signature_;
     const std::uint64_t offset =
         arguments_.layout.lines[kind_] +
@@ -249,7 +115,7 @@ class Hierarchy {
     if (failed_ || !group_.leads()) return;
     bool near = false;
     each([&](std::int32_t peer) {
-      if (!is_near(peer)) return tell_far(peer, offset, word, ahead);
+      if (!is_near(peer)) return tell_far(peer, offset, word, ahead(peer));
       near = true;
       if (group_.rank() == 0) {
         M::template store<device::Order::release>(
@@ -547,29 +413,43 @@ class Hierarchy {
     return true;
   }
 
-  /// A small all-reduce: everybody gets all inputs and folds them.
+  /// A small message: everybody gets its part of all inputs, and folds them or copies them out.
   ORIEL_STAGE_FN bool run_one_hop() {
+    const bool scatters = !shape_.distributes;
     const std::int32_t own = grouping_.own;
-    const auto slot = [&](std::int32_t source) {
-      return region(0) + plain(static_cast<std::uint64_t>(source));
+    const std::uint64_t count = arguments_.count;
+    const auto part_of = [&](std::int32_t rank) {
+      return scatters ? static_cast<std::uint64_t>(rank) * count : 0;
     };
-    const std::uint64_t staged = slot(grouping_.groups);
-    const Ahead ahead{here(staged), staged, slot(own), arguments_.count * shape_.element_bytes};
+    const auto staged = [&](std::int32_t peer) {
+      return hop_slot(grouping_.groups + (scatters ? peer : 0));
+    };
     bool is_staged = false;
     each_across([&](std::int32_t peer) {
       if (is_near(peer)) {
-        mover_.send(at(peer, slot(own)), 0, arguments_.count);
+        mover_.send(at(peer, hop_slot(own)), part_of(peer), count);
         return true;
       }
-      if (!is_staged) mover_.send(here(staged), 0, arguments_.count);
+      if (scatters || !is_staged) mover_.send(here(staged(peer)), part_of(peer), count);
       is_staged = true;
       return true;
     });
-    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, ahead);
+    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, [&](std::int32_t peer) {
+      return Ahead{here(staged(peer)), staged(peer), hop_slot(own), count * shape_.element_bytes};
+    });
+    M::relax();  // the NIC begins, also if all have been heard already
     if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
-    mover_.fold_all(arguments_.output,
-                    {here(slot(0)), plain(1), grouping_.groups, own, arguments_.input},
-                    arguments_.count);
+    const std::byte* const input = arguments_.input + part_of(own) * shape_.element_bytes;
+    if (shape_.reduces) {
+      mover_.fold_all(arguments_.output,
+                      {here(hop_slot(0)), plain(1), grouping_.groups, own, input}, count);
+      return true;
+    }
+    for (std::int32_t rank = 0; rank < grouping_.groups; ++rank) {
+      const std::byte* const from = rank == own ? input : here(hop_slot(rank));
+      std::byte* const to = arguments_.output + index(rank, 1, 0) * count * shape_.element_bytes;
+      if (to != from) mover_.copy(to, from, count);
+    }
     return true;
   }
 
@@ -577,19 +457,11 @@ class Hierarchy {
   static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
   static_assert(kHierarchyDepth > kStages - 1);
 
-  const HierarchyArguments& arguments_;
-  const device::CommView& comm_;
-  const Grouping& grouping_;
-  const HierarchyShape& shape_;
   Mover mover_;
   Group group_;
-  int kind_;
-  RegionLayout mine_;
-  std::int32_t size_;
-  bool failed_ = false;     // of the leading threads
-  std::uint64_t base_ = 0;  // rounds of earlier calls
-  std::uint64_t other_base_ = 0;
-  std::uint64_t signature_ = 0;  // of this call, among all calls
+  bool failed_ = false;           // of the leading threads
+  std::uint64_t other_base_ = 0;  // as base_, of the other kind of groups
+  std::uint64_t signature_ = 0;   // of this call, among all calls
 };
 
 }  // namespace oriel::kernels

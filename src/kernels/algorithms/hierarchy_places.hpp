@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/hierarchy.hpp"
+
+namespace oriel::kernels {
+
+/// Whom a rank exchanges with in a call of Hierarchy, which elements each unit has, and where in
+/// the ranks' control memory data and words lie.
+class HierarchyPlaces {
+ protected:
+  ORIEL_DEVICE_FN explicit HierarchyPlaces(const HierarchyArguments& arguments)
+      : arguments_(arguments),
+        comm_(arguments.comm),
+        grouping_(arguments.grouping),
+        shape_(arguments.plan.shape),
+        kind_(static_cast<int>(arguments.plan.grouped_by)),
+        mine_(region_layout(shape_, grouping_.size(grouping_.own))),
+        size_(grouping_.size(grouping_.own)) {}
+
+  /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
+  struct Span {
+    std::uint64_t in;
+    std::uint64_t out;
+    std::uint64_t count;
+  };
+
+  ORIEL_DEVICE_FN std::uint64_t rounds() const { return arguments_.plan.rounds; }
+  ORIEL_DEVICE_FN bool is_all_reduce() const {
+    return arguments_.collective == Collective::all_reduce;
+  }
+  ORIEL_DEVICE_FN std::uint64_t* counter(int kind) const {
+    return reinterpret_cast<std::uint64_t*>(comm_.control(
+        comm_.lsa_rank, arguments_.layout.counters + static_cast<unsigned>(kind) * 64));
+  }
+
+  ORIEL_DEVICE_FN std::int32_t lanes_of(std::int32_t group) const {
+    return is_all_reduce() ? shape_.lanes : grouping_.size(group);
+  }
+  /// Which rank of `group` finishes (in the unit's own group) or serves a unit.
+  ORIEL_DEVICE_FN std::int32_t server(std::int32_t group, std::uint64_t round,
+                                      std::int32_t lane) const {
+    const auto size = static_cast<std::uint64_t>(grouping_.size(group));
+    const std::uint64_t chunk =
+        is_all_reduce() ? round * static_cast<std::uint64_t>(shape_.lanes) : 0;
+    return static_cast<std::int32_t>((chunk + static_cast<std::uint64_t>(lane)) % size);
+  }
+  ORIEL_DEVICE_FN bool serves(std::uint64_t round, std::int32_t lane) const {
+    return server(grouping_.own, round, lane) == grouping_.own_index;
+  }
+  ORIEL_DEVICE_FN Span span(std::uint64_t round, std::int32_t group, std::int32_t lane) const {
+    const std::uint64_t count = arguments_.count;
+    if (is_all_reduce()) {
+      const std::uint64_t chunk =
+          round * static_cast<std::uint64_t>(shape_.lanes) + static_cast<std::uint64_t>(lane);
+      const std::uint64_t unit =
+          chunk * static_cast<std::uint64_t>(shape_.groups) + static_cast<std::uint64_t>(group);
+      const std::uint64_t first = smaller(unit * shape_.unit, count);
+      return {first, first, smaller(shape_.unit, count - first)};
+    }
+    const std::uint64_t first = smaller(round * shape_.unit, count);
+    const std::uint64_t length = smaller(shape_.unit, count - first);
+    const std::uint64_t block = static_cast<std::uint64_t>(grouping_.member(group, lane)) * count;
+    if (shape_.reduces) return {block + first, first, length};
+    return {first, block + first, length};
+  }
+
+  // Places in the control memory.
+  ORIEL_DEVICE_FN std::uint64_t region(std::uint64_t round) const {
+    return arguments_.layout.regions[kind_] +
+           (base_ + round) % kHierarchyDepth * arguments_.layout.region_bytes;
+  }
+  ORIEL_DEVICE_FN std::uint64_t plain(std::uint64_t slots) const {
+    return slots * shape_.unit * shape_.element_bytes;
+  }
+  ORIEL_DEVICE_FN std::uint64_t sums(std::uint64_t slots) const {
+    return slots * shape_.unit * shape_.partial_bytes;
+  }
+  static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t a, std::int32_t extent, std::int32_t b) {
+    return static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(extent) +
+           static_cast<std::uint64_t>(b);
+  }
+  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_rank, offset));
+  }
+  ORIEL_DEVICE_FN std::uint64_t input_slot(std::uint64_t round, std::int32_t group,
+                                           std::int32_t lane, std::int32_t source) const {
+    const std::uint64_t place = index(group, mine_.places, lane / size_);
+    return region(round) + mine_.inputs +
+           plain(place * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(source));
+  }
+  ORIEL_DEVICE_FN std::uint64_t staged_slot(std::uint64_t round, std::int32_t group,
+                                            std::int32_t lane) const {
+    return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
+  }
+  ORIEL_DEVICE_FN std::uint64_t copy_slot(std::uint64_t round, std::int32_t group,
+                                          std::int32_t lane) const {
+    return region(round) + mine_.copies + plain(index(group, shape_.lanes, lane));
+  }
+  /// At the rank of `group` that finishes one of its lanes, or serves one of this rank's.
+  ORIEL_DEVICE_FN std::uint64_t partial_slot(std::uint64_t round, std::int32_t group,
+                                             std::int32_t lane, std::int32_t source) const {
+    const RegionLayout there = region_layout(shape_, grouping_.size(group));
+    return region(round) + there.partials +
+           sums(index(lane / grouping_.size(group), shape_.groups, source));
+  }
+  ORIEL_DEVICE_FN std::uint64_t result_slot(std::uint64_t round, std::int32_t group,
+                                            std::int32_t from, std::int32_t lane) const {
+    const RegionLayout there = region_layout(shape_, grouping_.size(group));
+    return region(round) + there.results +
+           plain(index(from, there.places, lane / grouping_.size(group)));
+  }
+
+  /// Of a call that takes one hop: what a rank has sent this one, and behind those of all ranks
+  /// what this one has on its way. Single ranks are groups in the order of the ranks.
+  ORIEL_DEVICE_FN std::uint64_t hop_slot(std::int32_t number) const {
+    return region(0) + plain(static_cast<std::uint64_t>(number));
+  }
+
+  // Whom this rank exchanges with. `action` returns false to stop.
+  template <class Action>
+  ORIEL_DEVICE_FN bool each_of_group(const Action& action) const {
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t index = (grouping_.own_index + distance) % size_;
+      if (!action(grouping_.member(grouping_.own, index))) return false;
+    }
+    return true;
+  }
+  /// In another group those that share a unit with this rank: indices equal modulo what both sizes
+  /// have in common.
+  template <class Action>
+  ORIEL_DEVICE_FN bool each_across(const Action& action) const {
+    for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
+      const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
+      const std::int32_t step = common_divisor(grouping_.size(group), size_);
+      for (std::int32_t i = grouping_.own_index % step; i < grouping_.size(group); i += step) {
+        if (!action(grouping_.member(group, i))) return false;
+      }
+    }
+    return true;
+  }
+  static ORIEL_DEVICE_FN std::int32_t common_divisor(std::int32_t a, std::int32_t b) {
+    while (b != 0) {
+      const std::int32_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    return a;
+  }
+
+  ORIEL_DEVICE_FN bool is_near(std::int32_t peer) const { return comm_.lsa_index_of[peer] >= 0; }
+  ORIEL_DEVICE_FN std::byte* at(std::int32_t peer, std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_index_of[peer], offset));
+  }
+
+  const HierarchyArguments& arguments_;
+  const device::CommView& comm_;
+  const Grouping& grouping_;
+  const HierarchyShape& shape_;
+  int kind_;
+  RegionLayout mine_;
+  std::int32_t size_;
+  std::uint64_t base_ = 0;  // rounds of earlier calls
+};
+
+}  // namespace oriel::kernels
