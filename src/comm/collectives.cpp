@@ -152,6 +152,13 @@ device::CommView Communicator::scratch_view() const {
   return view;
 }
 
+kernels::NicSource Communicator::nic_source(const void* pointer, std::size_t bytes) const {
+  const auto window = windows_->find(pointer, bytes);
+  if (!window) return {};
+  return {window_view(window->handle).network,
+          static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user)};
+}
+
 kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
     const CollectiveRequest& request, const kernels::HierarchyPlan& plan) const {
   kernels::HierarchyArguments arguments;
@@ -183,6 +190,14 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
   }
   arguments.layout = hierarchy_;
   arguments.comm = scratch_view();
+  if (network_ != nullptr && !plan.one_hop) {
+    const std::size_t block = request.count * size_of(request.type);
+    const std::size_t all = block * static_cast<std::size_t>(size());
+    const bool gathers = request.collective == kernels::Collective::all_gather;
+    const bool scatters = request.collective == kernels::Collective::reduce_scatter;
+    arguments.nic_input = nic_source(request.input, scatters ? all : block);
+    arguments.nic_output = nic_source(request.output, gathers ? all : block);
+  }
   arguments.failure = &notices_->on_device()->failure;
   return arguments;
 }

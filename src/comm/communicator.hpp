@@ -179,6 +179,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   bool on_host() const { return device_->backend() == kernels::Backend::host; }
   /// The tables of both groupings where kernels read them.
   Result<shadow::OwnedShadow> copy_groupings();
+  /// Where the NIC reads a buffer; nowhere if no window holds all of it.
+  kernels::NicSource nic_source(const void* pointer, std::size_t bytes) const;
   kernels::HierarchyArguments make_hierarchy_arguments(const CollectiveRequest& request,
                                                        const kernels::HierarchyPlan& plan) const;
   /// The scratch memory as the algorithms among teams see it.

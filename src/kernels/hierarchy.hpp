@@ -201,6 +201,12 @@ struct HierarchyFacts {
 Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const HierarchyLayout& layout,
                                      const GroupingTables& teams, const GroupingTables& ranks);
 
+/// Where the rank's NIC reads what the user's buffers hold.
+struct NicSource {
+  const device::NetworkWindow* window = nullptr;  ///< that holds all of the buffer; null: none does
+  std::uint64_t offset = 0;                       ///< of the buffer in it
+};
+
 /// All that one call needs.
 struct HierarchyArguments {
   Collective collective = Collective::all_reduce;
@@ -219,6 +225,8 @@ struct HierarchyArguments {
   HierarchyPlan plan;
   Grouping grouping;
   HierarchyLayout layout;
+  NicSource nic_input;  ///< for this rank alone: others may have none
+  NicSource nic_output;
   device::CommView comm;           ///< its control memory is the communicator's scratch
   CallFailure* failure = nullptr;  ///< names a world rank
 };

@@ -43,7 +43,15 @@ inline std::string text_of(const Nodes& nodes) {
 }
 
 /// Where the buffers of a call lie.
-enum class Buffers { apart, in_place, windows, window_in_place };
+enum class Buffers {
+  apart,
+  in_place,
+  windows,
+  window_in_place,
+  input_in_window,  ///< only, or on every other rank only the output
+  some_in_place,    ///< on every other rank in a window
+};
+inline constexpr std::uint64_t kBuffers = 6;
 
 struct Call {
   Kind kind = Kind::all_reduce;
@@ -123,13 +131,13 @@ class Caller {
     const auto me = static_cast<std::size_t>(players_.first());
     const std::size_t sent = call.kind == Kind::reduce_scatter ? bytes * size_ : bytes;
     const std::size_t received = call.kind == Kind::all_gather ? bytes * size_ : bytes;
-    const bool in_window =
-        call.buffers == Buffers::windows || call.buffers == Buffers::window_in_place;
-    const bool in_place =
-        call.buffers == Buffers::in_place || call.buffers == Buffers::window_in_place;
-    std::byte* const area = in_window ? static_cast<std::byte*>(memory_.data()) : plain_;
-    std::byte* input = area + kGuard + call.skew * element;
-    std::byte* output = area + area_bytes_ + kGuard + call.skew * element;
+    const bool in_place = call.buffers == Buffers::in_place ||
+                          call.buffers == Buffers::window_in_place ||
+                          call.buffers == Buffers::some_in_place;
+    std::byte* const input_area = area(call.buffers, true);
+    std::byte* const output_area = area(call.buffers, false);
+    std::byte* input = input_area + kGuard + call.skew * element;
+    std::byte* output = output_area + area_bytes_ + kGuard + call.skew * element;
     if (in_place && call.kind == Kind::all_gather) input = output + me * bytes;
     if (in_place && call.kind == Kind::reduce_scatter) output = input + me * bytes;
     if (in_place && call.kind == Kind::all_reduce) output = input;
@@ -165,6 +173,14 @@ class Caller {
  private:
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kGuardByte{0x5a};
+
+  std::byte* area(Buffers buffers, bool of_input) {
+    const bool odd = players_.first() % 2 == 1;
+    const bool in_window = buffers == Buffers::windows || buffers == Buffers::window_in_place ||
+                           (buffers == Buffers::input_in_window && of_input != odd) ||
+                           (buffers == Buffers::some_in_place && odd);
+    return in_window ? static_cast<std::byte*>(memory_.data()) : plain_;
+  }
 
   void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar,
             void* stream) {

@@ -33,7 +33,7 @@ void call_everything(Players& players, std::uint64_t seed, bool exact) {
         call.type = type;
         call.op = op;
         call.count = counts[drawn % 4];
-        call.buffers = static_cast<Buffers>(drawn / 4 % 4);
+        call.buffers = static_cast<Buffers>(drawn / 4 % kBuffers);
         call.skew = drawn / 16 % 8;
         if (exact) call.inputs = static_cast<Inputs>(drawn / 128 % 3);
         call.seed = drawn;
@@ -166,7 +166,8 @@ TEST_CASE("3.16 large messages, whose rounds overlap") {
     std::uint64_t step = seed;
     for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
       for (const DataType type : {DataType::f32, DataType::bf16}) {
-        for (const Buffers buffers : {Buffers::apart, Buffers::window_in_place}) {
+        for (const Buffers buffers : {Buffers::apart, Buffers::window_in_place,
+                                      Buffers::input_in_window, Buffers::some_in_place}) {
           Call call;
           call.kind = kind;
           call.type = type;
@@ -220,7 +221,7 @@ TEST_CASE("3.16 small calls follow each other whoever is late, more than there a
       // One entry of a queue, bytes that the NIC fetches, and now and then several rounds.
       const std::size_t counts[] = {1 + drawn / 64 % 7, drawn / 64 % 500, 5'000};
       call.count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2];
-      call.buffers = static_cast<Buffers>(drawn / 65'536 % 4);
+      call.buffers = static_cast<Buffers>(drawn / 65'536 % kBuffers);
       call.seed = drawn;
       const auto late = static_cast<int>(drawn >> 40) % (2 * players.size());
       if (players.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -387,7 +387,17 @@ class Rank {
     return kernels::Hierarchy<WireThread, CountingMover, WireMemory>(arguments).run();
   }
 
-  void show_window(const Call& /*call*/, kernels::HierarchyArguments& /*arguments*/) {}
+  /// All buffers lie in one window, or in none.
+  void show_window(const Call& call, kernels::HierarchyArguments& arguments) {
+    if (!call.in_windows) return;
+    window_.local.address = reinterpret_cast<std::uint64_t>(buffer_.data());
+    window_.local.bytes = buffer_.size();
+    const auto source_at = [&](const std::byte* at) {
+      return kernels::NicSource{&window_, static_cast<std::uint64_t>(at - buffer_.data())};
+    };
+    arguments.nic_input = source_at(arguments.input);
+    arguments.nic_output = source_at(arguments.output);
+  }
 
   World& world_;
   int rank_;
@@ -450,6 +460,54 @@ TEST_CASE("3.16 nothing that the NIC has yet to read is overwritten") {
         }
         return std::string();
       });
+    }
+  }
+}
+
+TEST_CASE("3.16 what lies in a window is sent without a copy") {
+  constexpr std::uint64_t kRanks = 2;
+  constexpr std::uint64_t kRounds = 40;  // of more bytes than go in one hop
+  constexpr std::uint64_t kLast = 2;     // rounds of whose end nobody hears in the same call
+  struct Case {
+    Collective collective;
+    DataType type;
+    bool scales;
+    std::uint64_t plain;  // bytes copied in all rounds, in units
+    std::uint64_t windows;
+  };
+  // An all-reduce sends one unit of its input in each round, and one of results.
+  const Case cases[] = {
+      {Collective::all_reduce, DataType::i32, false, 2 * kRounds, kLast},
+      {Collective::all_reduce, DataType::i32, true, 2 * kRounds, kRounds + kLast},
+      // Sums of bf16 are twice as long, this rank's own too, and no input is sent as it is.
+      {Collective::all_reduce, DataType::bf16, false, 5 * kRounds, 4 * kRounds + kLast},
+      {Collective::all_gather, DataType::i32, false, kRounds, kLast},
+      {Collective::reduce_scatter, DataType::i32, false, kRounds, kLast},
+  };
+  for (const bool by_rank : {false, true}) {
+    for (const Case& one : cases) {
+      if (by_rank && one.type == DataType::bf16) continue;
+      for (const bool in_windows : {false, true}) {
+        for (const bool in_place : {false, true}) {
+          World world(kRanks, by_rank, 1 << 20);
+          on_ranks(world, 1, [&](Rank& player, int) {
+            Call call;
+            call.collective = one.collective;
+            call.type = one.type;
+            call.scales = one.scales;
+            call.in_windows = in_windows;
+            call.in_place = in_place;
+            const bool shares = one.collective == Collective::all_reduce;
+            call.count = kRounds * (shares ? kRanks : 1) * kUnitBytes / size_of(one.type);
+            const std::string wrong = player.make(call);
+            if (!wrong.empty()) return wrong;
+            const std::uint64_t wanted = (in_windows ? one.windows : one.plain) * kUnitBytes;
+            if (player.rounds() == kRounds && player.copied() == wanted) return std::string();
+            return call.text() + ": " + std::to_string(player.copied()) + " bytes copied in " +
+                   std::to_string(player.rounds()) + " rounds instead of " + std::to_string(wanted);
+          });
+        }
+      }
     }
   }
 }

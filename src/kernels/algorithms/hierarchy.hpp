@@ -60,6 +60,22 @@ namespace oriel::kernels {
 /// In place is allowed: a unit of the output is written after all of this rank's inputs of it were
 /// read.
 ///
+/// Where this rank's input or output lies in a window, the NIC reads there what is sent as it is,
+/// instead of from a copy in a slot. That is this rank's affair alone, and so is the argument that
+/// nothing is written again before it was read:
+///
+///   in the call: what is sent of an all-reduce's input is of units that others finish, and this
+///     rank writes such a unit once it has the result, which was made from what it sent. The other
+///     collectives write nothing that they send. A result, once written, stays.
+///   after it: an all-reduce's input was read, for all results have come. All else is sent from
+///     where it lies in rounds behind which come kHeardBehind more, from a slot in the last ones:
+///     who has sent for stage s of round r + 2, in iteration r + s + 1, has ended iteration r + s,
+///     in which it heard what it was sent for that stage of round r, and this rank hears of it in
+///     the same call. So no call waits for its NIC at the end, when a peer may have left. And what
+///     a peer has heard of it does not take again, whatever path fails.
+///
+/// One hop copies: its messages are small, and nobody hears of them again.
+///
 /// Group: the threads that do it together, as in oriel/device/group.hpp. Besides, its leads() says
 /// whether a thread is one of those that talk to the peers, thread 0 among them; they are the group
 /// Group::Lead. What goes wrong there they keep until the group next agrees (hear_all), and do no
@@ -69,7 +85,10 @@ template <class Group, class Mover, class M = device::WorldMemory>
 class Hierarchy : HierarchyPlaces {
  public:
   ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments, Group group = Group())
-      : HierarchyPlaces(arguments), mover_(arguments), group_(group) {}
+      : HierarchyPlaces(arguments),
+        mover_(arguments),
+        group_(group),
+        raw_(arguments.plan.raw || (size_ == 1 && shape_.partial_bytes == shape_.element_bytes)) {}
 
   /// False, for all threads of the group, if a wait was given up: the output is not there.
   ORIEL_DEVICE_FN bool run() {
@@ -89,14 +108,33 @@ class Hierarchy : HierarchyPlaces {
  private:
   using Lead = typename Group::Lead;
 
-  /// Sends bytes that lie in this rank's scratch to a peer of another node's. They stay as they are
-  /// until the peer has ended the round.
-  ORIEL_STAGE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
-                          std::uint64_t bytes) {
+  /// Whether the NIC may read what is sent in `round` from a buffer that the user writes again as
+  /// soon as the call has ended.
+  ORIEL_DEVICE_FN bool is_read_in_place(const NicSource& buffer, std::uint64_t round) const {
+    return round + kHeardBehind < rounds() && is_known(buffer);
+  }
+  /// The same for all threads, unlike the window's `network`, which the host may clear meanwhile.
+  static ORIEL_DEVICE_FN bool is_known(const NicSource& buffer) {
+    return buffer.window != nullptr && buffer.window->local.bytes != 0;
+  }
+
+  /// Sends bytes to a peer of another node's, from this rank's scratch or from a buffer that the
+  /// NIC can read. They stay as they are until the peer has heard of them.
+  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
+                           std::uint64_t bytes) {
+    put_from(comm_.control_network->local, peer, to, from, bytes);
+  }
+  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, const NicSource& buffer,
+                           std::uint64_t first, std::uint64_t count) {
+    put_from(buffer.window->local, peer, to, buffer.offset + first * shape_.element_bytes,
+             count * shape_.element_bytes);
+  }
+  ORIEL_STAGE_FN void put_from(const device::queue::Region& local, std::int32_t peer,
+                               std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
     group_.sync();
     if (failed_ || !group_.leads()) return;
-    const device::NetworkWindow& window = *comm_.control_network;
-    const device::queue::Transfer transfer{window.local, from, window.peers[peer], to, bytes};
+    const device::queue::Region& there = comm_.control_network->peers[peer];
+    const device::queue::Transfer transfer{local, from, there, to, bytes};
     const auto posted =
         device::queue::put<Lead, M>(Lead(), comm_.network->queues[peer], transfer, comm_.wait);
     failed_ = posted.outcome != device::queue::QueueOutcome::done;
@@ -281,6 +319,12 @@ class Hierarchy : HierarchyPlaces {
             arguments_.input + part.in * shape_.element_bytes};
   }
 
+  ORIEL_DEVICE_FN bool sends_input_in_place(std::uint64_t round) const {
+    if (!raw_ || arguments_.op == ReduceOp::premul_sum) return false;
+    return is_all_reduce() ? is_known(arguments_.nic_input)
+                           : is_read_in_place(arguments_.nic_input, round);
+  }
+
   ORIEL_STAGE_FN bool send_sums(std::uint64_t round) {
     if (!shape_.reduces) return true;
     if (size_ > 1 && !hear_all(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1)) {
@@ -293,8 +337,11 @@ class Hierarchy : HierarchyPlaces {
       const std::int32_t to = grouping_.member(group, server(group, round, lane));
       const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
       if (is_near(to)) return mover_.send(at(to, there), part.in, part.count);
+      if (sends_input_in_place(round)) {
+        return put(to, there, arguments_.nic_input, part.in, part.count);
+      }
       const std::uint64_t staged = staged_slot(round, group, lane);
-      if (arguments_.plan.raw) {
+      if (raw_) {
         mover_.send(here(staged), part.in, part.count);
       } else {
         mover_.fold_inputs(here(staged), inputs_of(round, group, lane, part), part.count);
@@ -319,7 +366,7 @@ class Hierarchy : HierarchyPlaces {
     if (grouping_.groups == 1) return mover_.fold_all(result, given, part.count);
     FoldSources arrived{here(partial_slot(round, own, lane, 0)), sums(1), grouping_.groups, own,
                         input};
-    if (arguments_.plan.raw) return mover_.fold_all(result, arrived, part.count);
+    if (raw_) return mover_.fold_all(result, arrived, part.count);
     std::byte* const sum = here(staged_slot(round, own, lane));
     mover_.fold_inputs(sum, given, part.count);
     group_.sync();
@@ -374,6 +421,14 @@ class Hierarchy : HierarchyPlaces {
       const std::uint64_t there = result_slot(round, group, grouping_.own, lane);
       if (is_near(to)) {
         mover_.copy(at(to, there), result, part.count);
+        continue;
+      }
+      if (is_read_in_place(arguments_.nic_output, round)) {
+        put(to, there, arguments_.nic_output, part.out, part.count);
+        continue;
+      }
+      if (!shape_.reduces && is_read_in_place(arguments_.nic_input, round)) {
+        put(to, there, arguments_.nic_input, part.in, part.count);
         continue;
       }
       if (!staged) mover_.copy(here(finished), result, part.count);
@@ -454,11 +509,13 @@ class Hierarchy : HierarchyPlaces {
   }
 
   static constexpr std::uint64_t kStages = 5;
+  static constexpr std::uint64_t kHeardBehind = 2;
   static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
   static_assert(kHierarchyDepth > kStages - 1);
 
   Mover mover_;
   Group group_;
+  bool raw_;                      // what this rank sends is its input, scaled if that is asked for
   bool failed_ = false;           // of the leading threads
   std::uint64_t other_base_ = 0;  // as base_, of the other kind of groups
   std::uint64_t signature_ = 0;   // of this call, among all calls
