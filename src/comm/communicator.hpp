@@ -129,6 +129,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status drain();
   static constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
+  /// The scratch memory as the algorithms among teams see it.
+  device::CommView scratch_view() const;
+
   std::optional<Error> async_error() const;
   /// Sees to a wait that a kernel has given up, and to what has ended the session, without waiting
   /// for the monitor's next tick.
@@ -183,8 +186,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   kernels::NicSource nic_source(const void* pointer, std::size_t bytes) const;
   kernels::HierarchyArguments make_hierarchy_arguments(const CollectiveRequest& request,
                                                        const kernels::HierarchyPlan& plan) const;
-  /// The scratch memory as the algorithms among teams see it.
-  device::CommView scratch_view() const;
   /// Waits until other ranks have all that this one has sent them, unless that takes too long.
   void flush_network();
   /// On the host: what wakes this rank's thread. Lives in the control window.

@@ -8,6 +8,7 @@
 #include "nccl.h"
 
 #include "comm/collective_calls.hpp"
+#include "comm/comm_entry.hpp"
 
 /// Collectives inside one node and among several, against a reference (3.16, 3.17).
 namespace oriel::test {
@@ -204,6 +205,51 @@ TEST_CASE("3.16 eight ranks whose nodes take turns") {
         players.barrier();
       },
       __LINE__);
+}
+
+TEST_CASE("3.16 what is sent from a window does not pass through the scratch memory") {
+  constexpr std::size_t kScratchBytes = 4 << 20;
+  constexpr std::size_t kUnit = 1024;  // elements
+  constexpr std::size_t kCount = 64 * kUnit;
+  const auto body = [&](Players& players) {
+    auto comm = join(players);
+    const auto internal = must(comm::find_communicator(comm.handle()));
+    const device::CommView view = internal->scratch_view();
+    const auto* const scratch =
+        reinterpret_cast<const std::int32_t*>(view.control(view.lsa_rank, 0));
+    const auto memory = must(comm.allocate(4 * kCount * sizeof(std::int32_t)));
+    const auto window = must(comm.register_window(memory));
+    std::vector<std::int32_t> plain(4 * kCount);
+    std::int32_t mark = 0x5eed0000 + players.first();
+    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+      for (const bool in_window : {false, true}) {
+        auto* const input = in_window ? static_cast<std::int32_t*>(memory.data()) : plain.data();
+        auto* const output = input + 2 * kCount;
+        mark += 256;
+        std::fill(input, input + 2 * kCount, mark);
+        const Status done =
+            kind == Kind::all_gather
+                ? comm.all_gather(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
+            : kind == Kind::all_reduce
+                ? comm.all_reduce(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
+                : comm.reduce_scatter(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32});
+        require(done.ok(), "a collective");
+        players.barrier();
+        const auto marks = static_cast<std::size_t>(
+            std::count(scratch, scratch + kScratchBytes / sizeof *scratch, mark));
+        // All that there is room for, the last two rounds, or none.
+        const std::size_t units = !in_window ? 6 : kind == Kind::all_reduce ? 0 : 2;
+        require(marks == units * kUnit,
+                fmt::format("{}, in a window {}: {} copied elements",
+                            kKindNames[static_cast<int>(kind)], in_window, marks));
+        players.barrier();
+      }
+    }
+  };
+  play_on({0, 1}, {{"ORIEL_CHUNK", "4096"}, {"ORIEL_SCRATCH_SIZE", "4M"}}, body, __LINE__);
 }
 
 TEST_CASE("3.16 small calls follow each other whoever is late, more than there are regions") {
