@@ -18,9 +18,11 @@
 namespace oriel::topo {
 namespace {
 
-// PCI classes, as far as they count: bridges, and NVLink switches among them.
+// PCI classes, as far as they count: bridges, and what NCCL has at the far ends of NVLinks that
+// lead to no GPU, namely switches and processors.
 constexpr std::uint32_t kBridgeClass = 0x0604;
-constexpr std::uint32_t kSwitchClass = 0x0680;
+constexpr std::uint32_t kSwitchClass = 0x068000;
+constexpr std::uint32_t kProcessorClass = 0x068001;
 constexpr std::uint64_t kNvidia = 0x10de;
 constexpr std::uint64_t kAmd = 0x1002;
 
@@ -274,9 +276,9 @@ class NcclXmlReader {
       }
       ORIEL_TRY(const int count, integer(child, "count", 1, 0, 1024));
       ORIEL_TRY(const std::uint64_t kind, hexadecimal(child, "tclass"));
-      if (kind >> 8 == kSwitchClass) {
+      if (kind == kSwitchClass) {
         gpu.switch_links += count;
-      } else {
+      } else if (kind != kProcessorClass) {
         ORIEL_TRY(const PciAddress target, address_in(child, "target"));
         links_.push_back({index, target, count, &child});
       }
@@ -320,7 +322,7 @@ class NcclXmlReader {
     for (const Link& link : links_) {
       const auto target = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
                                        [&](const Gpu& gpu) { return gpu.pci == link.target; });
-      if (target == machine_.gpus.end()) continue;  // to a processor, or to a GPU that is hidden
+      if (target == machine_.gpus.end()) continue;  // a GPU that is hidden
       const int to = static_cast<int>(target - machine_.gpus.begin());
       if (to == link.from) return odd(*link.element, "leads from a GPU to itself");
       counts_[{link.from, to}] += link.count;

@@ -10,6 +10,7 @@
 
 #include "topo/distance.hpp"
 #include "topo/machines.hpp"
+#include "topo/nccl_xml.hpp"
 #include "topo/nic_choice.hpp"
 #include "topo/paths.hpp"
 #include "topo/reach.hpp"
@@ -57,6 +58,35 @@ TEST_CASE("H2 a link from one GPU to another lets only the first map the second"
   const Machine machine = canonical(std::move(build.machine));
   CHECK(reach_lists(machine) == Groups{{0}, {0, 1}});
   CHECK(teams_of(machine) == Groups{{0}, {1}});
+}
+
+TEST_CASE("2.3, 2.6 links to a processor join no GPUs as links to a switch do") {
+  const auto gpu = [](const char* bus, const char* other, const char* processor, const char* kind) {
+    return fmt::format(
+        "<pci busid=\"{}\" class=\"0x030200\"><gpu sm=\"70\">"
+        "<nvlink target=\"{}\" count=\"3\" tclass=\"0x030200\"/>"
+        "<nvlink target=\"{}\" count=\"3\" tclass=\"{}\"/></gpu></pci>",
+        bus, other, processor, kind);
+  };
+  // Two processors of POWER9 with two GPUs each, linked to each other and to their processor.
+  const auto machine = [&](const char* kind) {
+    const auto read = read_nccl_xml("<system><cpu numaid=\"0\" affinity=\"0000000f\">" +
+                                    gpu("0004:04:00.0", "0004:05:00.0", "0004:00:00.0", kind) +
+                                    gpu("0004:05:00.0", "0004:04:00.0", "0004:00:00.0", kind) +
+                                    "</cpu><cpu numaid=\"8\" affinity=\"000000f0\">" +
+                                    gpu("0035:03:00.0", "0035:04:00.0", "0035:00:00.0", kind) +
+                                    gpu("0035:04:00.0", "0035:03:00.0", "0035:00:00.0", kind) +
+                                    "</cpu></system>");
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    return *read;
+  };
+  const Machine power9 = machine("0x068001");
+  CHECK(reach_lists(power9) == Groups{{0, 1}, {0, 1}, {2, 3}, {2, 3}});
+  CHECK_FALSE(reach_is_known(power9, 0, 2));
+  CHECK(teams_of(power9) == Groups{{0, 1}, {2, 3}});
+  CHECK(path_between(power9, 0, 1).kind == PathKind::nvlink);
+  CHECK(path_between(power9, 0, 2).kind == PathKind::host_memory);
+  CHECK(teams_of(machine("0x068000")) == Groups{{0, 1, 2, 3}});
 }
 
 TEST_CASE("2.9 reach is what the links say") {
