@@ -3,6 +3,8 @@
 #include "topo/lsa_teams.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <unordered_map>
 #include <utility>
 
 namespace oriel::topo {
@@ -50,7 +52,12 @@ bool map_each_other(const RankInfo& a, const RankInfo& b) {
 
 class Teams {
  public:
-  Teams(std::span<const RankInfo> ranks, int most) : ranks_(ranks), most_(most) {}
+  Teams(std::span<const RankInfo> ranks, int most)
+      : ranks_(ranks), most_(most), brought_(ranks.size(), 0) {
+    for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+      ranks_of_host_[info_of(rank).node.host].push_back(rank);
+    }
+  }
 
   void add(int rank) {
     std::size_t team = 0;
@@ -71,11 +78,12 @@ class Teams {
  private:
   const RankInfo& info_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
 
-  bool fits(int rank, std::size_t team) const {
+  /// What is quick to see comes first: most teams are full.
+  bool fits(int rank, std::size_t team) {
+    if (!has_host_of(rank, team) && places_[team] + on_host_of(rank) > most_) return false;
     const std::vector<int>& members = teams_.members[team];
     const auto mutual = [&](int member) { return map_each_other(info_of(rank), info_of(member)); };
-    if (!std::all_of(members.begin(), members.end(), mutual)) return false;
-    return has_host_of(rank, team) || places_[team] + on_host_of(rank) <= most_;
+    return std::all_of(members.begin(), members.end(), mutual);
   }
 
   bool has_host_of(int rank, std::size_t team) const {
@@ -86,18 +94,24 @@ class Teams {
   }
 
   /// Those that its host brings into a team with it, wherever they are now: one that came earlier
-  /// and did not fit must not be parted from later ones.
-  int on_host_of(int rank) const {
+  /// and did not fit must not be parted from later ones. Counted once, for many teams are tried.
+  int on_host_of(int rank) {
+    int& count = brought_[static_cast<std::size_t>(rank)];
+    if (count > 0) return count;
     const RankInfo& own = info_of(rank);
-    return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankInfo& one) {
-      return one.node.host == own.node.host && map_each_other(own, one);
+    const std::vector<int>& beside = ranks_of_host_.at(own.node.host);
+    count = static_cast<int>(std::count_if(beside.begin(), beside.end(), [&](int one) {
+      return one == rank || map_each_other(own, info_of(one));
     }));
+    return count;
   }
 
   std::span<const RankInfo> ranks_;
   int most_;
   LsaTeams teams_;
-  std::vector<int> places_;  // of each team, for all that its hosts bring
+  std::vector<int> places_;   // of each team, for all that its hosts bring
+  std::vector<int> brought_;  // of each rank what on_host_of() has counted, or 0
+  std::unordered_map<std::uint64_t, std::vector<int>> ranks_of_host_;
 };
 
 }  // namespace

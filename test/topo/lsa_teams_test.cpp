@@ -3,6 +3,7 @@
 #include "topo/lsa_teams.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include <catch2/catch.hpp>
@@ -21,7 +22,8 @@ RankInfo on_host(std::uint64_t host, std::uint64_t process) {
 
 DeviceUuid uuid(int device) {
   DeviceUuid name{};
-  name[0] = static_cast<std::byte>(device + 1);
+  name[0] = static_cast<std::byte>((device + 1) & 255);
+  name[1] = static_cast<std::byte>((device + 1) >> 8);
   return name;
 }
 
@@ -251,6 +253,42 @@ TEST_CASE("2.3 a host that does not fit whole into a team of several begins the 
   const auto teams = form_lsa_teams(dealt, 8);
   CHECK(teams.members == Lists{{0, 1, 3, 4, 6, 7}, {2, 5, 8}});
   check_indices(teams, 9);
+}
+
+TEST_CASE("2.3 what a host brings into a team are the ranks that can be in it") {
+  // Two hosts of 4 GPUs and 4 ranks on the CPU each: the GPUs of both fit.
+  std::vector<RankInfo> ranks;
+  for (const RankInfo& gpu : fabric(2, 4)) {
+    ranks.push_back(gpu);
+    ranks.push_back(gpu);
+    ranks.back().kind = DeviceKind::host;
+    ranks.back().fabric_handles = false;
+  }
+  CHECK(form_lsa_teams(ranks, 8).members ==
+        Lists{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7}, {9, 11, 13, 15}});
+}
+
+TEST_CASE("2.3 teams of large cliques are formed about as soon as those of small ones") {
+  constexpr int kRanks = 8192;
+  const auto seconds = [](int clique) {
+    std::vector<RankInfo> ranks = fabric(kRanks / 4, 4);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      RankInfo& own = ranks[static_cast<std::size_t>(rank)];
+      own.fabric->clique = static_cast<unsigned>(rank / clique);
+    }
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      const auto start = std::chrono::steady_clock::now();
+      REQUIRE(form_lsa_teams(ranks, 8).members.size() == kRanks / 8);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      best = std::min(best, took.count());
+    }
+    return best;
+  };
+  const double small = seconds(8);
+  const double large = seconds(576);
+  INFO("cliques of 8: " << small << " s, of 576: " << large << " s");
+  CHECK(large < 4 * small);
 }
 
 TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and hosts") {
