@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -171,16 +172,22 @@ class Chooser {
     return -1;
   }
 
-  /// All candidates: by class, those last that are several times slower than the primary, then by
-  /// nearness to a place, then as they stand.
+  /// All candidates: by class, those of the primary's link layer first, then those that are not
+  /// slow, then by nearness to a place, then as they stand.
   std::vector<int> by_nearness(DevicePlace from, std::size_t primary) const {
     std::vector<int> order(candidates_.size());
+    const auto first_of_rest =
+        std::find_if(candidates_.begin(), candidates_.end(), [&](const NetworkInterface& one) {
+          return class_of(one) != class_of(candidates_.front());
+        });
+    const auto best = static_cast<std::size_t>(first_of_rest - candidates_.begin());
+    const double fastest = fastest_gbps(std::span(machine_.nics).first(best));
     std::iota(order.begin(), order.end(), 0);
     const auto rank_of = [&](int index) {
       const auto i = static_cast<std::size_t>(index);
-      return std::tuple(class_of(candidates_[i]),
-                        is_clearly_slower(machine_.nics[i], machine_.nics[primary]),
-                        nic_cost(machine_, from, machine_.nics[i]));
+      return std::tuple(
+          class_of(candidates_[i]), machine_.nics[i].layer != machine_.nics[primary].layer,
+          is_slow(machine_.nics[i], fastest), nic_cost(machine_, from, machine_.nics[i]));
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return rank_of(a) < rank_of(b); });

@@ -44,14 +44,13 @@ struct InterfaceChoice {
 /// names any, of those alone (then also a loopback or part of a bond, but none that is down):
 ///
 /// 1. Those with hardware behind them come before those without (a container may have only such).
-/// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: nearest by PCI distance,
-///    then NUMA distance, then fewest users, then fastest; all GPUs of the machine count as users.
-///    A slow port for maintenance is no primary, however near: the users get several times as much
-///    without it.
-/// 3. The backup is in another fault domain: the other port of the primary's card; else the partner
-///    of another card, where ports that are down keep their places in pairs; virtual functions
-///    stand for the port of their physical one. Where there is none of that kind, the
-///    nearest other, slow ones and those without hardware last.
+/// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: of one link layer for
+///    all, not slow (is_slow()) however near, nearest by PCI distance, then NUMA distance, then
+///    balanced; all GPUs of the machine count as users.
+/// 3. The backup is in another fault domain, as choose_nics() chooses it: the partner of the
+///    primary's port, where ports that are down keep their places in pairs and virtual functions
+///    stand for the port of their physical one; else the nearest other, with those of other link
+///    layers, slow ones and those without hardware last.
 ///
 /// A function of its arguments, and not of the order of `interfaces` or `usable`: the ranks of a
 /// node that see the same choose alike. Names in `usable` of which nothing is known are taken as

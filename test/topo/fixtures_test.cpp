@@ -59,10 +59,10 @@ PortKey port_of(const Nic& nic) {
   return {nic.physical ? nic.physical : nic.pci, nic.port};
 }
 
-/// Whether a NIC is no match for the fastest in a pair.
+/// Whether a NIC has less than an eighth of the speed of the fastest.
 bool is_slow(const Machine& machine, const Nic& nic) {
   return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
-    return other.active && nic.gbps > 0 && nic.gbps * 2 < other.gbps;
+    return other.active && nic.gbps > 0 && nic.gbps * 8 < other.gbps;
   });
 }
 

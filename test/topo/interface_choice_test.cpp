@@ -126,7 +126,7 @@ TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same p
                "../../.." + device.substr(4));
     }
     CHECK(sys.choose(on_cpu(0), {"ens1f0", "sf4"}).backup.empty());
-    CHECK(sys.choose(on_cpu(0), {"sf4", "ens1f1"}).backup == "sf4");
+    CHECK(sys.choose(on_cpu(0), {"sf4", "ens1f1"}).backup == "ens1f1");
     CHECK(sys.choose(on_cpu(0), {"virtio5", "virtio6"}).backup == "virtio6");
     const auto all = sys.interfaces();
     CHECK(std::all_of(all.begin(), all.end(), [](const NetworkInterface& one) {
@@ -195,6 +195,24 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
   SECTION("alone it is") {
     CHECK(sys.choose(on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
   }
+}
+
+TEST_CASE("2.5: what is slow is so for all ranks, on GPUs and on CPUs") {
+  Sys sys;  // one GPU beside the port for maintenance, three beside the fast one
+  sys.gpu("0000:02:00.0", 0, "00");
+  for (const char* gpu : {"0000:90:00.0", "0000:91:00.0", "0000:92:00.0"}) sys.gpu(gpu, 1, "80");
+  sys.interface("mgmt", "0000:03:00.0", 0, "00", 10'000);
+  const auto expect = [&](const char* name) {
+    CHECK(sys.choose(on_gpu("0000:02:00.0")).primary == name);
+    CHECK(sys.choose(on_cpu(0)).primary == name);
+    CHECK(sys.choose(on_cpu(0)).all.size() == 2);
+  };
+  sys.interface("fast", "0000:83:00.0", 1, "80", 100'000);
+  expect("fast");
+  sys.file("/sys/class/net/fast/speed", "81000\n");
+  expect("fast");
+  sys.file("/sys/class/net/fast/speed", "80000\n");  // an eighth is not slow
+  expect("mgmt");
 }
 
 TEST_CASE("2.5: GPUs keep interfaces of their own rather than share a faster one far away") {
