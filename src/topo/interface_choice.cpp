@@ -66,7 +66,7 @@ Nic as_nic(const Machine& machine, const NetworkInterface& one) {
   Nic nic;
   nic.name = one.name;
   nic.interface = one.name;
-  nic.layer = Nic::Layer::ethernet;
+  nic.layer = one.layer;
   nic.gbps = one.gbps;
   if (one.ports.empty()) return nic;
   const NetworkPort& port = one.ports.front();

@@ -17,6 +17,9 @@ constexpr std::string_view kSubfunctionBus = "auxiliary";
 // The kernel's flags of an interface (include/uapi/linux/if.h).
 constexpr std::uint32_t kUp = 1U << 0;
 constexpr std::uint32_t kLoopback = 1U << 3;
+// Its kinds of link (include/uapi/linux/if_arp.h).
+constexpr std::int64_t kEthernet = 1;
+constexpr std::int64_t kInfiniband = 32;
 // A VLAN of a bond of two ports; more floors than that nobody builds.
 constexpr int kMostFloors = 4;
 constexpr std::int64_t kNumaNumberMost = 1 << 16;
@@ -90,6 +93,9 @@ NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
   one.part = tree.link_name(folder + "/master").has_value();
   const auto megabits = tree.read_number(folder + "/speed").value_or(0);
   if (megabits > 0 && megabits < 100'000'000) one.gbps = static_cast<double>(megabits) / 1000;
+  const auto type = tree.read_number(folder + "/type").value_or(0);
+  if (type == kEthernet) one.layer = Nic::Layer::ethernet;
+  if (type == kInfiniband) one.layer = Nic::Layer::infiniband;
   add_ports(tree, name, kMostFloors, one.ports);
   return one;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "topo/file_tree.hpp"
+#include "topo/machine.hpp"
 #include "topo/pci_address.hpp"
 
 /// The network interfaces that the kernel lists below /sys/class/net: what sockets go by.
@@ -34,6 +35,7 @@ struct NetworkInterface {
   bool loopback = false;
   bool part = false;  ///< of a bond or a bridge, which has the addresses
   double gbps = 0;    ///< 0: not known
+  Nic::Layer layer = Nic::Layer::other;
   /// The hardware behind it; of one that is built upon others (a bond, a VLAN), all of theirs.
   /// Empty for what has none, such as the interfaces of containers.
   std::vector<NetworkPort> ports;

@@ -215,6 +215,38 @@ TEST_CASE("2.5: what is slow is so for all ranks, on GPUs and on CPUs") {
   expect("mgmt");
 }
 
+TEST_CASE("2.5: all ranks of a machine use interfaces of one link layer, by what /sys says") {
+  Sys sys;
+  sys.gpu("0000:02:00.0", 0, "00");
+  sys.gpu("0000:82:00.0", 1, "80");
+  const auto add = [&](const char* name, const char* pci, int node, int megabits,
+                       const char* type) {
+    sys.interface(name, pci, node, node == 0 ? "00" : "80", megabits);
+    sys.file(fmt::format("/sys/class/net/{}/type", name), type);
+  };
+  const auto all_use = [&](const char* name) {
+    for (const InterfaceUser& user :
+         {on_gpu("0000:02:00.0"), on_gpu("0000:82:00.0"), on_cpu(0), on_cpu(1)}) {
+      CHECK(sys.choose(user).primary == name);
+    }
+  };
+  add("eth0", "0000:03:00.0", 0, 100'000, "1\n");
+  add("ib0", "0000:83:00.0", 1, 100'000, "32\n");
+  CHECK(sys.interfaces()[0].layer == Nic::Layer::ethernet);
+  CHECK(sys.interfaces()[1].layer == Nic::Layer::infiniband);
+  all_use("ib0");
+  CHECK(sys.choose(on_cpu(0)).backup == "eth0");
+  sys.file("/sys/class/net/ib0/speed", "50000\n");
+  all_use("eth0");
+  add("odd0", "0000:84:00.0", 1, 200'000, "65534\n");
+  CHECK(sys.interfaces()[2].layer == Nic::Layer::other);
+  all_use("odd0");
+  add("eth1", "0000:85:00.0", 1, 200'000, "1\n");
+  add("eth2", "0000:05:00.0", 0, 100'000, "1\n");
+  // Others of the layer come first, though they are farther.
+  CHECK(sys.choose(on_gpu("0000:82:00.0")).all == Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
+}
+
 TEST_CASE("2.5: GPUs keep interfaces of their own rather than share a faster one far away") {
   Sys sys;
   fill(sys);
