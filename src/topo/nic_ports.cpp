@@ -105,9 +105,7 @@ class Pairing {
       (parent >= 0 ? below[at(parent)] : of_numa[port_at(machine_, left).numa]).push_back(left);
     }
     for (auto& [numa, here] : of_numa) {
-      // What stands at places that are not known is not near each other.
-      if (numa < 0) rest.insert(rest.end(), here.begin(), here.end());
-      const int left = numa < 0 ? -1 : pair_up(here);
+      const int left = pair_up(here);
       if (left >= 0) rest.push_back(left);
     }
     pair_up(rest);

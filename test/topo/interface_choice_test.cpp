@@ -192,6 +192,13 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
     sys.plain("veth0", 10'000'000);
     CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens7", "eno1", "veth0"});
   }
+  SECTION("others come before it, though they are farther") {
+    sys.interface("ens1", "0000:04:00.0", 0, "00", 100'000);
+    sys.interface("ens8", "0000:84:00.0", 1, "80", 100'000);
+    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1"});
+    sys.plain("veth0", 10'000'000);
+    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1", "veth0"});
+  }
   SECTION("alone it is") {
     CHECK(sys.choose(on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
   }

@@ -283,6 +283,16 @@ TEST_CASE("B3 a card for maintenance that sorts first leaves the pairs as they a
   }
 }
 
+TEST_CASE("B3 cards are paired with those of their link layer") {
+  MachineBuilder build;  // at the first socket an Ethernet card sorts before four of InfiniBand
+  build.machine = with_storage_card(400);
+  build.nic(0, "0000:05:00.0", "eth", 400, 98);
+  build.machine.nics.back().layer = Nic::Layer::ethernet;
+  const Machine machine = canonical(std::move(build.machine));
+  REQUIRE(machine.nics[0].name == "eth");
+  CHECK(backups(choose_nics(machine)) == std::vector<int>{2, 1, 4, 3, 6, 5, 8, 7});
+}
+
 TEST_CASE("B3 cards are paired near each other, and only what is left over farther away") {
   // Sockets with so many cards, and the pairs.
   const std::vector<std::pair<std::vector<int>, std::vector<int>>> table = {
