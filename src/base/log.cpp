@@ -8,6 +8,7 @@
 #include <climits>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -69,7 +70,7 @@ int open_log(const std::string& path, std::string& unfit) {
   const int fd = ::open(path.c_str(), flags, 0644);
   struct stat facts {};
   if (fd < 0) {
-    if (errno == ENXIO) unfit = "nobody reads from it";
+    unfit = errno == ENXIO ? "nobody reads from it" : std::generic_category().message(errno);
     return fd;
   }
   if (::fstat(fd, &facts) == 0 &&
@@ -218,7 +219,9 @@ Status check_log() {
   const Sink& sink = current_sink();
   if (sink.unfit.empty()) return {};
   return Error(ErrorCode::invalid_usage, "ORIEL_LOG_FILE is " + sink.unfit)
-      .with_hint("it names a file, a terminal, or a pipe from which a process already reads");
+      .with_hint(
+          "it names a file in a folder that is there, a terminal, or a pipe from which a "
+          "process already reads");
 }
 
 void reread_log_settings() {

@@ -47,6 +47,18 @@ constexpr bool names_something(std::string_view text) {
   return text.empty() || text.find_first_not_of("^=,") != std::string_view::npos;
 }
 
+/// Whether there are few enough names, and some if there is anything.
+constexpr bool names_paths(std::string_view text) {
+  constexpr int kMost = 4;
+  int names = 0;
+  bool within = false;
+  for (const char c : text) {
+    names += c != ',' && !within ? 1 : 0;
+    within = c != ',';
+  }
+  return text.empty() || (names > 0 && names <= kMost);
+}
+
 const std::array kRows = {
     Row{"ORIEL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
         StringKind{&Settings::socket_ifname,
@@ -71,7 +83,7 @@ const std::array kRows = {
         "namespace, and libfabric elsewhere; fabric takes libfabric everywhere."},
     Row{"ORIEL_PATHS", nullptr,
         StringKind{&Settings::paths,
-                   "up to 4 names of interfaces separated by commas; auto; or empty"},
+                   "up to 4 names of interfaces separated by commas; auto; or empty", &names_paths},
         "The network interfaces that carry messages between hosts, best first and as many on all "
         "ranks: when one fails, queues of CPU ranks go on by the next. auto takes two that fail "
         "apart, where there are such; empty takes the one of ORIEL_SOCKET_IFNAME, without a "

@@ -247,7 +247,7 @@ std::string names_of(const std::vector<Interface>& interfaces) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-constexpr const char* kInterfaceHint = "set ORIEL_SOCKET_IFNAME to one of them, or unset it";
+constexpr const char* kInterfaceHint = "set it to one of them, or unset it";
 
 }  // namespace
 
@@ -259,9 +259,10 @@ Result<SocketAddress> choose_of(const std::vector<Interface>& interfaces,
     return options.family == AF_UNSPEC || options.family == address.family();
   });
   if (best.valid()) return best;
-  return Error(ErrorCode::invalid_argument,
+  return Error(ErrorCode::invalid_usage,
                fmt::format("no network interface that is up, connected and has an {} address "
-                           "matches ORIEL_SOCKET_IFNAME=\"{}\"; there are: {}",
+                           "matches ORIEL_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, \"{}\"; there "
+                           "are: {}",
                            options.family == AF_INET    ? "IPv4"
                            : options.family == AF_INET6 ? "IPv6"
                                                         : "IP",
@@ -305,10 +306,10 @@ Result<SocketAddress> seen_from_here(const SocketAddress& remote, const SocketOp
     return address.family() == AF_INET6 && address.is_link_local();
   });
   if (best.valid()) return remote.with_scope(best.scope());
-  return Error(ErrorCode::invalid_argument,
+  return Error(ErrorCode::invalid_usage,
                fmt::format("{} is a link-local address, and no network interface that is up, "
-                           "connected and has one matches ORIEL_SOCKET_IFNAME=\"{}\"; there are: "
-                           "{}",
+                           "connected and has one matches ORIEL_SOCKET_IFNAME or "
+                           "NCCL_SOCKET_IFNAME, \"{}\"; there are: {}",
                            remote.to_string(), options.ifname, names_of(interfaces)))
       .with_hint(kInterfaceHint);
 }

@@ -27,7 +27,7 @@ constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 Status check_interface(const std::string& name, const boot::SocketOptions& options) {
   auto found = boot::choose_interface(options);
   if (found.ok()) return {};
-  if (found.error().code() != ErrorCode::invalid_argument) return std::move(found).error();
+  if (found.error().code() != ErrorCode::invalid_usage) return std::move(found).error();
   return Error(ErrorCode::invalid_usage,
                fmt::format("ORIEL_PATHS names {}, which is no network interface that is up, "
                            "connected and has an IP address",

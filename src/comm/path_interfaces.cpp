@@ -44,11 +44,6 @@ Result<std::vector<std::string>> choose_paths(const Settings& settings,
   std::vector<std::string> unset = {""};
   if (settings.paths != kAutomatic) {
     std::vector<std::string> names = names_in(settings.paths);
-    if (names.empty() && !settings.paths.empty()) {
-      return Error(ErrorCode::invalid_usage,
-                   fmt::format("ORIEL_PATHS is \"{}\", which names no interface", settings.paths))
-          .with_hint("name interfaces with commas between them, or unset it");
-    }
     return names.empty() ? unset : names;
   }
   ORIEL_TRY(std::vector<std::string> others,

@@ -238,9 +238,18 @@ CommunicatorMachine with_hidden_gpus(const MachineSources& sources, Communicator
   return found;
 }
 
+/// What the environment says to read instead of looking.
+Result<Machine> read_named_file(const std::string& file) {
+  auto machine = read_machine_file(file);
+  if (machine.ok()) return machine;
+  const Error cause = std::move(machine).error();
+  return Error(ErrorCode::invalid_usage, cause.to_string())
+      .with_context("using what ORIEL_TOPO_FILE or NCCL_TOPO_FILE names");
+}
+
 Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file) {
   if (!file.empty()) {
-    ORIEL_TRY(const Machine description, read_machine_file(file));
+    ORIEL_TRY(const Machine description, read_named_file(file));
     apply_description(found, description);
     found.machine.sources.push_back(
         {file, SourceReport::Outcome::used, "instead of what was found of speeds and places"});
@@ -300,7 +309,7 @@ Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool 
 double ProcessMachine::network_gbps(const Settings& settings) {
   const auto found = get(network_gbps_, settings.topo_file, [&]() -> Result<double> {
     if (!settings.topo_file.empty()) {
-      ORIEL_TRY(const Machine description, read_machine_file(settings.topo_file));
+      ORIEL_TRY(const Machine description, read_named_file(settings.topo_file));
       if (const double told = fastest_port_of(description.nics); told > 0) return told;
     }
     return fastest_network_of(sources_.files);
@@ -314,7 +323,7 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
     DiscoverOptions options;
     options.root = sources_.files.root();
     const bool described = !settings.topo_file.empty();
-    Result<Machine> found = described ? read_machine_file(settings.topo_file)
+    Result<Machine> found = described ? read_named_file(settings.topo_file)
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
       complete_description(sources_.files, sources_.nvml, *found);

@@ -243,6 +243,11 @@ TEST_CASE("1.38 a pipe without a reader, and what is no file, are refused as log
   reread_log_settings();
   CHECK(check_log().ok());  // nothing is to be written
 
+  const LogSetup nowhere("warn", "no folder/log");
+  const auto missing = check_log();
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().message().find("No such file or directory") != std::string::npos);
+
   const LogSetup second("warn", "/dev/null");
   CHECK(check_log().ok());
 }

@@ -140,6 +140,12 @@ TEST_CASE("1.38 a bad value is named, with the allowed ones") {
           std::string::npos);
   }
   CHECK(read({{"ORIEL_SOCKET_IFNAME", ",lo,"}}).ok());
+  for (const char* wrong : {",", ",,", "a,b,c,d,e", ",a,b,,c,d,e"}) {
+    CAPTURE(wrong);
+    CHECK(message_of({{"ORIEL_PATHS", wrong}}).find("up to 4 names of interfaces") !=
+          std::string::npos);
+  }
+  for (const char* right : {"a", "auto", ",a,b,,c,d,"}) CHECK(read({{"ORIEL_PATHS", right}}).ok());
 }
 
 TEST_CASE("1.38 what does not parse to the last letter is refused") {

@@ -187,6 +187,8 @@ TEST_CASE("2.7 a description that one rank cannot use ends the start of all with
     const auto made = Communicator::init(id, players.first(), players.size(), {});
     require(!made.ok(), "it started");
     const std::string text = made.error().to_string();
+    require(made.error().code() == ErrorCode::invalid_usage, text);
+    require(text.find("ORIEL_TOPO_FILE") != std::string::npos, text);
     require(text.find("rank 1") != std::string::npos, text);
     require(text.find("line") != std::string::npos, text);
     require(text.find(path.of(0)) != std::string::npos, text);
