@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "oriel/version.hpp"
+
 #include "base/log.hpp"
 #include "base/log_check.hpp"
 #include "base/try.hpp"
@@ -169,6 +171,10 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   watched_ = true;
   times.end("monitor");
   times.write(rank(), title_of(options_, rank(), size()));
+  if (rank() == 0 && log_enabled(LogLevel::version)) {
+    Log(rank()).version("Oriel {} with the interface of NCCL {}.{}.{}", oriel::version(),
+                        kNcclVersion / 10'000, kNcclVersion / 100 % 100, kNcclVersion % 100);
+  }
   if (rank() == 0 && log_enabled(LogLevel::info)) Log(rank()).info("{}", topology_.summary());
   // One rank of each node, and nobody waits for it.
   const auto on_this_node = [&](const topo::RankInfo& info) {

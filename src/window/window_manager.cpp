@@ -32,7 +32,7 @@ Error no_window(const void* handle) {
   return Error(
              ErrorCode::invalid_argument,
              fmt::format("{} is no window of this communicator, or has been deregistered", handle))
-      .with_scope(Scope::request);
+      .with_scope(Scope::window);
 }
 
 }  // namespace

@@ -270,7 +270,8 @@ TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
   std::filesystem::remove(path);
   check_all_ok(verdicts);
   for (const char* words :
-       {"joined \"the twins\" as rank 0 of 2", "rank 1: in \"the twins\": ncclCommAbort"}) {
+       {"VERSION Oriel 0.1.0 with the interface of NCCL 2.28.9",
+        "joined \"the twins\" as rank 0 of 2", "rank 1: in \"the twins\": ncclCommAbort"}) {
     INFO("\"" << words << "\" in " << log.str());
     CHECK(log.str().find(words) != std::string::npos);
   }
