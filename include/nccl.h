@@ -16,7 +16,10 @@
 ///
 /// Errors. Every call returns ncclSuccess or what went wrong; ncclGetLastError has the words. A
 /// set-up call that fails on one rank returns the same error on all of them, and leaves nothing
-/// behind. No call prints, throws, exits or installs a signal handler.
+/// behind. Two cannot be told to others, and fail on their own rank at once: an init whose id, rank
+/// or number of ranks makes no sense, for which the others wait until ORIEL_TIMEOUT has passed, and
+/// a collective with an argument that is wrong on its own, which was not begun and may be made
+/// rightly. No call prints, throws, exits or installs a signal handler.
 ///
 /// Which errors. Any call may return ncclInvalidArgument, and ncclInvalidUsage for a bad
 /// environment value; calls that allocate or wait also ncclSystemError, and ncclUnhandledCudaError

@@ -25,7 +25,8 @@ struct ncclComm;
 ///
 /// Terms. *Local* calls concern the calling rank alone. *Collective* calls must be made by every
 /// rank of the communicator, in the same order on all of them, and those that return a Status or
-/// Result return the same error everywhere if any rank fails, unless a rank has died.
+/// Result return the same error everywhere if any rank fails, unless a rank has died, or its call
+/// makes no sense by itself (nccl.h says which).
 ///
 /// Errors are values (error.hpp); memory exhaustion alone may throw. Groups of the C interface
 /// (ncclGroupStart) do not concern these calls: each is carried out before it returns, so a thread
