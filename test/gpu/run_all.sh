@@ -74,10 +74,9 @@ sanitize() {
   local tool=$1 sanitizer out
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   [ -x "$sanitizer" ] || { echo "skipped: there is no compute-sanitizer" && return 77; }
-  [ "$gpus" -ge 2 ] || { echo "skipped: needs 2 GPUs" && return 77; }
   local run=("$sanitizer" --tool "$tool" --report-api-errors no --target-processes all
     --error-exitcode 9 "$build/bin/oriel-perf" all_reduce --backend cuda
-    --ranks $((gpus < 4 ? gpus : 4)) -n 2 -w 1 --rounds 1 -d float,int8)
+    --ranks $((gpus < 2 ? 2 : gpus < 4 ? gpus : 4)) -n 2 -w 1 --rounds 1 -d float,int8)
   out=$(mktemp)
   for form in "-b 8 -e 512K -f 256" "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register both" \
     "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register none"; do
