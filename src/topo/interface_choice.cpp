@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <span>
 #include <tuple>
 #include <utility>
 
@@ -105,7 +104,8 @@ class Chooser {
       choice.reason = "there is no network interface that is up";
       return choice;
     }
-    const auto [primary, partner] = choose_primary();
+    const auto [chosen, partner] = choose_primary();
+    const auto primary = static_cast<std::size_t>(std::max(chosen, 0));  // there is a candidate
     const int backup = backup_of(primary, partner);
     choice.primary = candidates_[primary].name;
     if (backup >= 0) choice.backup = candidates_[static_cast<std::size_t>(backup)].name;
@@ -120,8 +120,8 @@ class Chooser {
   /// What step 1 says of an interface; smaller is better.
   static bool class_of(const NetworkInterface& one) { return one.ports.empty(); }
 
-  /// The primary and its partner (-1: none), among the candidates of the best class.
-  std::pair<std::size_t, int> choose_primary() const {
+  /// The primary and its partner, among the candidates of the best class; -1: none.
+  std::pair<int, int> choose_primary() const {
     std::vector<std::pair<const NetworkInterface*, int>> row;  // with the place in candidates_
     for (const NetworkInterface& one : candidates_) {
       if (class_of(one) != class_of(candidates_.front())) break;
@@ -141,7 +141,7 @@ class Chooser {
     const auto candidate = [&](int nic) {
       return nic < 0 ? -1 : row[static_cast<std::size_t>(nic)].second;
     };
-    return {static_cast<std::size_t>(candidate(chosen.primary)), candidate(chosen.backup)};
+    return {candidate(chosen.primary), candidate(chosen.backup)};
   }
 
   NicChoice choose_among(const Machine& machine) const {
@@ -181,13 +181,16 @@ class Chooser {
           return class_of(one) != class_of(candidates_.front());
         });
     const auto best = static_cast<std::size_t>(first_of_rest - candidates_.begin());
-    const double fastest = fastest_gbps(std::span(machine_.nics).first(best));
+    Machine machine = machine_;
+    machine.nics.resize(best);
+    const PortSpeeds speeds(machine);
     std::iota(order.begin(), order.end(), 0);
     const auto rank_of = [&](int index) {
       const auto i = static_cast<std::size_t>(index);
       return std::tuple(
           class_of(candidates_[i]), machine_.nics[i].layer != machine_.nics[primary].layer,
-          is_slow(machine_.nics[i], fastest), nic_cost(machine_, from, machine_.nics[i]));
+          i < best ? speeds.is_slow(index) : is_slow(machine_.nics[i].gbps, speeds.fastest()),
+          nic_cost(machine_, from, machine_.nics[i]));
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return rank_of(a) < rank_of(b); });

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "topo/nic_layer.hpp"
+
 namespace oriel::topo {
 namespace {
 
@@ -22,10 +24,7 @@ using Cost = std::tuple<int, int>;
 class Assigner {
  public:
   Assigner(const Machine& machine, const std::vector<DevicePlace>& devices)
-      : machine_(machine),
-        ports_(ports_of(machine, true)),
-        fastest_(fastest_gbps(machine.nics)),
-        layer_(layer_for_all()) {
+      : machine_(machine), speeds_(machine), layer_(layer_for_all(machine, speeds_)) {
     for (const DevicePlace& device : devices) {
       std::vector<Cost>& row = costs_.emplace_back();
       row.reserve(machine.nics.size());
@@ -47,8 +46,8 @@ class Assigner {
   std::size_t as_near(std::size_t device) const { return candidates_[device].size(); }
   const Cost& cost(std::size_t device, int nic) const { return costs_[device][at(nic)]; }
   /// The NIC that stands for the port of another; -1 for one that is not active.
-  int port_of(int nic) const { return ports_[at(nic)]; }
-  bool is_slow_one(int nic) const { return is_slow(nic_at(machine_, nic), fastest_); }
+  int port_of(int nic) const { return speeds_.port_of(nic); }
+  bool is_slow(int nic) const { return speeds_.is_slow(nic); }
   Nic::Layer layer() const { return layer_; }
 
  private:
@@ -67,31 +66,24 @@ class Assigner {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
   /// A speed that is not known counts as the fastest.
-  double speed_of(int nic) const {
-    const double gbps = nic_at(machine_, nic).gbps;
-    return gbps > 0 ? gbps : fastest_ > 0 ? fastest_ : 1;
+  double speed_of(int port) const {
+    const double gbps = speeds_.gbps(port);
+    return gbps > 0 ? gbps : speeds_.fastest() > 0 ? speeds_.fastest() : 1;
   }
-
-  /// The one with the greatest speed in all.
-  Nic::Layer layer_for_all() const {
-    std::map<Nic::Layer, double> speeds;
-    for (int nic = 0; nic < static_cast<int>(ports_.size()); ++nic) {
-      if (ports_[at(nic)] != nic || is_slow_one(nic)) continue;
-      speeds[nic_at(machine_, nic).layer] += speed_of(nic);
-    }
-    const auto fastest =
-        std::max_element(speeds.begin(), speeds.end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    return fastest == speeds.end() ? Nic::Layer::other : fastest->first;
+  /// Whether a device may use a port by this NIC: its own layer is the port's.
+  bool is_fit(int nic) const {
+    const int port = port_of(nic);
+    return port >= 0 && !is_slow(port) && nic_at(machine_, port).layer == layer_ &&
+           nic_at(machine_, nic).layer == layer_;
   }
 
   /// The nearest ports of the layer, slow ones left out.
   std::vector<Candidate> nearest(const std::vector<Cost>& costs) const {
     std::map<int, int> nearest;  // of each port the NIC
     const Cost* least = nullptr;
-    for (int nic = 0; nic < static_cast<int>(ports_.size()); ++nic) {
-      const int port = ports_[at(nic)];
-      if (port < 0 || nic_at(machine_, nic).layer != layer_ || is_slow_one(nic)) continue;
+    for (int nic = 0; nic < static_cast<int>(costs.size()); ++nic) {
+      if (!is_fit(nic)) continue;
+      const int port = port_of(nic);
       if (least != nullptr && costs[at(nic)] > *least) continue;
       if (least == nullptr || costs[at(nic)] < *least) nearest.clear();
       least = &costs[at(nic)];
@@ -150,8 +142,7 @@ class Assigner {
   }
 
   const Machine& machine_;
-  std::vector<int> ports_;  // of each active NIC the one that stands for its port
-  double fastest_;
+  PortSpeeds speeds_;
   Nic::Layer layer_;
   std::vector<std::vector<Cost>> costs_;            // of each device, to each NIC
   std::vector<std::vector<Candidate>> candidates_;  // of each device
@@ -163,34 +154,34 @@ class Assigner {
 std::vector<int> choose_backups(const Machine& machine, const std::vector<DevicePlace>& devices,
                                 const std::vector<int>& primary) {
   const auto at = [](int index) { return static_cast<std::size_t>(index); };
-  const std::vector<int> ports = ports_of(machine, true);
+  const PortSpeeds speeds(machine);
   const std::vector<int> partners = partners_by_place(machine);
-  const double fastest = fastest_gbps(machine.nics);
   std::vector<int> loads(machine.nics.size(), 0);
   std::vector<int> backups(primary.size(), -1);
   std::vector<char> taken(machine.nics.size(), 0);  // of each port, whether its partner is
   for (std::size_t device = 0; device < primary.size(); ++device) {
     if (primary[device] < 0) continue;
-    const int port = ports[at(primary[device])];
+    const int port = speeds.port_of(primary[device]);
     const int partner = partners[at(port)];
     if (partner < 0 || taken[at(port)] != 0) continue;
-    const Nic& nic = nic_at(machine, partner);
-    if (is_slow(nic, fastest) || nic.layer != nic_at(machine, port).layer) continue;
+    if (speeds.is_slow(partner)) continue;
+    if (nic_at(machine, partner).layer != nic_at(machine, port).layer) continue;
     taken[at(port)] = 1;
     backups[device] = partner;
     ++loads[at(partner)];
   }
   for (std::size_t device = 0; device < primary.size(); ++device) {
     if (primary[device] < 0 || backups[device] >= 0) continue;
-    const int port = ports[at(primary[device])];
+    const int port = speeds.port_of(primary[device]);
     const auto worth = [&](int other) {
       const Nic& nic = nic_at(machine, other);
-      return std::tuple(nic.layer != nic_at(machine, port).layer, is_slow(nic, fastest),
-                        nic_cost(machine, devices[device], nic), loads[at(other)], -nic.gbps);
+      return std::tuple(nic.layer != nic_at(machine, port).layer, speeds.is_slow(other),
+                        nic_cost(machine, devices[device], nic), loads[at(other)],
+                        -speeds.gbps(other));
     };
     int& backup = backups[device];
-    for (int other = 0; other < static_cast<int>(ports.size()); ++other) {
-      if (ports[at(other)] != other || other == port) continue;
+    for (int other = 0; other < static_cast<int>(partners.size()); ++other) {
+      if (speeds.port_of(other) != other || other == port) continue;
       if (backup < 0 || worth(other) < worth(backup)) backup = other;
     }
     if (backup >= 0) ++loads[at(backup)];
@@ -207,7 +198,7 @@ std::string passed_by(const Assigner& assigner, const Machine& machine, std::siz
     if (assigner.port_of(nic) < 0 || assigner.cost(device, nic) > assigner.cost(device, own)) {
       continue;
     }
-    slow = slow || assigner.is_slow_one(nic);
+    slow = slow || assigner.is_slow(nic);
     other_layer = other_layer || nic_at(machine, nic).layer != assigner.layer();
   }
   return slow ? " of those fast enough" : other_layer ? " of the link layer that all use" : "";
@@ -255,16 +246,6 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
 
 }  // namespace
 
-double fastest_gbps(std::span<const Nic> nics) {
-  double fastest = 0;
-  for (const Nic& nic : nics) fastest = std::max(fastest, nic.active ? nic.gbps : 0);
-  return fastest;
-}
-
-bool is_slow(const Nic& nic, double fastest_gbps) {
-  return nic.gbps > 0 && nic.gbps * 8 < fastest_gbps;
-}
-
 Cost nic_cost(const Machine& machine, DevicePlace device, const Nic& nic) {
   const Route route = route_between(machine, device, place_of(nic));
   int numa_distance = 0;
@@ -291,22 +272,26 @@ std::vector<int> backup_nics(const Machine& machine) {
   return backups;
 }
 
-std::vector<NicChoice> choose_nics(const Machine& machine) {
-  // MIG instances and partitions stand at the place of their GPU, and count once.
+std::vector<DevicePlace> places_of_gpus(const Machine& machine, std::vector<std::size_t>& index) {
   std::vector<DevicePlace> places;
-  std::vector<std::size_t> place_index;
   std::map<PciAddress, std::size_t> known;
+  index.clear();
   for (const Gpu& gpu : machine.gpus) {
     if (gpu.pci && (gpu.mig_instance >= 0 || gpu.partition >= 0)) {
       const auto [entry, fresh] = known.try_emplace(*gpu.pci, places.size());
-      place_index.push_back(entry->second);
+      index.push_back(entry->second);
       if (!fresh) continue;
     } else {
-      place_index.push_back(places.size());
+      index.push_back(places.size());
     }
     places.push_back(place_of(gpu));
   }
-  const std::vector<NicChoice> by_place = choose(machine, places);
+  return places;
+}
+
+std::vector<NicChoice> choose_nics(const Machine& machine) {
+  std::vector<std::size_t> place_index;
+  const std::vector<NicChoice> by_place = choose(machine, places_of_gpus(machine, place_index));
   std::vector<NicChoice> choices;
   choices.reserve(place_index.size());
   for (const std::size_t index : place_index) choices.push_back(by_place[index]);

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -28,9 +27,9 @@ struct NicChoice {
 /// ports of one speed the users are as even as can be. MIG instances and partitions count as their
 /// GPU.
 ///
-/// Slow NICs (is_slow()) are left out, and so are those of other link layers than the one whose
-/// NICs are the fastest together (of equal ones InfiniBand): ports of two layers cannot talk to
-/// each other. A speed that is not known counts as the fastest.
+/// Slow ports (is_slow()) are left out, and so are those of other link layers than
+/// layer_for_all(): ports of two layers cannot talk to each other. A speed that is not known counts
+/// as the fastest. A machine with an active NIC has one for each device.
 ///
 /// The backup of the first user of a port is the port's partner (partners_by_place()). Where that
 /// is dead, slow, of another layer or not there, and for others that share the port, it is the
@@ -47,17 +46,13 @@ std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine);
 /// The same for one device anywhere, if `before` others at this place have chosen already.
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before);
 
+/// The GPUs' places. MIG instances and partitions stand at that of their GPU, which counts once:
+/// `index` tells of each GPU which place it has.
+std::vector<DevicePlace> places_of_gpus(const Machine& machine, std::vector<std::size_t>& index);
+
 /// What the distance of a NIC is worth: smaller is nearer. Where the PCI tree says as little of
 /// several, the NUMA nodes' own distances decide.
 std::tuple<int, int> nic_cost(const Machine& machine, DevicePlace device, const Nic& nic);
-
-/// The speed of the fastest active NIC; 0: none is known.
-double fastest_gbps(std::span<const Nic> nics);
-
-/// Whether a NIC is one for maintenance rather than for data: it has less than an eighth of the
-/// speed of the fastest. So 8 GPUs that leave their own slow ones for a fast one that they share
-/// get more each. No where a speed is not known.
-bool is_slow(const Nic& nic, double fastest_gbps);
 
 /// What a sole user of each NIC falls back on, by the same rules; -1 where there is nothing.
 std::vector<int> backup_nics(const Machine& machine);

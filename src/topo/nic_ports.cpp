@@ -138,6 +138,26 @@ std::vector<int> ports_of(const Machine& machine, bool only_active) {
   return ports;
 }
 
+bool is_slow(double gbps, double fastest_gbps) {
+  return gbps > 0 && gbps * 8 < fastest_gbps;
+}
+
+PortSpeeds::PortSpeeds(const Machine& machine)
+    : ports_(ports_of(machine, true)), gbps_(machine.nics.size(), 0) {
+  for (std::size_t nic = 0; nic < ports_.size(); ++nic) {
+    if (ports_[nic] < 0) continue;
+    const double own = port_at(machine, ports_[nic]).gbps;
+    double& gbps = gbps_[static_cast<std::size_t>(ports_[nic])];
+    gbps = own > 0 ? own : std::max(gbps, machine.nics[nic].gbps);
+    fastest_ = std::max(fastest_, gbps);
+  }
+}
+
+double PortSpeeds::gbps(int nic) const {
+  const int port = port_of(nic);
+  return port < 0 ? 0 : gbps_[static_cast<std::size_t>(port)];
+}
+
 bool same_card(const Nic& a, const Nic& b) {
   if (a.card != 0 && b.card != 0) return a.card == b.card;
   const auto one = function_of(a);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "topo/machine.hpp"
@@ -12,6 +13,32 @@ namespace oriel::topo {
 /// For each NIC the one that stands for its port: the physical function before virtual ones, then
 /// the first. Of active ones among themselves (-1 for others), or of all, active or not.
 std::vector<int> ports_of(const Machine& machine, bool only_active);
+
+/// Whether a port is one for maintenance rather than for data: it has less than an eighth of the
+/// speed of the fastest. So 8 GPUs that leave their own slow ones for a fast one that they share
+/// get more each. No where a speed (0) is not known.
+bool is_slow(double gbps, double fastest_gbps);
+
+/// The active ports of a machine and their speeds: one for each port, however many NICs stand for
+/// it. At least one of the ports is not slow.
+class PortSpeeds {
+ public:
+  explicit PortSpeeds(const Machine& machine);
+
+  /// The NIC that stands for the port of another; -1 for one that is not active.
+  int port_of(int nic) const { return ports_[static_cast<std::size_t>(nic)]; }
+  /// What the NIC says that stands for the port, else the most that another of its NICs says; 0:
+  /// not known, or not active.
+  double gbps(int nic) const;
+  /// Of the fastest port; 0: none is known.
+  double fastest() const { return fastest_; }
+  bool is_slow(int nic) const { return topo::is_slow(gbps(nic), fastest_); }
+
+ private:
+  std::vector<int> ports_;
+  std::vector<double> gbps_;  // of each port, by the NIC that stands for it
+  double fastest_ = 0;
+};
 
 /// Whether two are on one card: by its number, else by bus and slot. A virtual function is on the
 /// card of its physical one.

@@ -204,6 +204,15 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
   }
 }
 
+TEST_CASE("2.5: a port that one of its functions calls slow is one port, and used") {
+  Sys sys;
+  sys.interface("eth0", "0000:03:00.0", 0, "00", 10'000);
+  sys.interface("eth0v0", "0000:03:00.2", 0, "00", 100'000);
+  sys.virtual_function("0000:03:00.2", "0000:03:00.0");
+  CHECK(sys.choose(on_cpu(0)).all == Names{"eth0", "eth0v0"});
+  CHECK(sys.choose(on_cpu(0)).backup.empty());
+}
+
 TEST_CASE("2.5: what is slow is so for all ranks, on GPUs and on CPUs") {
   Sys sys;  // one GPU beside the port for maintenance, three beside the fast one
   sys.gpu("0000:02:00.0", 0, "00");
