@@ -3,6 +3,7 @@
 #include "topo/interface_choice.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <numeric>
 #include <tuple>
@@ -69,7 +70,6 @@ Nic as_nic(const Machine& machine, const NetworkInterface& one) {
   nic.gbps = one.gbps;
   if (one.ports.empty()) return nic;
   const NetworkPort& port = one.ports.front();
-  nic.port = port.number + 1;
   nic.pci = port.pci;
   nic.physical = port.physical;
   if (nic.pci) nic.node = find_pci_node(machine, *nic.pci);
@@ -79,11 +79,27 @@ Nic as_nic(const Machine& machine, const NetworkInterface& one) {
   return nic;
 }
 
-/// Where an interface stands among others of its class.
+/// Of each interface a number that it has in common with those that share hardware with it, be it
+/// through a third (a bond of two ports joins what is on either); from 1.
+std::vector<int> port_numbers(const std::vector<const NetworkInterface*>& interfaces) {
+  std::vector<int> numbers(interfaces.size());
+  std::iota(numbers.begin(), numbers.end(), 1);
+  for (std::size_t i = 0; i < interfaces.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (numbers[i] == numbers[j] || !share_port(*interfaces[i], *interfaces[j])) continue;
+      std::replace(numbers.begin(), numbers.end(), std::max(numbers[i], numbers[j]),
+                   std::min(numbers[i], numbers[j]));
+    }
+  }
+  return numbers;
+}
+
+/// Where an interface stands among others of its class: of those on one port that is first which is
+/// no part of another, and built upon the fewest.
 auto place_in_order(const NetworkInterface& one) {
   const auto pci = one.ports.empty() ? std::nullopt : one.ports.front().pci;
   const int number = one.ports.empty() ? 0 : one.ports.front().number;
-  return std::tuple(!pci, pci, number, std::string_view(one.name));
+  return std::tuple(!pci, pci, number, one.part, one.floor, std::string_view(one.name));
 }
 
 class Chooser {
@@ -133,9 +149,16 @@ class Chooser {
     });
     Machine machine = machine_;
     machine.nics.clear();
-    for (const auto& [one, place] : row) {
-      machine.nics.push_back(as_nic(machine, *one));
-      machine.nics.back().active = place >= 0;
+    std::vector<const NetworkInterface*> interfaces;
+    for (const auto& [one, place] : row) interfaces.push_back(one);
+    const std::vector<int> numbers = port_numbers(interfaces);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      Nic nic = as_nic(machine, *row[i].first);
+      nic.active = row[i].second >= 0;
+      // By these two, and no less, devices stand for one port.
+      nic.port = numbers[i];
+      nic.guid = static_cast<std::uint64_t>(numbers[i]);
+      machine.nics.push_back(std::move(nic));
     }
     const NicChoice chosen = choose_among(machine);
     const auto candidate = [&](int nic) {

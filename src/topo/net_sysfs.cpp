@@ -65,20 +65,24 @@ std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& fol
   return port;
 }
 
-void add_ports(const FileTree& tree, const std::string& name, int floors,
-               std::vector<NetworkPort>& ports) {
+/// Adds the ports below an interface, and yields how many floors there are.
+int add_ports(const FileTree& tree, const std::string& name, int floors,
+              std::vector<NetworkPort>& ports) {
   constexpr std::string_view kLower = "lower_";
   const std::string folder = folder_of(name);
   if (auto port = own_port(tree, folder)) {
     const auto known = [&](const NetworkPort& other) { return port->same_as(other); };
     if (std::none_of(ports.begin(), ports.end(), known)) ports.push_back(std::move(*port));
-    return;
+    // A child of an IPoIB interface has the hardware of its parent.
+    return tree.exists(folder + "/parent") ? 1 : 0;
   }
-  if (floors == 0) return;
+  int below = 0;
+  if (floors == 0) return below;
   for (const std::string& entry : tree.list(folder)) {
     if (!entry.starts_with(kLower)) continue;
-    add_ports(tree, entry.substr(kLower.size()), floors - 1, ports);
+    below = std::max(below, 1 + add_ports(tree, entry.substr(kLower.size()), floors - 1, ports));
   }
+  return below;
 }
 
 NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
@@ -96,7 +100,7 @@ NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
   const auto type = tree.read_number(folder + "/type").value_or(0);
   if (type == kEthernet) one.layer = Nic::Layer::ethernet;
   if (type == kInfiniband) one.layer = Nic::Layer::infiniband;
-  add_ports(tree, name, kMostFloors, one.ports);
+  one.floor = add_ports(tree, name, kMostFloors, one.ports);
   return one;
 }
 

@@ -40,6 +40,9 @@ struct NetworkInterface {
   /// Empty for what has none, such as the interfaces of containers.
   std::vector<NetworkPort> ports;
 
+  /// Built upon how many floors of others: 0 for one with hardware of its own, 1 for its VLAN.
+  int floor = 0;
+
   bool operator==(const NetworkInterface&) const = default;
 };
 

@@ -180,6 +180,92 @@ TEST_CASE("2.5, B3: an interface that goes down leaves the pairs of others as th
   CHECK(left.at("ens1") == "ens2");  // its partner is gone: the nearest
 }
 
+TEST_CASE("2.5: what is built upon a port is no port of its own: GPUs and ranks use others") {
+  Sys sys;
+  for (const char* gpu : {"0000:02:00.0", "0000:04:00.0"}) sys.gpu(gpu, 0, "00");
+  const auto used = [&] {
+    std::vector<std::pair<std::string, std::string>> chosen;
+    for (const InterfaceUser& user : {on_gpu("0000:02:00.0"), on_gpu("0000:04:00.0"), on_cpu(0, 0),
+                                      on_cpu(0, 1), on_cpu(0, 2)}) {
+      const InterfaceChoice choice = sys.choose(user);
+      chosen.emplace_back(choice.primary, choice.backup);
+    }
+    return chosen;
+  };
+  using Used = std::vector<std::pair<std::string, std::string>>;
+  const auto by_turns = [](const char* a, const char* b) {
+    return Used{{a, b}, {b, a}, {a, b}, {b, a}, {a, b}};
+  };
+  SECTION("VLANs, whatever they are called") {
+    sys.interface("eth0", "0000:05:00.0", 0, "00", 100'000);
+    sys.interface("eth1", "0000:06:00.0", 0, "00", 100'000);
+    for (const char* name : {"eth0.7", "a7", "a8"}) {
+      sys.plain(name, 100'000);
+      sys.link(fmt::format("/sys/class/net/{}/lower_eth0", name), "../eth0");
+    }
+    CHECK(used() == by_turns("eth0", "eth1"));
+  }
+  SECTION("children of IPoIB") {
+    sys.interface("ib0", "0000:05:00.0", 0, "00", 200'000);
+    sys.interface("child", "0000:05:00.0", 0, "00", 200'000);
+    sys.file("/sys/class/net/child/parent", "ib0\n");
+    sys.interface("ib1", "0000:06:00.0", 0, "00", 200'000);
+    CHECK(used() == by_turns("ib0", "ib1"));
+  }
+  SECTION("a bond beside what is on one of its ports") {
+    sys.interface("ens1f0", "0000:05:00.0", 0, "00", 100'000);
+    sys.interface("ens1f1", "0000:05:00.1", 0, "00", 100'000);
+    sys.interface("ens1f1v0", "0000:05:00.2", 0, "00", 100'000);
+    sys.virtual_function("0000:05:00.2", "0000:05:00.1");
+    sys.interface("ens2", "0000:06:00.0", 0, "00", 200'000);
+    sys.plain("bond0", 200'000);
+    for (const char* part : {"ens1f0", "ens1f1"}) {
+      sys.link(fmt::format("/sys/class/net/{}/master", part), "../bond0");
+      sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
+    }
+    CHECK(used() == by_turns("bond0", "ens2"));
+  }
+  SECTION("but devices of virtio behind one function are") {
+    for (const char* name : {"virtio5", "virtio6"}) {
+      sys.interface(fmt::format("of_{}", name), "0000:05:00.0", 0, "00", 100'000);
+      const std::string device =
+          std::string("/sys/devices/pci0000:00/0000:00:01.0/0000:05:00.0/") + name;
+      sys.plain(name, 100'000);
+      sys.link(device + "/subsystem", "../../virtio");
+      sys.link(fmt::format("/sys/class/net/{}/device", name), "../../.." + device.substr(4));
+    }
+    sys.file("/sys/class/net/of_virtio5/operstate", "down\n");
+    sys.file("/sys/class/net/of_virtio6/operstate", "down\n");
+    CHECK(used() == by_turns("virtio5", "virtio6"));
+  }
+}
+
+TEST_CASE("2.5: VLANs decide neither pairs nor the link layer") {
+  Sys sys;
+  for (int i = 0; i < 4; ++i) {
+    sys.interface(fmt::format("eth{}", i), fmt::format("0000:0{}:00.0", 3 + i), 0, "00", 100'000);
+  }
+  sys.plain("eth2.7", 100'000);
+  sys.link("/sys/class/net/eth2.7/lower_eth2", "../eth2");
+  for (int rank = 0; rank < 4; ++rank) {
+    const InterfaceChoice choice = sys.choose(on_cpu(0, rank));
+    CHECK(choice.primary == fmt::format("eth{}", rank));
+    CHECK(choice.backup == fmt::format("eth{}", rank ^ 1));
+  }
+  Sys layers;
+  layers.gpu("0000:02:00.0", 0, "00");
+  layers.interface("ib0", "0000:05:00.0", 0, "00", 200'000);
+  layers.interface("eth0", "0000:06:00.0", 0, "00", 100'000);
+  layers.file("/sys/class/net/ib0/type", "32\n");
+  layers.file("/sys/class/net/eth0/type", "1\n");
+  for (const char* name : {"eth0.1", "eth0.2"}) {
+    layers.plain(name, 100'000);
+    layers.file(fmt::format("/sys/class/net/{}/type", name), "1\n");
+    layers.link(fmt::format("/sys/class/net/{}/lower_eth0", name), "../eth0");
+  }
+  CHECK(layers.choose(on_gpu("0000:02:00.0")).primary == "ib0");
+}
+
 TEST_CASE("2.5: a slow port is no primary, however near, but better than no backup") {
   Sys sys;
   sys.gpu("0000:02:00.0", 0, "00");
