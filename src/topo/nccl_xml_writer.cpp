@@ -175,8 +175,12 @@ class Writer {
     return gpu.vendor == GpuVendor::amd ? " vendor=\"0x1002\"" : " vendor=\"0x10de\"";
   }
 
+  /// A layer that is not known is not written: NCCL looks itself where there is no class. A card of
+  /// which the class says all has to have one: that of other network controllers.
   static std::string class_of(const Nic& nic) {
-    return nic.layer == Nic::Layer::ethernet ? " class=\"0x020000\"" : " class=\"0x020700\"";
+    if (nic.layer == Nic::Layer::ethernet) return " class=\"0x020000\"";
+    if (nic.layer == Nic::Layer::infiniband) return " class=\"0x020700\"";
+    return is_listed(nic) ? "" : " class=\"0x028000\"";
   }
 
   /// Neither whether a NIC reaches its memory, nor what rank it is of, is known here.

@@ -167,6 +167,24 @@ std::vector<Gpu> gpus_of(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("2.7 a network card keeps its link layer, known or not, when it is written and read") {
+  for (const auto layer : {Nic::Layer::infiniband, Nic::Layer::ethernet, Nic::Layer::other}) {
+    Machine machine = one_nic();
+    machine.nics[0].layer = layer;
+    for (const bool by_class : {false, true}) {
+      if (by_class) machine.nics[0].name = machine.nics[0].pci->to_string();
+      const std::string text = write_nccl_xml(machine);
+      INFO(text);
+      const auto read = read_nccl_xml(text);
+      REQUIRE(read.ok());
+      REQUIRE(read->nics.size() == 1);
+      CHECK(read->nics[0].layer == layer);
+      const bool says_nothing = layer == Nic::Layer::other && !by_class;
+      CHECK((text.find("class=\"0x02") == std::string::npos) == says_nothing);
+    }
+  }
+}
+
 TEST_CASE("2.7 functions that a file names by their class alone are GPUs and network cards") {
   const auto read = read_nccl_xml(kByClass);
   REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
