@@ -134,7 +134,9 @@ class Chooser {
 
  private:
   /// What step 1 says of an interface; smaller is better.
-  static bool class_of(const NetworkInterface& one) { return one.ports.empty(); }
+  static int class_of(const NetworkInterface& one) {
+    return !one.ports.empty() ? 0 : one.way_out ? 1 : 2;
+  }
 
   /// The primary and its partner, among the candidates of the best class; -1: none.
   std::pair<int, int> choose_primary() const {

@@ -43,7 +43,8 @@ struct InterfaceChoice {
 /// Of the interfaces that are up, no loopback and no part of a bond or bridge, or, if `usable`
 /// names any, of those alone (then also a loopback or part of a bond, but none that is down):
 ///
-/// 1. Those with hardware behind them come before those without (a container may have only such).
+/// 1. Those with hardware behind them come before those without (a container may have only such),
+///    and of these such as are the way out (with a default route) before tunnels and bridges.
 /// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: of one link layer for
 ///    all, not slow (is_slow()) however near, nearest by PCI distance, then NUMA distance, then
 ///    balanced; all GPUs of the machine count as users.

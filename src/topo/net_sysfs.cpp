@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -85,6 +87,32 @@ int add_ports(const FileTree& tree, const std::string& name, int floors,
   return below;
 }
 
+/// The interfaces that have a default route, of IPv4 or IPv6.
+std::set<std::string> ways_out(const FileTree& tree) {
+  std::set<std::string> names;
+  std::string word;
+  for (const bool version_6 : {false, true}) {
+    std::istringstream lines(
+        tree.read(version_6 ? "/proc/net/ipv6_route" : "/proc/net/route").value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      std::vector<std::string> words;
+      for (std::istringstream text(line); text >> word;) words.push_back(word);
+      // Of version 4: name, destination, ..., the mask the eighth. Of version 6: destination, the
+      // length of its prefix, ..., and the name last.
+      const std::size_t mask = version_6 ? 1 : 7;
+      const std::size_t destination = version_6 ? 0 : 1;
+      if (words.size() <= mask) continue;
+      const auto is_zero = [&](std::size_t i) {
+        return words[i].find_first_not_of('0') == std::string::npos;
+      };
+      if (is_zero(destination) && is_zero(mask)) {
+        names.insert(version_6 ? words.back() : words.front());
+      }
+    }
+  }
+  return names;
+}
+
 NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
   const std::string folder = folder_of(name);
   NetworkInterface one;
@@ -108,12 +136,14 @@ NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
 
 std::vector<NetworkInterface> read_network_interfaces(const FileTree& tree) {
   std::vector<NetworkInterface> interfaces;
+  const std::set<std::string> out = ways_out(tree);
   for (const std::string& name : tree.list(kNetFolder)) {
     // There may be plain files beside the interfaces: bonding_masters.
     if (!tree.exists(folder_of(name) + "/flags") && !tree.exists(folder_of(name) + "/operstate")) {
       continue;
     }
     interfaces.push_back(read_interface(tree, name));
+    interfaces.back().way_out = out.count(name) != 0;
   }
   return interfaces;
 }

@@ -10,7 +10,8 @@
 #include "topo/machine.hpp"
 #include "topo/pci_address.hpp"
 
-/// The network interfaces that the kernel lists below /sys/class/net: what sockets go by.
+/// The network interfaces that the kernel lists below /sys/class/net: what sockets go by. Which of
+/// them is the way out, /proc/net tells.
 namespace oriel::topo {
 
 /// A port of network hardware.
@@ -33,8 +34,9 @@ struct NetworkInterface {
   std::string name;
   bool up = true;  ///< as far as the kernel says
   bool loopback = false;
-  bool part = false;  ///< of a bond or a bridge, which has the addresses
-  double gbps = 0;    ///< 0: not known
+  bool part = false;     ///< of a bond or a bridge, which has the addresses
+  bool way_out = false;  ///< of the host or container: it has a default route
+  double gbps = 0;       ///< 0: not known
   Nic::Layer layer = Nic::Layer::other;
   /// The hardware behind it; of one that is built upon others (a bond, a VLAN), all of theirs.
   /// Empty for what has none, such as the interfaces of containers.

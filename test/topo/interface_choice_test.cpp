@@ -266,6 +266,45 @@ TEST_CASE("2.5: VLANs decide neither pairs nor the link layer") {
   CHECK(layers.choose(on_gpu("0000:02:00.0")).primary == "ib0");
 }
 
+TEST_CASE("2.5: a container's way out stays that, whatever else without hardware is there") {
+  Sys sys;
+  sys.plain("eth0", 10'000);
+  sys.file("/sys/class/net/eth0/type", "1\n");
+  for (const char* name : {"wg0", "wg1"}) {
+    sys.plain(name, 0);
+    sys.file(fmt::format("/sys/class/net/{}/type", name), "65534\n");
+    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "eth0");
+  }
+  CHECK(sys.choose(on_cpu(0)).backup == "wg0");
+  SECTION("a bridge of its layer, by the routes") {
+    sys.plain("docker0", 20'000);
+    sys.file("/sys/class/net/docker0/type", "1\n");
+    const char* const kRest = "0 0 0";
+    const std::string head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n";
+    const std::string other = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0 0 0\n";
+    const std::string none(32, '0');
+    CHECK(sys.choose(on_cpu(0)).primary == "docker0");
+    SECTION("of version 4") {
+      sys.file("/proc/net/route",
+               head + other + "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t" + kRest);
+    }
+    SECTION("of version 6") {
+      sys.file("/proc/net/route", head + other);
+      sys.file("/proc/net/ipv6_route", "fe80" + none.substr(4) + " 40 " + none + " 00 " + none +
+                                           " 0 1 0 1 docker0\n" + none + " 00 " + none + " 00 " +
+                                           none + " 0 1 0 3 eth0\n");
+    }
+    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "eth0");
+    CHECK(sys.choose(on_cpu(0)).backup == "docker0");
+  }
+  SECTION("hardware comes before it all the same") {
+    sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
+    sys.file("/proc/net/route", "eth0 00000000 010011AC 0003 0 0 0 00000000 0 0 0\n");
+    CHECK(sys.choose(on_cpu(0)).primary == "ens1");
+    CHECK(sys.choose(on_cpu(0)).backup == "eth0");
+  }
+}
+
 TEST_CASE("2.5: a slow port is no primary, however near, but better than no backup") {
   Sys sys;
   sys.gpu("0000:02:00.0", 0, "00");
