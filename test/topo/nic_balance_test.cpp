@@ -243,6 +243,44 @@ TEST_CASE(
   CHECK(two.backups_of_gpus() == std::vector<int>{1, 3, 2});
 }
 
+TEST_CASE("B3 a card with four ports is two pairs, and of three ports the last has no partner") {
+  for (const int ports : {4, 3}) {
+    MachineBuilder build;
+    const int root = build.host_bridge(build.numa(0, {0}));
+    build.nic(root, "0000:01:00.0", "other", 400, 7);
+    for (int port = 0; port < ports; ++port) {
+      build.nic(root, fmt::format("0000:10:00.{}", port).c_str(), "port", 400, 8);
+    }
+    const Machine machine = canonical(std::move(build.machine));
+    // A card with one port that is left over has none either.
+    CHECK(partners_by_place(machine) ==
+          (ports == 4 ? std::vector<int>{-1, 2, 1, 4, 3} : std::vector<int>{-1, 2, 1, -1}));
+    Machine dead = machine;
+    dead.nics[1].active = false;
+    CHECK(partners_by_place(dead) ==
+          (ports == 4 ? std::vector<int>{-1, -1, -1, 4, 3} : std::vector<int>{-1, -1, -1, -1}));
+  }
+}
+
+TEST_CASE("B3 a virtual function that is down leaves its port its partner, first or last") {
+  for (const bool last : {false, true}) {
+    MachineBuilder build;
+    const int root = build.host_bridge(build.numa(0, {0}));
+    build.nic(root, "0000:10:00.0", "a", 400, 7);
+    build.nic(root, "0000:10:00.1", "b", 400, 7);
+    build.nic(root, last ? "0000:10:00.2" : "0000:0f:00.2", "v", 400, 7);
+    build.machine.nics[2].physical = build.machine.nics[0].pci;
+    build.machine.nics[2].active = false;
+    CHECK(partners_by_place(canonical(build.machine)) ==
+          (last ? std::vector<int>{1, 0, -1} : std::vector<int>{-1, 2, 1}));
+    // And where it alone is up, it has the pair.
+    build.machine.nics[2].active = true;
+    build.machine.nics[0].active = false;
+    CHECK(partners_by_place(canonical(build.machine)) ==
+          (last ? std::vector<int>{-1, 2, 1} : std::vector<int>{2, -1, 0}));
+  }
+}
+
 TEST_CASE("2.5 a backup is of the primary's layer, then not slow, then near") {
   Backed near;
   near.shared(0x10, 2);
@@ -261,6 +299,12 @@ TEST_CASE("2.5 a backup is of the primary's layer, then not slow, then near") {
   layers.near(0x20, 400, Nic::Layer::ethernet);
   layers.far(0x90);
   CHECK(layers.backups_of_gpus() == std::vector<int>{2, 2});
+
+  Backed order;  // a slow one of the layer comes before a fast one of another
+  order.shared(0x10, 2);
+  order.near(0x20, 400, Nic::Layer::ethernet);
+  order.near(0x21, 40);
+  CHECK(order.backups_of_gpus() == std::vector<int>{2, 2});
 }
 
 }  // namespace oriel::topo
