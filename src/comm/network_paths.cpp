@@ -78,12 +78,9 @@ Status check_places(const std::vector<NetworkPlace>& places, bool on_gpus) {
 }  // namespace
 
 NetworkPlace Network::own_place() {
-  const auto& infos = options_.topology->infos;
-  const auto own = infos.begin() + options_.rank;
-  const auto before = std::count_if(
-      infos.begin(), own, [&](const topo::RankInfo& info) { return info.node == own->node; });
-  auto chosen =
-      choose_paths(*options_.settings, topo::interface_user(*own, static_cast<int>(before)));
+  auto chosen = choose_paths(
+      *options_.settings,
+      topo::interface_user(options_.topology->infos, static_cast<std::size_t>(options_.rank)));
   if (chosen.ok()) {
     interfaces_ = std::move(chosen).value();
   } else {

@@ -173,7 +173,13 @@ class Chooser {
     for (std::size_t i = 0; i < machine.gpus.size() && user_.gpu; ++i) {
       if (machine.gpus[i].pci == user_.gpu) return choose_nics(machine)[i];
     }
-    return choose_nic_at(machine, place(), user_.place_in_node);
+    const auto own = static_cast<std::size_t>(user_.place);
+    if (user_.gpu || own >= user_.numa_of_ranks.size()) {
+      return choose_nic_at(machine, place(), user_.place);
+    }
+    std::vector<DevicePlace> places;
+    for (const int numa : user_.numa_of_ranks) places.push_back({-1, numa_index(machine, numa)});
+    return choose_nics_at(machine, places)[own];
   }
 
   DevicePlace place() const {
@@ -261,12 +267,21 @@ class Chooser {
 
 }  // namespace
 
-InterfaceUser interface_user(const RankInfo& rank, int place_in_node) {
+InterfaceUser interface_user(const std::vector<RankInfo>& ranks, std::size_t own) {
+  const RankInfo& self = ranks[own];
   InterfaceUser user;
-  user.numa = rank.numa;
-  user.place_in_node = place_in_node;
-  if (rank.pci_id.empty()) return user;
-  if (const auto address = parse_pci_address(rank.pci_id); address.ok()) user.gpu = *address;
+  user.numa = self.numa;
+  if (!self.pci_id.empty()) {
+    if (const auto address = parse_pci_address(self.pci_id); address.ok()) user.gpu = *address;
+  }
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankInfo& other = ranks[rank];
+    if (other.node != self.node || other.kind != self.kind) continue;
+    // Of a GPU that is not listed no more is known than the NUMA node.
+    const bool gpu = self.kind != DeviceKind::host;
+    if (rank < own && (!gpu || other.numa == self.numa)) ++user.place;
+    if (!gpu) user.numa_of_ranks.push_back(other.numa);
+  }
   return user;
 }
 

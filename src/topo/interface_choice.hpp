@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,12 +22,16 @@ struct InterfaceUser {
   std::optional<PciAddress> gpu;  ///< its GPU's; nothing for a rank on the CPU
   /// The system's number of the NUMA node beside it; -1: not known, or bound to none.
   int numa = -1;
-  /// Its place among the ranks of its node; ranks on CPUs that are equally near to several
-  /// interfaces take them by turns. Ranks on GPUs do so by the order of the GPUs.
-  int place_in_node = 0;
+  /// Its place among `numa_of_ranks`, or, where that is empty, how many ranks at its place have
+  /// chosen before; those take interfaces that are as near by turns.
+  int place = 0;
+  /// For a rank on the CPU: of all such ranks of its node, itself among them, what `numa` is of
+  /// itself. They share interfaces as GPUs do. Ranks on GPUs go by the GPUs of the machine.
+  std::vector<int> numa_of_ranks;
 };
 
-InterfaceUser interface_user(const RankInfo& rank, int place_in_node);
+/// A rank as the user, of all ranks of its communicator.
+InterfaceUser interface_user(const std::vector<RankInfo>& ranks, std::size_t own);
 
 struct InterfaceChoice {
   std::string primary;  ///< empty: there is none

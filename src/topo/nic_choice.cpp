@@ -305,6 +305,11 @@ std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
   return choose(machine, places);
 }
 
+std::vector<NicChoice> choose_nics_at(const Machine& machine,
+                                      const std::vector<DevicePlace>& places) {
+  return choose(machine, places);
+}
+
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before) {
   // As many have chosen as make a difference: equally near NICs are taken by turns.
   const std::size_t near = Assigner(machine, {place}).as_near(0);

@@ -43,6 +43,10 @@ std::vector<NicChoice> choose_nics(const Machine& machine);
 /// The same for ranks on the CPU: one choice for each NUMA node.
 std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine);
 
+/// The same for devices anywhere, one choice for each.
+std::vector<NicChoice> choose_nics_at(const Machine& machine,
+                                      const std::vector<DevicePlace>& places);
+
 /// The same for one device anywhere, if `before` others at this place have chosen already.
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before);
 

@@ -36,7 +36,7 @@ InterfaceUser on_gpu(const std::string& pci) {
   return user;
 }
 InterfaceUser on_cpu(int numa, int place = 0) {
-  return {std::nullopt, numa, place};
+  return {std::nullopt, numa, place, {}};
 }
 
 /// 2 GPUs and 2 cards at each socket, one of each behind one bridge.
@@ -93,6 +93,39 @@ TEST_CASE("2.5: ranks on CPUs use the interfaces of their NUMA node, by turns") 
   std::set<std::string> used;  // bound to no node: all are as good
   for (int rank = 0; rank < 4; ++rank) used.insert(sys.choose(on_cpu(-1, rank)).primary);
   CHECK(used == std::set<std::string>{"ens0", "ens1", "ens2", "ens3"});
+}
+
+TEST_CASE("2.5: ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are") {
+  Sys sys;
+  fill(sys);
+  const auto users_of = [&](const std::vector<int>& numa_of_ranks) {
+    std::vector<RankInfo> ranks;
+    for (const int numa : numa_of_ranks) {
+      ranks.emplace_back();
+      ranks.back().numa = numa;
+      ranks.emplace_back();  // on another node
+      ranks.back().node.host = 1;
+      ranks.emplace_back();
+      ranks.back().kind = DeviceKind::cuda;
+    }
+    std::map<std::string, int> users;
+    for (std::size_t rank = 0; rank < ranks.size(); rank += 3) {
+      const InterfaceUser user = interface_user(ranks, rank);
+      const InterfaceChoice choice = sys.choose(user);
+      const bool near =
+          choice.primary == "ens0" || choice.primary == "ens1" ? user.numa != 1 : user.numa != 0;
+      CHECK(near);
+      ++users[choice.primary];
+    }
+    return users;
+  };
+  using Users = std::map<std::string, int>;
+  const Users even{{"ens0", 2}, {"ens1", 2}, {"ens2", 2}, {"ens3", 2}};
+  CHECK(users_of({0, 1, 0, 1, 0, 1, 0, 1}) == even);
+  CHECK(users_of({0, 0, 0, 0, 1, 1, 1, 1}) == even);
+  CHECK(users_of({0, 0, 0, 0, -1, -1, -1, -1}) == even);  // bound to none: where there is room
+  CHECK(users_of({-1, -1, -1, -1, 0, 0, 0, 0}) == even);
+  CHECK(users_of({0, 1, 0, 0}) == Users{{"ens0", 2}, {"ens1", 1}, {"ens2", 1}});
 }
 
 TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same port") {
@@ -471,7 +504,7 @@ TEST_CASE("2.5: this process's own interfaces are found, and asked for again cos
   const ScopedProcessMachine scoped(process);
   RankInfo rank;
   rank.pci_id = "0000:82:00.0";
-  const auto choice = own_interfaces(interface_user(rank, 0));
+  const auto choice = own_interfaces(interface_user({rank}, 0));
   REQUIRE(choice.ok());
   CHECK(choice->primary == "ens2");
   const Settings settings;
