@@ -257,6 +257,13 @@ TEST_CASE("2.5: what is built upon a port is no port of its own: GPUs and ranks 
       sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
     }
     CHECK(used() == by_turns("bond0", "ens2"));
+    CHECK(sys.choose(on_cpu(0), {"bond0", "ens1f0"}).all == Names{"bond0", "ens1f0"});
+  }
+  SECTION("the second port of a function is none of what is on the first") {
+    sys.interface("ib1", "0000:05:00.0", 0, "00", 200'000, 1);
+    sys.interface("v0", "0000:05:00.2", 0, "00", 200'000, 0);
+    sys.virtual_function("0000:05:00.2", "0000:05:00.0");
+    CHECK(used() == by_turns("ib1", "v0"));
   }
   SECTION("but devices of virtio behind one function are") {
     for (const char* name : {"virtio5", "virtio6"}) {
