@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "topo/machine.hpp"
+#include "topo/nic_choice.hpp"
 
 /// Machines to decide about: the fixtures by name, and what builds others. Each passes check() and
 /// is canonical.
@@ -66,5 +67,17 @@ Machine random_machine(std::mt19937& random);
 
 /// The same machine, listed in another order.
 Machine shuffled(const Machine& machine, unsigned seed);
+
+/// The NICs of these choices, in their order.
+inline std::vector<int> primaries(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.primary);
+  return list;
+}
+inline std::vector<int> backups(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.backup);
+  return list;
+}
 
 }  // namespace oriel::topo

@@ -15,17 +15,6 @@
 namespace oriel::topo {
 namespace {
 
-std::vector<int> primaries(const std::vector<NicChoice>& choices) {
-  std::vector<int> list;
-  for (const NicChoice& one : choices) list.push_back(one.primary);
-  return list;
-}
-std::vector<int> backups(const std::vector<NicChoice>& choices) {
-  std::vector<int> list;
-  for (const NicChoice& one : choices) list.push_back(one.backup);
-  return list;
-}
-
 std::string address(int bus) {
   return fmt::format("0000:{:02x}:00.0", bus);
 }

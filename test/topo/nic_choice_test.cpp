@@ -17,17 +17,6 @@
 namespace oriel::topo {
 namespace {
 
-std::vector<int> primaries(const std::vector<NicChoice>& choices) {
-  std::vector<int> list;
-  for (const NicChoice& one : choices) list.push_back(one.primary);
-  return list;
-}
-std::vector<int> backups(const std::vector<NicChoice>& choices) {
-  std::vector<int> list;
-  for (const NicChoice& one : choices) list.push_back(one.backup);
-  return list;
-}
-
 /// `count` cards of one port each below one host bridge, with a GPU.
 Machine cards(int count) {
   MachineBuilder build;

@@ -63,8 +63,9 @@ inline void add_network(const TemporaryTree& tree) {
 inline std::size_t asked_about_network(const std::vector<std::string>& paths) {
   std::size_t count = 0;
   for (const std::string& path : paths) {
-    const bool is_port = path.rfind("/sys/class/infiniband", 0) == 0;
-    if (is_port || path.rfind("/sys/class/net", 0) == 0) ++count;
+    for (const char* const begin : {"/sys/class/infiniband", "/sys/class/net", "/proc/net/"}) {
+      if (path.rfind(begin, 0) == 0) ++count;
+    }
   }
   return count;
 }
