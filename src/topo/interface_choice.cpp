@@ -152,6 +152,7 @@ class Chooser {
     Machine machine = machine_;
     machine.nics.clear();
     std::vector<const NetworkInterface*> interfaces;
+    interfaces.reserve(row.size());
     for (const auto& [one, place] : row) interfaces.push_back(one);
     const std::vector<int> numbers = port_numbers(interfaces);
     for (std::size_t i = 0; i < row.size(); ++i) {

@@ -91,6 +91,7 @@ class Assigner {
       if (nic == port) own = nic;
     }
     std::vector<Candidate> candidates;
+    candidates.reserve(nearest.size());
     for (const auto& [port, nic] : nearest) candidates.push_back({port, nic});
     return candidates;
   }

@@ -45,7 +45,8 @@ class StreamAllReduce {
     // Multiples of the golden ratio, modulo 1, divide any number of CTAs evenly; without a
     // division.
     const std::uint32_t turn = place.cta * 40503u & 0xffffu;
-    first_peer_ = arguments.rank + 1 + static_cast<int>(turn * (arguments.ranks - 1u) >> 16);
+    first_peer_ = arguments.rank + 1 +
+                  static_cast<int>(turn * static_cast<std::uint32_t>(arguments.ranks - 1) >> 16);
     if (first_peer_ >= arguments.ranks) first_peer_ -= arguments.ranks;
     begin_ = smaller(place.cta * arguments.part, arguments.share);
     end_ = smaller(begin_ + arguments.part, arguments.share);
