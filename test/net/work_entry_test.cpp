@@ -59,6 +59,9 @@ TEST_CASE("3.12 writes and reads are the bytes of the format") {
 }
 
 TEST_CASE("3.1 bytes in an entry are those of the source, wherever it lies") {
+  const InlineBytes none(nullptr, 0);
+  CHECK(none.bytes == 0);
+  CHECK(none.word[0] == 0);
   alignas(8) unsigned char memory[40];
   std::iota(std::begin(memory), std::end(memory), static_cast<unsigned char>(1));
   for (std::uint32_t skip = 0; skip < 8; ++skip) {

@@ -141,7 +141,8 @@ struct InlineBytes {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     ORIEL_DEVICE_UNROLL
     for (std::uint32_t i = 0; i < kInlineWords; i += 2) {
-      const std::uint32_t left = i * 4 < count ? count - i * 4 : 0;
+      if (i * 4 >= count) continue;  // not even an address: `from` is null where there are none
+      const std::uint32_t left = count - i * 4;
       if (left >= 8 && address % 8 == 0) {
         const auto pair = read<std::uint64_t>(from + i * 4);
         word[i] = static_cast<std::uint32_t>(pair);
