@@ -229,6 +229,7 @@ class Network {
   std::optional<device::queue::QueueError> first_error(const Peer& peer) const;
   Error queue_failure(const Peer& peer, const device::queue::QueueError& error,
                       boot::CutOff who) const;
+  void end_doubt();
   static bool is_silence(const device::queue::QueueError& error);
   boot::CutOff judge(const Peer& silent, TimePoint now, const std::uint32_t* abort);
   std::vector<std::optional<boot::HostSight>> look_at_hosts(TimePoint since) const;

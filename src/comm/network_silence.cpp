@@ -131,10 +131,20 @@ std::optional<Error> Network::failure(TimePoint now, const std::uint32_t* abort)
     if (!is_silence(*error)) return queue_failure(peer, *error, boot::CutOff::peer);
     if (silent == nullptr) silent = &peer;
   }
-  if (silent == nullptr) return std::nullopt;
+  if (silent == nullptr) {
+    if (is_in_doubt_) end_doubt();  // who was silent has left
+    return std::nullopt;
+  }
   const boot::CutOff who = judge(*silent, now, abort);
   if (who == boot::CutOff::undecided) return std::nullopt;
   return queue_failure(*silent, *first_error(*silent), who);
+}
+
+/// Nobody waits for a verdict that does not come any more.
+void Network::end_doubt() {
+  const std::lock_guard lock(doubt_mutex_);
+  doubted_since_.reset();
+  is_in_doubt_ = false;
 }
 
 bool Network::is_silence(const device::queue::QueueError& error) {
