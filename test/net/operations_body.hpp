@@ -136,14 +136,22 @@ class OperationsBody {
     compare = next() % 2 == 0 ? expected : static_cast<T>(next());
     const dq::Fetch<T> fetch = dq::begin_fetch<kOp, Group, T, M>(
         group_, path_.queue, path_.remote, place, operand, path_.control, compare);
+    put_something(step);
+    expect(await_fetch(fetch, step) == expected, step);
+    expected = applied<kOp>(expected, operand, compare);
+  }
+  // These two out of line, for they are the same whatever the operation is.
+  ORIEL_STEP_FN void put_something(OperationsStep step) {
     expect_done(dq::put_value<Group, std::uint64_t, M>(group_, path_.queue, random_, path_.remote,
                                                        base_ + kSpare, path_.control)
                     .outcome,
                 step);
-    old = 0;
+  }
+  template <class T>
+  ORIEL_STEP_FN T await_fetch(const dq::Fetch<T>& fetch, OperationsStep step) {
+    T old = 0;
     expect_done(dq::end_fetch<Group, T, M>(group_, path_.queue, fetch, old, path_.control), step);
-    expect(old == expected, step);
-    expected = applied<kOp>(expected, operand, compare);
+    return old;
   }
 
   // Data of its own for each group and `salt`.

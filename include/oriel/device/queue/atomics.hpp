@@ -132,6 +132,13 @@ struct Fetch {
 
 namespace detail {
 
+template <class M>
+ORIEL_DEVICE_SLOW QueueOutcome wait_for_slot(const QueueView& queue, std::uint32_t slot,
+                                             std::uint64_t ticket, const WaitControl& control) {
+  return wait_in_queue<M>(
+      queue, [&] { return load_index<M>(&queue.fetch_turns[slot]) == ticket; }, control, ticket);
+}
+
 template <AtomicOp kOp, class T, class M>
 ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress remote, T operand,
                                            T compare, const WaitControl& control) {
@@ -140,9 +147,9 @@ ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress
   fetch.ticket = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->fetch_tickets,
                                                                       std::uint64_t{1});
   const auto slot = static_cast<std::uint32_t>(fetch.ticket & (queue.fetch_slots - 1));
-  fetch.outcome = wait_in_queue<M>(
-      queue, [&] { return load_index<M>(&queue.fetch_turns[slot]) == fetch.ticket; }, control,
-      fetch.ticket);
+  if (load_index<M>(&queue.fetch_turns[slot]) != fetch.ticket) {
+    fetch.outcome = wait_for_slot<M>(queue, slot, fetch.ticket, control);
+  }
   if (fetch.outcome != QueueOutcome::done) return fetch;
 
   constexpr std::uint32_t kBlocks = atomic_blocks<kOp, T>();

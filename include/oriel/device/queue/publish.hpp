@@ -82,8 +82,8 @@ ORIEL_DEVICE_FN QueueOutcome tell_what_is_ready(const QueueView& queue, std::uin
 }
 
 template <class M>
-ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reservation& mine,
-                                             const WaitControl& control) {
+ORIEL_DEVICE_SLOW QueueOutcome publish_ordered(const QueueView& queue, const Reservation& mine,
+                                               const WaitControl& control) {
   QueueIndexes& at = *queue.indexes;
   // A fence between each turn and the next would make a chain of them; this one is done by all who
   // wait at once. As `ready` is moved by additions, whoever acquires a value of it acquires what
@@ -104,38 +104,71 @@ ORIEL_DEVICE_FN QueueOutcome publish_ordered(const QueueView& queue, const Reser
   return ring_up_to<M>(queue, mine.end(), control);
 }
 
+/// Odd while somebody hands over.
+inline constexpr std::uint64_t kSweeping = 1;
+enum class More : std::uint8_t { no, yes, is_broken };
+
+/// Whoever has set kSweeping tells the NIC of what lies between `from` and `end`, takes kSweeping
+/// back, and says whether there is more by now.
+template <class Group, class M>
+ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_t from,
+                               std::uint64_t end) {
+  group.sync();  // what all have read and written comes before the doorbell
+  auto more = More::no;
+  if (group.rank() == 0) {
+    const bool broken = is_broken<M>(queue);
+    if (end != from && !broken) ring_doorbell<M>(queue, end);
+    M::template exchange<Scope::device>(&queue.indexes->sweep, (broken ? from : end) << 1);
+    more = broken ? More::is_broken : marked_at<M>(queue, end) != 0 ? More::yes : More::no;
+  }
+  return static_cast<More>(group.broadcast(static_cast<std::uint64_t>(more)));
+}
+
 /// Hands over what is marked for as long as there is more. One who finds another at it may leave:
 /// its read-modify-write of `sweep` comes before the one by which that other ends, which hence sees
 /// its mark when it looks for more. One whose blocks come after a gap may leave too: whoever closes
-/// it goes on. `begun`: the caller has set kSweeping where everything before `mine` had been handed
-/// over, so `mine` is next and needs no mark.
-inline constexpr std::uint64_t kSweeping = 1;
+/// it goes on. `usual`: see marked_end. Out of line it would take a third of the throughput that
+/// many warps have (docs/queues.md).
 template <class Group, class M>
-ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue,
-                                         const Reservation& mine, bool begun) {
-  QueueIndexes& at = *queue.indexes;
-  for (;; begun = false) {
-    std::uint64_t before = mine.base << 1;
-    bool broken = false;
+ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
+  for (;;) {
+    std::uint64_t before = 0;
     if (group.rank() == 0) {
-      if (!begun) before = M::template fetch_or<Scope::device>(&at.sweep, kSweeping);
-      broken = is_broken<M>(queue);
+      before = M::template fetch_or<Scope::device>(&queue.indexes->sweep, kSweeping);
     }
     before = group.broadcast(before);
     if ((before & kSweeping) != 0) return QueueOutcome::done;
     group.sync();  // what the last sweeper knew, for all threads
     const std::uint64_t from = before >> 1;
-    const std::uint64_t end = begun ? mine.end() : marked_end<M>(group, queue, from, mine.blocks);
-    group.sync();  // what all have read comes before the doorbell
-    std::uint64_t more = 0;
-    if (group.rank() == 0) {
-      if (end != from && !broken) ring_doorbell<M>(queue, end);
-      M::template exchange<Scope::device>(&at.sweep, (broken ? from : end) << 1);
-      more = broken ? 2 : marked_at<M>(queue, end) != 0 ? 1 : 0;
-    }
-    more = group.broadcast(more);
-    if (more != 1) return more == 2 ? reason_of_end<M>(queue) : QueueOutcome::done;
+    const std::uint64_t end = marked_end<M>(group, queue, from, usual);
+    const More more = end_sweep<Group, M>(group, queue, from, end);
+    if (more == More::no) return QueueOutcome::done;
+    if (more == More::is_broken) return reason_of_end<M>(queue);
   }
+}
+
+}  // namespace detail
+
+namespace detail {
+
+template <class M>
+ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::uint64_t end,
+                                                   const WaitControl& control) {
+  bool good = true;
+  QueueOutcome told = QueueOutcome::done;
+  const auto complete = [&] { return load_index<M>(&queue.indexes->completed) >= end; };
+  const QueueOutcome waited = wait_in_queue<M>(
+      queue,
+      [&] {
+        if (complete()) return true;
+        told = tell_what_is_ready<M>(queue, end, control);
+        good = look_in_turn<M>(queue);
+        return complete() || !good || told != QueueOutcome::done;
+      },
+      control, end);
+  if (waited != QueueOutcome::done) return waited;
+  if (complete()) return QueueOutcome::done;
+  return good ? told : QueueOutcome::failed;
 }
 
 }  // namespace detail
@@ -145,23 +178,8 @@ ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue,
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
                                                          const WaitControl& control) {
-  QueueIndexes& at = *queue.indexes;
-  bool good = true;
-  QueueOutcome told = QueueOutcome::done;
-  const auto complete = [&] { return detail::load_index<M>(&at.completed) >= end; };
-  if (complete()) return QueueOutcome::done;
-  const QueueOutcome waited = detail::wait_in_queue<M>(
-      queue,
-      [&] {
-        if (complete()) return true;
-        told = detail::tell_what_is_ready<M>(queue, end, control);
-        good = detail::look_in_turn<M>(queue);
-        return complete() || !good || told != QueueOutcome::done;
-      },
-      control, end);
-  if (waited != QueueOutcome::done) return waited;
-  if (complete()) return QueueOutcome::done;
-  return good ? told : QueueOutcome::failed;
+  if (detail::load_index<M>(&queue.indexes->completed) >= end) return QueueOutcome::done;
+  return detail::wait_until_complete<M>(queue, end, control);
 }
 
 namespace detail {
@@ -228,7 +246,12 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
     }
   }
   begun = group.broadcast(begun ? 1 : 0) != 0;
-  return sweep_marks<Group, M>(group, queue, reservation, begun);
+  if (begun) {  // these blocks are next, and have no mark
+    const More more = end_sweep<Group, M>(group, queue, reservation.base, reservation.end());
+    if (more == More::no) return QueueOutcome::done;
+    if (more == More::is_broken) return reason_of_end<M>(queue);
+  }
+  return sweep_marks<Group, M>(group, queue, reservation.blocks);
 }
 
 }  // namespace detail
