@@ -149,11 +149,10 @@ void Liveness::set_stuck(int rank, int on, std::uint32_t serial) {
   outgoing_.push_back(encode_frame(FrameKind::stuck, payload.take()));
 }
 
-int Liveness::end_of_chain() const {
-  int rank = rank_;
+int Liveness::end_of_chain(int rank) const {
   for (std::size_t hops = 0; hops <= stuck_.size(); ++hops) {
     const auto it = stuck_.find(rank);
-    if (it == stuck_.end() || it->second.on < 0) return hops == 0 ? -1 : rank;
+    if (it == stuck_.end() || it->second.on < 0) return rank;
     rank = it->second.on;
   }
   return -1;

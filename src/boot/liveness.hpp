@@ -38,10 +38,10 @@ class Liveness {
   void aborted(int rank, const Error& reason);
   /// This rank has waited long for rank `on`; -1: it no longer does.
   void stuck(int on);
-  /// At the end of the chain of who waits for whom, from this rank on: a rank that is not known to
-  /// wait for anybody, so it is stopped or has not made the call. -1 if the chain is a circle or
-  /// begins nowhere.
-  int end_of_chain() const;
+  /// At the end of the chain of who waits for whom, from `rank` on: a rank that is not known to
+  /// wait for anybody, so it is stopped or has not made the call; `rank` itself if it waits for
+  /// nobody, -1 if the chain is a circle.
+  int end_of_chain(int rank) const;
   /// Takes in a peer's notice, any frame kind but message. The error is one of form.
   Status receive(const Frame& frame);
 

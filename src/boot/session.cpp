@@ -287,8 +287,8 @@ Error Session::too_late(const std::string& waiting_for, int culprit, TimePoint n
   std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
                                  waiting_for, seconds(now - begun_));
   // The rank waited for may itself wait for another.
-  const int end = links_->liveness().end_of_chain();
-  if (end >= 0) {
+  const int end = links_->liveness().end_of_chain(rank_);
+  if (end >= 0 && end != rank_) {
     text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
     culprit = end;
   }
@@ -361,6 +361,18 @@ Status Session::send_note(int to, ByteView text) {
 std::optional<Bytes> Session::take_note(int from) {
   const std::lock_guard lock(mutex_);
   return links_ ? links_->take_note(from) : std::nullopt;
+}
+
+void Session::tell_waiting(int on) {
+  const std::lock_guard lock(mutex_);
+  if (!links_ || loop_ != nullptr || on == stuck_on_) return;
+  tell_stuck(on);
+  wake();
+}
+
+int Session::end_of_wait(int on) const {
+  const std::lock_guard lock(mutex_);
+  return links_ ? links_->liveness().end_of_chain(on) : on;
 }
 
 std::optional<Error> Session::failure() const {

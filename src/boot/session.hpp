@@ -100,6 +100,13 @@ class Session final : private Transport {
   Status send_note(int to, ByteView text);
   /// The oldest note of `from` that has arrived and was not taken; any thread.
   std::optional<Bytes> take_note(int from);
+  /// Tells the other ranks that this one has waited long for rank `on` outside of all operations,
+  /// or no longer does (-1). An operation that is in progress speaks for itself. Does not wait; any
+  /// thread.
+  void tell_waiting(int on);
+  /// The rank at the end of the chain of ranks that wait for each other from `on` on, as far as
+  /// they have told: `on` if it waits for nobody, -1 if they wait in a circle. Any thread.
+  int end_of_wait(int on) const;
   /// Why the session is of no more use, if so.
   std::optional<Error> failure() const;
   bool has_left(int rank) const;

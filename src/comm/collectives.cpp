@@ -216,7 +216,13 @@ Status Communicator::collective(const CollectiveRequest& request) {
 }
 
 Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan) {
-  if (request.count == 0) return {};
+  if (request.count == 0) {
+    // It counts, so that a rank which alone has nothing is not taken to be in the next call.
+    if (kernels::CallRecord* const record = call_record(team_facts_.index)) {
+      executor_->pass_over(*record, {request.collective, request.type, request.op, 0});
+    }
+    return {};
+  }
   Status run = plan.among_teams
                    ? executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
                                               request.stream)

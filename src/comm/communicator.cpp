@@ -187,11 +187,15 @@ std::optional<Error> Communicator::given_up() const {
   }
   if (gave_up != 0) {
     const int other = device::stalled_rank(gave_up);
-    return Error(ErrorCode::timeout,
-                 fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
-                             rank(), other))
-        .with_origin(other)
-        .with_hint("the named rank is stopped, or is not in this call");
+    auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
+                            rank(), other);
+    // That one may itself wait for another, and have begun to only a little later.
+    const int end = other < 0 ? other : session_->end_of_wait(other);
+    const bool is_chain = end >= 0 && end != other && end != rank();
+    if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
+    return Error(ErrorCode::timeout, std::move(text))
+        .with_origin(is_chain ? end : other)
+        .with_hint("the rank named last is stopped, or is not in this call");
   }
   return std::nullopt;
 }
@@ -226,17 +230,23 @@ void Communicator::tick(TimePoint now) {
 void Communicator::watch_stall(TimePoint now) {
   const auto& record = notices_->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
+  // For those who would give up on this rank while it waits itself.
+  if (settings_->collective_timeout) {
+    session_->tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
+  }
   if (waiting == 0) return;
   if (const auto error = different_calls()) return give_up(*error);
   if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
   if (since != stall_.since_ns) {
-    stall_ = {since, now, false, 0};
+    stall_ = {since, now, false, 0, 0};
     return;
   }
-  const int culprit = device::stalled_rank(waiting);
-  // What a rank has sent before it left has arrived long before three more ticks have passed.
+  // What a rank has sent before it went on or left has arrived long before three more ticks.
   constexpr int kTicksToArrive = 3;
+  const int culprit = device::stalled_rank(waiting);
+  const auto behind = left_behind_by(culprit);
+  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return give_up(*behind);
   if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
     return give_up(
         Error(ErrorCode::remote,
@@ -246,7 +256,7 @@ void Communicator::watch_stall(TimePoint now) {
             .with_origin(culprit)
             .with_hint("all ranks make the same collective calls before they destroy"));
   }
-  // The record is written one second into the wait.
+  // The record is written one second into a wait that lasts so long.
   constexpr auto kNameAfter = std::chrono::seconds(10) - std::chrono::seconds(1);
   if (stall_.told || now - stall_.noticed < kNameAfter) return;
   stall_.told = true;

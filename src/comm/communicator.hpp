@@ -25,6 +25,7 @@
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
 #include "comm/window_sink.hpp"
+#include "kernels/call_record.hpp"
 #include "kernels/choice.hpp"
 #include "kernels/hierarchy.hpp"
 #include "window/window_manager.hpp"
@@ -197,7 +198,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
   std::optional<Error> given_up() const;
   /// CPU ranks: which two of this team are in different calls, by what they have noted of them.
+  /// The record of the last call of the LSA team's rank of this index; null on a GPU and where a
+  /// rank is alone.
+  kernels::CallRecord* call_record(int index) const;
+  std::optional<kernels::NumberedCall> last_call(int index) const;
   std::optional<Error> different_calls() const;
+  /// Where the rank that this one has long waited for is in a later call already.
+  std::optional<Error> left_behind_by(int rank) const;
   void watch_stall(TimePoint now);
   /// The world rank of a member of the team; -1 if there is none at `index`.
   int world_rank_of(int index) const;
@@ -250,6 +257,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
     TimePoint noticed{};
     bool told = false;         // the log has named it
     int ticks_since_left = 0;  // ticks at which the one it waits for was gone
+    int ticks_behind = 0;      // ... was in a later call
   };
   Stall stall_;
 };

@@ -57,6 +57,10 @@ class HostExecutor final : public Executor {
                  fmt::format("a wait of an {} was given up for no known reason",
                              name_of(arguments.collective)));
   }
+  void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
+    const std::lock_guard lock(mutex_);
+    kernels::record_call(record, call);
+  }
   Status drain(Deadline /*deadline*/) override { return {}; }
 
  private:

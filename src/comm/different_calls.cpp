@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 
@@ -22,20 +23,27 @@ std::string text_of(const kernels::CollectiveCall& call) {
 
 }  // namespace
 
+kernels::CallRecord* Communicator::call_record(int index) const {
+  if (!on_host() || control_.flat_base == nullptr) return nullptr;
+  return reinterpret_cast<kernels::CallRecord*>(control_.flat_base +
+                                                static_cast<std::size_t>(index) * slot_bytes_ +
+                                                kernels::ScratchLayout::call_record);
+}
+
+std::optional<kernels::NumberedCall> Communicator::last_call(int index) const {
+  const kernels::CallRecord* const record = call_record(index);
+  return record != nullptr ? kernels::read_call(*record) : std::nullopt;
+}
+
 std::optional<Error> Communicator::different_calls() const {
-  if (!on_host() || control_.flat_base == nullptr) return std::nullopt;
-  const auto call_of = [&](std::size_t index) {
-    return kernels::read_call(*reinterpret_cast<const kernels::CallRecord*>(
-        control_.flat_base + index * slot_bytes_ + kernels::ScratchLayout::call_record));
-  };
-  const auto own = call_of(static_cast<std::size_t>(team_facts_.index));
+  const auto own = last_call(team_facts_.index);
   if (!own) return std::nullopt;
   // Of the ranks that are as far as this one, the first that differs from the first of them: the
   // same two on all ranks, once all have come.
   std::optional<kernels::CollectiveCall> first;
   int first_rank = -1;
   for (std::size_t index = 0; index < team_facts_.members.size(); ++index) {
-    const auto there = call_of(index);
+    const auto there = last_call(static_cast<int>(index));
     if (!there || there->number != own->number) continue;
     const int other = team_facts_.members[index];
     if (!first) {
@@ -52,6 +60,24 @@ std::optional<Error> Communicator::different_calls() const {
     }
   }
   return std::nullopt;
+}
+
+std::optional<Error> Communicator::left_behind_by(int rank) const {
+  // What comes over a network may be late.
+  if (network_ != nullptr) return std::nullopt;
+  const auto& members = team_facts_.members;
+  const auto at = std::find(members.begin(), members.end(), rank);
+  if (at == members.end()) return std::nullopt;
+  const auto own = last_call(team_facts_.index);
+  const auto there = last_call(static_cast<int>(at - members.begin()));
+  if (!own || !there || there->number <= own->number) return std::nullopt;
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("ranks {} and {} are in different calls: rank {} has begun {} and is in "
+                           "{}, rank {} has begun {} and is in {}",
+                           this->rank(), rank, this->rank(), own->number, text_of(own->call), rank,
+                           there->number, text_of(there->call)))
+      .with_origin(rank)
+      .with_hint("one of them has left out a call, or made one too many");
 }
 
 }  // namespace oriel::comm

@@ -32,6 +32,8 @@ class CudaExecutor final : public Executor {
              void* stream) override;
   Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) override;
   Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) override;
+  void pass_over(kernels::CallRecord& /*record*/,
+                 const kernels::CollectiveCall& /*call*/) override {}
   Status drain(Deadline deadline) override;
 
  private:

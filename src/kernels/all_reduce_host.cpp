@@ -47,11 +47,12 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
 
 }  // namespace
 
-bool run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
   const Places places(arguments, 0);
-  record_call(
+  const std::uint64_t number = record_call(
       *reinterpret_cast<CallRecord*>(places.scratch(arguments.rank, ScratchLayout::call_record)),
       {Collective::all_reduce, arguments.type, arguments.op, arguments.count});
+  arguments.signature = numbered_signature(arguments.signature, number);
   switch (algorithm) {
     case Algorithm::eager:
       return eager_on_host(arguments);

@@ -12,7 +12,7 @@ namespace oriel::kernels {
 /// (then the abort word, the stall record or the call's failure record says why). A call whose
 /// waits were all over before an abort is complete and returns true. A call may begin on one rank
 /// before the last one has ended on others.
-[[nodiscard]] bool run_all_reduce_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
+[[nodiscard]] bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments);
 
 namespace detail {
 /// One for each type; the translation units are all_reduce_host_<types>.cpp.

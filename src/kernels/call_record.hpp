@@ -47,8 +47,8 @@ struct CallRecord {
   std::uint64_t kind;  ///< collective, type and operation, a byte each
 };
 
-/// Notes that this rank begins its next call.
-inline void record_call(CallRecord& record, const CollectiveCall& call) {
+/// Notes that this rank begins its next call, and says which one that is, from 1.
+inline std::uint64_t record_call(CallRecord& record, const CollectiveCall& call) {
   using device::Memory;
   using device::Order;
   const auto version = Memory::load<Order::relaxed>(&record.version);
@@ -59,6 +59,15 @@ inline void record_call(CallRecord& record, const CollectiveCall& call) {
                                                   static_cast<std::uint64_t>(call.type) << 8 |
                                                   static_cast<std::uint64_t>(call.op));
   Memory::store<Order::release>(&record.version, version + 2);
+  return version / 2 + 1;
+}
+
+/// The signature of a CPU rank's call of this number: so that equal calls differ if one of the
+/// ranks has had one with no elements before. Those of one number differ by as much as they did.
+/// GPU ranks do without, since a graph may run a call many times.
+constexpr std::uint32_t numbered_signature(std::uint32_t signature, std::uint64_t number) {
+  const std::uint64_t hash = number * 0x9e3779b97f4a7c15u;
+  return signature ^ static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }
 
 struct NumberedCall {

@@ -233,6 +233,6 @@ struct HierarchyArguments {
 
 /// Runs it on the calling thread, which is the rank. As run_all_reduce_on_host, but collective over
 /// all ranks of the communicator.
-[[nodiscard]] bool run_hierarchy_on_host(const HierarchyArguments& arguments);
+[[nodiscard]] bool run_hierarchy_on_host(HierarchyArguments arguments);
 
 }  // namespace oriel::kernels

@@ -19,10 +19,12 @@ struct OneThread : device::Thread {
 
 }  // namespace
 
-bool run_hierarchy_on_host(const HierarchyArguments& arguments) {
-  record_call(*reinterpret_cast<CallRecord*>(
-                  arguments.comm.control(arguments.comm.lsa_rank, ScratchLayout::call_record)),
-              {arguments.collective, arguments.type, arguments.op, arguments.count});
+bool run_hierarchy_on_host(HierarchyArguments arguments) {
+  const std::uint64_t number =
+      record_call(*reinterpret_cast<CallRecord*>(
+                      arguments.comm.control(arguments.comm.lsa_rank, ScratchLayout::call_record)),
+                  {arguments.collective, arguments.type, arguments.op, arguments.count});
+  arguments.signature = numbered_signature(arguments.signature, number);
   const host::FloatEnvironment environment;
   const device::detail::Driving driving(arguments.comm.network);
   return Hierarchy<OneThread, HostHierarchyMover>(arguments).run();

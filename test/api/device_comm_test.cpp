@@ -111,6 +111,27 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("1.12 who waits for a waiting rank does not take that one for the culprit") {
+  const Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "1200ms"}});
+  on_all_casts(3, [](Players& players) {
+    auto comm = join(players);
+    const auto kernels = must(comm.device_comm({}));
+    const int rank = players.first();
+    players.barrier();
+    // Rank 2 begins to wait for rank 0 before that one begins to wait for rank 1, so it is the
+    // first to give up.
+    if (rank == 1) return players.barrier();
+    if (rank == 0) std::this_thread::sleep_for(200ms);
+    const auto never = [] { return false; };
+    const WaitOutcome waited = device::wait_until(never, kernels.view().wait, {rank == 2 ? 0 : 1});
+    require(waited != WaitOutcome::ready, "the wait");
+    const auto error = error_of(comm);
+    require(error.has_value() && error->origin_rank() == 1,
+            error ? error->to_string() : "there is no error");
+    players.barrier();
+  });
+}
+
 TEST_CASE("1.25 ranks that ask for different device communicators get the same error") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);

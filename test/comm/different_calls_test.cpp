@@ -123,6 +123,21 @@ TEST_CASE("1.38 ranks that differ in a small call get an error that says how") {
   check_all_ok(play(cast, 3, make_mistakes));
 }
 
+TEST_CASE("1.38 a call with no elements on one rank alone is not its next call") {
+  const Cast cast = GENERATE(Cast::processes, Cast::threads);
+  const std::string algorithm = GENERATE("one_shot", "two_shot", "eager", "stream");
+  INFO(name_of(cast) << ", " << algorithm);
+  const Environment forced(Variables{{"ORIEL_ALGORITHM", algorithm}});
+  check_all_ok(play(cast, 3, [&](Players& players) {
+    auto comm = join(players);
+    for (const std::size_t count : {4, 4, 0, 4}) must(call(comm, {.count = count}));
+    Status done = call(comm, {.count = players.first() == 2 ? std::size_t{0} : std::size_t{4}});
+    if (done.ok()) done = call(comm, {.count = 4});
+    must_fail(done, ErrorCode::invalid_usage, {"2", "are in different calls"});
+    players.barrier();
+  }));
+}
+
 TEST_CASE("1.38 packets of ranks that differ in a call are not taken for each other's") {
   const std::string algorithm = GENERATE("one_shot", "two_shot", "eager");
   INFO(algorithm);

@@ -40,6 +40,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   expect(bytes <= stream.size());
   static_cast<void>(liveness.everything());
-  static_cast<void>(liveness.end_of_chain());
+  static_cast<void>(liveness.end_of_chain(0));
   return 0;
 }

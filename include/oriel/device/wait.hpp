@@ -26,8 +26,8 @@ enum class WaitOutcome : std::uint32_t {
 /// waiting threads can write it (for a GPU, pinned host memory), zero-initialised by its owner.
 /// Each word is written indivisibly; of several threads that wait, one is named.
 struct StallRecord {
-  /// Zero, or the culprit (see stalled_rank) once a wait has lasted kStallReportNs; zero again when
-  /// that wait has ended. Written after the two words below (release).
+  /// Zero, or the culprit (see stalled_rank) once a wait has lasted stall_report_ns(); zero again
+  /// when that wait has ended. Written after the two words below (release).
   std::uint64_t waiting;
   std::uint64_t epoch;     ///< WaitTarget::epoch of that wait
   std::uint64_t since_ns;  ///< its start on the waiter's clock; good for telling two waits apart
@@ -45,8 +45,12 @@ constexpr ORIEL_DEVICE_FN std::int32_t stalled_rank(std::uint64_t word) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
 }
 
-/// How long a wait lasts before it writes a stall record.
+/// How long a wait lasts before it writes a stall record: so long that others hear of it before
+/// somebody gives up who waits for this rank.
 inline constexpr std::uint64_t kStallReportNs = 1'000'000'000;
+constexpr ORIEL_DEVICE_FN std::uint64_t stall_report_ns(std::uint64_t timeout_ns) {
+  return timeout_ns == 0 || timeout_ns / 2 > kStallReportNs ? kStallReportNs : timeout_ns / 2;
+}
 /// The longest that a CPU rank sleeps without a look at the abort word and the clock.
 inline constexpr std::uint64_t kSleepSliceNs = 100'000'000;
 
@@ -127,7 +131,7 @@ ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* sta
     clear_stall<M>(stall, progress);
     return progress | static_cast<WaitProgress>(WaitOutcome::timed_out);
   }
-  if (stall != nullptr && elapsed_ns >= kStallReportNs) {
+  if (stall != nullptr && elapsed_ns >= stall_report_ns(timeout_ns)) {
     progress = report_stall<M>(stall, target, progress);
   }
 #if !ORIEL_DEVICE_CODE
