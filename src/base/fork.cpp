@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <new>
+#include <utility>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,9 +18,9 @@
 namespace oriel {
 namespace {
 
-// The handler runs in a copy of one thread, where any lock may be held by a thread that is not
-// there: atomics that need no lock, and system calls. These are not those of the table, which a
-// test may have replaced with something that needs more.
+// The child's handler runs in a copy of one thread, where any lock may be held by a thread that is
+// not there, but for those of ForkLock: atomics that need no lock, and system calls. These are not
+// those of the table, which a test may have replaced with something that needs more.
 std::atomic<std::uint32_t> forks{0};
 
 // The inode of the socket that was marked at each number; 0 for none. A number whose inode is
@@ -67,8 +68,27 @@ void give_up_sockets() {
   if (placeholder >= 0) static_cast<void>(::close(placeholder));
 }
 
+// By ForkLock; null as long as there is none.
+std::array<std::atomic<std::mutex*>, kForkLocks> locks{};
+// What this thread holds while it forks: one may be added meanwhile.
+constinit thread_local std::array<std::mutex*, kForkLocks> held{};
+
+void before_fork() {
+  for (std::size_t i = 0; i < locks.size(); ++i) {
+    held[i] = locks[i].load(std::memory_order_acquire);
+    if (held[i] != nullptr) held[i]->lock();
+  }
+}
+
+void after_fork() {
+  for (std::mutex*& mutex : held) {
+    if (std::mutex* const locked = std::exchange(mutex, nullptr)) locked->unlock();
+  }
+}
+
 void in_child() {
   const int before = errno;
+  after_fork();
   forks.fetch_add(1, std::memory_order_relaxed);
   give_up_sockets();
   errno = before;
@@ -77,7 +97,7 @@ void in_child() {
 // If the library is unloaded the C library forgets the handler, which it knows by the library. A
 // failure is want of memory: then copies stay open, and what forks is not told apart.
 void watch_forks() {
-  [[maybe_unused]] static const int status = ::pthread_atfork(nullptr, nullptr, in_child);
+  [[maybe_unused]] static const int status = ::pthread_atfork(before_fork, after_fork, in_child);
 }
 
 }  // namespace
@@ -85,6 +105,11 @@ void watch_forks() {
 std::uint32_t fork_count() {
   watch_forks();
   return forks.load(std::memory_order_relaxed);
+}
+
+void keep_free_in_children(ForkLock which, std::mutex& mutex) {
+  watch_forks();
+  locks[static_cast<std::size_t>(which)].store(&mutex, std::memory_order_release);
 }
 
 void keep_from_children(int socket) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 
 /// What a child that the application forks may not keep of its parent's. (One that executes another
 /// program keeps nothing: all descriptors are closed then.)
@@ -19,5 +20,14 @@ std::uint32_t fork_count();
 /// nothing of another's. Needs no undoing: the number may be closed and used for anything. A fork
 /// between the making of the socket and this call is missed. Thread-safe.
 void keep_from_children(int socket);
+
+/// Locks that a child needs for what it may do with what it has inherited. Who takes several takes
+/// them in this order.
+enum class ForkLock : std::uint8_t { settings, process_number, memory_blocks, allocations };
+inline constexpr int kForkLocks = 4;
+
+/// From now on no fork happens while another thread holds `mutex`, which is never destroyed: in the
+/// child it would stay locked for ever. Thread-safe.
+void keep_free_in_children(ForkLock which, std::mutex& mutex);
 
 }  // namespace oriel

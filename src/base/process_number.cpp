@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "base/fork.hpp"
 #include "base/system_table.hpp"
 
 namespace oriel {
@@ -35,6 +36,10 @@ std::uint64_t process_number() {
   static std::mutex mutex;
   static pid_t drawn_by = 0;
   static std::uint64_t number = 0;
+  [[maybe_unused]] static const bool kept = [] {
+    keep_free_in_children(ForkLock::process_number, mutex);
+    return true;
+  }();
   const std::lock_guard lock(mutex);
   const pid_t pid = ::getpid();
   if (drawn_by != pid) {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/fork.hpp"
 #include "base/settings_table.hpp"
 #include "base/try.hpp"
 
@@ -87,7 +88,11 @@ class ProcessSettings {
   }
   // Never destroyed: the log and other threads may still ask while the process ends.
   static ProcessSettings& instance() {
-    static auto* const settings = new ProcessSettings;
+    static auto* const settings = [] {
+      auto* const made = new ProcessSettings;
+      keep_free_in_children(ForkLock::settings, made->mutex_);
+      return made;
+    }();
     return *settings;
   }
 

@@ -3,12 +3,14 @@
 #include "base/shared_memory.hpp"
 
 #include <cerrno>
+#include <cstdint>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "base/descriptor_room.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 
@@ -40,8 +42,19 @@ Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   // A machine may demand that memfds cannot be made executable (vm.memfd_noexec=2); one with an
   // older kernel does not know the flag.
-  OwnedFd fd(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
-  if (!fd && errno == EINVAL) fd = OwnedFd(sys().memfd_create("oriel", kFlags));
+  const auto make = [&] {
+    OwnedFd made(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
+    if (!made && errno == EINVAL) made = OwnedFd(sys().memfd_create("oriel", kFlags));
+    return made;
+  };
+  OwnedFd fd = make();
+  // Each allocation takes one, and nobody has said how many there will be.
+  constexpr std::uint64_t kMoreToCome = 64;
+  if (!fd && errno == EMFILE) {
+    const bool raised = raise_descriptor_limit(kMoreToCome).has_value();
+    errno = EMFILE;
+    if (raised) fd = make();
+  }
   if (!fd) return system_error("memfd_create");
   ORIEL_CHECK(check_file_limit(bytes));
   if (sys().ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {

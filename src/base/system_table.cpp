@@ -129,7 +129,7 @@ Error system_error(const std::string& what, int status) {
     const bool known = sys().getrlimit(RLIMIT_NOFILE, &files) == 0;
     const std::string now = known ? ", now " + std::to_string(files.rlim_cur) : "";
     return std::move(error).with_hint("raise RLIMIT_NOFILE of this process (ulimit -n" + now +
-                                      "), or have fewer communicators");
+                                      "), or have fewer communicators and allocations");
   }
   if (status == ENFILE) {
     return std::move(error).with_hint("raise this machine's limit of open files (fs.file-max)");

@@ -32,6 +32,11 @@ ThreadGroup& ThreadGroup::current() {
   return ThreadObject<ThreadGroup>::get();  // one made late owns nothing once its group has ended
 }
 
+ThreadGroup::~ThreadGroup() {
+  // Where handles would have been stored may be gone, as the thread's stack is.
+  for (InitJob& job : jobs_.inits) job.handle.forget_place();
+}
+
 Status ThreadGroup::end(bool& in_progress) {
   if (depth_ == 0) {
     return Error(ErrorCode::invalid_usage, "ncclGroupEnd without ncclGroupStart");
@@ -84,6 +89,11 @@ Status ThreadGroup::submit(CollectiveJob job) {
 Status ThreadGroup::submit(FinalizeJob job, bool& in_progress) {
   GroupJobs alone;
   GroupJobs& jobs = open() ? jobs_ : alone;
+  for (const FinalizeJob& noted : jobs.finalizes) {
+    if (noted.communicator != job.communicator) continue;
+    return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
+        .with_scope(Scope::communicator);
+  }
   jobs.finalizes.push_back(std::move(job));
   return open() ? Status() : run(std::move(alone), in_progress);
 }

@@ -18,6 +18,11 @@ namespace oriel::comm {
 class ThreadGroup {
  public:
   static ThreadGroup& current();
+  ThreadGroup() = default;
+  /// Of a thread that ends within a group: nothing that it has noted was begun.
+  ~ThreadGroup();
+  ThreadGroup(const ThreadGroup&) = delete;
+  ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   void start() { ++depth_; }
   /// Ends one level; the outermost runs the jobs, or refuses them all if a call inside was refused.

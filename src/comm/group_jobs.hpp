@@ -29,6 +29,8 @@ class PendingHandle {
   ncclComm_t handle() const { return handle_; }
   /// Stores the handle at `out`, where it becomes null if it ends here.
   void show(ncclComm_t* out);
+  /// Nothing is written to `out` any more.
+  void forget_place() { out_ = nullptr; }
   /// From now on the user's alone: nothing is written to `out` any more.
   void leave_to_user();
   /// Ends the handle; the start may still go on.

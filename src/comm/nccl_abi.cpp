@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include "nccl.h"
 
@@ -17,6 +18,7 @@
 #include "comm/front_door.hpp"
 #include "comm/group_call.hpp"
 #include "comm/last_error.hpp"
+#include "kernels/most_ranks.hpp"
 
 /// NCCL's C interface: each entry is one guarded call into the rooms.
 namespace oriel::comm {
@@ -68,9 +70,23 @@ ncclResult_t report_exception(const char* call, ErrorCode code, const char* what
   }
 }
 
+/// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
+/// here and would leave other ranks without this one: it ends behind the call.
+class NotCancelled {
+ public:
+  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 /// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C.
 template <class Body>
 ncclResult_t guard(const char* call, const Body& body) noexcept {
+  const NotCancelled whole_call;
   try {
     Status status = body();
     return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
@@ -138,6 +154,13 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   ORIEL_CHECK(check_rank(0, count));
   for (int i = 0; i < count; ++i) out[i] = nullptr;
   ORIEL_TRY(const int gpus, gpu_count());
+  // They are of one node, so there is no need for all of them to start and find out.
+  const int most = kernels::most_ranks(kernels::Backend::host);
+  if (gpus == 0 && count > most) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("ndev is {}, but at most {} ranks of one node can be on the CPU", count, most));
+  }
   if (gpus == 0 && devices != nullptr) {
     return Error(ErrorCode::invalid_argument, "devlist is given, but there is no GPU")
         .with_hint("pass null: all ranks then live on the CPU");

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fork.hpp"
 #include "window/memory.hpp"
 
 namespace oriel::window {
@@ -18,6 +19,9 @@ class AllocationTable {
  public:
   /// The table of this process; never destroyed.
   static AllocationTable& instance();
+
+  /// No fork finds it locked from now on.
+  void keep_free_in_children() { oriel::keep_free_in_children(ForkLock::allocations, mutex_); }
 
   /// Makes `allocation` known by its identity. The reference to hold from then on: that of whoever
   /// was first, so that find() answers as long as any of them lives.

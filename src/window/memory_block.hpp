@@ -7,6 +7,8 @@
 #include <mutex>
 #include <optional>
 
+#include "base/fork.hpp"
+#include "window/allocation_table.hpp"
 #include "window/memory.hpp"
 
 /// What the memories of host and GPUs have in common.
@@ -57,6 +59,11 @@ class BlockMemory : public Memory {
   Result<void*> allocate(std::size_t bytes, Backing backing) final;
   Status free(void* pointer) final;
   Status free_when_unused(void* pointer) final;
+  /// For memory that a forked child may free, and that is never destroyed.
+  void keep_free_in_children() {
+    oriel::keep_free_in_children(ForkLock::memory_blocks, mutex_);
+    AllocationTable::instance().keep_free_in_children();
+  }
 
  protected:
   /// Refuses what cannot be made ready; called first, and only for what is to be.
@@ -83,7 +90,7 @@ class BlockMemory : public Memory {
   /// Takes the block at `pointer` out of blocks_.
   Result<Block> take(void* pointer, IfOccupied if_occupied);
 
-  std::mutex mutex_;
+  std::mutex mutex_;                        // taken before that of the AllocationTable
   std::map<std::uintptr_t, Block> blocks_;  // by the first address
 };
 

@@ -316,7 +316,11 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 
 Memory& host_memory() {
   // Never destroyed: static objects of the application may still free memory after ours are gone.
-  static Memory* const memory = new HostMemory(topo::FileTree("/"));
+  static Memory* const memory = [] {
+    auto* const made = new HostMemory(topo::FileTree("/"));
+    made->keep_free_in_children();
+    return made;
+  }();
   return *memory;
 }
 

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/ranks.hpp"
+
+/// What programs do with threads, forks and limits around calls, none of it wrong by nccl.h.
+namespace oriel::test {
+namespace {
+
+/// In a process of its own, which shows by its end how it went.
+template <class Body>
+void alone(const Body& body) {
+  check_all_ok(play(Cast::processes, 1, body));
+}
+
+TEST_CASE("1.31 a thread that ends within a group leaves the places of its handles alone") {
+  alone([](Players& players) {
+    ncclComm_t places[2] = {nullptr, nullptr};
+    ncclComm_t noted = nullptr;
+    const ncclUniqueId id = players.next_id();
+    std::thread([&] {
+      require(ncclGroupStart(), "ncclGroupStart");
+      require(ncclCommInitRank(&places[0], 1, id, 0), "ncclCommInitRank");
+      noted = places[0];
+    }).join();
+    require(noted != nullptr && places[0] == noted, "the place is as it was");
+    int size = 0;
+    require(ncclCommCount(noted, &size) == ncclInvalidArgument, "the handle has ended");
+  });
+}
+
+TEST_CASE("1.38 a communicator is finalized once in a group") {
+  alone([](Players& players) {
+    auto comms = players.init();
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommFinalize(comms[0]), "ncclCommFinalize");
+    expect_error(ncclCommFinalize(comms[0]), ncclInvalidUsage, "a second ncclCommFinalize",
+                 {"the group finalizes this communicator already"});
+    require(ncclGroupEnd() == ncclInvalidUsage, "ncclGroupEnd");
+    require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.28 more CPU ranks than a node can have are refused before any of them starts") {
+  alone([](Players&) {
+    std::vector<ncclComm_t> comms(65'536, nullptr);
+    for (const int count : {65, 2'000, 65'536}) {
+      expect_error(ncclCommInitAll(comms.data(), count, nullptr), ncclInvalidArgument,
+                   "ncclCommInitAll", {std::to_string(count), "at most 64"});
+    }
+  });
+}
+
+TEST_CASE("1.31 a thread that is cancelled in a call ends behind it") {
+  const Environment brief(Variables{{"ORIEL_TIMEOUT", "500ms"}});
+  alone([](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    std::atomic<bool> returned{false}, went_on{false};
+    std::thread caller([&] {
+      ncclComm_t comm = nullptr;
+      static_cast<void>(ncclCommInitRank(&comm, 2, id, 0));  // nobody else comes
+      returned = true;
+      ::pthread_testcancel();
+      went_on = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const bool early = returned;
+    require(::pthread_cancel(caller.native_handle()) == 0, "pthread_cancel");
+    caller.join();
+    require(!early && returned && !went_on, "where the thread ended");
+  });
+}
+
+TEST_CASE("1.19 memory may take more descriptors than the soft limit allows") {
+  alone([](Players&) {
+    constexpr rlim_t kFew = 256;
+    rlimit files{};
+    require(::getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
+    if (files.rlim_max < 2048) return;  // nothing to raise it to
+    files.rlim_cur = kFew;
+    require(::setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
+    std::vector<void*> pointers(2 * kFew, nullptr);
+    for (void*& pointer : pointers) require(ncclMemAlloc(&pointer, 4096), "ncclMemAlloc");
+    const int own = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    require(own >= 0, "a descriptor of the application's");
+    ::close(own);
+    for (void* pointer : pointers) require(ncclMemFree(pointer), "ncclMemFree");
+  });
+}
+
+TEST_CASE("1.18 a child that is forked while others allocate can free what it has inherited") {
+#if defined(__SANITIZE_THREAD__)
+  WARN("skipped: the thread sanitizer's own locks may be held in such a child");
+  return;
+#endif
+  alone([](Players&) {
+    void* inherited = nullptr;
+    require(ncclMemAlloc(&inherited, 4096), "ncclMemAlloc");
+    std::atomic<bool> done{false};
+    const auto churn = [&] {
+      while (!done) {
+        void* mine = nullptr;
+        if (ncclMemAlloc(&mine, 4096) == ncclSuccess) static_cast<void>(ncclMemFree(mine));
+      }
+    };
+    std::thread one(churn), other(churn);
+    std::string wrong;
+    for (int i = 0; i < 500 && wrong.empty(); ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(10);  // a child that hangs ends by that
+        ::_exit(ncclMemFree(inherited) == ncclSuccess ? 0 : 1);
+      }
+      int status = -1;
+      if (child < 0 || ::waitpid(child, &status, 0) != child) wrong = "fork";
+      if (status != 0) wrong = "child " + std::to_string(i) + ": " + std::to_string(status);
+    }
+    done = true;
+    one.join();
+    other.join();
+    require(wrong.empty(), wrong);
+    require(ncclMemFree(inherited), "ncclMemFree");
+  });
+}
+
+}  // namespace
+}  // namespace oriel::test
