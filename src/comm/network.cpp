@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "comm/network_mlx5.hpp"
 #include "comm/network_places.hpp"
 #include "comm/network_soft.hpp"
 #include "net/queue_setup.hpp"
@@ -46,6 +47,10 @@ Network::Network(NetworkOptions options) : options_(std::move(options)) {
 Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOptions options,
                                                      Deadline deadline) {
   ORIEL_CO_CHECK(check_kinds(*options.topology));
+  // Ranks that have not chosen alike learn it from the first thing that both kinds exchange.
+  if (options.settings->nic == NicKind::mlx5) {
+    co_return co_await Mlx5Network::make(std::move(options));
+  }
   co_return co_await SoftNetwork::make(loop, std::move(options), deadline);
 }
 

@@ -46,7 +46,7 @@ struct NetworkOptions {
 
 /// What one rank needs to reach the ranks of other LSA teams: one queue for each of those ranks,
 /// which the rank's threads fill, or the kernels of its GPU, and a NIC that executes them. All of
-/// them are made at once. SoftNetwork is one with a software NIC.
+/// them are made at once. ORIEL_NIC says what the NIC is: SoftNetwork or Mlx5Network.
 ///
 /// Destroying it is local.
 /// Thread safety: failure(), probe(), abort(), is_idle() and the doorbells by any thread.
@@ -83,6 +83,9 @@ class Network {
   /// Whether all that kernels of the rank's device have posted has been executed.
   virtual bool is_idle() const = 0;
 
+  /// Whether whoever sleeps on a doorbell of this rank's is woken when something has come. Where
+  /// not, waits must not sleep on one but look again and again.
+  virtual bool wakes_waiters() const = 0;
   /// Rings a doorbell of this rank's whenever the NIC has done something, until it is removed.
   virtual void add_doorbell(device::Doorbell& /*bell*/) {}
   virtual void remove_doorbell(device::Doorbell& /*bell*/) {}

@@ -93,6 +93,7 @@ class SoftNetwork final : public Network {
   /// Works for the NIC, and wakes whoever may wait for what it has done. Whether there was work.
   bool progress();
 
+  bool wakes_waiters() const override { return true; }
   void add_doorbell(device::Doorbell& bell) override;
   void remove_doorbell(device::Doorbell& bell) override;
   void wake_waiters();
