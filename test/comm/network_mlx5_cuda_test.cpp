@@ -31,8 +31,8 @@ class AdapterDriver {
  public:
   AdapterDriver() {
     model() = cuda();
-    CudaTable table = cuda();
-    table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice device) {
+    table_ = cuda();
+    table_.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice device) {
       if (which == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) {
         *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
         return CUDA_SUCCESS;
@@ -42,15 +42,15 @@ class AdapterDriver {
                             which == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED;
       return is_there ? CUDA_SUCCESS : model().device_get_attribute(value, which, device);
     };
-    table.pointer_set_attribute = [](const void*, CUpointer_attribute, CUdeviceptr) {
+    table_.pointer_set_attribute = [](const void*, CUpointer_attribute, CUdeviceptr) {
       return CUDA_SUCCESS;
     };
-    table.mem_get_handle_for_address_range = [](void* out, CUdeviceptr, std::size_t,
-                                                CUmemRangeHandleType, unsigned long long) {
+    table_.mem_get_handle_for_address_range = [](void* out, CUdeviceptr, std::size_t,
+                                                 CUmemRangeHandleType, unsigned long long) {
       *static_cast<int*>(out) = ::dup(0);
       return CUDA_SUCCESS;
     };
-    scoped_.emplace(table);
+    scoped_.emplace(table_);
   }
 
  private:
@@ -58,20 +58,20 @@ class AdapterDriver {
     static CudaTable table;
     return table;
   }
+  CudaTable table_;
   std::optional<ScopedCudaTable> scoped_;
 };
 
 /// Plays with a GPU for each rank.
 void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
   const auto ranks = static_cast<int>(nodes.size());
-  play_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_NIC_PROCESS", "0"}},
-                   [&](Players& players, Adapter& adapter) {
-                     const OnModel on_model(ranks, players.first());
-                     // As long as the process: threads of the library may call it to the end.
-                     static auto* const driver = new AdapterDriver;
-                     static_cast<void>(driver);
-                     body(players, adapter);
-                   });
+  play_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}}, [&](Players& players, Adapter& adapter) {
+    const OnModel on_model(ranks, players.first());
+    // As long as the process: threads of the library may call it to the end.
+    static auto* const driver = new AdapterDriver;
+    static_cast<void>(driver);
+    body(players, adapter);
+  });
 }
 
 }  // namespace
