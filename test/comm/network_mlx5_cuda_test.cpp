@@ -12,8 +12,10 @@
 
 #include "base/cuda_table.hpp"
 #include "comm/adapter_players.hpp"
+#include "comm/network_faults.hpp"
 #include "comm/network_players.hpp"
 #include "comm/on_model.hpp"
+#include "support/fault_cuda.hpp"
 
 /// GPU ranks of several nodes whose queues mlx5 adapters execute (3.11, 3.15): on the models of the
 /// driver and of verbs, where what
@@ -124,6 +126,41 @@ TEST_CASE("3.11 an adapter's error on a queue of a GPU names the peer, opcode an
       test::require(error->to_string().find(word) != std::string::npos, error->to_string());
     }
     players.barrier();
+  });
+}
+
+TEST_CASE(
+    "3.11 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+  const long seed = static_cast<long>(std::random_device{}() >> 1);
+  INFO("seed " << seed);
+  play_on_gpus({0, 1}, [&](Players& players, Adapter& adapter) {
+    const CudaFaultHooks hooks;
+    constexpr long kStride = 3;
+    int errors = 0;
+    for (long k = 1 + seed % kStride, misses = 0; misses < 2; k += kStride) {
+      const bool is_victim = players.first() == 0;
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+      std::optional<ScopedCudaFaults> faults;
+      const Seen seen = live(
+          players,
+          [&] {
+            // What comes before the network others walk over.
+            adapter.verbs.on_list = [&] {
+              if (is_victim) faults.emplace(plan);
+            };
+          },
+          [&] { faults.reset(); });
+      if (is_victim) players.word(kHitIn) = plan.hit() ? 1 : 0;
+      test::require(agree(players, seen, 0), "call " + std::to_string(k) + ": " + seen.text);
+      adapter.verbs.on_list = nullptr;
+      adapter.require_clean();
+      misses = players.word(kHitIn) != 0 ? 0 : misses + 1;
+      errors += seen.ok ? 0 : 1;
+      players.barrier();
+    }
+    test::require(errors > 3, "errors: " + std::to_string(errors));
   });
 }
 

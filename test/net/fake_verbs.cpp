@@ -110,6 +110,7 @@ struct FakeVerbs::Access {
   }
 
   static VerbsDevice** list(int* count) {
+    if (fake->on_list) fake->on_list();
     if (fails("ibv_get_device_list")) return nullptr;
     *count = static_cast<int>(fake->adapters.size());
     auto* made = new VerbsDevice*[fake->adapters.size() + 1];

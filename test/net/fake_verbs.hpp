@@ -80,6 +80,8 @@ class FakeVerbs {
   /// Changes the answer to a command that has succeeded.
   std::function<void(const std::string& call, Bytes& out)> spoil;
 
+  /// Called as somebody begins to look for an adapter.
+  std::function<void()> on_list;
   /// What an adapter in software does for these, if there is one.
   std::function<std::uint32_t(const QueuePair&)> on_create;
   std::function<void(const QueuePair&)> on_ready;
