@@ -11,15 +11,20 @@
 
 #include "comm/adapter_players.hpp"
 #include "comm/collective_calls.hpp"
-#include "support/sanitized.hpp"
 
 /// Collectives among nodes whose queues mlx5 adapters execute (3.11, 3.16): on the model of verbs,
 /// which shows nothing of hardware.
 namespace oriel::test {
 namespace {
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitized = true;
+#else
+constexpr bool kThreadSanitized = false;
+#endif
+
 /// All kinds and places of buffers, small messages and some of several rounds.
-void call_some(Players& players, std::uint64_t seed) {
+void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
   constexpr std::array<std::size_t, 5> kCounts = {1, 63, 777, 5000, 40'000};
   constexpr std::size_t kMost = 40'000;
   Caller caller(players, (kMost + 8) * 8);
@@ -36,6 +41,11 @@ void call_some(Players& players, std::uint64_t seed) {
         call.buffers = static_cast<Buffers>(buffers);
         call.skew = drawn / 4096 % 8;
         call.seed = drawn;
+        // What a result overwrites the adapter has read, as the result shows: see Adapter::sync().
+        const bool in_place =
+            call.buffers == Buffers::window_in_place || call.buffers == Buffers::some_in_place;
+        if (kThreadSanitized && in_place) continue;
+        adapter.sync();
         const std::uint64_t hash = caller.check(call, false);
         if (kind == Kind::all_reduce) agree(players, hash, call.text());
       }
@@ -49,14 +59,15 @@ TEST_CASE("3.11 3.16 collectives among nodes by queues of adapters") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
-    play_on_adapters(nodes, {}, {{"ORIEL_CHUNK", "16K"}},
-                     [&](Players& players, Adapter&) { call_some(players, seed); });
+    play_on_adapters(nodes, {}, {{"ORIEL_CHUNK", "16K"}}, [&](Players& players, Adapter& adapter) {
+      call_some(players, adapter, seed);
+    });
   }
 }
 
 TEST_CASE("3.11 3.16 collectives whose doorbells a processor rings") {
   play_on_adapters({0, 1}, {.rung_by_processor = true}, {},
-                   [&](Players& players, Adapter&) { call_some(players, 7); });
+                   [&](Players& players, Adapter& adapter) { call_some(players, adapter, 7); });
 }
 
 TEST_CASE("3.11 an adapter's error in the middle of a collective names the peer") {

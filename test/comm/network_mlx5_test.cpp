@@ -69,6 +69,7 @@ TEST_CASE("3.11 3.15 windows have keys of the adapter as long as they are regist
     };
     require(put(), "the put");
     require(device::wait_signal(kThread, kernels.view(), 3, 1, peer), "the signal");
+    adapter.sync();
     require(base[20] == 50 + players.first(), "what the peer has put");
     require(device::world_flush(kThread, kernels.view()), "the flush");
     players.barrier();

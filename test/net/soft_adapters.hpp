@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -77,7 +78,8 @@ class SoftAdapters {
       expect(of(pair.adapter).connect(pair.number, peer), "connecting");
     };
     verbs_.on_reset = [this](const FakeVerbs::QueuePair& pair) {
-      *pair.doorbell = 0;  // a register keeps nothing, and a word does
+      // A register keeps nothing, and a word does.
+      std::atomic_ref<std::uint64_t>(*pair.doorbell).store(0, std::memory_order_relaxed);
       ++epochs_[place_of(pair)];
       expect(of(pair.adapter).to_reset(pair.number), "resetting");
     };
