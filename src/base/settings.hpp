@@ -23,6 +23,8 @@ enum class SimdChoice : std::uint8_t { automatic, baseline, avx2, avx512 };
 enum class AlgorithmChoice : std::uint8_t { automatic, one_shot, two_shot, stream, eager };
 /// What joins the NICs of ranks that cannot map each other's memory.
 enum class WireChoice : std::uint8_t { automatic, fabric };
+/// What executes the queues by which a rank reaches those of other LSA teams.
+enum class NicKind : std::uint8_t { soft, mlx5 };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
 
@@ -36,6 +38,7 @@ struct Settings {
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
+  NicKind nic = NicKind::soft;
   WireChoice wire = WireChoice::automatic;
   std::string paths;  ///< as given; comm splits it
   bool direct_copy = true;

@@ -35,6 +35,7 @@ constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
                                word("avx2", SimdChoice::avx2), word("avx512", SimdChoice::avx512)};
 constexpr std::array kWires = {word("auto", WireChoice::automatic),
                                word("fabric", WireChoice::fabric)};
+constexpr std::array kNics = {word("soft", NicKind::soft), word("mlx5", NicKind::mlx5)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),  word("version", LogLevel::version),
@@ -77,6 +78,13 @@ const std::array kRows = {
                    "a provider's name, as in fi_info; empty takes the best of efa, verbs and tcp"},
         "Which provider of libfabric carries messages between hosts. Others than those three are "
         "used only if named here; shm installs handlers of signals."},
+    Row{"ORIEL_NIC", nullptr, choice<&Settings::nic>(kNics),
+        "What carries bytes between ranks of different nodes, the same on all ranks: soft is a NIC "
+        "in software, over shared memory and libfabric; mlx5 has an mlx5 adapter execute the "
+        "ranks' "
+        "queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
+        "ORIEL_DIRECT_COPY and ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface "
+        "at most."},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
         "shared memory where they are one user's processes on one machine, in one network "

@@ -48,7 +48,9 @@ device::WaitControl Communicator::wait_control(void* doorbell) const {
         std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
   }
   if (on_host()) {
-    wait.doorbell = static_cast<device::Doorbell*>(doorbell);
+    // Nobody would ring it for what an adapter has written.
+    const bool is_woken = network_ == nullptr || network_->wakes_waiters();
+    wait.doorbell = is_woken ? static_cast<device::Doorbell*>(doorbell) : nullptr;
     // Nodes of one machine (ORIEL_HOSTID) share its processors, other machines have their own.
     const int ranks_here = network_ != nullptr ? network_->ranks_on_machine()
                                                : static_cast<int>(team_facts_.members.size());

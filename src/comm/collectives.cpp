@@ -257,7 +257,7 @@ void Communicator::flush_network() {
     // What kernels have posted the NIC's own thread sends.
     const Clock& clock = SteadyClock::instance();
     const Deadline deadline = Deadline::after(kDrainGrace, clock);
-    while (!network_->nic().is_idle()) {
+    while (!network_->is_idle()) {
       if (deadline.expired(clock.now())) {
         Log(rank()).info("the NIC has not sent all that kernels have posted");
         return;

@@ -18,6 +18,7 @@
 #include "kernels/choice.hpp"
 #include "kernels/hierarchy.hpp"
 #include "net/data_mover.hpp"
+#include "net/mlx5_memory.hpp"
 #include "net/nic_process.hpp"
 #include "net/queue_pages.hpp"
 #include "shadow/shadow_pool.hpp"
@@ -126,6 +127,8 @@ class Device {
   /// On a GPU it pins memory, for which the driver may wait until kernels that run have ended.
   /// `process` has its GPU; null: this process copies.
   virtual Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> process) = 0;
+  /// Where queues of an adapter lie for those who fill them here. Outlives these.
+  virtual Result<std::unique_ptr<net::Mlx5Memory>> make_adapter_memory() = 0;
 };
 
 /// The device that a call of this thread means: the current CUDA device, or the host if there is no

@@ -22,6 +22,7 @@
 #include "comm/window_sink.hpp"
 #include "kernels/launch_cuda.hpp"
 #include "net/data_mover_cuda.hpp"
+#include "net/mlx5_memory_cuda.hpp"
 #include "net/queue_pages_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "topo/gpu_rank_info.hpp"
@@ -200,6 +201,7 @@ class CudaDevice final : public Device {
     return nic_starter_.begin(context_.device(), affinity_of(*this).cpus, settings);
   }
   Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> process) override;
+  Result<std::unique_ptr<net::Mlx5Memory>> make_adapter_memory() override;
 
  private:
   CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
@@ -316,6 +318,11 @@ Result<NicMemory> CudaDevice::make_nic_memory(std::shared_ptr<net::NicProcess> p
   made.mover = std::make_unique<net::CudaMover>(std::move(stream), options.slots);
   made.process = std::move(process);
   return made;
+}
+
+Result<std::unique_ptr<net::Mlx5Memory>> CudaDevice::make_adapter_memory() {
+  ORIEL_TRY(auto memory, net::Mlx5CudaMemory::create(context_.device()));
+  return std::unique_ptr<net::Mlx5Memory>(std::move(memory));
 }
 
 }  // namespace

@@ -113,6 +113,9 @@ class HostDevice final : public Device {
                                                           std::size_t alignment) override {
     return shadow::host_pool(bytes, alignment);
   }
+  Result<std::unique_ptr<net::Mlx5Memory>> make_adapter_memory() override {
+    return std::unique_ptr<net::Mlx5Memory>(std::make_unique<net::Mlx5HostMemory>());
+  }
   Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> /*process*/) override {
     return NicMemory();
   }

@@ -3,110 +3,24 @@
 #include "comm/network.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <cerrno>
 #include <span>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include "base/log.hpp"
-#include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "comm/nic_process_starter.hpp"
-#include "net/syndrome.hpp"
-#include "topo/node_identity.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
+#include "comm/network_mlx5.hpp"
+#include "comm/network_places.hpp"
+#include "comm/network_soft.hpp"
+#include "net/queue_setup.hpp"
 
 namespace oriel::comm {
 namespace {
 
-constexpr int kLastTurns = 64;
-constexpr Duration kNicProcessMost = std::chrono::seconds(20);
-
-// Sockets are not the session's, which tells the ranks who waits for whom: there has to be time
-// left in which those who wait for this rank learn whom it lacks.
-Deadline descriptors_due(const EventLoop& loop, Deadline deadline) {
-  if (deadline.is_never()) return deadline;
-  const TimePoint now = loop.clock().now();
-  return Deadline::at(now + deadline.remaining(now) * 3 / 4);
-}
-
-}  // namespace
-
-Network::Network(NetworkOptions options) : options_(std::move(options)) {
-  nics_.push_back(std::make_unique<Nic>());
-  const auto& teams = options_.topology->teams;
-  const int own = teams.team[static_cast<std::size_t>(options_.rank)];
-  for (std::size_t rank = 0; rank < teams.team.size(); ++rank) {
-    if (teams.team[rank] != own) peers_of_rank_.push_back(static_cast<int>(rank));
-  }
-}
-
-Network::~Network() {
-  end_threads();
-  // What peers have asked for and wait for the answer to.
-  // A GPU takes its time to do it.
-  const Deadline last = Deadline::after(on_gpu() ? kLastAnswers : Duration::zero());
-  for (const auto& nic : nics_) {
-    for (int turn = 0; nic->nic.progress(); ++turn) {
-      if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
-    }
-    if (nic->fabric != nullptr)
-      static_cast<void>(nic->fabric->flush(Deadline::after(kLastAnswers)));
-  }
-  if (options_.windows != nullptr) options_.windows->detach();
-  if (kernel_view_ != nullptr) static_cast<void>(view_pool_->free(kernel_view_));
-}
-
-Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOptions options,
-                                                     Deadline deadline) {
-  std::unique_ptr<Network> self(new Network(std::move(options)));
-  ORIEL_CO_CHECK(self->check_paths());
-  self->nic_process_ = self->options_.device->begin_nic_process(*self->options_.settings);
-  boot::Group& world = *self->options_.world;
-  Bytes place = encode(self->own_place());
-  auto places = co_await world.all_gather(boot::Operation::network, std::move(place));
-  if (!places.ok()) co_return std::move(places).error();
-  ORIEL_CO_CHECK(self->take_places(places.value()));
-  ORIEL_CO_CHECK(co_await self->await_nic_process(loop, deadline));
-  std::vector<boot::AgreedField> none, none_again;
-  Status local = self->prepare();
-  self->hello_.windows.failed = !local.ok();
-  if (!local.ok()) self->hello_.windows.keys.clear();
-  Bytes message = encode(self->hello_);
-  auto gathered = co_await world.all_gather(boot::Operation::network, std::move(message));
-  if (!gathered.ok()) co_return std::move(gathered).error();
-  if (local.ok()) local = self->take_hellos(gathered.value());
-  if (local.ok() && !self->others_failed_ && self->exchange_ != nullptr) {
-    std::vector<window::FdSocketName> names;
-    for (const Bytes& one : gathered.value()) {
-      names.push_back(decode_hello(one).value().socket);
-    }
-    local = co_await self->exchange_->dial(loop, std::move(names), descriptors_due(loop, deadline));
-  }
-  ORIEL_CO_CHECK(co_await world.agree(boot::Operation::network, std::move(local), std::move(none)));
-  local = co_await self->join_rings(loop, descriptors_due(loop, deadline));
-  if (local.ok()) local = self->connect_queues();
-  if (local.ok()) local = self->start();
-  if (local.ok()) self->join_windows();
-  ORIEL_CO_CHECK(
-      co_await world.agree(boot::Operation::network, std::move(local), std::move(none_again)));
-  NetworkWindows& windows = *self->options_.windows;
-  local = co_await windows.map_earlier(loop, descriptors_due(loop, deadline));
-  std::vector<boot::AgreedField> none_at_last;
-  ORIEL_CO_CHECK(
-      co_await world.agree(boot::Operation::network, std::move(local), std::move(none_at_last)));
-  windows.use_earlier();
-  co_return std::move(self);
-}
-
 /// The same on all ranks: a function of what they have told each other.
-Status Network::check_paths() const {
-  const auto& infos = options_.topology->infos;
+Status check_kinds(const Topology& topology) {
+  const auto& infos = topology.infos;
   for (std::size_t rank = 0; rank < infos.size(); ++rank) {
     if (infos[rank].kind == infos[0].kind) continue;
     const bool on_gpu = infos[rank].kind != topo::DeviceKind::host;
@@ -120,75 +34,53 @@ Status Network::check_paths() const {
   return {};
 }
 
-/// Without it this process copies, which the ranks need not do alike.
-Task<Status> Network::await_nic_process(EventLoop& loop, Deadline deadline) {
-  constexpr Duration kBetweenLooks = std::chrono::milliseconds(2);
-  const TimePoint begin = loop.clock().now();
-  const Duration most = std::min<Duration>(deadline.remaining(begin) / 2, kNicProcessMost);
-  const Deadline due = Deadline::at(begin + most);
-  while (nic_process_ != nullptr && !nic_process_->has_answered() &&
-         !due.expired(loop.clock().now())) {
-    const Deadline next = Deadline::at(loop.clock().now() + kBetweenLooks);
-    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
+}  // namespace
+
+Network::Network(NetworkOptions options) : options_(std::move(options)) {
+  const auto& teams = options_.topology->teams;
+  const int own = teams.team[static_cast<std::size_t>(options_.rank)];
+  for (std::size_t rank = 0; rank < teams.team.size(); ++rank) {
+    if (teams.team[rank] != own) peers_of_rank_.push_back(static_cast<int>(rank));
   }
-  if (nic_process_ == nullptr) co_return Status();
-  const Status ready = nic_process_->await_ready(Deadline::after(Duration::zero()));
-  if (ready.ok()) co_return Status();
-  warn_of_no_nic_process(ready.error());
-  nic_process_.reset();
-  co_return Status();
 }
 
-Status Network::prepare() {
-  if (no_interfaces_.has_value()) return Error(*no_interfaces_);
-  ORIEL_TRY(nic_memory_, options_.device->make_nic_memory(std::move(nic_process_)));
-  Nic& first = *nics_.front();
-  if (nic_memory_.mover != nullptr) first.nic.serve_gpu(*nic_memory_.mover);
-  first.domain = first.nic.create_domain();
-  ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
-  ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
-  bell_.emplace(std::move(bell));
-  ORIEL_CHECK(open_fabric());
-  ORIEL_CHECK(make_queues());
-  ORIEL_TRY(hello_.windows,
-            options_.windows->attach(window_nics(), options_.communicator,
-                                     {nic_memory_.process.get(), &options_.device->memory()}));
-  return listen_for_rings();
+Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOptions options,
+                                                     Deadline deadline) {
+  ORIEL_CO_CHECK(check_kinds(*options.topology));
+  // Ranks that have not chosen alike learn it from the first thing that both kinds exchange.
+  if (options.settings->nic == NicKind::mlx5) {
+    co_return co_await Mlx5Network::make(std::move(options));
+  }
+  co_return co_await SoftNetwork::make(loop, std::move(options), deadline);
 }
 
-Status Network::start() {
-  queues_.resize(static_cast<std::size_t>(options_.world->size()));
-  for (const Peer& peer : peers_) {
-    queues_[static_cast<std::size_t>(peer.rank)] = peer.view();
+Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own) {
+  Bytes message = encode(own);
+  auto gathered = co_await options_.world->all_gather(boot::Operation::network, std::move(message));
+  if (!gathered.ok()) co_return std::move(gathered).error();
+  std::vector<NetworkPlace> places;
+  for (std::size_t rank = 0; rank < gathered.value().size(); ++rank) {
+    auto place = decode_place(gathered.value()[rank]);
+    if (!place.ok()) co_return std::move(place).error().with_origin(static_cast<int>(rank));
+    places.push_back(place.value());
   }
+  const bool on_gpus = options_.topology->infos[0].kind != topo::DeviceKind::host;
+  ORIEL_CO_CHECK(check_places(places, on_gpus));
+  ranks_on_machine_ = ranks_beside(places, static_cast<std::size_t>(options_.rank));
+  co_return places;
+}
+
+Duration Network::silence(const Settings& settings) {
+  const net::QueueSetup usual;
+  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
+  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
+}
+
+void Network::fill_view(std::vector<device::queue::QueueView> queues_by_rank) {
+  queues_ = std::move(queues_by_rank);
   view_.number = options_.communicator;
   view_.world_size = options_.world->size();
   view_.queues = queues_.data();
-  view_.nic = this;
-  view_.drive = [](void* nic) {
-    auto* const self = static_cast<Network*>(nic);
-    self->turns_of_waiters_.fetch_add(1, std::memory_order_relaxed);
-    static_cast<void>(self->progress());
-  };
-  view_.bell = &bell_->doorbell();
-  // All of them before any thread, which may wake every one.
-  for (const auto& nic : nics_) {
-    if (nic->fabric == nullptr) continue;
-    ORIEL_TRY(nic->sleeper, net::FabricSleeper::create(*nic->fabric));
-  }
-  net::NicThread::Options options;
-  options.progress = [this] { return progress(); };
-  options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
-  if (on_gpu()) {
-    ORIEL_CHECK(show_to_kernels());
-  } else {
-    options.bell = view_.bell;
-  }
-  ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
-  for (std::size_t path = 0; path < nics_.size(); ++path) {
-    if (nics_[path]->fabric != nullptr) ORIEL_CHECK(start_fabric_thread(path));
-  }
-  return has_backups() ? start_keeper() : Status();
 }
 
 Status Network::show_to_kernels() {
@@ -206,60 +98,9 @@ Status Network::show_to_kernels() {
   return view_pool_->flush();
 }
 
-void Network::end_threads() {
-  keeper_.reset();
-  for (const auto& nic : nics_) nic->thread.reset();
-  thread_.reset();
-}
-
-void Network::abort() {
-  // First the NICs: no queue goes on by another path meanwhile.
-  aborted_ = true;
-  for (const auto& nic : nics_) nic->nic.end_sending();
-  // The driver may keep its caller waiting.
-  if (on_gpu()) {
-    refusal_is_due_ = true;
-  } else {
-    refuse_posts();
-  }
-  wake_waiters();
-}
-
-void Network::refuse_posts() {
-  for (Peer& peer : peers_) {
-    net::SendQueue& queue = peer.failover != nullptr ? peer.failover->queue() : *peer.single;
-    const Status refused = queue.refuse_posts();
-    if (!refused.ok()) Log(options_.rank).info("{}", refused.error().to_string());
-  }
-}
-
-bool Network::progress() {
-  if (refusal_is_due_.load(std::memory_order_relaxed) && refusal_is_due_.exchange(false)) {
-    refuse_posts();
-  }
-  if (probes_are_due_.load(std::memory_order_relaxed) && probes_are_due_.exchange(false)) {
-    send_probes();
-  }
-  bool any = nics_.front()->nic.progress();
-  if (has_backups()) any = progress_backups() || any;
-  if (any) wake_waiters();
-  return any;
-}
-
-void Network::add_doorbell(device::Doorbell& bell) {
-  const std::lock_guard lock(doorbells_mutex_);
-  doorbells_.push_back(&bell);
-}
-
-void Network::remove_doorbell(device::Doorbell& bell) {
-  const std::lock_guard lock(doorbells_mutex_);
-  std::erase(doorbells_, &bell);
-}
-
-void Network::wake_waiters() {
-  const std::lock_guard lock(doorbells_mutex_);
-  device::ring_fence();
-  for (device::Doorbell* const bell : doorbells_) device::ring_fenced(*bell);
+void Network::hide_from_kernels() {
+  if (kernel_view_ != nullptr) static_cast<void>(view_pool_->free(kernel_view_));
+  kernel_view_ = nullptr;
 }
 
 }  // namespace oriel::comm

@@ -100,7 +100,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 Bytes encode(const NetworkPlace& place) {
   ByteWriter to;
   to.put(place.machine).put(static_cast<std::uint8_t>(place.wire));
-  to.put(place.paths_asked).put(place.paths);
+  to.put(static_cast<std::uint8_t>(place.nic)).put(place.paths_asked).put(place.paths);
   return to.take();
 }
 
@@ -109,16 +109,21 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   NetworkPlace place;
   place.machine = from.get<std::uint64_t>();
   const auto wire = from.get<std::uint8_t>();
+  const auto nic = from.get<std::uint8_t>();
   place.paths_asked = from.get<std::uint8_t>();
   place.paths = from.get<std::uint8_t>();
   ORIEL_CHECK(from.finish("where a rank is"));
   if (wire > static_cast<std::uint8_t>(WireChoice::fabric)) {
     return bad(fmt::format("a wire of kind {}", wire));
   }
+  if (nic > static_cast<std::uint8_t>(NicKind::mlx5)) {
+    return bad(fmt::format("a NIC of kind {}", nic));
+  }
   if (place.paths == 0 || place.paths > net::kPathsMost) {
     return bad(fmt::format("{} paths", place.paths));
   }
   place.wire = static_cast<WireChoice>(wire);
+  place.nic = static_cast<NicKind>(nic);
   return place;
 }
 

@@ -62,6 +62,7 @@ struct NetworkPlace {
   WireChoice wire = WireChoice::automatic;
   std::uint8_t paths_asked = 0;  ///< by ORIEL_PATHS (path_interfaces.hpp)
   std::uint8_t paths = 1;        ///< that this rank can have: 1 to net::kPathsMost
+  NicKind nic = NicKind::soft;
   bool operator==(const NetworkPlace&) const = default;
 };
 Bytes encode(const NetworkPlace& place);
@@ -69,7 +70,7 @@ Result<NetworkPlace> decode_place(ByteView bytes);
 /// How many of the ranks share the processors of rank `self`, itself included.
 int ranks_beside(std::span<const NetworkPlace> places, std::size_t self);
 
-/// What a rank then tells all others.
+/// What a rank with a software NIC then tells all others.
 struct NetworkHello {
   window::FdSocketName socket{};  ///< where it listens, if it has peers by shared memory
   std::vector<Bytes> fabrics;     ///< by path, the addresses of its fabric wires, if it has any

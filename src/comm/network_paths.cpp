@@ -12,11 +12,10 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "boot/socket_address.hpp"
-#include "comm/network.hpp"
+#include "comm/network_places.hpp"
+#include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"
-#include "topo/node_identity.hpp"
 #include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
 
 /// By how many paths ranks reach each other, and who looks at those that have a backup.
 namespace oriel::comm {
@@ -31,53 +30,9 @@ constexpr Duration kShortNap = std::chrono::milliseconds(1);
 // Some ticks of the peer's monitor, which names who is at fault.
 constexpr Duration kHearsayPause = std::chrono::milliseconds(500);
 
-std::uint64_t machine_of_this_process() {
-  return topo::host_hash(topo::read_host_facts(topo::process_machine().sources().files), "");
-}
-
-const char* name_of(WireChoice wire) {
-  return wire == WireChoice::fabric ? "fabric" : "auto";
-}
-
-Error unlike(const std::string& what, std::size_t rank) {
-  return Error(ErrorCode::invalid_usage, what)
-      .with_origin(static_cast<int>(rank))
-      .with_hint("set it alike on all ranks");
-}
-
-/// The same outcome on all ranks: a function of what they have told each other.
-Status check_places(const std::vector<NetworkPlace>& places, bool on_gpus) {
-  const NetworkPlace& first = places[0];
-  for (std::size_t rank = 1; rank < places.size(); ++rank) {
-    if (places[rank].wire != first.wire) {
-      return unlike(fmt::format("ORIEL_WIRE is {} on rank 0 and {} on rank {}", name_of(first.wire),
-                                name_of(places[rank].wire), rank),
-                    rank);
-    }
-    if (places[rank].paths_asked != first.paths_asked) {
-      return unlike(fmt::format("ORIEL_PATHS {} on rank 0 and {} on rank {}",
-                                describe_paths(first.paths_asked),
-                                describe_paths(places[rank].paths_asked), rank),
-                    rank);
-    }
-  }
-  if (first.paths_asked != kPathsAutomatic && first.paths_asked > net::kPathsMost) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("ORIEL_PATHS {}: at most {} are possible",
-                             describe_paths(first.paths_asked), net::kPathsMost));
-  }
-  if (on_gpus && first.paths_asked > 1) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("ORIEL_PATHS {}, and ranks on GPUs have no backup paths yet",
-                             describe_paths(first.paths_asked)))
-        .with_hint("unset it, or name one interface");
-  }
-  return {};
-}
-
 }  // namespace
 
-NetworkPlace Network::own_place() {
+NetworkPlace SoftNetwork::own_place() {
   auto chosen = choose_paths(
       *options_.settings,
       topo::interface_user(options_.topology->infos, static_cast<std::size_t>(options_.rank)));
@@ -86,31 +41,15 @@ NetworkPlace Network::own_place() {
   } else {
     no_interfaces_ = std::move(chosen).error().with_context("choosing network interfaces");
   }
-  NetworkPlace place;
-  place.machine = machine_of_this_process();
-  place.wire = options_.settings->wire;
-  place.paths_asked = paths_asked(options_.settings->paths);
+  NetworkPlace place = place_of_this_process(*options_.settings);
   place.paths =
       static_cast<std::uint8_t>(std::min<std::size_t>(interfaces_.size(), net::kPathsMost));
   return place;
 }
 
-Status Network::take_places(const std::vector<Bytes>& messages) {
-  std::vector<NetworkPlace> places;
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    auto place = decode_place(messages[rank]);
-    if (!place.ok()) return std::move(place).error().with_origin(static_cast<int>(rank));
-    places.push_back(place.value());
-  }
-  const bool on_gpus = options_.topology->infos[0].kind != topo::DeviceKind::host;
-  ORIEL_CHECK(check_places(places, on_gpus));
-  join_places(places);
-  return {};
-}
-
 /// Numbers the hosts: machines, as far as they share a network. Where all ranks go by libfabric
 /// also what the user calls nodes.
-void Network::number_hosts(const std::vector<NetworkPlace>& places) {
+void SoftNetwork::number_hosts(const std::vector<NetworkPlace>& places) {
   const auto& infos = options_.topology->infos;
   std::map<std::array<std::uint64_t, 3>, std::size_t> numbers;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
@@ -123,11 +62,10 @@ void Network::number_hosts(const std::vector<NetworkPlace>& places) {
   hosts_ = numbers.size();
 }
 
-void Network::join_places(const std::vector<NetworkPlace>& places) {
+void SoftNetwork::join_places(const std::vector<NetworkPlace>& places) {
   number_hosts(places);
   const auto& infos = options_.topology->infos;
   const auto self = static_cast<std::size_t>(options_.rank);
-  ranks_on_machine_ = ranks_beside(places, self);
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     const auto space = infos[rank].node.network_namespace;
     const bool shares_memory = places[rank].machine == places[self].machine && space != 0 &&
@@ -144,7 +82,7 @@ void Network::join_places(const std::vector<NetworkPlace>& places) {
 
 /// How long a path may be silent, and how long both ends may take to agree: so long that whoever
 /// answers by no path at all is given up as soon as he would be without backups.
-Status Network::make_failover_queue(Peer& peer, const net::SendQueue::Options& queue) {
+Status SoftNetwork::make_failover_queue(Peer& peer, const net::SendQueue::Options& queue) {
   peer.channel = options_.make_channel(peer.rank);
   Bytes stale;
   while (peer.channel->receive(stale)) {  // of a network that did not come to be
@@ -169,9 +107,12 @@ Status Network::make_failover_queue(Peer& peer, const net::SendQueue::Options& q
   return {};
 }
 
-WindowNics Network::window_nics() const {
+WindowNics SoftNetwork::window_nics() const {
   WindowNics nics;
-  for (const auto& nic : nics_) nics.ports.push_back({&nic->nic, nic->domain});
+  for (const auto& nic : nics_) {
+    nic->windows.emplace(nic->nic, nic->domain);
+    nics.ports.push_back(&*nic->windows);
+  }
   if (!has_backups()) return nics;
   nics.aliases.resize(static_cast<std::size_t>(options_.world->size()));
   for (const Peer& peer : peers_) {
@@ -183,13 +124,13 @@ WindowNics Network::window_nics() const {
   return nics;
 }
 
-const net::FailoverQueue* Network::failover(int rank) const {
+const net::FailoverQueue* SoftNetwork::failover(int rank) const {
   const auto of_rank = [rank](const Peer& peer) { return peer.rank == rank; };
   const auto found = std::find_if(peers_.begin(), peers_.end(), of_rank);
   return found == peers_.end() ? nullptr : found->failover.get();
 }
 
-bool Network::progress_nic(Nic& nic) {
+bool SoftNetwork::progress_nic(Nic& nic) {
   if (!nic.nic.progress()) return false;
   wake_waiters();
   return true;
@@ -197,7 +138,7 @@ bool Network::progress_nic(Nic& nic) {
 
 // Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a
 // descriptor, nor the other way round.
-Status Network::start_fabric_thread(std::size_t path) {
+Status SoftNetwork::start_fabric_thread(std::size_t path) {
   Nic& nic = *nics_[path];
   net::NicThread::Options options;
   options.progress = [this, &nic] { return progress_nic(nic); };
@@ -213,7 +154,7 @@ Status Network::start_fabric_thread(std::size_t path) {
 }
 
 /// For the log.
-void Network::tell_paths() const {
+void SoftNetwork::tell_paths() const {
   const Log log(options_.rank);
   log.info("paths to ranks of other hosts, best first: {}", fmt::join(interfaces_, ", "));
   const auto usable = boot::usable_interfaces({.ifname = options_.settings->socket_ifname});
@@ -222,7 +163,7 @@ void Network::tell_paths() const {
            interfaces_.front());
 }
 
-Status Network::start_keeper() {
+Status SoftNetwork::start_keeper() {
   net::NicThread::Options options;
   options.progress = [this] {
     if (!progress_failover()) return false;
@@ -236,7 +177,7 @@ Status Network::start_keeper() {
   return {};
 }
 
-bool Network::progress_backups() {
+bool SoftNetwork::progress_backups() {
   bool any = false;
   for (std::size_t path = 1; path < nics_.size(); ++path) {
     if (is_in_use(path)) any = nics_[path]->nic.progress() || any;
@@ -247,11 +188,11 @@ bool Network::progress_backups() {
 
 /// A peer that has left has closed its paths, which is no failure of theirs as long as it is asked
 /// for nothing.
-bool Network::is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const {
+bool SoftNetwork::is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const {
   return !pace.has_work && has_left(peer);
 }
 
-bool Network::progress_failover() {
+bool SoftNetwork::progress_failover() {
   const std::unique_lock lock(failover_mutex_, std::try_to_lock);
   // Their probes are not sent any more, so paths would seem to have failed.
   if (!lock.owns_lock() || aborted_) return false;

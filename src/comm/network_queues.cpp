@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "comm/network.hpp"
+#include "comm/network_soft.hpp"
 #include "net/syndrome.hpp"
 
 /// The queues of a rank: how they are made and joined to those of its peers.
@@ -23,7 +23,7 @@ constexpr std::uint32_t kEpoch = 1;  // of queues with one path, which live as l
 }  // namespace
 
 /// Elsewhere than those of other ranks and communicators.
-std::uint32_t Network::first_queue() const {
+std::uint32_t SoftNetwork::first_queue() const {
   const std::uint64_t mixed = options_.communicator * 0x9e3779b97f4a7c15u +
                               static_cast<std::uint64_t>(options_.rank + 1) * 0xd1b54a32d192ed03u;
   auto first = static_cast<std::uint32_t>(mixed >> 40);
@@ -36,7 +36,7 @@ std::uint32_t Network::first_queue() const {
   return first;
 }
 
-Status Network::make_queues() {
+Status SoftNetwork::make_queues() {
   net::SendQueue::Options queue;
   queue.domain = nics_[0]->domain;
   queue.depth = kQueueDepth;
@@ -65,7 +65,7 @@ Status Network::make_queues() {
 }
 
 /// Each rank's queue for this one, and the keys of its windows.
-Status Network::take_hellos(const std::vector<Bytes>& messages) {
+Status SoftNetwork::take_hellos(const std::vector<Bytes>& messages) {
   std::vector<KeysMessage> windows;
   std::vector<NetworkHello> hellos;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
@@ -83,7 +83,7 @@ Status Network::take_hellos(const std::vector<Bytes>& messages) {
 }
 
 /// Where each path to a peer leads.
-Status Network::take_ends(Peer& peer, const NetworkHello& hello) {
+Status SoftNetwork::take_ends(Peer& peer, const NetworkHello& hello) {
   const std::uint32_t queue = queue_number(hello.first_queue, options_.rank);
   const std::uint32_t probe = queue_number(hello.first_queue, probe_of(options_.rank));
   if (queue == 0 || probe == 0) {
@@ -116,7 +116,7 @@ Status Network::take_ends(Peer& peer, const NetworkHello& hello) {
   return {};
 }
 
-Status Network::connect_queues() {
+Status SoftNetwork::connect_queues() {
   for (Peer& peer : peers_) {
     if (peer.failover != nullptr) {
       ORIEL_CHECK(peer.failover->connect(peer.far));

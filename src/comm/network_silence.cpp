@@ -9,7 +9,8 @@
 #include <fmt/format.h>
 
 #include "boot/cut_off.hpp"
-#include "comm/network.hpp"
+#include "comm/network_soft.hpp"
+#include "comm/queue_failure.hpp"
 #include "net/syndrome.hpp"
 
 /// What has gone wrong in the queues of a rank, who is asked whether it is there, and who is named.
@@ -21,58 +22,16 @@ constexpr Duration kProbeInterval = std::chrono::seconds(1);
 // answered.
 constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
-const char* describe(std::uint32_t syndrome) {
-  switch (static_cast<net::Syndrome>(syndrome)) {
-    case net::Syndrome::local_length:
-      return "an entry of a length that cannot be";
-    case net::Syndrome::local_operation:
-      return "an entry that makes no sense";
-    case net::Syndrome::local_protection:
-      return "the key or the range of this rank's own memory was refused";
-    case net::Syndrome::flushed:
-      return "the queue had failed before";
-    case net::Syndrome::remote_invalid:
-      return "the peer cannot do what was asked";
-    case net::Syndrome::remote_access:
-      return "the peer refused the key or the range";
-    case net::Syndrome::remote_operation:
-      return "the peer failed to do it";
-    case net::Syndrome::transport_retry:
-      return "the peer did not answer";
-    case net::Syndrome::receiver_retry:
-      return "the peer had no room";
-    default:
-      return "unknown";
-  }
-}
-
-/// Whether the fault is the peer's.
-bool is_of_peer(std::uint32_t syndrome) {
-  const auto what = static_cast<net::Syndrome>(syndrome);
-  return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
-         what == net::Syndrome::receiver_retry;
-}
-
 }  // namespace
 
-Duration Network::silence(const Settings& settings) {
-  const net::QueueSetup usual;
-  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
-  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
-}
-
-bool Network::has_left(const Peer& peer) const {
-  return options_.has_left && options_.has_left(peer.rank);
-}
-
-bool Network::is_of_probe(const Peer& peer, const device::queue::QueueError& error) const {
+bool SoftNetwork::is_of_probe(const Peer& peer, const device::queue::QueueError& error) const {
   if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
   if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
   const std::lock_guard lock(probe_mutex_);
   return peer.probe == error.index;
 }
 
-std::string Network::wires_say(const Peer& peer) const {
+std::string SoftNetwork::wires_say(const Peer& peer) const {
   std::string said;
   for (std::size_t path = 0; peer.by_fabric && path < peer.paths; ++path) {
     const net::WireFabric& fabric = *nics_[path]->fabric;
@@ -83,7 +42,7 @@ std::string Network::wires_say(const Peer& peer) const {
   return said;
 }
 
-std::optional<device::queue::QueueError> Network::first_error(const Peer& peer) const {
+std::optional<device::queue::QueueError> SoftNetwork::first_error(const Peer& peer) const {
   const net::QueueMemory& memory =
       peer.failover != nullptr ? peer.failover->queue().memory() : peer.single->memory();
   const std::uint64_t word =
@@ -95,8 +54,8 @@ std::optional<device::queue::QueueError> Network::first_error(const Peer& peer) 
   return error;
 }
 
-Error Network::queue_failure(const Peer& peer, const device::queue::QueueError& error,
-                             boot::CutOff who) const {
+Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueError& error,
+                                 boot::CutOff who) const {
   const auto syndrome = static_cast<net::Syndrome>(error.syndrome);
   const bool is_alone = who == boot::CutOff::self;
   int origin = is_of_peer(error.syndrome) && !is_alone ? peer.rank : options_.rank;
@@ -115,12 +74,12 @@ Error Network::queue_failure(const Peer& peer, const device::queue::QueueError& 
   return Error(ErrorCode::remote,
                fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
                            "{}){}",
-                           options_.rank, peer.rank, describe(error.syndrome), error.syndrome, what,
-                           why))
+                           options_.rank, peer.rank, describe_syndrome(error.syndrome),
+                           error.syndrome, what, why))
       .with_origin(origin);
 }
 
-std::optional<Error> Network::failure(TimePoint now, const std::uint32_t* abort) {
+std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* abort) {
   if (rings_ != nullptr) {
     if (auto failed = rings_->failure()) return failed;
   }
@@ -141,19 +100,19 @@ std::optional<Error> Network::failure(TimePoint now, const std::uint32_t* abort)
 }
 
 /// Nobody waits for a verdict that does not come any more.
-void Network::end_doubt() {
+void SoftNetwork::end_doubt() {
   const std::lock_guard lock(doubt_mutex_);
   doubted_since_.reset();
   is_in_doubt_ = false;
 }
 
-bool Network::is_silence(const device::queue::QueueError& error) {
+bool SoftNetwork::is_silence(const device::queue::QueueError& error) {
   return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
 }
 
 /// Whether it is the peer or this rank's own host that is cut off. Only answers to what is asked
 /// from now on tell: an earlier one may have come before whatever has broken.
-boot::CutOff Network::judge(const Peer& silent, TimePoint now, const std::uint32_t* abort) {
+boot::CutOff SoftNetwork::judge(const Peer& silent, TimePoint now, const std::uint32_t* abort) {
   const std::size_t of_peer = host_of_[static_cast<std::size_t>(silent.rank)];
   if (of_peer == own_host() || has_left(silent)) return boot::CutOff::peer;
   const std::lock_guard lock(doubt_mutex_);
@@ -175,7 +134,7 @@ boot::CutOff Network::judge(const Peer& silent, TimePoint now, const std::uint32
 }
 
 /// By number of the host; nothing of this rank's own and of those where all have left.
-std::vector<std::optional<boot::HostSight>> Network::look_at_hosts(TimePoint since) const {
+std::vector<std::optional<boot::HostSight>> SoftNetwork::look_at_hosts(TimePoint since) const {
   std::vector<std::optional<boot::HostSight>> sights(hosts_);
   for (const Peer& peer : peers_) {
     const std::size_t host = host_of_[static_cast<std::size_t>(peer.rank)];
@@ -196,11 +155,11 @@ std::vector<std::optional<boot::HostSight>> Network::look_at_hosts(TimePoint sin
   return sights;
 }
 
-void Network::probe(TimePoint now, const std::uint32_t* abort) {
+void SoftNetwork::probe(TimePoint now, const std::uint32_t* abort) {
   ask_all(now, kProbeInterval, abort);
 }
 
-void Network::ask_all(TimePoint now, Duration interval, const std::uint32_t* abort) {
+void SoftNetwork::ask_all(TimePoint now, Duration interval, const std::uint32_t* abort) {
   const std::lock_guard lock(probe_mutex_);
   if (now - probed_ < interval) return;
   probed_ = now;
@@ -212,7 +171,7 @@ void Network::ask_all(TimePoint now, Duration interval, const std::uint32_t* abo
   device::ring(*view_.bell);
 }
 
-void Network::send_probes() {
+void SoftNetwork::send_probes() {
   for (const Peer& peer : peers_) {
     if (peer.failover != nullptr || has_left(peer)) continue;
     static_cast<void>(nics_[0]->nic.probe(peer.number()));  // the queue is there
@@ -220,24 +179,9 @@ void Network::send_probes() {
 }
 
 /// A queue with backup paths: the entry goes on by another one when its path fails.
-void Network::probe_by_entry(Peer& peer, const std::uint32_t* abort) {
-  namespace dq = device::queue;
-  device::WaitControl control;
-  control.abort = abort;
-  const dq::QueueView& queue = peer.view();
-  if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
-  const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
-  const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
-  if (completed != reserved) return;  // something else will tell
-  // A write of no bytes, for which no key is needed.
-  dq::Reservation place;
-  const device::Thread self;
-  if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) return;
-  peer.probe = static_cast<std::uint16_t>(place.base);
-  dq::write_entry(queue, place, 0,
-                  dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
-                                         dq::InlineBytes(nullptr, 0)));
-  static_cast<void>(dq::publish(self, queue, place, control));
+void SoftNetwork::probe_by_entry(Peer& peer, const std::uint32_t* abort) {
+  const auto at = post_probe(peer.view(), abort);
+  if (at.has_value()) peer.probe = at;
 }
 
 }  // namespace oriel::comm

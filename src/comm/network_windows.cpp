@@ -25,15 +25,20 @@ std::uint64_t process_of(int rank) {
   return static_cast<std::uint64_t>(rank) + 1;
 }
 
-device::queue::Region region_of(const WindowKey& key) {
+device::queue::Region region_of(std::uint64_t address, std::uint64_t bytes, std::uint32_t key) {
   device::queue::Region region;
-  region.address = key.address;
-  region.bytes = key.bytes;
-  region.keys[0] = key.key;
+  region.address = address;
+  region.bytes = bytes;
+  region.keys[0] = key;
   return region;
 }
 
 }  // namespace
+
+Status WindowNic::map_peer_memory(std::uint64_t /*peer*/, std::uint32_t /*key*/,
+                                  const net::MemoryRange& /*range*/) {
+  return Error(ErrorCode::internal, "this NIC copies from no memory of peers");
+}
 
 NetworkWindows::NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
                                std::shared_ptr<shadow::ShadowPool> tables, net::MemoryPlace place)
@@ -90,21 +95,22 @@ Status NetworkWindows::add_key(Entry& entry) {
                          kWindowAccess};
   range.place = place_;
   range.own_words = entry.own_words;
-  ORIEL_TRY(entry.key, nic_->register_memory(nics_.ports[0].domain, range));
+  ORIEL_TRY(entry.keys, nic_->register_memory(range));
   for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
-    const WindowNics::Port& port = nics_.ports[i];
-    ORIEL_TRY(entry.backups[i - 1], port.nic->register_memory(port.domain, range));
+    ORIEL_TRY(const WindowNic::Keys keys, nics_.ports[i]->register_memory(range));
+    entry.backups[i - 1] = keys.remote;
   }
   for (const auto& aliases : nics_.aliases) {
     for (std::size_t i = 0; i < aliases.size(); ++i) {
-      aliases[i]->add_local(entry.key, entry.backups[i]);
+      aliases[i]->add_local(entry.keys.local, entry.backups[i]);
     }
   }
   return {};
 }
 
 WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const {
-  return {number, entry.address, entry.bytes, entry.key, entry.exported.source, entry.backups};
+  return {number,       entry.address, entry.bytes, entry.keys.remote, entry.exported.source,
+          entry.backups};
 }
 
 /// What a rank's key is called on the other paths to it.
@@ -135,10 +141,10 @@ Status NetworkWindows::write_table(const Entry& entry, const device::NetworkWind
 void NetworkWindows::revoke_backups(Entry& entry) noexcept {
   for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
     std::uint32_t& key = entry.backups[i - 1];
-    if (key != 0) static_cast<void>(nics_.ports[i].nic->deregister_memory(std::exchange(key, 0)));
+    if (key != 0) nics_.ports[i]->deregister_memory(std::exchange(key, 0));
   }
   for (const auto& aliases : nics_.aliases) {
-    for (net::KeyAliases* const path : aliases) path->remove_local(entry.key);
+    for (net::KeyAliases* const path : aliases) path->remove_local(entry.keys.local);
   }
   for (const auto& [rank, key] : entry.far_keys) {
     for (net::KeyAliases* const path : nics_.aliases[static_cast<std::size_t>(rank)]) {
@@ -162,17 +168,17 @@ void NetworkWindows::clear_number(Entry& entry) noexcept {
 }
 
 void NetworkWindows::revoke(Entry& entry) noexcept {
-  if (entry.key == 0) return hide_window(process_, entry.shown);
+  if (entry.keys.local == 0) return hide_window(process_, entry.shown);
   clear_number(entry);
   for (const auto& [rank, mapped] : entry.mapped) {
-    static_cast<void>(nic_->unmap_peer_memory(process_of(rank), mapped.first));
+    nic_->unmap_peer_memory(process_of(rank), mapped.first);
   }
   entry.mapped.clear();
   entry.is_reached = false;
-  static_cast<void>(nic_->deregister_memory(entry.key));
+  nic_->deregister_memory(entry.keys.local);
   revoke_backups(entry);
   hide_window(process_, entry.shown);
-  entry.key = 0;
+  entry.keys = {};
 }
 
 /// Kernels read the table only once they were told of the window, or of the network.
@@ -192,11 +198,11 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                                found->bytes, rank_, entry.bytes))
           .with_origin(static_cast<int>(rank));
     }
-    peers[rank] = region_of(*found);
+    peers[rank] = region_of(found->address, found->bytes, found->key);
     ORIEL_CHECK(learn_aliases(entry, static_cast<int>(rank), *found, ranks[rank].backups));
   }
   device::NetworkWindow head;
-  head.local = region_of(key_of(entry, number));
+  head.local = region_of(entry.address, entry.bytes, entry.keys.local);
   head.peers = reinterpret_cast<const device::queue::Region*>(
       static_cast<const std::byte*>(entry.table) + sizeof head);
   head.network = network_;
@@ -371,7 +377,7 @@ void NetworkWindows::show_pending_reached() noexcept {
     if (entry == nullptr) continue;
     entry->exported.descriptor.reset();
     for (const auto& [rank, mapped] : entry->mapped) {
-      if (entry->is_reached) nic_->set_reached(process_of(rank), entry->key, true);
+      if (entry->is_reached) nic_->set_reached(process_of(rank), entry->keys.local);
     }
   }
   pending_.clear();
@@ -401,7 +407,7 @@ Result<KeysMessage> NetworkWindows::attach(WindowNics nics, std::uint64_t number
                                            const NicView& process) {
   const std::lock_guard lock(mutex_);
   nics_ = std::move(nics);
-  nic_ = nics_.ports.front().nic;
+  nic_ = nics_.ports.front();
   process_ = process;
   network_ = number;
   KeysMessage mine;
@@ -420,7 +426,7 @@ Result<KeysMessage> NetworkWindows::attach(WindowNics nics, std::uint64_t number
 Status NetworkWindows::learn(const std::vector<KeysMessage>& ranks) {
   const std::lock_guard lock(mutex_);
   for (const auto& [serial, entry] : entries_) {
-    if (entry->key != 0) ORIEL_CHECK(fill(*entry, entry->number, ranks));
+    if (entry->keys.local != 0) ORIEL_CHECK(fill(*entry, entry->number, ranks));
   }
   return {};
 }
@@ -437,7 +443,7 @@ void NetworkWindows::export_earlier(KeysMessage& mine) {
   mine.backups = backups();
   if (!mine.direct) return;
   for (const auto& [serial, entry] : entries_) {
-    if (entry->number != 0 && entry->key != 0) pending_.push_back(serial);
+    if (entry->number != 0 && entry->keys.local != 0) pending_.push_back(serial);
   }
   std::sort(pending_.begin(), pending_.end(),
             [&](std::uint64_t a, std::uint64_t b) { return find(a)->number < find(b)->number; });

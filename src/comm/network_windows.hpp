@@ -17,19 +17,35 @@
 #include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"
 #include "net/key_aliases.hpp"
-#include "net/nic_soft.hpp"
+#include "net/memory_keys.hpp"
 #include "shadow/shadow_pool.hpp"
 #include "window/participant.hpp"
 
 namespace oriel::comm {
 
+/// One of a rank's NICs as its windows need it. Any thread.
+class WindowNic {
+ public:
+  /// What entries of this rank call the memory, and those of other ranks. Neither is 0.
+  struct Keys {
+    std::uint32_t local = 0;
+    std::uint32_t remote = 0;
+  };
+  virtual ~WindowNic() = default;
+  virtual Result<Keys> register_memory(const net::MemoryRange& range) = 0;
+  virtual void deregister_memory(std::uint32_t local_key) noexcept = 0;
+
+  // Of NICs that copy from memory of near peers that is mapped here (NetworkWindows::use_direct):
+  // as the functions of NicSoft. Others are never asked.
+  virtual Status map_peer_memory(std::uint64_t peer, std::uint32_t key,
+                                 const net::MemoryRange& range);
+  virtual void unmap_peer_memory(std::uint64_t /*peer*/, std::uint32_t /*key*/) noexcept {}
+  virtual void set_reached(std::uint64_t /*peer*/, std::uint32_t /*key*/) noexcept {}
+};
+
 /// The NICs of a rank, by path, as its windows see them. Outlived by the NICs, until detach().
 struct WindowNics {
-  struct Port {
-    net::NicSoft* nic = nullptr;
-    std::uint32_t domain = 0;
-  };
-  std::vector<Port> ports;
+  std::vector<WindowNic*> ports;
   /// By world rank, and path from 1 on: what keys are called there. None of a rank that is reached
   /// by one path.
   std::vector<std::vector<net::KeyAliases*>> aliases;
@@ -94,7 +110,7 @@ class NetworkWindows final : public window::Participant {
     std::uint64_t number = 0;  // 0 until it is committed
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
-    std::uint32_t key = 0;    // of the first NIC, if there is one
+    WindowNic::Keys keys;     // of the first NIC, if there is one
     BackupKeys backups{};     // and of the others
     std::vector<std::pair<int, std::uint32_t>> far_keys;  // of ranks, that have aliases
     std::vector<const std::byte*> shown;                  // allocations, to the NIC's process
@@ -141,7 +157,7 @@ class NetworkWindows final : public window::Participant {
   std::vector<std::uint64_t> pending_;  // serials, in the order of the batch
   std::uint64_t last_number_ = 0;
   const void* own_words_at_ = nullptr;
-  net::NicSoft* nic_ = nullptr;  // the first of nics_
+  WindowNic* nic_ = nullptr;  // the first of nics_
   WindowNics nics_;
   std::uint64_t network_ = 0;
   NicView process_;

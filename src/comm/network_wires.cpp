@@ -9,7 +9,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "boot/socket_address.hpp"
-#include "comm/network.hpp"
+#include "comm/network_soft.hpp"
 #include "topo/lsa_teams.hpp"
 #include "topo/placement.hpp"
 
@@ -36,7 +36,7 @@ Status check_interface(const std::string& name, const boot::SocketOptions& optio
 
 }  // namespace
 
-std::uint32_t Network::fabric_buffers(std::size_t peers, std::uint32_t least) {
+std::uint32_t SoftNetwork::fabric_buffers(std::size_t peers, std::uint32_t least) {
   constexpr std::size_t kBuffersForPeer = 8;
   constexpr std::size_t kBuffersMost = 4096;
   return static_cast<std::uint32_t>(
@@ -44,7 +44,7 @@ std::uint32_t Network::fabric_buffers(std::size_t peers, std::uint32_t least) {
 }
 
 /// The first NIC, and as many more as there are paths to any peer, each with its own wire.
-Status Network::open_fabric() {
+Status SoftNetwork::open_fabric() {
   const std::size_t paths = *std::max_element(paths_to_.begin(), paths_to_.end());
   while (nics_.size() < paths) {
     nics_.push_back(std::make_unique<Nic>());
@@ -54,7 +54,7 @@ Status Network::open_fabric() {
   return {};
 }
 
-Status Network::open_fabric(std::size_t path) {
+Status SoftNetwork::open_fabric(std::size_t path) {
   std::size_t peers = 0;
   int first = -1;
   for (const int rank : peers_of_rank_) {
@@ -89,7 +89,7 @@ Status Network::open_fabric(std::size_t path) {
 }
 
 /// Adapters that have no interface of this kind would be the same one for each path.
-Status Network::check_backup_provider(std::size_t path) const {
+Status SoftNetwork::check_backup_provider(std::size_t path) const {
   if (path == 0) return {};
   const std::string provider = nics_[path]->fabric->provider();
   if (!provider.starts_with("efa")) return {};
@@ -100,7 +100,7 @@ Status Network::check_backup_provider(std::size_t path) const {
       .with_hint("unset ORIEL_PATHS, or name another provider with ORIEL_FABRIC_PROVIDER");
 }
 
-Status Network::listen_for_rings() {
+Status SoftNetwork::listen_for_rings() {
   const auto size = static_cast<std::size_t>(options_.world->size());
   std::vector<int> ranks(size);
   std::vector<bool> linked(size, false);
@@ -119,8 +119,8 @@ Status Network::listen_for_rings() {
 }
 
 /// Each receiver makes the ring in which it is written to.
-Status Network::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
-                           std::vector<net::RingReader>& readers) {
+Status SoftNetwork::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
+                               std::vector<net::RingReader>& readers) {
   const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
   for (const Peer& peer : peers_) {
     if (peer.by_fabric) continue;
@@ -136,8 +136,8 @@ Status Network::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
   return {};
 }
 
-Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
-                           std::vector<net::RingReader> readers) {
+Status SoftNetwork::take_rings(std::vector<std::vector<OwnedFd>> arrived,
+                               std::vector<net::RingReader> readers) {
   const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
   auto wire = std::make_unique<net::RingWire>(address_on_rings(options_.rank));
   auto reader = readers.begin();
@@ -164,7 +164,7 @@ Status Network::take_rings(std::vector<std::vector<OwnedFd>> arrived,
   return {};
 }
 
-Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
+Task<Status> SoftNetwork::join_rings(EventLoop& loop, Deadline deadline) {
   if (exchange_ == nullptr) {
     bell_fd_.reset();
     co_return Status();
@@ -190,7 +190,7 @@ Task<Status> Network::join_rings(EventLoop& loop, Deadline deadline) {
 
 /// Ranks that rings join can map each other's memory too, but for GPUs that do not reach each
 /// other.
-void Network::join_windows() {
+void SoftNetwork::join_windows() {
   if (!options_.settings->direct_copy) {
     exchange_.reset();
     return;

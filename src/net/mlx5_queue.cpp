@@ -61,6 +61,11 @@ struct WordLayout {
         bytes(up_to(turns + options.fetch_slots * std::size_t{8}, page)) {}
 };
 
+dq::CompletionTail tail_of(const dq::Completion& completion) {
+  return dq::decode_tail(
+      device::Memory::load<device::Order::acquire, device::Scope::system>(&completion.tail));
+}
+
 Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device) {
   const std::uint32_t depth = options.depth;
   const std::uint32_t log_most =
@@ -112,6 +117,9 @@ struct Mlx5Queue::State {
   dq::QueueView view;
 
   RingLayout ring_layout(Mlx5Memory& memory) const { return {options.depth, memory.page_bytes()}; }
+  const dq::Completion& own_completion() const {
+    return *reinterpret_cast<const dq::Completion*>(rings->own() + layout.completions);
+  }
   Status allocate(Mlx5Memory& memory);
   Status register_with_adapter(Mlx5Memory& memory);
   Status make_doorbell(Mlx5Memory& memory, const std::shared_ptr<Mlx5Ringer>& ringer);
@@ -294,6 +302,28 @@ Status Mlx5Queue::reset(std::uint32_t psn) {
 
 Result<QueueState> Mlx5Queue::state() const {
   return query_queue(*state_->device, state_->queue_pair, state_->number);
+}
+
+std::optional<dq::QueueError> Mlx5Queue::error() const {
+  const dq::Completion& completion = state_->own_completion();
+  const dq::CompletionTail tail = tail_of(completion);
+  if (tail.kind != dq::CompletionKind::request_error) return std::nullopt;
+  const dq::Syndromes syndromes = dq::decode_syndromes(
+      device::Memory::load<device::Order::relaxed, device::Scope::system>(&completion.status));
+  return dq::QueueError{syndromes.syndrome, syndromes.vendor, tail.opcode, tail.index};
+}
+
+bool Mlx5Queue::is_idle() const {
+  const auto* const record =
+      reinterpret_cast<const std::uint32_t*>(state_->rings->own() + state_->layout.completions +
+                                             state_->layout.send_record) +
+      1;
+  const auto told = static_cast<std::uint16_t>(
+      dq::big_endian(device::Memory::load<device::Order::acquire, device::Scope::system>(record)));
+  const dq::CompletionTail tail = tail_of(state_->own_completion());
+  if (tail.kind == dq::CompletionKind::invalid) return told == 0;
+  return tail.kind != dq::CompletionKind::request ||
+         static_cast<std::uint16_t>(tail.index + 1) == told;
 }
 
 bool Mlx5Queue::is_rung_by_processor() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "oriel/device/queue.hpp"
@@ -60,6 +61,11 @@ class Mlx5Queue {
   Status reset(std::uint32_t psn);
   /// What the adapter says.
   Result<QueueState> state() const;
+  /// What the completion says has gone wrong, if anything has; of several errors it has the last.
+  /// Of a queue whose ring lies on the host. Local, any thread, as the next.
+  std::optional<device::queue::QueueError> error() const;
+  /// Whether the adapter has executed all that it was told of, or executes no more.
+  bool is_idle() const;
   /// Whether a processor rings the doorbell, because the users cannot.
   bool is_rung_by_processor() const;
   /// Valid as long as this queue.

@@ -10,10 +10,11 @@
 
 namespace oriel::net {
 
-NicMlx5::NicMlx5(std::shared_ptr<const Mlx5Device> device, bool own_thread)
+NicMlx5::NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& options)
     : device_(std::move(device)),
       ringer_(std::make_shared<Mlx5Ringer>()),
-      own_thread_(own_thread),
+      own_thread_(options.own_thread),
+      begin_(options.begin),
       mutex_(std::make_unique<std::mutex>()) {}
 
 Result<NicMlx5> NicMlx5::open(const Options& options) {
@@ -21,7 +22,7 @@ Result<NicMlx5> NicMlx5::open(const Options& options) {
   const char* layer = device->link_layer() == LinkLayer::ethernet ? "Ethernet" : "InfiniBand";
   Log().info("opened {} port {} ({}, GID {})", device->place().device, device->place().port, layer,
              device->gid_index());
-  return NicMlx5(std::move(device), options.own_thread);
+  return NicMlx5(std::move(device), options);
 }
 
 Result<Mlx5Region> NicMlx5::register_memory(Mlx5Memory& memory, void* address, std::size_t bytes,
@@ -52,7 +53,7 @@ Status NicMlx5::start_thread_if_needed() {
   if (!own_thread_ || !ringer_->is_needed()) return {};
   const std::lock_guard lock(*mutex_);
   if (thread_) return {};
-  ORIEL_TRY(thread_, Mlx5RingerThread::start(ringer_));
+  ORIEL_TRY(thread_, Mlx5RingerThread::start(ringer_, begin_));
   return {};
 }
 

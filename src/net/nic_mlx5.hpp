@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +49,8 @@ class NicMlx5 {
     /// Whether doorbells that the processor has to ring are rung by a thread; else whoever waits
     /// calls progress().
     bool own_thread = true;
+    /// Called by that thread first: puts it beside the adapter. May be empty.
+    std::function<void()> begin{};
   };
 
   static Result<NicMlx5> open(const Options& options);
@@ -67,12 +71,13 @@ class NicMlx5 {
   bool progress() { return ringer_->progress(); }
 
  private:
-  NicMlx5(std::shared_ptr<const Mlx5Device> device, bool own_thread);
+  NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& options);
   Status start_thread_if_needed();
 
   std::shared_ptr<const Mlx5Device> device_;
   std::shared_ptr<Mlx5Ringer> ringer_;
   bool own_thread_;
+  std::function<void()> begin_;
   std::unique_ptr<std::mutex> mutex_;  // of the thread's start
   std::optional<Mlx5RingerThread> thread_;
 };

@@ -226,6 +226,16 @@ struct VerbsLibrary {
 /// Loads libibverbs.so.1 and libmlx5.so.1 at the first call and keeps them. Thread-safe.
 const VerbsLibrary& verbs_library();
 
+/// For tests: while it exists, verbs_library() is this one, which outlives what is made with it.
+/// One at a time.
+class ScopedVerbsLibrary {
+ public:
+  explicit ScopedVerbsLibrary(const VerbsLibrary& library);
+  ~ScopedVerbsLibrary();
+  ScopedVerbsLibrary(const ScopedVerbsLibrary&) = delete;
+  ScopedVerbsLibrary& operator=(const ScopedVerbsLibrary&) = delete;
+};
+
 /// The same from other files, for tests.
 VerbsLibrary load_verbs(const char* ibverbs, const char* mlx5);
 

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/settings.hpp"
 #include "base/try.hpp"
 #include "topo/nic_choice.hpp"
@@ -102,6 +103,27 @@ auto place_in_order(const NetworkInterface& one) {
   return std::tuple(!pci, pci, number, one.part, one.floor, std::string_view(one.name));
 }
 
+DevicePlace place_of_user(const Machine& machine, const InterfaceUser& user) {
+  for (const Gpu& gpu : machine.gpus) {
+    if (user.gpu && gpu.pci == user.gpu) return place_of(gpu);
+  }
+  return {user.gpu ? find_pci_node(machine, *user.gpu) : -1, numa_index(machine, user.numa)};
+}
+
+/// Of a machine's NICs those of one user, who shares them with others.
+NicChoice choose_nic_for(const Machine& machine, const InterfaceUser& user) {
+  for (std::size_t i = 0; i < machine.gpus.size() && user.gpu; ++i) {
+    if (machine.gpus[i].pci == user.gpu) return choose_nics(machine)[i];
+  }
+  const auto own = static_cast<std::size_t>(user.place);
+  if (user.gpu || own >= user.numa_of_ranks.size()) {
+    return choose_nic_at(machine, place_of_user(machine, user), user.place);
+  }
+  std::vector<DevicePlace> places;
+  for (const int numa : user.numa_of_ranks) places.push_back({-1, numa_index(machine, numa)});
+  return choose_nics_at(machine, places)[own];
+}
+
 class Chooser {
  public:
   Chooser(const Machine& machine, std::vector<NetworkInterface> candidates,
@@ -163,31 +185,11 @@ class Chooser {
       nic.guid = static_cast<std::uint64_t>(numbers[i]);
       machine.nics.push_back(std::move(nic));
     }
-    const NicChoice chosen = choose_among(machine);
+    const NicChoice chosen = choose_nic_for(machine, user_);
     const auto candidate = [&](int nic) {
       return nic < 0 ? -1 : row[static_cast<std::size_t>(nic)].second;
     };
     return {candidate(chosen.primary), candidate(chosen.backup)};
-  }
-
-  NicChoice choose_among(const Machine& machine) const {
-    for (std::size_t i = 0; i < machine.gpus.size() && user_.gpu; ++i) {
-      if (machine.gpus[i].pci == user_.gpu) return choose_nics(machine)[i];
-    }
-    const auto own = static_cast<std::size_t>(user_.place);
-    if (user_.gpu || own >= user_.numa_of_ranks.size()) {
-      return choose_nic_at(machine, place(), user_.place);
-    }
-    std::vector<DevicePlace> places;
-    for (const int numa : user_.numa_of_ranks) places.push_back({-1, numa_index(machine, numa)});
-    return choose_nics_at(machine, places)[own];
-  }
-
-  DevicePlace place() const {
-    for (const Gpu& gpu : machine_.gpus) {
-      if (user_.gpu && gpu.pci == user_.gpu) return place_of(gpu);
-    }
-    return {user_.gpu ? find_pci_node(machine_, *user_.gpu) : -1, numa_index(machine_, user_.numa)};
   }
 
   /// The partner among the best if it has other hardware, else the nearest that has. Where nothing
@@ -232,7 +234,7 @@ class Chooser {
   std::vector<int> order_of_all(std::size_t primary, int backup) const {
     std::vector<int> order{static_cast<int>(primary)};
     if (backup >= 0) order.push_back(backup);
-    for (const int index : by_nearness(place(), primary)) {
+    for (const int index : by_nearness(place_of_user(machine_, user_), primary)) {
       if (std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
     }
     return order;
@@ -245,7 +247,8 @@ class Chooser {
       text += ", without hardware of its own";
     } else {
       const Distance distance =
-          route_between(machine_, place(), place_of(machine_.nics[primary])).distance;
+          route_between(machine_, place_of_user(machine_, user_), place_of(machine_.nics[primary]))
+              .distance;
       text += fmt::format(" on {} ({})", own.ports.front().hardware, name_of(distance));
     }
     if (backup < 0) return text + "; no backup on other hardware";
@@ -299,6 +302,18 @@ Result<InterfaceChoice> own_interfaces(const InterfaceUser& user,
   ORIEL_TRY(const Settings* settings, process_settings());
   ORIEL_TRY(const auto network, process_machine().network(*settings));
   return choose_interfaces(network->machine, network->interfaces, user, usable);
+}
+
+Result<Nic> own_adapter(const InterfaceUser& user, const Settings& settings) {
+  ORIEL_TRY(const auto machine, process_machine().whole(settings));
+  const NicChoice chosen = choose_nic_for(*machine, user);
+  if (chosen.primary < 0) {
+    return Error(ErrorCode::system, "this machine has no RDMA port that is active")
+        .with_hint("ORIEL_TOPO_FILE describes a machine; ORIEL_NIC=soft needs no adapter");
+  }
+  const Nic& nic = machine->nics[static_cast<std::size_t>(chosen.primary)];
+  Log().info("adapter {} port {}: {}", nic.name, nic.port, chosen.reason);
+  return nic;
 }
 
 }  // namespace oriel::topo

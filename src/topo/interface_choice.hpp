@@ -10,6 +10,7 @@
 
 #include "oriel/error.hpp"
 
+#include "base/settings.hpp"
 #include "topo/machine.hpp"
 #include "topo/net_sysfs.hpp"
 #include "topo/rank_info.hpp"
@@ -71,5 +72,10 @@ InterfaceChoice choose_interfaces(const Machine& machine,
 /// used. Thread-safe.
 Result<InterfaceChoice> own_interfaces(const InterfaceUser& user,
                                        const std::vector<std::string>& usable = {});
+
+/// The RDMA port for a rank, on the same machine, as choose_nics() chooses it: of those that are
+/// active. Fails if there is none, or the description cannot be used. Takes some hundred
+/// milliseconds the first time. Thread-safe.
+Result<Nic> own_adapter(const InterfaceUser& user, const Settings& settings);
 
 }  // namespace oriel::topo

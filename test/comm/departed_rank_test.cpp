@@ -7,8 +7,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 
 /// What becomes of those who stay when a rank of another node leaves (3.19).
 namespace oriel::test {
@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
 constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
 
-comm::Network& network_of(const DeviceComm& kernels) {
-  return *static_cast<comm::Network*>(kernels.view().network->nic);
+comm::SoftNetwork& network_of(const DeviceComm& kernels) {
+  return *static_cast<comm::SoftNetwork*>(kernels.view().network->nic);
 }
 
 void await_word(Players& players, std::size_t word) {
@@ -28,7 +28,7 @@ void await_word(Players& players, std::size_t word) {
 }
 
 /// Tells of the probe of the rank that leaves, and then of its failure.
-void watch_probe(Players& players, comm::Network& network) {
+void watch_probe(Players& players, comm::SoftNetwork& network) {
   const device::queue::QueueView& queue = network.view().queues[kLeaves];
   const std::atomic_ref reserved(queue.indexes->reserved);
   const std::uint64_t before = reserved.load();
@@ -70,7 +70,7 @@ void leave_unanswered(const Variables& settings) {
         must_fail(done, ErrorCode::remote, {"rank 1 has destroyed its communicator"});
         test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
       } else if (players.first() == kLeaves) {
-        comm::Network& network = network_of(kernels);
+        comm::SoftNetwork& network = network_of(kernels);
         network.nic().stop();
         if (network.failover(kWaits) != nullptr) network.nic(1).stop();
         await_word(players, kProbed);

@@ -7,8 +7,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 
 // Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
 namespace oriel::test {
@@ -25,7 +25,10 @@ void play_on(const Nodes& nodes, bool direct, const Body& body) {
 }
 
 std::uint64_t direct_copies(const DeviceComm& kernels) {
-  return static_cast<comm::Network*>(kernels.view().network->nic)->nic().counters().direct_copies;
+  return static_cast<comm::SoftNetwork*>(kernels.view().network->nic)
+      ->nic()
+      .counters()
+      .direct_copies;
 }
 
 /// Stretches of shared memory that this process has mapped.

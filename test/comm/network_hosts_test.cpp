@@ -14,8 +14,8 @@
 
 #include "base/system_table.hpp"
 #include "comm/collective_sums.hpp"
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 #include "comm/test_hosts.hpp"
 
 /// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,
@@ -33,8 +33,8 @@ const Variables kOverTcp = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"}};
 const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                            {"ORIEL_SOCKET_IFNAME", "net0"}};
 
-comm::Network& network_of(const Rank& rank) {
-  return *static_cast<comm::Network*>(rank.view().network->nic);
+comm::SoftNetwork& network_of(const Rank& rank) {
+  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
 }
 
 /// False, which is said with the reason and how many cases have lacked it so far, where packets

@@ -51,7 +51,7 @@ TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello())).value() == some_hello());
-  const NetworkPlace place{0x1234567812345678, WireChoice::fabric, 3, 2};
+  const NetworkPlace place{0x1234567812345678, WireChoice::fabric, 3, 2, NicKind::mlx5};
   CHECK(decode_place(encode(place)).value() == place);
 }
 
@@ -121,7 +121,10 @@ TEST_CASE(
   }
   place.back() = std::byte{1};
   place[place.size() - 3] = std::byte{2};
-  CHECK(decode_place(place).error().message().find("kind 2") != std::string::npos);
+  CHECK(decode_place(place).error().message().find("a NIC of kind 2") != std::string::npos);
+  place[place.size() - 3] = std::byte{1};
+  place[place.size() - 4] = std::byte{2};
+  CHECK(decode_place(place).error().message().find("a wire of kind 2") != std::string::npos);
   place.push_back(std::byte{0});
   CHECK_FALSE(decode_place(place).ok());
 

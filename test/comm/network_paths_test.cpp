@@ -12,8 +12,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/collective_sums.hpp"
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 #include "support/sanitized.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
@@ -42,8 +42,8 @@ const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                              {"ORIEL_PATHS", "lo,lo"},
                              {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
-comm::Network& network_of(const Rank& rank) {
-  return *static_cast<comm::Network*>(rank.view().network->nic);
+comm::SoftNetwork& network_of(const Rank& rank) {
+  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
 }
 
 net::FailoverQueue::Sight sight_of(const Rank& rank, int peer) {

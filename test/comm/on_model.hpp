@@ -9,8 +9,8 @@
 
 #include "comm/comm_entry.hpp"
 #include "comm/communicator.hpp"
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 #include "support/model_gpu.hpp"
 
 namespace oriel::test {
@@ -40,8 +40,8 @@ struct OnModel {
 };
 
 /// What a rank on a GPU does not show to its kernels.
-inline comm::Network& network_of(const Communicator& comm) {
-  return *must(comm::find_communicator(comm.handle()))->network();
+inline comm::SoftNetwork& network_of(const Communicator& comm) {
+  return dynamic_cast<comm::SoftNetwork&>(*must(comm::find_communicator(comm.handle()))->network());
 }
 
 /// Of a wait for a NIC's answer a third: enough on a machine that has much else to do.

@@ -7,8 +7,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/collective_sums.hpp"
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"
 #include "comm/test_hosts.hpp"
 #include "support/sanitized.hpp"
@@ -32,8 +32,8 @@ const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS",
 
 enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // of each rank but the last
 
-comm::Network& network_of(const Rank& rank) {
-  return *static_cast<comm::Network*>(rank.view().network->nic);
+comm::SoftNetwork& network_of(const Rank& rank) {
+  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
 }
 
 /// Collectives until the director says so, in the same round on all ranks.

@@ -91,12 +91,16 @@ struct FakeVerbs::Access {
         fake->on_destroy(fake->queue_pairs.at(key_of(object->adapter, object->number)));
       fake->queue_pairs.erase(key_of(object->adapter, object->number));
     }
+    if (kind == "region" && fake->on_deregister) {
+      fake->on_deregister(object->adapter, object->seen.region.local_key);
+    }
     fake->objects_.erase(pointer);
     return reports ? fake->status : 0;
   }
-  static Object* numbered(const std::string& kind, std::uint32_t number) {
+  static Object* numbered(const std::string& kind, const Object& context, std::uint32_t number) {
     for (const auto& [pointer, object] : fake->objects_) {
-      if (object->kind == kind && object->number == number) return object.get();
+      const bool is_near = object->adapter == context.adapter;
+      if (is_near && object->kind == kind && object->number == number) return object.get();
     }
     fake->violations.push_back("there is no " + kind + " " + std::to_string(number));
     return nullptr;
@@ -106,6 +110,7 @@ struct FakeVerbs::Access {
   }
 
   static VerbsDevice** list(int* count) {
+    if (fake->on_list) fake->on_list();
     if (fails("ibv_get_device_list")) return nullptr;
     *count = static_cast<int>(fake->adapters.size());
     auto* made = new VerbsDevice*[fake->adapters.size() + 1];
@@ -259,9 +264,9 @@ struct FakeVerbs::Access {
   }
 
   static bool create_cq(const Object& context, const Bytes& command, Object** made) {
-    const Object* umem = numbered("umem", number_at(command.data() + 0x2c0 / 8, 4));
-    const Object* record = numbered("umem", number_at(command.data() + 16 + 4, 4));
-    const Object* uar = numbered("uar", number_at(command.data() + 16 + 13, 3));
+    const Object* umem = numbered("umem", context, number_at(command.data() + 0x2c0 / 8, 4));
+    const Object* record = numbered("umem", context, number_at(command.data() + 16 + 4, 4));
+    const Object* uar = numbered("uar", context, number_at(command.data() + 16 + 13, 3));
     if (umem == nullptr || record == nullptr || uar == nullptr) return false;
     const std::uint32_t log_size = number_at(command.data() + 16 + 12, 1) & 31;
     if (umem->bytes < (std::size_t{64} << log_size)) return false;
@@ -271,11 +276,11 @@ struct FakeVerbs::Access {
   }
   static bool create_qp(const Object& context, const Bytes& command, Object** made) {
     const std::byte* qpc = command.data() + 24;
-    const Object* umem = numbered("umem", number_at(command.data() + 264, 4));
-    const Object* record = numbered("umem", number_at(qpc + 228, 4));
-    const Object* uar = numbered("uar", number_at(qpc + 13, 3));
-    const Object* cq = numbered("CQ", number_at(qpc + 125, 3));
-    const Object* domain = numbered("domain", number_at(qpc + 5, 3));
+    const Object* umem = numbered("umem", context, number_at(command.data() + 264, 4));
+    const Object* record = numbered("umem", context, number_at(qpc + 228, 4));
+    const Object* uar = numbered("uar", context, number_at(qpc + 13, 3));
+    const Object* cq = numbered("CQ", context, number_at(qpc + 125, 3));
+    const Object* domain = numbered("domain", context, number_at(qpc + 5, 3));
     if (umem == nullptr || record == nullptr || uar == nullptr || cq == nullptr ||
         domain == nullptr) {
       return false;
@@ -326,6 +331,7 @@ struct FakeVerbs::Access {
     if (opcode == 0x507 || opcode == 0x50a) {
       pair.state = opcode == 0x507 ? 6 : 0;
       if (pair.state == 0 && fake->on_reset) fake->on_reset(pair);
+      if (pair.state == 6 && fake->on_error) fake->on_error(pair);
       return command.size() == 16;
     }
     if (command.size() != 272 || opcode < 0x502 || opcode > 0x504) return false;
@@ -433,34 +439,45 @@ struct FakeVerbs::Access {
     return 0;
   }
 
+  /// A call, with the lock held.
+  template <auto kCall, class = decltype(kCall)>
+  struct Locked;
+  template <auto kCall, class R, class... Args>
+  struct Locked<kCall, R (*)(Args...)> {
+    static R call(Args... args) {
+      const std::lock_guard lock(fake->mutex_);
+      return kCall(args...);
+    }
+  };
+
   static VerbsTable table() {
-    return {.get_device_list = list,
-            .free_device_list = free_list,
-            .get_device_name = name,
-            .close_device = close,
-            .query_port = query_port,
-            .query_gid = query_gid,
-            .alloc_domain = alloc_domain,
-            .dealloc_domain = dealloc_domain,
-            .register_memory = register_memory,
-            .register_dmabuf = register_dmabuf,
-            .deregister_memory = deregister_memory,
-            .create_address = create_address,
-            .destroy_address = destroy_address,
-            .is_supported = is_supported,
-            .open_device = open,
-            .init_obj = init_obj,
-            .general_command = general_command,
-            .create_object = create_object,
-            .modify_object = modify_object,
-            .query_object = query_object,
-            .destroy_object = destroy_object,
-            .register_umem = register_umem,
-            .register_umem_ex = register_umem_ex,
-            .deregister_umem = deregister_umem,
-            .alloc_uar = alloc_uar,
-            .free_uar = free_uar,
-            .query_event_queue = query_event_queue};
+    return {.get_device_list = Locked<list>::call,
+            .free_device_list = Locked<free_list>::call,
+            .get_device_name = Locked<name>::call,
+            .close_device = Locked<close>::call,
+            .query_port = Locked<query_port>::call,
+            .query_gid = Locked<query_gid>::call,
+            .alloc_domain = Locked<alloc_domain>::call,
+            .dealloc_domain = Locked<dealloc_domain>::call,
+            .register_memory = Locked<register_memory>::call,
+            .register_dmabuf = Locked<register_dmabuf>::call,
+            .deregister_memory = Locked<deregister_memory>::call,
+            .create_address = Locked<create_address>::call,
+            .destroy_address = Locked<destroy_address>::call,
+            .is_supported = Locked<is_supported>::call,
+            .open_device = Locked<open>::call,
+            .init_obj = Locked<init_obj>::call,
+            .general_command = Locked<general_command>::call,
+            .create_object = Locked<create_object>::call,
+            .modify_object = Locked<modify_object>::call,
+            .query_object = Locked<query_object>::call,
+            .destroy_object = Locked<destroy_object>::call,
+            .register_umem = Locked<register_umem>::call,
+            .register_umem_ex = Locked<register_umem_ex>::call,
+            .deregister_umem = Locked<deregister_umem>::call,
+            .alloc_uar = Locked<alloc_uar>::call,
+            .free_uar = Locked<free_uar>::call,
+            .query_event_queue = Locked<query_event_queue>::call};
   }
 };
 
@@ -472,6 +489,13 @@ FakeVerbs::FakeVerbs() {
 
 FakeVerbs::~FakeVerbs() {
   fake = nullptr;
+}
+
+std::size_t FakeVerbs::live(const std::string& kind) const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(objects_.begin(), objects_.end(),
+                    [&](const auto& entry) { return kind.empty() || entry.second->kind == kind; }));
 }
 
 VerbsGid FakeVerbs::gid(std::vector<std::uint8_t> head, std::vector<std::uint8_t> tail,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ namespace oriel::net::test {
 /// A model of libibverbs, libmlx5 and adapters behind them, which records all calls. It is strict:
 /// what the real ones would refuse, or leave undefined, fails and is noted in violations: a call on
 /// something that was given back, something given back while other things need it, a queue pair
-/// that skips a state. It reads commands by byte positions of its own. One at a time; the thread
-/// that made it only.
+/// that skips a state. It reads commands by byte positions of its own. One at a time. Calls of it
+/// may come from any thread; what a test reads and sets here nobody must be calling meanwhile, but
+/// for the functions that say so.
 class FakeVerbs {
  public:
   struct Adapter {
@@ -78,18 +80,23 @@ class FakeVerbs {
   /// Changes the answer to a command that has succeeded.
   std::function<void(const std::string& call, Bytes& out)> spoil;
 
+  /// Called as somebody begins to look for an adapter.
+  std::function<void()> on_list;
   /// What an adapter in software does for these, if there is one.
   std::function<std::uint32_t(const QueuePair&)> on_create;
   std::function<void(const QueuePair&)> on_ready;
   std::function<void(const QueuePair&)> on_reset;
+  std::function<void(const QueuePair&)> on_error;
   std::function<void(const QueuePair&)> on_destroy;
   std::function<std::uint32_t(int adapter, std::uint32_t domain, void* address, std::size_t bytes,
                               int access)>
       on_register;
+  std::function<void(int adapter, std::uint32_t key)> on_deregister;
   std::function<std::uint32_t(int adapter)> on_domain;
 
   std::vector<std::string> names() const;
-  std::size_t live() const { return objects_.size(); }
+  /// How much there is, of one kind or of all. Any thread.
+  std::size_t live(const std::string& kind = "") const;
   /// Kinds of what was made, in that order, and of what was given back, in that.
   std::vector<std::string> made, given_back;
   const Call* find(const std::string& name, std::size_t nth = 0) const;
@@ -104,6 +111,7 @@ class FakeVerbs {
 
  private:
   friend struct Access;
+  mutable std::mutex mutex_;  // held by every call
   std::map<const void*, std::unique_ptr<Object>> objects_;
   std::uint32_t next_number_ = 0x100;
 };

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -18,6 +17,7 @@
 #include "net/fake_verbs.hpp"
 #include "net/nic_mlx5.hpp"
 #include "net/nic_soft.hpp"
+#include "net/soft_adapters.hpp"
 #include "net/wire_local.hpp"
 
 // Device code on views of NicMlx5 (3.11). Behind the model of verbs a software NIC takes the place
@@ -35,51 +35,14 @@ namespace {
 namespace dq = device::queue;
 using dq::QueueOutcome;
 
-/// Two adapters that execute.
-struct SoftAdapters {
-  explicit SoftAdapters(FakeVerbs& verbs) {
-    verbs.adapters.push_back(FakeVerbs::adapter("mlx5_1"));
-    verbs.adapters[1].lid = 8;
-    for (NicSoft& nic : nics) nic.add_wire(exchange.attach());
-    verbs.on_domain = [this](int adapter) { return of(adapter).create_domain(); };
-    verbs.on_register = [this](int adapter, std::uint32_t domain, void* address, std::size_t bytes,
-                               int access) {
-      return of(adapter)
-          .register_memory(domain,
-                           {reinterpret_cast<std::uint64_t>(address), bytes,
-                            static_cast<std::byte*>(address), static_cast<std::uint8_t>(access)})
-          .value();
-    };
-    verbs.on_create = [this](const FakeVerbs::QueuePair& pair) {
-      QueueSetup setup;
-      setup.memory.ring = pair.ring;
-      setup.memory.depth = pair.depth;
-      setup.memory.record = pair.record;
-      setup.memory.doorbell = pair.doorbell;
-      setup.memory.completions = pair.completions;
-      setup.domain = pair.domain;
-      return of(pair.adapter).create_queue(setup).value();
-    };
-    verbs.on_ready = [this](const FakeVerbs::QueuePair& pair) {
-      const QueuePeer peer{0, of(pair.remote_lid == 7 ? 0 : 1).address(0), pair.remote,
-                           epochs[{pair.adapter, pair.number}]};
-      REQUIRE(of(pair.adapter).connect(pair.number, peer).ok());
-    };
-    verbs.on_reset = [this](const FakeVerbs::QueuePair& pair) {
-      *pair.doorbell = 0;  // a register keeps nothing, and a word does
-      ++epochs[{pair.adapter, pair.number}];
-      REQUIRE(of(pair.adapter).to_reset(pair.number).ok());
-    };
-    verbs.on_destroy = [this](const FakeVerbs::QueuePair& pair) {
-      REQUIRE(of(pair.adapter).destroy_queue(pair.number).ok());
-    };
+/// Two adapters of this process.
+struct TwoAdapters : SoftAdapters {
+  explicit TwoAdapters(FakeVerbs& verbs)
+      : SoftAdapters(verbs, [this](std::uint16_t lid) { return of(lid - 7).address(0); }) {
+    LocalExchange exchange;
+    add("mlx5_0", 7, exchange.attach());
+    add("mlx5_1", 8, exchange.attach());
   }
-  NicSoft& of(int adapter) { return nics[static_cast<std::size_t>(adapter)]; }
-
-  LocalExchange exchange;
-  std::array<NicSoft, 2> nics;
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t>
-      epochs;  // where an adapter has packet numbers
 };
 
 NicMlx5 open_nic(FakeVerbs& verbs, const char* name) {
@@ -126,7 +89,7 @@ struct Ranks {
   }
 
   FakeVerbs verbs;
-  SoftAdapters adapters{verbs};
+  TwoAdapters adapters{verbs};
   std::array<NicSoft*, 2> driven{&adapters.nics[0], &adapters.nics[1]};
   DrivingScope scope{driven};
   Mlx5HostMemory memory;

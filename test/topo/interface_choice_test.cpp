@@ -4,6 +4,7 @@
 #include "topo/interface_choice.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -13,6 +14,7 @@
 
 #include "topo/process_machine.hpp"
 #include "topo/sys_tree.hpp"
+#include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -519,6 +521,45 @@ TEST_CASE("2.5: this process's own interfaces are found, and asked for again cos
   const auto second = process.network(settings);
   REQUIRE(first.ok());
   CHECK(first->get() == second->get());
+}
+
+TEST_CASE("2.5 3.11: a rank's own adapter is the RDMA port that is chosen for it") {
+  const TemporaryTree files;
+  const auto with = [&](const std::string& ports) {
+    const std::string path = files.root() + "/machine.xml";
+    std::ofstream(path) << R"(<system version="1">
+      <cpu numaid="0" affinity="0000000f" arch="x86_64"></cpu>
+      <cpu numaid="1" affinity="000000f0" arch="x86_64">)"
+                        << ports << "</cpu></system>";
+    Settings settings;
+    settings.topo_file = path;
+    return settings;
+  };
+  const auto port = [](int bus, const char* name, int number) {
+    return fmt::format(
+        R"(<pci busid="0000:{}:00.0" class="0x020700"><nic><net name="{}" dev="0" speed="100000")"
+        R"( port="{}" guid="0x{}"/></nic></pci>)",
+        bus, name, number, bus);
+  };
+  const auto chosen = [](const Settings& settings, const InterfaceUser& user) {
+    ProcessMachine process;  // a file is read once in a process
+    const ScopedProcessMachine scoped(process);
+    return own_adapter(user, settings);
+  };
+  const Settings two = with(port(10, "mlx5_4", 2) + port(20, "mlx5_7", 1));
+  const auto first = chosen(two, {std::nullopt, 1, 0, {1, 1}});
+  const auto second = chosen(two, {std::nullopt, 1, 1, {1, 1}});
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(first->name == "mlx5_4");
+  CHECK(first->port == 2);
+  CHECK(second->name == "mlx5_7");
+  CHECK(second->port == 1);
+  const auto none = chosen(with(""), on_cpu(0));
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code() == ErrorCode::system);
+  CHECK(none.error().message().find("no RDMA port") != std::string::npos);
+  CHECK_FALSE(chosen(with("<"), on_cpu(0)).ok());
 }
 
 }  // namespace

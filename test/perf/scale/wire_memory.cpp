@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "boot/secret.hpp"
-#include "comm/network.hpp"
+#include "comm/network_soft.hpp"
 #include "net/fabric_frame.hpp"
 #include "net/wire_fabric.hpp"
 #include "net/wire_format.hpp"
@@ -53,9 +53,9 @@ void print_wire(int size) {
   const auto peers = static_cast<std::size_t>(size - kRanksOfNode);
   net::WireFabric::Options options;
   options.key = boot::Key::random();
-  options.receives = comm::Network::fabric_buffers(peers, comm::Network::kFabricReceives);
-  options.sends = comm::Network::fabric_buffers(peers, options.sends);
-  options.payload_bytes_most = comm::Network::kFabricPieceBytes;
+  options.receives = comm::SoftNetwork::fabric_buffers(peers, comm::SoftNetwork::kFabricReceives);
+  options.sends = comm::SoftNetwork::fabric_buffers(peers, options.sends);
+  options.payload_bytes_most = comm::SoftNetwork::kFabricPieceBytes;
   const double received = net::kFrameHeadBytes + net::kWireHeadBytesMost +
                           static_cast<double>(options.payload_bytes_most);
   std::fflush(stdout);

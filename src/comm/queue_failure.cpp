@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/queue_failure.hpp"
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/wait.hpp"
+
+#include "net/syndrome.hpp"
+
+namespace oriel::comm {
+
+const char* describe_syndrome(std::uint32_t syndrome) {
+  switch (static_cast<net::Syndrome>(syndrome)) {
+    case net::Syndrome::local_length:
+      return "an entry of a length that cannot be";
+    case net::Syndrome::local_operation:
+      return "an entry that makes no sense";
+    case net::Syndrome::local_protection:
+      return "the key or the range of this rank's own memory was refused";
+    case net::Syndrome::flushed:
+      return "the queue had failed before";
+    case net::Syndrome::remote_invalid:
+      return "the peer cannot do what was asked";
+    case net::Syndrome::remote_access:
+      return "the peer refused the key or the range";
+    case net::Syndrome::remote_operation:
+      return "the peer failed to do it";
+    case net::Syndrome::transport_retry:
+      return "the peer did not answer";
+    case net::Syndrome::receiver_retry:
+      return "the peer had no room";
+    default:
+      return "unknown";
+  }
+}
+
+bool is_of_peer(std::uint32_t syndrome) {
+  const auto what = static_cast<net::Syndrome>(syndrome);
+  return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
+         what == net::Syndrome::receiver_retry;
+}
+
+std::optional<std::uint16_t> post_probe(const device::queue::QueueView& queue,
+                                        const std::uint32_t* abort) {
+  namespace dq = device::queue;
+  device::WaitControl control;
+  control.abort = abort;
+  if (!dq::detail::look_in_turn<device::Memory>(queue)) return std::nullopt;
+  const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
+  const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
+  if (completed != reserved) return std::nullopt;  // something else will tell
+  // For no bytes no key is needed.
+  dq::Reservation place;
+  const device::Thread self;
+  if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) return std::nullopt;
+  dq::write_entry(queue, place, 0,
+                  dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
+                                         dq::InlineBytes(nullptr, 0)));
+  static_cast<void>(dq::publish(self, queue, place, control));
+  return static_cast<std::uint16_t>(place.base);
+}
+
+}  // namespace oriel::comm

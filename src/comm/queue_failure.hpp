@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "oriel/device/queue.hpp"
+
+/// What an error of a queue says, and how a queue's peer is asked whether it is there.
+namespace oriel::comm {
+
+/// In words, why an entry was not executed.
+const char* describe_syndrome(std::uint32_t syndrome);
+
+/// Whether the fault is the peer's.
+bool is_of_peer(std::uint32_t syndrome);
+
+/// Posts a write of no bytes, unless there is something else under way that will tell as much. The
+/// low bits of its index, if it was posted. CPU ranks: any thread, does not wait. `abort` is the
+/// communicator's word.
+std::optional<std::uint16_t> post_probe(const device::queue::QueueView& queue,
+                                        const std::uint32_t* abort);
+
+}  // namespace oriel::comm
