@@ -27,6 +27,7 @@
 #include "comm/device.hpp"
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
+#include "comm/path_pairs.hpp"
 #include "comm/topology.hpp"
 #include "net/fabric_sleeper.hpp"
 #include "net/failover_channel.hpp"
@@ -128,11 +129,13 @@ class Network {
   void abort();
 
   /// Tests have it make faults.
-  net::NicSoft& nic(std::size_t path = 0) { return nics_[path]->nic; }
+  net::NicSoft& nic(std::size_t at = 0) { return nics_[at]->nic; }
   /// For tests: null where no peer is reached by libfabric.
-  const net::WireFabric* fabric(std::size_t path = 0) const { return nics_[path]->fabric; }
+  const net::WireFabric* fabric(std::size_t at = 0) const { return nics_[at]->fabric; }
   /// For tests: null where this rank is reached by one path.
   const net::FailoverQueue* failover(int rank) const;
+  /// For tests: by which interfaces a rank is reached, in the order of paths.
+  std::vector<std::string> interfaces_to(int rank) const;
 
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
@@ -141,7 +144,8 @@ class Network {
   static constexpr Duration kLastAnswers = std::chrono::milliseconds(200);
 
  private:
-  /// One of the rank's NICs: that of path 0, by which all peers are reached, or a backup's.
+  /// One of the rank's NICs. Without backups the first one reaches all peers; else which peers by
+  /// which path depends on the interfaces of both (path_pairs.hpp).
   struct Nic {
     std::string interface;  // of its fabric wire; empty: what ORIEL_SOCKET_IFNAME asks for
     net::NicSoft nic;
@@ -157,7 +161,8 @@ class Network {
   struct Peer {
     int rank = -1;
     bool by_fabric = false;
-    std::size_t paths = 1;
+    std::vector<PathPair> paths{};               // the NICs of both ends
+    std::unique_ptr<net::KeyAliases> aliases{};  // of single, if one of the NICs is not a first one
     // One of these two, the second where there are several paths.
     std::optional<net::SendQueue> single{};
     std::unique_ptr<net::FailoverChannel> channel{};
@@ -179,19 +184,21 @@ class Network {
   Status check_paths() const;
   Task<Status> await_nic_process(EventLoop& loop, Deadline deadline);
   NetworkPlace own_place();
+  Result<PathInterface> look_at(const std::string& interface) const;
   Status take_places(const std::vector<Bytes>& messages);
   void join_places(const std::vector<NetworkPlace>& places);
   void number_hosts(const std::vector<NetworkPlace>& places);
   Status prepare();
   Status open_fabric();
-  Status open_fabric(std::size_t path);
-  Status check_backup_provider(std::size_t path) const;
+  Status open_fabric(std::size_t at);
+  Status check_backup_provider(std::size_t at) const;
   Status listen_for_rings();
   std::uint32_t first_queue() const;
   static net::WireAddress address_on_rings(int rank) {
     return {static_cast<std::uint64_t>(rank) + 1};
   }
   Status make_queues();
+  Status make_queue(Peer& peer, net::SendQueue::Options queue);
   Status make_failover_queue(Peer& peer, const net::SendQueue::Options& queue);
   WindowNics window_nics() const;
   Status take_hellos(const std::vector<Bytes>& messages);
@@ -207,7 +214,7 @@ class Network {
                     std::vector<net::RingReader> readers);
   Status start();
   Status show_to_kernels();
-  Status start_fabric_thread(std::size_t path);
+  Status start_fabric_thread(std::size_t at);
   Status start_keeper();
   void tell_paths() const;
   void end_threads();
@@ -218,8 +225,8 @@ class Network {
   bool progress_nic(Nic& nic);
   bool progress_backups();
   bool progress_failover();
-  bool is_in_use(std::size_t path) const {
-    return (paths_in_use_.load(std::memory_order_relaxed) >> path & 1) != 0;
+  bool is_in_use(std::size_t nic) const {
+    return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }
   bool is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const;
   bool has_left(const Peer& peer) const;
@@ -238,12 +245,12 @@ class Network {
   std::string wires_say(const Peer& peer) const;
 
   const NetworkOptions options_;
-  std::vector<int> peers_of_rank_;     // world ranks of the other teams
-  std::vector<bool> by_fabric_;        // of all ranks, how this one reaches them
-  std::vector<std::size_t> paths_to_;  // and by how many paths
-  std::vector<std::size_t> host_of_;   // the number of each one's host
+  std::vector<int> peers_of_rank_;               // world ranks of the other teams
+  std::vector<bool> by_fabric_;                  // of all ranks, how this one reaches them
+  std::vector<std::vector<PathPair>> paths_to_;  // and by which paths
+  std::vector<std::size_t> host_of_;             // the number of each one's host
   std::size_t hosts_ = 0;
-  std::vector<std::string> interfaces_{""};  // by path
+  std::vector<std::string> interfaces_{""};  // by NIC, the best one first
   std::optional<Error> no_interfaces_;       // why they are not known
   int ranks_on_machine_ = 1;
   NetworkHello hello_;
@@ -251,7 +258,7 @@ class Network {
 
   std::shared_ptr<net::NicProcess> nic_process_;  // while it starts
   NicMemory nic_memory_;
-  std::vector<std::unique_ptr<Nic>> nics_;  // by path; the first is always there
+  std::vector<std::unique_ptr<Nic>> nics_;  // the first is always there
   net::RingWire* rings_ = nullptr;          // the first NIC's; null where no peer is reached by it
   std::uint32_t ring_wire_ = 0;
   std::optional<net::RingBell> bell_;
@@ -277,7 +284,7 @@ class Network {
   std::mutex failover_mutex_;           // held by whoever looks at them
   std::atomic<TimePoint> next_look_{};  // when they are to be looked at
   std::atomic<bool> is_settled_{true};  // no ends are about to agree
-  std::atomic<net::PathMask> paths_in_use_{1};
+  std::atomic<net::PathMask> nics_in_use_{1};
   std::atomic<bool> aborted_{false};
   std::atomic<bool> refusal_is_due_{false};  // of a GPU's queues, by the NIC's thread
   std::optional<net::NicThread> keeper_;     // looks at them when nobody else does

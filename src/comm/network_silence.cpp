@@ -74,8 +74,8 @@ bool Network::is_of_probe(const Peer& peer, const device::queue::QueueError& err
 
 std::string Network::wires_say(const Peer& peer) const {
   std::string said;
-  for (std::size_t path = 0; peer.by_fabric && path < peer.paths; ++path) {
-    const net::WireFabric& fabric = *nics_[path]->fabric;
+  for (std::size_t path = 0; peer.by_fabric && path < peer.paths.size(); ++path) {
+    const net::WireFabric& fabric = *nics_[peer.paths[path].own]->fabric;
     Status wire = fabric.peer_status(peer.far[path].address);
     if (wire.ok()) wire = fabric.status();
     if (!wire.ok()) said += "; its wire says: " + wire.error().to_string();
@@ -215,7 +215,8 @@ void Network::ask_all(TimePoint now, Duration interval, const std::uint32_t* abo
 void Network::send_probes() {
   for (const Peer& peer : peers_) {
     if (peer.failover != nullptr || has_left(peer)) continue;
-    static_cast<void>(nics_[0]->nic.probe(peer.number()));  // the queue is there
+    Nic& nic = *nics_[peer.paths.front().own];
+    static_cast<void>(nic.nic.probe(peer.number()));  // the queue is there
   }
 }
 
