@@ -3,7 +3,6 @@
 #include "comm/network_message.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -101,7 +100,7 @@ void put_interface(ByteWriter& to, const PathInterface& interface) {
 std::array<std::uint8_t, 16> read_address(ByteReader& from, std::size_t width) {
   std::array<std::uint8_t, 16> address{};
   const ByteView raw = from.get_raw(width);
-  std::memcpy(address.data(), raw.data(), raw.size());
+  std::copy(raw.begin(), raw.end(), std::as_writable_bytes(std::span(address)).begin());
   return address;
 }
 
