@@ -93,9 +93,10 @@ const std::array kRows = {
         StringKind{&Settings::paths,
                    "up to 4 names of interfaces separated by commas; auto; or empty", &names_paths},
         "The network interfaces that carry messages between hosts, best first and as many on all "
-        "ranks: when one fails, queues of CPU ranks go on by the next. auto takes two that fail "
-        "apart, where there are such; empty takes the one of ORIEL_SOCKET_IFNAME, without a "
-        "backup."},
+        "ranks: when one fails, queues of CPU ranks go on by the next. Those of one network belong "
+        "together, whatever their order; where routes do not tell, those of one place in the "
+        "lists. auto takes two that fail apart, where there are such; empty takes the one of "
+        "ORIEL_SOCKET_IFNAME, without a backup."},
     Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
         "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
         "memory where one process can map the other's windows; else they go by the wire."},

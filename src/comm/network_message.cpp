@@ -81,6 +81,54 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
   return {};
 }
 
+/// Bytes of an address: 4 or 16.
+std::size_t width_of(std::uint8_t family) {
+  return family == 4 ? 4 : 16;
+}
+
+void put_interface(ByteWriter& to, const PathInterface& interface) {
+  to.put(interface.family);
+  if (interface.family == 0) return;
+  const std::size_t width = width_of(interface.family);
+  to.put_raw(std::as_bytes(std::span(interface.address)).first(width));
+  to.put(static_cast<std::uint8_t>(interface.networks.size()));
+  for (const IpNetwork& network : interface.networks) {
+    to.put(network.length).put_raw(std::as_bytes(std::span(network.bytes)).first(width));
+  }
+}
+
+std::array<std::uint8_t, 16> read_address(ByteReader& from, std::size_t width) {
+  std::array<std::uint8_t, 16> address{};
+  const ByteView raw = from.get_raw(width);
+  std::copy(raw.begin(), raw.end(), std::as_writable_bytes(std::span(address)).begin());
+  return address;
+}
+
+Status read_interface(ByteReader& from, PathInterface& interface) {
+  interface.family = from.get<std::uint8_t>();
+  if (interface.family == 0) return {};
+  if (interface.family != 4 && interface.family != 6) {
+    return bad(fmt::format("an address of family {}", interface.family));
+  }
+  const std::size_t width = width_of(interface.family);
+  interface.address = read_address(from, width);
+  const auto count = from.get<std::uint8_t>();
+  if (count > PathInterface::kNetworksMost) {
+    return bad(fmt::format("{} networks of an interface", count));
+  }
+  for (std::size_t i = 0; i < count && from.good(); ++i) {
+    IpNetwork network;
+    network.length = from.get<std::uint8_t>();
+    network.bytes = read_address(from, width);
+    if (from.good() && !is_network(network, interface.family)) {
+      return bad(fmt::format("a network of IPv{} with a prefix of {} bits", interface.family,
+                             network.length));
+    }
+    interface.networks.push_back(network);
+  }
+  return {};
+}
+
 }  // namespace
 
 Bytes encode(const KeysMessage& message) {
@@ -100,7 +148,9 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 Bytes encode(const NetworkPlace& place) {
   ByteWriter to;
   to.put(place.machine).put(static_cast<std::uint8_t>(place.wire));
-  to.put(static_cast<std::uint8_t>(place.nic)).put(place.paths_asked).put(place.paths);
+  to.put(static_cast<std::uint8_t>(place.nic)).put(place.paths_asked);
+  to.put(static_cast<std::uint8_t>(place.interfaces.size()));
+  for (const PathInterface& interface : place.interfaces) put_interface(to, interface);
   return to.take();
 }
 
@@ -111,16 +161,19 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   const auto wire = from.get<std::uint8_t>();
   const auto nic = from.get<std::uint8_t>();
   place.paths_asked = from.get<std::uint8_t>();
-  place.paths = from.get<std::uint8_t>();
+  const auto paths = from.get<std::uint8_t>();
+  // Before anything is read of them.
+  if (from.good() && (paths == 0 || paths > net::kPathsMost)) {
+    return bad(fmt::format("{} paths", paths));
+  }
+  place.interfaces.resize(paths);
+  for (PathInterface& interface : place.interfaces) ORIEL_CHECK(read_interface(from, interface));
   ORIEL_CHECK(from.finish("where a rank is"));
   if (wire > static_cast<std::uint8_t>(WireChoice::fabric)) {
     return bad(fmt::format("a wire of kind {}", wire));
   }
   if (nic > static_cast<std::uint8_t>(NicKind::mlx5)) {
     return bad(fmt::format("a NIC of kind {}", nic));
-  }
-  if (place.paths == 0 || place.paths > net::kPathsMost) {
-    return bad(fmt::format("{} paths", place.paths));
   }
   place.wire = static_cast<WireChoice>(wire);
   place.nic = static_cast<NicKind>(nic);

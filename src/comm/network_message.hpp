@@ -11,6 +11,7 @@
 
 #include "base/bytes.hpp"
 #include "base/settings.hpp"
+#include "comm/path_pairs.hpp"
 #include "net/path_agreement.hpp"
 #include "window/fd_link.hpp"
 
@@ -61,11 +62,13 @@ struct NetworkPlace {
   std::uint64_t machine = 0;  ///< what names the machine and its boot, whatever the node
   WireChoice wire = WireChoice::automatic;
   std::uint8_t paths_asked = 0;  ///< by ORIEL_PATHS (path_interfaces.hpp)
-  std::uint8_t paths = 1;        ///< that this rank can have: 1 to net::kPathsMost
   NicKind nic = NicKind::soft;
+  /// One for each path that this rank can have, 1 to net::kPathsMost, in its order.
+  std::vector<PathInterface> interfaces = std::vector<PathInterface>(1);
   bool operator==(const NetworkPlace&) const = default;
 };
 Bytes encode(const NetworkPlace& place);
+/// Refuses networks that are none, or too many.
 Result<NetworkPlace> decode_place(ByteView bytes);
 /// How many of the ranks share the processors of rank `self`, itself included.
 int ranks_beside(std::span<const NetworkPlace> places, std::size_t self);

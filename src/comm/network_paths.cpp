@@ -15,6 +15,7 @@
 #include "comm/network_places.hpp"
 #include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"
+#include "comm/path_networks.hpp"
 #include "topo/placement.hpp"
 
 /// By how many paths ranks reach each other, and who looks at those that have a backup.
@@ -42,9 +43,34 @@ NetworkPlace SoftNetwork::own_place() {
     no_interfaces_ = std::move(chosen).error().with_context("choosing network interfaces");
   }
   NetworkPlace place = place_of_this_process(*options_.settings);
-  place.paths =
-      static_cast<std::uint8_t>(std::min<std::size_t>(interfaces_.size(), net::kPathsMost));
+  place.interfaces.resize(std::min<std::size_t>(interfaces_.size(), net::kPathsMost));
+  // Where no rank has several there is nothing to choose.
+  for (std::size_t i = 0; i < place.interfaces.size() && place.paths_asked > 1; ++i) {
+    auto described = look_at(interfaces_[i]);
+    if (described.ok()) {
+      place.interfaces[i] = std::move(described).value();
+    } else if (!no_interfaces_.has_value()) {
+      no_interfaces_ = std::move(described).error().with_context("describing network interfaces");
+    }
+  }
   return place;
+}
+
+/// One without an address is found out as its wire is made.
+Result<PathInterface> SoftNetwork::look_at(const std::string& interface) const {
+  boot::SocketOptions options{.ifname = options_.settings->socket_ifname};
+  std::string name = interface;
+  if (name.empty()) {
+    ORIEL_TRY(const auto usable, boot::usable_interfaces(options));
+    name = usable.front();
+  }
+  options.ifname = "=" + name;
+  auto address = boot::choose_interface(options);
+  if (!address.ok() && address.error().code() != ErrorCode::invalid_usage) {
+    return std::move(address).error();
+  }
+  return describe_interface(topo::process_machine().sources().files, name,
+                            address.ok() ? address.value() : boot::SocketAddress());
 }
 
 /// Numbers the hosts: machines, as far as they share a network. Where all ranks go by libfabric
@@ -74,9 +100,10 @@ void SoftNetwork::join_places(const std::vector<NetworkPlace>& places) {
     by_fabric_.push_back(!shares_memory || places[self].wire == WireChoice::fabric);
     const bool is_peer =
         std::binary_search(peers_of_rank_.begin(), peers_of_rank_.end(), static_cast<int>(rank));
-    const bool by_several = is_peer && by_fabric_.back();
-    paths_to_.push_back(by_several ? std::min(places[rank].paths, places[self].paths)
-                                   : std::size_t{1});
+    const bool may_choose = is_peer && by_fabric_.back();
+    paths_to_.push_back(
+        may_choose ? pair_paths(places[self].interfaces, places[rank].interfaces, self < rank)
+                   : std::vector<PathPair>(1));
   }
 }
 
@@ -97,10 +124,12 @@ Status SoftNetwork::make_failover_queue(Peer& peer, const net::SendQueue::Option
   options.agreement.give_up_after = most - health.fail_after;
   options.hearsay_pause = kHearsayPause;
   options.channel = peer.channel.get();
-  for (std::size_t path = 0; path < peer.paths; ++path) {
-    Nic& nic = *nics_[path];
+  options.first_has_aliases = has_aliases(peer.paths.front());
+  for (std::size_t path = 0; path < peer.paths.size(); ++path) {
+    const std::size_t own = peer.paths[path].own;
+    Nic& nic = *nics_[own];
     const std::uint32_t number = path == 0 ? 0 : queue.number;
-    options.paths.push_back({&nic.nic, nic.domain, nic.fabric_wire, interfaces_[path], number,
+    options.paths.push_back({&nic.nic, nic.domain, nic.fabric_wire, interfaces_[own], number,
                              queue_number(hello_.first_queue, probe_of(peer.rank))});
   }
   ORIEL_TRY(peer.failover, net::FailoverQueue::create(std::move(options)));
@@ -113,12 +142,14 @@ WindowNics SoftNetwork::window_nics() const {
     nic->windows.emplace(nic->nic, nic->domain);
     nics.ports.push_back(&*nic->windows);
   }
-  if (!has_backups()) return nics;
-  nics.aliases.resize(static_cast<std::size_t>(options_.world->size()));
   for (const Peer& peer : peers_) {
-    for (std::size_t path = 1; path < peer.paths; ++path) {
-      auto& aliases = nics.aliases[static_cast<std::size_t>(peer.rank)];
-      aliases.push_back(&peer.failover->aliases(path));
+    for (std::size_t path = 0; path < peer.paths.size(); ++path) {
+      const PathPair& pair = peer.paths[path];
+      if (!has_aliases(pair)) continue;
+      net::KeyAliases* const aliases =
+          peer.failover != nullptr ? &peer.failover->aliases(path) : peer.aliases.get();
+      nics.paths.resize(static_cast<std::size_t>(options_.world->size()));
+      nics.paths[static_cast<std::size_t>(peer.rank)].push_back({aliases, pair.own, pair.far});
     }
   }
   return nics;
@@ -130,6 +161,14 @@ const net::FailoverQueue* SoftNetwork::failover(int rank) const {
   return found == peers_.end() ? nullptr : found->failover.get();
 }
 
+std::vector<std::string> SoftNetwork::interfaces_to(int rank) const {
+  std::vector<std::string> names;
+  for (const PathPair& path : paths_to_[static_cast<std::size_t>(rank)]) {
+    names.push_back(interfaces_[path.own]);
+  }
+  return names;
+}
+
 bool SoftNetwork::progress_nic(Nic& nic) {
   if (!nic.nic.progress()) return false;
   wake_waiters();
@@ -138,15 +177,15 @@ bool SoftNetwork::progress_nic(Nic& nic) {
 
 // Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a
 // descriptor, nor the other way round.
-Status SoftNetwork::start_fabric_thread(std::size_t path) {
-  Nic& nic = *nics_[path];
+Status SoftNetwork::start_fabric_thread(std::size_t at) {
+  Nic& nic = *nics_[at];
   net::NicThread::Options options;
   options.progress = [this, &nic] { return progress_nic(nic); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
-  options.sleep = [this, &nic, path] {
+  options.sleep = [this, &nic, at] {
     const std::uint64_t turns = turns_of_waiters_.load(std::memory_order_relaxed);
     const bool others_drive = std::exchange(nic.turns_seen, turns) != turns;
-    nic.sleeper->sleep(others_drive && is_in_use(path));
+    nic.sleeper->sleep(others_drive && is_in_use(at));
   };
   options.wake = [&nic] { nic.sleeper->wake(); };
   ORIEL_TRY(nic.thread, net::NicThread::start(std::move(options)));
@@ -156,7 +195,8 @@ Status SoftNetwork::start_fabric_thread(std::size_t path) {
 /// For the log.
 void SoftNetwork::tell_paths() const {
   const Log log(options_.rank);
-  log.info("paths to ranks of other hosts, best first: {}", fmt::join(interfaces_, ", "));
+  log.info("interfaces of paths to ranks of other hosts, best first: {}",
+           fmt::join(interfaces_, ", "));
   const auto usable = boot::usable_interfaces({.ifname = options_.settings->socket_ifname});
   if (!usable.ok() || usable->front() != interfaces_.front()) return;
   log.warn("set-up uses {} as well: where it is down, no other path can be agreed upon",
@@ -179,8 +219,8 @@ Status SoftNetwork::start_keeper() {
 
 bool SoftNetwork::progress_backups() {
   bool any = false;
-  for (std::size_t path = 1; path < nics_.size(); ++path) {
-    if (is_in_use(path)) any = nics_[path]->nic.progress() || any;
+  for (std::size_t at = 1; at < nics_.size(); ++at) {
+    if (is_in_use(at)) any = nics_[at]->nic.progress() || any;
   }
   if (SteadyClock::instance().now() < next_look_.load(std::memory_order_relaxed)) return any;
   return progress_failover() || any;
@@ -199,14 +239,18 @@ bool SoftNetwork::progress_failover() {
   bool any = false, is_settled = true;
   unsigned in_use = 1;
   for (const Peer& peer : peers_) {
-    if (peer.failover == nullptr || is_done_with(peer, peer.failover->pace())) continue;
+    if (peer.failover == nullptr) {
+      in_use |= 1u << peer.paths.front().own;
+      continue;
+    }
+    if (is_done_with(peer, peer.failover->pace())) continue;
     any = peer.failover->progress() || any;
     const auto pace = peer.failover->pace();
     is_settled = is_settled && pace.is_settled;
-    if (pace.path >= 0) in_use |= 1u << pace.path;
+    if (pace.path >= 0) in_use |= 1u << peer.paths[static_cast<std::size_t>(pace.path)].own;
   }
   is_settled_ = is_settled;
-  paths_in_use_ = static_cast<net::PathMask>(in_use);
+  nics_in_use_ = static_cast<net::PathMask>(in_use);
   next_look_ = SteadyClock::instance().now() + (is_settled ? kLookEvery : kLookOften);
   // A probe, or work that has found another path.
   for (const auto& nic : nics_) {

@@ -38,7 +38,6 @@ std::uint32_t SoftNetwork::first_queue() const {
 
 Status SoftNetwork::make_queues() {
   net::SendQueue::Options queue;
-  queue.domain = nics_[0]->domain;
   queue.depth = kQueueDepth;
   queue.fetch_slots = kFetchSlots;
   queue.pages = nic_memory_.pages.get();
@@ -54,13 +53,24 @@ Status SoftNetwork::make_queues() {
     queue.peer = rank;
     queue.number = queue_number(hello_.first_queue, rank);
     queue.piece_bytes = peer.by_fabric ? kFabricPieceBytes : kRingPieceBytes;
-    if (peer.paths > 1) {
-      ORIEL_CHECK(make_failover_queue(peer, queue));
-    } else {
-      ORIEL_TRY(peer.single, net::SendQueue::create(nics_[0]->nic, queue));
-    }
+    ORIEL_CHECK(make_queue(peer, queue));
     peers_.push_back(std::move(peer));
   }
+  return {};
+}
+
+/// On the NIC of path 0. Entries name the keys of the first NIC, and of the peer's first one.
+Status Network::make_queue(Peer& peer, net::SendQueue::Options queue) {
+  const PathPair& first = peer.paths.front();
+  if (first.own != 0) {
+    queue.namer = &nics_[0]->nic;
+    queue.namer_domain = nics_[0]->domain;
+  }
+  if (peer.paths.size() > 1) return make_failover_queue(peer, queue);
+  queue.domain = nics_[first.own]->domain;
+  if (has_aliases(first)) peer.aliases = std::make_unique<net::KeyAliases>();
+  queue.aliases = peer.aliases.get();
+  ORIEL_TRY(peer.single, net::SendQueue::create(nics_[first.own]->nic, queue));
   return {};
 }
 
@@ -91,21 +101,24 @@ Status SoftNetwork::take_ends(Peer& peer, const NetworkHello& hello) {
                  fmt::format("rank {} has no queue for rank {}", peer.rank, options_.rank))
         .with_origin(peer.rank);
   }
-  peer.far.assign(peer.paths, {{}, queue, probe});
+  peer.far.assign(peer.paths.size(), {{}, queue, probe});
   if (!peer.by_fabric) return {};
-  if (hello.fabrics.size() < peer.paths) {
-    return Error(ErrorCode::remote, fmt::format("rank {} has told {} addresses for {} paths",
-                                                peer.rank, hello.fabrics.size(), peer.paths))
-        .with_origin(peer.rank);
-  }
-  for (std::size_t path = 0; path < peer.paths; ++path) {
+  for (std::size_t path = 0; path < peer.paths.size(); ++path) {
+    const auto [own, far] = peer.paths[path];
+    if (hello.fabrics.size() <= far) {
+      return Error(ErrorCode::remote,
+                   fmt::format("rank {} has told {} addresses, and path {} leads to number {}",
+                               peer.rank, hello.fabrics.size(), path, far + 1))
+          .with_origin(peer.rank);
+    }
     std::string name = fmt::format("rank {}", peer.rank);
-    if (peer.paths > 1) name += " over " + interfaces_[path];
+    if (peer.paths.size() > 1) name += " over " + interfaces_[own];
     std::vector<std::uint32_t> only = {peer.number()};
     // One with backups has a second queue on each path.
-    if (peer.paths > 1) only.push_back(queue_number(hello_.first_queue, probe_of(peer.rank)));
-    auto added =
-        nics_[path]->fabric->add_peer(hello.fabrics[path], std::move(name), std::move(only));
+    if (peer.failover != nullptr) {
+      only.push_back(queue_number(hello_.first_queue, probe_of(peer.rank)));
+    }
+    auto added = nics_[own]->fabric->add_peer(hello.fabrics[far], std::move(name), std::move(only));
     if (!added.ok()) {  // the peer's fault only if it is what it has told
       Error error = std::move(added).error();
       if (error.code() == ErrorCode::remote) return std::move(error).with_origin(peer.rank);
@@ -123,7 +136,8 @@ Status SoftNetwork::connect_queues() {
       continue;
     }
     if (!peer.by_fabric) peer.far[0].address = address_on_rings(peer.rank);
-    const std::uint32_t wire = peer.by_fabric ? nics_[0]->fabric_wire : ring_wire_;
+    const Nic& nic = *nics_[peer.paths.front().own];
+    const std::uint32_t wire = peer.by_fabric ? nic.fabric_wire : ring_wire_;
     ORIEL_CHECK(peer.single->connect({wire, peer.far[0].address, peer.far[0].queue, kEpoch,
                                       static_cast<std::uint64_t>(peer.rank) + 1}));
   }

@@ -33,8 +33,8 @@ bool SoftNetwork::is_of_probe(const Peer& peer, const device::queue::QueueError&
 
 std::string SoftNetwork::wires_say(const Peer& peer) const {
   std::string said;
-  for (std::size_t path = 0; peer.by_fabric && path < peer.paths; ++path) {
-    const net::WireFabric& fabric = *nics_[path]->fabric;
+  for (std::size_t path = 0; peer.by_fabric && path < peer.paths.size(); ++path) {
+    const net::WireFabric& fabric = *nics_[peer.paths[path].own]->fabric;
     Status wire = fabric.peer_status(peer.far[path].address);
     if (wire.ok()) wire = fabric.status();
     if (!wire.ok()) said += "; its wire says: " + wire.error().to_string();
@@ -174,7 +174,8 @@ void SoftNetwork::ask_all(TimePoint now, Duration interval, const std::uint32_t*
 void SoftNetwork::send_probes() {
   for (const Peer& peer : peers_) {
     if (peer.failover != nullptr || has_left(peer)) continue;
-    static_cast<void>(nics_[0]->nic.probe(peer.number()));  // the queue is there
+    Nic& nic = *nics_[peer.paths.front().own];
+    static_cast<void>(nic.nic.probe(peer.number()));  // the queue is there
   }
 }
 

@@ -23,6 +23,7 @@
 #include "boot/cut_off.hpp"
 #include "boot/group.hpp"
 #include "comm/network.hpp"
+#include "comm/path_pairs.hpp"
 #include "net/fabric_sleeper.hpp"
 #include "net/failover_channel.hpp"
 #include "net/failover_queue.hpp"
@@ -101,11 +102,13 @@ class SoftNetwork final : public Network {
   void abort() override;
 
   /// Tests have it make faults.
-  net::NicSoft& nic(std::size_t path = 0) { return nics_[path]->nic; }
+  net::NicSoft& nic(std::size_t at = 0) { return nics_[at]->nic; }
   /// For tests: null where no peer is reached by libfabric.
-  const net::WireFabric* fabric(std::size_t path = 0) const { return nics_[path]->fabric; }
+  const net::WireFabric* fabric(std::size_t at = 0) const { return nics_[at]->fabric; }
   /// For tests: null where this rank is reached by one path.
   const net::FailoverQueue* failover(int rank) const;
+  /// For tests: by which interfaces a rank is reached, in the order of paths.
+  std::vector<std::string> interfaces_to(int rank) const;
 
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
@@ -114,7 +117,8 @@ class SoftNetwork final : public Network {
   static constexpr Duration kLastAnswers = std::chrono::milliseconds(200);
 
  private:
-  /// One of the rank's NICs: that of path 0, by which all peers are reached, or a backup's.
+  /// One of the rank's NICs. Without backups the first one reaches all peers; else which peers by
+  /// which path depends on the interfaces of both (path_pairs.hpp).
   struct Nic {
     std::string interface;  // of its fabric wire; empty: what ORIEL_SOCKET_IFNAME asks for
     net::NicSoft nic;
@@ -131,7 +135,8 @@ class SoftNetwork final : public Network {
   struct Peer {
     int rank = -1;
     bool by_fabric = false;
-    std::size_t paths = 1;
+    std::vector<PathPair> paths{};               // the NICs of both ends
+    std::unique_ptr<net::KeyAliases> aliases{};  // of single, if one of the NICs is not a first one
     // One of these two, the second where there are several paths.
     std::optional<net::SendQueue> single{};
     std::unique_ptr<net::FailoverChannel> channel{};
@@ -152,18 +157,20 @@ class SoftNetwork final : public Network {
   // The steps of make(). Local but for those that suspend.
   Task<Status> await_nic_process(EventLoop& loop, Deadline deadline);
   NetworkPlace own_place();
+  Result<PathInterface> look_at(const std::string& interface) const;
   void join_places(const std::vector<NetworkPlace>& places);
   void number_hosts(const std::vector<NetworkPlace>& places);
   Status prepare();
   Status open_fabric();
-  Status open_fabric(std::size_t path);
-  Status check_backup_provider(std::size_t path) const;
+  Status open_fabric(std::size_t at);
+  Status check_backup_provider(std::size_t at) const;
   Status listen_for_rings();
   std::uint32_t first_queue() const;
   static net::WireAddress address_on_rings(int rank) {
     return {static_cast<std::uint64_t>(rank) + 1};
   }
   Status make_queues();
+  Status make_queue(Peer& peer, net::SendQueue::Options queue);
   Status make_failover_queue(Peer& peer, const net::SendQueue::Options& queue);
   WindowNics window_nics() const;
   Status take_hellos(const std::vector<Bytes>& messages);
@@ -178,7 +185,7 @@ class SoftNetwork final : public Network {
   Status take_rings(std::vector<std::vector<OwnedFd>> arrived,
                     std::vector<net::RingReader> readers);
   Status start();
-  Status start_fabric_thread(std::size_t path);
+  Status start_fabric_thread(std::size_t at);
   Status start_keeper();
   void tell_paths() const;
   void end_threads();
@@ -189,8 +196,8 @@ class SoftNetwork final : public Network {
   bool progress_nic(Nic& nic);
   bool progress_backups();
   bool progress_failover();
-  bool is_in_use(std::size_t path) const {
-    return (paths_in_use_.load(std::memory_order_relaxed) >> path & 1) != 0;
+  bool is_in_use(std::size_t nic) const {
+    return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }
   bool is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const;
   bool has_left(const Peer& peer) const { return Network::has_left(peer.rank); }
@@ -208,18 +215,18 @@ class SoftNetwork final : public Network {
   void ask_all(TimePoint now, Duration interval, const std::uint32_t* abort);
   std::string wires_say(const Peer& peer) const;
 
-  std::vector<bool> by_fabric_;        // of all ranks, how this one reaches them
-  std::vector<std::size_t> paths_to_;  // and by how many paths
-  std::vector<std::size_t> host_of_;   // the number of each one's host
+  std::vector<bool> by_fabric_;                  // of all ranks, how this one reaches them
+  std::vector<std::vector<PathPair>> paths_to_;  // and by which paths
+  std::vector<std::size_t> host_of_;             // the number of each one's host
   std::size_t hosts_ = 0;
-  std::vector<std::string> interfaces_{""};  // by path
+  std::vector<std::string> interfaces_{""};  // by NIC, the best one first
   std::optional<Error> no_interfaces_;       // why they are not known
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
   std::shared_ptr<net::NicProcess> nic_process_;  // while it starts
   NicMemory nic_memory_;
-  std::vector<std::unique_ptr<Nic>> nics_;  // by path; the first is always there
+  std::vector<std::unique_ptr<Nic>> nics_;  // the first is always there
   net::RingWire* rings_ = nullptr;          // the first NIC's; null where no peer is reached by it
   std::uint32_t ring_wire_ = 0;
   std::optional<net::RingBell> bell_;
@@ -241,7 +248,7 @@ class SoftNetwork final : public Network {
   std::mutex failover_mutex_;           // held by whoever looks at them
   std::atomic<TimePoint> next_look_{};  // when they are to be looked at
   std::atomic<bool> is_settled_{true};  // no ends are about to agree
-  std::atomic<net::PathMask> paths_in_use_{1};
+  std::atomic<net::PathMask> nics_in_use_{1};
   std::atomic<bool> aborted_{false};
   std::atomic<bool> refusal_is_due_{false};  // of a GPU's queues, by the NIC's thread
   std::optional<net::NicThread> keeper_;     // looks at them when nobody else does

@@ -100,9 +100,9 @@ Status NetworkWindows::add_key(Entry& entry) {
     ORIEL_TRY(const WindowNic::Keys keys, nics_.ports[i]->register_memory(range));
     entry.backups[i - 1] = keys.remote;
   }
-  for (const auto& aliases : nics_.aliases) {
-    for (std::size_t i = 0; i < aliases.size(); ++i) {
-      aliases[i]->add_local(entry.keys.local, entry.backups[i]);
+  for (const auto& paths : nics_.paths) {
+    for (const WindowNics::Path& path : paths) {
+      if (path.own > 0) path.aliases->add_local(entry.keys.local, entry.backups[path.own - 1]);
     }
   }
   return {};
@@ -116,18 +116,19 @@ WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const
 /// What a rank's key is called on the other paths to it.
 Status NetworkWindows::learn_aliases(Entry& entry, int rank, const WindowKey& key,
                                      std::uint8_t backups) {
-  if (nics_.aliases.empty()) return {};
-  const auto& aliases = nics_.aliases[static_cast<std::size_t>(rank)];
-  for (std::size_t i = 0; i < aliases.size(); ++i) {
-    if (i >= backups || key.backups[i] == 0) {
+  if (nics_.paths.empty()) return {};
+  const auto& paths = nics_.paths[static_cast<std::size_t>(rank)];
+  for (const WindowNics::Path& path : paths) {
+    if (path.far == 0) continue;
+    if (path.far > backups || key.backups[path.far - 1] == 0) {
       return Error(ErrorCode::remote,
-                   fmt::format("rank {} has told no key of window {} for path {}", rank, key.number,
-                               i + 1))
+                   fmt::format("rank {} has told no key of window {} for its NIC {}", rank,
+                               key.number, path.far))
           .with_origin(rank);
     }
-    aliases[i]->add_remote(key.key, key.backups[i]);
+    path.aliases->add_remote(key.key, key.backups[path.far - 1]);
   }
-  if (!aliases.empty()) entry.far_keys.emplace_back(rank, key.key);
+  if (!paths.empty()) entry.far_keys.emplace_back(rank, key.key);
   return {};
 }
 
@@ -143,12 +144,12 @@ void NetworkWindows::revoke_backups(Entry& entry) noexcept {
     std::uint32_t& key = entry.backups[i - 1];
     if (key != 0) nics_.ports[i]->deregister_memory(std::exchange(key, 0));
   }
-  for (const auto& aliases : nics_.aliases) {
-    for (net::KeyAliases* const path : aliases) path->remove_local(entry.keys.local);
+  for (const auto& paths : nics_.paths) {
+    for (const WindowNics::Path& path : paths) path.aliases->remove_local(entry.keys.local);
   }
   for (const auto& [rank, key] : entry.far_keys) {
-    for (net::KeyAliases* const path : nics_.aliases[static_cast<std::size_t>(rank)]) {
-      path->remove_remote(key);
+    for (const WindowNics::Path& path : nics_.paths[static_cast<std::size_t>(rank)]) {
+      path.aliases->remove_remote(key);
     }
   }
   entry.far_keys.clear();

@@ -43,17 +43,23 @@ class WindowNic {
   virtual void set_reached(std::uint64_t /*peer*/, std::uint32_t /*key*/) noexcept {}
 };
 
-/// The NICs of a rank, by path, as its windows see them. Outlived by the NICs, until detach().
+/// The NICs of a rank as its windows see them. Outlived by the NICs, until detach().
 struct WindowNics {
   std::vector<WindowNic*> ports;
-  /// By world rank, and path from 1 on: what keys are called there. None of a rank that is reached
-  /// by one path.
-  std::vector<std::vector<net::KeyAliases*>> aliases;
+  /// What the keys of a path's ends are called there, which are those of these NICs of both ranks:
+  /// others than the first ones, whose keys stand in entries.
+  struct Path {
+    net::KeyAliases* aliases = nullptr;
+    std::size_t own = 0;
+    std::size_t far = 0;
+  };
+  /// By world rank. Empty where no rank has any.
+  std::vector<std::vector<Path>> paths;
 };
 
 /// The keys of a communicator's windows: registers each with the rank's NICs and keeps the tables
-/// from which kernels take the keys of all ranks, those of path 0. Where there is no NIC yet it
-/// only remembers the windows, of which attach() then makes up for.
+/// from which kernels take the keys of all ranks, those of their first NICs. Where there is no NIC
+/// yet it only remembers the windows, of which attach() then makes up for.
 ///
 /// The tables are objects of a pool of the rank's device: a NetworkWindow, and behind it the
 /// regions of all ranks.

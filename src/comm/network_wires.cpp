@@ -43,23 +43,28 @@ std::uint32_t SoftNetwork::fabric_buffers(std::size_t peers, std::uint32_t least
       std::clamp<std::size_t>(kBuffersForPeer * peers, least, kBuffersMost));
 }
 
-/// The first NIC, and as many more as there are paths to any peer, each with its own wire.
+/// The first NIC, and as many more as paths to any peer begin at, each with its own wire.
 Status SoftNetwork::open_fabric() {
-  const std::size_t paths = *std::max_element(paths_to_.begin(), paths_to_.end());
-  while (nics_.size() < paths) {
+  std::size_t nics = 1;
+  for (const auto& paths : paths_to_) {
+    for (const PathPair& path : paths) nics = std::max<std::size_t>(nics, path.own + 1u);
+  }
+  while (nics_.size() < nics) {
     nics_.push_back(std::make_unique<Nic>());
     nics_.back()->domain = nics_.back()->nic.create_domain();
   }
-  for (std::size_t path = 0; path < paths; ++path) ORIEL_CHECK(open_fabric(path));
+  for (std::size_t at = 0; at < nics; ++at) ORIEL_CHECK(open_fabric(at));
   return {};
 }
 
-Status SoftNetwork::open_fabric(std::size_t path) {
+Status SoftNetwork::open_fabric(std::size_t at) {
   std::size_t peers = 0;
   int first = -1;
   for (const int rank : peers_of_rank_) {
-    const auto at = static_cast<std::size_t>(rank);
-    if (!by_fabric_[at] || paths_to_[at] <= path) continue;
+    const auto& paths = paths_to_[static_cast<std::size_t>(rank)];
+    const bool is_used = std::any_of(paths.begin(), paths.end(),
+                                     [at](const PathPair& path) { return path.own == at; });
+    if (!by_fabric_[static_cast<std::size_t>(rank)] || !is_used) continue;
     if (peers++ == 0) first = rank;
   }
   if (peers == 0) return {};
@@ -67,9 +72,9 @@ Status SoftNetwork::open_fabric(std::size_t path) {
   options.key = options_.wire_key;
   options.provider = options_.settings->fabric_provider;
   options.socket.ifname = options_.settings->socket_ifname;
-  if (!interfaces_[path].empty()) {
-    options.socket.ifname = "=" + interfaces_[path];
-    ORIEL_CHECK(check_interface(interfaces_[path], options.socket));
+  if (!interfaces_[at].empty()) {
+    options.socket.ifname = "=" + interfaces_[at];
+    ORIEL_CHECK(check_interface(interfaces_[at], options.socket));
   }
   options.receives = fabric_buffers(peers, kFabricReceives);
   options.sends = fabric_buffers(peers, options.sends);
@@ -77,26 +82,27 @@ Status SoftNetwork::open_fabric(std::size_t path) {
   auto made = net::WireFabric::create(options);
   if (!made.ok()) {
     return std::move(made).error().with_context(
-        interfaces_[path].empty() ? fmt::format("making a wire over libfabric to rank {}", first)
-                                  : fmt::format("making a wire over libfabric and {} to rank {}",
-                                                interfaces_[path], first));
+        interfaces_[at].empty() ? fmt::format("making a wire over libfabric to rank {}", first)
+                                : fmt::format("making a wire over libfabric and {} to rank {}",
+                                              interfaces_[at], first));
   }
-  Nic& nic = *nics_[path];
+  Nic& nic = *nics_[at];
   nic.fabric = made.value().get();
+  hello_.fabrics.resize(at);  // nobody asks for the address of one that reaches no peer
   hello_.fabrics.push_back(nic.fabric->local_address());
   nic.fabric_wire = nic.nic.add_wire(std::move(made).value());
-  return check_backup_provider(path);
+  return check_backup_provider(at);
 }
 
 /// Adapters that have no interface of this kind would be the same one for each path.
-Status SoftNetwork::check_backup_provider(std::size_t path) const {
-  if (path == 0) return {};
-  const std::string provider = nics_[path]->fabric->provider();
+Status SoftNetwork::check_backup_provider(std::size_t at) const {
+  if (at == 0) return {};
+  const std::string provider = nics_[at]->fabric->provider();
   if (!provider.starts_with("efa")) return {};
   return Error(
              ErrorCode::invalid_usage,
              fmt::format("the provider {} does not tell {} from {}: there is no backup path by it",
-                         provider, interfaces_[0], interfaces_[path]))
+                         provider, interfaces_[0], interfaces_[at]))
       .with_hint("unset ORIEL_PATHS, or name another provider with ORIEL_FABRIC_PROVIDER");
 }
 

@@ -54,6 +54,7 @@ Result<std::unique_ptr<FailoverQueue>> FailoverQueue::create(Options options) {
   SendQueue::Options queue = made->options_.queue;
   queue.domain = made->options_.paths.front().domain;
   queue.records = &made->records_;
+  queue.aliases = made->options_.first_has_aliases ? made->aliases_.data() : nullptr;
   ORIEL_TRY(made->queue_, SendQueue::create(*made->options_.paths.front().nic, queue));
   made->completed_ = queue.base;
   for (const Path& path : made->options_.paths) ORIEL_CHECK(made->add_branch(path));
@@ -72,10 +73,11 @@ Status FailoverQueue::add_branch(const Path& path) {
     slots.memory = reinterpret_cast<std::byte*>(view.fetch_values);
     slots.access = kLocalWrite;
     ORIEL_TRY(branch->fetch_key, path.nic->register_memory(path.domain, slots));
-    branch->aliases.add_local(view.fetch_key, branch->fetch_key);
+    KeyAliases& aliases = aliases_[branches_.size()];
+    aliases.add_local(view.fetch_key, branch->fetch_key);
     QueueSetup setup = queue_->setup();
     setup.domain = path.domain;
-    setup.aliases = &branch->aliases;
+    setup.aliases = &aliases;
     setup.number = path.queue;
     setup.named = queue_->number();
     ORIEL_TRY(branch->queue, path.nic->create_queue(setup));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,10 @@ class FailoverQueue {
     std::uint32_t probe = 0;
   };
   struct Options {
-    SendQueue::Options queue;  ///< domain and records are set here
+    SendQueue::Options queue;  ///< domain, records and aliases are set here
+    /// Entries name the keys of other NICs than those of path 0: of queue.namer, or of another one
+    /// of the peer's. aliases(0) says what they are called on path 0.
+    bool first_has_aliases = false;
     /// 1 to kPathsMost, the best one first; the peer has as many, in the same order. Paths that are
     /// to fail apart have NICs of different fault domains (topo::choose_nics says which).
     std::vector<Path> paths;
@@ -77,8 +81,9 @@ class FailoverQueue {
 
   const device::queue::QueueView& view() const { return queue_->view(); }
   SendQueue& queue() { return *queue_; }
-  /// Of a path other than 0: entries name the keys of path 0.
-  KeyAliases& aliases(std::size_t path) { return branches_[path]->aliases; }
+  /// What is called otherwise on a path than in entries, which name the keys of path 0 unless
+  /// Options say otherwise.
+  KeyAliases& aliases(std::size_t path) { return aliases_[path]; }
 
   /// Looks at the paths, hears the peer, and changes the path if need be. A bounded amount of work;
   /// false if there was none, or another thread is at it.
@@ -116,7 +121,6 @@ class FailoverQueue {
 
     Path path;
     PathHealth health;
-    KeyAliases aliases;
     std::uint32_t queue = 0;
     bool owns_queue = false;      // path 0's is the SendQueue's
     std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
@@ -153,6 +157,7 @@ class FailoverQueue {
   Options options_;
   mutable std::mutex mutex_;
   QueueRecords records_;
+  std::array<KeyAliases, kPathsMost> aliases_;  // by path
   std::optional<SendQueue> queue_;
   std::vector<std::unique_ptr<Branch>> branches_;
   PathAgreement agreement_;

@@ -114,6 +114,8 @@ Status check_options(const SendQueue::Options& options) {
 
 struct SendQueue::State {
   NicSoft* nic = nullptr;
+  NicSoft* namer = nullptr;       // gives view.fetch_key
+  std::uint32_t fetch_alias = 0;  // what nic calls it; 0 where that is the namer
   std::unique_ptr<QueuePages> shared;
   std::unique_ptr<QueuePages> near;
   std::uint32_t* record = nullptr;
@@ -128,7 +130,8 @@ struct SendQueue::State {
 
   ~State() {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
-    if (view.fetch_key != 0) static_cast<void>(nic->deregister_memory(view.fetch_key));
+    if (fetch_alias != 0) static_cast<void>(nic->deregister_memory(fetch_alias));
+    if (view.fetch_key != 0) static_cast<void>(namer->deregister_memory(view.fetch_key));
   }
   Status allocate(const Options& options, const Layout& layout) {
     if (options.pages == nullptr) {
@@ -167,6 +170,21 @@ struct SendQueue::State {
     }
     return near->write(0, words);
   }
+  Status register_slots(const Options& options, const Layout& layout) {
+    MemoryRange slots;
+    slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
+    slots.bytes = (options.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
+    slots.memory = shared->own() + layout.fetch_values;
+    slots.access = kLocalWrite;
+    const bool is_own = options.namer == nullptr;
+    namer = is_own ? nic : options.namer;
+    ORIEL_TRY(view.fetch_key,
+              namer->register_memory(is_own ? options.domain : options.namer_domain, slots));
+    if (is_own) return {};
+    ORIEL_TRY(fetch_alias, nic->register_memory(options.domain, slots));
+    options.aliases->add_local(view.fetch_key, fetch_alias);
+    return {};
+  }
   void show(const Options& options, const Layout& layout) {
     std::byte* const with_nic = shared->user();
     view.ring = at<dq::Block>(with_nic, layout.ring);
@@ -204,13 +222,7 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   ORIEL_CHECK(state->fill(options, layout));
   state->show(options, layout);
 
-  dq::QueueView& view = state->view;
-  MemoryRange slots;
-  slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
-  slots.bytes = (options.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
-  slots.memory = state->shared->own() + layout.fetch_values;
-  slots.access = kLocalWrite;
-  ORIEL_TRY(view.fetch_key, nic.register_memory(options.domain, slots));
+  ORIEL_CHECK(state->register_slots(options, layout));
 
   QueueSetup& setup = state->setup;
   setup.memory = state->memory;
@@ -222,10 +234,11 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   setup.repeats_most = options.repeats_most;
   setup.piece_bytes = options.piece_bytes;
   setup.records = options.records;
+  setup.aliases = options.aliases;
   setup.answered = &state->answered;
   if (options.records != nullptr) options.records->completed = options.base;
   ORIEL_TRY(state->number, nic.create_queue(setup));
-  view.number = state->number;
+  state->view.number = state->number;
   return SendQueue(std::move(state));
 }
 

@@ -10,6 +10,7 @@
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
+#include "net/key_aliases.hpp"
 #include "net/nic_soft.hpp"
 #include "net/queue_pages.hpp"
 
@@ -46,6 +47,12 @@ class SendQueue {
     QueueRecords* records = nullptr;
     /// For kernels of a GPU; outlives the queue. Null: for threads of this process.
     QueuePagesSource* pages = nullptr;
+    /// Of a queue in whose entries stand the keys of other NICs than those at its ends; outlives
+    /// it.
+    KeyAliases* aliases = nullptr;
+    /// The one here whose keys they are, if it is not the queue's own; then aliases is there too.
+    NicSoft* namer = nullptr;
+    std::uint32_t namer_domain = 0;
   };
 
   static Result<SendQueue> create(NicSoft& nic, const Options& options);

@@ -31,6 +31,22 @@ NetworkHello some_hello() {
   return hello;
 }
 
+/// One with IPv4, one of which nothing is known, and one with IPv6.
+NetworkPlace some_place() {
+  NetworkPlace place{0x1234567812345678, WireChoice::fabric, 3, NicKind::mlx5,
+                     std::vector<PathInterface>(3)};
+  place.interfaces[0] = {4, {10, 78, 1, 2}, {{16, {10, 78}}, {31, {10, 78, 1, 2}}}};
+  place.interfaces[2] = {6, {0xfd, 0, 1}, {{1, {0x80}}, {127, {0xfd, 0, 1}}}};
+  return place;
+}
+
+std::string refusal_of(const NetworkPlace& place) {
+  const auto decoded = decode_place(encode(place));
+  REQUIRE_FALSE(decoded.ok());
+  CHECK(decoded.error().code() == ErrorCode::remote);
+  return decoded.error().message();
+}
+
 std::string refusal(const KeysMessage& message) {
   const auto decoded = decode_keys(encode(message));
   REQUIRE_FALSE(decoded.ok());
@@ -51,8 +67,8 @@ TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello())).value() == some_hello());
-  const NetworkPlace place{0x1234567812345678, WireChoice::fabric, 3, 2, NicKind::mlx5};
-  CHECK(decode_place(encode(place)).value() == place);
+  CHECK(decode_place(encode(some_place())).value() == some_place());
+  CHECK(decode_place(encode(NetworkPlace{})).value() == NetworkPlace{});
 }
 
 TEST_CASE(
@@ -110,27 +126,47 @@ TEST_CASE(
   CHECK(decode_hello(encode(far)).error().message().find("1000") != std::string::npos);
   far.fabrics.assign(5, Bytes(1, std::byte{0}));
   CHECK(decode_hello(encode(far)).error().message().find("5 fabric wires") != std::string::npos);
-  Bytes place = encode(NetworkPlace{});
-  for (std::size_t size = 0; size < place.size(); ++size) {
-    CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
-  }
-  for (const unsigned paths : {0u, 5u}) {
-    place.back() = static_cast<std::byte>(paths);
-    const std::string expected = std::to_string(paths) + " paths";
-    CHECK(decode_place(place).error().message().find(expected) != std::string::npos);
-  }
-  place.back() = std::byte{1};
-  place[place.size() - 3] = std::byte{2};
-  CHECK(decode_place(place).error().message().find("a NIC of kind 2") != std::string::npos);
-  place[place.size() - 3] = std::byte{1};
-  place[place.size() - 4] = std::byte{2};
-  CHECK(decode_place(place).error().message().find("a wire of kind 2") != std::string::npos);
-  place.push_back(std::byte{0});
-  CHECK_FALSE(decode_place(place).ok());
-
   NetworkHello strange = some_hello();
   strange.first_queue = 1u << 24;
   CHECK(decode_hello(encode(strange)).error().message().find("0x1000000") != std::string::npos);
+}
+
+TEST_CASE("3.23 places that are cut short, too long or make no sense are refused") {
+  Bytes place = encode(some_place());
+  for (std::size_t size = 0; size < place.size(); ++size) {
+    CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
+  }
+  place[8] = std::byte{2};
+  CHECK(decode_place(place).error().message().find("a wire of kind 2") != std::string::npos);
+  place[8] = std::byte{0};
+  place[9] = std::byte{2};
+  CHECK(decode_place(place).error().message().find("a NIC of kind 2") != std::string::npos);
+  place[9] = std::byte{1};
+  CHECK(decode_place(place).ok());
+  place.push_back(std::byte{0});
+  CHECK_FALSE(decode_place(place).ok());
+  for (const std::size_t paths : {std::size_t{0}, std::size_t{5}}) {
+    NetworkPlace other = some_place();
+    other.interfaces.resize(paths);
+    CHECK(refusal_of(other).find(std::to_string(paths) + " paths") != std::string::npos);
+  }
+
+  NetworkPlace strange = some_place();
+  strange.interfaces[0].family = 5;
+  CHECK(refusal_of(strange).find("family 5") != std::string::npos);
+  strange = some_place();
+  strange.interfaces[2].networks.assign(9, {1, {0x80}});
+  CHECK(refusal_of(strange).find("9 networks") != std::string::npos);
+  // Everything, a single address, more bits than there are, and bits behind the prefix.
+  for (const IpNetwork& network :
+       {IpNetwork{}, IpNetwork{32, {10}}, IpNetwork{255, {10}}, IpNetwork{6, {10}}}) {
+    strange = some_place();
+    strange.interfaces[0].networks[1] = network;
+    const std::string expected = "a prefix of " + std::to_string(network.length) + " bits";
+    CHECK(refusal_of(strange).find(expected) != std::string::npos);
+  }
+  strange.interfaces[0] = {6, {}, {{128, {}}}};
+  CHECK(refusal_of(strange).find("a prefix of 128 bits") != std::string::npos);
 }
 
 TEST_CASE("3.15 what a rank tells of its queues does not grow with the ranks") {

@@ -52,6 +52,40 @@ void collect_until_told(Players& players, Rank& rank, int other) {
   }
 }
 
+/// Set-up uses the first of three links, and ranks find the others.
+const Variables kFound = {{"ORIEL_SOCKET_IFNAME", "net0,net1,net2"}, {"ORIEL_PATHS", "auto"}};
+
+/// The same interfaces at both ends, in the same order.
+void check_ends(Players& players, const Rank& rank, int other) {
+  const auto place = [&](int from, int to) {
+    return static_cast<std::size_t>(32 + from * players.size() + to);
+  };
+  const int self = players.first();
+  std::string names;
+  for (const std::string& one : network_of(rank).interfaces_to(other)) names += one.back();
+  players.word(place(self, other)) = std::stoull(names);
+  players.barrier();
+  test::require(
+      players.word(place(other, self)) == std::stoull(names),
+      "the ends of the paths between " + std::to_string(self) + " and " + std::to_string(other));
+  players.barrier();
+}
+
+/// Old values come by all paths: of bytes that nobody changes.
+void fetch(Rank& rank, int peer, std::size_t offset) {
+  namespace dq = device::queue;
+  const auto at = static_cast<std::size_t>(peer);
+  std::uint64_t old = 0, expected = 0;
+  for (std::size_t i = 0; i < sizeof expected; ++i) {
+    expected |= static_cast<std::uint64_t>(pattern(peer, 1, i)) << (8 * i);
+  }
+  const auto outcome = dq::fetch_atomic<dq::AtomicOp::add>(
+      device::Thread(), rank.view().network->queues[at], rank.window.view().network->peers[at],
+      offset, std::uint64_t{0}, old, {});
+  test::require(outcome == dq::QueueOutcome::done, "an atomic");
+  test::require(old == expected, "the old value");
+}
+
 bool await_path(Stage& stage, int ranks, std::uint64_t path) {
   const auto is_there = [&] {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -105,6 +139,83 @@ TEST_CASE("3.14 the paths that a rank finds itself end with the link that set-up
     traffic.run(5);
     const auto* const queue = network_of(traffic.rank()).failover(1 - players.first());
     test::require(queue != nullptr && queue->sight().paths.size() == 2, "a backup");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.14 the paths that ranks find themselves do not cross from one network to another") {
+  // Each rank's first link is another one than its neighbour's on the host.
+  const TestHosts hosts = TestHosts::with_links(2, 3);
+  const bool is_strict = GENERATE(false, true);
+  if (is_strict) hosts.refuse_detours();
+  const Nodes nodes{{2, 2}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost), found(kFound);
+    Rank rank(players, 4096, kWorld);
+    const int first_other = players.first() < 2 ? 2 : 0;
+    check_ends(players, rank, first_other + players.first() % 2);
+    check_ends(players, rank, first_other + 1 - players.first() % 2);
+    // The one with another place on its node.
+    collect_until_told(players, rank, 3 - players.first());
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  hosts.cut(1, 1);
+  const std::uint64_t rounds = stage.board().words[kRounds];
+  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
+  stage.board().words[kFinish] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 hosts that name their links in another order use each for one path") {
+  const TestHosts hosts = TestHosts::with_links(2, 3);
+  hosts.refuse_detours();
+  constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic has words before them
+  Stage stage(Cast::processes, 2, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost);
+    const char* const paths = players.first() == 0 ? "net0,net1" : "net1,net0";
+    const Environment own(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths}});
+    Traffic traffic(players, 11);
+    const int other = 1 - players.first();
+    for (const int path : {0, 1}) {
+      traffic.run(20);
+      fetch(traffic.rank(), other, 2 * kPart);
+      const auto sight = network_of(traffic.rank()).failover(other)->sight();
+      test::require(sight.path == path, "the path is " + std::to_string(sight.path));
+      players.barrier();
+      ++players.word(kDone);
+      while (path == 0 && players.word(kGoOn) == 0) std::this_thread::sleep_for(1ms);
+    }
+    check_ends(players, traffic.rank(), other);
+  });
+  REQUIRE(stage.wait_for_word(kDone, 2, 30s));
+  hosts.cut(1, 0);
+  stage.board().words[kGoOn] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 a host with one link is reached by the same one of others, which have two") {
+  const TestHosts hosts = TestHosts::with_links(3, 2);
+  hosts.refuse_detours();
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), chosen(kChosen);
+    const bool has_one = players.first() == 1;
+    const Environment own(has_one ? Variables{{"ORIEL_SOCKET_IFNAME", "net0"}} : Variables{});
+    Traffic traffic(players, 13);
+    traffic.run(20);
+    for (int other = 0; other < 3; ++other) {
+      if (other == players.first()) continue;
+      fetch(traffic.rank(), other, 3 * kPart);
+      const bool is_alone = has_one || other == 1;
+      const auto names = network_of(traffic.rank()).interfaces_to(other);
+      test::require(names.size() == (is_alone ? 1 : 2), "the number of paths");
+      test::require(!is_alone || has_one || names[0] == "net0", "the link of both");
+    }
+    collect(traffic.rank().comm, 500);
     players.barrier();
   }));
 }

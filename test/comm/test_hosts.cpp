@@ -250,6 +250,12 @@ void TestHosts::mend(int host, int link) const {
   run_in(hosts_[at], set_up_link(at, link));
 }
 
+void TestHosts::refuse_detours() const {
+  for (const OwnedFd& host : hosts_) {
+    run_in(host, "for i in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 > $i; done");
+  }
+}
+
 void TestHosts::drop(int percent) const {
   run_in(router_, fmt::format("nft add table ip loss; nft 'add chain ip loss some {{ type filter "
                               "hook forward priority 0; }}'; nft 'add rule ip loss some numgen "

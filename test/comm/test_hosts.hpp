@@ -33,6 +33,8 @@ class TestHosts {
   /// Takes a link of the host's down, and up again.
   void cut(int host, int link = 0) const;
   void mend(int host, int link = 0) const;
+  /// Has the hosts drop what comes by another link than that by which they would answer.
+  void refuse_detours() const;
   /// Has the router drop so many of a hundred packets. Without a relay only.
   void drop(int percent) const;
 

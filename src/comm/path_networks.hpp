@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "boot/socket_address.hpp"
+#include "comm/path_pairs.hpp"
+#include "topo/file_tree.hpp"
+
+namespace oriel::comm {
+
+/// What there is to tell of an interface whose wire is bound to `address`: the networks to which
+/// the main table of routes leads by it, at most PathInterface::kNetworksMost of them, the largest
+/// first. Those that say nothing of where an interface leads are left out: the default route,
+/// routes to one address, what is the same on each link (link-local, multicast) or host (loopback).
+/// Nothing is told of addresses of such kinds. Reads one small file.
+PathInterface describe_interface(const topo::FileTree& files, const std::string& name,
+                                 const boot::SocketAddress& address);
+
+}  // namespace oriel::comm
