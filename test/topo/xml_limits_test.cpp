@@ -73,4 +73,32 @@ TEST_CASE("2.7 more things than any machine has are refused in time, in both for
   CHECK(spent.count() < 60);
 }
 
+TEST_CASE("2.7 several times the processors that there may be are refused with the line") {
+  std::string all = "ffffffff";
+  for (int i = 1; i < 2048; ++i) all += ",ffffffff";
+  std::string nodes = "<system>\n";
+  for (int i = 0; i < 4; ++i) {
+    nodes += fmt::format("<cpu numaid=\"{}\" affinity=\"{}\"/>\n", i, all);
+  }
+  CHECK(verdict(nodes + "</system>") == "ok");
+  refused(nodes + "<cpu numaid=\"4\" affinity=\"1\"/></system>",
+          "line 6: with NUMA node 4 there are more than 262144 processors");
+}
+
+TEST_CASE("2.7 as many functions and network cards as may be are written in time") {
+  std::string text = "<system><cpu numaid=\"0\">\n";
+  for (std::uint32_t i = 0; i < 32'000; ++i) {
+    text += fmt::format("<pci busid=\"{}\"{}/>\n", PciAddress{i, 1, 0, 0}.to_string(),
+                        i % 8 == 0 ? " class=\"0x020000\"" : "");
+  }
+  const auto machine = read_nccl_xml(text + "</cpu></system>");
+  REQUIRE(machine.ok());
+  REQUIRE(machine->nics.size() == 4000);
+  const std::clock_t begin = std::clock();
+  CHECK(write_nccl_xml(*machine).size() > 1'000'000);
+  const double spent = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  WARN("32,000 functions: " << spent << " s");
+  CHECK(spent < 3);
+}
+
 }  // namespace oriel::topo
