@@ -138,7 +138,7 @@ TEST_CASE("2.5 of equally near NICs the faster one has more users, and of equal 
   CHECK(primaries(choose_nics(machine(4, {100, 400}))) == std::vector<int>{1, 1, 1, 0});
   CHECK(primaries(choose_nics(machine(2, {100, 400}))) == std::vector<int>{1, 1});
   CHECK(primaries(choose_nics(machine(2, {200, 400}))) == std::vector<int>{1, 0});
-  CHECK(primaries(choose_nics(machine(3, {0, 400}))) == std::vector<int>{0, 1, 0});
+  CHECK(primaries(choose_nics(machine(3, {0, 400}))) == std::vector<int>{1, 1, 1});
   CHECK(primaries(choose_nics(machine(3, {0, 0}))) == std::vector<int>{0, 1, 0});
 }
 
