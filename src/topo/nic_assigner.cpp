@@ -24,7 +24,10 @@ NicAssigner::NicAssigner(const Machine& machine, const PortSpeeds& speeds, Nic::
                          const NicCosts& costs)
     : machine_(machine), speeds_(speeds), layer_(layer), costs_(costs) {
   for (const auto& row : costs) candidates_.push_back(nearest(row));
+  const std::vector<Nic>& nics = machine.nics;
+  cards_ = groups_of(nics.size(), [&](auto i, auto j) { return same_card(nics[i], nics[j]); });
   users_.resize(machine.nics.size());
+  card_users_.resize(machine.nics.size(), 0);
   used_.resize(costs.size(), nullptr);
   for (std::size_t device = 0; device < costs.size(); ++device) assign(device);
 }
@@ -76,13 +79,14 @@ std::vector<NicAssigner::Candidate> NicAssigner::nearest(const std::vector<NicCo
 }
 
 /// What one more user makes of two ports: the one where more is left for each is better, of equal
-/// ones that with fewer users.
+/// ones that with fewer users, then that of a card with fewer.
 bool NicAssigner::is_better(int port, int other) const {
   const auto users = static_cast<double>(users_[at(port)].size() + 1);
   const auto others = static_cast<double>(users_[at(other)].size() + 1);
   const double left = speed_of(port) * others;
   const double left_there = speed_of(other) * users;
-  return left > left_there || (left == left_there && users < others);
+  const auto of_card = [&](int one) { return card_users_[at(cards_[at(one)])]; };
+  return std::tuple(-left, users, of_card(port)) < std::tuple(-left_there, others, of_card(other));
 }
 
 /// Gives a device a port so that the least shares stay as great as they can be: of all ports that
@@ -95,6 +99,7 @@ void NicAssigner::assign(std::size_t device) {
   for (int i = 1; i < static_cast<int>(steps.size()); ++i) {
     if (is_better(steps[at(i)].to->port, steps[at(step)].to->port)) step = i;
   }
+  ++card_users_[at(cards_[at(steps[at(step)].to->port)])];
   for (; step >= 0; step = steps[at(step)].from) {
     const Step& change = steps[at(step)];
     if (change.from >= 0) users_[at(used_[change.device]->port)].erase(change.device);

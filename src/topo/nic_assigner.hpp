@@ -69,6 +69,8 @@ class NicAssigner {
   const NicCosts& costs_;
   std::vector<std::vector<Candidate>> candidates_;  // of each device
   std::vector<std::set<std::size_t>> users_;        // of each port
+  std::vector<int> cards_;                          // of each port the card, a number
+  std::vector<int> card_users_;                     // of each card
   std::vector<const Candidate*> used_;              // of each device, or null
 };
 

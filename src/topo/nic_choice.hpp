@@ -24,8 +24,8 @@ struct NicChoice {
 
 /// For each GPU the nearest active NIC: by PCI distance, then by NUMA node. Equally near ones are
 /// shared so that the GPU which gets the least of its port's speed gets as much as can be; among
-/// ports of one speed the users are as even as can be. MIG instances and partitions count as their
-/// GPU.
+/// ports of one speed the users are as even as can be, and of ports as good those of cards with
+/// fewer users come first. MIG instances and partitions count as their GPU.
 ///
 /// Slow ports (PortSpeeds) are left out, and so are those of other link layers than
 /// layer_for_all(): ports of two layers cannot talk to each other. A layer of which no speed is
