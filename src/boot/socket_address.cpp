@@ -282,15 +282,19 @@ Result<std::vector<std::string>> usable_interfaces(const SocketOptions& options)
   ORIEL_TRY(const SocketAddress best, choose_of(interfaces, options));
   const NameFilter filter(options.ifname);
   std::vector<std::string> names;
+  // A label of an address ("eth1:0") is no interface of its own.
+  const auto add = [&](const Interface& interface) {
+    const std::string name = interface.name.substr(0, interface.name.find(':'));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
   for (const Interface& interface : interfaces) {
-    if (interface.address == best) names.push_back(interface.name);
+    if (interface.address == best) add(interface);
   }
   for (const Interface& interface : interfaces) {
     const bool is_lesser = interface.loopback || is_container_bridge(interface.name);
     if (!filter.accepts(interface.name) || (is_lesser && !filter.selects())) continue;
     if (options.family != AF_UNSPEC && options.family != interface.address.family()) continue;
-    if (std::find(names.begin(), names.end(), interface.name) != names.end()) continue;
-    names.push_back(interface.name);
+    add(interface);
   }
   return names;
 }

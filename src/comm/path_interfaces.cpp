@@ -46,13 +46,14 @@ Result<std::vector<std::string>> choose_paths(const Settings& settings,
     std::vector<std::string> names = names_in(settings.paths);
     return names.empty() ? unset : names;
   }
-  ORIEL_TRY(std::vector<std::string> others,
+  ORIEL_TRY(const std::vector<std::string> usable,
             boot::usable_interfaces({.ifname = settings.socket_ifname}));
-  if (others.size() < 2) return unset;
-  const std::string of_setup = others.front();
-  others.erase(others.begin());
+  const std::string& of_setup = usable.front();
+  ORIEL_TRY(topo::InterfaceChoice all, topo::own_interfaces(user, usable));
+  std::vector<std::string> others = std::move(all.for_data);
+  std::erase(others, of_setup);
+  if (others.empty()) return unset;
   ORIEL_TRY(const topo::InterfaceChoice best, topo::own_interfaces(user, others));
-  if (best.primary.empty()) return unset;
   if (!best.backup.empty()) return std::vector{best.primary, best.backup};
   ORIEL_TRY(const topo::InterfaceChoice both, topo::own_interfaces(user, {best.primary, of_setup}));
   if (both.backup.empty()) return unset;

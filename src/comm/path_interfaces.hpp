@@ -23,8 +23,9 @@ std::string describe_paths(std::uint8_t asked);
 /// The interfaces over which a rank is reached, the best first. One that is empty stands for what
 /// ORIEL_SOCKET_IFNAME asks for.
 ///
-/// Of those that it finds itself the one that set-up uses is the last: by that the ends of a queue
-/// agree to leave a path that has failed. Local; reads small files once in a process.
+/// Of those that it finds itself, which are all fit for data (topo::InterfaceChoice), the one that
+/// set-up uses is the last: by that the ends of a queue agree to leave a path that has failed.
+/// Where no other is fit that one is the only path. Local; reads small files once in a process.
 Result<std::vector<std::string>> choose_paths(const Settings& settings,
                                               const topo::InterfaceUser& user);
 

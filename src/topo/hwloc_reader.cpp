@@ -248,12 +248,6 @@ HwlocList read_named_file(const std::string& path) {
   return list;
 }
 
-/// "b8ce:f603:00e1:2d34"; 0 for anything else.
-std::uint64_t guid_in(std::string digits) {
-  std::erase(digits, ':');
-  return digits.size() == 16 ? number_in<std::uint64_t>(digits, 16).value_or(0) : 0;
-}
-
 }  // namespace
 
 void HwlocList::add_ports(const std::string& name, int index,
@@ -271,8 +265,8 @@ void HwlocList::add_ports(const std::string& name, int index,
     nic.numa = node.numa;
     nic.layer = Nic::Layer::other;
     nic.active = state == "4";
-    nic.guid = guid_in(info("NodeGUID"));
-    nic.card = guid_in(info("SysImageGUID"));
+    nic.guid = guid_in(info("NodeGUID")).value_or(0);
+    nic.card = guid_in(info("SysImageGUID")).value_or(0);
     nics.push_back(std::move(nic));
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <sstream>
 
@@ -16,7 +17,7 @@ namespace oriel::topo {
 namespace {
 
 constexpr int kOpenFabrics = 3;  // hwloc's number for OS devices that are RDMA NICs
-constexpr std::uint64_t kMeansLatency = 1U << 2;
+constexpr int kMeansLatency = 1 << 2;
 
 bool is(const XmlElement& object, std::string_view type) {
   const std::string* own = object.name == "object" ? object.find("type") : nullptr;
@@ -52,6 +53,13 @@ Result<std::vector<std::uint64_t>> numbers_of(const XmlElement& element, const c
     }
   }
   return numbers;
+}
+
+/// Whether a text is like another one, where x stands for a hexadecimal digit.
+bool has_shape(std::string_view text, std::string_view shape) {
+  return std::equal(text.begin(), text.end(), shape.begin(), shape.end(), [](char own, char like) {
+    return like == 'x' ? std::isxdigit(static_cast<unsigned char>(own)) != 0 : own == like;
+  });
 }
 
 class HwlocXmlReader {
@@ -243,18 +251,14 @@ class HwlocXmlReader {
     if (const std::string* type = object.find("pci_type")) {
       // "0302 [10de:2335] [10de:0000] a1"
       const std::string_view text = *type;
-      const bool shaped = text.size() >= 16 && text.substr(4, 2) == " [" && text[10] == ':';
-      const auto number = [&](std::size_t at) {
-        return shaped ? number_in<std::uint16_t>(text.substr(at, 4), 16) : std::nullopt;
-      };
-      const auto kind = number(0);
-      const auto vendor = number(6);
-      const auto device = number(11);
-      if (!kind || !vendor || !device) {
-        return odd(object, fmt::format("has pci_type '{}', not a class and [vendor:device]",
-                                       text.substr(0, 32)));
+      if (!has_shape(text, "xxxx [xxxx:xxxx] [xxxx:xxxx] xx")) {
+        return odd(object, fmt::format("has pci_type '{}', not a class and two [vendor:device]",
+                                       text.substr(0, 40)));
       }
-      if (auto gpu = gpu_by_class(*kind, *vendor, *device)) {
+      const auto number = [&](std::size_t at) {
+        return number_in<std::uint16_t>(text.substr(at, 4), 16).value_or(0);
+      };
+      if (auto gpu = gpu_by_class(number(0), number(6), number(11))) {
         gpu->pci = node.address;
         gpu->node = index;
         gpu->numa = node.numa;
@@ -266,6 +270,7 @@ class HwlocXmlReader {
     }
     for (const XmlElement& child : object.children) {
       if (is(child, "OSDev")) ORIEL_CHECK(read_nic(child, index));
+      if (is(child, "PCIDev") || is(child, "Bridge")) return odd(child, "is below a PCI device");
     }
     return {};
   }
@@ -279,8 +284,10 @@ class HwlocXmlReader {
 
   Status read_nic(const XmlElement& object, int index) {
     ORIEL_TRY(const int kind, integer(object, "osdev_type", -1, 0, kMostNumbers));
+    if (kind < 0) return odd(object, "is a device of the system without an osdev_type");
     const std::string* name = object.find("name");
     if (kind != kOpenFabrics || name == nullptr) return {};
+    ORIEL_CHECK(check_ports(object));
     const std::size_t before = list_.nics.size();
     list_.add_ports(*name, index, [&](const std::string& key) {
       const std::string* text = info_of(object, key);
@@ -290,18 +297,32 @@ class HwlocXmlReader {
     return {};
   }
 
+  /// What HwlocList::add_ports() makes of an RDMA NIC.
+  static Status check_ports(const XmlElement& object) {
+    for (const XmlElement& info : object.children) {
+      const std::string* name = info.name == "info" ? info.find("name") : nullptr;
+      const std::string* value = name == nullptr ? nullptr : info.find("value");
+      if (value == nullptr) continue;
+      const bool guid = *name == "NodeGUID" || *name == "SysImageGUID";
+      const bool state = name->starts_with("Port") && name->ends_with("State");
+      if ((guid && !guid_in(*value)) || (state && !number_in<std::uint8_t>(*value))) {
+        return odd(info, fmt::format("has the {} '{}', which is none", name->substr(0, 32),
+                                     value->substr(0, 32)));
+      }
+    }
+    return {};
+  }
+
   /// Latencies between all NUMA nodes; other distances are of no interest.
   Status read_distances(const XmlElement& element) {
     const std::string* type = element.find("type");
     const std::string* indexing = element.find("indexing");
-    const std::string* kind_text = element.find("kind");
-    const auto kind = kind_text == nullptr ? 0 : number_in<std::uint64_t>(*kind_text).value_or(0);
     const bool by_number = indexing == nullptr || *indexing == "os";
-    if (type == nullptr || *type != "NUMANode" || !by_number || (kind & kMeansLatency) == 0) {
-      return {};
-    }
+    if (type == nullptr || *type != "NUMANode" || !by_number) return {};
+    ORIEL_TRY(const int kind, integer(element, "kind", 0, 0, INT32_MAX));
     ORIEL_TRY(const auto indices, numbers_of(element, "indexes"));
     ORIEL_TRY(const auto values, numbers_of(element, "u64values"));
+    if ((kind & kMeansLatency) == 0) return {};
     const std::size_t count = list_.numa.size();
     if (indices.size() != count || values.size() != count * count) {
       return odd(element, fmt::format("has {} nodes and {} values, for {} NUMA nodes",

@@ -2,27 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/infiniband_sysfs.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "topo/pci_sysfs.hpp"
+#include "topo/xml_values.hpp"
 
 namespace oriel::topo {
 namespace {
 
 constexpr const char* kInfinibandFolder = "/sys/class/infiniband";
 
-/// "b8ce:f603:00e1:2d34"; 0 for anything else.
+/// 0 where there is none.
 std::uint64_t read_guid(const FileTree& tree, const std::string& path) {
-  std::string text = tree.read(path).value_or("");
-  text.erase(std::remove(text.begin(), text.end(), ':'), text.end());
-  std::uint64_t guid = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, guid, 16);
-  return error == std::errc() && rest == end && text.size() == 16 ? guid : 0;
+  return guid_in(tree.read(path).value_or("")).value_or(0);
 }
 
 /// "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; 0 for anything else.

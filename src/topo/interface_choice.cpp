@@ -14,7 +14,9 @@
 #include "base/log.hpp"
 #include "base/settings.hpp"
 #include "base/try.hpp"
+#include "topo/nic_assigner.hpp"
 #include "topo/nic_choice.hpp"
+#include "topo/nic_ports.hpp"
 #include "topo/numa_sysfs.hpp"
 #include "topo/process_machine.hpp"
 
@@ -34,13 +36,13 @@ bool is_fit(const NetworkInterface& one, const std::vector<std::string>& usable)
   return std::find(usable.begin(), usable.end(), one.name) != usable.end();
 }
 
-/// Those whose hardware is there, and down: they keep their place in a pair.
-std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces,
-                                           const std::vector<std::string>& usable) {
+/// Those whose hardware is there, and down: they keep their place in a pair. Who lists what can be
+/// used does not list them.
+std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces) {
   std::vector<NetworkInterface> dead;
   std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(dead),
                [&](const NetworkInterface& one) {
-                 return is_fit(one, usable) && !one.up && !one.ports.empty();
+                 return is_fit(one, {}) && !one.up && !one.ports.empty();
                });
   return dead;
 }
@@ -62,37 +64,26 @@ std::vector<NetworkInterface> candidates_of(const std::vector<NetworkInterface>&
   return candidates;
 }
 
-/// An interface as a NIC, so that one rule chooses among both. A bond counts as its first port.
-Nic as_nic(const Machine& machine, const NetworkInterface& one) {
+/// An interface as NICs, so that one rule chooses among both: one for each of its ports, or one
+/// where nothing is known of any.
+std::vector<Nic> as_nics(const Machine& machine, const NetworkInterface& one) {
   Nic nic;
   nic.name = one.name;
   nic.interface = one.name;
   nic.layer = one.layer;
   nic.gbps = one.gbps;
-  if (one.ports.empty()) return nic;
-  const NetworkPort& port = one.ports.front();
-  nic.pci = port.pci;
-  nic.physical = port.physical;
-  if (nic.pci) nic.node = find_pci_node(machine, *nic.pci);
-  if (nic.node < 0 && nic.physical) nic.node = find_pci_node(machine, *nic.physical);
-  if (nic.node >= 0) nic.numa = machine.pci[static_cast<std::size_t>(nic.node)].numa;
-  if (nic.numa < 0) nic.numa = numa_index(machine, port.numa);
-  return nic;
-}
-
-/// Of each interface a number that it has in common with those that share hardware with it, be it
-/// through a third (a bond of two ports joins what is on either); from 1.
-std::vector<int> port_numbers(const std::vector<const NetworkInterface*>& interfaces) {
-  std::vector<int> numbers(interfaces.size());
-  std::iota(numbers.begin(), numbers.end(), 1);
-  for (std::size_t i = 0; i < interfaces.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (numbers[i] == numbers[j] || !share_port(*interfaces[i], *interfaces[j])) continue;
-      std::replace(numbers.begin(), numbers.end(), std::max(numbers[i], numbers[j]),
-                   std::min(numbers[i], numbers[j]));
-    }
+  std::vector<Nic> nics;
+  for (const NetworkPort& port : one.ports) {
+    Nic& own = nics.emplace_back(nic);
+    own.pci = port.pci;
+    own.physical = port.physical;
+    if (own.pci) own.node = find_pci_node(machine, *own.pci);
+    if (own.node < 0 && own.physical) own.node = find_pci_node(machine, *own.physical);
+    if (own.node >= 0) own.numa = machine.pci[static_cast<std::size_t>(own.node)].numa;
+    if (own.numa < 0) own.numa = numa_index(machine, port.numa);
   }
-  return numbers;
+  if (nics.empty()) nics.push_back(nic);
+  return nics;
 }
 
 /// Where an interface stands among others of its class: of those on one port that is first which is
@@ -133,7 +124,14 @@ class Chooser {
     std::sort(candidates_.begin(), candidates_.end(), [&](const auto& a, const auto& b) {
       return std::pair(class_of(a), place_in_order(a)) < std::pair(class_of(b), place_in_order(b));
     });
-    for (const NetworkInterface& one : candidates_) machine_.nics.push_back(as_nic(machine_, one));
+    for (const NetworkInterface& one : candidates_) nics_.push_back(as_nics(machine_, one));
+    for (const std::vector<Nic>& nics : nics_) machine_.nics.push_back(nics.front());
+    const auto is_less = [&](const NetworkInterface& one) {
+      return class_of(one) != class_of(candidates_.front());
+    };
+    best_ = static_cast<std::size_t>(std::find_if(candidates_.begin(), candidates_.end(), is_less) -
+                                     candidates_.begin());
+    is_slow_ = slow_ones();
   }
 
   InterfaceChoice choose() {
@@ -148,48 +146,62 @@ class Chooser {
     choice.primary = candidates_[primary].name;
     if (backup >= 0) choice.backup = candidates_[static_cast<std::size_t>(backup)].name;
     for (const int index : order_of_all(primary, backup)) {
-      choice.all.push_back(candidates_[static_cast<std::size_t>(index)].name);
+      const auto i = static_cast<std::size_t>(index);
+      choice.all.push_back(candidates_[i].name);
+      const bool alike = hardware_of(candidates_[i]) == hardware_of(candidates_[primary]) &&
+                         machine_.nics[i].layer == machine_.nics[primary].layer;
+      if (alike && is_slow_[i] == 0) choice.for_data.push_back(candidates_[i].name);
     }
     choice.reason = reason_for(primary, backup);
     return choice;
   }
 
  private:
+  enum class Hardware { there, usb, none };
+
+  static Hardware hardware_of(const NetworkInterface& one) {
+    if (one.ports.empty()) return Hardware::none;
+    const bool usb = std::all_of(one.ports.begin(), one.ports.end(),
+                                 [](const NetworkPort& port) { return port.usb; });
+    return usb ? Hardware::usb : Hardware::there;
+  }
+
   /// What step 1 says of an interface; smaller is better.
-  static int class_of(const NetworkInterface& one) {
-    return !one.ports.empty() ? 0 : one.way_out ? 1 : 2;
+  static std::pair<Hardware, bool> class_of(const NetworkInterface& one) {
+    return {hardware_of(one), hardware_of(one) == Hardware::none && !one.way_out};
   }
 
   /// The primary and its partner, among the candidates of the best class; -1: none.
   std::pair<int, int> choose_primary() const {
     std::vector<std::pair<const NetworkInterface*, int>> row;  // with the place in candidates_
-    for (const NetworkInterface& one : candidates_) {
-      if (class_of(one) != class_of(candidates_.front())) break;
-      row.emplace_back(&one, static_cast<int>(row.size()));
+    for (std::size_t i = 0; i < best_; ++i) row.emplace_back(&candidates_[i], static_cast<int>(i));
+    for (const NetworkInterface& one : dead_) {
+      if (hardware_of(one) == hardware_of(candidates_.front())) row.emplace_back(&one, -1);
     }
-    for (const NetworkInterface& one : dead_) row.emplace_back(&one, -1);
     std::sort(row.begin(), row.end(), [](const auto& a, const auto& b) {
       return place_in_order(*a.first) < place_in_order(*b.first);
     });
+    const std::vector<int> groups = groups_of(row.size(), [&](std::size_t i, std::size_t j) {
+      return share_port(*row[i].first, *row[j].first);
+    });
     Machine machine = machine_;
     machine.nics.clear();
-    std::vector<const NetworkInterface*> interfaces;
-    interfaces.reserve(row.size());
-    for (const auto& [one, place] : row) interfaces.push_back(one);
-    const std::vector<int> numbers = port_numbers(interfaces);
+    std::vector<int> candidate;  // of each NIC
     for (std::size_t i = 0; i < row.size(); ++i) {
-      Nic nic = as_nic(machine, *row[i].first);
-      nic.active = row[i].second >= 0;
-      // By these two, and no less, devices stand for one port.
-      nic.port = numbers[i];
-      nic.guid = static_cast<std::uint64_t>(numbers[i]);
-      machine.nics.push_back(std::move(nic));
+      for (Nic& nic : as_nics(machine, *row[i].first)) {
+        nic.active = row[i].second >= 0;
+        // By these two, and no less, devices stand for one port.
+        nic.port = groups[i] + 1;
+        nic.guid = static_cast<std::uint64_t>(nic.port);
+        machine.nics.push_back(std::move(nic));
+        candidate.push_back(row[i].second);
+      }
     }
     const NicChoice chosen = choose_nic_for(machine, user_);
-    const auto candidate = [&](int nic) {
-      return nic < 0 ? -1 : row[static_cast<std::size_t>(nic)].second;
+    const auto candidate_of = [&](int nic) {
+      return nic < 0 ? -1 : candidate[static_cast<std::size_t>(nic)];
     };
-    return {candidate(chosen.primary), candidate(chosen.backup)};
+    return {candidate_of(chosen.primary), candidate_of(chosen.backup)};
   }
 
   /// The partner among the best if it has other hardware, else the nearest that has. Where nothing
@@ -209,26 +221,40 @@ class Chooser {
   /// All candidates: by class, those of the primary's link layer first, then those that are not
   /// slow, then by nearness to a place, then as they stand.
   std::vector<int> by_nearness(DevicePlace from, std::size_t primary) const {
+    using Rank = std::tuple<std::pair<Hardware, bool>, bool, char, NicCost>;
+    std::vector<Rank> ranks;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      ranks.emplace_back(class_of(candidates_[i]),
+                         machine_.nics[i].layer != machine_.nics[primary].layer, is_slow_[i],
+                         cost_of(from, i));
+    }
     std::vector<int> order(candidates_.size());
-    const auto first_of_rest =
-        std::find_if(candidates_.begin(), candidates_.end(), [&](const NetworkInterface& one) {
-          return class_of(one) != class_of(candidates_.front());
-        });
-    const auto best = static_cast<std::size_t>(first_of_rest - candidates_.begin());
-    Machine machine = machine_;
-    machine.nics.resize(best);
-    const PortSpeeds speeds(machine);
     std::iota(order.begin(), order.end(), 0);
-    const auto rank_of = [&](int index) {
-      const auto i = static_cast<std::size_t>(index);
-      return std::tuple(
-          class_of(candidates_[i]), machine_.nics[i].layer != machine_.nics[primary].layer,
-          i < best ? speeds.is_slow(index) : is_slow(machine_.nics[i].gbps, speeds.fastest()),
-          nic_cost(machine_, from, machine_.nics[i]));
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return rank_of(a) < rank_of(b); });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return ranks[static_cast<std::size_t>(a)] < ranks[static_cast<std::size_t>(b)];
+    });
     return order;
+  }
+
+  /// Of a candidate, the nearest of its ports.
+  NicCost cost_of(DevicePlace from, std::size_t index) const {
+    NicCost least = nic_cost(machine_, from, machine_.nics[index]);
+    for (const Nic& nic : nics_[index]) least = std::min(least, nic_cost(machine_, from, nic));
+    return least;
+  }
+
+  /// Of each candidate whether it is slow beside those of the best class.
+  std::vector<char> slow_ones() const {
+    Machine machine = machine_;
+    machine.nics.resize(best_);
+    const PortSpeeds speeds(machine);
+    std::vector<char> is_slow;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const Nic& nic = machine_.nics[i];
+      is_slow.push_back(i < best_ ? speeds.is_slow(static_cast<int>(i))
+                                  : speeds.is_slow(nic.layer, nic.gbps));
+    }
+    return is_slow;
   }
 
   std::vector<int> order_of_all(std::size_t primary, int backup) const {
@@ -246,9 +272,8 @@ class Chooser {
     if (own.ports.empty()) {
       text += ", without hardware of its own";
     } else {
-      const Distance distance =
-          route_between(machine_, place_of_user(machine_, user_), place_of(machine_.nics[primary]))
-              .distance;
+      const auto distance =
+          static_cast<Distance>(std::get<0>(cost_of(place_of_user(machine_, user_), primary)));
       text += fmt::format(" on {} ({})", own.ports.front().hardware, name_of(distance));
     }
     if (backup < 0) return text + "; no backup on other hardware";
@@ -265,6 +290,9 @@ class Chooser {
 
   Machine machine_;  // with the interfaces as its NICs, in the order of the candidates
   std::vector<NetworkInterface> candidates_;
+  std::vector<std::vector<Nic>> nics_;  // of each candidate, the first of them in machine_ too
+  std::size_t best_ = 0;                // how many candidates are of the best class
+  std::vector<char> is_slow_;           // of each candidate
   std::vector<NetworkInterface> dead_;
   InterfaceUser user_;
 };
@@ -293,7 +321,7 @@ InterfaceChoice choose_interfaces(const Machine& machine,
                                   const std::vector<NetworkInterface>& interfaces,
                                   const InterfaceUser& user,
                                   const std::vector<std::string>& usable) {
-  return Chooser(machine, candidates_of(interfaces, usable), dead_ones_of(interfaces, usable), user)
+  return Chooser(machine, candidates_of(interfaces, usable), dead_ones_of(interfaces), user)
       .choose();
 }
 

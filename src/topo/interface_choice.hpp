@@ -42,6 +42,9 @@ struct InterfaceChoice {
   /// All that can be used, best first: the primary, the backup, then by nearness.
   std::vector<std::string> all;
   std::string reason;  ///< in words, for the log
+  /// Of all such as can do for the primary: with hardware if that has some, of its link layer,
+  /// and not slow.
+  std::vector<std::string> for_data;
 
   bool operator==(const InterfaceChoice&) const = default;
 };
@@ -49,15 +52,16 @@ struct InterfaceChoice {
 /// Of the interfaces that are up, no loopback and no part of a bond or bridge, or, if `usable`
 /// names any, of those alone (then also a loopback or part of a bond, but none that is down):
 ///
-/// 1. Those with hardware behind them come before those without (a container may have only such),
-///    and of these such as are the way out (with a default route) before tunnels and bridges.
+/// 1. Those with hardware behind them come before those on USB (a BMC's), these before those
+///    without any (a container may have only such), and of these such as are the way out (with a
+///    default route) before tunnels and bridges.
 /// 2. Of what is left the primary is chosen as choose_nics() chooses NICs: of one link layer for
-///    all, not slow (is_slow()) however near, nearest by PCI distance, then NUMA distance, then
+///    all, not slow (PortSpeeds) however near, nearest by PCI distance, then NUMA distance, then
 ///    balanced; all GPUs of the machine count as users.
 /// 3. The backup is in another fault domain, as choose_nics() chooses it: the partner of the
-///    primary's port, where ports that are down keep their places in pairs and virtual functions
-///    stand for the port of their physical one; else the nearest other, with those of other link
-///    layers, slow ones and those without hardware last.
+///    primary's port, where ports that are down keep their places in pairs (also if `usable` does
+///    not name them) and virtual functions stand for the port of their physical one; else the
+///    nearest other, with those of other link layers, slow ones and those without hardware last.
 ///
 /// A function of its arguments, and not of the order of `interfaces` or `usable`: the ranks of a
 /// node that see the same choose alike. Names in `usable` of which nothing is known are taken as

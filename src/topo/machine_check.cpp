@@ -44,12 +44,21 @@ Status check_index(const std::string& of, const char* field, int index, std::siz
   return wrong(fmt::format("{}: {} is {}, of {}", of, field, index, limit));
 }
 
+/// Of all NUMA nodes together. Files that clouds ship give several nodes the same processors.
+constexpr std::size_t kMostProcessors = std::size_t{4} << 16;
+
 Status check_numa(const Machine& machine, const Lines& lines) {
   std::map<int, std::size_t> seen;
+  std::size_t processors = 0;
   for (std::size_t i = 0; i < machine.numa.size(); ++i) {
     const NumaNode& node = machine.numa[i];
     const auto [first, fresh] = seen.emplace(node.os_index, i);
     if (!fresh) return lines.twice(fmt::format("NUMA node {}", node.os_index), i, first->second);
+    processors += node.cpus.size();
+    if (processors > kMostProcessors) {
+      return wrong(fmt::format("{}with NUMA node {} there are more than {} processors",
+                               lines.head(i), node.os_index, kMostProcessors));
+    }
     if (!node.distances.empty() && node.distances.size() != machine.numa.size()) {
       return wrong(fmt::format("{}NUMA node {} has {} distances, for {} nodes", lines.head(i),
                                node.os_index, node.distances.size(), machine.numa.size()));

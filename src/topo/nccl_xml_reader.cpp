@@ -81,9 +81,14 @@ Result<double> link_gbps_of(const XmlElement& element) {
   ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, 64));
   const std::string* speed = element.find("link_speed");
   if (speed == nullptr) return 0.0;
-  const std::string_view number = std::string_view(*speed).substr(0, speed->find(' '));
-  const auto transfers = decimal_in(number);
-  if (!transfers) return 0.0;  // such as "Unknown"
+  if (speed->starts_with("Unknown")) return 0.0;  // what the kernel says of some links
+  const std::size_t end = std::min(speed->find(' '), speed->size());
+  const auto transfers = decimal_in(std::string_view(*speed).substr(0, end));
+  const std::string_view unit = std::string_view(*speed).substr(end);
+  if (!transfers || !(unit.empty() || unit.starts_with(" GT/s"))) {
+    return odd(element,
+               fmt::format("has link_speed '{}', not a number of GT/s", speed->substr(0, 32)));
+  }
   return pcie_gbps(pcie_generation_of(*transfers), static_cast<unsigned>(width));
 }
 
@@ -116,6 +121,7 @@ class NcclXmlReader {
  public:
   Result<Machine> read(const XmlElement& root) {
     if (root.name != "system") return odd(root, "is not NCCL's <system>");
+    ORIEL_CHECK(integer(root, "version", 0, 0, kMostNumbers));
     ORIEL_CHECK(check_texts(root));
     for (const XmlElement& child : root.children) {
       if (child.name == "cpu") {

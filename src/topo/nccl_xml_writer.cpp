@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -74,12 +75,31 @@ Machine placed(Machine machine) {
 
 class Writer {
  public:
-  explicit Writer(const Machine& machine) : machine_(placed(machine)) {}
+  explicit Writer(const Machine& machine)
+      : machine_(placed(machine)),
+        children_(machine_.pci.size()),
+        gpus_in_(machine_.pci.size(), nullptr),
+        nics_in_(machine_.pci.size()) {
+    const auto at = [](int index) { return static_cast<std::size_t>(index); };
+    for (int node = 0; node < static_cast<int>(machine_.pci.size()); ++node) {
+      const int parent = machine_.pci[at(node)].parent;
+      if (parent >= 0) children_[at(parent)].push_back(node);
+    }
+    for (const Gpu& gpu : machine_.gpus) {
+      if (gpu.node >= 0 && gpus_in_[at(gpu.node)] == nullptr) gpus_in_[at(gpu.node)] = &gpu;
+    }
+    int listed = 0;
+    for (const Nic& nic : machine_.nics) {
+      if (!nic.active) continue;
+      const Port port{&nic, is_listed(nic) ? listed++ : -1};
+      (nic.node >= 0 ? nics_in_[at(nic.node)] : nics_at_[nic.numa]).push_back(port);
+    }
+  }
 
   std::string write() {
     line(0, "<system version=\"1\">");
     write_cpus();
-    if (has_nics(-1, -1)) write_nics(1, -1, -1);
+    write_nics(1, nics_at_[-1]);
     line(0, "</system>");
     return std::move(text_);
   }
@@ -110,60 +130,47 @@ class Writer {
     }
     // In the order that canonical() gives the children of one bridge, as which they are read again.
     std::vector<std::pair<PciAddress, int>> below;
-    for (int index = 0; index < static_cast<int>(machine_.pci.size()); ++index) {
-      const int parent = machine_.pci[static_cast<std::size_t>(index)].parent;
-      if (parent < 0) continue;
-      const PciNode& bridge = machine_.pci[static_cast<std::size_t>(parent)];
-      if (bridge.parent < 0 && bridge.numa == numa) below.emplace_back(lowest_below(index), index);
+    for (std::size_t root = 0; root < machine_.pci.size(); ++root) {
+      if (machine_.pci[root].parent >= 0 || machine_.pci[root].numa != numa) continue;
+      for (const int child : children_[root]) below.emplace_back(lowest_below(child), child);
     }
     std::sort(below.begin(), below.end());
     for (const auto& [address, index] : below) write_pci(2, index);
-    if (numa >= 0 && has_nics(-1, numa)) write_nics(2, -1, numa);
+    if (numa >= 0) write_nics(2, nics_at_[numa]);
     line(1, "</cpu>");
   }
 
   PciAddress lowest_below(int index) const {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
     PciAddress lowest = node.address.value_or(PciAddress{});
-    for (int child = index + 1; child < static_cast<int>(machine_.pci.size()); ++child) {
-      if (machine_.pci[static_cast<std::size_t>(child)].parent != index) continue;
+    for (const int child : children_[static_cast<std::size_t>(index)]) {
       lowest = std::min(lowest, lowest_below(child));
     }
     return lowest;
   }
 
-  void write_children(int depth, int parent) {
-    for (int child = 0; child < static_cast<int>(machine_.pci.size()); ++child) {
-      if (machine_.pci[static_cast<std::size_t>(child)].parent == parent) write_pci(depth, child);
-    }
-  }
-
   /// The GPU in a PCI node, of its parts the first: the format has one for each function. Null if
   /// there is none.
   const Gpu* gpu_in(int node) const {
-    const auto found = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
-                                    [&](const Gpu& one) { return one.node == node; });
-    return found == machine_.gpus.end() ? nullptr : &*found;
+    return node < 0 ? nullptr : gpus_in_[static_cast<std::size_t>(node)];
   }
 
   void write_pci(int depth, int index) {
     const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
     const Gpu* const gpu = gpu_in(index);
-    const auto nic = std::find_if(machine_.nics.begin(), machine_.nics.end(), [&](const Nic& one) {
-      return one.active && stands_in(one, index, -1);
-    });
+    const std::vector<Port>& ports = nics_in_[static_cast<std::size_t>(index)];
     const bool bridge = node.kind == PciNode::Kind::bridge;
-    const std::string kind = bridge                       ? " class=\"0x060400\""
-                             : gpu != nullptr             ? class_of(*gpu)
-                             : nic != machine_.nics.end() ? class_of(*nic)
-                                                          : "";
+    const std::string kind = bridge           ? " class=\"0x060400\""
+                             : gpu != nullptr ? class_of(*gpu)
+                             : !ports.empty() ? class_of(*ports.front().nic)
+                                              : "";
     const std::string vendor = gpu != nullptr ? vendor_of(*gpu) : "";
     line(depth,
          fmt::format("<pci busid=\"{}\"{}{}{}>", node.address ? node.address->to_string() : "",
                      kind, vendor, link_of(node.link_gbps)));
     if (gpu != nullptr) write_gpu(depth + 1, *gpu, !bridge);
-    if (has_nics(index, -1)) write_nics(depth + 1, index, -1);
-    write_children(depth + 1, index);
+    write_nics(depth + 1, ports);
+    for (const int child : children_[static_cast<std::size_t>(index)]) write_pci(depth + 1, child);
     line(depth, "</pci>");
   }
 
@@ -216,42 +223,43 @@ class Writer {
     return links;
   }
 
-  /// Whether a port stands in a PCI node, or, with -1, in none but beside a NUMA node.
-  static bool stands_in(const Nic& nic, int node, int numa) {
-    return nic.node == node && (node >= 0 || nic.numa == numa);
-  }
-
   /// Of ports that are not active the format cannot tell, so it lists none, as NCCL does. Of a card
   /// that its place names the class says it all.
   static bool is_listed(const Nic& nic) {
     return nic.active && !(nic.pci && nic.name == nic.pci->to_string());
   }
 
-  bool has_nics(int node, int numa) const {
-    return std::any_of(machine_.nics.begin(), machine_.nics.end(), [&](const Nic& nic) {
-      return is_listed(nic) && stands_in(nic, node, numa);
-    });
-  }
+  /// An active port, and its number among those that are listed; -1: it is not.
+  struct Port {
+    const Nic* nic;
+    int number;
+  };
 
-  void write_nics(int depth, int node, int numa) {
+  void write_nics(int depth, const std::vector<Port>& ports) {
+    const bool any =
+        std::any_of(ports.begin(), ports.end(), [](const Port& port) { return port.number >= 0; });
+    if (!any) return;
     line(depth, "<nic>");
-    int number = -1;
-    for (const Nic& nic : machine_.nics) {
-      if (is_listed(nic)) ++number;
-      if (!is_listed(nic) || !stands_in(nic, node, numa)) continue;
+    for (const Port& port : ports) {
+      if (port.number < 0) continue;
+      const Nic& nic = *port.nic;
       std::string facts;
       if (nic.gbps > 0) facts += fmt::format(" speed=\"{:.0f}\"", nic.gbps * 1000);
       facts += fmt::format(" port=\"{}\"", nic.port);
       const std::uint64_t guid =
           nic.card != 0 ? nic.card : nic.guid;  // by it NCCL tells cards apart
       if (guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", guid);
-      line(depth + 1,
-           fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name), number, facts));
+      line(depth + 1, fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name),
+                                  port.number, facts));
     }
     line(depth, "</nic>");
   }
 
   const Machine machine_;
+  std::vector<std::vector<int>> children_;    // of each PCI node
+  std::vector<const Gpu*> gpus_in_;           // the same
+  std::vector<std::vector<Port>> nics_in_;    // the same
+  std::map<int, std::vector<Port>> nics_at_;  // in none, at a NUMA node or (-1) at none
   std::string text_;
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kNetFolder = "/sys/class/net";
 constexpr std::string_view kSubfunctionBus = "auxiliary";
+constexpr std::string_view kUsbBus = "usb";
 // The kernel's flags of an interface (include/uapi/linux/if.h).
 constexpr std::uint32_t kUp = 1U << 0;
 constexpr std::uint32_t kLoopback = 1U << 3;
@@ -45,16 +46,17 @@ std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& f
 std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& folder) {
   const auto link = tree.link_name(folder + "/device");
   if (!link) return std::nullopt;
+  const std::string bus = tree.link_name(folder + "/device/subsystem").value_or("");
   NetworkPort port;
   port.hardware = *link;
+  port.usb = bus == kUsbBus;
   port.pci = pci_function_above(tree, folder + "/device");
   if (port.pci) {
     port.physical = physical_function_of(tree, *port.pci);
     // Virtual functions, and subfunctions (which are on a bus of that name), share a port; other
     // devices behind a function, of virtio or USB, have one each.
     const bool is_function = *link == port.pci->to_string();
-    const bool is_subfunction =
-        tree.link_name(folder + "/device/subsystem").value_or("") == kSubfunctionBus;
+    const bool is_subfunction = bus == kSubfunctionBus;
     if (is_subfunction && !port.physical) port.physical = port.pci;
     if (is_function || is_subfunction) {
       port.hardware = port.physical.value_or(*port.pci).to_string();
@@ -75,8 +77,11 @@ int add_ports(const FileTree& tree, const std::string& name, int floors,
   if (auto port = own_port(tree, folder)) {
     const auto known = [&](const NetworkPort& other) { return port->same_as(other); };
     if (std::none_of(ports.begin(), ports.end(), known)) ports.push_back(std::move(*port));
-    // A child of an IPoIB interface has the hardware of its parent.
-    return tree.exists(folder + "/parent") ? 1 : 0;
+    // A child of an IPoIB interface has the hardware of its parent, a representor ("pf0vf1") that
+    // of its card's uplink ("p0").
+    const std::string port_name = tree.read(folder + "/phys_port_name").value_or("");
+    const bool is_representor = port_name.find("pf") != std::string::npos;
+    return tree.exists(folder + "/parent") || is_representor ? 1 : 0;
   }
   int below = 0;
   if (floors == 0) return below;
@@ -143,7 +148,8 @@ std::vector<NetworkInterface> read_network_interfaces(const FileTree& tree) {
       continue;
     }
     interfaces.push_back(read_interface(tree, name));
-    interfaces.back().way_out = out.count(name) != 0;
+    // Of version 6 the routes that refuse lead to the loopback.
+    interfaces.back().way_out = !interfaces.back().loopback && out.count(name) != 0;
   }
   return interfaces;
 }

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
 
+#include "topo/nic_assigner.hpp"
 #include "topo/nic_layer.hpp"
 
 namespace oriel::topo {
@@ -18,137 +18,16 @@ const Nic& nic_at(const Machine& machine, int index) {
   return machine.nics[static_cast<std::size_t>(index)];
 }
 
-using Cost = std::tuple<int, int>;
+/// What is found out before devices at some places can be given NICs.
+struct Ground {
+  Ground(const Machine& machine, const std::vector<DevicePlace>& devices)
+      : speeds(machine),
+        layer(layer_for_all(machine, speeds)),
+        costs(nic_costs(machine, devices)) {}
 
-/// Assigns NICs to devices at places.
-class Assigner {
- public:
-  Assigner(const Machine& machine, const std::vector<DevicePlace>& devices)
-      : machine_(machine), speeds_(machine), layer_(layer_for_all(machine, speeds_)) {
-    for (const DevicePlace& device : devices) {
-      std::vector<Cost>& row = costs_.emplace_back();
-      row.reserve(machine.nics.size());
-      for (const Nic& nic : machine.nics) row.push_back(nic_cost(machine, device, nic));
-      candidates_.push_back(nearest(row));
-    }
-    users_.resize(machine.nics.size());
-    used_.resize(devices.size(), nullptr);
-    for (std::size_t device = 0; device < devices.size(); ++device) assign(device);
-  }
-
-  /// The NIC of a device; -1: there is none.
-  int primary(std::size_t device) const {
-    return used_[device] == nullptr ? -1 : used_[device]->nic;
-  }
-  /// How many devices, that one among them, use the port of a device's NIC.
-  std::size_t users(std::size_t device) const { return users_[at(used_[device]->port)].size(); }
-  /// How many ports are as near to a device as the one that it uses.
-  std::size_t as_near(std::size_t device) const { return candidates_[device].size(); }
-  const Cost& cost(std::size_t device, int nic) const { return costs_[device][at(nic)]; }
-  /// The NIC that stands for the port of another; -1 for one that is not active.
-  int port_of(int nic) const { return speeds_.port_of(nic); }
-  bool is_slow(int nic) const { return speeds_.is_slow(nic); }
-  Nic::Layer layer() const { return layer_; }
-
- private:
-  /// A port, and the NIC by which a device uses it: one of those that stand for the port.
-  struct Candidate {
-    int port;
-    int nic;
-  };
-  /// A port that some device could change to. Where a device comes from, it leaves room.
-  struct Step {
-    const Candidate* to;
-    std::size_t device;
-    int from;  // the step whose port the device leaves; -1: it has none yet
-  };
-
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-  /// A speed that is not known counts as the fastest.
-  double speed_of(int port) const {
-    const double gbps = speeds_.gbps(port);
-    return gbps > 0 ? gbps : speeds_.fastest() > 0 ? speeds_.fastest() : 1;
-  }
-  /// Whether a device may use a port by this NIC: its own layer is the port's.
-  bool is_fit(int nic) const {
-    const int port = port_of(nic);
-    return port >= 0 && !is_slow(port) && nic_at(machine_, port).layer == layer_ &&
-           nic_at(machine_, nic).layer == layer_;
-  }
-
-  /// The nearest ports of the layer, slow ones left out.
-  std::vector<Candidate> nearest(const std::vector<Cost>& costs) const {
-    std::map<int, int> nearest;  // of each port the NIC
-    const Cost* least = nullptr;
-    for (int nic = 0; nic < static_cast<int>(costs.size()); ++nic) {
-      if (!is_fit(nic)) continue;
-      const int port = port_of(nic);
-      if (least != nullptr && costs[at(nic)] > *least) continue;
-      if (least == nullptr || costs[at(nic)] < *least) nearest.clear();
-      least = &costs[at(nic)];
-      int& own = nearest.try_emplace(port, nic).first->second;
-      if (nic == port) own = nic;
-    }
-    std::vector<Candidate> candidates;
-    candidates.reserve(nearest.size());
-    for (const auto& [port, nic] : nearest) candidates.push_back({port, nic});
-    return candidates;
-  }
-
-  /// What one more user makes of two ports: the one where more is left for each is better, of equal
-  /// ones that with fewer users.
-  bool is_better(int port, int other) const {
-    const auto users = static_cast<double>(users_[at(port)].size() + 1);
-    const auto others = static_cast<double>(users_[at(other)].size() + 1);
-    const double left = speed_of(port) * others;
-    const double left_there = speed_of(other) * users;
-    return left > left_there || (left == left_there && users < others);
-  }
-
-  /// Gives a device a port so that the least shares stay as great as they can be: of all ports that
-  /// come free for one more, if other devices change to ports that are as near to them, the best.
-  /// (The shortest such path at each step; the assignment is then the best one of all so far.)
-  void assign(std::size_t device) {
-    const std::vector<Step> steps = steps_from(device);
-    if (steps.empty()) return;
-    int step = 0;
-    for (int i = 1; i < static_cast<int>(steps.size()); ++i) {
-      if (is_better(steps[at(i)].to->port, steps[at(step)].to->port)) step = i;
-    }
-    for (; step >= 0; step = steps[at(step)].from) {
-      const Step& change = steps[at(step)];
-      if (change.from >= 0) users_[at(used_[change.device]->port)].erase(change.device);
-      used_[change.device] = change.to;
-      users_[at(change.to->port)].insert(change.device);
-    }
-  }
-
-  /// All ports that could be the end, those that take the fewest changes first.
-  std::vector<Step> steps_from(std::size_t device) const {
-    std::vector<Step> steps;
-    std::vector<char> seen(machine_.nics.size(), 0);
-    const auto add = [&](std::size_t mover, int from) {
-      for (const Candidate& one : candidates_[mover]) {
-        if (seen[at(one.port)] != 0) continue;
-        seen[at(one.port)] = 1;
-        steps.push_back({&one, mover, from});
-      }
-    };
-    add(device, -1);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      for (const std::size_t user : users_[at(steps[i].to->port)]) add(user, static_cast<int>(i));
-    }
-    return steps;
-  }
-
-  const Machine& machine_;
-  PortSpeeds speeds_;
-  Nic::Layer layer_;
-  std::vector<std::vector<Cost>> costs_;            // of each device, to each NIC
-  std::vector<std::vector<Candidate>> candidates_;  // of each device
-  std::vector<std::set<std::size_t>> users_;        // of each port
-  std::vector<const Candidate*> used_;              // of each device, or null
+  PortSpeeds speeds;
+  Nic::Layer layer;
+  NicCosts costs;
 };
 
 /// The backups of devices with these primaries.
@@ -191,28 +70,28 @@ std::vector<int> choose_backups(const Machine& machine, const std::vector<Device
 }
 
 /// Of what the one chosen is the nearest, where another as near was passed by.
-std::string passed_by(const Assigner& assigner, const Machine& machine, std::size_t device) {
-  const int own = assigner.primary(device);
+std::string passed_by(const Ground& ground, const Machine& machine, std::size_t device, int own) {
   bool slow = false;
   bool other_layer = false;
+  const std::vector<NicCost>& costs = ground.costs[device];
   for (int nic = 0; nic < static_cast<int>(machine.nics.size()); ++nic) {
-    if (assigner.port_of(nic) < 0 || assigner.cost(device, nic) > assigner.cost(device, own)) {
-      continue;
-    }
-    slow = slow || assigner.is_slow(nic);
-    other_layer = other_layer || nic_at(machine, nic).layer != assigner.layer();
+    const auto i = static_cast<std::size_t>(nic);
+    if (!machine.nics[i].active || costs[i] > costs[static_cast<std::size_t>(own)]) continue;
+    slow = slow || ground.speeds.is_slow(nic);
+    other_layer = other_layer || machine.nics[i].layer != ground.layer;
   }
   return slow ? " of those fast enough" : other_layer ? " of the link layer that all use" : "";
 }
 
-std::string reason_for(const Machine& machine, const NicChoice& choice, const Assigner& assigner,
-                       std::size_t device) {
+std::string reason_for(const Machine& machine, const NicChoice& choice, const Ground& ground,
+                       const NicAssigner& assigner, std::size_t device) {
   const Nic& nic = nic_at(machine, choice.primary);
   const std::size_t as_near = assigner.as_near(device);
   const std::size_t sharers = assigner.users(device) - 1;
   std::string text = fmt::format("{} is ", nic.name);
   text += as_near == 1 ? "the nearest" : fmt::format("one of {} equally near", as_near);
-  text += passed_by(assigner, machine, device) + fmt::format(" ({})", name_of(choice.distance));
+  text += passed_by(ground, machine, device, choice.primary) +
+          fmt::format(" ({})", name_of(choice.distance));
   if (sharers > 0)
     text += fmt::format(", shared with {} other{}", sharers, sharers == 1 ? "" : "s");
   if (choice.backup < 0) return text + "; no other fault domain to fall back on";
@@ -223,7 +102,8 @@ std::string reason_for(const Machine& machine, const NicChoice& choice, const As
 
 /// Chooses for devices at these places.
 std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
-  const Assigner assigner(machine, devices);
+  const Ground ground(machine, devices);
+  const NicAssigner assigner(machine, ground.speeds, ground.layer, ground.costs);
   std::vector<int> primaries;
   for (std::size_t device = 0; device < devices.size(); ++device) {
     primaries.push_back(assigner.primary(device));
@@ -240,14 +120,14 @@ std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePl
     }
     const Nic& primary = nic_at(machine, choice.primary);
     choice.distance = route_between(machine, devices[device], place_of(primary)).distance;
-    choice.reason = reason_for(machine, choice, assigner, device);
+    choice.reason = reason_for(machine, choice, ground, assigner, device);
   }
   return choices;
 }
 
 }  // namespace
 
-Cost nic_cost(const Machine& machine, DevicePlace device, const Nic& nic) {
+NicCost nic_cost(const Machine& machine, DevicePlace device, const Nic& nic) {
   const Route route = route_between(machine, device, place_of(nic));
   int numa_distance = 0;
   if (device.numa >= 0 && nic.numa >= 0) {
@@ -299,11 +179,26 @@ std::vector<NicChoice> choose_nics(const Machine& machine) {
   return choices;
 }
 
-std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
+std::vector<DevicePlace> places_of_processors(const Machine& machine) {
+  const bool any = std::any_of(machine.numa.begin(), machine.numa.end(),
+                               [](const NumaNode& node) { return !node.cpus.empty(); });
   std::vector<DevicePlace> places;
-  places.reserve(machine.numa.size());
-  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
-  return choose(machine, places);
+  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) {
+    if (!any || !machine.numa[static_cast<std::size_t>(i)].cpus.empty()) places.push_back({-1, i});
+  }
+  return places;
+}
+
+std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine) {
+  const std::vector<DevicePlace> places = places_of_processors(machine);
+  const std::vector<NicChoice> by_place = choose(machine, places);
+  NicChoice none;
+  none.reason = "there are no processors";
+  std::vector<NicChoice> choices(machine.numa.size(), none);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    choices[static_cast<std::size_t>(places[i].numa)] = by_place[i];
+  }
+  return choices;
 }
 
 std::vector<NicChoice> choose_nics_at(const Machine& machine,
@@ -313,7 +208,9 @@ std::vector<NicChoice> choose_nics_at(const Machine& machine,
 
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before) {
   // As many have chosen as make a difference: equally near NICs are taken by turns.
-  const std::size_t near = Assigner(machine, {place}).as_near(0);
+  const Ground ground(machine, {place});
+  const std::size_t near =
+      NicAssigner(machine, ground.speeds, ground.layer, ground.costs).as_near(0);
   const std::size_t turns = near == 0 || before < 0 ? 0 : static_cast<std::size_t>(before) % near;
   return choose(machine, std::vector<DevicePlace>(turns + 1, place)).back();
 }

@@ -24,12 +24,12 @@ struct NicChoice {
 
 /// For each GPU the nearest active NIC: by PCI distance, then by NUMA node. Equally near ones are
 /// shared so that the GPU which gets the least of its port's speed gets as much as can be; among
-/// ports of one speed the users are as even as can be. MIG instances and partitions count as their
-/// GPU.
+/// ports of one speed the users are as even as can be, and of ports as good those of cards with
+/// fewer users come first. MIG instances and partitions count as their GPU.
 ///
-/// Slow ports (is_slow()) are left out, and so are those of other link layers than
-/// layer_for_all(): ports of two layers cannot talk to each other. A speed that is not known counts
-/// as the fastest. A machine with an active NIC has one for each device.
+/// Slow ports (PortSpeeds) are left out, and so are those of other link layers than
+/// layer_for_all(): ports of two layers cannot talk to each other. A layer of which no speed is
+/// known counts as the fastest. A machine with an active NIC has one for each device.
 ///
 /// The backup of the first user of a port is the port's partner (partners_by_place()). Where that
 /// is dead, slow, of another layer or not there, and for others that share the port, it is the
@@ -40,7 +40,8 @@ struct NicChoice {
 /// A function of a canonical() machine: every rank that describes the machine alike chooses alike.
 std::vector<NicChoice> choose_nics(const Machine& machine);
 
-/// The same for ranks on the CPU: one choice for each NUMA node.
+/// The same for ranks on the CPU: one choice for each NUMA node. Those without processors have no
+/// NIC, unless none is known to have any.
 std::vector<NicChoice> choose_nics_of_numa_nodes(const Machine& machine);
 
 /// The same for devices anywhere, one choice for each.
@@ -53,6 +54,10 @@ NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before);
 /// The GPUs' places. MIG instances and partitions stand at that of their GPU, which counts once:
 /// `index` tells of each GPU which place it has.
 std::vector<DevicePlace> places_of_gpus(const Machine& machine, std::vector<std::size_t>& index);
+
+/// The NUMA nodes that ranks may be beside: those with processors, or all if none is known to have
+/// any.
+std::vector<DevicePlace> places_of_processors(const Machine& machine);
 
 /// What the distance of a NIC is worth: smaller is nearer. Where the PCI tree says as little of
 /// several, the NUMA nodes' own distances decide.

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <set>
 #include <tuple>
 #include <vector>
 
+#include "topo/nic_assigner.hpp"
 #include "topo/nic_choice.hpp"
 
 namespace oriel::topo {
@@ -16,80 +15,81 @@ namespace {
 
 /// What counts for a layer.
 struct Tally {
-  int devices = 0;   ///< those to which one of its ports is as near as any
-  int distance = 0;  ///< of these to it, together
   int active = 0;
   int dead = 0;
-  double gbps = 0;        ///< of the active ports together
-  double least_gbps = 0;  ///< of the slowest active one; 0: none is known
+  double gbps = 0;             ///< of the active ports together
+  double least_gbps = 0;       ///< of the slowest active one; 0: none is known
+  double share = 0;            ///< of the device that would get the least
+  std::vector<NicCost> costs;  ///< of each device to the port that it would use
+  int devices = 0;             ///< those to which one of its ports is as near as any
+  int distance = 0;            ///< of these to it, together
 };
+using Tallies = std::map<Nic::Layer, Tally>;
 
-/// Of each NIC whether it counts: those of active ports that are not slow, and of dead ports.
-std::vector<char> that_count(const Machine& machine, const PortSpeeds& speeds,
-                             const std::vector<int>& hardware) {
-  const auto at = [](int index) { return static_cast<std::size_t>(index); };
-  std::vector<char> is_alive(hardware.size(), 0);  // of each port
-  std::vector<char> counts(hardware.size(), 0);
-  for (std::size_t nic = 0; nic < hardware.size(); ++nic) {
-    if (machine.nics[nic].active) is_alive[at(hardware[nic])] = 1;
+/// The layers that can be used: those with active ports that are not slow.
+Tallies usable_layers(const Machine& machine, const PortSpeeds& speeds) {
+  Tallies tallies;
+  for (int nic = 0; nic < static_cast<int>(machine.nics.size()); ++nic) {
+    if (speeds.port_of(nic) != nic || speeds.is_slow(nic)) continue;
+    Tally& tally = tallies[machine.nics[static_cast<std::size_t>(nic)].layer];
+    const double gbps = speeds.gbps(nic);
+    if (tally.active == 0 || gbps < tally.least_gbps) tally.least_gbps = gbps;
+    ++tally.active;
+    tally.gbps += gbps;
   }
-  for (std::size_t nic = 0; nic < hardware.size(); ++nic) {
-    const bool active = machine.nics[nic].active;
-    counts[nic] =
-        active ? !speeds.is_slow(static_cast<int>(nic)) : is_alive[at(hardware[nic])] == 0;
-  }
-  return counts;
+  return tallies;
 }
 
-/// The places that everything is near to or far from.
-std::vector<DevicePlace> places_that_count(const Machine& machine) {
-  std::vector<std::size_t> index;
-  std::vector<DevicePlace> places = places_of_gpus(machine, index);
-  if (!places.empty()) return places;
-  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
-  return places;
+/// The machine with the dead ports of these layers alive, and as fast as the slowest of the layer;
+/// counts them.
+Machine with_dead_ports_alive(Machine machine, Tallies& tallies) {
+  const std::vector<int> ports = ports_of(machine, false);
+  const auto port_of = [&](std::size_t nic) { return static_cast<std::size_t>(ports[nic]); };
+  std::vector<char> is_alive(ports.size(), 0);  // of each port
+  for (std::size_t nic = 0; nic < ports.size(); ++nic) {
+    if (machine.nics[nic].active) is_alive[port_of(nic)] = 1;
+  }
+  for (std::size_t nic = 0; nic < ports.size(); ++nic) {
+    const auto tally = tallies.find(machine.nics[port_of(nic)].layer);
+    if (is_alive[port_of(nic)] != 0 || tally == tallies.end()) continue;
+    machine.nics[nic].active = true;
+    machine.nics[nic].gbps = tally->second.least_gbps;
+    if (port_of(nic) == nic) ++tally->second.dead;
+  }
+  return machine;
+}
+
+/// Drops the layers that give some device less than half of what another gives each.
+void drop_poor_layers(Tallies& tallies) {
+  double best = 0;
+  for (const auto& [layer, tally] : tallies) best = std::max(best, tally.share);
+  std::erase_if(tallies, [&](const auto& entry) { return entry.second.share * 2 < best; });
 }
 
 }  // namespace
 
 Nic::Layer layer_for_all(const Machine& machine, const PortSpeeds& speeds) {
-  const std::vector<int> hardware = ports_of(machine, false);
-  const std::vector<char> counts = that_count(machine, speeds, hardware);
-  const auto count = static_cast<int>(machine.nics.size());
-  const auto nic_at = [&](int nic) -> const Nic& {
-    return machine.nics[static_cast<std::size_t>(nic)];
-  };
-  std::map<Nic::Layer, Tally> tallies;  // of the layers that can be used
-  for (int nic = 0; nic < count; ++nic) {
-    if (speeds.port_of(nic) != nic || speeds.is_slow(nic)) continue;
-    Tally& tally = tallies[nic_at(nic).layer];
-    const double gbps = speeds.gbps(nic);
-    ++tally.active;
-    tally.gbps += gbps;
-    if (tally.least_gbps == 0 || (gbps > 0 && gbps < tally.least_gbps)) tally.least_gbps = gbps;
-  }
+  Tallies tallies = usable_layers(machine, speeds);
   if (tallies.size() < 2) return tallies.empty() ? Nic::Layer::other : tallies.begin()->first;
-  std::vector<int> members;  // that count, of these layers
-  for (int nic = 0; nic < count; ++nic) {
-    const auto tally = tallies.find(nic_at(nic).layer);
-    if (counts[static_cast<std::size_t>(nic)] == 0 || tally == tallies.end()) continue;
-    members.push_back(nic);
-    const bool stands_for_port = hardware[static_cast<std::size_t>(nic)] == nic;
-    if (!nic_at(nic).active && stands_for_port) ++tally->second.dead;
+  const Machine whole = with_dead_ports_alive(machine, tallies);
+  const PortSpeeds whole_speeds(whole);
+  std::vector<std::size_t> index;
+  std::vector<DevicePlace> places = places_of_gpus(machine, index);
+  if (places.empty()) places = places_of_processors(machine);
+  const NicCosts costs = nic_costs(whole, places);
+  for (auto& [layer, tally] : tallies) {
+    const NicAssigner assigner(whole, whole_speeds, layer, costs);
+    tally.share = assigner.least_share();
+    for (std::size_t i = 0; i < places.size(); ++i) tally.costs.push_back(assigner.cost(i));
   }
-  for (const DevicePlace& place : places_that_count(machine)) {
-    std::optional<std::tuple<int, int>> least;
-    std::set<Nic::Layer> nearest;
-    for (const int nic : members) {
-      const auto cost = nic_cost(machine, place, nic_at(nic));
-      if (least && cost > *least) continue;
-      if (!least || cost < *least) nearest.clear();
-      least = cost;
-      nearest.insert(nic_at(nic).layer);
-    }
-    for (const Nic::Layer layer : nearest) {
-      ++tallies[layer].devices;
-      tallies[layer].distance += std::get<0>(*least);
+  drop_poor_layers(tallies);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    NicCost least = tallies.begin()->second.costs[i];
+    for (const auto& [layer, tally] : tallies) least = std::min(least, tally.costs[i]);
+    for (auto& [layer, tally] : tallies) {
+      if (tally.costs[i] != least) continue;
+      ++tally.devices;
+      tally.distance += std::get<0>(least);
     }
   }
   const auto worth = [](const Tally& tally) {

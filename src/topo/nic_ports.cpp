@@ -120,37 +120,41 @@ class Pairing {
 }  // namespace
 
 std::vector<int> ports_of(const Machine& machine, bool only_active) {
-  const auto count = static_cast<int>(machine.nics.size());
-  const auto counts = [&](const Nic& nic) { return nic.active || !only_active; };
-  std::vector<int> ports(machine.nics.size(), -1);
+  const std::size_t count = machine.nics.size();
+  const std::vector<int> groups = groups_of(count, [&](std::size_t i, std::size_t j) {
+    return same_port(machine.nics[i], machine.nics[j]);
+  });
+  const auto group = [&](std::size_t nic) { return static_cast<std::size_t>(groups[nic]); };
+  std::vector<int> first(count, -1);  // of each group the one that stands for it
   for (const bool is_virtual : {false, true}) {
-    for (int i = 0; i < count; ++i) {
-      const Nic& nic = port_at(machine, i);
-      const int port = ports[static_cast<std::size_t>(i)];
-      if (!counts(nic) || port >= 0 || nic.physical.has_value() != is_virtual) continue;
-      for (int j = 0; j < count; ++j) {
-        int& other = ports[static_cast<std::size_t>(j)];
-        const Nic& twin = port_at(machine, j);
-        if (other < 0 && counts(twin) && (i == j || same_port(nic, twin))) other = i;
-      }
+    for (std::size_t i = 0; i < count; ++i) {
+      const Nic& nic = machine.nics[i];
+      if (first[group(i)] >= 0 || nic.physical.has_value() != is_virtual) continue;
+      if (nic.active || !only_active) first[group(i)] = static_cast<int>(i);
     }
+  }
+  std::vector<int> ports(count, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (machine.nics[i].active || !only_active) ports[i] = first[group(i)];
   }
   return ports;
 }
 
-bool is_slow(double gbps, double fastest_gbps) {
-  return gbps > 0 && gbps * 8 < fastest_gbps;
-}
-
 PortSpeeds::PortSpeeds(const Machine& machine)
-    : ports_(ports_of(machine, true)), gbps_(machine.nics.size(), 0) {
+    : machine_(machine), ports_(ports_of(machine, true)), gbps_(machine.nics.size(), 0) {
   for (std::size_t nic = 0; nic < ports_.size(); ++nic) {
     if (ports_[nic] < 0) continue;
     const double own = port_at(machine, ports_[nic]).gbps;
     double& gbps = gbps_[static_cast<std::size_t>(ports_[nic])];
     gbps = own > 0 ? own : std::max(gbps, machine.nics[nic].gbps);
     fastest_ = std::max(fastest_, gbps);
+    if (gbps > 0) known_.insert(port_at(machine, ports_[nic]).layer);
   }
+}
+
+bool PortSpeeds::is_slow(int nic) const {
+  const int port = port_of(nic);
+  return port >= 0 && is_slow(port_at(machine_, port).layer, gbps(nic));
 }
 
 double PortSpeeds::gbps(int nic) const {

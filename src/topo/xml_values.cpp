@@ -56,6 +56,12 @@ std::optional<double> decimal_in(std::string_view text) {
   return number;
 }
 
+std::optional<std::uint64_t> guid_in(std::string_view text) {
+  std::string digits(text);
+  std::erase(digits, ':');
+  return digits.size() == 16 ? number_in<std::uint64_t>(digits, 16) : std::nullopt;
+}
+
 Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
                     int most) {
   const std::string* text = element.find(name);

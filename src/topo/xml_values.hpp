@@ -56,6 +56,9 @@ std::optional<Number> number_in(std::string_view text, int base = 10) {
 /// A finite one with decimals.
 std::optional<double> decimal_in(std::string_view text);
 
+/// "b8ce:f603:00e1:2d34", as the kernel and hwloc write it; nothing for anything else.
+std::optional<std::uint64_t> guid_in(std::string_view text);
+
 /// An integer attribute within limits; `otherwise` if there is none.
 Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
                     int most);

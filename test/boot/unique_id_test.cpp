@@ -20,6 +20,7 @@
 
 #include "base/system_table.hpp"
 #include "boot/frame.hpp"
+#include "boot/made_up_interfaces.hpp"
 #include "boot/rendezvous.hpp"
 #include "boot/root_service.hpp"
 
@@ -114,48 +115,6 @@ TEST_CASE("1.7 the interface is chosen by name, prefix, exclusion and family") {
 
 namespace {
 
-/// Interfaces of a host that is not this one, for as long as it lives.
-class MadeUpInterfaces {
- public:
-  struct Entry {
-    const char* name;
-    unsigned flags;
-    SocketAddress address;
-  };
-  explicit MadeUpInterfaces(std::vector<Entry> entries) {
-    entries_ = std::move(entries);
-    static const SystemTable table = [] {
-      SystemTable made = real_system_table();
-      made.getifaddrs = list;
-      return made;
-    }();
-    scoped_.emplace(table);
-  }
-
- private:
-  /// What glibc's freeifaddrs takes: one block that begins with the first entry.
-  static int list(ifaddrs** out) {
-    struct Node {
-      ifaddrs entry;
-      sockaddr_storage address;
-    };
-    auto* nodes = static_cast<Node*>(std::calloc(entries_.size(), sizeof(Node)));
-    if (nodes == nullptr) return -1;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      static_cast<void>(entries_[i].address.to_native(nodes[i].address));
-      nodes[i].entry.ifa_name = const_cast<char*>(entries_[i].name);
-      nodes[i].entry.ifa_flags = entries_[i].flags;
-      nodes[i].entry.ifa_addr = reinterpret_cast<sockaddr*>(&nodes[i].address);
-      if (i > 0) nodes[i - 1].entry.ifa_next = &nodes[i].entry;
-    }
-    *out = &nodes->entry;
-    return 0;
-  }
-
-  static inline std::vector<Entry> entries_;
-  std::optional<ScopedSystemTable> scoped_;
-};
-
 constexpr unsigned kRuns = IFF_UP | IFF_RUNNING;
 
 SocketAddress link_local(std::uint8_t last, std::uint32_t scope, std::uint16_t port = 0) {
@@ -196,6 +155,10 @@ TEST_CASE("3.14 the interfaces that can be used begin with the one that is chose
   CHECK(usable_interfaces({.ifname = "=lo,docker0"}).value() == Names{"lo", "docker0"});
   CHECK(usable_interfaces({.family = AF_INET}).value() == Names{"eth2"});
   CHECK_FALSE(usable_interfaces({.ifname = "eth1"}).ok());
+  // A label of an address is no interface.
+  const MadeUpInterfaces labels(
+      {{"eth0:0", kRuns, v4(1)}, {"eth0", kRuns, v4(2)}, {"eth1:a", kRuns, v4(3)}});
+  CHECK(usable_interfaces({}).value() == Names{"eth0", "eth1"});
 }
 
 TEST_CASE("1.7 a link-local root is dialled through this host's own interface") {

@@ -307,8 +307,10 @@ TEST_CASE("2.1 partitions of an AMD GPU are devices of their own in one PCI func
   options.hwloc_xml =
       "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
       "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
-      "pci_busid=\"0000:05:00.0\" pci_type=\"1200 [1002:74a1]\"/><object type=\"PCIDev\" "
-      "pci_busid=\"0000:15:00.0\" pci_type=\"1200 [1002:74a1]\"/></object></object></topology>";
+      "pci_busid=\"0000:05:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] 00\"/><object "
+      "type=\"PCIDev\" "
+      "pci_busid=\"0000:15:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] "
+      "00\"/></object></object></topology>";
   FakeNvml fake;
   const auto found = discover(options, hwloc_library(), fake.library());
   REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");

@@ -59,18 +59,19 @@ PortKey port_of(const Nic& nic) {
   return {nic.physical ? nic.physical : nic.pci, nic.port};
 }
 
-/// Whether a NIC has less than an eighth of the speed of the fastest.
+/// Whether a NIC has less than an eighth of the speed of the fastest, or tells of none where
+/// another of its layer does.
 bool is_slow(const Machine& machine, const Nic& nic) {
   return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
-    return other.active && nic.gbps > 0 && nic.gbps * 8 < other.gbps;
+    if (nic.gbps == 0) return other.active && other.layer == nic.layer && other.gbps > 0;
+    return other.active && nic.gbps * 8 < other.gbps;
   });
 }
 
 /// Whether a device with the first NIC could rather have another that is active: of the same link
 /// layer, and not slower.
 bool could_have(const Nic& own, const Nic& other) {
-  const bool slower = other.gbps > 0 && (own.gbps == 0 || other.gbps < own.gbps);
-  return other.active && other.layer == own.layer && !slower;
+  return other.active && other.layer == own.layer && other.gbps >= own.gbps;
 }
 
 /// How near two NICs are as pairs go.

@@ -137,6 +137,18 @@ TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reas
   refused("63.015", "nan", "has pci_link_speed 'nan'");
   refused("63.015", "-1", "has pci_link_speed '-1'");
   refused("1200 [1002:74a1]", "1200 74a1", "line 10: <object> has pci_type");
+  refused("74a1] 00\"", "74a1] 00x\"",
+          "line 10: <object> has pci_type '1200 [1002:74a1] [1002:74a1");
+  refused("osdev_type=\"5\"", "", "line 11: <object> is a device of the system without");
+  refused("<object type=\"OSDev\" name=\"rsmi0\" osdev_type=\"5\">",
+          "<object type=\"PCIDev\" pci_busid=\"junk\">", "line 11: <object> is below a PCI device");
+  refused("b8ce:f603:00e1:2d34", "banana", "line 16: <info> has the NodeGUID 'banana'");
+  refused("b8ce:f603:00e1:2d30", "", "line 17: <info> has the SysImageGUID ''");
+  refused("Port1State\" value=\"4\"", "Port1State\" value=\"banana\"",
+          "line 18: <info> has the Port1State 'banana'");
+  refused("kind=\"5\"", "kind=\"banana\"", "line 30: <distances2> has kind 'banana'");
+  refused("kind=\"5\" name=\"NUMALatency\" indexing=\"os\">\n    <indexes length=\"4\">2",
+          "kind=\"9\">\n    <indexes>zz", "line 31: <indexes> holds 'zz'");
   refused("length=\"4\">2 0 ", "length=\"4\">2 x ", "line 31: <indexes> holds 'x'");
   refused("length=\"4\">2 0 ", "length=\"4\">2 0 3 ", "has 3 nodes and 4 values, for 2 NUMA nodes");
   refused("length=\"4\">2 0 ", "length=\"4\">2 2 ",

@@ -49,7 +49,7 @@ std::string verdict(const std::string& text) {
   return machine.ok() ? "ok" : machine.error().to_string();
 }
 
-void refused(const std::string& text, const char* words) {
+void refused(const std::string& text, const std::string& words) {
   const std::string said = verdict(text);
   INFO(text.substr(0, 300) << "\n" << said);
   CHECK(said.find(words) != std::string::npos);
@@ -304,7 +304,7 @@ TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") 
   std::string longest = many;  // of a name only the beginning is said
   longest.replace(longest.rfind("x/>"), 1, std::string(1'000'000, 'x'));
   const std::string words = "line 1002: <" + std::string(32, 'x') + "> makes more than 1000";
-  refused(pci("", longest), words.c_str());
+  refused(pci("", longest), words);
 
   const std::string hwloc =
       "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
@@ -422,6 +422,14 @@ TEST_CASE("2.7 odd descriptions are refused with line and reason") {
                "target=\"0000:18:00.0\" count=\"1\" tclass=\"0x030200\""),
           "leads from a GPU to itself");
   refused(with("name=\"mlx5_0\" ", ""), "line 11: <net> has no name");
+  refused(with("version=\"1\"", "version=\"banana\""), "line 1: <system> has version 'banana'");
+  for (const char* speed : {"banana", "32.0banana", "32.0 bananas"}) {
+    refused(with("link_speed=\"16 GT/s\"", fmt::format("link_speed=\"{}\"", speed)),
+            fmt::format("has link_speed '{}', not a number of GT/s", speed));
+  }
+  for (const char* speed : {"Unknown", "Unknown speed", "", "16", "16.0 GT/s PCIe"}) {
+    CHECK(verdict(with("link_speed=\"16 GT/s\"", fmt::format("link_speed=\"{}\"", speed))) == "ok");
+  }
   refused(with("guid=\"0xb8ce\"", "guid=\"x\""), "has guid 'x'");
   refused(with("speed=\"400000\"", "speed=\"99999999999999\""), "line 11: <net> has speed");
   refused(with("<system version=\"1\">", "<topology>"), "mismatched tag");
@@ -526,50 +534,6 @@ TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refuse
   refused(wide + "</system>", "too many elements");
   refused(std::string(std::size_t{17} << 20, ' '), "line 1: 17825792 bytes, at most 16777216");
   refused(std::string(std::size_t{17} << 20, '\n'), "line 16777217: 17825792 bytes");
-}
-
-TEST_CASE("2.7 more things than any machine has are refused in time, in both formats") {
-  // Each GPU reaches each through switches: pairs would fill memory.
-  std::string gpus = "<system><cpu numaid=\"0\">\n";
-  std::string objects =
-      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
-      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\">\n";
-  for (int i = 0; i < 60'000; ++i) {
-    const std::string address = PciAddress{static_cast<std::uint32_t>(i), 1, 0, 0}.to_string();
-    gpus += "<pci busid=\"" + address +
-            "\"><gpu><nvlink tclass=\"0x068000\" count=\"1\"/></gpu></pci>\n";
-    objects +=
-        "<object type=\"PCIDev\" pci_busid=\"" + address + "\" pci_type=\"0302 [10de:2335]\"/>\n";
-  }
-  refused(gpus + "</cpu></system>", "there are more than 32768 PCI devices and bridges");
-  const auto list = read_hwloc_xml(objects + "</object></object></topology>");
-  REQUIRE_FALSE(list.ok());
-  CHECK(list.error().to_string().find("more than 32768 PCI devices") != std::string::npos);
-
-  const auto some = [](const char* item, int count) {
-    std::string text = "<system><cpu numaid=\"0\">\n";
-    for (int i = 0; i < count; ++i) {
-      text += "<pci busid=\"" + PciAddress{static_cast<std::uint32_t>(i), 1, 0, 0}.to_string() +
-              "\">" + item + "</pci>\n";
-    }
-    return text + "</cpu></system>";
-  };
-  refused(some("<gpu/>", 257), "there are more than 256 GPUs");
-  refused(some("<nic><net name=\"a\"/><net name=\"b\"/></nic>", 2049),
-          "there are more than 4096 network ports");
-  std::string nodes = "<system>\n";
-  for (int i = 0; i < 1025; ++i) nodes += "<cpu numaid=\"" + std::to_string(i) + "\"/>\n";
-  refused(nodes + "</system>", "there are more than 1024 NUMA nodes");
-  // As many as may be are decided about in time.
-  const std::string most = some("<gpu><nvlink tclass=\"0x068000\" count=\"18\"/></gpu>", 256);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto machine = read_nccl_xml(most);
-  REQUIRE(machine.ok());
-  CHECK(all_paths(*machine)[3][200].kind == PathKind::nvlink);
-  CHECK(reach_lists(*machine)[7].size() == 256);
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  WARN("256 GPUs: " << spent.count() << " s");
-  CHECK(spent.count() < 60);
 }
 
 TEST_CASE("2.7 changed bytes never break the reader") {

@@ -138,8 +138,26 @@ TEST_CASE("2.5 of equally near NICs the faster one has more users, and of equal 
   CHECK(primaries(choose_nics(machine(4, {100, 400}))) == std::vector<int>{1, 1, 1, 0});
   CHECK(primaries(choose_nics(machine(2, {100, 400}))) == std::vector<int>{1, 1});
   CHECK(primaries(choose_nics(machine(2, {200, 400}))) == std::vector<int>{1, 0});
-  CHECK(primaries(choose_nics(machine(3, {0, 400}))) == std::vector<int>{0, 1, 0});
+  CHECK(primaries(choose_nics(machine(3, {0, 400}))) == std::vector<int>{1, 1, 1});
   CHECK(primaries(choose_nics(machine(3, {0, 0}))) == std::vector<int>{0, 1, 0});
+}
+
+TEST_CASE("2.5 GPUs use no second port of a card while another card as near is free") {
+  MachineBuilder build;
+  const int root = build.host_bridge(build.numa(0, {0}));
+  for (int card = 0; card < 2; ++card) {
+    for (int port = 0; port < 2; ++port) {
+      build.nic(root, fmt::format("0000:{:02x}:00.{}", 0x20 + card, port).c_str(), "mlx5", 200,
+                static_cast<std::uint64_t>(card + 1));
+    }
+  }
+  const std::vector<std::vector<int>> expected = {
+      {0}, {0, 2}, {0, 2, 1}, {0, 2, 1, 3}, {0, 2, 1, 3, 0}};
+  for (int gpu = 0; gpu < 5; ++gpu) {
+    build.gpu(root, address(1 + gpu).c_str());
+    CHECK(primaries(choose_nics(canonical(build.machine))) ==
+          expected[static_cast<std::size_t>(gpu)]);
+  }
 }
 
 TEST_CASE("2.5 a slow port is no primary, wherever other GPUs are") {

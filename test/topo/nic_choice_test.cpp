@@ -238,10 +238,10 @@ TEST_CASE("2.5 a NIC several times slower than the fastest is used where nothing
   CHECK(choose_nic_at(machine, {-1, 0}, 1).primary == 0);
   // Ports of two link layers cannot talk to each other: one for all, though that is shared.
   CHECK(primaries(choose_nics(machine_with(200))) == std::vector<int>{0, 0});
-  for (const double gbps : {200.0, 0.0}) {  // a speed that is not known counts as fast
+  for (const double gbps : {200.0, 0.0}) {  // a speed that is not known counts as slow
     Machine one_layer = machine_with(gbps);
     one_layer.nics[1].layer = Nic::Layer::infiniband;
-    CHECK(primaries(choose_nics(one_layer)) == std::vector<int>{0, 1});
+    CHECK(primaries(choose_nics(one_layer)) == std::vector<int>{0, gbps > 0 ? 1 : 0});
   }
   machine.nics[0].active = false;
   CHECK(primaries(choose_nics(machine)) == std::vector<int>{1, 1});
@@ -506,6 +506,21 @@ TEST_CASE("B3 cards with one and two ports at random: balance, fault domains, an
     const Machine other = canonical(shuffled(machine, static_cast<unsigned>(random())));
     REQUIRE(choose_nics(other) == choices);
     REQUIRE(backup_nics(other) == backups_of);
+  }
+}
+
+TEST_CASE("B3 devices that share a port through a third one are no backup of each other") {
+  for (int third = 0; third < 3; ++third) {
+    Machine machine = cards(3);
+    const auto nic = [&](int i) -> Nic& {
+      return machine.nics[static_cast<std::size_t>((third + i) % 3)];
+    };
+    nic(0).guid = nic(1).guid;  // this one is the first's twin, and a function of the second
+    nic(0).physical = nic(2).pci;
+    CHECK(backup_nics(machine) == std::vector<int>{-1, -1, -1});
+    nic(0).active = false;
+    const auto backups_of = backup_nics(machine);
+    CHECK(std::count(backups_of.begin(), backups_of.end(), -1) == 3);
   }
 }
 

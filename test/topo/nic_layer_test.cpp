@@ -165,4 +165,58 @@ TEST_CASE("2.5 a port has one speed, and one of a machine's is always used") {
   }
 }
 
+TEST_CASE("2.5 a layer that leaves each GPU less than half of what another does is not used") {
+  // Three GPUs are beside 25 of Ethernet, the fourth beside InfiniBand: 6.25 for each, or a
+  // quarter.
+  const auto layer_with = [](double gbps, bool ethernet_is_alive = true) {
+    MachineBuilder build;
+    const int near = build.host_bridge(build.numa(0, {0}));
+    const int far = build.host_bridge(build.numa(1, {1}));
+    for (int i = 0; i < 4; ++i) {
+      build.gpu(i < 3 ? near : far, fmt::format("0000:{}1:00.0", i + 1).c_str());
+    }
+    for (int port = 0; port < 2; ++port) {
+      build.nic(near, fmt::format("0000:10:00.{}", port).c_str(), "eth", 25);
+      build.machine.nics.back().layer = Nic::Layer::ethernet;
+      build.machine.nics.back().active = port == 0 || ethernet_is_alive;
+    }
+    build.nic(far, "0000:f0:00.0", "ib", gbps);
+    return layer_of(canonical(std::move(build.machine)));
+  };
+  CHECK(layer_with(200) == Nic::Layer::infiniband);
+  CHECK(layer_with(110) == Nic::Layer::infiniband);  // two users of each port of Ethernet
+  for (const bool is_alive : {true, false}) {        // and where one is dead no other layer
+    CHECK(layer_with(100, is_alive) == Nic::Layer::ethernet);
+  }
+}
+
+TEST_CASE("2.5 NUMA nodes without processors have no say in the link layer, and no NIC") {
+  for (const bool known : {true, false}) {
+    MachineBuilder build;
+    for (int node = 0; node < 4; ++node) {  // two of them memory beside the Ethernet port
+      build.numa(node, known && node < 2 ? std::vector<int>{node} : std::vector<int>{});
+      build.machine.numa.back().distances = {10, 21, 12, 12};
+    }
+    build.machine.numa[1].distances = {21, 10, 24, 24};
+    build.nic(build.host_bridge(0), "0000:10:00.0", "eth", 100);
+    build.machine.nics.back().layer = Nic::Layer::ethernet;
+    build.nic(build.host_bridge(1), "0000:20:00.0", "ib", 100);
+    const Machine machine = canonical(std::move(build.machine));
+    CHECK(layer_of(machine) == (known ? Nic::Layer::infiniband : Nic::Layer::ethernet));
+    const auto choices = choose_nics_of_numa_nodes(machine);
+    CHECK(primaries(choices) == (known ? std::vector<int>{1, 1, -1, -1} : std::vector<int>(4, 0)));
+  }
+}
+
+TEST_CASE("2.5 a port of unknown speed is slow where its layer's speed is known, and only there") {
+  Machine machine = with_storage_cards(4, 0);
+  named(machine, "ib0").gbps = 0;
+  CHECK(PortSpeeds(machine).is_slow(0));
+  for (const NicChoice& choice : choose_nics(machine)) CHECK(choice.primary > 0);
+  named(machine, "ib0").layer = Nic::Layer::ethernet;
+  CHECK_FALSE(PortSpeeds(machine).is_slow(0));
+  for (Nic& nic : machine.nics) nic.gbps = 0;
+  CHECK_FALSE(PortSpeeds(machine).is_slow(1));
+}
+
 }  // namespace oriel::topo
