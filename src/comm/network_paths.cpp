@@ -85,7 +85,6 @@ void SoftNetwork::number_hosts(const std::vector<NetworkPlace>& places) {
                                             by_node ? node.host : 0};
     host_of_.push_back(numbers.try_emplace(name, numbers.size()).first->second);
   }
-  hosts_ = numbers.size();
 }
 
 void SoftNetwork::join_places(const std::vector<NetworkPlace>& places) {

@@ -24,11 +24,16 @@ constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
 }  // namespace
 
+/// Whether it is of a question behind which nothing was asked for.
 bool SoftNetwork::is_of_probe(const Peer& peer, const device::queue::QueueError& error) const {
-  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
+  if (!is_silence(error)) return false;
+  // A NIC tells of the first entry behind its own probe, if there is one.
   if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
   const std::lock_guard lock(probe_mutex_);
-  return peer.probe == error.index;
+  if (!peer.probe.has_value() || static_cast<std::uint16_t>(*peer.probe) != error.index)
+    return false;
+  return device::queue::detail::load_index<device::Memory>(&peer.view().indexes->reserved) ==
+         *peer.probe + 1;
 }
 
 std::string SoftNetwork::wires_say(const Peer& peer) const {
@@ -42,16 +47,26 @@ std::string SoftNetwork::wires_say(const Peer& peer) const {
   return said;
 }
 
-std::optional<device::queue::QueueError> SoftNetwork::first_error(const Peer& peer) const {
+std::optional<device::queue::QueueError> SoftNetwork::first_error(const Peer& peer) {
   const net::QueueMemory& memory =
       peer.failover != nullptr ? peer.failover->queue().memory() : peer.single->memory();
   const std::uint64_t word =
       std::atomic_ref<std::uint64_t>(*memory.first_error).load(std::memory_order_acquire);
   if (word == 0) return std::nullopt;
-  const auto error = device::queue::decode_error(word);
+  return device::queue::decode_error(word);
+}
+
+PeerSight SoftNetwork::sight_of(const Peer& peer) const {
+  PeerSight sight;
+  sight.host = host_of_[static_cast<std::size_t>(peer.rank)];
+  sight.has_left = has_left(peer);
+  sight.answered = peer.answered();
+  sight.error = first_error(peer);
   // A peer that has left answers no more; what matters is whether it was asked for something.
-  if (is_of_probe(peer, error) && has_left(peer)) return std::nullopt;
-  return error;
+  if (sight.has_left && sight.error.has_value() && is_of_probe(peer, *sight.error)) {
+    sight.error.reset();
+  }
+  return sight;
 }
 
 Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueError& error,
@@ -83,76 +98,19 @@ std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* ab
   if (rings_ != nullptr) {
     if (auto failed = rings_->failure()) return failed;
   }
-  Peer* silent = nullptr;
-  for (Peer& peer : peers_) {
-    const auto error = first_error(peer);
-    if (!error.has_value()) continue;
-    if (!is_silence(*error)) return queue_failure(peer, *error, boot::CutOff::peer);
-    if (silent == nullptr) silent = &peer;
-  }
-  if (silent == nullptr) {
-    if (is_in_doubt_) end_doubt();  // who was silent has left
+  const auto has_failed = [](const Peer& peer) { return first_error(peer).has_value(); };
+  if (std::none_of(peers_.begin(), peers_.end(), has_failed)) {
+    judge_.end_doubt();
     return std::nullopt;
   }
-  const boot::CutOff who = judge(*silent, now, abort);
-  if (who == boot::CutOff::undecided) return std::nullopt;
-  return queue_failure(*silent, *first_error(*silent), who);
-}
-
-/// Nobody waits for a verdict that does not come any more.
-void SoftNetwork::end_doubt() {
-  const std::lock_guard lock(doubt_mutex_);
-  doubted_since_.reset();
-  is_in_doubt_ = false;
-}
-
-bool SoftNetwork::is_silence(const device::queue::QueueError& error) {
-  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
-}
-
-/// Whether it is the peer or this rank's own host that is cut off. Only answers to what is asked
-/// from now on tell: an earlier one may have come before whatever has broken.
-boot::CutOff SoftNetwork::judge(const Peer& silent, TimePoint now, const std::uint32_t* abort) {
-  const std::size_t of_peer = host_of_[static_cast<std::size_t>(silent.rank)];
-  if (of_peer == own_host() || has_left(silent)) return boot::CutOff::peer;
-  const std::lock_guard lock(doubt_mutex_);
-  if (!doubted_since_.has_value()) doubted_since_ = now;
-  if (who_ != boot::CutOff::undecided) return who_;
-  const auto sights = look_at_hosts(*doubted_since_);
-  std::vector<boot::HostSight> others;
-  std::size_t at = 0;
-  for (std::size_t host = 0; host < sights.size(); ++host) {
-    if (!sights[host].has_value()) continue;
-    if (host == of_peer) at = others.size();
-    others.push_back(*sights[host]);
+  std::vector<PeerSight> sights;
+  for (const Peer& peer : peers_) sights.push_back(sight_of(peer));
+  const auto verdict = judge_.judge(sights, own_host(), now, silence(*options_.settings) / 4);
+  if (verdict.has_value()) {
+    return queue_failure(peers_[verdict->peer], *sights[verdict->peer].error, verdict->who);
   }
-  const bool is_late = now - *doubted_since_ >= silence(*options_.settings) / 4;
-  who_ = boot::judge_silence(others, at, is_late);
-  is_in_doubt_ = who_ == boot::CutOff::undecided;
-  if (who_ == boot::CutOff::undecided) ask_all(now, kDoubtInterval, abort);
-  return who_;
-}
-
-/// By number of the host; nothing of this rank's own and of those where all have left.
-std::vector<std::optional<boot::HostSight>> SoftNetwork::look_at_hosts(TimePoint since) const {
-  std::vector<std::optional<boot::HostSight>> sights(hosts_);
-  for (const Peer& peer : peers_) {
-    const std::size_t host = host_of_[static_cast<std::size_t>(peer.rank)];
-    if (host == own_host() || has_left(peer)) continue;
-    const auto error = first_error(peer);
-    const boot::HostSight sight = peer.answered() >= since ? boot::HostSight::answers
-                                  : error.has_value() && is_silence(*error)
-                                      ? boot::HostSight::silent
-                                      : boot::HostSight::unknown;
-    // One rank that answers says more of its host than one that has not yet, and that one more than
-    // one that does not.
-    const auto weight = [](boot::HostSight of) {
-      return of == boot::HostSight::answers ? 2 : of == boot::HostSight::unknown ? 1 : 0;
-    };
-    std::optional<boot::HostSight>& known = sights[host];
-    if (!known.has_value() || weight(sight) > weight(*known)) known = sight;
-  }
-  return sights;
+  if (judge_.is_in_doubt()) ask_all(now, kDoubtInterval, abort);
+  return std::nullopt;
 }
 
 void SoftNetwork::probe(TimePoint now, const std::uint32_t* abort) {

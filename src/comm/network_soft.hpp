@@ -24,6 +24,7 @@
 #include "boot/group.hpp"
 #include "comm/network.hpp"
 #include "comm/path_pairs.hpp"
+#include "comm/silence_judge.hpp"
 #include "net/fabric_sleeper.hpp"
 #include "net/failover_channel.hpp"
 #include "net/failover_queue.hpp"
@@ -86,7 +87,7 @@ class SoftNetwork final : public Network {
   /// silence() longer.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// A queue has fallen silent, and failure() will name whom it is for.
-  bool is_in_doubt() const override { return is_in_doubt_; }
+  bool is_in_doubt() const override { return judge_.is_in_doubt(); }
   /// Has each peer's NIC answer something, unless it has yet to answer, so that one that does not
   /// is found out by silence() from now.
   void probe(TimePoint now, const std::uint32_t* abort) override;
@@ -142,7 +143,7 @@ class SoftNetwork final : public Network {
     std::unique_ptr<net::FailoverChannel> channel{};
     std::unique_ptr<net::FailoverQueue> failover{};
     std::vector<net::FailoverQueue::End> far{};  // of each path
-    std::optional<std::uint16_t> probe{};  // with backups: index of the last entry that is one
+    std::optional<std::uint64_t> probe{};  // with backups: index of the last entry that is one
 
     const device::queue::QueueView& view() const {
       return failover != nullptr ? failover->view() : single->view();
@@ -204,13 +205,10 @@ class SoftNetwork final : public Network {
   void send_probes();
   static void probe_by_entry(Peer& peer, const std::uint32_t* abort);
   bool is_of_probe(const Peer& peer, const device::queue::QueueError& error) const;
-  std::optional<device::queue::QueueError> first_error(const Peer& peer) const;
+  static std::optional<device::queue::QueueError> first_error(const Peer& peer);
+  PeerSight sight_of(const Peer& peer) const;
   Error queue_failure(const Peer& peer, const device::queue::QueueError& error,
                       boot::CutOff who) const;
-  void end_doubt();
-  static bool is_silence(const device::queue::QueueError& error);
-  boot::CutOff judge(const Peer& silent, TimePoint now, const std::uint32_t* abort);
-  std::vector<std::optional<boot::HostSight>> look_at_hosts(TimePoint since) const;
   std::size_t own_host() const { return host_of_[static_cast<std::size_t>(options_.rank)]; }
   void ask_all(TimePoint now, Duration interval, const std::uint32_t* abort);
   std::string wires_say(const Peer& peer) const;
@@ -218,9 +216,8 @@ class SoftNetwork final : public Network {
   std::vector<bool> by_fabric_;                  // of all ranks, how this one reaches them
   std::vector<std::vector<PathPair>> paths_to_;  // and by which paths
   std::vector<std::size_t> host_of_;             // the number of each one's host
-  std::size_t hosts_ = 0;
-  std::vector<std::string> interfaces_{""};  // by NIC, the best one first
-  std::optional<Error> no_interfaces_;       // why they are not known
+  std::vector<std::string> interfaces_{""};      // by NIC, the best one first
+  std::optional<Error> no_interfaces_;           // why they are not known
   NetworkHello hello_;
   bool others_failed_ = false;  // a rank has said so in its hello
 
@@ -237,10 +234,7 @@ class SoftNetwork final : public Network {
   std::vector<device::Doorbell*> doorbells_;
   mutable std::mutex probe_mutex_;  // of the peers' probes, and below
   TimePoint probed_{};
-  std::mutex doubt_mutex_;  // of the next two
-  std::optional<TimePoint> doubted_since_;
-  boot::CutOff who_ = boot::CutOff::undecided;
-  std::atomic<bool> is_in_doubt_{false};
+  SilenceJudge judge_;
   std::atomic<bool> probes_are_due_{false};  // of queues without backups, by who drives the NIC
   std::atomic<std::uint64_t> turns_of_waiters_{0};
 

@@ -5,6 +5,7 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/wait.hpp"
 
+#include "net/reserve_if_empty.hpp"
 #include "net/syndrome.hpp"
 
 namespace oriel::comm {
@@ -40,24 +41,21 @@ bool is_of_peer(std::uint32_t syndrome) {
          what == net::Syndrome::receiver_retry;
 }
 
-std::optional<std::uint16_t> post_probe(const device::queue::QueueView& queue,
+std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,
                                         const std::uint32_t* abort) {
   namespace dq = device::queue;
   device::WaitControl control;
   control.abort = abort;
   if (!dq::detail::look_in_turn<device::Memory>(queue)) return std::nullopt;
-  const auto completed = dq::detail::load_index<device::Memory>(&queue.indexes->completed);
-  const auto reserved = dq::detail::load_index<device::Memory>(&queue.indexes->reserved);
-  if (completed != reserved) return std::nullopt;  // something else will tell
-  // For no bytes no key is needed.
+  // Where there is something else, that will tell. For no bytes no key is needed.
   dq::Reservation place;
+  if (!net::reserve_if_empty(queue, place)) return std::nullopt;
   const device::Thread self;
-  if (dq::reserve(self, queue, 1, place, control) != dq::QueueOutcome::done) return std::nullopt;
   dq::write_entry(queue, place, 0,
                   dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
                                          dq::InlineBytes(nullptr, 0)));
   static_cast<void>(dq::publish(self, queue, place, control));
-  return static_cast<std::uint16_t>(place.base);
+  return place.base;
 }
 
 }  // namespace oriel::comm

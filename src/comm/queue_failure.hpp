@@ -16,10 +16,10 @@ const char* describe_syndrome(std::uint32_t syndrome);
 /// Whether the fault is the peer's.
 bool is_of_peer(std::uint32_t syndrome);
 
-/// Posts a write of no bytes, unless there is something else under way that will tell as much. The
-/// low bits of its index, if it was posted. CPU ranks: any thread, does not wait. `abort` is the
+/// Posts a write of no bytes, unless there is something else under way that will tell as much. Its
+/// index, if it was posted. CPU ranks: any thread, does not wait. `abort` is the
 /// communicator's word.
-std::optional<std::uint16_t> post_probe(const device::queue::QueueView& queue,
+std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,
                                         const std::uint32_t* abort);
 
 }  // namespace oriel::comm

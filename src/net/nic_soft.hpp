@@ -58,7 +58,8 @@ class NicSoft {
 
   Result<std::uint32_t> register_memory(std::uint32_t domain, const MemoryRange& range);
   /// Once this returns the NIC does not touch the memory any more; who still names the key gets an
-  /// error.
+  /// error. No error are writes that the peer has done and has yet to answer: they are repeated
+  /// without their bytes.
   Status deregister_memory(std::uint32_t key);
 
   /// What the peer with this number (QueuePeer::process) has registered as `key` is mapped here as

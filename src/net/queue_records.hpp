@@ -20,6 +20,8 @@ struct QueueRecords {
   std::uint64_t completed = 0;
   /// Of the first request of the entry there.
   std::uint64_t number = 0;
+  /// One past the last request that any NIC has sent: those before it may have been done.
+  std::uint64_t sent = 0;
   DeliveryRecord delivery;
   /// Why the queue in use has failed. Producers are not told.
   std::optional<CompletionRecord> error;

@@ -16,9 +16,8 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kActiveMost = 64;    // entries at work at a time
-constexpr std::size_t kSentMost = 64;      // requests without a response
-constexpr std::uint32_t kFlushMost = 256;  // completions of one call
+constexpr std::size_t kActiveMost = 64;  // entries at work at a time
+constexpr std::size_t kSentMost = 64;    // requests without a response
 constexpr std::size_t kBlock = 64;
 bool waits_for_data(const WorkRequest& work) {
   return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
@@ -165,9 +164,12 @@ void Requester::begin(Active& entry) {
   if (!work.is_inline && work.kind != WorkKind::nop) {
     const auto found = nic_.keys.find_local(setup_.domain, work.local_key, work.local_address,
                                             work.bytes, waits_for_data(work));
-    if (found.syndrome != Syndrome::none) return stop_at(entry, found.syndrome, Complaint::none);
-    entry.direct = can_go_directly(work, found.place);
-    entry.fetched = !entry.direct && can_be_fetched(work, found.place);
+    const bool is_found = found.syndrome == Syndrome::none;
+    // One that another NIC has begun may be done: the peer is asked whether it is.
+    const bool is_repeated = work.kind == WorkKind::write && may_be_done(next_number_, false);
+    if (!is_found && !is_repeated) return stop_at(entry, found.syndrome, Complaint::none);
+    entry.direct = is_found && can_go_directly(work, found.place);
+    entry.fetched = is_found && !entry.direct && can_be_fetched(work, found.place);
   }
   const bool is_bare = entry.direct || entry.fetched;
   entry.piece_bytes = is_bare ? bare_piece_bytes() : setup_.piece_bytes;
@@ -248,16 +250,16 @@ void Requester::load_ahead(Sent& sent) {
   Active& entry = active(sent.serial);
   const bool is_bare = sent.direct || sent.source.has_value();
   const bool needed = entry.work.kind == WorkKind::write && !entry.work.is_inline && !is_bare;
-  if (!needed || sent.loaded || entry.done) return;
+  if (!needed || sent.loaded || entry.done || asks_only(sent)) return;
   static_cast<void>(load(entry, sent));
 }
 
-Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
-  Active& entry = active(sent.serial);
+/// What is asked for, without the bytes of a write that have to be read first.
+WireRequest Requester::request_for(const Sent& sent) {
+  const Active& entry = active(sent.serial);
   const WorkRequest& work = entry.work;
-  Wire& wire = *nic_.wires[peer_.wire];
   WireRequest request;
-  request.from = wire.address();
+  request.from = nic_.wires[peer_.wire]->address();
   request.from_queue = number_;
   request.to_queue = peer_.queue;
   request.epoch = peer_.epoch;
@@ -273,32 +275,51 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   request.atomic = work.atomic;
   request.direct = sent.direct;
   request.source = sent.source;
-  if (sent.direct) {
+  if (sent.direct && entry.direct) {  // else it only asks, by key 0, which is none
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
     request.payload = Payload::borrow(ByteView(work.inline_bytes).subspan(sent.offset, sent.bytes));
-  } else if (work.kind == WorkKind::write && !sent.source.has_value()) {
+  }
+  return request;
+}
+
+Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
+  Active& entry = active(sent.serial);
+  if (asks_only(sent)) {
+    sent.direct = true;
+    sent.load.reset();
+    sent.loaded = false;
+  }
+  const bool is_bare = sent.direct || sent.source.has_value();
+  WireMessage message{request_for(sent)};
+  if (entry.work.kind == WorkKind::write && !entry.work.is_inline && !is_bare) {
     const Turn turn = load(entry, sent);
     if (turn != Turn::sent) return turn;
-    request.payload = sent.load->lend();
+    std::get<WireRequest>(message.body).payload = sent.load->lend();
   }
-  WireMessage message{std::move(request)};
-  sent.on_wire = wire.send(peer_.address, message);
+  sent.on_wire = nic_.wires[peer_.wire]->send(peer_.address, message);
   // While there is no room the time counts from the first try: a peer that takes nothing from a
   // full ring answers no more than one that is gone.
   if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
-    sent.was_sent = true;
-    sent.load.reset();  // who sends it again reads the memory again
-    sent.loaded = false;
-    ++nic_.counters.requests;
+    note_sent(sent);
     return Turn::sent;
   }
   // What the wire has copied before it found that there is no room need not be copied again.
   Payload& payload = std::get<WireRequest>(message.body).payload;
   if (sent.loaded && !payload.is_borrowed()) sent.load.emplace(payload.take());
   return Turn::blocked;
+}
+
+void Requester::note_sent(Sent& sent) {
+  sent.was_sent = true;
+  sent.load.reset();  // who sends it again reads the memory again
+  sent.loaded = false;
+  if (setup_.records != nullptr) {
+    setup_.records->sent = std::max(setup_.records->sent, sent.number + 1);
+  }
+  ++nic_.counters.requests;
 }
 
 bool Requester::transmit_again(TimePoint now) {
@@ -513,63 +534,6 @@ void Requester::poison(const WorkRequest& work) {
   for (std::uint64_t i = work.index; i < work.index + work.blocks; ++i) {
     std::memset(setup_.memory.ring + (i & (setup_.memory.depth - 1)) * kBlock, 0xdd, kBlock);
   }
-}
-
-void Requester::write_error(const CompletionRecord& record) {
-  if (setup_.records != nullptr) {
-    if (!setup_.records->error.has_value()) setup_.records->error = record;
-    return fail(Syndrome::flushed, Complaint::none);
-  }
-  if (!has_error_word_ && setup_.memory.first_error != nullptr) {
-    std::atomic_ref<std::uint64_t>(*setup_.memory.first_error)
-        .store(first_error_word(record), std::memory_order_release);
-  }
-  has_error_word_ = true;
-  completions_.write(record);
-  failed_ = true;
-  forget_sent();
-  active_.clear();
-  landings_.clear();
-}
-
-void Requester::fail(Syndrome syndrome, Complaint complaint) {
-  if (failed_) return;
-  if (syndrome == Syndrome::flushed) {  // each entry says so itself
-    failed_ = true;
-    forget_sent();
-    active_.clear();
-    landings_.clear();
-    return;
-  }
-  const std::uint64_t at = completed_;
-  std::uint8_t opcode = 0;
-  if (at < end_) {
-    const WorkRequest work = reader_.read(at, end_).work;
-    completed_ += work.blocks;
-    opcode = work.opcode;
-  }
-  write_error({.kind = CompletionRecord::Kind::request_error,
-               .opcode = opcode,
-               .queue = name_,
-               .index = static_cast<std::uint16_t>(at),
-               .syndrome = syndrome,
-               .complaint = complaint});
-}
-
-bool Requester::flush() {
-  if (setup_.records != nullptr) return false;  // they are for the next NIC
-  const bool any = completed_ < end_;
-  for (std::uint32_t i = 0; i < kFlushMost && completed_ < end_; ++i) {
-    const WorkRequest work = reader_.read(completed_, end_).work;
-    write_error({.kind = CompletionRecord::Kind::request_error,
-                 .opcode = work.opcode,
-                 .queue = name_,
-                 .index = static_cast<std::uint16_t>(completed_),
-                 .syndrome = Syndrome::flushed});
-    completed_ += work.blocks;
-    ++nic_.counters.flushed;
-  }
-  return any;
 }
 
 }  // namespace oriel::net

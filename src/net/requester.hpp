@@ -114,7 +114,11 @@ class Requester {
   void take_back(Sent& sent);
   void forget_sent();
   Borrower borrower() const { return {peer_.wire, peer_.address.value}; }
+  bool may_be_done(std::uint64_t number, bool was_sent) const;
+  bool asks_only(const Sent& sent);
+  WireRequest request_for(const Sent& sent);
   Turn transmit(Sent& sent, TimePoint now);
+  void note_sent(Sent& sent);
   Turn load(Active& entry, Sent& sent);
   void load_ahead(Sent& sent);
   bool transmit_again(TimePoint now);
@@ -132,6 +136,7 @@ class Requester {
   bool retire();
   void complete(const Active& entry);
   void poison(const WorkRequest& work);
+  void store_first_error(const CompletionRecord& record) const;
   void write_error(const CompletionRecord& record);
 
   const QueueSetup setup_;
@@ -161,6 +166,7 @@ class Requester {
   std::uint64_t halted_at_ = kNone;  // serial of an entry that fails: none after it begins
   bool failed_ = false;
   bool has_error_word_ = false;
+  bool is_of_probe_ = false;  // that error, and nothing else has been told of since
 };
 
 }  // namespace oriel::net

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "net/queue_records.hpp"
 #include "net/requester.hpp"
 
 // Transfers whose bytes are in no message: copied from a mapping, or fetched by the peer's wire.
@@ -43,6 +44,23 @@ bool Requester::can_be_fetched(const WorkRequest& work, MemoryPlace place) const
   // A queue that goes on elsewhere could not wait for what is still being fetched for it.
   if (place != MemoryPlace::host || setup_.records != nullptr) return false;
   return nic_.wires[peer_.wire]->can_fetch(peer_.address);
+}
+
+/// Whether the peer may have done what the request with this number asks for.
+bool Requester::may_be_done(std::uint64_t number, bool was_sent) const {
+  return was_sent || (setup_.records != nullptr && number < setup_.records->sent);
+}
+
+/// Of a repetition whose bytes are gone since their key was given back. The window of a collective
+/// that has ended may go although answers were lost: what it sent has been done, so the peer only
+/// has to say so. Such a request goes as a direct one, for which a peer that has not done it finds
+/// no memory, and does nothing.
+bool Requester::asks_only(const Sent& sent) {
+  const WorkRequest& work = active(sent.serial).work;
+  if (!may_be_done(sent.number, sent.was_sent) || work.kind != WorkKind::write) return false;
+  if (work.is_inline || sent.direct || sent.source.has_value()) return false;
+  return nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false)
+             .syndrome != Syndrome::none;
 }
 
 /// False if the bytes have to go in messages.
@@ -102,6 +120,8 @@ void Requester::go_by_wire(std::size_t position) {
     nic_.peers.set_reached(peer_.process, active(refused.serial).work.local_key, false);
   }
   next_number_ = refused.number;
+  // Nor has any other NIC been heard with it.
+  if (setup_.records != nullptr) setup_.records->sent = next_number_;
   next_ = refused.serial - first_serial_;
   for (; sent_.size() > position; sent_.pop_back()) {
     take_back(sent_.back());

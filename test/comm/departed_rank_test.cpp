@@ -42,8 +42,29 @@ void watch_probe(Players& players, comm::SoftNetwork& network) {
   players.word(kFailed) = 1;
 }
 
+/// What the rank that stays asks of the one that has left.
+enum class Asked : std::uint8_t { signal, collective };
+
+/// From now on the queue refuses what is posted.
+void ask_in_vain(Communicator& comm, const DeviceComm& kernels, Asked asked) {
+  const device::Thread self;
+  if (asked == Asked::signal) {
+    static_cast<void>(device::world_signal(self, kernels.view(), kLeaves, 0));
+    require_outcome(device::world_flush(self, kernels.view()), device::WorldOutcome::failed,
+                    "the probe had no answer");
+    const auto error = error_of(comm);
+    test::require(error.has_value(), "an error that tells of the signal that has failed");
+    test::require(error->origin_rank() == kLeaves, error->to_string());
+  }
+  std::vector<float> data(100, 1);
+  const Status done =
+      comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
+  must_fail(done, ErrorCode::remote, {"rank 1"});
+  test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
+}
+
 /// Rank 1 leaves while it is probed, and does not answer.
-void leave_unanswered(const Variables& settings) {
+void leave_unanswered(const Variables& settings, Asked asked) {
   const Environment common(settings);
   const Nodes nodes{{1, 1, 1}};
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
@@ -59,16 +80,8 @@ void leave_unanswered(const Variables& settings) {
           require(device::wait_signal(self, kernels.view(), 0, 1, kSignals), "the wait");
         }
         test::require(!comm.async_error().has_value(), "nothing was asked of the rank that left");
-        // From here on the queue refuses what is posted.
-        static_cast<void>(device::world_signal(self, kernels.view(), kLeaves, 0));
-        require_outcome(device::world_flush(self, kernels.view()), device::WorldOutcome::failed,
-                        "the probe had no answer");
-        std::vector<float> data(100, 1);
-        const Status done =
-            comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
+        ask_in_vain(comm, kernels, asked);
         players.word(kTried) = 1;
-        must_fail(done, ErrorCode::remote, {"rank 1 has destroyed its communicator"});
-        test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
       } else if (players.first() == kLeaves) {
         comm::SoftNetwork& network = network_of(kernels);
         network.nic().stop();
@@ -89,7 +102,11 @@ void leave_unanswered(const Variables& settings) {
 TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
   // Silence is a third of it, with backups that of one path a bit more than an eighth: rank 2's NIC
   // must get its turn within that time on a busy machine, too.
-  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}});
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::collective);
+}
+
+TEST_CASE("3.15 what is asked of a rank that has left fails with an error that names it") {
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::signal);
 }
 
 TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
@@ -103,7 +120,8 @@ TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
                     {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                     {"ORIEL_SOCKET_IFNAME", "lo"},
                     {"ORIEL_WIRE", "fabric"},
-                    {"ORIEL_PATHS", "lo,lo"}});
+                    {"ORIEL_PATHS", "lo,lo"}},
+                   Asked::signal);
 }
 
 }  // namespace oriel::test

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -388,6 +391,34 @@ TEST_CASE("3.9 what is on its way to memory that is given back has arrived befor
     const auto late =
         dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(0, 0, 4000), pair.control);
     CHECK(pair.wait(late) == QueueOutcome::failed);
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 F4 what was done needs no memory any more, though the answer was lost") {
+  const bool direct = GENERATE(false, true);
+  LateModel model;
+  {
+    SendQueue::Options options;
+    options.answer_timeout = std::chrono::milliseconds(50);
+    options.repeats_most = 1000;
+    GpuPair pair(direct, 65536, options);
+    fill(pair.a, 3);
+    NicFaults faults;
+    faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
+    pair.b.nic->set_faults(faults);
+    // Of several pieces, of which some wait for slots.
+    const auto put = dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(0, 0, 60'000),
+                                                 pair.control);
+    REQUIRE(put.outcome == QueueOutcome::done);
+    while (std::memcmp(pair.a.memory(), pair.b.memory(), 60'000) != 0) LateMemory::relax();
+    REQUIRE(pair.a.nic->deregister_memory(pair.a.key).ok());
+    const std::vector<std::byte> put_bytes(pair.a.memory(), pair.a.memory() + 60'000);
+    std::memset(pair.a.memory(), 0xee, 60'000);
+    while (pair.a.nic->counters().repeated == 0) LateMemory::relax();
+    pair.b.nic->set_faults({});
+    CHECK(pair.wait(put) == QueueOutcome::done);
+    CHECK(std::memcmp(put_bytes.data(), pair.b.memory(), 60'000) == 0);
   }
   model.check_nothing_left();
 }

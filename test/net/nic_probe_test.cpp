@@ -7,6 +7,7 @@
 
 #include "net/nic_pair.hpp"
 #include "net/queue_records.hpp"
+#include "net/reserve_if_empty.hpp"
 
 // Whether a peer's NIC is there, asked without an entry in the ring (3.19).
 using namespace oriel;
@@ -146,4 +147,68 @@ TEST_CASE("3.19 nobody is probed who has yet to answer, after an abort, or over 
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().code() == ErrorCode::invalid_usage);
   }
+}
+
+TEST_CASE("3.19 what is posted behind a probe without an answer is what has failed") {
+  ManualClock clock;
+  ProbedPair pair(clock);
+  pair.a.memory[0] = 5;
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+  pair.b.nic.stop();
+  pair.probe();
+  pair.run();
+  const bool is_under_way = GENERATE(true, false);
+  dq::Posted put;
+  if (is_under_way) put = pair.put(2);
+  let_time_pass(clock, pair);
+  if (!is_under_way) {
+    CHECK(pair.error().opcode == kProbeOpcode);
+    put = pair.put(2);
+    pair.run();
+  }
+  CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
+  CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::transport_retry));
+  CHECK(pair.error().index == 1);
+  CHECK(pair.wait(put) == QueueOutcome::failed);
+  CHECK(pair.view().indexes->completed == 1);
+}
+
+namespace {
+
+/// Memory of a thread that is interrupted before its compare-and-swap.
+struct Interrupted : device::Memory {
+  static inline void (*interrupt)(const dq::QueueView&) = nullptr;
+  static inline const dq::QueueView* queue = nullptr;
+  template <device::Order order, device::Scope scope, class T>
+  static T compare_swap(T* at, T expected, T desired) {
+    if (interrupt != nullptr) interrupt(*queue);
+    return device::Memory::compare_swap<order, scope>(at, expected, desired);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("3.19 a probe takes a block if nobody else comes, and never waits for one") {
+  ProbedPair pair;
+  dq::Reservation place;
+  Interrupted::queue = &pair.view();
+  Interrupted::interrupt = nullptr;
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+  REQUIRE(reserve_if_empty<Interrupted>(pair.view(), place));
+  CHECK(place.base == 1);
+  CHECK(place.blocks == 1);
+  CHECK(place.is_next);
+  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // that one is not complete
+  dq::write_entry(pair.view(), place, 0,
+                  dq::inline_write_entry({pair.view().number, place.base}, dq::kSignalled, {},
+                                         dq::InlineBytes(nullptr, 0)));
+  REQUIRE(dq::publish(Thread(), pair.view(), place, pair.control) == QueueOutcome::done);
+  REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
+  // Others fill the ring in between.
+  Interrupted::interrupt = [](const dq::QueueView& queue) {
+    queue.indexes->reserved += queue.depth;
+  };
+  const std::uint64_t before = pair.view().indexes->reserved;
+  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));
+  CHECK(pair.view().indexes->reserved == before + pair.view().depth);  // none of them its own
 }

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/silence_judge.hpp"
+
+#include <map>
+#include <vector>
+
+#include "net/syndrome.hpp"
+
+namespace oriel::comm {
+namespace {
+
+/// One rank that answers says more of its host than one that has not yet, and that one more than
+/// one that does not.
+int weight(boot::HostSight sight) {
+  switch (sight) {
+    case boot::HostSight::answers:
+      return 2;
+    case boot::HostSight::unknown:
+      return 1;
+    case boot::HostSight::silent:
+      return 0;
+  }
+  return 0;
+}
+
+/// What is known of a host by what was asked since; nothing of one that all have left.
+std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> peers,
+                                                     TimePoint since) {
+  std::map<std::size_t, boot::HostSight> hosts;
+  for (const PeerSight& peer : peers) {
+    if (peer.has_left) continue;
+    const bool is_silent = peer.error.has_value() && is_silence(*peer.error);
+    const boot::HostSight sight = peer.answered >= since ? boot::HostSight::answers
+                                  : is_silent            ? boot::HostSight::silent
+                                                         : boot::HostSight::unknown;
+    const auto [known, is_first] = hosts.emplace(peer.host, sight);
+    if (!is_first && weight(sight) > weight(known->second)) known->second = sight;
+  }
+  return hosts;
+}
+
+}  // namespace
+
+bool is_silence(const device::queue::QueueError& error) {
+  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
+}
+
+void SilenceJudge::end_doubt() {
+  if (!is_in_doubt_) return;
+  const std::lock_guard lock(mutex_);
+  doubted_since_.reset();
+  is_in_doubt_ = false;
+}
+
+/// Only answers to what is asked from the first look on tell: an earlier one may have come before
+/// whatever has broken.
+std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSight> peers,
+                                                         std::size_t own_host, TimePoint now,
+                                                         Duration late) {
+  std::optional<std::size_t> silent;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (!peers[i].error.has_value()) continue;
+    if (!is_silence(*peers[i].error)) return Verdict{i, boot::CutOff::peer};
+    if (!silent.has_value()) silent = i;
+  }
+  if (!silent.has_value()) {
+    end_doubt();
+    return std::nullopt;
+  }
+  const PeerSight& peer = peers[*silent];
+  if (peer.host == own_host || peer.has_left) return Verdict{*silent, boot::CutOff::peer};
+  const std::lock_guard lock(mutex_);
+  if (!doubted_since_.has_value()) doubted_since_ = now;
+  if (who_ == boot::CutOff::undecided) {
+    auto hosts = look_at_hosts(peers, *doubted_since_);
+    hosts.erase(own_host);
+    std::vector<boot::HostSight> others;
+    std::size_t at = 0;
+    for (const auto& [host, sight] : hosts) {
+      if (host == peer.host) at = others.size();  // it is there, as the peer has not left
+      others.push_back(sight);
+    }
+    who_ = boot::judge_silence(others, at, now - *doubted_since_ >= late);
+    is_in_doubt_ = who_ == boot::CutOff::undecided;
+  }
+  if (who_ == boot::CutOff::undecided) return std::nullopt;
+  return Verdict{*silent, who_};
+}
+
+}  // namespace oriel::comm
