@@ -204,7 +204,8 @@ void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
   probed_ = now;
   for (const int rank : peers_of_rank_) {
     if (has_left(rank)) continue;
-    if (const auto at = post_probe(queue_to(rank).view(), abort)) probes_[rank] = *at;
+    if (const auto at = post_probe(queue_to(rank).view(), abort))
+      probes_[rank] = static_cast<std::uint16_t>(*at);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "comm/path_interfaces.hpp"
 #include "comm/path_networks.hpp"
 #include "topo/placement.hpp"
+#include "topo/process_machine.hpp"
 
 /// By how many paths ranks reach each other, and who looks at those that have a backup.
 namespace oriel::comm {

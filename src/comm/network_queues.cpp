@@ -60,7 +60,7 @@ Status SoftNetwork::make_queues() {
 }
 
 /// On the NIC of path 0. Entries name the keys of the first NIC, and of the peer's first one.
-Status Network::make_queue(Peer& peer, net::SendQueue::Options queue) {
+Status SoftNetwork::make_queue(Peer& peer, net::SendQueue::Options queue) {
   const PathPair& first = peer.paths.front();
   if (first.own != 0) {
     queue.namer = &nics_[0]->nic;
