@@ -9,8 +9,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/collective_sums.hpp"
-#include "comm/network.hpp"
 #include "comm/network_players.hpp"
+#include "comm/network_soft.hpp"
 #include "support/sanitized.hpp"
 
 /// Windows that are deregistered once collectives have ended, though answers to what these have
@@ -23,8 +23,8 @@ using namespace std::chrono_literals;
 constexpr std::size_t kCount = 8 * 1024;  // f32 of each rank
 const std::string kTimeout = kSanitized ? "18s" : "9s";
 
-comm::Network& network_of(const Rank& rank) {
-  return *static_cast<comm::Network*>(rank.view().network->nic);
+comm::SoftNetwork& network_of(const Rank& rank) {
+  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
 }
 
 /// Rank 1 does what it is asked for and loses its answers. Both ranks have their results, and

@@ -162,7 +162,7 @@ std::size_t hello_bytes() {
 void print_holdings(int size) {
   const int others = size - std::min(size, kRanksOfNode);
   const std::size_t links = boot::link_neighbours(0, size).size();
-  const double queue_kib = 40.0 * others;  // comm/network.hpp
+  const double queue_kib = 40.0 * others;  // comm/network_soft.hpp
   const double ring_mib = 0.5 * others;    // shared memory, where peers are on this machine
   const double regions = static_cast<double>(sizeof(device::queue::Region)) * size;
   fmt::print(
