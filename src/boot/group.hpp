@@ -48,6 +48,10 @@ class Group {
   /// messages. A failure of the transport itself can differ between members.
   Task<Status> agree(Operation operation, Status mine, std::vector<AgreedField> fields);
 
+  /// What a wait elsewhere, between two calls on the group, has to watch too: see Transport.
+  int news_fd() const { return transport_->news_fd(); }
+  Status take_news() { return transport_->take_news(); }
+
  private:
   Transport* transport_;
   std::shared_ptr<const std::vector<int>> members_;

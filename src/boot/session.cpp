@@ -323,6 +323,19 @@ void Session::give_up(const Error& reason) {
   abort(reason);
 }
 
+int Session::news_fd() const {
+  const std::lock_guard lock(mutex_);
+  return links_ ? links_->poll_fd() : -1;
+}
+
+Status Session::take_news() {
+  const std::lock_guard lock(mutex_);
+  if (!links_) return {};
+  if (Status pumped = links_->pump(); !pumped.ok()) return failed(std::move(pumped).error());
+  if (const auto& failure = links_->liveness().failure()) return *failure;
+  return {};
+}
+
 void Session::stop_listening() {
   const std::lock_guard lock(mutex_);
   listening_ = false;

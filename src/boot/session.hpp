@@ -132,6 +132,8 @@ class Session final : private Transport {
   Task<Status> send(int peer, Bytes message) override;
   Task<Result<Bytes>> receive(int peer) override;
   void give_up(const Error& reason) override;
+  int news_fd() const override;
+  Status take_news() override;
 
   Status make_links(const EventLoop& loop);
   Task<Status> connect(const UniqueId& id, SessionOptions options);

@@ -29,6 +29,13 @@ class Transport {
   /// Tells the other ranks that this one cannot go on with the operation in progress, so that they
   /// end with `reason` instead of waiting for it. Does not wait.
   virtual void give_up(const Error& reason) { static_cast<void>(reason); }
+
+  /// For waits in the midst of an operation that are not on this transport: a descriptor that can
+  /// be read when take_news() may have something to say; -1 if it never has.
+  virtual int news_fd() const { return -1; }
+  /// Takes in what has arrived, without waiting. An error ends the operation in progress: an abort,
+  /// here or elsewhere, a rank's death, or what another rank could not go on for.
+  virtual Status take_news() { return {}; }
 };
 
 }  // namespace oriel::boot

@@ -120,6 +120,7 @@ Status SoftNetwork::listen_for_rings() {
   exchange_ =
       std::make_unique<window::FdExchange>(options_.key, options_.communicator, kExchangeTag,
                                            std::move(ranks), options_.rank, std::move(linked));
+  exchange_->watch(*options_.world);
   ORIEL_TRY(hello_.socket, exchange_->listen());
   return {};
 }

@@ -140,6 +140,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocket
           .with_origin(ranks_[peer]);
     }
     ORIEL_CO_CHECK(co_await loop.sleep_until(earlier(deadline, Deadline::at(now + kPause))));
+    ORIEL_CO_CHECK(take_news());
   }
 }
 
@@ -159,8 +160,23 @@ Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   co_return Status();
 }
 
+Status FdExchange::take_news() {
+  return group_ != nullptr ? group_->take_news() : Status();
+}
+
+Status FdExchange::watch_news() {
+  const int fd = group_ != nullptr ? group_->news_fd() : -1;
+  if (fd < 0) return {};
+  const auto watched = poller_->add(fd, EPOLLIN, [this](std::uint32_t) {
+    if (Status news = take_news(); !news.ok()) fail(std::move(news).error());
+  });
+  if (!watched.ok()) return watched.error();
+  return take_news();  // what has been read already shows no more
+}
+
 Status FdExchange::begin_proofs() {
   ORIEL_TRY(poller_, boot::Poller::create());
+  ORIEL_CHECK(watch_news());
   for (std::size_t peer = 0; peer < dialed_.size(); ++peer) {
     if (dialed_[peer] == nullptr) continue;
     ORIEL_TRY(dialed_[peer]->token,
@@ -392,6 +408,7 @@ Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
                              FdLink::kFdsMost));
   }
   ORIEL_TRY(poller_, boot::Poller::create());
+  ORIEL_CHECK(watch_news());
   ++sequence_;
   for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
     if (links_[peer] == nullptr) continue;

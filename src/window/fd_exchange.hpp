@@ -14,6 +14,7 @@
 #include "base/fd.hpp"
 #include "base/task.hpp"
 #include "boot/auth.hpp"
+#include "boot/group.hpp"
 #include "boot/poller.hpp"
 #include "boot/secret.hpp"
 #include "window/fd_link.hpp"
@@ -44,6 +45,10 @@ class FdExchange {
   ~FdExchange();
   FdExchange(const FdExchange&) = delete;
   FdExchange& operator=(const FdExchange&) = delete;
+
+  /// Has what ends an operation of `group`, which outlives this, end the waits here as well: else
+  /// an abort would have to wait for a rank that is stopped.
+  void watch(boot::Group& group) { group_ = &group; }
 
   int size() const { return static_cast<int>(ranks_.size()); }
   int self() const { return self_; }
@@ -81,6 +86,9 @@ class FdExchange {
                                                                     std::vector<std::size_t> counts,
                                                                     Deadline deadline);
   Task<Status> connect_one(EventLoop& loop, std::size_t peer, FdSocketName name, Deadline deadline);
+  /// What the group has to say ends the waits of the poller from now on.
+  Status watch_news();
+  Status take_news();
   Status begin_proofs();
   Status begin_exchange(const std::vector<std::size_t>& counts);
   /// Turns the poller until no process is missing; disconnects on failure.
@@ -108,6 +116,7 @@ class FdExchange {
   bool connected_ = false;
   std::uint64_t sequence_ = 0;  // of the exchanges since connecting
   std::optional<Error> failure_;
+  boot::Group* group_ = nullptr;  // null: nothing else ends a wait
 
   // The poller exists while something is under way; disconnect() destroys it first.
   std::optional<boot::Poller> poller_;

@@ -60,6 +60,7 @@ WindowManager::WindowManager(WindowManagerOptions options)
         std::make_unique<FdExchange>(options_.key, options_.communicator,
                                      static_cast<std::uint64_t>(options_.team->world_rank(0)),
                                      std::move(speakers), places_[own_process_]);
+    exchange_->watch(*options_.world);
   }
 }
 

@@ -11,17 +11,21 @@
 
 namespace oriel::test {
 
-/// Has this process stop before its k-th message from then on, if k is not 0. It counts them all.
-/// One at a time.
+/// Has this process stop before its k-th message from then on, if k is not 0. It counts them all,
+/// or those alone with which descriptors travel. One at a time.
 class StopAtMessage {
  public:
-  explicit StopAtMessage(std::uint64_t k) {
+  enum class Counts { all, with_descriptors };
+
+  explicit StopAtMessage(std::uint64_t k, Counts counts = Counts::all) {
     sent_ = 0;
     stop_at_ = k;
+    only_descriptors_ = counts == Counts::with_descriptors;
     static const SystemTable table = [] {
       SystemTable made = real_system_table();
       made.sendmsg = [](int fd, const msghdr* message, int flags) {
-        if (++sent_ == stop_at_) ::raise(SIGSTOP);
+        const bool counted = message->msg_controllen > 0 || !only_descriptors_;
+        if (counted && ++sent_ == stop_at_) ::raise(SIGSTOP);
         return real_system_table().sendmsg(fd, message, flags);
       };
       return made;
@@ -32,6 +36,7 @@ class StopAtMessage {
 
  private:
   static inline std::atomic<std::uint64_t> sent_, stop_at_;
+  static inline std::atomic<bool> only_descriptors_;
   std::optional<ScopedSystemTable> scoped_;
 };
 
