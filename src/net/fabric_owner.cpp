@@ -92,6 +92,9 @@ Status FabricEndpoint::reopen(ByteView name) {
   std::free(info_->src_addr);
   info_->src_addr = address;
   info_->src_addrlen = name.size();
+  // rxm 1.17's fi_trywait() was once seen to crash after this: the queue's descriptor seems to be
+  // that of what has been closed as well. So threads nap from now on.
+  wait_descriptor_ = -1;
 
   const auto keeper = keep_signals(*table_, info());
   Status opened = open_endpoint();

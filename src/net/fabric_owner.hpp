@@ -107,7 +107,7 @@ class FabricEndpoint {
   /// before. An error where the provider cannot do that; then it is closed.
   Status reopen(ByteView name);
   /// Becomes readable when there may be something to do, for a thread that may_sleep(); -1 where
-  /// the provider has no such descriptor. It is the queue's.
+  /// the provider has no such descriptor, and after reopen(). It is the queue's.
   int wait_descriptor() const { return wait_descriptor_; }
   /// Whether nothing is to be done until wait_descriptor() becomes readable.
   bool may_sleep() const;

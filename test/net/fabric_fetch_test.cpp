@@ -300,6 +300,7 @@ TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no
   one.nic.stop();  // so that it is not waited for
   CHECK(one.nic.deregister_memory(one.key).ok());
   CHECK(is_cut(wire, other));
+  CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
   CHECK(wire.status().ok());
   CHECK_FALSE(wire.is_fetching(bytes_of(one), kBytes));
   CHECK_FALSE(wire.can_fetch(other));
