@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <new>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -173,9 +174,12 @@ Result<Session::Activity> Session::activate(EventLoop& loop, Deadline deadline) 
 
 void Session::end_activity() {
   const std::lock_guard lock(mutex_);
-  if (links_) {
-    tell_stuck(-1);
-    links_->spread_news();  // nobody may turn the links for long
+  try {
+    if (links_) {
+      tell_stuck(-1);
+      links_->spread_news();  // nobody may turn the links for long
+    }
+  } catch (const std::bad_alloc&) {  // whoever turns them next spreads what there is
   }
   loop_ = nullptr;
   // Armed again, a watcher learns at once of what came while it was not looking.
@@ -457,6 +461,13 @@ Session::~Session() {
     return;
   }
   detach_idle();
+  try {
+    take_leave();
+  } catch (const std::bad_alloc&) {  // the connections end all the same
+  }
+}
+
+void Session::take_leave() {
   const std::lock_guard lock(mutex_);
   // First, so that nobody is told of what may fail below.
   links_->say_left();

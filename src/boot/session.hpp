@@ -155,6 +155,7 @@ class Session final : private Transport {
   void tell_stuck(int on);
   std::optional<Error> blocked(int peer) const;
   void end_activity();
+  void take_leave();
   void wake();
   void arm_idle(bool on);
 

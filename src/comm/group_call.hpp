@@ -29,6 +29,9 @@ class ThreadGroup {
   /// `in_progress` is set if some of it goes on in the background.
   Status end(bool& in_progress);
   bool open() const { return depth_ > 0; }
+  /// Ends one level without running anything, for a call that could not note all that it consists
+  /// of.
+  void leave() noexcept { --depth_; }
 
   /// Notes a job, or runs it at once outside a group.
   Status submit(InitJob job, bool& in_progress);

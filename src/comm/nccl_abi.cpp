@@ -146,6 +146,28 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   return place;
 }
 
+/// The group of a call that notes several starts. Should it run out of memory in between, what it
+/// has noted so far is forgotten, and the thread's group is as before.
+class OwnGroup {
+ public:
+  OwnGroup() { group_.start(); }
+  ~OwnGroup() {
+    if (complete_) return;
+    group_.drop_inits(static_cast<std::size_t>(noted_));
+    group_.leave();
+  }
+  OwnGroup(const OwnGroup&) = delete;
+  OwnGroup& operator=(const OwnGroup&) = delete;
+  ThreadGroup& group() { return group_; }
+  int& noted() { return noted_; }
+  void is_complete() { complete_ = true; }
+
+ private:
+  ThreadGroup& group_ = ThreadGroup::current();
+  int noted_ = 0;
+  bool complete_ = false;
+};
+
 Status init_all(ncclComm_t* out, int count, const int* devices) {
   ORIEL_CHECK(require(out, "comm"));
   if (count < 1) {
@@ -167,10 +189,10 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   }
   ORIEL_TRY(const auto id, make_unique_id());
   bool in_progress = false;
-  ThreadGroup& group = ThreadGroup::current();
-  group.start();
+  OwnGroup own;
+  ThreadGroup& group = own.group();
   Status refused;
-  int noted = 0;
+  int& noted = own.noted();
   for (int rank = 0; rank < count && refused.ok(); ++rank) {
     const Result<Device*> device =
         gpus == 0 ? Result<Device*>(&host_device())
@@ -188,6 +210,7 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
     group.remember(refused.error());
     group.drop_inits(static_cast<std::size_t>(noted));  // nobody else waits for them
   }
+  own.is_complete();
   return group.end(in_progress);
 }
 

@@ -111,5 +111,30 @@ TEST_CASE("1.31 1.38 a group of all-reduces that runs out of memory ends with an
   });
 }
 
+TEST_CASE("1.31 1.38 a start of several ranks that runs out of memory leaves no group open") {
+  const Environment brief(Variables{{"ORIEL_TIMEOUT", "300ms"}});
+  run_alone([] {
+    long failures = 0;
+    for (long k = 0;; k += 4) {
+      ncclComm_t comms[2] = {nullptr, nullptr};
+      ncclResult_t result = ncclSuccess;
+      const bool hit = with_failure(k, [&] { result = ncclCommInitAll(comms, 2, nullptr); });
+      const bool both = comms[0] != nullptr && comms[1] != nullptr;
+      require(result != ncclSuccess || both, fmt::format("allocation {}: no handles", k));
+      for (ncclComm_t comm : comms) {
+        if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
+      }
+      failures += result != ncclSuccess ? 1 : 0;
+      require(ncclGroupEnd() == ncclInvalidUsage, fmt::format("allocation {}: a group is open", k));
+      if (!hit) break;
+      require(k < 5000, "allocations without end");
+    }
+    require(failures >= 5, fmt::format("{} failures", failures));
+    ncclComm_t comms[2] = {nullptr, nullptr};
+    require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
 }  // namespace
 }  // namespace oriel::test
