@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <exception>
+#include <new>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -185,6 +186,10 @@ Status RootService::ensure_running() {
     running_.reset();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return system_error("starting the root service's thread", error.code().value());
+  } catch (const std::bad_alloc&) {
+    running_.reset();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
