@@ -81,8 +81,7 @@ const std::array kRows = {
     Row{"ORIEL_NIC", nullptr, choice<&Settings::nic>(kNics),
         "What carries bytes between ranks of different nodes, the same on all ranks: soft is a NIC "
         "in software, over shared memory and libfabric; mlx5 has an mlx5 adapter execute the "
-        "ranks' "
-        "queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
+        "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
         "ORIEL_DIRECT_COPY and ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface "
         "at most."},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),

@@ -172,7 +172,7 @@ bool Mlx5Network::is_of_probe(int peer, const dq::QueueError& error) const {
   if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
   const std::lock_guard lock(probe_mutex_);
   const auto probe = probes_.find(peer);
-  return probe != probes_.end() && probe->second == error.index;
+  return probe != probes_.end() && is_of_lone_probe(queue_to(peer).view(), probe->second, error);
 }
 
 Error Mlx5Network::queue_failure(int peer, const dq::QueueError& error) const {
@@ -204,8 +204,7 @@ void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
   probed_ = now;
   for (const int rank : peers_of_rank_) {
     if (has_left(rank)) continue;
-    if (const auto at = post_probe(queue_to(rank).view(), abort))
-      probes_[rank] = static_cast<std::uint16_t>(*at);
+    if (const auto at = post_probe(queue_to(rank).view(), abort)) probes_[rank] = *at;
   }
 }
 

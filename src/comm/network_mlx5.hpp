@@ -89,7 +89,7 @@ class Mlx5Network final : public Network {
   std::optional<Mlx5WindowNic> windows_;
   std::vector<std::vector<net::Mlx5Queue>> queues_;  // by world rank, one for each peer
   mutable std::mutex probe_mutex_;                   // of the next two
-  std::map<int, std::uint16_t> probes_;  // by rank, the index of the last entry that is one
+  std::map<int, std::uint64_t> probes_;  // by rank, the index of the last entry that is one
   TimePoint probed_{};
   std::atomic<bool> aborted_{false};
 };

@@ -30,10 +30,7 @@ bool SoftNetwork::is_of_probe(const Peer& peer, const device::queue::QueueError&
   // A NIC tells of the first entry behind its own probe, if there is one.
   if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
   const std::lock_guard lock(probe_mutex_);
-  if (!peer.probe.has_value() || static_cast<std::uint16_t>(*peer.probe) != error.index)
-    return false;
-  return device::queue::detail::load_index<device::Memory>(&peer.view().indexes->reserved) ==
-         *peer.probe + 1;
+  return peer.probe.has_value() && is_of_lone_probe(peer.view(), *peer.probe, error);
 }
 
 std::string SoftNetwork::wires_say(const Peer& peer) const {

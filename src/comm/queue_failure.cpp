@@ -58,4 +58,11 @@ std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,
   return place.base;
 }
 
+bool is_of_lone_probe(const device::queue::QueueView& queue, std::uint64_t probe,
+                      const device::queue::QueueError& error) {
+  if (static_cast<std::uint16_t>(probe) != error.index) return false;
+  const std::uint64_t* const reserved = &queue.indexes->reserved;
+  return device::queue::detail::load_index<device::Memory>(reserved) == probe + 1;
+}
+
 }  // namespace oriel::comm

@@ -22,4 +22,9 @@ bool is_of_peer(std::uint32_t syndrome);
 std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,
                                         const std::uint32_t* abort);
 
+/// Whether the error is that of the entry that post_probe() has posted at `probe`, and nothing was
+/// posted behind it, so that nobody has asked for anything that failed. CPU ranks.
+bool is_of_lone_probe(const device::queue::QueueView& queue, std::uint64_t probe,
+                      const device::queue::QueueError& error);
+
 }  // namespace oriel::comm
