@@ -99,8 +99,8 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
     arguments.input_offset = offset_of(request.input);
     arguments.output_offset = offset_of(request.output);
   }
-  arguments.signature =
-      kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm);
+  arguments.signature = kernels::all_reduce_signature(request.type, request.op, request.count,
+                                                      plan.algorithm, request.collective);
 
   if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));

@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/kernel_set.hpp"
 
 /// The front door of the collectives: checks a call, chooses from facts that all ranks share how to
 /// carry it out, and hands it to the device.
@@ -115,11 +116,24 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
+CallPlan Communicator::plan_of_empty_call() const {
+  CallPlan plan;
+  // CPU ranks count their calls; GPU ranks cannot, for a graph may run one of theirs many times. So
+  // a call of no elements is a kernel too, of the one CTA that tells and hears which call it is.
+  plan.only_tells = !on_host() && size() > 1 && teams_.view().groups == 1;
+  if (plan.only_tells) {
+    plan.team.algorithm = kernels::Algorithm::one_shot;
+    plan.team.ctas = 0;
+    plan.team.threads = kernels::kMinThreads;
+  }
+  return plan;
+}
+
 Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
+  if (request.count == 0) return plan_of_empty_call();
   CallPlan plan;
-  if (request.count == 0) return plan;
   ORIEL_CHECK(check_arguments(request));
   if (request.collective != kernels::Collective::all_reduce ||
       static_cast<int>(team_facts_.members.size()) != size()) {
@@ -203,7 +217,7 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
 }
 
 Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& plan) {
-  if (request.count == 0) return {};
+  if (request.count == 0 && !plan.only_tells) return {};
   if (plan.among_teams) {
     return executor_->prepare_hierarchy(make_hierarchy_arguments(request, *plan.among_teams));
   }
@@ -216,7 +230,7 @@ Status Communicator::collective(const CollectiveRequest& request) {
 }
 
 Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan) {
-  if (request.count == 0) {
+  if (request.count == 0 && !plan.only_tells) {
     // It counts, so that a rank which alone has nothing is not taken to be in the next call.
     if (kernels::CallRecord* const record = call_record(team_facts_.index)) {
       executor_->pass_over(*record, {request.collective, request.type, request.op, 0});

@@ -67,6 +67,8 @@ struct CollectiveRequest {
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};
+  /// A call of no elements on a GPU, of which ranks only tell each other: `team` has no CTAs.
+  bool only_tells = false;
 };
 
 /// `error` as `rank` sees it: what another rank's user has ended is remote, not aborted.
@@ -193,6 +195,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.
   device::WaitControl wait_control(void* doorbell) const;
+  CallPlan plan_of_empty_call() const;
   kernels::AllReduceArguments make_arguments(const CollectiveRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.

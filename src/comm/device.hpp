@@ -63,8 +63,8 @@ class Executor {
                      void* stream) = 0;
   /// The same for a collective among teams, and those that are no all-reduces.
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
-  /// A call of no elements, which runs nothing. On the host it is one of those that are counted:
-  /// `record` is this rank's. Nothing on a GPU, where a call may be one of a graph's.
+  /// A call of no elements that runs nothing. On the host it is one of those that are counted:
+  /// `record` is this rank's. Nothing on a GPU, where ranks do not count.
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;
   /// Waits until everything that was enqueued outside graphs has ended.
   virtual Status drain(Deadline deadline) = 0;

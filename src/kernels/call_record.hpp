@@ -29,12 +29,16 @@ struct CollectiveCall {
   }
 };
 
-/// A hash of an all-reduce inside one team, of kSignatureBits. The highest 16 bits alone tell apart
-/// all types and operations of one count: multiples of the golden ratio lie far from each other.
+/// A hash of an all-reduce inside one team, of kSignatureBits, or of a call of no elements of any
+/// collective. The highest 16 bits alone tell apart all types and operations of one count:
+/// multiples of the golden ratio lie far from each other.
 constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::uint64_t count,
-                                             Algorithm algorithm) {
+                                             Algorithm algorithm,
+                                             Collective collective = Collective::all_reduce) {
   std::uint64_t hash = (count << 12) ^ (count >> 52) ^ static_cast<std::uint64_t>(type) << 8 ^
-                       static_cast<std::uint64_t>(op) << 4 ^ static_cast<std::uint64_t>(algorithm);
+                       static_cast<std::uint64_t>(op) << 4 ^
+                       static_cast<std::uint64_t>(collective) << 2 ^
+                       static_cast<std::uint64_t>(algorithm);
   hash *= 0x9e3779b97f4a7c15u;
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }
@@ -64,7 +68,7 @@ inline std::uint64_t record_call(CallRecord& record, const CollectiveCall& call)
 
 /// The signature of a CPU rank's call of this number: so that equal calls differ if one of the
 /// ranks has had one with no elements before. Those of one number differ by as much as they did.
-/// GPU ranks do without, since a graph may run a call many times.
+/// GPU ranks do without, since a graph may run a call many times: theirs of none are kernels.
 constexpr std::uint32_t numbered_signature(std::uint32_t signature, std::uint64_t number) {
   const std::uint64_t hash = number * 0x9e3779b97f4a7c15u;
   return signature ^ static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));

@@ -49,6 +49,12 @@ const Mistake kMistakes[] = {
     {{.count = 2'000, .gathers = true}, {.count = 2'000}},
     {{.count = 400'000}, {.count = 100'000, .gathers = true}},
     {{.count = 3, .gathers = true}, {.count = kMost}},
+    {{}, {.count = 0}},
+    {{.count = 0}, {}},
+    {{.count = 0}, {.count = 0, .type = ncclInt32}},
+    {{.count = 0}, {.count = 0, .gathers = true}},
+    {{.count = 0}, {.count = 2'000, .gathers = true}},
+    {{.count = 2'000, .gathers = true}, {.count = 0}},
 };
 
 void enqueue(const Call& call, int rank, void* data, ncclComm_t comm, cudaStream_t stream) {
@@ -83,9 +89,10 @@ void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
   ncclComm_t comm = init_rank(players, gpu);
   // They agree for a while, by every algorithm, an odd and an even number of times.
   const int rank = players.first();
-  for (const std::size_t count : {2, 50'000, 2, 400'000, 3, 2'000'000, 2'000}) {
+  for (const std::size_t count : {2, 50'000, 0, 2, 400'000, 3, 2'000'000, 2'000}) {
     enqueue({.count = count}, rank, data, comm, gpu.stream());
-    enqueue({.count = count / 4 + 1, .gathers = count < 4}, rank, data, comm, gpu.stream());
+    enqueue({.count = count == 0 ? 0 : count / 4 + 1, .gathers = count < 4}, rank, data, comm,
+            gpu.stream());
   }
   gpu.wait(gpu.stream(), comm);
   enqueue(rank == 1 ? mistake.wrong : mistake.right, rank, data, comm, gpu.stream());
