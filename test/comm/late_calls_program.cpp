@@ -30,18 +30,18 @@ void fail_once() {
   require(says("ncclMemFree"), "the last error is ncclMemFree's");
 }
 
-ncclResult_t sum_one(ncclComm_t comm) {
-  float one = 1;
+ncclResult_t sum_one(float& one, ncclComm_t comm) {
   return ncclAllReduce(&one, &one, 1, ncclFloat, ncclSum, comm, nullptr);
 }
 
 void work_once(ncclComm_t comm) {
+  float one = 1;  // until the groups have ended, which run the calls
   require(ncclGroupStart() == ncclSuccess, "a group begins");
-  require(sum_one(comm) == ncclSuccess, "a call in a group");
+  require(sum_one(one, comm) == ncclSuccess, "a call in a group");
   require(ncclGroupEnd() == ncclSuccess, "a group ends");
   require(ncclGroupStart() == ncclSuccess, "a second group begins");
-  require(sum_one(comm) == ncclSuccess, "a call in the second group");
-  require(sum_one(nullptr) != ncclSuccess, "a refused call in the second group");
+  require(sum_one(one, comm) == ncclSuccess, "a call in the second group");
+  require(sum_one(one, nullptr) != ncclSuccess, "a refused call in the second group");
   require(says("ncclAllReduce"), "the last error is ncclAllReduce's");
   require(ncclGroupEnd() != ncclSuccess, "the second group says so");
 }
