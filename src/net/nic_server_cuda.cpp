@@ -23,8 +23,9 @@ namespace oriel::net {
 namespace {
 
 using std::chrono::microseconds;
-constexpr microseconds kServeFor{500};     // after the last command
-constexpr microseconds kOutsideEvery{50};  // while it looks at rings
+constexpr microseconds kServeFor{500};        // after the last command
+constexpr microseconds kOutsideEvery{50};     // while it looks at rings
+constexpr std::uint32_t kTurnsPerYield = 16;  // without work
 constexpr int kSleepMilliseconds = 1000;
 constexpr int kNapMilliseconds = 20;  // while something is under way
 constexpr std::size_t kChannelsMost = 4096;
@@ -224,6 +225,7 @@ Status NicServer::run() {
   const Clock& clock = SteadyClock::instance();
   TimePoint last_work = clock.now();
   TimePoint outside_due = last_work;
+  std::uint32_t idle_turns = 0;
   for (;;) {
     const bool worked = turn_channels();
     const TimePoint now = clock.now();
@@ -234,7 +236,7 @@ Status NicServer::run() {
       const auto goes_on = look_outside(is_idle);
       if (!goes_on.ok()) return goes_on.error();
       if (!goes_on.value()) return {};
-    } else if (!worked) {
+    } else if (!worked && ++idle_turns % kTurnsPerYield == 0) {
       std::this_thread::yield();
     }
   }

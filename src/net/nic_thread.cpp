@@ -21,6 +21,9 @@ namespace {
 using std::chrono::microseconds;
 constexpr microseconds kYieldFor{500};
 constexpr microseconds kNap{50};
+/// Looks without work for each time that others may have the processor, which takes longer than a
+/// look does: what arrives meanwhile waits.
+constexpr std::uint32_t kLooksPerYield = 16;
 
 }  // namespace
 
@@ -73,11 +76,12 @@ struct NicThread::State {
   void nap_between_looks() {
     const Clock& clock = SteadyClock::instance();
     TimePoint last = clock.now();
+    std::uint32_t looks = 0;
     while (!is_stopped()) {
       if (options.progress()) {
         last = clock.now();
       } else if (clock.now() - last < kYieldFor) {
-        std::this_thread::yield();
+        if (++looks % kLooksPerYield == 0) std::this_thread::yield();
       } else if (options.sleep) {
         options.sleep();
       } else {
