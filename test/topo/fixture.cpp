@@ -16,6 +16,7 @@
 #include "topo/discover.hpp"
 #include "topo/fake_nvml.hpp"
 #include "topo/nic_choice.hpp"
+#include "topo/nvlink_generation.hpp"
 #include "topo/paths.hpp"
 #include "topo/reach.hpp"
 #include "topo/temporary_tree.hpp"
@@ -270,6 +271,7 @@ Machine load_fixture(const std::string& name) {
   if (!found.ok()) throw std::runtime_error(name + ": " + found.error().to_string());
   Machine machine = std::move(found).value();
   facts.add_to(machine);
+  assume_link_speeds(machine.gpus);  // as discovery does once CUDA has told of the architecture
   return canonical(std::move(machine));
 }
 

@@ -179,9 +179,9 @@ TEST_CASE("2.5 in every fixture, and at random, devices share NICs that are as n
 
 TEST_CASE("2.9 the fixtures are there, and each file says captured or composed") {
   const auto names = fixture_names();
-  for (const char* needed :
-       {"hgx-8", "two-cliques", "workstation", "one-nic", "mig", "amd-full-mesh",
-        "amd-partial-mesh", "amd-partitions", "cpu-only", "uneven", "captured-cpu"}) {
+  for (const char* needed : {"hgx-8", "two-cliques", "workstation", "one-nic", "mig",
+                             "amd-full-mesh", "amd-partial-mesh", "amd-partitions", "cpu-only",
+                             "uneven", "captured-cpu", "captured-h100-1", "captured-h200-2"}) {
     INFO(needed);
     CHECK(std::count(names.begin(), names.end(), needed) == 1);
   }
