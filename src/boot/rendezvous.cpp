@@ -20,6 +20,9 @@ namespace {
 // A failed rendezvous stays to tell the ranks that come late, at least this long.
 constexpr Duration kShortestMemory = std::chrono::seconds(5);
 constexpr std::size_t kNamedRanks = 8;
+// Ranks that have each other's addresses know for whom they wait and say so when their time is up,
+// which is a little after that of their hellos. Only if none does this service speaks.
+constexpr Duration kLinkingGrace = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -153,7 +156,10 @@ void Rendezvous::announce_host() {
 
 void Rendezvous::complete() {
   complete_ = true;
-  for (const auto& [rank, member] : members_) {
+  patience_.clear();
+  for (auto& [rank, member] : members_) {
+    member.patience = Deadline::at(member.patience.when() + kLinkingGrace);
+    patience_.emplace(member.patience.when(), rank);
     PeerAddresses peers;
     for (const int peer : link_neighbours(rank, size_)) {
       if (peer < rank) peers.emplace_back(peer, members_.at(peer).address);
@@ -230,11 +236,13 @@ Error Rendezvous::not_in_time() const {
   std::string who =
       fmt::format("{} {}{} of {}", count == 1 ? "rank" : "ranks", fmt::join(late, ", "),
                   more > 0 ? fmt::format(" and {} more", more) : "", size_);
-  return Error(ErrorCode::timeout,
-               fmt::format("{} {} not {} in time", who, count == 1 ? "has" : "have",
-                           complete_ ? "connected to all neighbours" : "joined"))
-      .with_origin(first)
-      .with_hint("see that every rank runs and calls init, or raise ORIEL_TIMEOUT");
+  Error error(ErrorCode::timeout,
+              fmt::format("{} {} not {} in time", who, count == 1 ? "has" : "have",
+                          complete_ ? "connected to all neighbours" : "joined"));
+  // Of several that are not linked most wait for another.
+  if (!complete_ || count == 1) error = std::move(error).with_origin(first);
+  return std::move(error).with_hint(
+      "see that every rank runs and calls init, or raise ORIEL_TIMEOUT");
 }
 
 void Rendezvous::fail(Error error, TimePoint now) {

@@ -290,9 +290,11 @@ Status Session::after_wait(Status waited, const std::string& waiting_for, int cu
 Error Session::too_late(const std::string& waiting_for, int culprit, TimePoint now) const {
   std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
                                  waiting_for, seconds(now - begun_));
-  // The rank waited for may itself wait for another.
-  const int end = links_->liveness().end_of_chain(rank_);
-  if (end >= 0 && end != rank_) {
+  // The rank waited for may itself wait for another. Of itself this one has told only if its wait
+  // has lasted, so the chain begins behind it.
+  const int end = culprit >= 0 ? links_->liveness().end_of_chain(culprit) : -1;
+  const bool has_lasted = end != culprit || stuck_on_ == culprit;
+  if (end >= 0 && end != rank_ && has_lasted) {
     text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
     culprit = end;
   }

@@ -312,11 +312,12 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
 
 /// Until when to wait for descriptors. Waits on the unix sockets are not the session's, which tells
 /// the ranks who waits for whom; so there is time left in which this rank waits there, and those
-/// who wait for it learn whom it lacks.
+/// who wait for it learn whom it lacks: a quarter of the time, after which a rank tells of a wait,
+/// and as much again.
 Deadline RegistrationRun::descriptors_due() const {
   if (deadline_.is_never()) return deadline_;
   const TimePoint now = loop_.clock().now();
-  return Deadline::at(now + deadline_.remaining(now) * 3 / 4);
+  return Deadline::at(now + deadline_.remaining(now) / 2);
 }
 
 Task<Status> RegistrationRun::exchange_descriptors() {

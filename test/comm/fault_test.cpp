@@ -425,11 +425,24 @@ void require_nothing_left(const ProcessState& before) {
                       before.mappings, now.fds, now.mappings));
 }
 
-/// One rank of three, of which rank 1 stops at the k-th message of its init or registration. What
-/// each call returns must be an error from then on, also where it has slept through the deadline.
-void live_beside_a_stop(Players& players, bool in_init, std::uint64_t k) {
+/// Who stops where: in nodes of two ranks each, or in one node.
+struct StopScene {
+  bool in_init;
+  int ranks;
+  int victim;
+  bool nodes_of_two = false;
+};
+
+/// A rank of a scene whose victim stops at the k-th message of its init or registration. What each
+/// call returns must be an error from then on, also where it has slept through the deadline.
+void live_beside_a_stop(Players& players, const StopScene& scene, std::uint64_t k) {
   const auto rank = static_cast<std::size_t>(players.first());
-  const bool victim = rank == 1;
+  const bool victim = players.first() == scene.victim;
+  const bool in_init = scene.in_init;
+  std::optional<Environment> node;
+  if (scene.nodes_of_two) {
+    node.emplace(Variables{{"ORIEL_HOSTID", fmt::format("node{}", rank / 2)}});
+  }
   const ProcessState before = process_state();
   const ncclUniqueId id = players.next_id();
   FairTimer timer;
@@ -443,11 +456,12 @@ void live_beside_a_stop(Players& players, bool in_init, std::uint64_t k) {
     if (!stops || k == 0) return require(result, "a call that nothing disturbs");
     players.word(kEnded + rank) = 1;
     if (victim) return expect_error(result, ncclSystemError, "the call that slept", {"rank"});
-    expect_error(result, ncclSystemError, "the call beside a stop", {"rank 1"});
+    expect_error(result, ncclSystemError, "the call beside a stop",
+                 {fmt::format("(communicator): rank {}: ", scene.victim)});
     require(took < 3s, "the error came late");
   };
   ncclComm_t comm = nullptr;
-  run(in_init, [&] { return ncclCommInitRank(&comm, 3, id, players.first()); });
+  run(in_init, [&] { return ncclCommInitRank(&comm, scene.ranks, id, players.first()); });
   require((comm == nullptr) == (in_init && k != 0), "a communicator, or none");
   if (comm != nullptr) {
     Buffer buffer(65536);
@@ -460,20 +474,37 @@ void live_beside_a_stop(Players& players, bool in_init, std::uint64_t k) {
   require_nothing_left(before);
 }
 
+/// Some of `messages`, each stage of a start among them; with ORIEL_TEST_STRIDE every so many. Not
+/// the last two, of the round that tells all that it went well: who has them has ended well.
+std::vector<std::uint64_t> messages_to_stop_at(std::uint64_t messages) {
+  const char* const stride = std::getenv("ORIEL_TEST_STRIDE");
+  if (stride == nullptr) return {1, 4, messages / 3 + 1, messages * 2 / 3};
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t k = 1; k + 1 < messages; k += std::stoull(stride)) all.push_back(k);
+  return all;
+}
+
 TEST_CASE("1.38 a rank that stops in the middle of init or of a registration is named in time") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
-  for (const bool in_init : {true, false}) {
-    Stage counted(Cast::processes, 3, [&](Players& p) { live_beside_a_stop(p, in_init, 0); });
+  for (const StopScene& scene :
+       {StopScene{true, 3, 1}, StopScene{false, 3, 1}, StopScene{false, 4, 3, true}}) {
+    Stage counted(Cast::processes, scene.ranks,
+                  [&](Players& p) { live_beside_a_stop(p, scene, 0); });
     check_all_ok(counted.collect(30s));
     const std::uint64_t messages = counted.board().words[kCalls];
     REQUIRE(messages >= 4);
-    for (const std::uint64_t k : {std::uint64_t{1}, messages / 3 + 1, messages * 2 / 3}) {
-      INFO((in_init ? "init" : "registration") << ", message " << k << " of " << messages);
-      Stage stage(Cast::processes, 3, [&](Players& p) { live_beside_a_stop(p, in_init, k); });
-      CHECK(stage.wait_for_word(kEnded + 0, 1, 30s));
-      CHECK(stage.wait_for_word(kEnded + 2, 1, 30s));
-      CHECK(stage.board().words[kEnded + 1] == 0);  // it sleeps
-      stage.kill(1, SIGCONT);
+    for (const std::uint64_t k : messages_to_stop_at(messages)) {
+      INFO((scene.in_init ? "init" : "registration")
+           << " of " << scene.ranks << " ranks, message " << k << " of " << messages);
+      Stage stage(Cast::processes, scene.ranks,
+                  [&](Players& p) { live_beside_a_stop(p, scene, k); });
+      for (int rank = 0; rank < scene.ranks; ++rank) {
+        if (rank == scene.victim) continue;
+        CHECK(stage.wait_for_word(kEnded + static_cast<std::size_t>(rank), 1, 30s));
+      }
+      const auto victim = static_cast<std::size_t>(scene.victim);
+      CHECK(stage.board().words[kEnded + victim] == 0);  // it sleeps
+      stage.kill(scene.victim, SIGCONT);
       check_all_ok(stage.collect(20s));
     }
   }
