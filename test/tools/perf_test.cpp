@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -226,6 +227,36 @@ TEST_CASE("1.35 a report that cannot be written is refused before anything is me
     CHECK(result.err.find("-J " + path) != std::string::npos);
     CHECK(result.err.find(reason) != std::string::npos);
   }
+}
+
+TEST_CASE("1.35 a report goes into a link or a device, and neither becomes a file") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("oriel-report-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const auto link = folder / "link.json";
+  std::filesystem::create_symlink("target.json", link);
+  for (const std::string& path : {link.string(), std::string("/dev/stdout")}) {
+    const auto result = perf({"--counts", "64", "-n", "10", "-J", path});
+    INFO(path << ": " << result.out << result.err);
+    CHECK(result.status == 0);
+    CHECK((path == link.string() || result.out.find("\"busbw_gb_per_s\"") != std::string::npos));
+  }
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(std::filesystem::file_size(folder / "target.json") > 100);
+  CHECK(std::filesystem::is_symlink("/dev/stdout"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("1.35 ranks that do not come are named, and where they were waited for") {
+  const auto meeting =
+      std::filesystem::temp_directory_path() / ("oriel-" + std::to_string(getpid()));
+  const auto result = run_program(
+      perf_command({"--counts", "64", "-T", "1", "--rendezvous", "file:" + meeting.string()}),
+      {{"RANK", "0"}, {"WORLD_SIZE", "3"}});
+  INFO(result.out << result.err);
+  CHECK(result.status == 1);
+  CHECK(result.err.find("ranks 1, 2 of 3") != std::string::npos);
+  CHECK(result.err.find(meeting.string()) != std::string::npos);
 }
 
 TEST_CASE("1.35 an interrupted run takes its ranks along") {

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
 #include <fmt/format.h>
 
+#include "base/write_file.hpp"
 #include "perf/report.hpp"
 
 namespace oriel::perf {
@@ -102,11 +102,23 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
   return document;
 }
 
+namespace {
+
+/// A link, a device such as /dev/stdout, a pipe: it stays what it is.
+bool is_written_in_place(const std::string& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
+}  // namespace
+
 Status check_json_path(const std::string& path) {
   const std::string fresh = path + ".new";
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     return Error(ErrorCode::invalid_argument, fmt::format("-J {}: this is a folder", path));
+  if (is_written_in_place(path)) return {};
   errno = 0;
   if (!std::ofstream(fresh, std::ios::trunc))
     return system_error(fmt::format("-J {}: opening {} for writing", path, fresh));
@@ -115,14 +127,11 @@ Status check_json_path(const std::string& path) {
 }
 
 Status write_json(const std::string& path, const Json& document) {
-  const std::string fresh = path + ".new";
-  {
-    std::ofstream out(fresh, std::ios::trunc);
-    out << document.dump(1) << '\n';
-    if (!out.flush()) return Error(ErrorCode::system, fmt::format("cannot write {}", fresh));
-  }
-  if (std::rename(fresh.c_str(), path.c_str()) != 0)
-    return system_error("putting " + path + " in place");
+  const std::string text = document.dump(1) + '\n';
+  if (!is_written_in_place(path)) return write_file(path, text);
+  errno = 0;
+  std::ofstream out(path, std::ios::trunc);
+  if (!(out << text).flush()) return system_error("writing " + path);
   return {};
 }
 

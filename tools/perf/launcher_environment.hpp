@@ -46,7 +46,8 @@ class Meeting {
   Meeting() = default;
   OwnedFd socket_;
   std::string token_;
-  std::string file_;  // to be removed again
+  std::string place_;  // where it is, in words
+  std::string file_;   // to be removed again
 };
 
 /// The other side: connects rank `environment.rank` of set `set`, trying until the deadline.

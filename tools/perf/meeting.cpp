@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
 #include <netdb.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
+#include "base/write_file.hpp"
 #include "perf/launcher_environment.hpp"
 
 namespace oriel::perf {
@@ -146,15 +148,8 @@ Result<OwnedFd> listen_for_file(const Spot& spot, const std::string& token) {
   auto* raw = reinterpret_cast<sockaddr*>(&loopback);
   ORIEL_TRY(OwnedFd fd, listen_at(raw, length));
   if (::getsockname(fd.get(), raw, &length) != 0) return system_error("reading a socket's address");
-  const std::string fresh = spot.file + ".new";
-  {
-    std::ofstream out(fresh, std::ios::trunc);
-    out << "127.0.0.1 " << ntohs(loopback.sin_port) << '\n' << token << '\n';
-    if (!out.flush()) return Error(ErrorCode::system, fmt::format("cannot write {}", fresh));
-  }
-  // In one step, so that nobody reads half of it.
-  if (std::rename(fresh.c_str(), spot.file.c_str()) != 0)
-    return system_error("putting " + spot.file + " in place");
+  ORIEL_CHECK(
+      write_file(spot.file, fmt::format("127.0.0.1 {}\n{}\n", ntohs(loopback.sin_port), token)));
   return fd;
 }
 
@@ -170,6 +165,17 @@ Result<Channel> knock(const std::string& host, int port, const Json& hello) {
   return channel;
 }
 
+/// The ranks that have not come, as "rank 1" or "ranks 1, 2".
+std::string missing_ranks(const std::vector<std::vector<RankSet::Peer>>& found) {
+  std::set<std::size_t> missing;
+  for (const auto& set : found) {
+    for (std::size_t rank = 0; rank < set.size(); ++rank) {
+      if (!set[rank].channel) missing.insert(rank);
+    }
+  }
+  return fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
+}
+
 }  // namespace
 
 Meeting::~Meeting() {
@@ -183,9 +189,10 @@ Result<Meeting> Meeting::open(const LauncherEnvironment& environment,
   meeting.token_ = make_token(environment, spot);
   if (spot.file.empty()) {
     ORIEL_TRY(meeting.socket_, listen_in(spot));
+    meeting.place_ = fmt::format("{}, a port from {} on", spot.host, spot.first_port);
   } else {
     ORIEL_TRY(meeting.socket_, listen_for_file(spot, meeting.token_));
-    meeting.file_ = spot.file;
+    meeting.place_ = meeting.file_ = spot.file;
   }
   return meeting;
 }
@@ -195,7 +202,11 @@ Result<std::vector<std::vector<RankSet::Peer>>> Meeting::gather(int sets, int ra
   std::vector<std::vector<RankSet::Peer>> found(static_cast<std::size_t>(sets));
   for (auto& set : found) set.resize(static_cast<std::size_t>(ranks));
   for (int missing = sets * ranks; missing > 0;) {
-    ORIEL_CHECK(wait_ready(socket_.get(), POLLIN, deadline));
+    Status waited = wait_ready(socket_.get(), POLLIN, deadline);
+    if (!waited.ok()) {
+      return std::move(waited).error().with_context(
+          fmt::format("rank 0 waiting at {} for {} of {}", place_, missing_ranks(found), ranks));
+    }
     OwnedFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!fd) continue;
     const int on = 1;
