@@ -16,10 +16,12 @@
 ///
 /// Errors. Every call returns ncclSuccess or what went wrong; ncclGetLastError has the words. A
 /// set-up call that fails on one rank returns the same error on all of them, and leaves nothing
-/// behind. Two cannot be told to others, and fail on their own rank at once: an init whose id, rank
-/// or number of ranks makes no sense, for which the others wait until ORIEL_TIMEOUT has passed, and
-/// a collective with an argument that is wrong on its own, which was not begun and may be made
-/// rightly. No call prints, throws, exits or installs a signal handler.
+/// behind. (But where a rank dies or stops before the last message of a set-up, those that had all
+/// of its others have ended well; ncclCommGetAsyncError tells them soon after.) Two cannot be told
+/// to others, and fail on their own rank at once: an init whose id, rank or number of ranks makes no
+/// sense, for which the others wait until ORIEL_TIMEOUT has passed, and a collective with an
+/// argument that is wrong on its own, which was not begun and may be made rightly. No call prints,
+/// throws, exits or installs a signal handler.
 ///
 /// Which errors. Any call may return ncclInvalidArgument, and ncclInvalidUsage for a bad
 /// environment value; calls that allocate or wait also ncclSystemError, and ncclUnhandledCudaError
@@ -151,7 +153,8 @@ typedef enum {
   ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))
 } ncclRedOp_t;
 
-/// Element types. A count is always in elements.
+/// Element types. A count is always in elements. The 8-bit floats saturate: a result that is too
+/// large, an infinity among them, becomes the largest finite value.
 typedef enum {
   ncclInt8 = 0,
   ncclChar = 0,
@@ -293,8 +296,8 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, n
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
-/// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, and then
-/// sums; ranks may have different scalars. For collectives of `comm` on `datatype` only. Local.
+/// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, rounds the
+/// products to that type and then sums; ranks may have different scalars. For collectives of `comm` on `datatype` only. Local.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,

@@ -259,14 +259,19 @@ Result<SocketAddress> choose_of(const std::vector<Interface>& interfaces,
     return options.family == AF_UNSPEC || options.family == address.family();
   });
   if (best.valid()) return best;
+  const char* const family = options.family == AF_INET    ? "IPv4"
+                             : options.family == AF_INET6 ? "IPv6"
+                                                          : "IP";
+  const std::string none =
+      fmt::format("no network interface that is up and connected has an {} address", family);
+  if (interfaces.empty() || options.ifname.empty()) {
+    return Error(ErrorCode::system, none)
+        .with_hint("bring one up; the loopback is enough for ranks of one host");
+  }
   return Error(ErrorCode::invalid_usage,
-               fmt::format("no network interface that is up, connected and has an {} address "
-                           "matches ORIEL_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, \"{}\"; there "
-                           "are: {}",
-                           options.family == AF_INET    ? "IPv4"
-                           : options.family == AF_INET6 ? "IPv6"
-                                                        : "IP",
-                           options.ifname, names_of(interfaces)))
+               fmt::format("{} and matches ORIEL_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, \"{}\"; "
+                           "there are: {}",
+                           none, options.ifname, names_of(interfaces)))
       .with_hint(kInterfaceHint);
 }
 
