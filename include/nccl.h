@@ -18,8 +18,8 @@
 /// set-up call that fails on one rank returns the same error on all of them, and leaves nothing
 /// behind. (But where a rank dies or stops before the last message of a set-up, those that had all
 /// of its others have ended well; ncclCommGetAsyncError tells them soon after.) Two cannot be told
-/// to others, and fail on their own rank at once: an init whose id, rank or number of ranks makes no
-/// sense, for which the others wait until ORIEL_TIMEOUT has passed, and a collective with an
+/// to others, and fail on their own rank at once: an init whose id, rank or number of ranks makes
+/// no sense, for which the others wait until ORIEL_TIMEOUT has passed, and a collective with an
 /// argument that is wrong on its own, which was not begun and may be made rightly. No call prints,
 /// throws, exits or installs a signal handler.
 ///
@@ -296,8 +296,9 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, n
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
-/// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, rounds the
-/// products to that type and then sums; ranks may have different scalars. For collectives of `comm` on `datatype` only. Local.
+/// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, rounds
+/// the products to that type and then sums; ranks may have different scalars. For collectives of
+/// `comm` on `datatype` only. Local.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
