@@ -10,7 +10,6 @@
 
 #include "nccl.h"
 
-#include "support/fair_timer.hpp"
 #include "support/ranks.hpp"
 
 /// How long whole communicators take to start. Runs alone: the time is what counts.
@@ -61,11 +60,10 @@ void start_and_add(Players& players) {
 
 TEST_CASE("1.11 64 communicators of one machine start within two seconds") {
   const std::chrono::milliseconds most = kSlowedDown ? 20s : 2s;
-  FairTimer timer;
   auto fastest = std::chrono::milliseconds::max();
-  // Others may have the machine for a while; that they have it thrice is another matter.
-  for (int attempt = 0; attempt < 3 && fastest >= most; ++attempt) {
-    timer.restart();
+  // Others may have the machine for a while; that they have it five times is another matter. Not by
+  // FairTimer, which would not count what the ranks take from each other.
+  for (int attempt = 0; attempt < 5 && fastest >= most; ++attempt) {
     Stage stage(Cast::processes, static_cast<int>(kRanks), start_and_add);
     check_all_ok(stage.collect(60s));
     std::uint64_t began = ~std::uint64_t{0};
@@ -75,7 +73,7 @@ TEST_CASE("1.11 64 communicators of one machine start within two seconds") {
       ended = std::max(ended, stage.board().words[kEnded + rank].load());
     }
     REQUIRE(ended > began);
-    const auto spent = std::chrono::nanoseconds(ended - began) - timer.withheld();
+    const auto spent = std::chrono::nanoseconds(ended - began);
     fastest = std::min(fastest, std::chrono::duration_cast<std::chrono::milliseconds>(spent));
   }
   WARN("64 processes, from the first call of init to the last return: " << fastest.count()
