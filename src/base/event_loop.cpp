@@ -21,7 +21,11 @@ EventLoop EventLoop::without_wake(const Clock& clock) {
 }
 
 EventLoop::EventLoop(EventLoop&& other) noexcept
-    : clock_(other.clock_), wake_(std::move(other.wake_)) {}
+    : clock_(other.clock_),
+      wake_(std::move(other.wake_)),
+      waits_(std::move(other.waits_)),
+      fds_(std::move(other.fds_)),
+      ready_(std::move(other.ready_)) {}
 
 EventLoop::~EventLoop() = default;
 
@@ -38,9 +42,26 @@ EventLoop::Wait EventLoop::sleep_until(Deadline when) {
 }
 
 void EventLoop::Wait::await_suspend(std::coroutine_handle<> handle) {
+  despite_short_memory([this] { loop_->make_room(); });
   handle_ = handle;
   waiting_ = true;
   loop_->waits_.push_back(this);
+}
+
+Status EventLoop::Wait::await_resume() {
+  switch (outcome_) {
+    case Outcome::ready:
+      break;
+    case Outcome::expired:
+      // As a rule only a timer was due.
+      return despite_short_memory(
+          [] { return Error(ErrorCode::timeout, "the deadline has passed"); });
+    case Outcome::stopped:
+      return *loop_->stop_reason();
+    case Outcome::broken:
+      return system_error("poll", errno_);
+  }
+  return {};
 }
 
 EventLoop::Wait::~Wait() {
@@ -60,15 +81,28 @@ std::optional<Error> EventLoop::stop_reason() {
   return stop_reason_;
 }
 
-void EventLoop::turn() {
-  std::vector<pollfd> fds;
-  fds.reserve(waits_.size() + 1);
+bool EventLoop::stopped() {
+  const std::lock_guard lock(stop_mutex_);
+  return stop_reason_.has_value();
+}
+
+void EventLoop::make_room() {
+  const std::size_t needed = waits_.size() + 2;  // and the wake
+  if (ready_.capacity() >= needed) return;
+  const std::size_t room = 2 * needed;
+  waits_.reserve(room);
+  fds_.reserve(room);
+  ready_.reserve(room);
+}
+
+void EventLoop::turn() noexcept {
+  fds_.clear();
   auto next = TimePoint::max();
   for (const Wait* wait : waits_) {
-    fds.push_back(pollfd{wait->fd_, wait->events_, 0});
+    fds_.push_back(pollfd{wait->fd_, wait->events_, 0});
     next = std::min(next, wait->deadline_.when());
   }
-  fds.push_back(pollfd{wake_.get(), POLLIN, 0});  // poll passes over -1
+  fds_.push_back(pollfd{wake_.get(), POLLIN, 0});  // poll passes over -1
 
   int timeout_ms = -1;
   if (next != TimePoint::max()) {
@@ -76,28 +110,33 @@ void EventLoop::turn() {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - clock_->now()).count();
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
   }
-  const int polled = sys().poll(fds.data(), fds.size(), timeout_ms);
+  const int polled = sys().poll(fds_.data(), fds_.size(), timeout_ms);
   // EINTR is no event; any other failure of poll ends every wait with that error.
-  std::optional<Error> broken = stop_reason();
-  if (polled < 0 && errno != EINTR && !broken) broken = system_error("poll");
+  const int broken = polled < 0 && errno != EINTR ? errno : 0;
+  const bool is_stopped = stopped();
 
   const TimePoint now = clock_->now();
-  std::vector<Wait*> ready;
-  for (std::size_t i = 0; i + 1 < fds.size(); ++i) {
+  ready_.clear();
+  for (std::size_t i = 0; i < waits_.size(); ++i) {
     Wait* wait = waits_[i];
-    if (broken) {
-      wait->outcome_ = *broken;
-    } else if (polled > 0 && fds[i].revents != 0) {
-      wait->outcome_ = {};
+    if (is_stopped) {
+      wait->outcome_ = Wait::Outcome::stopped;
+    } else if (broken != 0) {
+      wait->outcome_ = Wait::Outcome::broken;
+      wait->errno_ = broken;
+    } else if (polled > 0 && fds_[i].revents != 0) {
+      wait->outcome_ = Wait::Outcome::ready;
     } else if (wait->deadline_.expired(now)) {
-      if (wait->fd_ >= 0) wait->outcome_ = Error(ErrorCode::timeout, "the deadline has passed");
+      wait->outcome_ = wait->fd_ >= 0 ? Wait::Outcome::expired : Wait::Outcome::ready;
     } else {
       continue;
     }
-    ready.push_back(wait);
+    ready_.push_back(wait);
   }
-  // Resuming one task may destroy another, and its Wait with it, so each is looked up again.
-  for (Wait* wait : ready) {
+  // Resuming one task may destroy another, and its Wait with it, so each is looked up again; and it
+  // may begin a wait, which may move these.
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    Wait* const wait = ready_[i];
     const auto it = std::find(waits_.begin(), waits_.end(), wait);
     if (it == waits_.end()) continue;
     waits_.erase(it);

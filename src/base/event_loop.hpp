@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include <poll.h>
+
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
@@ -51,15 +53,16 @@ class EventLoop {
     return task.take();
   }
 
-  /// Runs all tasks to their end, together; results in the order of the tasks.
+  /// Runs all tasks to their end, together; results in the order of the tasks. Allocates nothing
+  /// itself once they have begun.
   template <typename T>
   std::vector<T> run_all(std::vector<Task<T>> tasks) {
+    std::vector<T> results;
+    despite_short_memory([&] { results.reserve(tasks.size()); });
     for (auto& task : tasks) task.start();
     for (auto& task : tasks) {
       while (!task.done()) turn();
     }
-    std::vector<T> results;
-    results.reserve(tasks.size());
     for (auto& task : tasks) results.push_back(task.take());
     return results;
   }
@@ -68,13 +71,21 @@ class EventLoop {
   void stop(Error reason);
 
  private:
-  EventLoop(const Clock& clock, OwnedFd wake) : clock_(&clock), wake_(std::move(wake)) {}
-  void turn();
+  EventLoop(const Clock& clock, OwnedFd wake) : clock_(&clock), wake_(std::move(wake)) {
+    make_room();
+  }
+  /// For one wait more.
+  void make_room();
+  void turn() noexcept;
+  bool stopped();
   std::optional<Error> stop_reason();
 
   const Clock* clock_;
   OwnedFd wake_;
   std::vector<Wait*> waits_;
+  // Of turn(), with room for all waits: if memory runs out, that ends tasks and not the loop.
+  std::vector<pollfd> fds_;
+  std::vector<Wait*> ready_;
   std::mutex stop_mutex_;
   std::optional<Error> stop_reason_;
 };
@@ -90,7 +101,7 @@ class [[nodiscard]] EventLoop::Wait {
 
   bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> handle);
-  Status await_resume() { return std::move(outcome_); }
+  Status await_resume();
 
  private:
   friend class EventLoop;
@@ -98,8 +109,11 @@ class [[nodiscard]] EventLoop::Wait {
   int fd_;
   short events_;
   Deadline deadline_;
+  enum class Outcome { ready, expired, stopped, broken };
+
   std::coroutine_handle<> handle_;
-  Status outcome_;
+  Outcome outcome_ = Outcome::ready;
+  int errno_ = 0;  // of poll, if that is what is broken
   bool waiting_ = false;
 };
 

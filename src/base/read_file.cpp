@@ -50,8 +50,13 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
     const ssize_t got = ::read(fd.get(), part.data(), part.size());
     const int status = errno;
     if (got == 0 && known_as_too_large) return too_large();  // it has shrunk meanwhile
-    const bool may_begin = limits.await_writer && got == 0 && came == 0 && S_ISFIFO(facts.st_mode);
+    const bool may_begin = limits.no_writer != NoWriter::means_empty && got == 0 && came == 0 &&
+                           S_ISFIFO(facts.st_mode);
     const short there = may_begin ? events_of(fd.get()) : short{0};
+    if (may_begin && there == 0 && limits.no_writer == NoWriter::is_refused) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("{} is a pipe that nobody has open to write", path));
+    }
     const bool nobody_left = there != 0 && (there & POLLIN) == 0;
     if (got == 0 && (!may_begin || nobody_left)) return text;
     if (got < 0 && status != EAGAIN && status != EINTR) {

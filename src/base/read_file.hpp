@@ -10,12 +10,14 @@
 
 namespace oriel {
 
+/// What a pipe with a name is that nobody has opened to write.
+enum class NoWriter { means_empty, is_refused, is_awaited };
+
 struct ReadLimits {
   std::size_t bytes = std::size_t{16} << 20;
   /// How long a pipe or a terminal is waited for, in all.
   std::chrono::milliseconds patience{5000};
-  /// Whether a pipe with a name is waited for that nobody has opened to write; else it is empty.
-  bool await_writer = false;
+  NoWriter no_writer = NoWriter::means_empty;
 };
 
 /// The text of a file of at most `limits.bytes`. Larger ones are refused, with the line in which

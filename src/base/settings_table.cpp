@@ -115,11 +115,13 @@ const std::array kRows = {
             &Settings::topo_file,
             "the path of a description in NCCL's or hwloc's XML; empty looks at the machine"},
         "Describes the machine: links, speeds, NUMA nodes, network cards. Who may map whose memory "
-        "stays what the drivers say. For oriel-topo as well."},
+        "stays what the drivers say. For oriel-topo as well, which waits for the "
+        "writer of a pipe; a start refuses a pipe that nobody has open to write."},
     Row{"ORIEL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE",
         StringKind{&Settings::topo_dump_file, "the path of a file to write; empty writes none"},
         "Where the description of the machine goes, in NCCL's XML: one rank of each node writes "
-        "it, once, after its first communicator has started, and so does oriel-topo."},
+        "it, once, after its first communicator has started, and so does oriel-topo. A file that "
+        "cannot be written is a warning in the log then, and an error of oriel-topo."},
     Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
         "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any."},
     Row{"ORIEL_CPU_AFFINITY", nullptr, BoolKind{&Settings::cpu_affinity},

@@ -7,6 +7,7 @@
 
 #include <sys/resource.h>
 
+#include "base/short_memory.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 
@@ -98,8 +99,10 @@ void Acceptor::admit(OwnedFd fd) {
                              .responder = AuthResponder(purpose_)});
   ++unproven_of_process;
   const auto it = std::prev(pending_.end());
-  const auto token =
-      poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
+  // Without a word from here its maker would wait for long.
+  const auto token = despite_short_memory([&] {
+    return poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
+  });
   if (!token.ok()) return forget(it);
   it->token = token.value();
   // A fresh socket's buffer takes 48 bytes; one that does not is not worth waiting for.

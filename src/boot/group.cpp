@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/verdict.hpp"
 
@@ -35,14 +36,15 @@ class Exchange {
   int ahead(int distance) const { return (index_ + distance) % size(); }
   int behind(int distance) const { return (index_ - distance % size() + size()) % size(); }
 
-  Task<Status> send(int member, int round, ByteWriter body) {
+  Task<Status> send(int member, int round, Bytes body) {
     GroupHeader header = header_;
     header.round = static_cast<std::uint8_t>(round);
-    ByteWriter writer;
-    header.encode(writer);
-    const Bytes payload = body.take();
-    writer.put_raw(payload);
-    Bytes message = writer.take();
+    Bytes message = despite_short_memory([&] {
+      ByteWriter writer;
+      header.encode(writer);
+      writer.put_raw(body);
+      return writer.take();
+    });
     Status sent = co_await transport_->send(world_rank(member), std::move(message));
     if (!sent.ok()) co_return std::move(sent).error().with_context(context());
     co_return Status();
@@ -56,7 +58,8 @@ class Exchange {
     due.round = static_cast<std::uint8_t>(round);
     auto body = open_group_message(message.value(), due, world_rank(index_), world_rank(member));
     if (!body.ok()) co_return fail(std::move(body).error());
-    co_return Bytes(body->begin(), body->end());
+    message->erase(message->begin(), message->end() - static_cast<std::ptrdiff_t>(body->size()));
+    co_return std::move(*message);
   }
 
   /// Ends the protocol: the other ranks would wait for this one until their deadlines.
@@ -76,6 +79,24 @@ class Exchange {
   int index_;
   GroupHeader header_;
 };
+
+Bytes encode_blocks(std::span<const Bytes> blocks) {
+  ByteWriter writer;
+  put_blocks(writer, blocks);
+  return writer.take();
+}
+
+Bytes encode(const VerdictRecord& verdict) {
+  ByteWriter writer;
+  verdict.encode(writer);
+  return writer.take();
+}
+
+Status merge(VerdictRecord& verdict, ByteView message) {
+  ByteReader reader(message);
+  ORIEL_TRY(const VerdictRecord theirs, VerdictRecord::decode(reader));
+  return verdict.merge(theirs);
+}
 
 }  // namespace
 
@@ -97,23 +118,27 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
   const auto count = static_cast<std::size_t>(size());
   // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
   std::vector<Bytes> blocks;
-  blocks.reserve(count);
+  despite_short_memory([&] { blocks.reserve(count); });
   blocks.push_back(std::move(mine));
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     const std::size_t moved = std::min(static_cast<std::size_t>(distance), count - blocks.size());
-    ByteWriter out;
-    put_blocks(out, std::span(blocks).first(moved));
+    Bytes out = despite_short_memory([&] { return encode_blocks(std::span(blocks).first(moved)); });
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    if (Status parsed = take_blocks(in, moved, blocks); !parsed.ok()) {
+    const std::size_t seen = blocks.size();
+    Status parsed = despite_short_memory([&] {
+      blocks.resize(seen);
+      return take_blocks(in, moved, blocks);
+    });
+    if (!parsed.ok()) {
       co_return exchange.fail(std::move(parsed).error());
     }
   }
-  std::vector<Bytes> ordered(count);
+  auto ordered = despite_short_memory([count] { return std::vector<Bytes>(count); });
   for (std::size_t j = 0; j < count; ++j) {
     ordered[static_cast<std::size_t>(exchange.behind(static_cast<int>(j)))] = std::move(blocks[j]);
   }
-  co_return ordered;
+  co_return std::move(ordered);
 }
 
 Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) {
@@ -132,8 +157,7 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
     ORIEL_CO_TRY(mine, co_await exchange.receive(exchange.behind(distance), first_round - 1));
   }
   for (int round = first_round; static_cast<int>(place) + (1 << round) < size(); ++round) {
-    ByteWriter out;
-    out.put_raw(mine);
+    Bytes out = despite_short_memory([&] { return mine; });
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(1 << round), round, std::move(out)));
   }
   co_return mine;
@@ -142,7 +166,7 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
 Task<Status> Group::barrier(Operation operation) {
   Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::barrier, ++sequence_);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
-    ByteWriter out;
+    Bytes out;
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
     if (Status empty = check_barrier_body(in); !empty.ok()) {
@@ -159,19 +183,17 @@ Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedFi
                                                   fields.size(), VerdictRecord::kMaxFields));
     fields.clear();
   }
-  VerdictRecord verdict(world_rank(index_), mine, fields);
+  // From the first message on the others count on this rank's verdict, and may go by it.
+  auto verdict =
+      despite_short_memory([&] { return VerdictRecord(world_rank(index_), mine, fields); });
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
-    ByteWriter out;
-    verdict.encode(out);
+    Bytes out = despite_short_memory([&] { return encode(verdict); });
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    ByteReader reader(in);
-    auto theirs = VerdictRecord::decode(reader);
-    if (!theirs.ok()) co_return exchange.fail(std::move(theirs).error());
-    Status merged = verdict.merge(theirs.value());
+    Status merged = despite_short_memory([&] { return merge(verdict, in); });
     if (!merged.ok()) co_return exchange.fail(std::move(merged).error());
   }
-  co_return verdict.outcome(fields);
+  co_return despite_short_memory([&] { return verdict.outcome(fields); });
 }
 
 }  // namespace oriel::boot

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/cut_off.hpp"
 
@@ -46,7 +48,8 @@ Links::Links(Identity identity, const Clock& clock, Poller poller)
           [this](std::uint64_t realm) {
             return realm == identity_.realm ? &identity_.key : nullptr;
           },
-          [this](ProvenConnection connection) { on_proven(std::move(connection)); }) {}
+          [this](ProvenConnection connection) { on_proven(std::move(connection)); }),
+      scratch_(kReadBytes) {}
 
 Links::~Links() {
   for (const auto& [peer, link] : links_) poller_.remove(link.token);
@@ -145,16 +148,24 @@ void Links::on_proven(ProvenConnection connection) {
   add_link(peer, std::move(connection.fd));
 }
 
+// The peer would take the end of the connection for this rank's death.
 void Links::add_link(int peer, OwnedFd fd) {
-  Link link;
+  Link& link = *despite_short_memory([&] { return &links_[peer]; });
   link.fd = std::move(fd);
-  const auto token = poller_.add(
-      link.fd.get(), EPOLLIN, [this, peer](std::uint32_t events) { on_link_event(peer, events); });
-  if (!token.ok()) return give_up_link(peer, link, "watching the connection with", token.error());
+  const auto token = despite_short_memory([&] {
+    return poller_.add(link.fd.get(), EPOLLIN,
+                       [this, peer](std::uint32_t events) { on_link_event(peer, events); });
+  });
+  if (!token.ok()) {
+    give_up_link(peer, link, "watching the connection with", token.error());
+    links_.erase(peer);
+    return;
+  }
   link.token = token.value();
-  Link& added = links_.emplace(peer, std::move(link)).first->second;
-  for (Bytes& notice : liveness_.everything()) enqueue(added, std::move(notice));
-  write_link(peer, added);
+  for (Bytes& notice : despite_short_memory([this] { return liveness_.everything(); })) {
+    enqueue(link, std::move(notice));
+  }
+  write_link(peer, link);
 }
 
 Deadline Links::next_timer() const {
@@ -178,10 +189,20 @@ Status Links::pump() {
 
 void Links::spread_news() {
   // Writing may read a peer's last words, which may be news again; each is told once, so this ends.
-  for (auto news = liveness_.take_outgoing();; news = liveness_.take_outgoing()) {
-    for (auto& [peer, link] : links_) {
-      for (const Bytes& notice : news) enqueue(link, notice);
-      if (link.queue_bytes > 0) write_link(peer, link);
+  const auto take = [this] {
+    return despite_short_memory([this] { return liveness_.take_outgoing(); });
+  };
+  for (auto news = take();; news = take()) {
+    try {
+      for (auto& [peer, link] : links_) {
+        for (const Bytes& notice : news) {
+          enqueue(link, despite_short_memory([&notice] { return notice; }));
+        }
+        if (link.queue_bytes > 0) write_link(peer, link);
+      }
+    } catch (const std::bad_alloc&) {
+      liveness_.put_back(std::move(news));
+      throw;
     }
     if (!liveness_.has_outgoing()) return;
   }
@@ -193,7 +214,7 @@ Status Links::send(int peer, ByteView message) {
     return Error(ErrorCode::internal, fmt::format("a message of {} bytes; the limit is {}",
                                                   message.size(), kMaxMessageBytes));
   }
-  enqueue(link, encode_frame(FrameKind::message, message));
+  enqueue(link, despite_short_memory([&] { return encode_frame(FrameKind::message, message); }));
   write_link(peer, link);
   return {};
 }
@@ -204,13 +225,16 @@ std::size_t Links::queued_bytes(int peer) const {
 }
 
 void Links::say_left() {
-  liveness_.left(identity_.rank);
+  despite_short_memory([this] { liveness_.left(identity_.rank); });
   spread_news();
   // A peer that has read our proof has a link already, and would take its end for our death.
-  Bytes words;
-  for (const Bytes& notice : liveness_.everything()) {
-    words.insert(words.end(), notice.begin(), notice.end());
-  }
+  const Bytes words = despite_short_memory([this] {
+    Bytes all;
+    for (const Bytes& notice : liveness_.everything()) {
+      all.insert(all.end(), notice.begin(), notice.end());
+    }
+    return all;
+  });
   const ByteView view = words;
   for (auto& [peer, dial] : dials_) {
     if (!dial.dialer || !dial.dialer->awaits_verdict()) continue;
@@ -248,8 +272,9 @@ std::string Links::dial_trouble(int peer) const {
 
 void Links::enqueue(Link& link, Bytes frame) {
   if (link.closed) return;
-  link.queue_bytes += frame.size();
-  link.queue.push_back(std::move(frame));
+  const std::size_t bytes = frame.size();
+  despite_short_memory([&] { link.queue.push_back(std::move(frame)); });
+  link.queue_bytes += bytes;
 }
 
 void Links::on_link_event(int peer, std::uint32_t events) {
@@ -262,7 +287,6 @@ void Links::on_link_event(int peer, std::uint32_t events) {
 }
 
 void Links::read_link(int peer, Link& link, bool to_the_end) {
-  scratch_.resize(kReadBytes);
   for (int i = 0; !link.closed && (to_the_end || i < kReadsAtOnce); ++i) {
     if (!to_the_end && link.inbox_bytes > kMaxInboxBytes) break;
     const auto got = read_some(link.fd.get(), scratch_);
@@ -287,14 +311,15 @@ void Links::read_link(int peer, Link& link, bool to_the_end) {
 void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
   for (Frame& frame : frames) {
     if (frame.kind == FrameKind::message) {
-      link.inbox_bytes += frame.payload.size();
-      link.inbox.push_back(std::move(frame.payload));
+      const std::size_t bytes = frame.payload.size();
+      despite_short_memory([&] { link.inbox.push_back(std::move(frame.payload)); });
+      link.inbox_bytes += bytes;
       continue;
     }
     const Status taken =
         frame.kind == FrameKind::note ? take_note_frame(frame.payload)
         : frame.kind <= FrameKind::stuck
-            ? liveness_.receive(frame)
+            ? despite_short_memory([&] { return liveness_.receive(frame); })
             : Status(Error(ErrorCode::remote, "a frame of the root service on a link of ranks"));
     if (!taken.ok()) {
       liveness_.aborted(
@@ -307,7 +332,7 @@ void Links::take_frames(int peer, Link& link, std::vector<Frame> frames) {
 }
 
 Status Links::take_note_frame(ByteView payload) {
-  ORIEL_TRY(Note note, decode_note(payload, identity_.size));
+  ORIEL_TRY(Note note, despite_short_memory([&] { return decode_note(payload, identity_.size); }));
   if (note.to == identity_.rank) {
     notes_.put(std::move(note));
   } else {
@@ -389,7 +414,6 @@ void Links::give_up_link(int peer, Link& link, const char* what, const Error& er
   }
   // Unread bytes would make the kernel reset the connection, and lose what it has not sent yet.
   for (int i = 0; i < kReadsAtOnce; ++i) {
-    scratch_.resize(kReadBytes);
     const auto got = read_some(link.fd.get(), scratch_);
     if (!got.ok() || got.value().bytes == 0) break;
   }

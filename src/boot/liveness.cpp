@@ -3,6 +3,7 @@
 #include "boot/liveness.hpp"
 
 #include <algorithm>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -33,6 +34,11 @@ Bytes encode_notice(FrameKind kind, int rank, const Error& error) {
   return encode_frame(kind, payload.take());
 }
 
+template <typename T>
+void make_room_for_one(std::vector<T>& list) {
+  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+}
+
 }  // namespace
 
 Liveness::Liveness(int rank, int size)
@@ -42,40 +48,48 @@ Liveness::Liveness(int rank, int size)
 
 void Liveness::left(int rank) {
   if (!valid(rank) || state(rank) != State::alive) return;
-  states_[static_cast<std::size_t>(rank)] = State::left;
+  if (rank != rank_) {
+    PeerEvent event{PeerEvent::Kind::left, rank,
+                    Error(ErrorCode::remote, fmt::format("rank {} has left", rank))};
+    make_room_for_one(departed_);
+    events_.push_back(std::move(event));
+  }
   departed_.push_back(rank);
-  if (rank == rank_) return;
-  events_.push_back({PeerEvent::Kind::left, rank,
-                     Error(ErrorCode::remote, fmt::format("rank {} has left", rank))});
+  states_[static_cast<std::size_t>(rank)] = State::left;
 }
 
 void Liveness::died(int rank, const std::string& how) {
   if (!valid(rank) || state(rank) != State::alive) return;
-  states_[static_cast<std::size_t>(rank)] = State::dead;
-  Error error = Error(ErrorCode::remote, fmt::format("rank {} has died: {}", rank, how))
-                    .with_scope(Scope::communicator)
-                    .with_origin(rank);
-  const Bytes notice = encode_notice(FrameKind::dead, rank, error);
-  outgoing_.push_back(notice);
-  notices_.push_back(notice);
-  events_.push_back({PeerEvent::Kind::lost, rank, error});
-  remember(std::move(error));
+  lose(FrameKind::dead, rank,
+       Error(ErrorCode::remote, fmt::format("rank {} has died: {}", rank, how))
+           .with_scope(Scope::communicator)
+           .with_origin(rank));
 }
 
 void Liveness::aborted(int rank, const Error& reason) {
   // What goes wrong on a rank's way out no longer concerns the others.
   if (!valid(rank) || aborted_[static_cast<std::size_t>(rank)] || has_left(rank)) return;
-  aborted_[static_cast<std::size_t>(rank)] = true;
-  Error error = Error(reason).with_scope(Scope::communicator).with_origin(rank);
-  const Bytes notice = encode_notice(FrameKind::aborted, rank, error);
-  outgoing_.push_back(notice);
-  notices_.push_back(notice);
-  events_.push_back({PeerEvent::Kind::lost, rank, error});
-  remember(std::move(error));
+  lose(FrameKind::aborted, rank, Error(reason).with_scope(Scope::communicator).with_origin(rank));
 }
 
-void Liveness::remember(Error reason) {
-  if (!failure_) failure_ = std::move(reason);
+void Liveness::lose(FrameKind how, int rank, const Error& error) {
+  Bytes notice = encode_notice(how, rank, error);
+  Bytes kept = notice;
+  PeerEvent event{PeerEvent::Kind::lost, rank, error};
+  std::optional<Error> first = failure_ ? std::nullopt : std::optional<Error>(error);
+  make_room_for_one(outgoing_);
+  make_room_for_one(notices_);
+  make_room_for_one(events_);
+  // Nothing fails from here on.
+  outgoing_.push_back(std::move(notice));
+  notices_.push_back(std::move(kept));
+  events_.push_back(std::move(event));
+  if (first) failure_ = std::move(first);
+  if (how == FrameKind::aborted) {
+    aborted_[static_cast<std::size_t>(rank)] = true;
+  } else {
+    states_[static_cast<std::size_t>(rank)] = State::dead;
+  }
 }
 
 Status Liveness::receive(const Frame& frame) {
@@ -96,13 +110,7 @@ Status Liveness::receive(const Frame& frame) {
     return {};
   }
   if (state(rank) != State::alive) return {};
-  // The witness's words stand as they are, on every rank.
-  states_[static_cast<std::size_t>(rank)] = State::dead;
-  const Bytes notice = encode_notice(FrameKind::dead, rank, error);
-  outgoing_.push_back(notice);
-  notices_.push_back(notice);
-  events_.push_back({PeerEvent::Kind::lost, rank, error});
-  remember(error);
+  lose(FrameKind::dead, rank, error);  // the witness's words stand as they are, on every rank
   return {};
 }
 
@@ -143,10 +151,11 @@ void Liveness::stuck(int on) {
 }
 
 void Liveness::set_stuck(int rank, int on, std::uint32_t serial) {
-  stuck_[rank] = {on, serial};
   ByteWriter payload;
   payload.put(static_cast<std::int32_t>(rank)).put(static_cast<std::int32_t>(on)).put(serial);
+  Stuck& known = stuck_[rank];
   outgoing_.push_back(encode_frame(FrameKind::stuck, payload.take()));
+  known = {on, serial};
 }
 
 int Liveness::end_of_chain(int rank) const {
@@ -159,9 +168,17 @@ int Liveness::end_of_chain(int rank) const {
 }
 
 std::vector<Bytes> Liveness::take_outgoing() {
-  std::vector<Bytes> out = std::exchange(outgoing_, {});
-  append_departures(out, std::exchange(departed_, {}));
-  return out;
+  append_departures(outgoing_, departed_);
+  departed_.clear();
+  return std::exchange(outgoing_, {});
+}
+
+void Liveness::put_back(std::vector<Bytes> news) noexcept {
+  outgoing_.swap(news);
+  try {
+    outgoing_.insert(outgoing_.end(), news.begin(), news.end());
+  } catch (const std::bad_alloc&) {  // what came in between is told to links made later
+  }
 }
 
 std::vector<Bytes> Liveness::everything() const {

@@ -25,7 +25,8 @@ struct PeerEvent {
 
 /// What one rank knows of the life of all ranks, and what it still has to tell its neighbours: each
 /// piece of news is forwarded once to every link, so that it reaches every rank that the link graph
-/// still connects, in at most log2(size) hops. A state machine without I/O, not thread-safe.
+/// still connects, in at most log2(size) hops. A state machine without I/O, not thread-safe. A call
+/// that throws, for want of memory, can be made again.
 class Liveness {
  public:
   Liveness(int rank, int size);
@@ -52,6 +53,8 @@ class Liveness {
 
   /// The frames that every link is to get now; empty without news.
   std::vector<Bytes> take_outgoing();
+  /// Some of these may not have been passed on. (Whoever gets one twice passes over it.)
+  void put_back(std::vector<Bytes> news) noexcept;
   bool has_outgoing() const { return !outgoing_.empty() || !departed_.empty(); }
   /// The frames for a link that has just been made: all that is known.
   std::vector<Bytes> everything() const;
@@ -62,7 +65,8 @@ class Liveness {
   enum class State : std::uint8_t { alive, left, dead };
   State state(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
   bool valid(int rank) const { return rank >= 0 && rank < static_cast<int>(states_.size()); }
-  void remember(Error reason);
+  /// The last step of learning that a rank has died or given up.
+  void lose(FrameKind how, int rank, const Error& error);
   Status receive_stuck(ByteView payload);
   void set_stuck(int rank, int on, std::uint32_t serial);
   Status receive_left(ByteView payload);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -43,8 +44,8 @@ class Poller {
 
   /// Waits at most until `deadline` (rounded up to milliseconds) for at least one event.
   Result<Events> wait(Deadline deadline, const Clock& clock) const;
-  void dispatch(const Events& events);
-  /// Handles whatever is ready now, without waiting.
+  void dispatch(std::span<const epoll_event> events);
+  /// Handles whatever is ready now, without waiting; needs no memory itself.
   Status poll_once();
 
   /// In a forked child: lets go of the parent's set without changing it.

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/process_number.hpp"
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/verdict.hpp"
 
@@ -231,7 +232,7 @@ void RootService::serve() {
       poller = &running_->poller;
     }
     // Only this thread ends the poller; others may add listeners to it meanwhile.
-    auto events = poller->wait(deadline, steady());
+    auto events = despite_short_memory([&] { return poller->wait(deadline, steady()); });
     if (!events.ok() && ++failures <= kFailuresMost) {
       // Ranks of other processes count on this thread, so it tries again before it gives up.
       std::this_thread::sleep_for(kRetryPause);
@@ -240,8 +241,30 @@ void RootService::serve() {
     const std::lock_guard lock(mutex_);
     if (!events.ok()) return end();
     failures = 0;
-    running_->poller.dispatch(events.value());
-    on_time(steady().now());
+    try {
+      running_->poller.dispatch(events.value());
+      on_time(steady().now());
+    } catch (const std::bad_alloc&) {
+      despite_short_memory([this] { fail_all(steady().now()); });
+    }
+  }
+}
+
+/// Some of what a rank has said may be lost.
+void RootService::fail_all(TimePoint now) {
+  for (auto& [number, served] : served_) {
+    served.rendezvous.on_no_memory(now);
+    deliver(number);
+  }
+  // The others come again, and are told then.
+  auto& clients = running_->clients;
+  for (auto client = clients.begin(); client != clients.end();) {
+    if (client->second.greeted) {
+      ++client;
+      continue;
+    }
+    running_->poller.remove(client->second.token);
+    client = clients.erase(client);
   }
 }
 
@@ -302,9 +325,9 @@ void RootService::on_client(Rendezvous::Connection id) {
   if (client.received.size() < RootHello::kBytes) return;
   const auto hello = RootHello::decode(client.received);
   if (!hello.ok()) return drop(id);
-  client.greeted = true;
-  client.received.clear();
   rendezvous.on_hello(id, hello.value(), steady().now());
+  client.greeted = true;  // not before: see fail_all()
+  client.received.clear();
   deliver(client.number);
 }
 

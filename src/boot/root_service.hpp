@@ -23,9 +23,9 @@ namespace oriel::boot {
 
 /// Serves the rendezvous of every unique id that this process has made, in one thread that starts
 /// with the first id and ends, closing all its descriptors, once no id is left. Joined when the
-/// library is unloaded. If the thread cannot go on, for want of memory, say, it closes every
-/// connection, which ends the ranks' waits. A forked child has no part in its parent's service and
-/// gets its own. Any thread may call.
+/// library is unloaded. If its memory runs out it tells the ranks of every id; if it cannot go on,
+/// it closes every connection, which ends the ranks' waits. A forked child has no part in its
+/// parent's service and gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
@@ -82,6 +82,7 @@ class RootService {
   static bool on_last_word(Rendezvous::Connection id, const Client& client, Rendezvous& rendezvous);
   void drop(Rendezvous::Connection id);
   void deliver(std::uint64_t number);
+  void fail_all(TimePoint now);
   void remove_finished();
   void remember(std::uint64_t number, bool expired);
   void on_time(TimePoint now);

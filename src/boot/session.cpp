@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/rendezvous.hpp"
 
@@ -217,7 +218,8 @@ Task<Status> Session::send(int peer, Bytes message) {
       }
       if (auto error = blocked(peer)) co_return std::move(*error);
     }
-    std::string waiting_for = fmt::format("rank {} to take {} bytes", peer, message.size());
+    std::string waiting_for = despite_short_memory(
+        [&] { return fmt::format("rank {} to take {} bytes", peer, message.size()); });
     ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), peer));
   }
 }
@@ -239,7 +241,8 @@ Task<Result<Bytes>> Session::receive(int peer) {
                 .with_hint("destroy a communicator only after its last collective call"));
       }
     }
-    std::string waiting_for = fmt::format("a message from rank {}", peer);
+    std::string waiting_for =
+        despite_short_memory([peer] { return fmt::format("a message from rank {}", peer); });
     ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), peer));
   }
 }
@@ -311,15 +314,18 @@ void Session::progressed() {
 
 void Session::tell_stuck(int on) {
   if (on == stuck_on_) return;
-  stuck_on_ = on;
-  links_->liveness().stuck(on);
-  links_->spread_news();
+  try {
+    links_->liveness().stuck(on);
+    stuck_on_ = on;
+    links_->spread_news();
+  } catch (const std::bad_alloc&) {  // an error of others may name another rank
+  }
 }
 
 Error Session::failed(Error error) {
   Error told = std::move(error).with_scope(Scope::communicator).with_origin(rank_);
   if (links_) {
-    links_->liveness().aborted(rank_, told);
+    despite_short_memory([&] { links_->liveness().aborted(rank_, told); });
     links_->spread_news();
   }
   return told;
@@ -350,7 +356,11 @@ void Session::stop_listening() {
 
 void Session::leave() {
   const std::lock_guard lock(mutex_);
-  if (links_) links_->say_left();
+  if (!links_) return;
+  try {
+    links_->say_left();
+  } catch (const std::bad_alloc&) {  // the end of the session says it again
+  }
 }
 
 void Session::abort(const Error& reason) {
@@ -359,14 +369,14 @@ void Session::abort(const Error& reason) {
     if (!solo_failure_) solo_failure_ = Error(reason).with_origin(rank_);
     return;
   }
-  static_cast<void>(failed(reason));
+  static_cast<void>(failed(despite_short_memory([&] { return reason; })));
   wake();
 }
 
 void Session::report_death(int rank, const std::string& how) {
   const std::lock_guard lock(mutex_);
   if (!links_) return;
-  links_->liveness().died(rank, how);
+  despite_short_memory([&] { links_->liveness().died(rank, how); });
   links_->spread_news();
   wake();
 }

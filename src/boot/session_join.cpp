@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 
 #include "base/process_number.hpp"
+#include "base/short_memory.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "boot/root_link.hpp"
@@ -34,6 +36,10 @@ Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
                     .claim = {.from = rank, .to = -1, .tag = 0}};
 }
 
+Error no_memory() {
+  return despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
+}
+
 }  // namespace
 
 Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId id, int rank,
@@ -45,23 +51,31 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
                                 "size - 1",
                                 rank, size, kMaxRanks));
   }
-  auto session = std::unique_ptr<Session>(new Session(id, rank, size));
-  RootService& root = RootService::instance();  // in a forked child also drops the parent's sockets
-  ORIEL_CO_CHECK(root.check_unused(id.number));
-  if (size == 1) {
-    root.retire(id.number);
-    co_return session;
-  }
-  Status joined = session->make_links(loop);
-  if (joined.ok()) {
-    ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
-    joined = co_await session->connect(id, options);
-    if (!joined.ok()) session->give_up(joined.error());
+  std::unique_ptr<Session> session;
+  Status joined;
+  try {
+    session.reset(new Session(id, rank, size));
+    RootService& root = RootService::instance();  // in a forked child also drops its parent's
+    ORIEL_CO_CHECK(root.check_unused(id.number));
+    if (size == 1) {
+      root.retire(id.number);
+      co_return session;
+    }
+    joined = session->make_links(loop);
+    if (joined.ok()) {
+      ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
+      joined = co_await session->connect(id, options);
+      if (!joined.ok()) session->give_up(joined.error());
+    }
+  } catch (const std::bad_alloc&) {
+    joined = no_memory();
   }
   if (!joined.ok()) {
     Error error = std::move(joined).error();
     if (is_local_failure(error)) error = std::move(error).with_origin(rank);
-    if (!session->introduced_ && (session->found_root_ || is_local_failure(error))) {
+    const bool introduced = session != nullptr && session->introduced_;
+    const bool found_root = session != nullptr && session->found_root_;
+    if (!introduced && (found_root || is_local_failure(error))) {
       Error reason = error;
       session.reset();  // its descriptors may be what decline() lacks
       static_cast<void>(
@@ -109,9 +123,15 @@ Status Session::make_links(const EventLoop& loop) {
 
 Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
   RootLink root(rank_, *links_);
-  Status connected = co_await meet(id, std::move(options), root);
-  introduced_ = root.greeted();
-  if (connected.ok()) connected = co_await link_up(root);
+  Status connected;
+  try {
+    connected = co_await meet(id, std::move(options), root);
+    introduced_ = root.greeted();
+    if (connected.ok()) connected = co_await link_up(root);
+  } catch (const std::bad_alloc&) {
+    introduced_ = root.greeted();
+    connected = no_memory();
+  }
   {
     const std::lock_guard lock(mutex_);
     if (connected.ok()) {

@@ -170,8 +170,8 @@ Status VerdictRecord::merge(const VerdictRecord& other) {
     ranges_.clear();
   }
   if (other.failed_rank_ >= 0 && (failed_rank_ < 0 || other.precedence() < precedence())) {
-    failed_rank_ = other.failed_rank_;
     error_ = other.error_;
+    failed_rank_ = other.failed_rank_;
   }
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     Extreme& least = ranges_[i].least;

@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator.hpp"
 
+#include <new>
+
 #include <fmt/format.h>
 
 #include "oriel/device/doorbell.hpp"
 
 #include "base/log.hpp"
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -44,10 +47,15 @@ Error as_seen_by(int rank, Error error) {
 
 template <typename T>
 Task<T> Communicator::concluded(Task<T> call) {
-  T outcome = co_await std::move(call);
-  if (outcome.ok()) co_return outcome;
+  std::optional<T> outcome;
+  try {
+    outcome.emplace(co_await std::move(call));
+  } catch (const std::bad_alloc&) {
+    outcome.emplace(despite_short_memory([this] { return run_out_of_memory(); }));
+  }
+  if (outcome->ok()) co_return std::move(*outcome);
   look_for_failure();
-  co_return as_seen_by(rank(), std::move(outcome).error());
+  co_return as_seen_by(rank(), std::move(*outcome).error());
 }
 
 Task<Result<std::vector<void*>>> Communicator::register_windows(
@@ -69,13 +77,14 @@ Task<Result<std::vector<void*>>> Communicator::register_batch(
   ORIEL_CO_CHECK(check_usable());
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+  std::vector<void*> handles;
+  // Now, for once the ranks have agreed nothing may fail.
+  despite_short_memory([&] { handles.reserve(requests.size()); });
   auto registered = co_await windows_->register_batch(loop, boot::Operation::window_register,
                                                       std::move(requests), deadline);
   if (!registered.ok()) co_return std::move(registered).error();
-  std::vector<void*> handles;
-  handles.reserve(registered.value().size());
   for (const auto& window : registered.value()) handles.push_back(window.handle);
-  co_return handles;
+  co_return std::move(handles);
 }
 
 Status Communicator::deregister_window(const void* handle) {
@@ -118,6 +127,12 @@ void Communicator::abort(const Error& reason) {
   poison(Error(reason).with_origin(rank()));
 }
 
+Error Communicator::run_out_of_memory() {
+  Error reason = Error(ErrorCode::system, "out of memory").with_origin(rank());
+  abort(reason);
+  return reason;
+}
+
 std::optional<Error> Communicator::async_error() const {
   if (!poisoned_) return std::nullopt;
   const std::lock_guard lock(failure_mutex_);
@@ -128,11 +143,12 @@ void Communicator::poison(Error error) {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    failure_ = as_seen_by(rank(), std::move(error)).with_scope(Scope::communicator);
+    Error seen = as_seen_by(rank(), std::move(error)).with_scope(Scope::communicator);
     if (!options_.name.empty()) {
-      failure_ = std::move(*failure_).with_context(fmt::format("in \"{}\"", options_.name));
+      seen = std::move(seen).with_context(fmt::format("in \"{}\"", options_.name));
     }
-    Log(rank()).warn("communicator is unusable from now on: {}", failure_->to_string());
+    Log(rank()).warn("communicator is unusable from now on: {}", seen.to_string());
+    failure_ = std::move(seen);
     // Under the lock: a caller who comes second and finds the failure there relies on this as well.
     poisoned_ = true;
   }

@@ -88,6 +88,7 @@ Error as_seen_by(int rank, Error error);
 /// other ranks go last.
 class Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
  public:
+  /// If memory runs out, the other ranks are told, or this throws before they know of the rank.
   static Task<Result<std::shared_ptr<Communicator>>> join(EventLoop& loop, JoinRequest request);
   ~Communicator() override;
 
@@ -126,6 +127,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> finalize(EventLoop& loop, std::optional<Error> refused = std::nullopt);
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason);
+  /// The same for a call that the others wait in and this rank cannot take part in any more: the
+  /// error that it ends with here.
+  Error run_out_of_memory();
   /// Waits for enqueued work, before the object is destroyed. Once poisoned its kernels end by
   /// themselves; what the user has put before them may not, so then for at most kDrainGrace: a
   /// timeout means that the object must be kept, for kernels may still use its memory.
@@ -164,6 +168,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// remembers why.
   Task<Status> connect_teams(EventLoop& loop, Deadline deadline);
   Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
+  Status watch_ranks();
+  void tell_of_start() const;
 
   friend class DeviceCommMemory;
 

@@ -12,6 +12,7 @@
 
 #include "base/fork.hpp"
 #include "base/log.hpp"
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "comm/comm_entry.hpp"
 #include "comm/device.hpp"
@@ -170,7 +171,7 @@ struct Communicator::Impl {
     impl->rank = impl->entry->rank();
     impl->size = impl->entry->size();
     impl->cuda_device = impl->entry->device();
-    impl->lsa_team = impl->communicator->team();
+    impl->lsa_team = despite_short_memory([&] { return impl->communicator->team(); });
     return Communicator(std::move(impl));
   }
   Status close() {
@@ -199,14 +200,20 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
   return guard("oriel::Communicator::init", [&]() -> Result<Communicator> {
     ORIEL_TRY(const auto decoded, boot::UniqueId::decode(id.bytes));
     ORIEL_CHECK(comm::check_rank(rank, size));
-    auto job = comm::make_init_job(decoded, rank, size, read_options(options), true,
-                                   comm::current_device());
-    auto impl = std::make_unique<Impl>();
-    impl->entry = job.handle.entry();
-    impl->owned = true;
-    job.handle.show(&impl->handle);
+    std::unique_ptr<Impl> impl;
     comm::GroupJobs jobs;
-    jobs.inits.push_back(std::move(job));
+    try {
+      impl = std::make_unique<Impl>();
+      jobs.inits.push_back(comm::make_init_job(decoded, rank, size, read_options(options), true,
+                                               comm::current_device()));
+    } catch (const std::bad_alloc&) {
+      comm::tell_no_memory(decoded, rank, size);
+      throw;
+    }
+    comm::PendingHandle& handle = jobs.inits.front().handle;
+    impl->entry = handle.entry();
+    impl->owned = true;
+    handle.show(&impl->handle);
     ORIEL_CHECK(comm::run_jobs(std::move(jobs)));  // after a failure the handle is null
     return Impl::make(std::move(impl));
   });
@@ -246,26 +253,41 @@ Result<Buffer> Communicator::allocate(std::size_t bytes) const {
   });
 }
 
+namespace {
+
+std::vector<window::WindowRequest> requests_for(std::span<const MemoryRange> ranges) {
+  std::vector<window::WindowRequest> requests;
+  for (const MemoryRange& range : ranges) {
+    window::WindowRequest request;
+    request.pointer = range.data;
+    request.bytes = range.bytes;
+    request.flags = NCCL_WIN_COLL_SYMMETRIC;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+}  // namespace
+
 Result<std::vector<Window>> Communicator::register_windows(std::span<const MemoryRange> ranges) {
   return guard("oriel::Communicator::register_windows", [&]() -> Result<std::vector<Window>> {
     ORIEL_CHECK(impl_->check_open());
-    std::vector<window::WindowRequest> requests;
-    for (const MemoryRange& range : ranges) {
-      window::WindowRequest request;
-      request.pointer = range.data;
-      request.bytes = range.bytes;
-      request.flags = NCCL_WIN_COLL_SYMMETRIC;
-      requests.push_back(std::move(request));
-    }
+    // Before the ranks agree, and despite all: they are on their way to this call.
+    auto requests = despite_short_memory([&] { return requests_for(ranges); });
+    auto windows = despite_short_memory([&] {
+      std::vector<Window> empty;
+      for (const MemoryRange& range : ranges) {
+        empty.push_back(Window(std::unique_ptr<Window::Impl>(
+            new Window::Impl{impl_->communicator, range, nullptr, {}})));
+      }
+      return empty;
+    });
     ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(const auto handles,
               loop.run(impl_->communicator->register_windows(loop, std::move(requests))));
-    std::vector<Window> windows;
-    windows.reserve(ranges.size());
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      windows.push_back(Window(std::unique_ptr<Window::Impl>(
-          new Window::Impl{impl_->communicator, ranges[i], static_cast<ncclWindow_t>(handles[i]),
-                           impl_->communicator->window_view(handles[i])})));
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      windows[i].impl_->handle = static_cast<ncclWindow_t>(handles[i]);
+      windows[i].impl_->view = impl_->communicator->window_view(handles[i]);
     }
     return windows;
   });

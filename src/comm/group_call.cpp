@@ -3,8 +3,11 @@
 #include "comm/group_call.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
+#include <vector>
 
+#include "base/short_memory.hpp"
 #include "base/thread_object.hpp"
 #include "base/try.hpp"
 
@@ -23,7 +26,7 @@ Status check_kinds(const std::vector<InitJob>& inits) {
 Status run(GroupJobs jobs, bool& in_progress) {
   Status started = start_in_background(jobs, in_progress);
   Status done = run_jobs(std::move(jobs));
-  return started.ok() ? done : started;
+  return started.ok() ? std::move(done) : std::move(started);
 }
 
 }  // namespace
@@ -64,18 +67,28 @@ void ThreadGroup::drop_inits(std::size_t count) {
   for (; count > 0 && !jobs_.inits.empty(); --count) jobs_.inits.pop_back();
 }
 
-Status ThreadGroup::submit(InitJob job, bool& in_progress) {
+template <typename Job>
+Status ThreadGroup::note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress) {
   GroupJobs alone;
-  GroupJobs& jobs = open() ? jobs_ : alone;
-  jobs.inits.push_back(std::move(job));
+  std::vector<Job>& jobs = (open() ? jobs_ : alone).*list;
+  try {
+    despite_short_memory([&] {
+      if (jobs.size() == jobs.capacity()) jobs.reserve(2 * jobs.size() + 1);
+    });
+  } catch (const std::bad_alloc&) {
+    tell_no_memory(job);  // the other ranks are on their way to this call
+    throw;
+  }
+  jobs.push_back(std::move(job));
   return open() ? Status() : run(std::move(alone), in_progress);
 }
 
+Status ThreadGroup::submit(InitJob job, bool& in_progress) {
+  return note(std::move(job), &GroupJobs::inits, in_progress);
+}
+
 Status ThreadGroup::submit(WindowJob job, bool& in_progress) {
-  GroupJobs alone;
-  GroupJobs& jobs = open() ? jobs_ : alone;
-  jobs.windows.push_back(std::move(job));
-  return open() ? Status() : run(std::move(alone), in_progress);
+  return note(std::move(job), &GroupJobs::windows, in_progress);
 }
 
 Status ThreadGroup::submit(CollectiveJob job) {
@@ -87,15 +100,12 @@ Status ThreadGroup::submit(CollectiveJob job) {
 }
 
 Status ThreadGroup::submit(FinalizeJob job, bool& in_progress) {
-  GroupJobs alone;
-  GroupJobs& jobs = open() ? jobs_ : alone;
-  for (const FinalizeJob& noted : jobs.finalizes) {
+  for (const FinalizeJob& noted : jobs_.finalizes) {
     if (noted.communicator != job.communicator) continue;
     return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
         .with_scope(Scope::communicator);
   }
-  jobs.finalizes.push_back(std::move(job));
-  return open() ? Status() : run(std::move(alone), in_progress);
+  return note(std::move(job), &GroupJobs::finalizes, in_progress);
 }
 
 }  // namespace oriel::comm

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -47,6 +48,9 @@ class ThreadGroup {
   void drop_inits(std::size_t count);
 
  private:
+  template <typename Job>
+  Status note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress);
+
   int depth_ = 0;
   GroupJobs jobs_;
   std::optional<Error> error_;

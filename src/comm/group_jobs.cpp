@@ -14,65 +14,12 @@
 #include "base/descriptor_room.hpp"
 #include "base/log.hpp"
 #include "base/settings.hpp"
+#include "base/short_memory.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "comm/rank_affinity.hpp"
 
 namespace oriel::comm {
-
-PendingHandle::PendingHandle(std::shared_ptr<CommEntry> entry)
-    : entry_(std::move(entry)),
-      no_outcome_(ErrorCode::system, "out of memory while the communicator started"),
-      handle_(comm_table().add(entry_)) {}
-
-PendingHandle::~PendingHandle() {
-  if (entry_ == nullptr) return;
-  end();
-  entry_->finished(std::move(no_outcome_));
-}
-
-void PendingHandle::show(ncclComm_t* out) {
-  out_ = out;
-  *out = handle_;
-}
-
-void PendingHandle::leave_to_user() {
-  handle_ = nullptr;
-  out_ = nullptr;
-}
-
-void PendingHandle::end() {
-  if (handle_ != nullptr) comm_table().remove(handle_);
-  if (out_ != nullptr) *out_ = nullptr;
-  leave_to_user();
-}
-
-void PendingHandle::finish(Result<std::shared_ptr<Communicator>> outcome) {
-  if (!outcome.ok() && entry_->blocking()) end();
-  entry_->finished(std::move(outcome));
-  entry_ = nullptr;
-}
-
-InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
-                      const Result<CommunicatorOptions>& options, bool blocking,
-                      const Result<Device*>& device) {
-  JoinRequest request;
-  request.id = id;
-  request.rank = rank;
-  request.size = size;
-  if (!options.ok()) {
-    request.refused = options.error();
-  } else if (!device.ok()) {
-    request.refused = device.error();
-  } else {
-    request.options = options.value();
-    request.device = device.value();
-  }
-  const int ordinal = device.ok() ? device.value()->ordinal() : -1;
-  return {std::move(request),
-          PendingHandle(std::make_shared<CommEntry>(rank, size, ordinal, blocking))};
-}
-
 namespace {
 
 // For what this rank cannot take part in.
@@ -119,25 +66,45 @@ Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest
 /// What a process does about descriptors while it starts communicators.
 class DescriptorsForStart {
  public:
-  explicit DescriptorsForStart(const GroupJobs& jobs) : ranks_(jobs.inits.size()) {
-    if (ranks_ == 0) return;
+  explicit DescriptorsForStart(const GroupJobs& jobs) : starting_(jobs.inits.size()) {
+    if (jobs.inits.empty()) return;
     constexpr std::size_t kEach = 24;  // links, and what only a start has
-    const std::size_t starting = starting_.fetch_add(ranks_) + ranks_;
+    const std::size_t starting = starting_.before + starting_.ranks;
     if (const auto limit = raise_descriptor_limit(starting * kEach)) {
       Log(jobs.inits.front().request.rank)
           .info("raised RLIMIT_NOFILE of this process to {}: its communicators need more", *limit);
     }
     spare_ = SpareDescriptor::hold();
   }
-  ~DescriptorsForStart() { starting_.fetch_sub(ranks_); }
   DescriptorsForStart(const DescriptorsForStart&) = delete;
   DescriptorsForStart& operator=(const DescriptorsForStart&) = delete;
 
  private:
-  static inline std::atomic<std::size_t> starting_{0};  // ranks, by all threads of the process
-  std::size_t ranks_;
+  /// The ranks that all threads of the process are starting.
+  struct Starting {
+    static inline std::atomic<std::size_t> total{0};
+    explicit Starting(std::size_t count) : ranks(count), before(total.fetch_add(count)) {}
+    ~Starting() { total.fetch_sub(ranks); }
+    std::size_t ranks;
+    std::size_t before;
+  };
+  Starting starting_;
   std::shared_ptr<SpareDescriptor> spare_;
 };
+
+Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, InitJob& job) {
+  job.begun = true;
+  if (!job.request.refused) {
+    try {
+      JoinRequest request = job.request;
+      co_return co_await Communicator::join(loop, std::move(request));
+    } catch (const std::bad_alloc&) {
+      job.request.refused.emplace(ErrorCode::system, "out of memory");
+    }
+  }
+  JoinRequest refused = job.request;
+  co_return co_await decline(loop, std::move(refused));
+}
 
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   std::vector<std::shared_ptr<CommEntry>> entries;
@@ -146,14 +113,13 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   const LoopScope scope(loop, std::move(entries));
   std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
   tasks.reserve(jobs.size());
-  for (InitJob& job : jobs) {
-    tasks.push_back(job.request.refused ? decline(loop, job.request)
-                                        : Communicator::join(loop, job.request));
-  }
+  for (InitJob& job : jobs) tasks.push_back(start_rank(loop, job));
   auto results = loop.run_all(std::move(tasks));
   Status first;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (!results[i].ok()) keep_first(first, results[i].error());
+    if (!results[i].ok() && first.ok()) {
+      first = despite_short_memory([&] { return results[i].error(); });
+    }
     jobs[i].handle.finish(std::move(results[i]));
   }
   return first;
@@ -183,25 +149,51 @@ Status give_up(GroupJobs& jobs, const Error& error) {
   return first;
 }
 
-Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
-  // One batch for each communicator, in the order of the calls.
-  std::map<Communicator*, std::vector<WindowJob*>> batches;
-  std::vector<Communicator*> order;
+void tell_all_no_memory(GroupJobs& jobs) noexcept {
+  tell_no_memory(jobs.inits);
+  for (WindowJob& job : jobs.windows) tell_no_memory(job);
+  for (FinalizeJob& job : jobs.finalizes) tell_no_memory(job);
+}
+
+/// The windows that one communicator registers at once.
+struct WindowBatch {
+  Communicator* communicator;
+  std::vector<WindowJob*> jobs;
+};
+
+/// In the order of the calls.
+std::vector<WindowBatch> make_batches(std::vector<WindowJob>& jobs) {
+  std::map<Communicator*, std::size_t> places;
+  std::vector<WindowBatch> batches;
   for (WindowJob& job : jobs) {
-    auto& batch = batches[job.communicator.get()];
-    if (batch.empty()) order.push_back(job.communicator.get());
-    batch.push_back(&job);
+    Communicator* const communicator = job.communicator.get();
+    const auto place = places.try_emplace(communicator, batches.size()).first->second;
+    if (place == batches.size()) batches.push_back({communicator, {}});
+    batches[place].jobs.push_back(&job);
   }
-  std::vector<Task<Result<std::vector<void*>>>> tasks;
-  for (Communicator* communicator : order) {
+  return batches;
+}
+
+using WindowTask = Task<Result<std::vector<void*>>>;
+
+std::vector<WindowTask> make_tasks(EventLoop& loop, const std::vector<WindowBatch>& batches) {
+  std::vector<WindowTask> tasks;
+  for (const WindowBatch& batch : batches) {
     std::vector<window::WindowRequest> requests;
-    for (const WindowJob* job : batches[communicator]) requests.push_back(job->request);
-    tasks.push_back(communicator->register_windows(loop, std::move(requests)));
+    for (const WindowJob* job : batch.jobs) requests.push_back(job->request);
+    tasks.push_back(batch.communicator->register_windows(loop, std::move(requests)));
   }
+  return tasks;
+}
+
+Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
+  // The other ranks are on their way, and a communicator should not end for so little.
+  const auto batches = despite_short_memory([&] { return make_batches(jobs); });
+  auto tasks = despite_short_memory([&] { return make_tasks(loop, batches); });
   auto results = loop.run_all(std::move(tasks));
   Status first;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto& batch = batches[order[i]];
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto& batch = batches[i].jobs;
     for (std::size_t k = 0; k < batch.size() && results[i].ok(); ++k) {
       batch[k]->registered = results[i].value()[k];
     }
@@ -312,11 +304,13 @@ Status run_collectives(const std::vector<CollectiveJob>& jobs) {
 }
 
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
-  std::vector<Task<Status>> tasks;
-  tasks.reserve(jobs.size());
-  for (const FinalizeJob& job : jobs) {
-    tasks.push_back(job.communicator->finalize(loop, job.refused));
-  }
+  auto tasks = despite_short_memory([&] {
+    std::vector<Task<Status>> made;
+    for (const FinalizeJob& job : jobs) {
+      made.push_back(job.communicator->finalize(loop, job.refused));
+    }
+    return made;
+  });
   Status first;
   for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
   return first;
@@ -358,11 +352,16 @@ struct Background {
     jobs = {};  // a start without an outcome has failed
   }
   Status carry_out_alone() {
-    const DescriptorsForStart descriptors(jobs);
-    auto loop = EventLoop::create();
-    if (!loop.ok()) return give_up(jobs, loop.error());
-    const LoopScope scope(loop.value(), {entry});
-    return carry_out(loop.value(), jobs);
+    try {
+      const DescriptorsForStart descriptors(jobs);
+      auto loop = EventLoop::create();
+      if (!loop.ok()) return give_up(jobs, loop.error());
+      const LoopScope scope(loop.value(), {entry});
+      return carry_out(loop.value(), jobs);
+    } catch (const std::bad_alloc&) {
+      tell_all_no_memory(jobs);
+      throw;
+    }
   }
   /// No thread could be had.
   Status fail(Error reason) {
@@ -415,15 +414,64 @@ GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
 
 }  // namespace
 
+void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept {
+  try {
+    JoinRequest request;
+    request.id = id;
+    request.rank = rank;
+    request.size = size;
+    request.refused.emplace(ErrorCode::system, "out of memory");
+    const SpareDescriptor::Loan loan;
+    EventLoop loop = EventLoop::without_wake();
+    static_cast<void>(loop.run(decline(loop, std::move(request))));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
+  }
+}
+
+void tell_no_memory(std::span<InitJob> jobs) noexcept {
+  try {
+    const SpareDescriptor::Loan loan;
+    EventLoop loop = EventLoop::without_wake();
+    std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
+    for (InitJob& job : jobs) {
+      if (std::exchange(job.begun, true)) continue;
+      job.request.refused.emplace(ErrorCode::system, "out of memory");
+      tasks.push_back(decline(loop, job.request));
+    }
+    static_cast<void>(loop.run_all(std::move(tasks)));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
+  }
+}
+
+void tell_no_memory(Communicator& communicator) noexcept {
+  try {
+    static_cast<void>(communicator.run_out_of_memory());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as above
+  }
+}
+
+void tell_no_memory(InitJob& job) noexcept {
+  tell_no_memory(std::span(&job, 1));
+}
+
+void tell_no_memory(WindowJob& job) noexcept {
+  tell_no_memory(*job.communicator);
+}
+
+void tell_no_memory(FinalizeJob& job) noexcept {
+  tell_no_memory(*job.communicator);
+}
+
 void refuse(GroupJobs& jobs, const Error& error) {
+  const auto refuse_one = [&error](std::optional<Error>& refused) {
+    if (!refused) refused = despite_short_memory([&error] { return error; });
+  };
   for (InitJob& job : jobs.inits) {
     job.handle.end();
-    if (!job.request.refused) job.request.refused = error;
+    refuse_one(job.request.refused);
   }
-  for (WindowJob& job : jobs.windows) {
-    if (!job.request.refused) job.request.refused = error;
-  }
-  for (FinalizeJob& job : jobs.finalizes) job.refused = error;
+  for (WindowJob& job : jobs.windows) refuse_one(job.request.refused);
+  for (FinalizeJob& job : jobs.finalizes) refuse_one(job.refused);
   jobs.collectives.clear();
 }
 
@@ -431,17 +479,31 @@ Status run_jobs(GroupJobs jobs) {
   if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
     return run_collectives(jobs.collectives);
   }
-  const DescriptorsForStart descriptors(jobs);
-  auto loop = EventLoop::create();
-  if (!loop.ok()) return give_up(jobs, loop.error());
-  Status first = carry_out(loop.value(), jobs);
-  store_windows(jobs.windows);
-  return first;
+  try {
+    const DescriptorsForStart descriptors(jobs);
+    auto loop = despite_short_memory([] { return EventLoop::create(); });
+    if (!loop.ok()) return give_up(jobs, loop.error());
+    Status first = carry_out(loop.value(), jobs);
+    store_windows(jobs.windows);
+    return first;
+  } catch (const std::bad_alloc&) {
+    tell_all_no_memory(jobs);
+    throw;
+  }
 }
 
-Status start_in_background(GroupJobs& jobs, bool& in_progress) {
-  std::vector<std::shared_ptr<Background>> works;
-  GroupJobs rest;
+namespace {
+
+bool all_blocking(const GroupJobs& jobs) {
+  const auto starts = [](const InitJob& job) { return job.handle.entry()->blocking(); };
+  const auto blocks = [](const auto& job) { return job.entry->blocking(); };
+  return std::all_of(jobs.inits.begin(), jobs.inits.end(), starts) &&
+         std::all_of(jobs.windows.begin(), jobs.windows.end(), blocks) &&
+         std::all_of(jobs.finalizes.begin(), jobs.finalizes.end(), blocks);
+}
+
+/// Divides `jobs` between what goes on in the background and the rest.
+void divide(GroupJobs& jobs, GroupJobs& rest, std::vector<std::shared_ptr<Background>>& works) {
   for (InitJob& job : jobs.inits) {
     const auto entry = job.handle.entry();
     (entry->blocking() ? rest : jobs_of(works, entry)).inits.push_back(std::move(job));
@@ -460,6 +522,22 @@ Status start_in_background(GroupJobs& jobs, bool& in_progress) {
     (stays(job) ? rest : jobs_of(works, entry)).finalizes.push_back(std::move(job));
   }
   rest.collectives = std::move(jobs.collectives);
+}
+
+}  // namespace
+
+Status start_in_background(GroupJobs& jobs, bool& in_progress) {
+  if (all_blocking(jobs)) return {};
+  std::vector<std::shared_ptr<Background>> works;
+  GroupJobs rest;
+  try {
+    divide(jobs, rest, works);
+  } catch (const std::bad_alloc&) {
+    tell_all_no_memory(jobs);
+    tell_all_no_memory(rest);
+    for (const auto& work : works) tell_all_no_memory(work->jobs);
+    throw;
+  }
   jobs = std::move(rest);
   Status first;
   for (const auto& work : works) {

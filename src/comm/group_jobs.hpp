@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "nccl.h"
@@ -11,51 +12,11 @@
 
 #include "comm/comm_entry.hpp"
 #include "comm/communicator.hpp"
+#include "comm/init_job.hpp"
 
 /// What the calls of a group have asked for, and how it is carried out for all communicators of a
 /// thread at once.
 namespace oriel::comm {
-
-/// The handle of a rank that is to start, until its start has an outcome. If there comes none, for
-/// the group was refused or memory ran out, the handle ends with this object.
-class PendingHandle {
- public:
-  explicit PendingHandle(std::shared_ptr<CommEntry> entry);
-  PendingHandle(PendingHandle&&) noexcept = default;
-  PendingHandle& operator=(PendingHandle&&) = delete;
-  ~PendingHandle();
-
-  const std::shared_ptr<CommEntry>& entry() const { return entry_; }
-  ncclComm_t handle() const { return handle_; }
-  /// Stores the handle at `out`, where it becomes null if it ends here.
-  void show(ncclComm_t* out);
-  /// Nothing is written to `out` any more.
-  void forget_place() { out_ = nullptr; }
-  /// From now on the user's alone: nothing is written to `out` any more.
-  void leave_to_user();
-  /// Ends the handle; the start may still go on.
-  void end();
-  /// The start's outcome, once. A blocking communicator's handle ends with its failure; the user of
-  /// another keeps it, and is told the error through it.
-  void finish(Result<std::shared_ptr<Communicator>> outcome);
-
- private:
-  std::shared_ptr<CommEntry> entry_;  // null once it has an outcome
-  Error no_outcome_;                  // made while there is memory for it
-  ncclComm_t handle_ = nullptr;       // null once it has ended or is the user's alone
-  ncclComm_t* out_ = nullptr;
-};
-
-struct InitJob {
-  JoinRequest request;
-  PendingHandle handle;
-};
-
-/// What lets a rank start, with a new handle. A rank whose options or device are an error tells the
-/// other ranks so, for they wait for it; `blocking` counts then too.
-InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
-                      const Result<CommunicatorOptions>& options, bool blocking,
-                      const Result<Device*>& device);
 
 struct WindowJob {
   std::shared_ptr<CommEntry> entry;
@@ -85,6 +46,16 @@ struct GroupJobs {
   std::vector<FinalizeJob> finalizes;
 };
 
+/// Tells the other ranks, which are on their way to this call, that memory has run out here, as far
+/// as there is some to tell them.
+void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept;
+/// Together, for they may wait for each other.
+void tell_no_memory(std::span<InitJob> jobs) noexcept;
+void tell_no_memory(Communicator& communicator) noexcept;
+void tell_no_memory(InitJob& job) noexcept;
+void tell_no_memory(WindowJob& job) noexcept;
+void tell_no_memory(FinalizeJob& job) noexcept;
+
 /// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
 /// ranks, which all get the same error; of collectives nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
@@ -92,7 +63,7 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
 /// host collectives of different communicators on threads of their own (they wait for each other).
 /// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
-/// returned. Blocking.
+/// returned. Blocking. Where memory runs out the other ranks are told.
 Status run_jobs(GroupJobs jobs);
 
 /// Has the jobs of non-blocking communicators carried out in the background, each communicator's on

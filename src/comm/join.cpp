@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <new>
 #include <string>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/log_check.hpp"
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
 #include "comm/rank_affinity.hpp"
@@ -121,7 +123,15 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
   const std::string title = title_of(request.options, request.rank, request.size);
   const int rank = request.rank;
-  auto done = co_await self->set_up(loop, std::move(request), deadline);
+  Status done;
+  try {
+    done = co_await self->set_up(loop, std::move(request), deadline);
+  } catch (const std::bad_alloc&) {
+    if (self->session_ == nullptr) throw;
+    done = despite_short_memory(
+        [rank] { return Error(ErrorCode::system, "out of memory").with_origin(rank); });
+    self->session_->abort(done.error());
+  }
   if (!done.ok()) {
     co_return as_seen_by(rank, std::move(done).error())
         .with_scope(Scope::communicator)
@@ -152,7 +162,23 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
     ORIEL_CO_CHECK(co_await connect_teams(loop, deadline));
     times.end("network");
     session_->stop_listening();  // every rank has formed its team by now
+    // Before they agree that they have started: from then on nothing may fail.
+    Status watched = watch_ranks();
+    std::vector<boot::AgreedField> none;
+    ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::join, std::move(watched),
+                                                    std::move(none)));
   }
+  try {
+    times.end("monitor");
+    times.write(rank(), title_of(options_, rank(), size()));
+    tell_of_start();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is told less
+  }
+  co_return Status();
+}
+
+/// Has the monitor look at the other ranks from now on.
+Status Communicator::watch_ranks() {
   std::vector<Watch> processes;
   for (int rank = 0; rank < size(); ++rank) {
     const auto& info = topology_.infos[static_cast<std::size_t>(rank)];
@@ -163,14 +189,12 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   }
   const topo::Affinity affinity = affinity_of(*device_);
   Log(rank()).info("threads and memory of the library: {}", topo::describe(affinity));
-  Status watched = Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus);
-  if (!watched.ok()) {
-    session_->abort(watched.error());  // the others have joined; their next call yields this
-    co_return std::move(watched).error().with_origin(rank());
-  }
+  ORIEL_CHECK(Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus));
   watched_ = true;
-  times.end("monitor");
-  times.write(rank(), title_of(options_, rank(), size()));
+  return {};
+}
+
+void Communicator::tell_of_start() const {
   if (rank() == 0 && log_enabled(LogLevel::version)) {
     Log(rank()).version("Oriel {} with the interface of NCCL {}.{}.{}", oriel::version(),
                         kNcclVersion / 10'000, kNcclVersion / 100 % 100, kNcclVersion % 100);
@@ -184,7 +208,6 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
   if (std::find_if(infos.begin(), infos.end(), on_this_node) - infos.begin() == rank()) {
     topo::process_machine().dump_once(*settings_);
   }
-  co_return Status();
 }
 
 Task<Status> Communicator::exchange_places(topo::Wanted wanted, bool first) {

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include <unistd.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "comm/monitor_thread.hpp"
 
@@ -64,7 +66,12 @@ Status Monitor::watch(Watched& watched, boot::Session& session, std::vector<Watc
   if (first) {
     ORIEL_TRY(thread_, Thread::start());
   }
-  Status added = thread_->add(watched, session, std::move(processes), std::move(cpus));
+  Status added;
+  try {
+    added = thread_->add(watched, session, std::move(processes), std::move(cpus));
+  } catch (const std::bad_alloc&) {
+    added = despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
+  }
   if (!added.ok() && first) {
     thread_->stop();
     thread_->join();

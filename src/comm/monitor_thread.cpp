@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "topo/affinity.hpp"
 #include "topo/placement.hpp"
@@ -45,6 +46,9 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
     made->thread_ = std::thread([thread = made.get()] { thread->run(); });
   } catch (const std::system_error& error) {
     started = system_error("starting the monitor's thread", error.code().value());
+  } catch (const std::bad_alloc&) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!started.ok()) return std::move(started).error();
@@ -60,6 +64,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
   auto entry = std::make_shared<Entry>(
       Entry{&watched, &session, std::move(processes), std::move(cpus), std::move(last_words)});
   Entry* raw = entry.get();
+  entries_.reserve(entries_.size() + 1);
   entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
   Status attached = session.attach_idle(poller_.fd(), entry->token);
   if (!attached.ok()) {
@@ -69,7 +74,13 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
   entry->ready = true;  // for what there is already
   cpus_changed_ = true;
   entries_.push_back(entry);
-  for (const Watch& process : entry->processes) watch_process(process.pid);
+  for (const Watch& process : entry->processes) {
+    try {
+      watch_process(process.pid);
+    } catch (const std::bad_alloc&) {
+      continue;  // its links still tell
+    }
+  }
   raise_event(wake_);
   return {};
 }
@@ -123,7 +134,8 @@ void Monitor::Thread::watch_process(pid_t pid) {
   const auto token =
       poller_.add(fd.get(), EPOLLIN, [this, pid](std::uint32_t) { on_process_end(pid); });
   if (!token.ok()) return;
-  processes_.emplace(pid, Process{std::move(fd), token.value()});
+  despite_short_memory([&] { processes_[pid].token = token.value(); });
+  processes_[pid].fd = std::move(fd);
 }
 
 void Monitor::Thread::on_process_end(pid_t pid) {
@@ -135,7 +147,8 @@ void Monitor::Thread::on_process_end(pid_t pid) {
   const Deadline believed = Deadline::after(kGrace, steady());
   for (const EntryRef& entry : entries_) {
     for (const Watch& process : entry->processes) {
-      if (process.pid == pid) entry->deaths.push_back({process.rank, pid, believed});
+      if (process.pid != pid) continue;
+      despite_short_memory([&] { entry->deaths.push_back({process.rank, pid, believed}); });
     }
   }
 }
@@ -184,7 +197,9 @@ bool Monitor::Thread::still_watched(const EntryRef& entry) {
 void Monitor::Thread::settle_deaths(Entry& entry, const std::vector<Death>& due) {
   for (const Death& death : due) {
     if (entry.session->has_left(death.rank)) continue;
-    entry.session->report_death(death.rank, fmt::format("its process {} has ended", death.pid));
+    entry.session->report_death(death.rank, despite_short_memory([&death] {
+                                  return fmt::format("its process {} has ended", death.pid);
+                                }));
   }
 }
 
@@ -226,7 +241,7 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
   move_near_devices();
   const Deadline wake = next_wake(next_tick);
   lock.unlock();
-  const auto events = poller_.wait(wake, steady());
+  const auto events = despite_short_memory([&] { return poller_.wait(wake, steady()); });
   lock.lock();
   // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
   if (events.ok()) poller_.dispatch(events.value());
@@ -234,9 +249,10 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
   const TimePoint now = steady().now();
   const bool tick_due = now >= next_tick;
   if (tick_due) next_tick = now + kTick;
-  const std::vector<EntryRef> entries = entries_;
+  const auto entries = despite_short_memory([this] { return entries_; });
   for (const EntryRef& entry : entries) {
     std::vector<Death> due;
+    despite_short_memory([&] { due.reserve(entry->deaths.size()); });
     std::erase_if(entry->deaths, [&](const Death& death) {
       if (death.believed.expired(now)) due.push_back(death);
       return death.believed.expired(now);
@@ -248,17 +264,20 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
       auto happened = entry->session->pump_idle();
       if (!due.empty()) {
         settle_deaths(*entry, due);
-        for (auto& event : entry->session->pump_idle()) happened.push_back(std::move(event));
+        for (auto& event : entry->session->pump_idle()) {
+          despite_short_memory([&] { happened.push_back(std::move(event)); });
+        }
       }
       for (auto& event : happened) {
         if (!still_watched(entry)) return;
         if (event.kind == boot::PeerEvent::Kind::left) {
           entry->watched->peer_left(event.rank);
         } else {
-          entry->watched->peer_lost(std::move(event.error));
+          despite_short_memory([&] { entry->watched->peer_lost(Error(event.error)); });
         }
       }
-      if (tick_due && still_watched(entry)) entry->watched->tick(now);
+      if (!tick_due || !still_watched(entry)) return;
+      despite_short_memory([&] { entry->watched->tick(now); });
     });
   }
 }

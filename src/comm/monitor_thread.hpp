@@ -25,6 +25,7 @@ class Monitor::Thread {
  public:
   static Result<std::shared_ptr<Thread>> start();
 
+  /// Where it fails or throws nothing is watched.
   Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
              std::vector<int> cpus);
   /// Whether something is left to watch. Ends the thread if not.

@@ -136,13 +136,19 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
   if (!known.ok()) return place.ok() ? known : place;
   // From here on the other ranks can be told of what is wrong with this one.
-  const auto options =
-      place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
-  const bool blocking =
-      options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
-  InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());
-  if (place.ok()) job.handle.show(out);
-  ORIEL_CHECK(ThreadGroup::current().submit(std::move(job), in_progress));
+  std::optional<InitJob> job;
+  try {
+    const auto options =
+        place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+    const bool blocking =
+        options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
+    job.emplace(make_init_job(decoded.value(), rank, size, options, blocking, current_device()));
+  } catch (const std::bad_alloc&) {
+    tell_no_memory(decoded.value(), rank, size);
+    throw;
+  }
+  if (place.ok()) job->handle.show(out);
+  ORIEL_CHECK(ThreadGroup::current().submit(std::move(*job), in_progress));
   return place;
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <new>
 #include <utility>
 
 #include <fcntl.h>
@@ -56,14 +57,19 @@ std::size_t NetworkWindows::table_bytes(int world_size) {
 }
 
 Result<const device::NetworkWindow*> NetworkWindows::make_table(std::uint64_t serial) {
-  ORIEL_TRY(void* const object, tables_->allocate({}));
   auto entry = std::make_unique<Entry>();
   entry->serial = serial;
-  entry->table = object;
+  ORIEL_TRY(entry->table, tables_->allocate({}));
+  const auto* const table = static_cast<const device::NetworkWindow*>(entry->table);
   const std::lock_guard lock(mutex_);
-  const auto* const table = static_cast<const device::NetworkWindow*>(object);
-  entries_.emplace(serial, std::move(entry));
-  serials_.emplace(table, serial);
+  try {
+    serials_.emplace(table, serial);
+    entries_.emplace(serial, std::move(entry));
+  } catch (const std::bad_alloc&) {
+    serials_.erase(table);
+    static_cast<void>(tables_->free(const_cast<device::NetworkWindow*>(table)));
+    throw;
+  }
   return table;
 }
 

@@ -3,6 +3,7 @@
 #include "comm/window_sink.hpp"
 
 #include <bit>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -46,13 +47,20 @@ Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
   object.lsa_size = static_cast<std::int32_t>(facts_.members.size());
   object.lsa_index_of = static_cast<const std::int32_t*>(lsa_index_of_);
   object.communicator = facts_.communicator;
-  if (network_ != nullptr) {
-    ORIEL_TRY(object.network, network_->make_table(facts.window.serial));
+  if (network_ == nullptr) {
+    ORIEL_TRY(void* const made, windows_.allocate(object));
+    return made;
   }
-  auto made = windows_.allocate(object);
-  if (made.ok()) return static_cast<void*>(made.value());
-  if (network_ != nullptr) network_->drop_table(object.network);
-  return std::move(made).error();
+  ORIEL_TRY(object.network, network_->make_table(facts.window.serial));
+  try {
+    auto made = windows_.allocate(object);
+    if (made.ok()) return static_cast<void*>(made.value());
+    network_->drop_table(object.network);
+    return std::move(made).error();
+  } catch (const std::bad_alloc&) {
+    network_->drop_table(object.network);
+    throw;
+  }
 }
 
 Status PooledWindowSink::flush() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -89,13 +90,14 @@ Status ShadowPool::open_page() {
   // which waits as long as others fill the GPU.
   page.dirty = ~std::uint64_t{0};
   any_dirty_ = true;
+  pages_.push_back(page);
   chunk_used_ += page_bytes;
+  // If memory runs out on the way there are as many objects as have been noted.
   for (unsigned index = 0; index < kPageObjects; ++index) {
-    const Place place{pages_.size(), index};
+    const Place place{pages_.size() - 1, index};
     places_.emplace(address_of(page.device + index * stride_), place);
     fresh_.push_back(place);
   }
-  pages_.push_back(page);
   return {};
 }
 
@@ -127,8 +129,11 @@ Status ShadowPool::free(void* object) {
   std::memset(copy_of(place), 0, object_bytes_);
   mark_dirty(place);
   pages_[place.page].live &= ~(std::uint64_t{1} << place.index);
-  freed_.push_back(place);
   --live_;
+  try {
+    freed_.push_back(place);
+  } catch (const std::bad_alloc&) {  // its place is not used again
+  }
   return {};
 }
 

@@ -7,7 +7,6 @@
 #include "base/try.hpp"
 #include "topo/discover.hpp"
 #include "topo/nccl_xml.hpp"
-#include "topo/xml_reader.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -25,12 +24,12 @@ Result<Machine> read_text(const std::string& text) {
 
 }  // namespace
 
-Result<Machine> read_machine_file(const std::string& path) {
+Result<Machine> read_machine_file(const std::string& path, const XmlLimits& limits) {
   const auto in_context = [&](Error error) {
     return std::move(error).with_context(
         fmt::format("reading the description of a machine, {}", path));
   };
-  auto text = read_xml_file(path);
+  auto text = read_xml_file(path, limits);
   if (!text.ok()) return in_context(std::move(text).error());
   auto machine = read_text(*text);
   if (!machine.ok()) return in_context(std::move(machine).error());

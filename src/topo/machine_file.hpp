@@ -7,11 +7,12 @@
 #include "oriel/error.hpp"
 
 #include "topo/machine.hpp"
+#include "topo/xml_reader.hpp"
 
 namespace oriel::topo {
 
 /// The machine that a file describes, in NCCL's format (<system>) or hwloc's (<topology>), which is
 /// told by its first element. Nothing of the machine that this runs on goes into it.
-Result<Machine> read_machine_file(const std::string& path);
+Result<Machine> read_machine_file(const std::string& path, const XmlLimits& limits = {});
 
 }  // namespace oriel::topo

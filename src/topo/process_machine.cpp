@@ -238,18 +238,24 @@ CommunicatorMachine with_hidden_gpus(const MachineSources& sources, Communicator
   return found;
 }
 
-/// What the environment says to read instead of looking.
-Result<Machine> read_named_file(const std::string& file) {
-  auto machine = read_machine_file(file);
+/// What the environment says to read instead of looking. The other ranks of a start wait meanwhile,
+/// and are to learn of a failure before they give up.
+Result<Machine> read_named_file(const std::string& file, Duration timeout) {
+  XmlLimits limits;
+  limits.await_writer = false;
+  limits.patience =
+      std::min(limits.patience, std::chrono::duration_cast<std::chrono::milliseconds>(timeout / 4));
+  auto machine = read_machine_file(file, limits);
   if (machine.ok()) return machine;
   const Error cause = std::move(machine).error();
   return Error(ErrorCode::invalid_usage, cause.to_string())
       .with_context("using what ORIEL_TOPO_FILE or NCCL_TOPO_FILE names");
 }
 
-Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file) {
+Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file,
+                                             Duration timeout) {
   if (!file.empty()) {
-    ORIEL_TRY(const Machine description, read_named_file(file));
+    ORIEL_TRY(const Machine description, read_named_file(file, timeout));
     apply_description(found, description);
     found.machine.sources.push_back(
         {file, SourceReport::Outcome::used, "instead of what was found of speeds and places"});
@@ -303,13 +309,13 @@ Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool 
   const std::size_t which = !gpus ? 0 : all ? 2 : 1;
   ORIEL_TRY(const CommunicatorPart found, found_by_looking(which));
   return get(for_communicators_[which], settings.topo_file,
-             [&] { return with_description(*found, settings.topo_file); });
+             [&] { return with_description(*found, settings.topo_file, settings.timeout); });
 }
 
 double ProcessMachine::network_gbps(const Settings& settings) {
   const auto found = get(network_gbps_, settings.topo_file, [&]() -> Result<double> {
     if (!settings.topo_file.empty()) {
-      ORIEL_TRY(const Machine description, read_named_file(settings.topo_file));
+      ORIEL_TRY(const Machine description, read_named_file(settings.topo_file, settings.timeout));
       if (const double told = fastest_port_of(description.nics); told > 0) return told;
     }
     return fastest_network_of(sources_.files);
@@ -323,7 +329,7 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
     DiscoverOptions options;
     options.root = sources_.files.root();
     const bool described = !settings.topo_file.empty();
-    Result<Machine> found = described ? read_named_file(settings.topo_file)
+    Result<Machine> found = described ? read_named_file(settings.topo_file, settings.timeout)
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
       complete_description(sources_.files, sources_.nvml, *found);
@@ -345,7 +351,7 @@ Result<ProcessMachine::NetworkPart> ProcessMachine::network(const Settings& sett
       ORIEL_CHECK(check(found.machine));
       found.machine = canonical(std::move(found.machine));
     } else {
-      ORIEL_TRY(found.machine, read_machine_file(settings.topo_file));
+      ORIEL_TRY(found.machine, read_named_file(settings.topo_file, settings.timeout));
     }
     found.interfaces = read_network_interfaces(sources_.files);
     return found;

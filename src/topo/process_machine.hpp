@@ -15,6 +15,7 @@
 
 #include "oriel/error.hpp"
 
+#include "base/deadline.hpp"
 #include "base/settings.hpp"
 #include "topo/file_tree.hpp"
 #include "topo/machine.hpp"
@@ -88,8 +89,10 @@ Result<CommunicatorMachine> with_gpus(const MachineSources& sources, Communicato
 /// Adds what CUDA hides, if there is any: asks NVML, and the files of /sys about what is new.
 CommunicatorMachine with_hidden_gpus(const MachineSources& sources, CommunicatorMachine found);
 
-/// Has `file` describe the machine, unless it is empty. Fails if it cannot be used.
-Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file);
+/// Has `file` describe the machine, unless it is empty. Fails if it cannot be used, at once for a
+/// pipe that nobody has open to write, else in a part of `timeout`, which is that of a start.
+Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file,
+                                             Duration timeout);
 
 /// The system's number of the NUMA node that all of these processors are of; -1 where they are of
 /// several, or nothing is known of them.

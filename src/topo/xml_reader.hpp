@@ -35,6 +35,8 @@ struct XmlLimits {
   std::size_t depth = 64;
   /// How long a pipe or a terminal is waited for, in all.
   std::chrono::milliseconds patience{5000};
+  /// Whether that goes for a pipe with a name which nobody has opened to write; else it is refused.
+  bool await_writer = true;
 };
 
 /// Reads a document, with expat. Refused, with the line and the reason: what is not well-formed or

@@ -95,21 +95,28 @@ Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vecto
         .with_hint("change ORIEL_BIG_SIZE");
   }
   Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};
+  // Made in one allocation, and destroyed after the lock has been released, which it takes itself.
+  struct Made final : FlatSpace {
+    Made(Memory& of, Key key_of, std::unique_ptr<AddressRange> range)
+        : FlatSpace(of, std::move(key_of), std::move(range)) {}
+  };
+  std::shared_ptr<FlatSpace> space;
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  std::weak_ptr<FlatSpace>& known = all.spaces[key];
-  if (std::shared_ptr<FlatSpace> space = known.lock()) return space;
+  if (const auto found = all.spaces.find(key); found != all.spaces.end()) {
+    space = found->second.lock();
+    if (space != nullptr) return space;
+  }
   Result<std::unique_ptr<AddressRange>> range =
       memory.reserve(key.team.size() * slot_bytes, kSlotUnitBytes);
   if (!range.ok()) {
-    all.spaces.erase(key);
     return std::move(range)
         .error()
         .with_context(fmt::format("reserving {} slots of {} bytes", key.team.size(), slot_bytes))
         .with_hint("lower ORIEL_BIG_SIZE, or the limit on address space (ulimit -v)");
   }
-  std::shared_ptr<FlatSpace> space(new FlatSpace(memory, std::move(key), std::move(range).value()));
-  known = space;
+  space = std::make_shared<Made>(memory, std::move(key), std::move(range).value());
+  all.spaces[space->key_] = space;
   return space;
 }
 

@@ -5,14 +5,44 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "window/allocation_table.hpp"
 
 namespace oriel::window {
+namespace {
+
+Error no_memory() {
+  return despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
+}
+
+/// A step of this rank alone, in which memory that runs out is a failure like any other: the others
+/// learn of it in the next round. In the rounds themselves it would leave them alone, so there it
+/// is waited for.
+template <typename Step>
+auto locally(const Step& step) -> decltype(step()) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+}
+
+template <typename T>
+Task<T> locally(Task<T> step) {
+  try {
+    co_return co_await std::move(step);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): below
+  }
+  co_return no_memory();
+}
+
+}  // namespace
 
 RegistrationRun::RegistrationRun(WindowManager& manager, EventLoop& loop, boot::Operation operation,
                                  std::vector<WindowRequest> requests, Deadline deadline)
@@ -26,6 +56,7 @@ RegistrationRun::RegistrationRun(WindowManager& manager, EventLoop& loop, boot::
 RegistrationRun::~RegistrationRun() {
   if (committed_) return;
   for (auto it = prepared_.rbegin(); it != prepared_.rend(); ++it) (*it)->rollback();
+  manager_.registry_.drop_stage();
   for (const RegisteredWindow& window : windows_) options().sink->destroy(window.handle);
   if (space_ != nullptr) space_->slots().drop(token_);
   if (!team_began_) return;
@@ -64,15 +95,14 @@ Task<Result<std::vector<RegisteredWindow>>> RegistrationRun::run() {
     ORIEL_CO_CHECK(co_await exchange_handles());
     ORIEL_CO_CHECK(co_await exchange_descriptors());
     ORIEL_CO_CHECK(co_await await_imports());
-    if (!stopped_ && failure_.ok()) note(map_new());
-    if (!stopped_ && failure_.ok()) note(make_handles());
+    if (!stopped_ && failure_.ok()) note(locally([this] { return make_ready(); }));
     ORIEL_CO_CHECK(co_await agree_on_outcome());
   }
   co_return commit();
 }
 
 Task<Status> RegistrationRun::agree_on_requests() {
-  auto found = find_memory(*options().memory, requests_);
+  auto found = locally([this] { return find_memory(*options().memory, requests_); });
   Status verdict;
   if (found.ok()) {
     segments_ = std::move(found).value();
@@ -81,7 +111,7 @@ Task<Status> RegistrationRun::agree_on_requests() {
   }
   std::size_t first = 0;
   do {
-    auto fields = agreed_fields(requests_, first);
+    auto fields = despite_short_memory([&] { return agreed_fields(requests_, first); });
     ORIEL_CO_CHECK(
         co_await options().world->agree(operation_, std::move(verdict), std::move(fields)));
     verdict = Status();
@@ -93,68 +123,77 @@ Task<Status> RegistrationRun::agree_on_requests() {
 Task<Status> RegistrationRun::exchange_details() {
   team_began_ = true;
   // Found by the other ranks of this process once their gathering has ended.
-  for (auto& segments : segments_) {
-    for (Segment& segment : segments) {
-      segment.allocation = AllocationTable::instance().publish(segment.allocation);
+  const Status published = locally([this] {
+    for (auto& segments : segments_) {
+      for (Segment& segment : segments) {
+        segment.allocation = AllocationTable::instance().publish(segment.allocation);
+      }
     }
-  }
-  const auto& memory = *options().memory;
-  Bytes mine = encode(describe(requests_, segments_, options().slot_bytes, memory.granularity()));
+    return Status();
+  });
+  note(published);
+  Bytes mine = despite_short_memory([this] {
+    return encode(
+        describe(requests_, segments_, options().slot_bytes, options().memory->granularity()));
+  });
   Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
   if (!gathered.ok()) co_return std::move(gathered).error();
-  std::vector<RankDetails> details;
-  for (std::size_t i = 0; i < gathered->size(); ++i) {
-    auto decoded = decode_details(gathered.value()[i], requests_);
-    if (!decoded.ok()) {
-      stop(std::move(decoded).error().with_origin(team().world_rank(static_cast<int>(i))));
-      co_return Status();
-    }
-    details.push_back(std::move(decoded).value());
-  }
   // All ranks of the team hold the same details, so they all go on or all stop.
-  auto plan = make_plan(details, team().members());
+  auto plan = despite_short_memory([&] { return plan_of(gathered.value()); });
   if (!plan.ok()) {
     stop(std::move(plan).error());
     co_return Status();
   }
   plan_ = std::move(plan).value();
-  mappings_.resize(plan_.mappings.size());
+  despite_short_memory([this] {
+    mappings_.resize(plan_.mappings.size());
+    is_new_.resize(plan_.mappings.size());
+  });
   co_return Status();
 }
 
+Result<Plan> RegistrationRun::plan_of(const std::vector<Bytes>& messages) {
+  std::vector<RankDetails> details;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    auto decoded = decode_details(messages[i], requests_);
+    if (!decoded.ok()) {
+      return std::move(decoded).error().with_origin(team().world_rank(static_cast<int>(i)));
+    }
+    details.push_back(std::move(decoded).value());
+  }
+  return make_plan(details, team().members());
+}
+
 /// The flat space, what is alive here, and a socket for the peers to connect to.
-void RegistrationRun::prepare_places() {
-  auto space = FlatSpace::acquire(*options().memory, options().members, options().slot_bytes);
-  if (!space.ok()) return note(std::move(space).error());
-  space_ = std::move(space).value();
+Status RegistrationRun::prepare_places() {
+  ORIEL_TRY(space_, FlatSpace::acquire(*options().memory, options().members, options().slot_bytes));
   const int index = team().index();
   for (std::size_t i = 0; i < plan_.mappings.size(); ++i) {
     mappings_[i] = TeamMapping::find(*space_, index, plan_.mappings[i]);
   }
   names_.resize(manager_.processes_.size());
   if (manager_.exchange_ != nullptr && !manager_.exchange_connected_) {
-    auto name = manager_.exchange_->listen();
-    if (!name.ok()) return note(std::move(name).error());
-    names_[manager_.own_process_] = name.value();
+    ORIEL_TRY(names_[manager_.own_process_], manager_.exchange_->listen());
   }
+  return {};
 }
 
-PlaceMessage RegistrationRun::place_message(const PlaceSearch& search) {
+Status RegistrationRun::propose(const PlaceSearch& search, SlotSpace::Proposal& out) {
+  if (search.bytes == 0) return {};
+  ORIEL_TRY(out, space_->slots().propose(token_, search.bytes, search.floor, search.pass));
+  if (out.kind != SlotSpace::Proposal::Kind::none || search.pass != SlotSpace::Pass::patient) {
+    return {};
+  }
+  return space_->slots().no_room(search.bytes);
+}
+
+PlaceMessage RegistrationRun::place_message(const PlaceSearch& search,
+                                            const SlotSpace::Proposal& proposal) const {
   PlaceMessage message;
   message.bytes = search.bytes;
-  if (failure_.ok() && search.bytes > 0) {
-    auto proposal = space_->slots().propose(token_, search.bytes, search.floor, search.pass);
-    if (!proposal.ok()) {
-      note(std::move(proposal).error());
-    } else if (proposal->kind == SlotSpace::Proposal::Kind::none &&
-               search.pass == SlotSpace::Pass::patient) {
-      note(space_->slots().no_room(search.bytes));
-    } else {
-      message.proposal = proposal.value();
-    }
-  }
   message.failed = !failure_.ok();
   if (message.failed) return message;
+  message.proposal = proposal;
   message.socket = names_[manager_.own_process_];
   for (const auto& mapping : mappings_) {
     message.anchors.push_back(mapping ? mapping->anchor() : PlaceMessage::kNotAlive);
@@ -164,11 +203,11 @@ PlaceMessage RegistrationRun::place_message(const PlaceSearch& search) {
 
 Task<Status> RegistrationRun::agree_on_places() {
   if (stopped_) co_return Status();
-  prepare_places();
+  note(locally([this] { return prepare_places(); }));
   // The first proposal takes this rank's view for the team's: it mostly is.
-  is_new_.assign(mappings_.size(), false);
   for (std::size_t i = 0; i < mappings_.size(); ++i) is_new_[i] = mappings_[i] == nullptr;
-  PlaceSearch search{.bytes = lay_out(plan_, is_new_).bytes};
+  PlaceSearch search{.bytes =
+                         despite_short_memory([this] { return lay_out(plan_, is_new_).bytes; })};
   for (;;) {
     if (deadline_.expired(loop_.clock().now())) {
       note(Error(ErrorCode::timeout,
@@ -176,10 +215,12 @@ Task<Status> RegistrationRun::agree_on_places() {
                              "registrations of the team are under way",
                              search.bytes)));
     }
-    Bytes mine = encode(place_message(search));
+    SlotSpace::Proposal proposal;
+    if (failure_.ok()) note(locally([&] { return propose(search, proposal); }));
+    Bytes mine = despite_short_memory([&] { return encode(place_message(search, proposal)); });
     Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
     if (!gathered.ok()) co_return std::move(gathered).error();
-    auto found = take_places(gathered.value(), search);
+    auto found = despite_short_memory([&] { return take_places(gathered.value(), search); });
     const bool agreed = found.ok() && found.value();
     if (!found.ok()) stop(std::move(found).error());
     if (stopped_) {
@@ -189,7 +230,7 @@ Task<Status> RegistrationRun::agree_on_places() {
       co_return Status();
     }
     if (agreed) {
-      note(keep_places());
+      note(locally([this] { return keep_places(); }));
       co_return Status();
     }
   }
@@ -226,16 +267,20 @@ Status RegistrationRun::keep_places() {
     space_->slots().drop(token_);  // proposed for a mapping that the round found alive
     return {};
   }
+  new_places_.reserve(mappings_.size());
   ORIEL_CHECK(space_->slots().keep(token_));
   const std::size_t granularity = plan_.granularity;
   std::size_t end = (layout_.bytes + granularity - 1) / granularity * granularity;
   for (std::size_t i = mappings_.size(); i-- > 0;) {
-    if (!is_new_[i]) continue;
+    const std::size_t begin = is_new_[i] ? layout_.offsets[i] : end;
     // Each has the gap behind it too, so that all of the place is given back in the end.
-    SlotPlace place(space_, place_ + layout_.offsets[i], end - layout_.offsets[i]);
-    end = layout_.offsets[i];
-    mappings_[i] =
-        std::make_shared<TeamMapping>(space_, team().index(), plan_.mappings[i], std::move(place));
+    new_places_.emplace_back(is_new_[i] ? space_ : nullptr, place_ + begin, end - begin);
+    end = begin;
+  }
+  for (std::size_t i = 0; i < mappings_.size(); ++i) {
+    if (!is_new_[i]) continue;
+    mappings_[i] = std::make_shared<TeamMapping>(space_, team().index(), plan_.mappings[i],
+                                                 std::move(new_places_[mappings_.size() - 1 - i]));
   }
   return {};
 }
@@ -244,22 +289,28 @@ Task<Status> RegistrationRun::exchange_handles() {
   if (stopped_ || !something_to_send()) co_return Status();
   OfferMessage offer;
   if (failure_.ok() && manager_.speaks_) {
-    note(make_offer(offer));
+    note(locally([&] { return make_offer(offer); }));
     if (failure_.ok() && manager_.exchange_ != nullptr && !manager_.exchange_connected_) {
-      std::vector<FdSocketName> names;
-      for (std::size_t i = 0; i < names_.size(); ++i) {
-        if (manager_.places_[i] >= 0) names.push_back(names_[i]);
-      }
-      note(co_await manager_.exchange_->dial(loop_, std::move(names), deadline_));
+      Task<Status> dialing = dial();
+      note(co_await locally(std::move(dialing)));
     }
   }
   offer.failed = !failure_.ok();
   if (offer.failed) offer.handles.clear();
-  Bytes mine = encode(offer);
+  Bytes mine = despite_short_memory([&] { return encode(offer); });
   Gathered gathered = co_await team().all_gather(operation_, std::move(mine));
   if (!gathered.ok()) co_return std::move(gathered).error();
-  if (Status taken = take_offers(gathered.value()); !taken.ok()) stop(std::move(taken).error());
+  Status taken = despite_short_memory([&] { return take_offers(gathered.value()); });
+  if (!taken.ok()) stop(std::move(taken).error());
   co_return Status();
+}
+
+Task<Status> RegistrationRun::dial() {
+  std::vector<FdSocketName> names;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (manager_.places_[i] >= 0) names.push_back(names_[i]);
+  }
+  co_return co_await manager_.exchange_->dial(loop_, std::move(names), deadline_);
 }
 
 Status RegistrationRun::make_offer(OfferMessage& offer) {
@@ -324,8 +375,15 @@ Task<Status> RegistrationRun::exchange_descriptors() {
   if (stopped_ || !something_to_send()) co_return Status();
   exchanged_ = true;
   if (!manager_.speaks_) co_return Status();
-  auto arrived = co_await receive_descriptors();
-  note(arrived.ok() ? import_all(std::move(arrived).value()) : Status(std::move(arrived).error()));
+  auto receiving = receive_descriptors();
+  auto arrived = co_await locally(std::move(receiving));
+  if (arrived.ok()) {
+    note(locally([&] { return import_all(std::move(arrived).value()); }));
+  } else {
+    // So that no other process waits for what this one cannot send any more.
+    if (manager_.exchange_ != nullptr) manager_.exchange_->disconnect();
+    note(std::move(arrived).error());
+  }
   co_return Status();
 }
 
@@ -390,11 +448,19 @@ Status RegistrationRun::import_one(ShareableHandle handle, const SegmentInfo& in
 /// The ranks that do not speak for their process find what the speaker has imported after this.
 Task<Status> RegistrationRun::await_imports() {
   if (stopped_ || !something_to_send() || !several_ranks_somewhere()) co_return Status();
-  Status mine = failure_;
+  Status mine = despite_short_memory([this] { return failure_; });
   std::vector<boot::AgreedField> none;
   Status agreed = co_await team().agree(operation_, std::move(mine), std::move(none));
   if (!agreed.ok()) stop(std::move(agreed).error());
   co_return Status();
+}
+
+/// All that a commit needs. What is made here and not committed goes with this object.
+Status RegistrationRun::make_ready() {
+  ORIEL_CHECK(map_new());
+  ORIEL_CHECK(make_handles());
+  prepare_commit();
+  return {};
 }
 
 Status RegistrationRun::map_new() {
@@ -405,6 +471,7 @@ Status RegistrationRun::map_new() {
 }
 
 Status RegistrationRun::make_handles() {
+  windows_.reserve(requests_.size());  // a handle that is made has its place here
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     RegisteredWindow window;
     window.user = static_cast<std::byte*>(requests_[i].pointer);
@@ -424,7 +491,7 @@ Status RegistrationRun::make_handles() {
 
 Task<Status> RegistrationRun::agree_on_outcome() {
   boot::Group& world = *options().world;
-  Status mine = failure_;
+  Status mine = despite_short_memory([this] { return failure_; });
   std::vector<boot::AgreedField> none;
   ORIEL_CO_CHECK(co_await world.agree(operation_, std::move(mine), std::move(none)));
   for (Participant* participant : options().participants) {
@@ -436,7 +503,17 @@ Task<Status> RegistrationRun::agree_on_outcome() {
   co_return Status();
 }
 
-std::vector<RegisteredWindow> RegistrationRun::commit() {
+void RegistrationRun::prepare_commit() {
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    records_.emplace(windows_[i].handle,
+                     WindowManager::Record{windows_[i], mappings_[plan_.windows[i].mapping]});
+  }
+  manager_.registry_.stage(windows_);
+  prepared_.reserve(options().participants.size());
+}
+
+/// Needs no memory: the other ranks have their windows by now.
+std::vector<RegisteredWindow> RegistrationRun::commit() noexcept {
   committed_ = true;
   if (requests_.empty()) return {};
   if (exchanged_) {
@@ -450,13 +527,9 @@ std::vector<RegisteredWindow> RegistrationRun::commit() {
   {
     const std::lock_guard lock(manager_.mutex_);
     manager_.space_ = space_;  // not before: a first registration that fails reserves nothing
-    for (std::size_t i = 0; i < windows_.size(); ++i) {
-      manager_.records_.emplace(
-          windows_[i].handle,
-          WindowManager::Record{windows_[i], mappings_[plan_.windows[i].mapping]});
-    }
+    manager_.records_.merge(records_);
   }
-  manager_.registry_.insert(windows_);
+  manager_.registry_.commit_stage();
   for (Participant* participant : prepared_) participant->commit();
   return std::move(windows_);
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -52,21 +53,27 @@ class RegistrationRun {
   Task<Status> await_imports();
   Task<Status> agree_on_outcome();
 
-  void prepare_places();
-  PlaceMessage place_message(const PlaceSearch& search);
+  Result<Plan> plan_of(const std::vector<Bytes>& messages);
+  Status prepare_places();
+  Status propose(const PlaceSearch& search, SlotSpace::Proposal& out);
+  PlaceMessage place_message(const PlaceSearch& search, const SlotSpace::Proposal& proposal) const;
   Result<bool> take_places(const std::vector<Bytes>& messages, PlaceSearch& search);
   Status keep_places();
   bool something_to_send() const;
   /// Whether some of the team can be reached by fabric handles only.
   bool spans_domains() const;
   Status make_offer(OfferMessage& offer);
+  Task<Status> dial();
   Status take_offers(const std::vector<Bytes>& messages);
   /// `arrived` by place in the exchange.
   Status import_all(std::vector<std::vector<OwnedFd>> arrived);
   Status import_one(ShareableHandle handle, const SegmentInfo& info);
+  Status make_ready();
   Status map_new();
   Status make_handles();
-  std::vector<RegisteredWindow> commit();
+  /// Whatever a commit needs memory for.
+  void prepare_commit();
+  std::vector<RegisteredWindow> commit() noexcept;
   /// Keeps the first failure.
   void note(Status status);
   void stop(Error error);
@@ -94,8 +101,10 @@ class RegistrationRun {
   std::vector<OfferMessage> offers_;  // by process
   std::vector<OwnedFd> outgoing_;
   std::vector<AllocationRef> imported_;
+  std::vector<SlotPlace> new_places_;  // from the last of the plan's mappings to the first
   std::vector<std::shared_ptr<TeamMapping>> mappings_;  // by the plan's mapping
   std::vector<RegisteredWindow> windows_;
+  std::map<const void*, WindowManager::Record> records_;  // of windows_
   std::vector<Participant*> prepared_;
   std::shared_ptr<FlatSpace> space_;
 };

@@ -3,9 +3,11 @@
 #include "window/slot_space.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "window/memory_block.hpp"
 
 namespace oriel::window {
@@ -107,12 +109,15 @@ void SlotSpace::drop(Token token) {
   holds_.erase(token);
 }
 
-void SlotSpace::release(std::size_t offset, std::size_t bytes) {
+void SlotSpace::release(std::size_t offset, std::size_t bytes) noexcept {
   const std::size_t begin = offset / granularity_ * granularity_;
   const std::size_t end = round_up(offset + bytes, granularity_);
   const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [&](const auto& entry) { return entry.second.overlaps(begin, end); });
-  count(begin, end, -1);
+  try {
+    count(begin, end, -1);
+  } catch (const std::bad_alloc&) {  // before anything was counted
+  }
 }
 
 std::size_t SlotSpace::taken_bytes() const {
@@ -136,13 +141,12 @@ void SlotSpace::count(std::size_t begin, std::size_t end, int change) {
   split_at(end);
   std::size_t covered = begin;
   for (auto at = taken_.lower_bound(begin); at != taken_.end() && at->first < end;) {
-    if (change > 0 && covered < at->first)
-      taken_.emplace_hint(at, covered, Taken{at->first, change});
+    if (change > 0 && covered < at->first) add_taken(covered, {at->first, change});
     covered = at->second.end;
     at->second.keepers += change;
     at = at->second.keepers == 0 ? taken_.erase(at) : std::next(at);
   }
-  if (change > 0 && covered < end) taken_.emplace(covered, Taken{end, change});
+  if (change > 0 && covered < end) add_taken(covered, {end, change});
   join_around(begin, end);
 }
 
@@ -151,8 +155,12 @@ void SlotSpace::split_at(std::size_t offset) {
   if (at == taken_.begin()) return;
   --at;
   if (at->second.end <= offset) return;
-  taken_.emplace_hint(std::next(at), offset, Taken{at->second.end, at->second.keepers});
+  add_taken(offset, at->second);
   at->second.end = offset;
+}
+
+void SlotSpace::add_taken(std::size_t begin, Taken range) {
+  despite_short_memory([&] { taken_.emplace(begin, range); });
 }
 
 /// Joins neighbours with equal counts, so that the map grows with the holes, not with the windows.

@@ -70,8 +70,9 @@ class SlotSpace {
   Status keep(Token token);
   /// Forgets what the token has proposed; no effect if it was kept or has proposed nothing.
   void drop(Token token);
-  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part.
-  void release(std::size_t offset, std::size_t bytes);
+  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part. A part stays taken
+  /// if there is no memory, for long, to note what remains.
+  void release(std::size_t offset, std::size_t bytes) noexcept;
 
   /// The error for a patient pass that has ended without a place for `bytes`.
   Error no_room(std::size_t bytes) const;
@@ -104,6 +105,7 @@ class SlotSpace {
   bool must_wait(Token token, std::size_t begin, std::size_t end) const;
   void count(std::size_t begin, std::size_t end, int change);
   void split_at(std::size_t offset);
+  void add_taken(std::size_t begin, Taken range);
   void join_around(std::size_t begin, std::size_t end);
 
   std::size_t slot_bytes_;

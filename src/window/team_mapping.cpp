@@ -3,7 +3,9 @@
 #include "window/team_mapping.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <new>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -38,11 +40,21 @@ std::size_t extent_bytes(const MappingKey& key) {
   return extent;
 }
 
-/// Weak, so that a mapping lives as long as its windows. An entry is erased by its mapping.
+/// Weak, so that a mapping lives as long as its windows. Each mapping, published or not, counts as
+/// one of its key, so that there is an entry when it is published.
 struct TeamMapping::Table {
   using Key = std::tuple<const FlatSpace*, int, MappingKey>;
+  struct Entry {
+    std::weak_ptr<TeamMapping> live;
+    int mappings = 0;
+  };
   std::mutex mutex;
-  std::map<Key, std::weak_ptr<TeamMapping>> live;
+  std::map<Key, Entry, std::less<>> entries;
+
+  /// With the mutex held; copies nothing.
+  auto find(const FlatSpace* space, int index, const MappingKey& key) {
+    return entries.find(std::tie(space, index, key));
+  }
 };
 
 TeamMapping::Table& TeamMapping::table() {
@@ -51,26 +63,42 @@ TeamMapping::Table& TeamMapping::table() {
 }
 
 TeamMapping::TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key,
-                         SlotPlace place)
+                         SlotPlace&& place)
     : space_(std::move(space)),
       index_(index),
       key_(std::move(key)),
-      place_(std::move(place)),
-      anchor_(place_.offset() + greatest_shift(key_)) {
-  for (const SegmentInfo& segment : own_segments()) {
-    AllocationTable::instance().occupy(segment.id);
+      anchor_(place.offset() + greatest_shift(key_)) {
+  take_entry();
+  try {
+    for (const SegmentInfo& segment : own_segments()) {
+      AllocationTable::instance().occupy(segment.id);
+      ++occupied_;
+    }
+  } catch (const std::bad_alloc&) {
+    let_go();
+    throw;
   }
+  place_ = std::move(place);
 }
 
 TeamMapping::~TeamMapping() {
-  for (const SegmentInfo& segment : own_segments()) {
-    AllocationTable::instance().vacate(segment.id);
+  let_go();
+}
+
+void TeamMapping::let_go() noexcept {
+  for (; occupied_ > 0; --occupied_) {
+    AllocationTable::instance().vacate(own_segments()[occupied_ - 1].id);
   }
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.live.find(Table::Key(space_.get(), index_, key_));
-  // Another mapping may have taken the entry over.
-  if (found != all.live.end() && found->second.expired()) all.live.erase(found);
+  const auto found = all.find(space_.get(), index_, key_);
+  if (--found->second.mappings == 0) all.entries.erase(found);
+}
+
+void TeamMapping::take_entry() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  ++all.entries[Table::Key(space_.get(), index_, key_)].mappings;
 }
 
 Status TeamMapping::map_all() {
@@ -109,21 +137,22 @@ std::shared_ptr<TeamMapping> TeamMapping::find(const FlatSpace& space, int index
                                                const MappingKey& key) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.live.find(Table::Key(&space, index, key));
-  return found == all.live.end() ? nullptr : found->second.lock();
+  const auto found = all.find(&space, index, key);
+  return found == all.entries.end() ? nullptr : found->second.live.lock();
 }
 
-void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) {
+void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) noexcept {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  all.live[Table::Key(mapping->space_.get(), mapping->index_, mapping->key_)] = mapping;
+  all.find(mapping->space_.get(), mapping->index_, mapping->key_)->second.live = mapping;
 }
 
 std::size_t TeamMapping::live_count() {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  return static_cast<std::size_t>(std::count_if(
-      all.live.begin(), all.live.end(), [](const auto& entry) { return !entry.second.expired(); }));
+  return static_cast<std::size_t>(
+      std::count_if(all.entries.begin(), all.entries.end(),
+                    [](const auto& entry) { return !entry.second.live.expired(); }));
 }
 
 }  // namespace oriel::window

@@ -41,7 +41,12 @@ class SlotPlace {
   SlotPlace(std::shared_ptr<FlatSpace> space, std::size_t offset, std::size_t bytes)
       : space_(std::move(space)), offset_(offset), bytes_(bytes) {}
   SlotPlace(SlotPlace&&) noexcept = default;
-  SlotPlace& operator=(SlotPlace&&) = delete;
+  SlotPlace& operator=(SlotPlace&& other) noexcept {
+    std::swap(space_, other.space_);
+    std::swap(offset_, other.offset_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
   ~SlotPlace() {
     if (space_ != nullptr) space_->slots().release(offset_, bytes_);
   }
@@ -61,7 +66,8 @@ class SlotPlace {
 /// back. As long as it lives, this rank's allocations count as occupied in AllocationTable.
 class TeamMapping {
  public:
-  TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace place);
+  /// Where it throws the place is still the caller's.
+  TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace&& place);
   ~TeamMapping();
   TeamMapping(const TeamMapping&) = delete;
   TeamMapping& operator=(const TeamMapping&) = delete;
@@ -84,14 +90,16 @@ class TeamMapping {
   /// The live mapping of the rank with this index for `key`, or null.
   static std::shared_ptr<TeamMapping> find(const FlatSpace& space, int index,
                                            const MappingKey& key);
-  /// Makes `mapping` known to find(), until it is destroyed.
-  static void publish(const std::shared_ptr<TeamMapping>& mapping);
+  /// Makes `mapping` known to find(), until it is destroyed. Needs no memory.
+  static void publish(const std::shared_ptr<TeamMapping>& mapping) noexcept;
   /// Live published mappings of this process; for tests.
   static std::size_t live_count();
 
  private:
   struct Table;
   static Table& table();
+  void take_entry();
+  void let_go() noexcept;
   const std::vector<SegmentInfo>& own_segments() const {
     return key_.ranks[static_cast<std::size_t>(index_)].segments;
   }
@@ -101,6 +109,7 @@ class TeamMapping {
   MappingKey key_;
   SlotPlace place_;
   std::size_t anchor_;
+  std::size_t occupied_ = 0;                        // of own_segments(), the first ones
   std::vector<std::shared_ptr<Mapping>> mappings_;  // destroyed before place_
 };
 

@@ -78,21 +78,21 @@ Task<Result<std::vector<RegisteredWindow>>> WindowManager::register_batch(
     Deadline deadline) {
   RegistrationRun run(*this, loop, operation, std::move(requests), deadline);
   auto registered = co_await run.run();
-  if (registered.ok()) co_return registered;
+  if (registered.ok()) co_return std::move(registered);
   // Nothing of this rank's own in the text: the error is the same on every rank.
   co_return std::move(registered).error().with_context("registering windows");
 }
 
 Status WindowManager::deregister(const void* handle) {
-  Record record;  // unmaps after the lock has been released
+  decltype(records_)::node_type node;  // unmaps after the lock has been released
   {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);
     if (found == records_.end()) return no_window(handle);
-    record = std::move(found->second);
-    records_.erase(found);
+    registry_.erase(found->second.window.serial);  // it stays if there is no memory for this
+    node = records_.extract(found);
   }
-  registry_.erase(record.window.serial);
+  const Record& record = node.mapped();
   for (Participant* participant : options_.participants) {
     participant->deregister(record.window.serial);
   }

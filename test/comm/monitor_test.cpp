@@ -280,8 +280,9 @@ TEST_CASE(
   Notes starved, peer, bystander;
   std::atomic<bool> out_of_memory{false};
   starved.on_tick = [&] {
-    if (out_of_memory.exchange(false)) throw std::bad_alloc();
+    if (out_of_memory) throw std::bad_alloc();
   };
+  starved.on_lost = [&] { out_of_memory = false; };
   // And once more while it tells of it.
   std::atomic<bool> once{true};
   bystander.on_lost = [&] {

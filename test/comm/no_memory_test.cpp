@@ -1,83 +1,21 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstdlib>
-#include <limits>
-#include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "nccl.h"
 
 #include "comm/held.hpp"
+#include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
 
 /// Memory runs out in the middle of a call, on the caller's thread or on one that the call has
 /// started: the call ends with an error, and the process goes on.
-
-namespace {
-
-/// Allocations until the one that fails; negative: none does.
-std::atomic<long> left{-1};
-/// The threads whose allocations count: the caller's, and those that started after this one, which
-/// leaves out the monitor's.
-std::atomic<pid_t> newest{0};
-thread_local bool is_caller = false;
-
-bool counts() {
-  return left.load() >= 0 && (is_caller || ::gettid() > newest.load());
-}
-
-void* allocate(std::size_t bytes) {
-  if (counts() && left.fetch_sub(1) == 0) throw std::bad_alloc();
-  void* const memory = std::malloc(bytes > 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return allocate(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return allocate(bytes);
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-
 namespace oriel::test {
 namespace {
-
-enum class Whose : std::uint8_t { callers, callers_and_new_threads };
-
-/// Runs `call` with the k-th allocation failing; whether there were as many.
-template <class Call>
-bool with_failure(long k, const Call& call, Whose whose = Whose::callers_and_new_threads) {
-  std::thread([] { newest = ::gettid(); }).join();
-  if (whose == Whose::callers) newest = std::numeric_limits<pid_t>::max();
-  is_caller = true;
-  left = k;
-  call();
-  return left.exchange(-1) < 0;
-}
 
 TEST_CASE("1.31 1.38 a group of all-reduces that runs out of memory ends with an error") {
   run_alone([] {

@@ -3,6 +3,7 @@
 // What ranks make of what they have told each other, and that they agree on it.
 #include "comm/topology.hpp"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -12,11 +13,15 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "api/api_ranks.hpp"
+#include "base/fd.hpp"
 #include "boot/group.hpp"
 #include "boot/sim_transport.hpp"
+#include "support/fair_timer.hpp"
 #include "topo/process_machine.hpp"
 #include "topo/temporary_tree.hpp"
 
@@ -208,6 +213,53 @@ TEST_CASE("2.7 the machine is described by one rank of each node, once") {
       require(std::filesystem::exists(path.of(rank)) == writes, "who has written");
       std::filesystem::remove(path.of(rank));
       players.barrier();
+    }
+  }));
+}
+
+TEST_CASE("1.41 2.7 a pipe that nobody writes to does not hold a start up") {
+  const TemporaryPath path;
+  REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const std::string file = players.first() == 1 ? path.of(0) : "";
+    const Environment own(Variables{{"ORIEL_TOPO_FILE", file}, {"ORIEL_TIMEOUT", "4s"}});
+    const ncclUniqueId id = players.next_id();
+    const FairTimer timer;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, players.size(), id, players.first());
+    require(timer.spent() < std::chrono::seconds(2), "it took too long");
+    expect_error(result, ncclInvalidUsage, "ncclCommInitRank",
+                 {"rank 1", "ORIEL_TOPO_FILE", path.of(0), "nobody has open to write"});
+  }));
+}
+
+TEST_CASE("1.41 2.7 a pipe whose writer is slow holds a start up for a part of its time") {
+  const TemporaryPath path;
+  REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const bool reads = players.first() == 1;
+    const OwnedFd writer(reads ? ::open(path.of(0).c_str(), O_RDWR | O_CLOEXEC) : -1);
+    const Environment own(
+        Variables{{"ORIEL_TOPO_FILE", reads ? path.of(0) : ""}, {"ORIEL_TIMEOUT", "2s"}});
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, players.size(), id, players.first());
+    expect_error(result, ncclInvalidUsage, "ncclCommInitRank",
+                 {"rank 1", path.of(0), "has not ended within 500 ms"});
+  }));
+}
+
+TEST_CASE("2.7 a description that cannot be written is a warning, and the start goes on") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
+    const std::string nowhere = path.of(0) + "/none/machine.xml";
+    const Environment own(Variables{
+        {"ORIEL_TOPO_DUMP_FILE", nowhere}, {"ORIEL_LOG", "warn"}, {"ORIEL_LOG_FILE", path.of(1)}});
+    static_cast<void>(join(players));
+    std::ostringstream text;
+    text << std::ifstream(path.of(1)).rdbuf();
+    for (const std::string& word : {nowhere, std::string("ENOENT"), std::string("WARN")}) {
+      require(text.str().find(word) != std::string::npos, word + " in: " + text.str());
     }
   }));
 }

@@ -121,6 +121,26 @@ TEST_CASE("2.7 a pipe that nobody writes to or closes does not hold the reader u
   ::close(writer);
 }
 
+TEST_CASE("1.41 2.7 a reader that cannot wait refuses a pipe that nobody has open to write") {
+  const TemporaryTree files;
+  const std::string path = files.root() + "/fifo";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  XmlLimits hasty;
+  hasty.await_writer = false;
+  const test::FairTimer timer;
+  CHECK(has(outcome(path, hasty), "/fifo is a pipe that nobody has open to write"));
+  CHECK(timer.spent() < 1s);
+
+  const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(writer >= 0);
+  REQUIRE(::write(writer, kText, std::strlen(kText)) > 0);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(20ms);
+    ::close(writer);
+  });
+  CHECK(outcome(path, hasty) == std::string("ok: ") + kText);
+}
+
 namespace {
 
 std::string fifo_path;
