@@ -64,8 +64,7 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
     if (!place.ok()) co_return std::move(place).error().with_origin(static_cast<int>(rank));
     places.push_back(place.value());
   }
-  const bool on_gpus = options_.topology->infos[0].kind != topo::DeviceKind::host;
-  ORIEL_CO_CHECK(check_places(places, on_gpus));
+  ORIEL_CO_CHECK(check_places(places));
   ranks_on_machine_ = ranks_beside(places, static_cast<std::size_t>(options_.rank));
   co_return places;
 }

@@ -27,7 +27,7 @@ Error unlike(const std::string& what, std::size_t rank) {
 }
 
 /// What all ranks ask for.
-Status check_paths(const NetworkPlace& all, bool on_gpus) {
+Status check_paths(const NetworkPlace& all) {
   const std::string asked = fmt::format("ORIEL_PATHS {}", describe_paths(all.paths_asked));
   if (all.paths_asked != kPathsAutomatic && all.paths_asked > net::kPathsMost) {
     return Error(ErrorCode::invalid_usage,
@@ -40,10 +40,7 @@ Status check_paths(const NetworkPlace& all, bool on_gpus) {
                              asked))
         .with_hint("unset one of the two");
   }
-  if (!on_gpus) return {};
-  return Error(ErrorCode::invalid_usage,
-               fmt::format("{}, and ranks on GPUs have no backup paths yet", asked))
-      .with_hint("unset it, or name one interface");
+  return {};
 }
 
 }  // namespace
@@ -58,7 +55,7 @@ NetworkPlace place_of_this_process(const Settings& settings) {
   return place;
 }
 
-Status check_places(const std::vector<NetworkPlace>& places, bool on_gpus) {
+Status check_places(const std::vector<NetworkPlace>& places) {
   const NetworkPlace& first = places[0];
   for (std::size_t rank = 1; rank < places.size(); ++rank) {
     const NetworkPlace& other = places[rank];
@@ -79,7 +76,7 @@ Status check_places(const std::vector<NetworkPlace>& places, bool on_gpus) {
           rank);
     }
   }
-  return check_paths(first, on_gpus);
+  return check_paths(first);
 }
 
 }  // namespace oriel::comm

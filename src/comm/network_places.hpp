@@ -16,6 +16,6 @@ NetworkPlace place_of_this_process(const Settings& settings);
 
 /// Whether ranks at these places can be joined. The same outcome on all ranks: a function of what
 /// they have told each other.
-Status check_places(const std::vector<NetworkPlace>& places, bool on_gpus);
+Status check_places(const std::vector<NetworkPlace>& places);
 
 }  // namespace oriel::comm

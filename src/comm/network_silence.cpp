@@ -29,6 +29,7 @@ bool SoftNetwork::is_of_probe(const Peer& peer, const device::queue::QueueError&
   if (!is_silence(error)) return false;
   // A NIC tells of the first entry behind its own probe, if there is one.
   if (peer.failover == nullptr) return error.opcode == net::kProbeOpcode;
+  if (on_gpu()) return !peer.failover->pace().has_work;
   const std::lock_guard lock(probe_mutex_);
   return peer.probe.has_value() && is_of_lone_probe(peer.view(), *peer.probe, error);
 }
@@ -121,7 +122,7 @@ void SoftNetwork::ask_all(TimePoint now, Duration interval, const std::uint32_t*
   // By whoever drives the NIC: its lock may be held for as long as a GPU copies.
   probes_are_due_ = true;
   for (Peer& peer : peers_) {
-    if (peer.failover != nullptr && !has_left(peer)) probe_by_entry(peer, abort);
+    if (peer.failover != nullptr && !has_left(peer)) probe_backed(peer, abort);
   }
   device::ring(*view_.bell);
 }
@@ -134,8 +135,10 @@ void SoftNetwork::send_probes() {
   }
 }
 
-/// A queue with backup paths: the entry goes on by another one when its path fails.
-void SoftNetwork::probe_by_entry(Peer& peer, const std::uint32_t* abort) {
+/// A queue with backup paths: the entry goes on by another one when its path fails. A GPU's has its
+/// indexes where no thread of the host may touch them, so there a path is asked, and then the next.
+void SoftNetwork::probe_backed(Peer& peer, const std::uint32_t* abort) const {
+  if (on_gpu()) return peer.failover->ask();
   const auto at = post_probe(peer.view(), abort);
   if (at.has_value()) peer.probe = at;
 }

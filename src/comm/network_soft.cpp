@@ -113,9 +113,7 @@ Task<Status> SoftNetwork::await_nic_process(EventLoop& loop, Deadline deadline) 
 Status SoftNetwork::prepare() {
   if (no_interfaces_.has_value()) return Error(*no_interfaces_);
   ORIEL_TRY(nic_memory_, options_.device->make_nic_memory(std::move(nic_process_)));
-  Nic& first = *nics_.front();
-  if (nic_memory_.mover != nullptr) first.nic.serve_gpu(*nic_memory_.mover);
-  first.domain = first.nic.create_domain();
+  make_nics();
   ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
   ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
   bell_.emplace(std::move(bell));
@@ -183,6 +181,16 @@ void SoftNetwork::refuse_posts() {
     const Status refused = queue.refuse_posts();
     if (!refused.ok()) Log(options_.rank).info("{}", refused.error().to_string());
   }
+}
+
+/// Of a queue with backups what counts is its work, wherever that is: its NICs also have probes,
+/// which wait for as long as a path is dead.
+bool SoftNetwork::is_idle() const {
+  if (!has_backups()) return nics_.front()->nic.is_idle();
+  return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+    if (peer.failover != nullptr) return has_left(peer) || !peer.failover->pace().has_work;
+    return nics_[peer.paths.front().own]->nic.is_idle(peer.number());
+  });
 }
 
 bool SoftNetwork::progress() {

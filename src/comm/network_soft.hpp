@@ -28,6 +28,7 @@
 #include "net/fabric_sleeper.hpp"
 #include "net/failover_channel.hpp"
 #include "net/failover_queue.hpp"
+#include "net/mover_share.hpp"
 #include "net/nic_soft.hpp"
 #include "net/nic_thread.hpp"
 #include "net/send_queue.hpp"
@@ -91,7 +92,7 @@ class SoftNetwork final : public Network {
   /// Has each peer's NIC answer something, unless it has yet to answer, so that one that does not
   /// is found out by silence() from now.
   void probe(TimePoint now, const std::uint32_t* abort) override;
-  bool is_idle() const override { return nics_.front()->nic.is_idle(); }
+  bool is_idle() const override;
   /// Works for the NIC, and wakes whoever may wait for what it has done. Whether there was work.
   bool progress();
 
@@ -122,6 +123,7 @@ class SoftNetwork final : public Network {
   /// which path depends on the interfaces of both (path_pairs.hpp).
   struct Nic {
     std::string interface;  // of its fabric wire; empty: what ORIEL_SOCKET_IFNAME asks for
+    std::optional<net::MoverShare> mover;  // of a GPU's NIC that is one of several
     net::NicSoft nic;
     std::uint32_t domain = 0;
     std::optional<SoftWindowNic> windows;
@@ -162,6 +164,7 @@ class SoftNetwork final : public Network {
   void join_places(const std::vector<NetworkPlace>& places);
   void number_hosts(const std::vector<NetworkPlace>& places);
   Status prepare();
+  void make_nics();
   Status open_fabric();
   Status open_fabric(std::size_t at);
   Status check_backup_provider(std::size_t at) const;
@@ -203,7 +206,7 @@ class SoftNetwork final : public Network {
   bool is_done_with(const Peer& peer, const net::FailoverQueue::Pace& pace) const;
   bool has_left(const Peer& peer) const { return Network::has_left(peer.rank); }
   void send_probes();
-  static void probe_by_entry(Peer& peer, const std::uint32_t* abort);
+  void probe_backed(Peer& peer, const std::uint32_t* abort) const;
   bool is_of_probe(const Peer& peer, const device::queue::QueueError& error) const;
   static std::optional<device::queue::QueueError> first_error(const Peer& peer);
   PeerSight sight_of(const Peer& peer) const;
@@ -223,6 +226,7 @@ class SoftNetwork final : public Network {
 
   std::shared_ptr<net::NicProcess> nic_process_;  // while it starts
   NicMemory nic_memory_;
+  std::mutex mover_mutex_;                  // of nic_memory_.mover, where several NICs share it
   std::vector<std::unique_ptr<Nic>> nics_;  // the first is always there
   net::RingWire* rings_ = nullptr;          // the first NIC's; null where no peer is reached by it
   std::uint32_t ring_wire_ = 0;

@@ -43,17 +43,24 @@ std::uint32_t SoftNetwork::fabric_buffers(std::size_t peers, std::uint32_t least
       std::clamp<std::size_t>(kBuffersForPeer * peers, least, kBuffersMost));
 }
 
-/// The first NIC, and as many more as paths to any peer begin at, each with its own wire.
-Status SoftNetwork::open_fabric() {
+/// The first one, and as many more as paths to any peer begin at.
+void SoftNetwork::make_nics() {
   std::size_t nics = 1;
   for (const auto& paths : paths_to_) {
     for (const PathPair& path : paths) nics = std::max<std::size_t>(nics, path.own + 1u);
   }
-  while (nics_.size() < nics) {
-    nics_.push_back(std::make_unique<Nic>());
-    nics_.back()->domain = nics_.back()->nic.create_domain();
+  while (nics_.size() < nics) nics_.push_back(std::make_unique<Nic>());
+  for (const auto& nic : nics_) {
+    nic->domain = nic->nic.create_domain();
+    if (!on_gpu()) continue;
+    if (has_backups()) nic->mover.emplace(*nic_memory_.mover, mover_mutex_);
+    nic->nic.serve_gpu(has_backups() ? *nic->mover : *nic_memory_.mover);
   }
-  for (std::size_t at = 0; at < nics; ++at) ORIEL_CHECK(open_fabric(at));
+}
+
+/// Each NIC's own wire.
+Status SoftNetwork::open_fabric() {
+  for (std::size_t at = 0; at < nics_.size(); ++at) ORIEL_CHECK(open_fabric(at));
   return {};
 }
 

@@ -39,6 +39,8 @@ class StagedPart {
   const std::byte* bytes() const { return bytes_; }
   std::size_t size() const { return size_; }
   std::uint32_t slot() const { return slot_; }
+  /// To whom it goes back from now on, of one that is not empty.
+  void pass_to(DataMover& mover) { mover_ = &mover; }
   MoveTicket ticket = 0;  ///< when the bytes are there
   bool is_kept = false;   ///< see DataMover::keep()
 

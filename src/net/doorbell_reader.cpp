@@ -19,7 +19,18 @@ std::uint16_t big16_of(const std::uint32_t* address) {
   return static_cast<std::uint16_t>(load_big32(reinterpret_cast<const std::byte*>(&raw)));
 }
 
+std::uint16_t index_in(std::uint64_t doorbell) {
+  return static_cast<std::uint16_t>(load_big32(reinterpret_cast<const std::byte*>(&doorbell)) >> 8);
+}
+
 }  // namespace
+
+std::uint16_t told_end(const std::uint64_t* doorbell, const std::uint32_t* record,
+                       DoorbellMode mode, std::uint64_t end) {
+  if (mode != DoorbellMode::alone) return big16_of(record + 1);
+  const std::uint64_t word = acquire(doorbell);
+  return word == 0 ? static_cast<std::uint16_t>(end) : index_in(word);
+}
 
 std::uint16_t DoorbellReader::sends() const {
   return big16_of(record_ + 1);
@@ -50,7 +61,7 @@ DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t compl
     ++strays_;
     return look;
   }
-  const auto rung = static_cast<std::uint16_t>(load_big32(raw) >> 8);
+  const std::uint16_t rung = index_in(seen_);
   const std::uint16_t recorded = mode_ == DoorbellMode::alone ? rung : sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
   if (behind && mode_ == DoorbellMode::strict) {

@@ -65,4 +65,9 @@ class DoorbellReader {
   std::uint64_t strays_ = 0;  ///< rings for another queue, which are ignored
 };
 
+/// What everything ends with that producers have told of, modulo 65536; of a queue in which they
+/// have told of nothing yet, `end`.
+std::uint16_t told_end(const std::uint64_t* doorbell, const std::uint32_t* record,
+                       DoorbellMode mode, std::uint64_t end);
+
 }  // namespace oriel::net

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "net/byte_order.hpp"
+#include "net/doorbell_reader.hpp"
 
 namespace oriel::net {
 
@@ -20,13 +20,6 @@ namespace dq = device::queue;
 namespace {
 
 constexpr std::size_t kHeardMost = 16;  // of the channel in one progress()
-
-std::uint16_t recorded_end(const QueueMemory& memory) {
-  const std::uint32_t raw =
-      std::atomic_ref<std::uint32_t>(const_cast<std::uint32_t&>(memory.record[1]))
-          .load(std::memory_order_acquire);
-  return static_cast<std::uint16_t>(load_big32(reinterpret_cast<const std::byte*>(&raw)));
-}
 
 }  // namespace
 
@@ -67,12 +60,7 @@ Status FailoverQueue::add_branch(const Path& path) {
     branch->queue = queue_->number();
   } else {
     const dq::QueueView& view = queue_->view();
-    MemoryRange slots;
-    slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
-    slots.bytes = (view.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
-    slots.memory = reinterpret_cast<std::byte*>(view.fetch_values);
-    slots.access = kLocalWrite;
-    ORIEL_TRY(branch->fetch_key, path.nic->register_memory(path.domain, slots));
+    ORIEL_TRY(branch->fetch_key, path.nic->register_memory(path.domain, queue_->fetch_slots()));
     KeyAliases& aliases = aliases_[branches_.size()];
     aliases.add_local(view.fetch_key, branch->fetch_key);
     QueueSetup setup = queue_->setup();
@@ -190,7 +178,10 @@ bool FailoverQueue::mend_probes(TimePoint now) {
 }
 
 bool FailoverQueue::has_work() const {
-  return recorded_end(queue_->memory()) != static_cast<std::uint16_t>(completed_);
+  const QueueMemory& memory = queue_->memory();
+  const std::uint16_t told =
+      told_end(memory.doorbell, memory.record, queue_->setup().mode, completed_);
+  return told != static_cast<std::uint16_t>(completed_);
 }
 
 bool FailoverQueue::progress() {
@@ -203,6 +194,7 @@ bool FailoverQueue::progress() {
   any = look_at_queue(now) || any;
   any = mend_probes(now) || any;
   any = look_at_paths(now) || any;
+  any = answer_question() || any;
   any = choose(now) || any;
   agreement_.tick(now);
   any = act(now) || any;
@@ -250,7 +242,7 @@ void FailoverQueue::look_at_report(Branch& branch, const QueueReport& report, Ti
     branch.health.progressed(now);
   }
   const bool running = agreement_.stage() == PathStage::running;
-  branch.health.has_work(running && has_work(), now);
+  branch.health.has_work(running && (has_work() || asked_.has_value()), now);
   if (report.refused != Syndrome::none) return agreement_.end(Syndrome::none, report.refused);
   if (report.state != QueueState::error) return;
   const Syndrome syndrome = report.error.has_value() ? report.error->syndrome : Syndrome::flushed;
@@ -264,6 +256,24 @@ void FailoverQueue::look_at_report(Branch& branch, const QueueReport& report, Ti
     tell_usable();
     agreement_.leave(now);
   }
+}
+
+void FailoverQueue::ask() {
+  const std::lock_guard lock(mutex_);
+  if (!asked_.has_value()) asked_ = options_.clock->now();
+}
+
+/// By the path in use, and by the next one when that has been silent for too long.
+bool FailoverQueue::answer_question() {
+  if (!asked_.has_value() || agreement_.stage() != PathStage::running) return false;
+  if (answered() >= *asked_) {
+    asked_.reset();
+    return false;
+  }
+  Branch& branch = *branches_[static_cast<std::size_t>(agreement_.path())];
+  if (branch.probe_open) return false;
+  send_probe(branch);
+  return true;
 }
 
 bool FailoverQueue::look_at_paths(TimePoint now) {
@@ -349,6 +359,9 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
   }
   Branch& branch = *branches_[static_cast<std::size_t>(action.path)];
   NicSoft& nic = *branch.path.nic;
+  // Over since the queue before could not be fenced.
+  const bool is_over = agreement_.stage() == PathStage::over;
+  if (action.kind != Kind::fence && is_over) return {};
   switch (action.kind) {
     case Kind::fence: {
       Status fenced = nic.to_error(branch.queue);
@@ -357,7 +370,8 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
       completed_ = records_.completed;
       if (!fatal_.has_value() && records_.error.has_value()) fatal_ = records_.error;
       branch.health.has_work(false, options_.clock->now());
-      return fenced;
+      if (!fenced.ok()) end_unfenced();
+      return {};
     }
     case Kind::listen:
       return listen(branch, action.epoch);
@@ -368,6 +382,16 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
       break;
   }
   return {};
+}
+
+/// A GPU has not moved what its NIC began: no other NIC may do that again before it has.
+void FailoverQueue::end_unfenced() {
+  fatal_ = CompletionRecord{.kind = CompletionRecord::Kind::request_error,
+                            .queue = queue_->number(),
+                            .index = static_cast<std::uint16_t>(completed_),
+                            .syndrome = Syndrome::local_operation,
+                            .complaint = Complaint::no_copies};
+  agreement_.end(Syndrome::local_operation, Syndrome::none);
 }
 
 Status FailoverQueue::listen(Branch& branch, std::uint32_t epoch) {

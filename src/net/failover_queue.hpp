@@ -102,6 +102,10 @@ class FailoverQueue {
   /// When the latest of the requests and probes that the peer has answered was sent, by whatever
   /// path.
   TimePoint answered() const;
+  /// Has the peer answer something, unless it has yet to answer: a probe of the path in use, which
+  /// stands in no ring, so that it is for queues that only kernels can post to. While it has no
+  /// answer a path is as silent as one with work.
+  void ask();
   /// For whoever drives it. While it is not settled it has to be driven often.
   struct Pace {
     bool is_settled = true;  ///< or over
@@ -145,9 +149,11 @@ class FailoverQueue {
   bool look_at_queue(TimePoint now);
   void look_at_report(Branch& branch, const QueueReport& report, TimePoint now);
   bool look_at_paths(TimePoint now);
+  bool answer_question();
   bool choose(TimePoint now);
   bool act(TimePoint now);
   Status act(const PathAgreement::Action& action);
+  void end_unfenced();
   Status listen(Branch& branch, std::uint32_t epoch);
   void tell_usable();
   bool is_hearsay() const;
@@ -163,6 +169,7 @@ class FailoverQueue {
   PathAgreement agreement_;
   std::uint64_t completed_ = 0;            // as last seen
   std::optional<TimePoint> better_since_;  // both ends have taken a better path for usable
+  std::optional<TimePoint> asked_;         // whether the peer is there, and it has not answered
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
   std::optional<TimePoint> tell_at_;  // producers, that it is over

@@ -396,6 +396,12 @@ bool NicSoft::is_idle() const {
                      [](const SoftQueue* queue) { return queue->is_idle(); });
 }
 
+bool NicSoft::is_idle(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = queues_.find(number);
+  return it == queues_.end() || it->second->is_idle();
+}
+
 NicCounters NicSoft::counters() const {
   const std::lock_guard lock(mutex_);
   return context_.counters;

@@ -34,7 +34,8 @@ class NicSoft {
  public:
   struct Options {
     const Clock* clock = &SteadyClock::instance();  ///< outlives the NIC
-    /// For memory of the GPU; outlives the NIC, which alone uses it. Null: there is none.
+    /// For memory of the GPU; outlives the NIC, which alone uses it. Null: there is none. NICs that
+    /// serve the same GPU memory need shares of one mover (MoverShare).
     DataMover* gpu = nullptr;
     NicFaults faults;
   };
@@ -112,6 +113,8 @@ class NicSoft {
   NicCounters counters() const;
   /// Whether every queue has executed what it was told of.
   bool is_idle() const;
+  /// The same of one queue; true if there is none of this number.
+  bool is_idle(std::uint32_t number) const;
 
  private:
   static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()

@@ -121,6 +121,7 @@ struct SendQueue::State {
   std::uint32_t* record = nullptr;
   std::uint32_t number = 0;
   QueueMemory memory;
+  MemoryRange slots;
   QueueSetup setup;
   std::atomic<TimePoint> answered{TimePoint{}};
   dq::QueueView view;
@@ -171,7 +172,6 @@ struct SendQueue::State {
     return near->write(0, words);
   }
   Status register_slots(const Options& options, const Layout& layout) {
-    MemoryRange slots;
     slots.address = reinterpret_cast<std::uint64_t>(view.fetch_values);
     slots.bytes = (options.fetch_slots + std::uint64_t{1}) * sizeof(std::uint64_t);
     slots.memory = shared->own() + layout.fetch_values;
@@ -260,6 +260,10 @@ const QueueMemory& SendQueue::memory() const {
 
 const QueueSetup& SendQueue::setup() const {
   return state_->setup;
+}
+
+const MemoryRange& SendQueue::fetch_slots() const {
+  return state_->slots;
 }
 
 TimePoint SendQueue::answered() const {

@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "net/key_aliases.hpp"
+#include "net/memory_keys.hpp"
 #include "net/nic_soft.hpp"
 #include "net/queue_pages.hpp"
 
@@ -70,6 +71,9 @@ class SendQueue {
   /// What the NIC was told of it: with another domain and this queue's number as its name, another
   /// NIC makes a queue of the same memory.
   const QueueSetup& setup() const;
+  /// Its slots for old values, as they are registered with the NIC: their address is that which
+  /// stands in entries. Another NIC registers the same.
+  const MemoryRange& fetch_slots() const;
 
   /// When the latest of the requests that the peer has answered was sent. Any thread.
   TimePoint answered() const;

@@ -160,18 +160,4 @@ TEST_CASE("3.19 a GPU's NIC that dies is named by all, though nothing is asked o
   });
 }
 
-TEST_CASE("3.14 ranks on GPUs have no backup paths, and are told so") {
-  play_on({{1, 1}}, false, [](Players& players) {
-    const Environment paths(Variables{{"ORIEL_PATHS", "lo,lo"}});
-    const ncclUniqueId bytes = players.next_id();
-    UniqueId id;
-    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-    auto comm = Communicator::init(id, players.first(), players.size());
-    auto kernels =
-        comm.ok() ? comm.value().device_comm(kWorld) : Result<DeviceComm>(std::move(comm).error());
-    must_fail(kernels, ErrorCode::invalid_usage, {"ORIEL_PATHS", "ranks on GPUs"});
-    players.barrier();
-  });
-}
-
 }  // namespace oriel::test

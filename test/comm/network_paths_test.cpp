@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -13,8 +11,7 @@
 
 #include "comm/collective_sums.hpp"
 #include "comm/network_players.hpp"
-#include "comm/network_soft.hpp"
-#include "support/sanitized.hpp"
+#include "comm/path_players.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
 /// loopback: it is the NICs that fail here.
@@ -24,42 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 using device::Thread;
 
-/// Ends the program as skipped where libfabric has no tcp.
-const bool kHasFabric = [] {
-  const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
-  if (wire.ok()) return true;
-  std::printf("skipped: %s\n", wire.error().to_string().c_str());
-  std::fflush(stdout);
-  std::_Exit(77);
-}();
-
-/// A path has failed when it is silent for 1.2 s (twice that with sanitizers), and is tried again a
-/// second later.
-const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
-                             {"ORIEL_SOCKET_IFNAME", "lo"},
-                             {"ORIEL_WIRE", "fabric"},
-                             {"ORIEL_PATHS", "lo,lo"},
-                             {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
-
-comm::SoftNetwork& network_of(const Rank& rank) {
-  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
-}
-
-net::FailoverQueue::Sight sight_of(const Rank& rank, int peer) {
-  const net::FailoverQueue* const queue = network_of(rank).failover(peer);
-  require(queue != nullptr, "a queue with a backup");
-  return queue->sight();
-}
-
-void await_path(const Rank& rank, int peer, int path) {
-  const auto is_there = [&] {
-    const auto sight = sight_of(rank, peer);
-    return sight.path == path && sight.stage == net::PathStage::running;
-  };
-  for (int i = 0; i < 2000 && !is_there(); ++i) std::this_thread::sleep_for(10ms);
-  require(is_there(), "the queue goes by path " + std::to_string(path));
-}
+const bool kHasFabric = skip_without_fabric();
 
 void play_with(const Nodes& nodes, const Variables& settings, const Body& body) {
   INFO(nodes.text());
@@ -67,19 +29,6 @@ void play_with(const Nodes& nodes, const Variables& settings, const Body& body) 
     const Environment common(settings), node(on_node(nodes, players.first()));
     body(players);
   }));
-}
-
-/// Where nothing is found out by silence: a machine that has much else to do is silent too.
-Variables with_patience() {
-  Variables settings = kTwoPaths;
-  settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
-  return settings;
-}
-
-net::NicFaults fail_at(std::uint64_t index, bool after_delivery) {
-  net::NicFaults faults;
-  faults.fails = {{{0, index}, net::Syndrome::transport_retry, after_delivery}};
-  return faults;
 }
 
 }  // namespace

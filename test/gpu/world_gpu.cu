@@ -64,8 +64,14 @@ __device__ WorldOutcome read_back(const WorldTraffic& job) {
         world_get(cta, comm, peer, job.window, mine, job.window, sink, job.bytes);
     const WorldOutcome read = world_wait(cta, comm, posted);
     if (read != WorldOutcome::done) return read;
-    note(*job.result, count_wrong(job.window, sink, job.bytes, comm.world_rank, job.rounds));
+    note(*job.result,
+         count_wrong(job.window, sink, job.bytes, comm.world_rank, job.earlier + job.rounds));
     cta.sync();
+  }
+  // Nobody has anything to signal before the barrier that follows.
+  const auto peer = static_cast<std::uint32_t>(threadIdx.x);
+  if (peer < static_cast<std::uint32_t>(comm.world_size)) {
+    note(*job.result, read_signal(comm, peer) != job.earlier + job.rounds ? 1 : 0);
   }
   WorldBarrier<Cta> barrier(cta, comm, 0);
   return barrier.sync();
@@ -76,7 +82,7 @@ __global__ void traffic_kernel(WorldTraffic job) {
   WorldOutcome outcome = WorldOutcome::done;
   std::uint32_t round = 1;
   for (; round <= job.rounds && outcome == WorldOutcome::done; ++round) {
-    outcome = traffic_round(job, round);
+    outcome = traffic_round(job, job.earlier + round);
   }
   if (outcome == WorldOutcome::done) outcome = read_back(job);
   if (threadIdx.x != 0) return;

@@ -19,14 +19,16 @@ struct WorldResult {
 };
 
 /// All ranks: each round every rank puts `bytes` with a signal to every other, waits for theirs,
-/// checks each byte, and meets the others in a barrier; in the end each reads them back. A window
-/// has a part for each rank, one that is sent, and one that is read into, of `part` bytes each.
+/// checks each byte, and meets the others in a barrier; in the end each reads them back, and sees
+/// whether each has signalled once a round. A window has a part for each rank, one that is sent,
+/// and one that is read into, of `part` bytes each.
 struct WorldTraffic {
   device::CommView comm;
   device::WindowView window;
   std::uint64_t part = 0;
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
+  std::uint32_t earlier = 0;  ///< rounds of kernels before this one
   WorldResult* result = nullptr;
 };
 

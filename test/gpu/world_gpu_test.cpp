@@ -15,6 +15,7 @@
 
 #include "api/api_ranks.hpp"
 #include "gpu/gpu_ranks.hpp"
+#include "gpu/world_ranks.hpp"
 
 /// GPUs that pose as several nodes: kernels reach each other's windows through software NICs (3.9,
 /// 3.15). "[figures]" prints times (3.21).
@@ -22,25 +23,6 @@ namespace oriel::test {
 namespace {
 
 const int kGpus = gpus();  // skips the program
-
-/// Pinned words that kernels write.
-template <class T>
-class Pinned {
- public:
-  explicit Pinned(std::size_t count = 1) {
-    void* made = nullptr;
-    require_cuda(cudaHostAlloc(&made, count * sizeof(T), cudaHostAllocDefault), "cudaHostAlloc");
-    words_ = static_cast<T*>(made);
-    std::fill_n(words_, count, T{});
-  }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  T* get() const { return words_; }
-  T* operator->() const { return words_; }
-
- private:
-  T* words_ = nullptr;  // given back with the process
-};
 
 /// Ranks as processes, of which each `per_node` in a row are a node.
 void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
@@ -53,30 +35,6 @@ void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
     body(players);
   }));
 }
-
-struct WorldRank {
-  WorldRank(Players& players, std::size_t bytes)
-      : gpu(players.first()),
-        comm(join(players)),
-        kernels(must(comm.device_comm({.barrier_slots = 1, .world = true, .signals = 8}))),
-        memory(must(comm.allocate(bytes))),
-        window(must(comm.register_window(memory))) {
-    require_cuda(static_cast<cudaError_t>(load_world_kernels()), "loading kernels");
-  }
-  void check(const WorldResult& result, const char* what) const {
-    const auto outcome = static_cast<device::WorldOutcome>(result.outcome);
-    const auto error = comm.async_error();
-    require(outcome == device::WorldOutcome::done,
-            std::string(what) + " ended in step " + std::to_string(result.step) + ": " +
-                device::to_string(outcome) + (error ? "; " + error->to_string() : ""));
-    require(result.wrong == 0, std::to_string(result.wrong) + " wrong bytes");
-  }
-  RankGpu gpu;
-  Communicator comm;
-  DeviceComm kernels;
-  oriel::Buffer memory;
-  Window window;
-};
 
 void exchange(Players& players, std::uint64_t bytes, std::uint32_t rounds) {
   const std::uint64_t part = (bytes + 511) / 512 * 512;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -17,6 +18,7 @@
 
 #include "net/failover_channel.hpp"
 #include "net/failover_queue.hpp"
+#include "net/mover_share.hpp"
 #include "net/nic_pair.hpp"
 #include "net/wire_format.hpp"
 
@@ -98,14 +100,22 @@ class LossyChannel final : public FailoverChannel {
   int self_;
 };
 
+/// Makes what moves bytes of a GPU's memory; empty: memory is the host's.
+using MakeMover = std::function<std::unique_ptr<DataMover>()>;
+
 /// A rank with a NIC for each path, its memory registered with each.
 struct FailoverRank {
   FailoverRank(std::vector<std::unique_ptr<LocalExchange>>& paths, const Clock& clock,
-               std::size_t words)
-      : memory(words) {
+               std::size_t words, const MakeMover& make_mover = {})
+      : memory(words), mover(make_mover ? make_mover() : nullptr) {
     for (const auto& exchange : paths) {
       faults.push_back(std::make_unique<WireFault>());
-      nics.push_back(std::make_unique<NicSoft>(NicSoft::Options{.clock = &clock, .faults = {}}));
+      NicSoft::Options options{.clock = &clock, .faults = {}};
+      if (mover != nullptr) {
+        shares.push_back(std::make_unique<MoverShare>(*mover, mover_mutex));
+        options.gpu = shares.back().get();
+      }
+      nics.push_back(std::make_unique<NicSoft>(std::move(options)));
       auto wire = std::make_unique<FaultyWire>(exchange->attach(), *faults.back());
       wires.push_back(wire.get());
       nics.back()->add_wire(std::move(wire));
@@ -115,6 +125,8 @@ struct FailoverRank {
       range.bytes = words * 8;
       range.memory = reinterpret_cast<std::byte*>(memory.data());
       range.access = kAllAccess;
+      if (mover != nullptr) range.place = MemoryPlace::gpu;
+      range.own_words = mover != nullptr;  // no test's thread changes a word of the peer's atomics
       keys.push_back(nics.back()->register_memory(domains.back(), range).value());
     }
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
@@ -122,6 +134,9 @@ struct FailoverRank {
     region.keys[0] = keys[0];
   }
   std::vector<std::uint64_t> memory;
+  std::unique_ptr<DataMover> mover;
+  std::mutex mover_mutex;
+  std::vector<std::unique_ptr<MoverShare>> shares;
   std::vector<std::unique_ptr<WireFault>> faults;
   std::vector<std::unique_ptr<NicSoft>> nics;
   std::vector<FaultyWire*> wires;
@@ -139,6 +154,8 @@ struct FailoverPairOptions {
   std::size_t paths = 2;
   std::size_t words = 4096;
   std::uint64_t seed = 1;
+  MakeMover make_mover;             ///< of each rank
+  std::function<void()> turn = {};  ///< of what moves, in each step
 };
 
 /// Two ranks with two NICs each and one queue, driven by the calling thread on a clock that a step
@@ -152,8 +169,9 @@ struct FailoverPair {
         post(options.seed),
         channel_a(post, 0),
         channel_b(post, 1),
-        a(exchanges, clock, options.words),
-        b(exchanges, clock, options.words),
+        turn(options.turn),
+        a(exchanges, clock, options.words, options.make_mover),
+        b(exchanges, clock, options.words, options.make_mover),
         there(make(options, a, channel_a, 7)),
         back(make(options, b, channel_b, 3)) {
     for (std::size_t i = 1; i < options.paths; ++i) {
@@ -193,6 +211,7 @@ struct FailoverPair {
     }
     any = there->progress() || any;
     any = back->progress() || any;
+    if (turn) turn();
     clock.advance(kStep);
     return any;
   }
@@ -242,6 +261,7 @@ struct FailoverPair {
   std::vector<std::unique_ptr<LocalExchange>> exchanges;
   LossyPost post;
   LossyChannel channel_a, channel_b;
+  std::function<void()> turn;
   FailoverRank a, b;
   std::unique_ptr<FailoverQueue> there, back;
   device::WaitControl control;

@@ -132,6 +132,7 @@ class RawPoster {
     set_doorbell(doorbell, view_.number);
   }
   void set_record(std::uint64_t index) const {
+    if (view_.doorbell_record == nullptr) return;  // DoorbellMode::alone
     device::Memory::store<device::Order::release>(
         view_.doorbell_record, dq::big_endian(static_cast<std::uint32_t>(index & 0xffff)));
   }

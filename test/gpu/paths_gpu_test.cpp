@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "comm/path_players.hpp"
+#include "gpu/gpu_ranks.hpp"
+#include "gpu/world_ranks.hpp"
+
+/// GPUs whose NICs fail while kernels use them (3.14, row B5): the kernels go on by the backup and
+/// notice nothing of it. Linked with the rooms, for only these can have a NIC fail.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const int kGpus = gpus();  // skips the program
+const bool kHasFabric = skip_without_fabric();
+
+constexpr std::uint64_t kBytes = 100'001;
+constexpr std::uint32_t kRounds = 400;
+
+comm::SoftNetwork& network_of(const WorldRank& rank) {
+  const auto found = must(comm::find_communicator(rank.comm.handle()));
+  return dynamic_cast<comm::SoftNetwork&>(*found->network());
+}
+
+bool is_on(const WorldRank& rank, int peer, int path) {
+  const auto sight = network_of(rank).failover(peer)->sight();
+  return sight.path == path && sight.stage == net::PathStage::running;
+}
+
+void await_path(const WorldRank& rank, int peer, int path) {
+  for (int i = 0; i < 2000 && !is_on(rank, peer, path); ++i) std::this_thread::sleep_for(10ms);
+  require(is_on(rank, peer, path), "the queue goes by path " + std::to_string(path));
+}
+
+/// Kernels of all ranks, and what happens while they run.
+class Kernels {
+ public:
+  Kernels(Players& players, WorldRank& rank, std::uint64_t part) : players_(players), rank_(rank) {
+    job_.comm = rank.kernels.view();
+    job_.window = rank.window.view();
+    job_.part = part;
+    job_.bytes = kBytes;
+    job_.rounds = kRounds;
+    job_.result = result_.get();
+  }
+  /// `meanwhile` is called in the midst of it.
+  template <class Meanwhile>
+  void run(const Meanwhile& meanwhile) {
+    *result_.get() = WorldResult();
+    players_.barrier();
+    const auto before = requests();
+    require_cuda(static_cast<cudaError_t>(launch_world_traffic(job_, rank_.gpu.stream())),
+                 "launch");
+    for (int i = 0; i < 20'000 && requests() < before + 60; ++i) std::this_thread::sleep_for(500us);
+    require(cudaStreamQuery(rank_.gpu.stream()) == cudaErrorNotReady, "the kernel runs");
+    meanwhile();
+    rank_.gpu.wait(rank_.gpu.stream(), nullptr);
+    rank_.check(*result_.get(), "the traffic");
+    job_.earlier += kRounds;
+    players_.barrier();
+  }
+
+ private:
+  std::uint64_t requests() const { return network_of(rank_).nic(0).counters().requests; }
+  Players& players_;
+  WorldRank& rank_;
+  const Pinned<WorldResult> result_;
+  WorldTraffic job_;
+};
+
+void fail_in_kernel(Players& players, bool dies) {
+  const std::uint64_t part = (kBytes + 511) / 512 * 512;
+  WorldRank rank(players, (static_cast<std::uint64_t>(players.size()) + 2) * part);
+  const int peer = 1 - players.first();
+  Kernels kernels(players, rank, part);
+  require(is_on(rank, peer, 0), "the first path");
+  kernels.run([&] {
+    if (players.first() != 1) return;
+    net::NicSoft& nic = network_of(rank).nic(0);
+    dies ? nic.die() : nic.stop();
+  });
+  require(is_on(rank, peer, 1), "the backup");
+  require(!rank.comm.async_error(), "no error");
+  players.barrier();
+  if (!dies) {
+    if (players.first() == 1) network_of(rank).nic(0).resume();
+    await_path(rank, peer, 0);
+    players.barrier();
+    kernels.run([] {});
+    require(is_on(rank, peer, 0), "the first path again");
+  }
+  players.barrier();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "3.14 B5 a GPU's NIC dies, or stops, in the midst of a kernel, which ends on the backup") {
+  const bool dies = GENERATE(true, false);
+  const bool process = GENERATE(true, false);
+  INFO((dies ? "it dies" : "it stops") << (process ? ", a process copies" : ""));
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const Environment common(kTwoPaths);
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())},
+                                    {"ORIEL_NIC_PROCESS", process ? "1" : "0"}});
+    fail_in_kernel(players, dies);
+  }));
+}
+
+}  // namespace oriel::test
