@@ -126,6 +126,35 @@ TEST_CASE(
   CHECK(check(machine).ok());
 }
 
+TEST_CASE("2.1, 2.2 of devices at one address each with a UUID of its own stays one") {
+  CudaTable table = three_devices();
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  const bool listed = GENERATE(false, true);
+  if (listed) {
+    Gpu whole;  // as NVML lists it, with the UUID of the function
+    whole.pci = PciAddress{0, 0, 0, 0};
+    whole.uuid = "GPU-whole";
+    whole.switch_links = 18;
+    machine.gpus = {whole};
+  }
+  add_cuda_facts(machine);
+  CHECK(check(machine).ok());
+  REQUIRE(machine.gpus.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    const Gpu& gpu = machine.gpus[static_cast<std::size_t>(i)];
+    CHECK(gpu.ordinal == i);
+    CHECK(gpu.uuid.starts_with(i == 0 ? "GPU-6464" : i == 1 ? "GPU-6565" : "GPU-6666"));
+    CHECK(gpu.partition == (i < 2 ? i : -1));
+    CHECK(gpu.switch_links == (listed && i < 2 ? 18 : 0));
+  }
+  CHECK(find_pair(machine, 0, 1)->maps == true);
+}
+
 TEST_CASE("2.2 a driver that does not answer leaves the machine as it was") {
   CudaTable table = three_devices();
   table.device_get_count = [](int*) { return CUDA_ERROR_UNKNOWN; };
