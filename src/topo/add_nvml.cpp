@@ -34,12 +34,15 @@ int place_of_same(const Machine& machine, const Gpu& gpu) {
   return found == gpus.end() ? -1 : static_cast<int>(found - gpus.begin());
 }
 
-/// CUDA tells more of a visible GPU, but for what only NVML knows.
+/// CUDA tells more of a visible GPU, but for what only NVML knows. The UUID is CUDA's where the two
+/// differ: that of a part of the GPU that NVML lists.
 void add_facts(const Gpu& told, Gpu& gpu) {
-  if (!told.uuid.empty()) gpu.uuid = told.uuid;
+  if (gpu.uuid.empty() || digits_of(gpu) == digits_of(told)) gpu.uuid = told.uuid;
   if (gpu.name.empty()) gpu.name = told.name;
   if (!gpu.pci) gpu.pci = told.pci;
+  gpu.nvml_index = told.nvml_index;
   gpu.mig_instance = told.mig_instance;
+  if (gpu.mig_instance >= 0) gpu.partition = -1;
   gpu.switch_links = told.switch_links;
   gpu.link_gbps = told.link_gbps;
   gpu.fabric = told.fabric;
@@ -69,7 +72,11 @@ void add_nvml_gpus(const FileTree& tree, NvmlList list, Machine& machine) {
   for (Gpu& gpu : list.gpus) {
     places.push_back(place_of_same(machine, gpu));
     if (places.back() >= 0) {
-      add_facts(gpu, machine.gpus[static_cast<std::size_t>(places.back())]);
+      for (std::size_t i = 0; i < gpus_before; ++i) {  // all parts of it
+        Gpu& known = machine.gpus[i];
+        const bool part = known.partition >= 0 && gpu.mig_instance < 0 && known.pci == gpu.pci;
+        if (part || static_cast<int>(i) == places.back()) add_facts(gpu, known);
+      }
       continue;
     }
     places.back() = static_cast<int>(machine.gpus.size());

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -69,6 +71,7 @@ class CudaFactsReader {
               std::move(complete_)};
     }
     for (int ordinal = 0; ordinal < count; ++ordinal) add_device(ordinal);
+    number_parts();
     for (const Seen& from : seen_) {
       for (const Seen& to : seen_) {
         if (from.index != to.index) add_pair(from, to);
@@ -118,7 +121,10 @@ class CudaFactsReader {
     return address.ok() ? std::optional(*address) : std::nullopt;
   }
 
-  /// The entry of the device, which is added if there is none.
+  /// The entry of the device, which is added if there is none. What is known of a function without
+  /// the device's UUID is the first device's at that address: a second one there with another UUID
+  /// is another part of the same GPU (MPS shows parts by memory so), and shares its place and
+  /// links.
   std::size_t entry_of(CUdevice device, int ordinal) {
     CUuuid uuid{};
     const bool named = succeeds(cuda().device_get_uuid(&uuid, device), [&] {
@@ -128,17 +134,43 @@ class CudaFactsReader {
     const auto address = address_of(device, ordinal);
     auto& gpus = machine_.gpus;
     const auto by_uuid = [&](const Gpu& gpu) { return named && gpu.uuid.ends_with(text); };
-    const auto by_address = [&](const Gpu& gpu) {
+    const auto at_address = [&](const Gpu& gpu) {
       return address && gpu.pci == address && gpu.mig_instance < 0;
     };
+    const auto is_open = [&](const Gpu& gpu) {
+      return at_address(gpu) && (!is_seen(gpu) || !named || gpu.uuid.empty());
+    };
     auto found = std::find_if(gpus.begin(), gpus.end(), by_uuid);
-    if (found == gpus.end()) found = std::find_if(gpus.begin(), gpus.end(), by_address);
+    if (found == gpus.end()) found = std::find_if(gpus.begin(), gpus.end(), is_open);
     if (found == gpus.end()) {
-      found = gpus.insert(found, Gpu{});
-      found->pci = address;
+      const auto sibling = std::find_if(gpus.begin(), gpus.end(), at_address);
+      Gpu fresh = sibling == gpus.end() ? Gpu{} : *sibling;
+      fresh.pci = address;
+      fresh.uuid.clear();
+      fresh.partition = -1;
+      found = gpus.insert(gpus.end(), std::move(fresh));
     }
-    if (found->uuid.empty() && named) found->uuid = "GPU-" + text;
+    if (named && !by_uuid(*found)) found->uuid = "GPU-" + text;
     return static_cast<std::size_t>(found - gpus.begin());
+  }
+
+  bool is_seen(const Gpu& gpu) const {
+    const auto index = static_cast<int>(&gpu - machine_.gpus.data());
+    return std::any_of(seen_.begin(), seen_.end(),
+                       [&](const Seen& one) { return one.index == index; });
+  }
+
+  /// Numbers the parts of GPUs that CUDA shows as several devices, in the order of their ordinals.
+  void number_parts() {
+    std::map<PciAddress, std::vector<Gpu*>> devices;
+    for (const Seen& one : seen_) {
+      Gpu& gpu = machine_.gpus[static_cast<std::size_t>(one.index)];
+      if (gpu.pci && gpu.mig_instance < 0) devices[*gpu.pci].push_back(&gpu);
+    }
+    for (auto& [address, parts] : devices) {
+      if (parts.size() < 2) continue;
+      for (std::size_t i = 0; i < parts.size(); ++i) parts[i]->partition = static_cast<int>(i);
+    }
   }
 
   void add_pair(const Seen& from, const Seen& to) {

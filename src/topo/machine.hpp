@@ -66,9 +66,12 @@ struct Gpu {
   int architecture = 0;  ///< CUDA's compute capability, 90 for 9.0; 0: not known
   std::string uuid;      ///< as its vendor's tool prints it; unique, may be empty
   std::optional<PciAddress> pci;
-  int node = -1;          ///< in Machine::pci; -1: not in the tree
-  int numa = -1;          ///< in Machine::numa
-  int ordinal = -1;       ///< CUDA's in this process; -1: hidden from it
+  int node = -1;     ///< in Machine::pci; -1: not in the tree
+  int numa = -1;     ///< in Machine::numa
+  int ordinal = -1;  ///< CUDA's in this process; -1: hidden from it
+  /// NVML's, of the whole GPU, as NCCL's files have it; -1: not known. No identity: of files joined
+  /// from processes in containers that hide GPUs, several GPUs may have the same.
+  int nvml_index = -1;
   int mig_instance = -1;  ///< -1: a whole GPU
   int partition = -1;     ///< the same; partitions share a PCI function and map each other's memory
   int switch_links = 0;   ///< links to NVLink switches

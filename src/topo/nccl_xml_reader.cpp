@@ -25,6 +25,7 @@ constexpr std::uint32_t kSwitchClass = 0x068000;
 constexpr std::uint32_t kProcessorClass = 0x068001;
 constexpr std::uint64_t kNvidia = 0x10de;
 constexpr std::uint64_t kAmd = 0x1002;
+constexpr int kMostLanes = 64;
 
 /// What a function is by its class, of which NCCL too compares the first digits.
 struct PciClass {
@@ -76,9 +77,13 @@ std::string amd_name(const XmlElement& gpu) {
   return fmt::format("AMD {}{}", gcn->starts_with("gfx") ? "" : "gfx", gcn->substr(0, 32));
 }
 
-/// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known.
+/// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known. The kernel
+/// says 255 lanes of a link whose width it cannot read.
 Result<double> link_gbps_of(const XmlElement& element) {
-  ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, 64));
+  constexpr int kUnknownWidth = 255;
+  ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, kUnknownWidth));
+  if (width == kUnknownWidth) return 0.0;
+  if (width > kMostLanes) return odd(element, fmt::format("has link_width '{}'", width));
   const std::string* speed = element.find("link_speed");
   if (speed == nullptr) return 0.0;
   if (speed->starts_with("Unknown")) return 0.0;  // what the kernel says of some links
@@ -121,7 +126,7 @@ class NcclXmlReader {
  public:
   Result<Machine> read(const XmlElement& root) {
     if (root.name != "system") return odd(root, "is not NCCL's <system>");
-    ORIEL_CHECK(integer(root, "version", 0, 0, kMostNumbers));
+    ORIEL_TRY(const int version, integer(root, "version", 0, 0, kMostNumbers));
     ORIEL_CHECK(check_texts(root));
     for (const XmlElement& child : root.children) {
       if (child.name == "cpu") {
@@ -137,8 +142,8 @@ class NcclXmlReader {
         lines_));
     ORIEL_CHECK(join_links());
     add_pairs();
-    for (const std::string& odd :
-         {unknown_.text(), shared_processors(machine_.numa), other_hosts_text()}) {
+    for (const std::string& odd : {later_version_text(version), unknown_.text(),
+                                   shared_processors(machine_.numa), other_hosts_text()}) {
       if (odd.empty()) continue;
       machine_.sources.push_back({"NCCL's XML", SourceReport::Outcome::used, odd});
     }
@@ -164,6 +169,12 @@ class NcclXmlReader {
         "the host with host_hash {} is described, the first of several: {} <cpu> of other hosts "
         "left out, the first in line {}",
         host_hash_.substr(0, 32), left_out_, first_left_out_);
+  }
+
+  /// NCCL's files have version 1, RCCL's 2.
+  static std::string later_version_text(int version) {
+    if (version <= 2) return "";
+    return fmt::format("it has version {}, of which what versions 1 and 2 have is read", version);
   }
 
   Status read_cpu(const XmlElement& cpu) {
@@ -200,6 +211,7 @@ class NcclXmlReader {
     PciNode node;
     ORIEL_TRY(node.address, address_in(pci, "busid"));
     ORIEL_TRY(const std::uint64_t kind, hexadecimal(pci, "class"));
+    const auto is_gpu = [](const XmlElement& one) { return one.name == "gpu"; };
     const bool has_pci = std::any_of(pci.children.begin(), pci.children.end(),
                                      [](const XmlElement& one) { return one.name == "pci"; });
     const bool bridge = has_pci || kind >> 8 == kBridgeClass;
@@ -212,13 +224,15 @@ class NcclXmlReader {
     lines_.pci.push_back(pci.line);
     const std::size_t ports = machine_.nics.size();
     bool has_gpu = bridge;  // which is none itself
+    // Parts of one GPU, by its memory ("MLOPart"), share a function and are told apart by number.
+    const bool parts = std::count_if(pci.children.begin(), pci.children.end(), is_gpu) > 1;
     for (const XmlElement& child : pci.children) {
       if (child.name == "pci") {
         ORIEL_CHECK(read_pci(child, place));
       } else if (child.name == "gpu") {
         has_gpu = true;
         ORIEL_TRY(const auto vendor, vendor_of(pci, &child));
-        ORIEL_CHECK(vendor ? read_gpu(child, *vendor, place) : unknown_.add(child));
+        ORIEL_CHECK(vendor ? read_gpu(child, *vendor, place, parts) : unknown_.add(child));
       } else if (child.name == "nic") {
         ORIEL_CHECK(read_nic(child, place, PciClass(pci).layer));
       } else if (child.name != "pcilink") {
@@ -264,10 +278,13 @@ class NcclXmlReader {
     lines_.gpus.push_back(element.line);
   }
 
-  Status read_gpu(const XmlElement& element, GpuVendor vendor, Place place) {
+  Status read_gpu(const XmlElement& element, GpuVendor vendor, Place place, bool is_part) {
     const int index = static_cast<int>(machine_.gpus.size());
     Gpu gpu = gpu_at(place, vendor);
-    ORIEL_TRY(gpu.ordinal, integer(element, "dev", -1, -1, 1023));
+    ORIEL_TRY(const int part, integer(element, "mlopart", -1, -1, 1023));
+    if (is_part) gpu.partition = part;
+    // NVML's index where NCCL wrote the file: no ordinal of CUDA's, least of all in this process.
+    ORIEL_TRY(gpu.nvml_index, integer(element, "dev", -1, -1, 1023));
     ORIEL_TRY(const int sm, integer(element, "sm", 0, 0, 9999));
     if (vendor == GpuVendor::amd) {  // by sm RCCL means the number of processors
       gpu.name = amd_name(element);
@@ -310,7 +327,7 @@ class NcclXmlReader {
       nic.name = *name;
       ORIEL_TRY(nic.port, integer(child, "port", 1, 0, 255));
       ORIEL_TRY(const int speed, integer(child, "speed", 0, -1, 100'000'000));
-      ORIEL_TRY(nic.guid, hexadecimal(child, "guid"));
+      ORIEL_TRY(nic.guid, unsigned_integer(child, "guid"));
       nic.card = nic.guid;  // NCCL's is that of the system image, the same for all of a card
       nic.gbps = std::max(speed, 0) / 1000.0;
       nic.layer = layer;

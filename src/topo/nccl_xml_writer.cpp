@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,7 @@ class Writer {
     for (const Gpu& gpu : machine_.gpus) {
       if (gpu.node >= 0 && gpus_in_[at(gpu.node)] == nullptr) gpus_in_[at(gpu.node)] = &gpu;
     }
+    number_gpus();
     int listed = 0;
     for (const Nic& nic : machine_.nics) {
       if (!nic.active) continue;
@@ -105,6 +107,26 @@ class Writer {
   }
 
  private:
+  /// By what NCCL calls the device: NVML's index, where a GPU has one of its own; those without
+  /// take what is left, in their order. Its graphs name GPUs by it.
+  void number_gpus() {
+    std::set<int> taken;
+    std::vector<const Gpu*> rest;
+    for (const Gpu& gpu : machine_.gpus) {
+      if (gpu_in(gpu.node) != &gpu) continue;
+      if (gpu.nvml_index >= 0 && taken.insert(gpu.nvml_index).second) {
+        numbers_[&gpu] = gpu.nvml_index;
+      } else {
+        rest.push_back(&gpu);
+      }
+    }
+    int next = 0;
+    for (const Gpu* gpu : rest) {
+      while (!taken.insert(next).second) ++next;
+      numbers_[gpu] = next;
+    }
+  }
+
   void line(int depth, const std::string& content) {
     text_.append(static_cast<std::size_t>(depth) * 2, ' ').append(content).append("\n");
   }
@@ -192,11 +214,12 @@ class Writer {
 
   /// Neither whether a NIC reaches its memory, nor what rank it is of, is known here.
   void write_gpu(int depth, const Gpu& gpu, bool told_by_class) {
-    std::string facts;
-    if (gpu.ordinal >= 0) facts += fmt::format(" dev=\"{}\"", gpu.ordinal);
-    if (gpu.architecture > 0) facts += fmt::format(" sm=\"{}\"", gpu.architecture);
     std::vector<std::string> links = links_of(gpu);
-    if (facts.empty() && links.empty() && told_by_class) return;
+    const bool known = gpu.nvml_index >= 0 || gpu.architecture > 0 || !links.empty();
+    if (!known && told_by_class) return;
+    std::string facts;
+    if (known) facts += fmt::format(" dev=\"{}\"", numbers_[&gpu]);
+    if (gpu.architecture > 0) facts += fmt::format(" sm=\"{}\"", gpu.architecture);
     line(depth, fmt::format("<gpu{}>", facts));
     for (const std::string& link : links) line(depth + 1, link);
     line(depth, "</gpu>");
@@ -258,6 +281,7 @@ class Writer {
   const Machine machine_;
   std::vector<std::vector<int>> children_;    // of each PCI node
   std::vector<const Gpu*> gpus_in_;           // the same
+  std::map<const Gpu*, int> numbers_;         // of the GPUs in nodes, as NCCL has them
   std::vector<std::vector<Port>> nics_in_;    // the same
   std::map<int, std::vector<Port>> nics_at_;  // in none, at a NUMA node or (-1) at none
   std::string text_;

@@ -131,8 +131,10 @@ int numa_index(const Machine& machine, int os_index) {
 int numa_of_device(const FileTree& tree, const Machine& machine, const PciAddress& device) {
   const auto number =
       tree.read_number(fmt::format("/sys/bus/pci/devices/{}/numa_node", device.to_string()));
-  if (!number || *number < 0 || *number >= kNumbersEnd) return -1;
-  return numa_index(machine, static_cast<int>(*number));
+  if (number && *number >= 0 && *number < kNumbersEnd) {
+    return numa_index(machine, static_cast<int>(*number));
+  }
+  return machine.numa.size() == 1 ? 0 : -1;
 }
 
 }  // namespace oriel::topo

@@ -31,8 +31,8 @@ double memory_gbps_of(const FileTree& tree, int os_index);
 /// The place in Machine::numa of the node with this number; -1 if there is none.
 int numa_index(const Machine& machine, int os_index);
 
-/// The place in Machine::numa of the node beside which a PCI device is; -1 where the kernel does
-/// not know.
+/// The place in Machine::numa of the node beside which a PCI device is. Where the kernel does not
+/// know, as in many virtual machines, it is the only one; -1 if there are several.
 int numa_of_device(const FileTree& tree, const Machine& machine, const PciAddress& device);
 
 }  // namespace oriel::topo

@@ -96,6 +96,7 @@ class NvmlReader {
       return;
     }
     Gpu gpu;
+    gpu.nvml_index = static_cast<int>(index);
     gpu.name = text_of([&](char* text, unsigned n) { return table_.name(device, text, n); });
     gpu.uuid = uuid_of(device);
     NvmlPciInfo pci{};

@@ -115,8 +115,7 @@ class PciReader {
       }
     }
     if (host.empty() || chain.empty() || chain.back() != device) return -1;
-    int numa = numa_of_device(tree_, machine_, device);
-    if (numa < 0 && machine_.numa.size() == 1) numa = 0;
+    const int numa = numa_of_device(tree_, machine_, device);
     int place = add_node(host, {}, -1, numa);
     for (const PciAddress& address : chain) {
       if (place < 0) return -1;
@@ -172,7 +171,8 @@ void add_places_and_speeds(const FileTree& tree, Machine& machine, std::size_t f
   for (std::size_t i = first_gpu; i < machine.gpus.size(); ++i) {
     Gpu& gpu = machine.gpus[i];
     if (!gpu.pci) continue;
-    gpu.numa = numa_of_device(tree, machine, *gpu.pci);
+    gpu.numa = gpu.node < 0 ? -1 : machine.pci[static_cast<std::size_t>(gpu.node)].numa;
+    if (gpu.numa < 0) gpu.numa = numa_of_device(tree, machine, *gpu.pci);
     const double most = most_pcie_gbps(tree, *gpu.pci);
     if (most > 0) gpu.pcie_gbps = most;
   }

@@ -11,33 +11,42 @@ bool continues(char letter) {
   return (static_cast<unsigned char>(letter) & 0xc0) == 0x80;
 }
 
-/// The bytes of the character that UTF-8 text begins with; 0 if it begins with none.
-std::size_t length_of_first(std::string_view text) {
+/// The character that UTF-8 text begins with.
+struct Character {
+  std::size_t length = 0;  // in bytes; 0: the text begins with none
+  std::uint32_t number = 0;
+};
+
+Character first_of(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const std::size_t length = first < 0x80             ? 1
                              : (first & 0xe0) == 0xc0 ? 2
                              : (first & 0xf0) == 0xe0 ? 3
                              : (first & 0xf8) == 0xf0 ? 4
                                                       : 0;
-  if (length == 0 || length > text.size()) return 0;
+  if (length == 0 || length > text.size()) return {};
   constexpr unsigned char kPayload[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
   std::uint32_t number = first & kPayload[length];
   for (std::size_t i = 1; i < length; ++i) {
-    if (!continues(text[i])) return 0;
+    if (!continues(text[i])) return {};
     number = number << 6 | (static_cast<unsigned char>(text[i]) & 0x3fU);
   }
   // Longer than need be, halves of UTF-16, beyond Unicode, and what XML has no place for.
   constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool half = number >= 0xd800 && number <= 0xdfff;
   const bool none = (number & 0xfffe) == 0xfffe || number > 0x10ffff;
-  return number < kLeast[length] || half || none ? 0 : length;
+  if (number < kLeast[length] || half || none) return {};
+  return {length, number};
 }
 
-/// C0, delete, and C1, which UTF-8 writes in two bytes.
-bool is_control(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) return first < 0x20 || first == 0x7f;
-  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+/// C0, delete and C1; and what has no shape of its own but turns the direction of text around, or
+/// breaks lines, so that what stands beside a name would be shown as something else.
+bool is_control(std::uint32_t number) {
+  const auto within = [&](std::uint32_t first, std::uint32_t last) {
+    return number >= first && number <= last;
+  };
+  return number < 0x20 || within(0x7f, 0x9f) || number == 0x061c || within(0x200e, 0x200f) ||
+         within(0x2028, 0x202e) || within(0x2066, 0x2069);
 }
 
 }  // namespace
@@ -45,14 +54,14 @@ bool is_control(std::string_view character) {
 std::string printable(std::string_view text) {
   std::string shown;
   while (!text.empty()) {
-    const std::size_t length = length_of_first(text);
-    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
-    if (length == 0 || is_control(character)) {
+    const Character character = first_of(text);
+    const std::size_t length = character.length == 0 ? 1 : character.length;
+    if (character.length == 0 || is_control(character.number)) {
       shown += '?';
     } else {
-      shown += character;
+      shown += text.substr(0, length);
     }
-    text.remove_prefix(character.size());
+    text.remove_prefix(length);
   }
   return shown;
 }

@@ -333,7 +333,8 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
       complete_description(sources_.files, sources_.nvml, *found);
-      found->sources.push_back(add_cuda_facts(*found));  // ordinals
+      found->sources.push_back(add_cuda_facts(*found));  // ordinals, of what CUDA shows alone
+      ORIEL_CHECK(check(*found));
       found = canonical(std::move(found).value());
     }
     Log().info("found the whole machine in {:.1f} ms", milliseconds_since(begin));

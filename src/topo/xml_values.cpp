@@ -66,12 +66,19 @@ Result<int> integer(const XmlElement& element, const char* name, int otherwise, 
                     int most) {
   const std::string* text = element.find(name);
   if (text == nullptr) return otherwise;
-  const auto number = number_in<int>(*text);
+  const auto number = c_number_in<int>(*text);
   if (!number || *number < least || *number > most) {
     return odd(element, fmt::format("has {} '{}', not a number from {} to {}", name,
                                     text->substr(0, 32), least, most));
   }
   return *number;
+}
+
+Result<std::uint64_t> unsigned_integer(const XmlElement& element, const char* name) {
+  const std::string* text = element.find(name);
+  if (text == nullptr) return std::uint64_t{0};
+  if (const auto number = c_number_in<std::uint64_t>(*text)) return *number;
+  return hexadecimal(element, name);
 }
 
 Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name) {

@@ -53,6 +53,17 @@ std::optional<Number> number_in(std::string_view text, int base = 10) {
   return number;
 }
 
+/// A number as C's strtol reads it with base 0, which NCCL does: "16", "0x10" and "020" are the
+/// same.
+template <typename Number>
+std::optional<Number> c_number_in(std::string_view text) {
+  if (text.starts_with("0x")) {
+    return text.size() == 2 ? std::nullopt : number_in<Number>(text, 16);
+  }
+  const bool octal = text.size() > 1 && text.front() == '0';
+  return number_in<Number>(text, octal ? 8 : 10);
+}
+
 /// A finite one with decimals.
 std::optional<double> decimal_in(std::string_view text);
 
@@ -62,6 +73,9 @@ std::optional<std::uint64_t> guid_in(std::string_view text);
 /// An integer attribute within limits; `otherwise` if there is none.
 Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
                     int most);
+
+/// A number that has 0x before it where it is hexadecimal, or letters in it; 0 if there is none.
+Result<std::uint64_t> unsigned_integer(const XmlElement& element, const char* name);
 
 /// A hexadecimal attribute; 0 if there is none.
 Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name);

@@ -146,6 +146,30 @@ TEST_CASE("2.8 the bar of two GPUs, where there is little room, counts their lin
   CHECK(has(two(3, GpuVendor::amd, false), ">team 0: 3 xGMI links, 75 GB/s<"));
 }
 
+TEST_CASE("2.8 the bar of GPUs that are joined over others alone counts no links") {
+  topo::MachineBuilder build;
+  const int root = build.host_bridge(build.numa(0, {0}));
+  for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
+  build.pair(0, 1, true);
+  for (topo::GpuPair& pair : build.machine.pairs) pair.hops = 2;  // as of two in a hidden ring
+  for (topo::Gpu& gpu : build.machine.gpus) {
+    gpu.vendor = topo::GpuVendor::amd;
+    gpu.link_gbps = 400;
+  }
+  const std::string two = svg_of(summarise(topo::canonical(build.machine)));
+  CHECK(has(two, ">team 0: xGMI links, 50 GB/s<"));
+  CHECK_FALSE(has(two, "0 xGMI links"));
+  for (const char* address : {"0000:03:00.0", "0000:04:00.0"}) {
+    const int added = build.gpu(root, address);
+    build.machine.gpus.back().vendor = topo::GpuVendor::amd;
+    for (int other = 0; other < added; ++other) build.pair(other, added, true);
+  }
+  for (topo::GpuPair& pair : build.machine.pairs) pair.hops = 2;
+  const std::string four = svg_of(summarise(topo::canonical(build.machine)));
+  CHECK(has(four, ">team 0: links over other GPUs"));
+  CHECK_FALSE(has(four, "switches, 0 links"));
+}
+
 TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from another team") {
   // A ring of 8: teams of 3, 3 and 2.
   const Summary ring = summarise(topo::amd_partial_mesh());

@@ -285,7 +285,16 @@ TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assu
   const std::string table = table_of(summary);
   CHECK(row_of(table, "GPU0")[2] == "(PHB)?");
   CHECK(table.find("Of 1 pair of GPUs no source says") != std::string::npos);
-  CHECK(Json::parse(json_of(summary))["pairs_of_unknown_reach"] == 1);
+  CHECK(table.find("\n?     not known") != std::string::npos);
+  const Json json = Json::parse(json_of(summary));
+  CHECK(json["pairs_of_unknown_reach"] == 1);
+  CHECK(json["paths"][0]["maps"].is_null());
+  for (const bool maps : {false, true}) {  // the paths of a refused pair look like the unknown one
+    topo::MachineBuilder build;
+    build.machine = machine;
+    build.pair(0, 1, maps);
+    CHECK(Json::parse(json_of(summarise(build.machine)))["paths"][0]["maps"] == maps);
+  }
 }
 
 TEST_CASE("2.5 the network interfaces of ranks are shown, of this machine alone") {
@@ -429,6 +438,11 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
   const auto beyond = oriel_topo({"--file", path, "--explain", "0", "8"});
   CHECK(beyond.status == 1);
   CHECK(beyond.err.find("--explain 8: there are 8 GPUs") != std::string::npos);
+  for (const auto& [from, to] : {std::pair("", "0"), {"0", ""}}) {
+    const auto nameless = oriel_topo({"--file", path, "--explain", from, to});
+    CHECK(nameless.status != 0);
+    CHECK(nameless.err.find("it names no GPU") != std::string::npos);
+  }
   std::ofstream(path) << "<system>\n<cpu numaid=\"x\"/>\n</system>";
   const auto odd = oriel_topo({"--file", path});
   CHECK(odd.status == 1);

@@ -8,6 +8,12 @@
 #include <catch2/catch.hpp>
 
 #include "base/cuda_table.hpp"
+#include "topo/affinity.hpp"
+#include "topo/discover.hpp"
+#include "topo/fake_nvml.hpp"
+#include "topo/gpu_rank_info.hpp"
+#include "topo/process_machine.hpp"
+#include "topo/temporary_tree.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -124,6 +130,77 @@ TEST_CASE(
   CHECK(find_pair(machine, 2, 1)->maps == false);
   CHECK(find_pair(machine, 2, 1)->links == 4);
   CHECK(check(machine).ok());
+}
+
+TEST_CASE("2.1, 2.2 of devices at one address each with a UUID of its own stays one") {
+  CudaTable table = three_devices();
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  const bool listed = GENERATE(false, true);
+  if (listed) {
+    Gpu whole;  // as NVML lists it, with the UUID of the function
+    whole.pci = PciAddress{0, 0, 0, 0};
+    whole.uuid = "GPU-whole";
+    whole.switch_links = 18;
+    machine.gpus = {whole};
+  }
+  add_cuda_facts(machine);
+  CHECK(check(machine).ok());
+  REQUIRE(machine.gpus.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    const Gpu& gpu = machine.gpus[static_cast<std::size_t>(i)];
+    CHECK(gpu.ordinal == i);
+    CHECK(gpu.uuid.starts_with(i == 0 ? "GPU-6464" : i == 1 ? "GPU-6565" : "GPU-6666"));
+    CHECK(gpu.partition == (i < 2 ? i : -1));
+    CHECK(gpu.switch_links == (listed && i < 2 ? 18 : 0));
+  }
+  CHECK(find_pair(machine, 0, 1)->maps == true);
+}
+
+TEST_CASE("2.5, 2.10 at the only NUMA node a communicator has what the tool shows") {
+  CudaTable table = three_devices();
+  table.device_get_count = [](int* count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  TemporaryTree tree;  // as of a virtual machine, whose kernel knows no place of any device
+  tree.file("/sys/devices/system/node/online", "0\n");
+  tree.file("/sys/devices/system/node/node0/cpulist", "0-7\n");
+  const std::string device = "/sys/devices/pci0000:00/0000:00:01.0/0000:64:00.0";
+  const bool listed = GENERATE(true, false);
+  INFO(listed);
+  if (listed) {
+    tree.file(device + "/numa_node", "-1\n");
+    tree.file(device + "/class", "0x030200\n");
+    tree.file(device + "/vendor", "0x10de\n");
+    tree.file(device + "/device", "0x2335\n");
+    tree.link("/sys/bus/pci/devices/0000:64:00.0", "../../.." + device.substr(4));
+  }
+  NvmlLibrary none;
+  none.missing = "there is no NVML";
+  ProcessMachine machine({FileTree(tree.root()), [&]() -> const NvmlLibrary& { return none; }});
+  const auto found = machine.for_communicators(true, Settings{});
+  REQUIRE(found.ok());
+  const Affinity own = affinity_of_gpu((*found)->machine, 0, {});
+  CHECK(gpu_rank_info(NodeIdentity{1, 2}, **found, 0)->numa == 0);
+  CHECK(own.cpus == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(own.memory_node == -1);  // nothing to choose, so nothing is asked of the kernel
+  FakeNvml nvml;
+  nvml.devices.resize(1);
+  nvml.devices[0].pci = "00000000:64:00.0";
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto shown_by_tool = discover(options, HwlocLibrary{}, nvml.library());
+  REQUIRE(shown_by_tool.ok());
+  CHECK(shown_by_tool->gpus[0].numa == (*found)->machine.gpus[0].numa);
+  const Affinity tools = affinity_of_gpu(*shown_by_tool, 0, {});
+  CHECK(tools.cpus == own.cpus);
+  CHECK(tools.memory_node == own.memory_node);
 }
 
 TEST_CASE("2.2 a driver that does not answer leaves the machine as it was") {

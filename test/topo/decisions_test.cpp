@@ -101,11 +101,24 @@ TEST_CASE("2.9 reach is what the links say") {
       build.gpu(root, ("0000:0" + std::to_string(i) + ":00.0").c_str());
     }
     std::set<std::pair<int, int>> links;
+    std::set<std::pair<int, int>> unknown;
     for (int from = 0; from < count; ++from) {
       for (int to = 0; to < count; ++to) {
-        if (from == to || random() % 3 == 0) continue;
+        if (from == to) continue;
+        if (random() % 3 == 0) {
+          unknown.emplace(from, to);
+          continue;
+        }
+        if (random() % 3 == 0) {  // of which no source says more than how many links there are
+          const int count_of_links = static_cast<int>(random() % 3);
+          build.one_way(from, to, false, count_of_links);
+          build.machine.pairs.back().maps = std::nullopt;
+          if (count_of_links > 0) links.emplace(from, to);
+          if (count_of_links == 0) unknown.emplace(from, to);
+          continue;
+        }
         const bool maps = random() % 2 == 0;
-        build.one_way(from, to, maps);
+        build.one_way(from, to, maps, static_cast<int>(random() % 3));  // what is said counts more
         if (maps) links.emplace(from, to);
       }
     }
@@ -116,6 +129,8 @@ TEST_CASE("2.9 reach is what the links say") {
         const auto& list = reach[static_cast<std::size_t>(to)];
         const bool listed = std::binary_search(list.begin(), list.end(), from);
         REQUIRE(listed == (from == to || links.contains({from, to})));
+        REQUIRE(may_map(machine, from, to) == listed);
+        REQUIRE(reach_is_known(machine, from, to) == !unknown.contains({from, to}));
       }
     }
     std::set<int> members;

@@ -280,7 +280,7 @@ TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided
     for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
       REQUIRE(read->gpus[i].pci == machine.gpus[i].pci);
       REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);
-      REQUIRE(read->gpus[i].ordinal == machine.gpus[i].ordinal);
+      REQUIRE(read->gpus[i].nvml_index == machine.gpus[i].nvml_index);
     }
     // The format has no host bridges and no cards: what it holds is decided about as before.
     REQUIRE(reach_lists(*read) == reach_lists(machine));

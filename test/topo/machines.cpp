@@ -83,6 +83,7 @@ int MachineBuilder::gpu(int parent, const char* address, const char* name, doubl
   gpu.pcie_gbps = gbps;
   gpu.uuid = fmt::format("GPU-{}", address);
   gpu.ordinal = static_cast<int>(machine.gpus.size());
+  gpu.nvml_index = gpu.ordinal;
   machine.gpus.push_back(std::move(gpu));
   return static_cast<int>(machine.gpus.size()) - 1;
 }

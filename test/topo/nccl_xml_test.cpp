@@ -71,7 +71,8 @@ TEST_CASE("2.7 NCCL's description of a machine is read") {
   REQUIRE(machine.gpus.size() == 2);
   CHECK(machine.gpus[0].pci == PciAddress{0, 0x18, 0, 0});
   CHECK(machine.gpus[0].architecture == 90);
-  CHECK(machine.gpus[0].ordinal == 0);
+  CHECK(machine.gpus[0].nvml_index == 0);
+  CHECK(machine.gpus[0].ordinal == -1);  // which only CUDA tells, in its process
   CHECK(machine.gpus[0].switch_links == 18);
   CHECK(machine.gpus[0].pcie_gbps == Approx(504.128));
   CHECK(path_between(machine, 0, 1).gbps == 18 * 200);  // as links of this architecture do
@@ -190,7 +191,7 @@ TEST_CASE("2.7 functions that a file names by their class alone are GPUs and net
   REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
   REQUIRE(read->gpus.size() == 2);
   CHECK(read->gpus[1].pci == PciAddress{2, 0, 0, 0});
-  CHECK(read->gpus[1].ordinal == -1);
+  CHECK(read->gpus[1].nvml_index == -1);
   CHECK(read->gpus[1].numa == 0);
   CHECK(read->gpus[1].pcie_gbps == Approx(504.128));
   REQUIRE(read->nics.size() == 2);
@@ -247,7 +248,7 @@ TEST_CASE("2.7 whose a GPU is does not depend on links") {
       gpus_of(pci("vendor=\"0x1002\"", "<gpu dev=\"3\" sm=\"304\" gcn=\"gfx942\"/>"))[0];
   CHECK(amd.vendor == GpuVendor::amd);
   CHECK(amd.architecture == 0);
-  CHECK(amd.ordinal == 3);
+  CHECK(amd.nvml_index == 3);
   CHECK(amd.name == "AMD gfx942");
   // AMD's GPUs stay AMD's, also those without links.
   for (const auto& [name, machine] : all_machines()) {
@@ -265,7 +266,7 @@ TEST_CASE("2.7 whose a GPU is does not depend on links") {
 TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
   std::vector<NamedMachine> all = all_machines();
   Machine bare = uneven();
-  for (Gpu& gpu : bare.gpus) gpu.ordinal = -1;
+  for (Gpu& gpu : bare.gpus) gpu.ordinal = gpu.nvml_index = -1;
   bare.gpus[2].architecture = 0;
   bare.nics[0].gbps = 0;
   bare.nics[0].guid = bare.nics[0].card = 0;
@@ -282,7 +283,7 @@ TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
     CHECK(write_nccl_xml(*read_nccl_xml(text)) == text);
   }
   const std::string text = write_nccl_xml(bare);
-  CHECK(text.find("<gpu sm=\"86\">") != std::string::npos);
+  CHECK(text.find("<gpu dev=\"0\" sm=\"86\">") != std::string::npos);
   CHECK(text.find("<net name=\"mlx5_0\" dev=\"0\" port=\"1\"/>") != std::string::npos);
 }
 
@@ -451,8 +452,9 @@ TEST_CASE("2.7 what makes no machine is refused with the line that makes none") 
           "line 16: NUMA node 0 is listed twice, first in line 2");
   refused(with("0000:98:00.0", "0000:18:00.0"),
           "line 17: 0000:18:00.0 is listed twice, first in line 4");
-  refused(with("dev=\"1\" sm", "dev=\"0\" sm"),
-          "line 18: GPU 1 (0000:98:00.0, device 0, no UUID) is listed twice, first in line 5");
+  refused(with("<nvlink target=\"ffff:ff:ff.7\"",
+               "</gpu>\n<gpu dev=\"1\" sm=\"90\">\n<nvlink target=\"ffff:ff:ff.7\""),
+          "line 7: GPU 1 (0000:18:00.0, no UUID) is listed twice, first in line 5");
   refused(with("name=\"eth0\"", "name=\"mlx5_0\""),
           "line 21: NIC mlx5_0:1 is listed twice, first in line 11");
   refused(with("class=\"0x060400\"", "class=\"0x030200\"><gpu/></pci><pci busid=\"0000:16:00.0\""),
@@ -476,7 +478,7 @@ TEST_CASE("2.7 devices whose place on the buses is not known keep their NUMA nod
     Gpu gpu;
     gpu.pci = PciAddress{0, static_cast<std::uint8_t>(0x40 - i), 0, 0};
     gpu.numa = i == 3 ? -1 : i % 2;
-    gpu.ordinal = i;
+    gpu.nvml_index = i;
     gpu.name = "sm_90";
     gpu.architecture = 90;
     gpu.switch_links = 18;
@@ -498,7 +500,7 @@ TEST_CASE("2.7 devices whose place on the buses is not known keep their NUMA nod
   for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
     CHECK(again->gpus[i].numa == machine.gpus[i].numa);
     CHECK(again->gpus[i].pci == machine.gpus[i].pci);
-    CHECK(again->gpus[i].ordinal == machine.gpus[i].ordinal);
+    CHECK(again->gpus[i].nvml_index == machine.gpus[i].nvml_index);
     CHECK(again->gpus[i].switch_links == machine.gpus[i].switch_links);
     CHECK(again->gpus[i].pcie_gbps == Approx(machine.gpus[i].pcie_gbps).epsilon(0.001));
   }

@@ -45,6 +45,7 @@ TEST_CASE("2.1 NVML tells of switches, speeds, PCIe and who maps whose memory") 
   Gpu first;
   first.name = "NVIDIA H200";
   first.uuid = "GPU-0";
+  first.nvml_index = 0;
   first.pci = PciAddress{0, 0x10, 0, 0};
   first.switch_links = 18;
   first.link_gbps = 212.496;
@@ -112,20 +113,22 @@ TEST_CASE("2.1 NVLinks between GPUs are counted by pair") {
 
 TEST_CASE("2.1 a fabric counts when its set-up has ended and it has a name") {
   FakeNvml fake;
-  fake.devices = {h200(0), h200(1), h200(2)};
-  for (int i = 0; i < 2; ++i) {
+  fake.devices = {h200(0), h200(1), h200(2), h200(3)};
+  for (const int i : {0, 1, 3}) {
     NvmlFabricInfo& fabric = fake.devices[static_cast<std::size_t>(i)].fabric;
     std::memset(fabric.cluster, 7, sizeof fabric.cluster);
     fabric.clique = 5;
-    fabric.state = i == 0 ? NvmlConstants::kFabricReady : 2;
+    fabric.state = i == 1 ? 2 : NvmlConstants::kFabricReady;
   }
   fake.devices[2].fabric.state = NvmlConstants::kFabricReady;
+  fake.devices[3].fabric.status = NvmlStatus::gpu_is_lost;  // it has ended, but not well
   const NvmlList list = read_nvml(fake.library());
   REQUIRE(list.gpus[0].fabric.has_value());
   CHECK(list.gpus[0].fabric->clique == 5);
   CHECK(list.gpus[0].fabric->cluster[15] == std::byte{7});
   CHECK_FALSE(list.gpus[1].fabric);
   CHECK_FALSE(list.gpus[2].fabric);
+  CHECK_FALSE(list.gpus[3].fabric);
 }
 
 TEST_CASE("2.2 instances of MIG stand for their GPU and reach nobody") {

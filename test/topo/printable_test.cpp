@@ -15,7 +15,12 @@ TEST_CASE("2.8 names are shown as UTF-8 without control characters") {
   CHECK(printable("a\x1b[31m\tb\r\n\x7f") == "a?[31m?b???");
   CHECK(printable("\xc3\xbc \xe4\xb8\xad \xf0\x9f\x96\xa5") ==
         "\xc3\xbc \xe4\xb8\xad \xf0\x9f\x96\xa5");
-  CHECK(printable("\xc2\x9b") == "?");             // a control character of two bytes
+  CHECK(printable("\xc2\x9b") == "?");  // a control character of two bytes
+  for (const char* turn : {"\u202a", "\u202e", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c"}) {
+    CHECK(printable(std::string("a") + turn + "b") == "a?b");  // text in the other direction
+  }
+  CHECK(printable("\u2028") == "?");  // a line's end
+  CHECK(printable("\u200b\u2030\u206a\u2065") == "\u200b\u2030\u206a\u2065");
   CHECK(printable("\xc0\xaf") == "??");            // longer than need be
   CHECK(printable("\xed\xa0\x80") == "???");       // half of a UTF-16 pair
   CHECK(printable("\xef\xbf\xbf") == "???");       // no character

@@ -16,6 +16,7 @@
 #include "topo/gpu_rank_info.hpp"
 #include "topo/lsa_teams.hpp"
 #include "topo/machine_dump.hpp"
+#include "topo/machine_file.hpp"
 #include "topo/machines.hpp"
 #include "topo/process_machine.hpp"
 #include "topo/rank_paths.hpp"
@@ -446,6 +447,73 @@ TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network po
   CHECK(machine.network_gbps(Settings{}) == 200);
   CHECK(asked_about_network(asked) > 0);
   CHECK(asked_about_network(asked) == asked.size() - before);
+}
+
+TEST_CASE("2.2, 2.7 of a described machine only GPUs that CUDA shows here have an ordinal") {
+  Machines machines({1});
+  MachineBuilder build;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
+  }
+  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
+  Settings settings;
+  settings.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const auto whole = machines.machine.whole(settings);
+  REQUIRE(whole.ok());
+  CHECK(check(**whole).ok());
+  std::vector<int> ordinals;
+  for (const Gpu& gpu : (*whole)->gpus) ordinals.push_back(gpu.ordinal);
+  CHECK(ordinals == std::vector<int>{-1, 0, -1, -1});
+  const std::string again = machines.tree.root() + "/again.xml";
+  REQUIRE(dump_machine(**whole, again).ok());
+  const auto read = read_machine_file(again);
+  REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+  REQUIRE(read->gpus.size() == std::size_t{kGpus});
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    CHECK(read->gpus[static_cast<std::size_t>(gpu)].nvml_index == gpu);
+  }
+}
+
+TEST_CASE("2.1, 2.2 devices that share a PCI function are all there for communicators") {
+  Machines machines({0, 1});
+  std::filesystem::remove_all(machines.tree.root() + "/proc");
+  CudaTable parts = machines.table;
+  parts.device_get_pci_bus_id = [](char* text, int bytes, CUdevice) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:64:00.0");
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped_parts(parts);
+  const auto seen_of = [&](HiddenGpus hidden) {
+    std::vector<std::string> names;
+    for (int ordinal = 0; ordinal < 2; ++ordinal) {
+      const auto info = machines.info(ordinal, hidden);
+      names.push_back(info.ok() ? fmt::format("{} {}", std::to_integer<int>(info->uuid[0]),
+                                              find_seen(*info, info->uuid) != nullptr)
+                                : info.error().to_string());
+    }
+    return names;
+  };
+  const std::vector<std::string> both{"100 true", "101 true"};
+  CHECK(seen_of(HiddenGpus::left_out) == both);
+  // NVML lists the whole GPU, of which both have the links.
+  machines.nvml.devices.resize(1);
+  machines.nvml.devices[0].uuid = uuid_text(9);
+  const MachineSources& sources = machines.machine.sources();
+  auto known = with_gpus(sources, look_for_numa_nodes(sources));
+  REQUIRE(known.ok());
+  known->may_learn_more = true;
+  known = with_hidden_gpus(sources, std::move(known).value());
+  CHECK(check(known->machine).ok());
+  REQUIRE(known->machine.gpus.size() == 2);
+  for (int part = 0; part < 2; ++part) {
+    const Gpu& gpu = known->machine.gpus[static_cast<std::size_t>(part)];
+    CHECK(gpu.uuid == uuid_text(part));
+    CHECK(gpu.partition == part);
+    CHECK(gpu.link_gbps > 0);
+  }
 }
 
 TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who maps whom") {

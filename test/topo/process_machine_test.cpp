@@ -4,6 +4,7 @@
 #include "topo/process_machine.hpp"
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -264,6 +265,30 @@ TEST_CASE("2.7 a description replaces plain files only, no link and no device") 
   CHECK(kind_of(null) == S_IFCHR);
 }
 
+TEST_CASE("2.7 a description that cannot take the place of the one before is an error") {
+  if (::geteuid() != 0) {
+    WARN("skipped: another user's file in a shared folder is made by root alone");
+    return;
+  }
+  const TemporaryTree tree;
+  REQUIRE(::chmod(tree.root().c_str(), 01777) == 0);  // each may add files, and replace own ones
+  tree.file("/theirs.xml", "theirs");
+  const std::string path = tree.root() + "/theirs.xml";
+  constexpr uid_t kSomebody = 65534;
+  REQUIRE(::seteuid(kSomebody) == 0);
+  const Status written = dump_machine(hgx_8(), path);
+  REQUIRE(::seteuid(0) == 0);
+  REQUIRE_FALSE(written.ok());
+  CHECK(written.error().to_string().find(path) != std::string::npos);
+  CHECK(text_of_file(path) == "theirs");
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(tree.root())) {
+    INFO(entry.path());
+    ++files;
+  }
+  CHECK(files == 1);  // the draft is gone
+}
+
 TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom") {
   CommunicatorMachine found;
   const Machine described = hgx_8();
@@ -323,6 +348,8 @@ TEST_CASE("2.7 what a description is silent about stays as found") {
     gpu.numa = 0;
     found.machine.gpus.push_back(gpu);
   }
+  found.machine.gpus.push_back(visible_gpu(0xee));  // on none of its buses
+  found.machine.gpus.back().numa = 0;
   GpuPair pair;
   pair.from = 0;
   pair.to = 1;
@@ -336,6 +363,7 @@ TEST_CASE("2.7 what a description is silent about stays as found") {
   CHECK(find_pair(found.machine, 0, 1)->links == 18);
   CHECK(found.machine.gpus[0].numa == described.gpus[0].numa);
   CHECK(found.machine.gpus[2].numa == 1);
+  CHECK(found.machine.gpus[3].numa == 1);
   found.links_known = false;
   apply_description(found, described);
   CHECK_FALSE(found.links_known);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "topo/distance.hpp"
+#include "topo/reach.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {
@@ -177,6 +178,7 @@ void put_facts_of_gpu(Writer& out, const topo::Gpu& gpu) {
   out.put("pci_node", index_of(gpu.node));
   out.put("numa_node", index_of(gpu.numa));
   out.put("cuda_device", index_of(gpu.ordinal));
+  out.put("nvml_index", index_of(gpu.nvml_index));
   out.put("mig_instance", index_of(gpu.mig_instance));
   out.put("partition", index_of(gpu.partition));
   out.put("compute_capability", capability_of(gpu));
@@ -228,6 +230,9 @@ void put_path(Writer& out, const Summary& summary, int from, int to) {
     out.put("from", from);
     out.put("to", to);
     out.put("kind", topo::name_of(summary.machine, from, path.kind));
+    out.put("maps", topo::reach_is_known(summary.machine, from, to)
+                        ? Json(topo::may_map(summary.machine, from, to))
+                        : Json(nullptr));  // no source says
     out.put("links", pair == nullptr ? 0 : pair->links);
     out.put("hops", path.hops);
     out.put("gbps", bandwidth_of(path.gbps));

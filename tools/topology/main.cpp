@@ -123,6 +123,9 @@ int run(int argc, char** argv) {
   app.add_option("--explain", options.explain,
                  "say why two GPUs, given by their numbers, use their path")
       ->expected(2)
+      ->check([](const std::string& number) {  // which the parser takes for 0
+        return number.empty() ? std::string("it names no GPU") : std::string();
+      })
       ->excludes(json)
       ->excludes(svg)
       ->excludes(xml);

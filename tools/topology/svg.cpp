@@ -125,8 +125,9 @@ class Drawing {
     std::vector<int> of_pairs;     // direct ones
     std::vector<int> to_switches;  // of each GPU
     std::size_t linked_pairs = 0;
-    bool direct = false;  // each pair has some
-    bool switched = false;
+    bool direct = false;       // each pair has some
+    bool switched = false;     // no pair has any, all lead to switches
+    bool over_others = false;  // nor do they: all ways lead over other GPUs
 
     bool all_linked() const { return linked_pairs == of_pairs.size(); }
   };
@@ -142,8 +143,12 @@ class Drawing {
       }
     }
     facts.direct = facts.linked_pairs > 0 && are_joined_directly(summary_, gpus);
-    facts.switched = facts.all_linked() && std::all_of(facts.of_pairs.begin(), facts.of_pairs.end(),
-                                                       [](int links) { return links == 0; });
+    const auto is_none = [](int links) { return links == 0; };
+    const bool apart = std::all_of(facts.of_pairs.begin(), facts.of_pairs.end(), is_none);
+    const bool at_switches =
+        std::none_of(facts.to_switches.begin(), facts.to_switches.end(), is_none);
+    facts.switched = facts.all_linked() && apart && at_switches;
+    facts.over_others = facts.all_linked() && apart && !at_switches;
     return facts;
   }
 
@@ -155,6 +160,7 @@ class Drawing {
     if (facts.switched) {
       return fmt::format("NVLink through switches, {} links a GPU", count_text(facts.to_switches));
     }
+    if (facts.over_others) return "links over other GPUs";
     return facts.all_linked() ? "links, some over another GPU"
                               : "some pairs linked, others over PCIe";
   }

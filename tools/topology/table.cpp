@@ -225,6 +225,7 @@ constexpr const char* kLegend =
     "NODE  host bridges of one NUMA node\n"
     "SYS   across NUMA nodes\n"
     "( )   the memory cannot be mapped: data go through the host\n"
+    "?     not known: the place, or behind ( ) whether the memory can be mapped\n"
     "team  GPUs that all map each other's memory; rail: the place in it\n"
     "CPUs  where the library's own threads run; -: they stay where they are\n";
 
