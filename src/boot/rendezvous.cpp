@@ -20,9 +20,6 @@ namespace {
 // A failed rendezvous stays to tell the ranks that come late, at least this long.
 constexpr Duration kShortestMemory = std::chrono::seconds(5);
 constexpr std::size_t kNamedRanks = 8;
-// Ranks that have each other's addresses know for whom they wait and say so when their time is up,
-// which is a little after that of their hellos. Only if none does this service speaks.
-constexpr Duration kLinkingGrace = std::chrono::seconds(1);
 
 }  // namespace
 

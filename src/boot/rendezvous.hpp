@@ -58,6 +58,11 @@ class Rendezvous {
     Bytes frame;
   };
 
+  /// Once all have come each rank knows for whom it waits, and says so when its time is up, a
+  /// little after the patience of its hello. Only if none does the rendezvous speaks, so much
+  /// later.
+  static constexpr Duration kLinkingGrace = std::chrono::seconds(1);
+
   /// `expiry`: when to give up if no rank has come.
   Rendezvous(std::uint64_t own_process, Deadline expiry);
 
