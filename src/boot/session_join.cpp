@@ -72,7 +72,8 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   }
   if (!joined.ok()) {
     Error error = std::move(joined).error();
-    if (is_local_failure(error)) error = std::move(error).with_origin(rank);
+    const bool is_own = is_local_failure(error) || error.code() == ErrorCode::invalid_usage;
+    if (is_own) error = std::move(error).with_origin(rank);
     const bool introduced = session != nullptr && session->introduced_;
     const bool found_root = session != nullptr && session->found_root_;
     if (!introduced && (found_root || is_local_failure(error))) {
