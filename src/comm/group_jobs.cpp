@@ -306,6 +306,7 @@ Status run_collectives(const std::vector<CollectiveJob>& jobs) {
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
   auto tasks = despite_short_memory([&] {
     std::vector<Task<Status>> made;
+    made.reserve(jobs.size());
     for (const FinalizeJob& job : jobs) {
       made.push_back(job.communicator->finalize(loop, job.refused));
     }
