@@ -225,18 +225,15 @@ Deadline Rendezvous::next_timer() const {
 }
 
 Error Rendezvous::not_in_time() const {
-  std::vector<std::string> late;
-  int count = 0;
-  int first = -1;
-  for (int rank = 0; rank < size_; ++rank) {
+  const int count = size_ - (complete_ ? done_ : static_cast<int>(members_.size()));
+  const std::size_t named = std::min(static_cast<std::size_t>(count), kNamedRanks);
+  std::vector<int> late;
+  for (int rank = 0; late.size() < named; ++rank) {  // as far as it takes: there may be a million
     const auto it = members_.find(rank);
     const bool on_time = complete_ ? it->second.done : it != members_.end();
-    if (on_time) continue;
-    if (first < 0) first = rank;
-    ++count;
-    if (late.size() < kNamedRanks) late.push_back(std::to_string(rank));
+    if (!on_time) late.push_back(rank);
   }
-  const std::size_t more = static_cast<std::size_t>(count) - late.size();
+  const std::size_t more = static_cast<std::size_t>(count) - named;
   std::string who =
       fmt::format("{} {}{} of {}", count == 1 ? "rank" : "ranks", fmt::join(late, ", "),
                   more > 0 ? fmt::format(" and {} more", more) : "", size_);
@@ -244,7 +241,7 @@ Error Rendezvous::not_in_time() const {
               fmt::format("{} {} not {} in time", who, count == 1 ? "has" : "have",
                           complete_ ? "connected to all neighbours" : "joined"));
   // Of several that are not linked most wait for another.
-  if (!complete_ || count == 1) error = std::move(error).with_origin(first);
+  if (!complete_ || count == 1) error = std::move(error).with_origin(late.front());
   return std::move(error).with_hint(
       "see that every rank runs and calls init, or raise ORIEL_TIMEOUT");
 }
