@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 
+#include "base/no_memory.hpp"
 #include "base/process_number.hpp"
-#include "base/short_memory.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "boot/root_link.hpp"
@@ -34,10 +34,6 @@ Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
                     .realm = id.number,
                     .key = key,
                     .claim = {.from = rank, .to = -1, .tag = 0}};
-}
-
-Error no_memory() {
-  return despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
 }
 
 }  // namespace
@@ -68,7 +64,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
       if (!joined.ok()) session->give_up(joined.error());
     }
   } catch (const std::bad_alloc&) {
-    joined = no_memory();
+    joined = no_memory_error();
   }
   if (!joined.ok()) {
     Error error = std::move(joined).error();
@@ -131,7 +127,7 @@ Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
     if (connected.ok()) connected = co_await link_up(root);
   } catch (const std::bad_alloc&) {
     introduced_ = root.greeted();
-    connected = no_memory();
+    connected = no_memory_error();
   }
   {
     const std::lock_guard lock(mutex_);

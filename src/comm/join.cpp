@@ -12,7 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/log_check.hpp"
-#include "base/short_memory.hpp"
+#include "base/no_memory.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
 #include "comm/rank_affinity.hpp"
@@ -128,8 +128,7 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
     done = co_await self->set_up(loop, std::move(request), deadline);
   } catch (const std::bad_alloc&) {
     if (self->session_ == nullptr) throw;
-    done = despite_short_memory(
-        [rank] { return Error(ErrorCode::system, "out of memory").with_origin(rank); });
+    done = no_memory_error().with_origin(rank);
     self->session_->abort(done.error());
   }
   if (!done.ok()) {

@@ -10,7 +10,7 @@
 
 #include <unistd.h>
 
-#include "base/short_memory.hpp"
+#include "base/no_memory.hpp"
 #include "base/try.hpp"
 #include "comm/monitor_thread.hpp"
 
@@ -70,7 +70,7 @@ Status Monitor::watch(Watched& watched, boot::Session& session, std::vector<Watc
   try {
     added = thread_->add(watched, session, std::move(processes), std::move(cpus));
   } catch (const std::bad_alloc&) {
-    added = despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
+    added = no_memory_error();
   }
   if (!added.ok() && first) {
     thread_->stop();

@@ -10,16 +10,13 @@
 
 #include <fmt/format.h>
 
+#include "base/no_memory.hpp"
 #include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "window/allocation_table.hpp"
 
 namespace oriel::window {
 namespace {
-
-Error no_memory() {
-  return despite_short_memory([] { return Error(ErrorCode::system, "out of memory"); });
-}
 
 /// A step of this rank alone, in which memory that runs out is a failure like any other: the others
 /// learn of it in the next round. In the rounds themselves it would leave them alone, so there it
@@ -29,7 +26,7 @@ auto locally(const Step& step) -> decltype(step()) {
   try {
     return step();
   } catch (const std::bad_alloc&) {
-    return no_memory();
+    return no_memory_error();
   }
 }
 
@@ -39,7 +36,7 @@ Task<T> locally(Task<T> step) {
     co_return co_await std::move(step);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): below
   }
-  co_return no_memory();
+  co_return no_memory_error();
 }
 
 }  // namespace
