@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "oriel/device/memory.hpp"
+
 #include "base/try.hpp"
 #include "net/fabric_provider.hpp"
 #include "net/wire_fabric_state.hpp"
@@ -166,6 +168,7 @@ void WireFabric::State::poll() {
   }
   if (waiting_peers != 0) give_up_missing();
   if (!fetching.empty()) begin_fetches();
+  device::arch::order_goes_abroad();  // libfabric may have sent what peers fetch
 }
 
 void WireFabric::State::read_error() {
@@ -432,6 +435,7 @@ bool WireFabric::receive(WireMessage& message) {
       continue;
     }
     ++state.counters.received;
+    device::arch::order_comes_home();
     message = std::move(decoded).value();
     return true;
   }

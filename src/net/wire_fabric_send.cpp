@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <sys/uio.h>
 
+#include "oriel/device/memory.hpp"
+
 #include "net/wire_fabric_state.hpp"
 
 // The sending half of a fabric wire.
@@ -33,6 +35,7 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
   std::copy(bytes.begin(), bytes.end(), at + sizeof length);
   batch.batch_bytes += sizeof length + bytes.size();
   if (is_behind) put_behind(batch, payload_of(message));
+  device::arch::order_goes_abroad();
   ++batch.messages;
   ++counters.sent;
   return true;

@@ -9,6 +9,10 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "oriel/device/wait.hpp"
 
 #include "net/nic_pair.hpp"
 #include "net/ring_pair.hpp"
@@ -108,6 +112,28 @@ TEST_CASE("3.9 a ring between two threads loses and tears nothing") {
     }
     REQUIRE(message == message_of(i, size_of(i)));
   }
+}
+
+// For the thread sanitizer: nothing within the process orders the last two accesses to `bytes`.
+TEST_CASE("3.9 bytes that were sent are free for who hears of them from another process") {
+  Ends ends(map_twice(ring_memory_bytes(kRing)));
+  const Twice heard = map_twice(sizeof(std::uint64_t));
+  auto* const word = reinterpret_cast<std::uint64_t*>(heard.a.data());
+  Bytes bytes = message_of(1, 64);
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    const auto taken = [&] { return ends.reader.read(bytes).value(); };
+    const bool has = device::wait_until(taken, {}, {}) == device::WaitOutcome::ready;
+    device::Memory::store<device::Order::release>(word, std::uint64_t{1});
+    ::_exit(has ? 0 : 1);
+  }
+  std::thread nic([&] { static_cast<void>(ends.writer.write(bytes, {})); });
+  const auto told = [&] { return device::Memory::load<device::Order::acquire>(word) != 0; };
+  CHECK(device::wait_until(told, {}, {}) == device::WaitOutcome::ready);
+  bytes[0] = std::byte{7};
+  nic.join();
+  int status = 0;
+  CHECK((::waitpid(peer, &status, 0) == peer && status == 0));
 }
 
 TEST_CASE("3.9 a full ring takes no more, and a message that never fits is an error") {

@@ -148,6 +148,15 @@ ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* sta
 }
 
 template <class M>
+ORIEL_DEVICE_FN WaitOutcome end_ready(StallRecord* stall, WaitProgress progress) {
+#if !ORIEL_DEVICE_CODE
+  arch::order_comes_home();
+#endif
+  clear_stall<M>(stall, progress);
+  return WaitOutcome::ready;
+}
+
+template <class M>
 ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgress progress) {
   if (timeout_ns == 0) return kSleepSliceNs;
   const std::uint64_t elapsed_ns = M::clock_ns() - (progress & ~kFlags);
@@ -190,10 +199,7 @@ template <class M = Memory, class Ready>
 #pragma unroll 1
 #endif
     for (std::uint32_t poll = 0; poll < arch::kPollsPerLook; ++poll) {
-      if (ready()) {
-        detail::clear_stall<M>(control.stall, progress);
-        return WaitOutcome::ready;
-      }
+      if (ready()) return detail::end_ready<M>(control.stall, progress);
       M::relax();
     }
     progress = detail::look<M>(control.abort, control.stall, control.timeout_ns, control.spin_ns,
@@ -203,8 +209,7 @@ template <class M = Memory, class Ready>
     if (verdict != detail::kSleepVerdict) return static_cast<WaitOutcome>(verdict);
     if constexpr (arch::kCanSleep) {
       if (control.doorbell != nullptr && detail::sleep_once<M>(ready, control, progress)) {
-        detail::clear_stall<M>(control.stall, progress);
-        return WaitOutcome::ready;
+        return detail::end_ready<M>(control.stall, progress);
       }
     }
   }

@@ -178,6 +178,23 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 }
 #endif
 
+// Nor does it see order that goes through another process: a NIC's thread reads what it sends, a
+// peer makes a result of it, a third process stores that, and a thread here goes on, which the data
+// alone let it do. Whoever sends calls the first function once it has read and before it publishes;
+// whoever has found what others may have stored calls the second one. They do nothing elsewhere.
+#if defined(__SANITIZE_THREAD__)
+inline std::uint32_t abroad_word = 0;
+ORIEL_DEVICE_FN void order_goes_abroad() {
+  __atomic_fetch_add(&abroad_word, 0u, __ATOMIC_RELEASE);
+}
+ORIEL_DEVICE_FN void order_comes_home() {
+  static_cast<void>(__atomic_load_n(&abroad_word, __ATOMIC_ACQUIRE));
+}
+#else
+ORIEL_DEVICE_FN void order_goes_abroad() {}
+ORIEL_DEVICE_FN void order_comes_home() {}
+#endif
+
 // --- time -----------------------------------------------------------------------------------
 
 /// What a polling thread does between two polls.
