@@ -228,11 +228,15 @@ Task<Result<Bytes>> Session::receive(int peer) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (auto error = blocked(peer)) co_return std::move(*error);
+      std::optional<Error> error = blocked(peer);
+      // What a rank said before it died still counts, for it may say why.
+      const bool has_died = links_ && links_->liveness().has_died(peer);
+      if (error && !has_died) co_return std::move(*error);
       if (auto message = links_->pop(peer)) {
         progressed();
         co_return std::move(*message);
       }
+      if (error) co_return std::move(*error);
       // Others may tell of its departure before its last message has come.
       if (links_->ended(peer)) {
         co_return failed(

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/try.hpp"
 #include "boot/forked_ranks.hpp"
@@ -101,6 +102,24 @@ Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, i
   co_return Status();
 }
 
+/// Rank 0 says a word and dies; rank 1 looks at its link only after both.
+Task<Status> hear_the_dead(EventLoop& loop, UniqueId id, int rank) {
+  const Deadline deadline = Deadline::after(20s);
+  SessionOptions options = kLoopback;
+  ORIEL_CO_TRY(const auto session,
+               co_await Session::join(loop, id, rank, 2, std::move(options), deadline));
+  ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
+  if (rank == 1) std::this_thread::sleep_for(500ms);
+  Bytes word = payload(rank);
+  ORIEL_CO_TRY(const Bytes told,
+               co_await session->world().broadcast(Operation::test, 0, std::move(word)));
+  if (rank == 0) ::_exit(0);
+  if (told != payload(0)) co_return Error(ErrorCode::internal, "wrong broadcast");
+  const Status after = co_await session->world().barrier(Operation::test);
+  if (after.ok()) co_return Error(ErrorCode::internal, "a barrier with the dead");
+  co_return Status();
+}
+
 /// How many descriptors this process has; `listeners` counts those that listen.
 int count_fds(int& listeners) {
   int count = 0;
@@ -184,6 +203,18 @@ TEST_CASE("1.41 what fails on a rank that has left is not told to ranks in their
     });
     for (const auto& verdict : verdicts) CHECK(verdict == "ok");
   }
+}
+
+TEST_CASE("1.38 what a rank said before it died is heard") {
+  const ServedId id;
+  const auto verdicts = run_forked(
+      2,
+      [&](int rank) -> Status {
+        ORIEL_TRY(EventLoop loop, EventLoop::create());
+        return loop.run(hear_the_dead(loop, id.value(), rank));
+      },
+      30s);
+  CHECK(verdicts[1] == "ok");
 }
 
 TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
