@@ -70,9 +70,12 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
 }
 
 Duration Network::silence(const Settings& settings) {
+  // Less would take a peer for silent that has no processor for a moment, or no connection yet.
+  constexpr Duration kLeast = std::chrono::milliseconds(300);
   const net::QueueSetup usual;
   const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
-  return settings.collective_timeout ? std::min(most, *settings.collective_timeout / 3) : most;
+  if (!settings.collective_timeout) return most;
+  return std::clamp<Duration>(*settings.collective_timeout / 3, kLeast, most);
 }
 
 void Network::fill_view(std::vector<device::queue::QueueView> queues_by_rank) {

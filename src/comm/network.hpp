@@ -76,7 +76,7 @@ class Network {
   virtual void probe(TimePoint now, const std::uint32_t* abort) = 0;
   /// How long a software NIC may owe an answer before its rank is given up: half a minute, or a
   /// third of ORIEL_COLLECTIVE_TIMEOUT, so that who does not answer is named before those who wait
-  /// for it.
+  /// for it, but 0.3 s at least.
   static Duration silence(const Settings& settings);
   /// Ranks that share the processors of this one's machine, itself included, whatever their nodes.
   int ranks_on_machine() const { return ranks_on_machine_; }
