@@ -108,7 +108,7 @@ Status NicSoft::deregister_memory(std::uint32_t key) {
     settled = settle();
     context_.gpu_mover->forget(range->memory, range->bytes);
   } else if (range != nullptr) {
-    end_fetches(lock, key, MemoryRange(*range));
+    end_fetches(lock, key);
   }
   context_.peers.forget(key);
   ORIEL_CHECK(context_.keys.remove(key));
@@ -144,23 +144,21 @@ void NicSoft::end_copies(std::uint64_t peer, std::uint32_t key) {
 }
 
 /// Neither a peer nor this NIC is to touch the memory any more.
-void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key,
-                          const MemoryRange& range) {
+void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
   for (const Borrower peer : context_.lent.borrowers(key, true)) cut(peer);
-  if (wait_until_none(lock, [&] { return is_fetched(key, range); })) return;
+  if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
   for (const Borrower peer : context_.lent.borrowers(key, false)) cut(peer);
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
-    for (const auto& peer : context_.wires[wire]->fetches_into(range.memory, range.bytes)) {
+    for (const auto& peer : context_.wires[wire]->fetches_by(key)) {
       cut({wire, peer.value});
     }
   }
 }
 
-bool NicSoft::is_fetched(std::uint32_t key, const MemoryRange& range) const {
+bool NicSoft::is_fetched(std::uint32_t key) const {
   return context_.lent.is_lent(key) ||
-         std::any_of(context_.wires.begin(), context_.wires.end(), [&](const auto& wire) {
-           return wire->is_fetching(range.memory, range.bytes);
-         });
+         std::any_of(context_.wires.begin(), context_.wires.end(),
+                     [&](const auto& wire) { return wire->is_fetching(key); });
 }
 
 /// Goes on meanwhile, and lets others in. False if there still are some when their time is over.

@@ -124,8 +124,8 @@ class NicSoft {
   bool receive(TimePoint now);
   bool progress_queues(TimePoint now);
   void end_copies(std::uint64_t peer, std::uint32_t key);
-  void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key, const MemoryRange& range);
-  bool is_fetched(std::uint32_t key, const MemoryRange& range) const;
+  void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key);
+  bool is_fetched(std::uint32_t key) const;
   bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
   void cut(Borrower peer);
   Status settle();

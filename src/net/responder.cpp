@@ -162,8 +162,9 @@ bool Responder::waits_for_fetches(const WireRequest& request, const std::byte* a
 
 void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
   const WireRequest& request = item.request;
-  item.fetch = nic_.wires[peer_.wire]->fetch(peer_.address, *request.source,
-                                             found.memory + request.offset, request.piece_bytes);
+  item.fetch = nic_.wires[peer_.wire]->fetch(
+      peer_.address, *request.source,
+      {request.key, found.memory + request.offset, request.piece_bytes});
   ++nic_.counters.fetches;
   nic_.counters.fetched_bytes += request.piece_bytes;
 }

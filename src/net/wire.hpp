@@ -32,6 +32,13 @@ struct WireSource {
   bool operator==(const WireSource&) const = default;
 };
 
+/// Where bytes are fetched to: memory of this side's, and the key by which the entry named it.
+struct WireTarget {
+  std::uint32_t key = 0;
+  std::byte* to = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// Of both: `epoch` is that of the connection, so that what is still on its way from an earlier
 /// life of a queue is not taken for a part of the next one.
 
@@ -83,25 +90,25 @@ struct WireMessage {
 /// the memory until it is done, whether anybody still waits for it or not.
 class WireFetch {
  public:
-  WireFetch(std::byte* to, std::size_t bytes) : to_(to), bytes_(bytes) {}
+  explicit WireFetch(const WireTarget& target) : target_(target) {}
   /// The memory is not touched any more.
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /// Once it is done: the bytes are not all there.
   bool has_failed() const { return failed_.load(std::memory_order_relaxed); }
   bool overlaps(const std::byte* at, std::size_t bytes) const {
-    return at < to_ + bytes_ && to_ < at + bytes;
+    return at < to() + this->bytes() && to() < at + bytes;
   }
 
-  std::byte* to() const { return to_; }
-  std::size_t bytes() const { return bytes_; }
+  std::uint32_t key() const { return target_.key; }
+  std::byte* to() const { return target_.to; }
+  std::size_t bytes() const { return target_.bytes; }
   void end(bool failed) {
     failed_.store(failed, std::memory_order_relaxed);
     done_.store(true, std::memory_order_release);
   }
 
  private:
-  std::byte* const to_;
-  const std::size_t bytes_;
+  const WireTarget target_;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> done_ = false;
 };
@@ -138,15 +145,13 @@ class Wire {
   virtual void take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
   /// Only where can_fetch() has said so.
   virtual std::shared_ptr<WireFetch> fetch(WireAddress /*peer*/, const WireSource& /*source*/,
-                                           std::byte* /*to*/, std::size_t /*bytes*/) {
+                                           const WireTarget& /*target*/) {
     return nullptr;
   }
-  /// Whether anything is being fetched into this memory.
-  virtual bool is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) { return false; }
+  /// Whether anything is being fetched by this key. Memory may have several keys.
+  virtual bool is_fetching(std::uint32_t /*key*/) { return false; }
   /// From whom.
-  virtual std::vector<WireAddress> fetches_into(const std::byte* /*at*/, std::size_t /*bytes*/) {
-    return {};
-  }
+  virtual std::vector<WireAddress> fetches_by(std::uint32_t /*key*/) { return {}; }
   /// Ends it between this NIC and `peer` at once, for good: what is fetched from there, or by it,
   /// touches no memory any more. True if the wire has ended so for all peers.
   virtual bool cut(WireAddress /*peer*/) { return false; }

@@ -114,10 +114,10 @@ class WireFabric final : public Wire {
   std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
                                  std::size_t bytes) override;
   void take_back(WireAddress peer, const WireSource& source) override;
-  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source, std::byte* to,
-                                   std::size_t bytes) override;
-  bool is_fetching(const std::byte* at, std::size_t bytes) override;
-  std::vector<WireAddress> fetches_into(const std::byte* at, std::size_t bytes) override;
+  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source,
+                                   const WireTarget& target) override;
+  bool is_fetching(std::uint32_t key) override;
+  std::vector<WireAddress> fetches_by(std::uint32_t key) override;
   /// Other peers lose what was on its way between them and this end, as messages are lost, where
   /// the provider lets this end come back at its address. Where it does not all are cut off.
   bool cut(WireAddress peer) override;

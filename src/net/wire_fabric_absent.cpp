@@ -46,13 +46,13 @@ std::optional<WireSource> WireFabric::lend(WireAddress /*peer*/, const std::byte
 }
 void WireFabric::take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
 std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress /*peer*/, const WireSource& /*source*/,
-                                             std::byte* /*to*/, std::size_t /*bytes*/) {
+                                             const WireTarget& /*target*/) {
   return nullptr;
 }
-bool WireFabric::is_fetching(const std::byte* /*at*/, std::size_t /*bytes*/) {
+bool WireFabric::is_fetching(std::uint32_t /*key*/) {
   return false;
 }
-std::vector<WireAddress> WireFabric::fetches_into(const std::byte* /*at*/, std::size_t /*bytes*/) {
+std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t /*key*/) {
   return {};
 }
 bool WireFabric::cut(WireAddress /*peer*/) {

@@ -44,14 +44,14 @@ void WireFabric::take_back(WireAddress peer, const WireSource& source) {
 }
 
 std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource& source,
-                                             std::byte* to, std::size_t bytes) {
+                                             const WireTarget& target) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  auto whole = std::make_shared<WireFetch>(to, bytes);
+  auto whole = std::make_shared<WireFetch>(target);
   Fetching made{whole, state.find(peer), source};
   bool fails = made.peer == nullptr || made.peer->is_cut || state.is_cut;
   if (!fails && state.endpoint->needs_memory()) {
-    auto landing = state.endpoint->register_for(FI_READ, to, bytes);
+    auto landing = state.endpoint->register_for(FI_READ, target.to, target.bytes);
     if (landing.ok())
       made.landing = std::move(landing).value();
     else
@@ -66,18 +66,18 @@ std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource&
   return whole;
 }
 
-bool WireFabric::is_fetching(const std::byte* at, std::size_t bytes) {
+bool WireFabric::is_fetching(std::uint32_t key) {
   const std::lock_guard lock(state_->mutex);
   return std::any_of(state_->fetching.begin(), state_->fetching.end(),
-                     [&](const Fetching& one) { return one.whole->overlaps(at, bytes); });
+                     [&](const Fetching& one) { return one.whole->key() == key; });
 }
 
-std::vector<WireAddress> WireFabric::fetches_into(const std::byte* at, std::size_t bytes) {
+std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t key) {
   const std::lock_guard lock(state_->mutex);
   std::vector<WireAddress> whom;
   for (const auto& [id, peer] : state_->peers) {
     const auto is_it = [&, from = peer.get()](const Fetching& one) {
-      return one.peer == from && one.whole->overlaps(at, bytes);
+      return one.peer == from && one.whole->key() == key;
     };
     if (std::any_of(state_->fetching.begin(), state_->fetching.end(), is_it)) whom.push_back({id});
   }

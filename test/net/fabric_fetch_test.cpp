@@ -230,6 +230,24 @@ TEST_CASE("3.13 memory that is given back has been fetched before, and into") {
   }
 }
 
+TEST_CASE("3.13 a key is given back at once while the same memory is fetched into by another") {
+  FetchPair pair;
+  const std::uint32_t second_key = pair.b.add_key(kAllAccess);
+  const auto posted = pair.put(0, 0, kBytes);
+  REQUIRE(posted.outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  // Nobody drives the peer, so the fetch does not end meanwhile.
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(pair.b.nic.deregister_memory(second_key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(pair.arrived(0, 0, kBytes));
+}
+
 namespace {
 
 /// A third rank, joined with one of a pair by its own queue.
@@ -302,7 +320,7 @@ TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no
   CHECK(is_cut(wire, other));
   CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
   CHECK(wire.status().ok());
-  CHECK_FALSE(wire.is_fetching(bytes_of(one), kBytes));
+  CHECK_FALSE(wire.is_fetching(one.key));
   CHECK_FALSE(wire.can_fetch(other));
   CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
   fill(one, 9);
@@ -339,7 +357,7 @@ TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole")
   const Status status = pair.wire_b->status();
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().to_string().find("cut") != std::string::npos);
-  CHECK_FALSE(pair.wire_b->is_fetching(bytes_of(pair.b), kBytes));
+  CHECK_FALSE(pair.wire_b->is_fetching(pair.b.key));
   CHECK(pair.wire_b->wait_descriptor() == -1);
   CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
 }
