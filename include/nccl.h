@@ -225,9 +225,10 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// with the handle is an error. Null is allowed. Local: other ranks need not call it. Blocking: it
 /// first waits for what was enqueued here, and so for the ranks that this work waits for; once the
 /// communicator is unusable, for at most 5 seconds, and memory that a kernel may still use is then
-/// kept. Ranks make the same collective calls before they destroy: one that waits in a call for a
-/// rank that has left gets ncclRemoteError. What a non-blocking communicator has in progress is not
-/// waited for: it ends in the background, and its windows are not stored any more.
+/// kept; and for 5 seconds more where a rank of another host that has gone may still read memory of
+/// this one. Ranks make the same collective calls before they destroy: one that waits in a call for
+/// a rank that has left gets ncclRemoteError. What a non-blocking communicator has in progress is
+/// not waited for: it ends in the background, and its windows are not stored any more.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
