@@ -3,8 +3,13 @@
 #include "base/descriptor_room.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/single_threaded.h>
@@ -41,6 +46,19 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
   if (sys().setrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
   least_descriptor.store(static_cast<int>(before), std::memory_order_relaxed);
   return most;
+}
+
+Status check_descriptor_room(std::uint64_t needed) {
+  raise_descriptor_limit(needed);
+  rlimit files{};
+  if (sys().getrlimit(RLIMIT_NOFILE, &files) != 0) return {};
+  std::error_code failure;
+  std::uint64_t open = 0;
+  std::filesystem::directory_iterator at("/proc/self/fd", failure);
+  for (; !failure && at != std::filesystem::directory_iterator(); at.increment(failure)) ++open;
+  const bool has_room = failure.value() != EMFILE && open + needed <= files.rlim_cur;
+  if ((failure && failure.value() != EMFILE) || has_room) return {};
+  return system_error(fmt::format("making room for {} descriptors", needed), EMFILE);
 }
 
 }  // namespace oriel

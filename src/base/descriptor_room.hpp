@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "oriel/error.hpp"
+
 namespace oriel {
 
 /// Has the kernel make this process's table of descriptors large enough for 512 of them, so that it
@@ -22,5 +24,10 @@ void make_room_for_descriptors();
 /// what it is now. What the library opens from then on lies above the old limit. Local, not
 /// blocking; for the whole process, and for programs that it starts.
 std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed);
+
+/// The same, and an error where there is still no room for `needed` more, for what opens them later
+/// and out of our sight. Says nothing where /proc is not there. Local, blocking for as long as it
+/// takes to count those that are open.
+Status check_descriptor_room(std::uint64_t needed);
 
 }  // namespace oriel

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include "base/descriptor_room.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "boot/socket_address.hpp"
@@ -75,6 +76,10 @@ Status SoftNetwork::open_fabric(std::size_t at) {
     if (peers++ == 0) first = rank;
   }
   if (peers == 0) return {};
+  // libfabric opens connections when they are first used, and keeps it to itself where it cannot.
+  constexpr std::size_t kForEach = 2;
+  constexpr std::size_t kForItself = 8;
+  ORIEL_CHECK(check_descriptor_room(kForEach * peers + kForItself));
   net::WireFabric::Options options;
   options.key = options_.wire_key;
   options.provider = options_.settings->fabric_provider;

@@ -66,7 +66,40 @@ void start_many(Players& players) {
   players.barrier();
 }
 
+/// Ranks that libfabric joins; the process of rank 1 has room for `extra` descriptors.
+void start_with_fabric(Players& players, int extra) {
+  const Environment own(Variables{{"ORIEL_HOSTID", fmt::format("node{}", players.first())},
+                                  {"ORIEL_WIRE", "fabric"},
+                                  {"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
+  if (players.first() == 1) allow_more_descriptors(extra);
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  auto comm = Communicator::init(id, players.first(), players.size(), {});
+  players.barrier();
+  if (!comm.ok()) {
+    const std::string text = comm.error().to_string();
+    const bool is_named =
+        text.find("rank 1") != std::string::npos && text.find("RLIMIT_NOFILE") != std::string::npos;
+    require(is_named, text);
+    return;
+  }
+  std::vector<float> data(100'000, 1);
+  must(
+      comm.value().all_reduce({.input = data.data(), .output = data.data(), .count = data.size()}));
+  require(data[0] == static_cast<float>(players.size()), "the sum");
+  players.barrier();
+}
+
 }  // namespace
+
+TEST_CASE("3.13 a start fails by name, or has room for all connections of libfabric's") {
+  for (const int extra : {18, 24, 28, 32, 64}) {
+    INFO("room for " << extra);
+    check_all_ok(
+        play(Cast::processes, 4, [&](Players& players) { start_with_fabric(players, extra); }));
+  }
+}
 
 TEST_CASE("1.15 a process whose communicators need more descriptors raises its soft limit") {
   check_all_ok(play(Cast::threads, 8, start_many));
