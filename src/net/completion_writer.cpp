@@ -13,7 +13,8 @@ namespace oriel::net {
 void CompletionWriter::write(const CompletionRecord& record) {
   if (count_ == 0) return;
   std::array<std::byte, kElementBytes> image{};
-  const bool failed = record.kind == CompletionRecord::Kind::request_error;
+  const bool failed = record.kind == CompletionRecord::Kind::request_error ||
+                      record.kind == CompletionRecord::Kind::response_error;
   if (failed) {
     image[54] = static_cast<std::byte>(record.complaint);
     image[55] = static_cast<std::byte>(record.syndrome);

@@ -11,7 +11,12 @@ namespace oriel::net {
 
 /// What a completion says.
 struct CompletionRecord {
-  enum class Kind : std::uint8_t { request = 0, received_immediate = 1, request_error = 13 };
+  enum class Kind : std::uint8_t {
+    request = 0,
+    received_immediate = 1,
+    request_error = 13,
+    response_error = 14,
+  };
   Kind kind = Kind::request;
   std::uint8_t opcode = 0;  ///< of the entry; 0 for what was received
   std::uint32_t queue = 0;

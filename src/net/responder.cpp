@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kAnswersMost = 1024;           // that wait for their time, or for the wire
 constexpr std::uint32_t kFetchesMost = 7;            // of the same bytes, if they fail
 constexpr std::chrono::milliseconds kFetchPause{1};  // doubled each time
+constexpr std::uint32_t kReceivesFlushedMost = 256;  // of one call
 
 Access right_for(WorkKind kind) {
   if (kind == WorkKind::write) return kRemoteWrite;
@@ -369,6 +370,25 @@ void Responder::fail(Syndrome syndrome) {
   if (setup_.records != nullptr && !failed_) setup_.records->refused = syndrome;
   failed_ = true;
   late_.clear();
+}
+
+bool Responder::flush(std::uint16_t receives) {
+  // Those of a queue that goes on elsewhere are for the next NIC.
+  if (setup_.records != nullptr || setup_.memory.receive_count == 0 || !items_.empty()) {
+    return false;
+  }
+  bool any = false;
+  for (std::uint32_t i = 0; i < kReceivesFlushedMost; ++i) {
+    const auto index = static_cast<std::uint16_t>(record_.received);
+    if (index == receives) break;
+    completions_.write({.kind = CompletionRecord::Kind::response_error,
+                        .queue = number_,
+                        .index = index,
+                        .syndrome = Syndrome::flushed});
+    ++record_.received;
+    any = true;
+  }
+  return any;
 }
 
 void Responder::end() {

@@ -31,6 +31,10 @@ class Responder {
   /// Goes on; whether something that was accepted is still to be copied from what the peer with
   /// this number has registered as `key`.
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now);
+  /// The queue is in error: receives that nothing will use are completed as flushed, once what was
+  /// begun is done, so that whoever waits for one hears of it. A bounded number. Whether there were
+  /// any.
+  bool flush(std::uint16_t receives);
   /// Does and says nothing any more. What has landed counts as executed; what else was accepted
   /// stays so in the record.
   void end();

@@ -56,6 +56,7 @@ struct Layout {
         completions(place<std::byte>(shared_bytes, CompletionWriter::kElementBytes)),
         receives(
             place<std::byte>(shared_bytes, CompletionWriter::kElementBytes * options.receives)),
+        position(place<dq::ReceivePosition>(shared_bytes, 1)),
         first_error(place<std::uint64_t>(shared_bytes, 1)),
         indexes(place<dq::QueueIndexes>(near_bytes, 1)),
         marks(place<std::uint64_t>(near_bytes, options.depth)),
@@ -63,7 +64,7 @@ struct Layout {
 
   std::size_t shared_bytes = 0;
   std::size_t near_bytes = 0;
-  std::size_t ring, fetch_values, doorbell, record, completions, receives, first_error;
+  std::size_t ring, fetch_values, doorbell, record, completions, receives, position, first_error;
   std::size_t indexes, marks, fetch_turns;
 
  private:
@@ -118,16 +119,15 @@ struct SendQueue::State {
   std::uint32_t fetch_alias = 0;  // what nic calls it; 0 where that is the namer
   std::unique_ptr<QueuePages> shared;
   std::unique_ptr<QueuePages> near;
-  std::uint32_t* record = nullptr;
   std::uint32_t number = 0;
   QueueMemory memory;
   MemoryRange slots;
   QueueSetup setup;
   std::atomic<TimePoint> answered{TimePoint{}};
   dq::QueueView view;
-  bool in_process = true;  // its users are threads of this process
-  std::uint64_t posted = 0;
-  std::uint64_t taken = 0;
+  dq::ReceiveView receives;      // at its users' addresses
+  dq::ReceiveView own_receives;  // the same words at this process's
+  bool in_process = true;        // its users are threads of this process
 
   ~State() {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
@@ -148,8 +148,7 @@ struct SendQueue::State {
   Status fill(const Options& options, const Layout& layout) {
     memory.ring = shared->own() + layout.ring;
     memory.depth = options.depth;
-    record = at<std::uint32_t>(shared->own(), layout.record);
-    memory.record = record;
+    memory.record = at<std::uint32_t>(shared->own(), layout.record);
     memory.doorbell = at<std::uint64_t>(shared->own(), layout.doorbell);
     memory.completions = shared->own() + layout.completions;
     memory.first_error = at<std::uint64_t>(shared->own(), layout.first_error);
@@ -185,6 +184,11 @@ struct SendQueue::State {
     options.aliases->add_local(view.fetch_key, fetch_alias);
     return {};
   }
+  static dq::ReceiveView receives_in(std::byte* pages, std::uint32_t count, const Layout& layout) {
+    if (count == 0) return {};
+    return {at<dq::Completion>(pages, layout.receives), at<std::uint32_t>(pages, layout.record),
+            at<dq::ReceivePosition>(pages, layout.position), count};
+  }
   void show(const Options& options, const Layout& layout) {
     std::byte* const with_nic = shared->user();
     view.ring = at<dq::Block>(with_nic, layout.ring);
@@ -204,6 +208,8 @@ struct SendQueue::State {
     view.publication = options.publication;
     view.gets_need_dump = options.gets_need_dump;
     view.fetch_slots = options.fetch_slots;
+    receives = receives_in(with_nic, options.receives, layout);
+    own_receives = receives_in(shared->own(), options.receives, layout);
     in_process = options.pages == nullptr;
   }
 };
@@ -281,36 +287,22 @@ Status SendQueue::refuse_posts() {
   return state_->near->write(static_cast<std::size_t>(at), std::as_bytes(std::span(&broken, 1)));
 }
 
+const dq::ReceiveView& SendQueue::receives() const {
+  return state_->receives;
+}
+
 Status SendQueue::post_receives(std::uint32_t count) {
-  const std::uint64_t open = state_->posted - state_->taken;
-  if (count > state_->memory.receive_count - open) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} receives more: {} of {} are outstanding", count, open,
-                             state_->memory.receive_count));
-  }
-  state_->posted += count;
-  std::uint32_t raw = 0;
-  store_big32(reinterpret_cast<std::byte*>(&raw),
-              static_cast<std::uint32_t>(state_->posted) & 0xffffu);
-  std::atomic_ref<std::uint32_t>(state_->record[0]).store(raw, std::memory_order_release);
-  return {};
+  const dq::ReceiveView& receives = state_->own_receives;
+  if (dq::post_receives(receives, count)) return {};
+  const std::uint64_t open =
+      receives.count == 0 ? 0 : receives.position->posted - receives.position->taken;
+  return Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} receives more: {} of {} are outstanding", count, open, receives.count));
 }
 
 bool SendQueue::take_immediate(Immediate& immediate) {
-  const std::uint32_t count = state_->memory.receive_count;
-  if (count == 0) return false;
-  std::byte* element = state_->memory.receive_completions +
-                       (state_->taken & (count - 1)) * CompletionWriter::kElementBytes;
-  const std::uint64_t tail =
-      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(element + 56))
-          .load(std::memory_order_acquire);
-  const auto own = std::to_integer<std::uint32_t>(reinterpret_cast<const std::byte*>(&tail)[7]);
-  const bool odd_round = count > 1 && (state_->taken & count) != 0;
-  if (own >> 4 == 15 || (own & 1) != (odd_round ? 1u : 0u)) return false;
-  immediate.value = load_big32(element + 36);
-  immediate.bytes = load_big32(element + 44);
-  ++state_->taken;
-  return true;
+  return dq::take_immediate(state_->own_receives, immediate) == dq::Arrival::immediate;
 }
 
 }  // namespace oriel::net

@@ -21,8 +21,9 @@ namespace oriel::net {
 /// slots for old values, registers the latter, and makes the view that device code takes.
 ///
 /// For CPU ranks all of it is memory of this process. For kernels of a GPU what they share among
-/// themselves, indexes and marks, lies in the GPU's memory, and what the NIC reads and writes in
-/// pinned memory of the host. view() and memory() then name the same words by different addresses.
+/// themselves, indexes and marks, lies in the GPU's memory, and what the NIC reads and writes, and
+/// how far receives have come, in pinned memory of the host. view() and memory() then name the same
+/// words by different addresses.
 ///
 /// Destruction ends the queue at the NIC first, then gives back key and memory; nobody may be using
 /// the view any more. Move-only; the NIC outlives it. Thread safety: as for std::vector.
@@ -82,15 +83,14 @@ class SendQueue {
   /// calls the driver, and may have to wait until another call of the process has ended.
   Status refuse_posts();
 
-  /// An immediate that a peer's write has brought.
-  struct Immediate {
-    std::uint32_t value = 0;
-    std::uint32_t bytes = 0;
-  };
-  /// Makes room for `count` more; together not more than Options::receives are outstanding. One
-  /// thread at a time, also of those that call take_immediate.
+  /// Its receives, for the functions of oriel/device/queue/immediates.hpp; valid as long as this
+  /// queue. Words that the host can reach too, so that host and kernels may take turns.
+  const device::queue::ReceiveView& receives() const;
+
+  using Immediate = device::queue::ReceivedImmediate;
+  /// As device::queue::post_receives and take_immediate, for a thread of the host, which is the
+  /// consumer then. False of the latter also says that the queue has failed.
   Status post_receives(std::uint32_t count);
-  /// The next one, in the order of arrival. False if there is none.
   bool take_immediate(Immediate& immediate);
 
  private:

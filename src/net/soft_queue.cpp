@@ -203,6 +203,7 @@ bool SoftQueue::progress(TimePoint now) {
     static_cast<void>(to_error());
     any = true;
   }
+  if (state_ == QueueState::error && responder_.flush(doorbell_.receives())) any = true;
   return any;
 }
 

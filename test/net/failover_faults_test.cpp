@@ -154,7 +154,7 @@ TEST_CASE("3.14 F3 error 0x15 at any entry of a batch: the rest goes by the othe
   }
 }
 
-TEST_CASE("3.14 F4 what was done and not acknowledged is not done again") {
+TEST_CASE("3.14 F4 B4 what was done and not acknowledged is not done again") {
   // The peer's NIC does it and loses every answer; then the path ends with an error or in silence.
   for (const bool silent : {false, true}) {
     for (std::uint64_t nth = 1; nth <= 24; ++nth) {

@@ -9,10 +9,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/shared_memory.hpp"
 #include "net/data_mover_cuda.hpp"
 #include "net/failover_trouble.hpp"
 #include "net/late_stream.hpp"
+#include "net/split_pages.hpp"
 #include "support/sanitized.hpp"
 
 // Queues of GPUs that go on by another path (3.14): the NICs of a rank share what moves its bytes,
@@ -24,37 +24,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace {
-
-/// Memory that its users have at other addresses than the NIC, as pinned memory may be.
-class SplitPages final : public QueuePages {
- public:
-  explicit SplitPages(std::size_t bytes) {
-    const std::size_t whole = (bytes + 4095) / 4096 * 4096;
-    OwnedFd fd = make_sealed_memfd(whole).value();
-    of_users_ = SharedMapping::map(fd, whole).value();
-    of_nic_ = SharedMapping::map(fd, whole).value();
-    user_ = of_users_.data();
-    own_ = of_nic_.data();
-    bytes_ = bytes;
-  }
-  Status write(std::size_t offset, ByteView from) override {
-    std::memcpy(own_ + offset, from.data(), from.size());
-    return {};
-  }
-
- private:
-  SharedMapping of_users_, of_nic_;
-};
-
-class SplitSource final : public QueuePagesSource {
- public:
-  Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) override {
-    return std::unique_ptr<QueuePages>(std::make_unique<SplitPages>(bytes));
-  }
-  Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) override {
-    return allocate(bytes);
-  }
-};
 
 /// What moves the bytes of two ranks.
 struct Engines {

@@ -5,6 +5,7 @@
 /// Queues of work for a NIC that device code fills itself.
 #include "oriel/device/queue/atomics.hpp"
 #include "oriel/device/queue/completion.hpp"
+#include "oriel/device/queue/immediates.hpp"
 #include "oriel/device/queue/publish.hpp"
 #include "oriel/device/queue/region.hpp"
 #include "oriel/device/queue/send_queue.hpp"

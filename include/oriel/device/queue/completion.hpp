@@ -9,7 +9,8 @@
 
 /// What a NIC says of executed entries. A queue has a completion queue of one element, which every
 /// completion overwrites ("collapsed"): the last one tells how far the NIC has come, because a
-/// queue completes in order. Layout of mlx5's 64-byte element; source: rdma-core's mlx5dv.h.
+/// queue completes in order. What it receives has a completion queue of its own, whose elements are
+/// filled in turn (immediates.hpp). Layout of mlx5's 64-byte element; source: rdma-core's mlx5dv.h.
 namespace oriel::device::queue {
 
 /// Big-endian as entries are. The NIC writes the tail last, and `own` last of it.
@@ -30,8 +31,8 @@ enum class CompletionKind : std::uint8_t {
   request = 0,             ///< an entry of this queue
   received_immediate = 1,  ///< a peer's write with an immediate
   request_error = 13,
-  response_error = 14,
-  invalid = 15,  ///< what a fresh element, all ones, says
+  response_error = 14,  ///< the queue has failed, and this receive was flushed
+  invalid = 15,         ///< what a fresh element, all ones, says
 };
 
 /// What `Completion::tail` says.
@@ -47,6 +48,15 @@ constexpr ORIEL_DEVICE_FN CompletionTail decode_tail(std::uint64_t tail) {
   return {static_cast<CompletionKind>((value >> 4) & 0xfu), static_cast<std::uint8_t>(value >> 56),
           static_cast<std::uint32_t>(value >> 32) & 0xffffffu,
           static_cast<std::uint16_t>(value >> 16)};
+}
+
+/// Of a queue whose elements are filled in turn: what the tail says in an odd or even round, or
+/// invalid if it is still that of the round before. Rounds count from 0; the lowest bit tells them
+/// apart.
+constexpr ORIEL_DEVICE_FN CompletionKind kind_in_round(std::uint64_t tail, bool odd) {
+  const std::uint64_t own = big_endian(tail) & 0xffu;
+  return (own & 1u) == (odd ? 1u : 0u) ? static_cast<CompletionKind>(own >> 4)
+                                       : CompletionKind::invalid;
 }
 
 constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) {

@@ -133,6 +133,14 @@ ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const En
   return posted;
 }
 
+/// One thread's: what the NIC has written before is visible once this says `done`.
+template <class M>
+ORIEL_DEVICE_FN QueueOutcome dump_and_wait(const QueueView& queue, const WaitControl& control) {
+  const Posted dump = post_ending<Thread, M>(Thread(), queue, DumpEnding(), control);
+  if (dump.outcome != QueueOutcome::done) return dump.outcome;
+  return wait_complete<M>(queue, dump.end, control);
+}
+
 /// What the last piece of a transfer tells the peer beside its bytes.
 struct Immediate {
   bool is_told = false;
@@ -313,10 +321,7 @@ template <class M = Memory>
       detail::load_index<M>(&at.gets_visible) >= gets) {
     return outcome;
   }
-  const Posted dump =
-      detail::post_ending<Thread, M>(Thread(), queue, detail::DumpEnding(), control);
-  outcome = dump.outcome;
-  if (outcome == QueueOutcome::done) outcome = wait_complete<M>(queue, dump.end, control);
+  outcome = detail::dump_and_wait<M>(queue, control);
   if (outcome == QueueOutcome::done) {
     M::template fetch_max<Order::acq_rel, Scope::device>(&at.gets_visible, gets);
   }
