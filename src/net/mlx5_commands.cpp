@@ -3,6 +3,7 @@
 #include "net/mlx5_commands.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -10,7 +11,10 @@ namespace oriel::net::mlx5 {
 namespace {
 
 constexpr std::uint32_t kPathMigrated = 3;  // the only state without a second path
+constexpr std::uint32_t kRingOfReceives = 0;
 constexpr std::uint32_t kNoReceives = 3;
+constexpr Field kReceiveKey{0x20, 32};            // of an entry's first list element
+constexpr std::uint32_t kEndOfList = 0x00000100;  // in place of a key
 constexpr std::uint32_t kAtomicsUpTo8 = 3;
 constexpr std::uint32_t kNotReadyTimer = 12;  // 640 us
 
@@ -52,7 +56,7 @@ Bytes create_cq(const CqSettings& settings) {
   put(command, CreateCq::umem_id, settings.place.umem);
   put(command, CreateCq::umem_valid, 1);
   constexpr std::uint32_t base = CreateCq::context;
-  put(command, base + CqContext::collapsed, 1);
+  put(command, base + CqContext::collapsed, settings.collapsed ? 1 : 0);
   put(command, base + CqContext::ignore_overrun, 1);
   put(command, base + CqContext::log_size, settings.log_size);
   put(command, base + CqContext::log_page_size, settings.log_page_size);
@@ -64,6 +68,14 @@ Bytes create_cq(const CqSettings& settings) {
   return command;
 }
 
+Bytes empty_receives(std::uint32_t count) {
+  Bytes entries(count * kReceiveBytes);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    put(std::span(entries).subspan(i * kReceiveBytes, kReceiveBytes), kReceiveKey, kEndOfList);
+  }
+  return entries;
+}
+
 Bytes create_qp(const QpSettings& settings) {
   Bytes command = make(Opcode::create_qp, QpCommand::kBytes);
   put(command, QpCommand::umem_id, settings.place.umem);
@@ -72,10 +84,15 @@ Bytes create_qp(const QpSettings& settings) {
   put(command, base + QpContext::path_migration, kPathMigrated);
   put(command, base + QpContext::domain, settings.domain);
   put(command, base + QpContext::log_send_size, settings.log_size);
-  put(command, base + QpContext::receive_type, kNoReceives);
+  const bool receives = settings.receives != 0;
+  put(command, base + QpContext::receive_type, receives ? kRingOfReceives : kNoReceives);
+  if (receives) {
+    put(command, base + QpContext::log_receive_size, std::countr_zero(settings.receives));
+    put(command, base + QpContext::log_receive_stride, 0);
+  }
   put(command, base + QpContext::uar_page, settings.uar_page);
   put(command, base + QpContext::send_cq, settings.cq);
-  put(command, base + QpContext::receive_cq, settings.cq);
+  put(command, base + QpContext::receive_cq, receives ? settings.receive_cq : settings.cq);
   put(command, base + QpContext::record_umem_valid, 1);
   put(command, base + QpContext::record_umem_id, settings.place.record_umem);
   put(command, base + QpContext::record_address, settings.place.record_offset);

@@ -29,19 +29,28 @@ struct CqSettings {
   std::uint32_t log_page_size = 0;
   std::uint32_t uar_page = 0;
   std::uint32_t event_queue = 0;
+  bool collapsed = true;  ///< element 0 takes every completion; else they are filled in turn
 };
-/// A completion queue whose element 0 takes every completion, and which is never told how far it
-/// has been read.
+/// A completion queue that is never told how far it has been read.
 Bytes create_cq(const CqSettings& settings);
 
+/// An entry of a ring of receives: room for no bytes.
+inline constexpr std::size_t kReceiveBytes = 16;
+/// Fewer do not fill a block, behind which the ring of sends begins.
+inline constexpr std::uint32_t kReceivesLeast = 4;
+/// `count` of these entries.
+Bytes empty_receives(std::uint32_t count);
+
 struct QpSettings {
-  RingPlace place;
+  RingPlace place;             ///< of receives, if there are any, and behind them of sends
   std::uint32_t log_size = 0;  ///< of blocks
   std::uint32_t domain = 0;
   std::uint32_t uar_page = 0;
   std::uint32_t cq = 0;
+  std::uint32_t receives = 0;    ///< a power of two from kReceivesLeast, or 0
+  std::uint32_t receive_cq = 0;  ///< where there are any
 };
-/// A reliable connection that sends and cannot receive.
+/// A reliable connection; without receives it only sends.
 Bytes create_qp(const QpSettings& settings);
 
 /// The peer may write, read and change what it has keys for.

@@ -136,7 +136,8 @@ Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::
 }
 
 Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
-                     const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer) {
+                     const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
+                     const std::function<Status()>& post_receives) {
   ORIEL_CHECK(check_peer(device, own, peer));
   // Before any state is changed: this is what fails when the peer cannot be reached.
   ORIEL_TRY(const mlx5::PathSettings path, path_to(device, own, peer));
@@ -144,7 +145,8 @@ Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair
   const Bytes init =
       mlx5::reset_to_init(own.number, device.place().port, device.options().partition_index);
   ORIEL_CHECK(device.modify(queue_pair, init, "RST2INIT_QP", purpose));
-  Status made = make_ready(device, queue_pair, own, peer, path);
+  Status made = post_receives();
+  if (made.ok()) made = make_ready(device, queue_pair, own, peer, path);
   if (!made.ok()) {
     const Status back = device.modify(queue_pair, mlx5::to_reset(own.number), "2RST_QP", purpose);
     if (!back.ok()) {

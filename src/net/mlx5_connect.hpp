@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "oriel/error.hpp"
 
@@ -15,10 +16,12 @@ namespace oriel::net {
 
 Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::uint32_t psn);
 
-/// From reset to ready-to-send. After a failure the queue pair is in reset again, unless the
-/// adapter refuses that too.
+/// From reset to ready-to-send. `post_receives` is called in init, where receives may be posted and
+/// nothing of the peer's is taken yet. After a failure, of that too, the queue pair is in reset
+/// again, unless the adapter refuses that as well.
 Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
-                     const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer);
+                     const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
+                     const std::function<Status()>& post_receives);
 
 /// What the adapter says.
 Result<QueueState> query_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,

@@ -112,6 +112,7 @@ struct QpContext {
   static constexpr Field mtu{0x40, 3};
   static constexpr Field log_message_most{0x43, 5};
   static constexpr Field log_receive_size{0x49, 4};
+  static constexpr Field log_receive_stride{0x4d, 3};  ///< of 16 bytes
   static constexpr Field log_send_size{0x51, 4};
   static constexpr Field uar_page{0x68, 24};
   static constexpr Field user_index{0x88, 24};
@@ -134,7 +135,7 @@ struct QpContext {
   static constexpr Field next_receive_psn{0x4a8, 24};
   static constexpr Field receive_cq{0x4e8, 24};
   static constexpr Field record_address{0x500, 64};
-  static constexpr Field receive_type{0x565, 3};  ///< 3: none
+  static constexpr Field receive_type{0x565, 3};  ///< 0: a ring of its own, 3: none
   static constexpr Field scatter_to_requester{0x630, 8};
   static constexpr Field scatter_to_responder{0x638, 8};
   static constexpr Field record_umem_valid{0x683, 1};

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,19 +32,26 @@ std::uint32_t log2_of(std::uint32_t power) {
   return static_cast<std::uint32_t>(std::countr_zero(power));
 }
 
-/// Where things lie in the memory that the adapter makes rings of: the ring, then, on pages of
-/// their own, completions and both doorbell records.
+/// Where things lie in the memory that the adapter makes rings of: receives and behind them blocks,
+/// then, on pages of their own, completions of sends and all doorbell records, and on others those
+/// of receives.
 struct RingLayout {
+  std::size_t blocks;
   std::size_t completions;
-  std::size_t send_record;  ///< behind `completions`, as the next
+  std::size_t queue_record;  ///< behind `completions`, as the next two: receives, sends
   std::size_t completion_record;
+  std::size_t received_record;
+  std::size_t received;
   std::size_t bytes;
 
-  RingLayout(std::uint32_t depth, std::size_t page)
-      : completions(up_to(depth * sizeof(dq::Block), page)),
-        send_record(depth * kElementBytes),
-        completion_record(send_record + 64),
-        bytes(completions + up_to(completion_record + 64, page)) {}
+  RingLayout(std::uint32_t depth, std::uint32_t receives, std::size_t page)
+      : blocks(receives * mlx5::kReceiveBytes),
+        completions(up_to(blocks + depth * sizeof(dq::Block), page)),
+        queue_record(depth * kElementBytes),
+        completion_record(queue_record + 64),
+        received_record(completion_record + 64),
+        received(completions + up_to(received_record + 64, page)),
+        bytes(received + up_to(receives * kElementBytes, page)) {}
 };
 
 /// And in that of the users' own words: the slots first, which have a key.
@@ -51,6 +60,7 @@ struct WordLayout {
   std::size_t indexes;
   std::size_t marks;
   std::size_t turns;
+  std::size_t position;
   std::size_t bytes;
 
   WordLayout(const Mlx5Queue::Options& options, std::size_t page)
@@ -58,7 +68,8 @@ struct WordLayout {
         indexes(slots_bytes),
         marks(indexes + up_to(sizeof(dq::QueueIndexes), 128)),
         turns(marks + up_to(options.depth * std::size_t{8}, 128)),
-        bytes(up_to(turns + options.fetch_slots * std::size_t{8}, page)) {}
+        position(turns + up_to(options.fetch_slots * std::size_t{8}, 128)),
+        bytes(up_to(position + sizeof(dq::ReceivePosition), page)) {}
 };
 
 dq::CompletionTail tail_of(const dq::Completion& completion) {
@@ -88,6 +99,13 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
                  fmt::format("{}: {} slots for old values: a power of two up to the depth of {}",
                              where, options.fetch_slots, depth));
   }
+  const bool receives_fit = options.receives == 0 || (std::has_single_bit(options.receives) &&
+                                                      options.receives >= mlx5::kReceivesLeast);
+  if (!receives_fit || options.receives > most) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{}: {} receives: 0 or a power of two from {} to {}", where,
+                             options.receives, mlx5::kReceivesLeast, most));
+  }
   if (options.psn > 0xffffff) {
     return Error(
         ErrorCode::invalid_argument,
@@ -107,33 +125,43 @@ struct Mlx5Queue::State {
   Mlx5RegionOwner slots;
   Mlx5UmemOwner ring_umem;
   Mlx5UmemOwner completion_umem;
+  Mlx5UmemOwner received_umem;
   Mlx5UarOwner uar;
   std::unique_ptr<QueuePages> bell_slot;
   std::unique_ptr<Mlx5Mapping> mapping;
   Mlx5Ringer::Bell bell;
   Mlx5ObjectOwner completion_queue;
+  Mlx5ObjectOwner received_queue;
   Mlx5ObjectOwner queue_pair;
   std::uint32_t number = 0;
   dq::QueueView view;
+  dq::ReceiveView receives;
+  std::uint32_t told_receives = 0;  // what the record says
 
-  RingLayout ring_layout(Mlx5Memory& memory) const { return {options.depth, memory.page_bytes()}; }
   const dq::Completion& own_completion() const {
     return *reinterpret_cast<const dq::Completion*>(rings->own() + layout.completions);
   }
   Status allocate(Mlx5Memory& memory);
   Status register_with_adapter(Mlx5Memory& memory);
   Status make_doorbell(Mlx5Memory& memory, const std::shared_ptr<Mlx5Ringer>& ringer);
+  Result<std::uint32_t> make_completion_queue(Mlx5ObjectOwner& owner, const mlx5::RingPlace& place,
+                                              std::uint32_t elements, bool collapsed);
   Status make_objects();
   Status fill_memory();
   void fill_view();
+  /// Has the adapter know of so many.
+  Status tell_receives(std::uint32_t count);
+  std::string purpose() const {
+    return fmt::format("a queue of {} blocks for rank {}", options.depth, options.peer);
+  }
 
-  RingLayout layout{128, 4096};
+  RingLayout layout{128, 0, 4096};
   std::size_t page = 4096;
 };
 
 Status Mlx5Queue::State::allocate(Mlx5Memory& memory) {
   page = memory.page_bytes();
-  layout = RingLayout(options.depth, page);
+  layout = RingLayout(options.depth, options.receives, page);
   const WordLayout words_at(options, page);
   ORIEL_TRY(words, memory.allocate(words_at.bytes));
   if (options.ring_on_host) {
@@ -149,15 +177,34 @@ Status Mlx5Queue::State::allocate(Mlx5Memory& memory) {
 Status Mlx5Queue::State::fill_memory() {
   const WordLayout words_at(options, page);
   Bytes image(layout.bytes);
-  // What a completion that has not been written looks like.
-  std::fill_n(image.begin() + static_cast<std::ptrdiff_t>(layout.completions),
-              options.depth * kElementBytes, std::byte{0xff});
+  const Bytes entries = mlx5::empty_receives(options.receives);
+  std::copy(entries.begin(), entries.end(), image.begin());
+  // What completions that have not been written look like.
+  const auto fill_ones = [&](std::size_t at, std::uint32_t elements) {
+    std::fill_n(image.begin() + static_cast<std::ptrdiff_t>(at), elements * kElementBytes,
+                std::byte{0xff});
+  };
+  fill_ones(layout.completions, options.depth);
+  fill_ones(layout.received, options.receives);
   ORIEL_CHECK(rings->write(0, image));
+  told_receives = 0;
   image.assign(words_at.bytes, std::byte{0});
   for (std::uint64_t slot = 0; slot < options.fetch_slots; ++slot) {
     std::memcpy(image.data() + words_at.turns + slot * 8, &slot, sizeof slot);
   }
+  // All receives are there for the peer from the beginning: connect() tells of them.
+  const dq::ReceivePosition begin{.taken = 0, .posted = options.receives};
+  std::memcpy(image.data() + words_at.position, &begin, sizeof begin);
   return words->write(0, image);
+}
+
+Status Mlx5Queue::State::tell_receives(std::uint32_t count) {
+  if (count == told_receives) return {};
+  const std::uint32_t word = dq::big_endian(count);
+  ORIEL_CHECK(
+      rings->write(layout.completions + layout.queue_record, std::as_bytes(std::span(&word, 1))));
+  told_receives = count;
+  return {};
 }
 
 void Mlx5Queue::State::fill_view() {
@@ -165,20 +212,26 @@ void Mlx5Queue::State::fill_view() {
   std::byte* const ring = rings->user();
   std::byte* const tail = ring + layout.completions;
   std::byte* const word = words->user();
-  view.ring = reinterpret_cast<dq::Block*>(ring);
+  view.ring = reinterpret_cast<dq::Block*>(ring + layout.blocks);
   view.depth = options.depth;
   view.peer = options.peer;
   view.batch = options.batch;
   view.publication = options.publication;
   view.reader = device::Scope::system;
   // The record's first word is that of receives.
-  view.doorbell_record = reinterpret_cast<std::uint32_t*>(tail + layout.send_record) + 1;
+  auto* const record = reinterpret_cast<std::uint32_t*>(tail + layout.queue_record);
+  view.doorbell_record = record + 1;
   view.completion = reinterpret_cast<const dq::Completion*>(tail);
   view.indexes = reinterpret_cast<dq::QueueIndexes*>(word + words_at.indexes);
   view.marks = reinterpret_cast<std::uint64_t*>(word + words_at.marks);
   view.fetch_values = reinterpret_cast<std::uint64_t*>(word);
   view.fetch_turns = reinterpret_cast<std::uint64_t*>(word + words_at.turns);
   view.fetch_slots = options.fetch_slots;
+  if (options.receives == 0) return;
+  receives.completions = reinterpret_cast<const dq::Completion*>(ring + layout.received);
+  receives.record = record;
+  receives.position = reinterpret_cast<dq::ReceivePosition*>(word + words_at.position);
+  receives.count = options.receives;
 }
 
 Status Mlx5Queue::State::register_with_adapter(Mlx5Memory& memory) {
@@ -191,13 +244,17 @@ Status Mlx5Queue::State::register_with_adapter(Mlx5Memory& memory) {
   ORIEL_TRY(slots,
             device->register_memory(words->own(), words_at.slots_bytes, slots_at, kLocalWrite));
   view.fetch_key = slots->local_key;
-  ORIEL_TRY(const Mlx5Export ring_at, export_of(rings->own(), layout.completions));
-  ORIEL_TRY(ring_umem, device->register_umem(rings->own(), layout.completions, ring_at));
-  std::byte* const tail = rings->own() + layout.completions;
-  const std::size_t tail_bytes = layout.bytes - layout.completions;
-  ORIEL_TRY(const Mlx5Export tail_at, export_of(tail, tail_bytes));
-  ORIEL_TRY(completion_umem, device->register_umem(tail, tail_bytes, tail_at));
-  return {};
+  const auto register_part = [&](Mlx5UmemOwner& umem, std::size_t begin,
+                                 std::size_t end) -> Status {
+    std::byte* const part = rings->own() + begin;
+    ORIEL_TRY(const Mlx5Export at, export_of(part, end - begin));
+    ORIEL_TRY(umem, device->register_umem(part, end - begin, at));
+    return {};
+  };
+  ORIEL_CHECK(register_part(ring_umem, 0, layout.completions));
+  ORIEL_CHECK(register_part(completion_umem, layout.completions, layout.received));
+  if (options.receives == 0) return {};
+  return register_part(received_umem, layout.received, layout.bytes);
 }
 
 Status Mlx5Queue::State::make_doorbell(Mlx5Memory& memory,
@@ -229,26 +286,42 @@ Status Mlx5Queue::State::make_doorbell(Mlx5Memory& memory,
   return {};
 }
 
-Status Mlx5Queue::State::make_objects() {
+Result<std::uint32_t> Mlx5Queue::State::make_completion_queue(Mlx5ObjectOwner& owner,
+                                                              const mlx5::RingPlace& place,
+                                                              std::uint32_t elements,
+                                                              bool collapsed) {
   constexpr std::size_t kAdapterPage = 4096;
-  const std::string purpose =
-      fmt::format("a queue of {} blocks for rank {}", options.depth, options.peer);
   mlx5::CqSettings cq;
-  cq.place = {completion_umem->id, completion_umem->id, layout.completion_record};
-  cq.log_size = log2_of(options.depth);
+  cq.place = place;
+  cq.log_size = log2_of(elements);
   cq.log_page_size =
       options.ring_on_host ? 0 : log2_of(static_cast<std::uint32_t>(page / kAdapterPage));
   cq.uar_page = uar->page_number;
   cq.event_queue = device->event_queue();
+  cq.collapsed = collapsed;
   std::uint32_t cq_number = 0;
-  ORIEL_TRY(completion_queue, device->create(mlx5::create_cq(cq), "CREATE_CQ", purpose, cq_number));
+  ORIEL_TRY(owner, device->create(mlx5::create_cq(cq), "CREATE_CQ", purpose(), cq_number));
+  return cq_number;
+}
+
+Status Mlx5Queue::State::make_objects() {
+  const std::uint32_t records = completion_umem->id;
   mlx5::QpSettings qp;
-  qp.place = {ring_umem->id, completion_umem->id, layout.send_record};
+  ORIEL_TRY(qp.cq, make_completion_queue(completion_queue,
+                                         {completion_umem->id, records, layout.completion_record},
+                                         options.depth, true));
+  if (options.receives != 0) {
+    ORIEL_TRY(
+        qp.receive_cq,
+        make_completion_queue(received_queue, {received_umem->id, records, layout.received_record},
+                              options.receives, false));
+  }
+  qp.place = {ring_umem->id, records, layout.queue_record};
   qp.log_size = log2_of(options.depth);
   qp.domain = device->domain_number();
   qp.uar_page = uar->page_number;
-  qp.cq = cq_number;
-  ORIEL_TRY(queue_pair, device->create(mlx5::create_qp(qp), "CREATE_QP", purpose, number));
+  qp.receives = options.receives;
+  ORIEL_TRY(queue_pair, device->create(mlx5::create_qp(qp), "CREATE_QP", purpose(), number));
   view.number = number;
   return {};
 }
@@ -281,7 +354,10 @@ Mlx5QueueHandle Mlx5Queue::handle() const {
 }
 
 Status Mlx5Queue::connect(const Mlx5QueueHandle& peer) {
-  return connect_queue(*state_->device, state_->queue_pair, handle(), peer);
+  State& state = *state_;
+  ORIEL_CHECK(state.tell_receives(0));  // after a failure that came later
+  return connect_queue(*state.device, state.queue_pair, handle(), peer,
+                       [&] { return state.tell_receives(state.options.receives); });
 }
 
 Status Mlx5Queue::to_error() {
@@ -316,7 +392,7 @@ std::optional<dq::QueueError> Mlx5Queue::error() const {
 bool Mlx5Queue::is_idle() const {
   const auto* const record =
       reinterpret_cast<const std::uint32_t*>(state_->rings->own() + state_->layout.completions +
-                                             state_->layout.send_record) +
+                                             state_->layout.queue_record) +
       1;
   const auto told = static_cast<std::uint16_t>(
       dq::big_endian(device::Memory::load<device::Order::acquire, device::Scope::system>(record)));
@@ -332,6 +408,10 @@ bool Mlx5Queue::is_rung_by_processor() const {
 
 const dq::QueueView& Mlx5Queue::view() const {
   return state_->view;
+}
+
+const dq::ReceiveView& Mlx5Queue::receives() const {
+  return state_->receives;
 }
 
 }  // namespace oriel::net

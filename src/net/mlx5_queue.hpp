@@ -19,10 +19,10 @@
 namespace oriel::net {
 
 /// A queue pair of an mlx5 adapter that device code fills, with all it needs: ring, completion
-/// queue, records, doorbell, indexes, marks and slots for old values. It receives nothing by
-/// itself: writes with an immediate to it fail at their sender.
+/// queue, records, doorbell, indexes, marks and slots for old values; and where the options ask for
+/// receives, a ring of them, with room for no bytes, and its completion queue.
 ///
-/// Destruction: first the queue pair, then its completion queue, the doorbell's service and
+/// Destruction: first the queue pair, then its completion queues, the doorbell's service and
 /// mapping, the UAR, the umems, the key of the slots, the memory; nobody may be using the view any
 /// more. Move-only. The memory's source outlives it; the device stays open as long. Thread safety:
 /// as for std::vector; different queues are independent, so that some can be made while others are
@@ -35,7 +35,10 @@ class Mlx5Queue {
     device::queue::Publication publication = device::queue::Publication::ordered;
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
-    bool ring_on_host = false;       ///< ring, record and completions in memory of the host
+    bool ring_on_host = false;       ///< rings, records and completions in memory of the host
+    /// Elements for immediates of the peer: a power of two from 4 up to what `depth` may be. 0:
+    /// writes with an immediate to this queue fail at their sender.
+    std::uint32_t receives = 0;
     /// Where packets begin to be counted. Another one for each connection keeps those of an earlier
     /// one from being taken for new.
     std::uint32_t psn = 0;
@@ -52,7 +55,8 @@ class Mlx5Queue {
   /// For the peer.
   Mlx5QueueHandle handle() const;
   /// Through all states to ready-to-send, to the queue that `peer` tells of, which does the same in
-  /// turn. After a failure the queue is back in reset, unless the adapter refuses that too.
+  /// turn. All receives are posted on the way. After a failure the queue is back in reset, unless
+  /// the adapter refuses that too.
   Status connect(const Mlx5QueueHandle& peer);
   /// From everywhere: what is not complete is flushed, and nothing more is taken from the peer.
   Status to_error();
@@ -70,6 +74,9 @@ class Mlx5Queue {
   bool is_rung_by_processor() const;
   /// Valid as long as this queue.
   const device::queue::QueueView& view() const;
+  /// The same of its receives, for the functions of oriel/device/queue/immediates.hpp; of as many
+  /// receives as the options say, all of them posted.
+  const device::queue::ReceiveView& receives() const;
 
  private:
   struct State;

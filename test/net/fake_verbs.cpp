@@ -41,6 +41,8 @@ struct FakeVerbs::Object {
   std::vector<const void*> needs;
   void* address = nullptr;
   std::size_t bytes = 0;
+  std::uint32_t elements = 0;  // of a CQ
+  bool collapsed = false;
   std::array<std::uint64_t, 512> page{};  // of a UAR
 };
 
@@ -272,7 +274,29 @@ struct FakeVerbs::Access {
     if (umem->bytes < (std::size_t{64} << log_size)) return false;
     *made = make("CQ", context.adapter, {&context, umem, record, uar});
     (*made)->address = umem->address;
+    (*made)->elements = 1u << log_size;
+    (*made)->collapsed = (number_at(command.data() + 17, 1) & 0x10) != 0;
     return true;
+  }
+  /// Finds the ring of receives, which the blocks come after. How many bytes it has.
+  static std::size_t find_receives(const std::byte* qpc, const Object& umem, const Object& cq,
+                                   QueuePair& pair) {
+    const std::uint32_t type = number_at(qpc + 172, 1) & 7;
+    const std::uint32_t sizes = number_at(qpc + 9, 1);
+    if (type != 0) {
+      if (type != 3 || sizes != 0) fake->violations.emplace_back("receives of an unknown kind");
+      return 0;
+    }
+    pair.receives = static_cast<std::byte*>(umem.address);
+    pair.receive_count = 1u << (sizes >> 3 & 15);
+    pair.received = static_cast<std::byte*>(cq.address);
+    pair.received_elements = cq.elements;
+    if (cq.collapsed || cq.elements < pair.receive_count) {
+      fake->violations.emplace_back("completions of receives overwrite each other");
+    }
+    const std::size_t bytes = (std::size_t{16} << (sizes & 7)) * pair.receive_count;
+    if (bytes % 64 != 0) fake->violations.emplace_back("blocks that are not aligned");
+    return bytes;
   }
   static bool create_qp(const Object& context, const Bytes& command, Object** made) {
     const std::byte* qpc = command.data() + 24;
@@ -280,9 +304,10 @@ struct FakeVerbs::Access {
     const Object* record = numbered("umem", context, number_at(qpc + 228, 4));
     const Object* uar = numbered("uar", context, number_at(qpc + 13, 3));
     const Object* cq = numbered("CQ", context, number_at(qpc + 125, 3));
+    const Object* received = numbered("CQ", context, number_at(qpc + 157, 3));
     const Object* domain = numbered("domain", context, number_at(qpc + 5, 3));
     if (umem == nullptr || record == nullptr || uar == nullptr || cq == nullptr ||
-        domain == nullptr) {
+        received == nullptr || domain == nullptr) {
       return false;
     }
     QueuePair pair;
@@ -290,13 +315,15 @@ struct FakeVerbs::Access {
     pair.domain = domain->number;
     pair.depth = 1u << (number_at(qpc + 10, 1) >> 3 & 15);
     const std::size_t offset = number_at(qpc + 160, 8);
-    if (umem->bytes < pair.depth * std::size_t{64} || record->bytes < offset + 8) return false;
-    pair.ring = static_cast<std::byte*>(umem->address);
+    const std::size_t receives = find_receives(qpc, *umem, *received, pair);
+    if (umem->bytes < receives + pair.depth * std::size_t{64}) return false;
+    if (record->bytes < offset + 8) return false;
+    pair.ring = static_cast<std::byte*>(umem->address) + receives;
     pair.record =
         reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(record->address) + offset);
     pair.completions = static_cast<std::byte*>(cq->address);
     pair.doorbell = static_cast<std::uint64_t*>(uar->seen.uar.doorbell);
-    *made = make("QP", context.adapter, {&context, umem, record, uar, cq, domain});
+    *made = make("QP", context.adapter, {&context, umem, record, uar, cq, received, domain});
     if (fake->on_create) (*made)->number = fake->on_create(pair);
     pair.number = (*made)->number;
     fake->queue_pairs[key_of(pair.adapter, pair.number)] = pair;

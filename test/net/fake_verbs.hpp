@@ -54,6 +54,10 @@ class FakeVerbs {
     std::uint32_t depth = 0;
     std::uint32_t* record = nullptr;
     std::byte* completions = nullptr;
+    std::byte* receives = nullptr;        ///< the ring, if there is one
+    std::uint32_t receive_count = 0;      ///< its entries
+    std::byte* received = nullptr;        ///< completions of these,
+    std::uint32_t received_elements = 0;  ///< of which there are so many
     std::uint64_t* doorbell = nullptr;
     std::uint32_t domain = 0;
     std::uint32_t remote = 0;

@@ -105,6 +105,11 @@ TEST_CASE("3.12 CREATE_CQ has the bytes of the vector (unverified)") {
                                        {88, {0x11, 0x22, 0x33, 0x44}},
                                        {92, {0x80}}});
   CHECK(difference(mlx5::create_cq(settings), wanted).empty());
+  // Filled in turn: all the same but for one bit.
+  settings.collapsed = false;
+  Bytes in_turn = wanted;
+  in_turn[17] = std::byte{0x02};
+  CHECK(difference(mlx5::create_cq(settings), in_turn).empty());
 }
 
 TEST_CASE("3.12 CREATE_QP has the bytes of the vector (unverified)") {
@@ -128,6 +133,34 @@ TEST_CASE("3.12 CREATE_QP has the bytes of the vector (unverified)") {
                                        {264, {0x11, 0x22, 0x33, 0x44}},
                                        {268, {0x80}}});
   CHECK(difference(mlx5::create_qp(settings), wanted).empty());
+}
+
+TEST_CASE("B4 CREATE_QP with receives, and these, have the bytes of their vectors (unverified)") {
+  mlx5::QpSettings settings;
+  settings.place = {0x11223344, 0x55667788, 0x10040};
+  settings.log_size = 10;
+  settings.domain = 0x0d0e0f;
+  settings.uar_page = 0xabcdef;
+  settings.cq = 0x010203;
+  settings.receives = 256;
+  settings.receive_cq = 0x040506;
+  const Bytes wanted = vector_of(272, {{0, {0x05, 0x00}},
+                                       {26, {0x18}},
+                                       {29, {0x0d, 0x0e, 0x0f}},
+                                       {33, {0x40, 0x50}},  // 2^8 of 16 bytes; 2^10 blocks
+                                       {37, {0xab, 0xcd, 0xef}},
+                                       {149, {0x01, 0x02, 0x03}},
+                                       {181, {0x04, 0x05, 0x06}},
+                                       {189, {0x01, 0x00, 0x40}},
+                                       {232, {0x10}},  // and no bits at 196: a ring of its own
+                                       {252, {0x55, 0x66, 0x77, 0x88}},
+                                       {264, {0x11, 0x22, 0x33, 0x44}},
+                                       {268, {0x80}}});
+  CHECK(difference(mlx5::create_qp(settings), wanted).empty());
+  // No bytes, the key that ends a list, no address.
+  CHECK(
+      difference(mlx5::empty_receives(3), vector_of(48, {{6, {1}}, {22, {1}}, {38, {1}}})).empty());
+  CHECK(mlx5::empty_receives(0).empty());
 }
 
 TEST_CASE("3.12 the steps of a queue pair have the bytes of their vectors (unverified)") {

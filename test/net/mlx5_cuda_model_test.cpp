@@ -97,10 +97,12 @@ struct Scene {
     options.own_thread = false;
   }
   NicMlx5 open() { return NicMlx5::open(options).value(); }
-  static Result<Mlx5Queue> create(NicMlx5& nic, Mlx5Memory& memory, bool ring_on_host = false) {
+  static Result<Mlx5Queue> create(NicMlx5& nic, Mlx5Memory& memory, bool ring_on_host = false,
+                                  std::uint32_t receives = 0) {
     Mlx5Queue::Options each;
     each.depth = 1024;
     each.ring_on_host = ring_on_host;
+    each.receives = receives;
     const std::array all{each};
     auto made = nic.create_queues(memory, all);
     if (!made.ok()) return std::move(made).error();
@@ -202,6 +204,57 @@ TEST_CASE(
     CHECK(oriel::test::count_fds() == fds);
     // Pages of a GPU: 64 KiB, so 2^4 of the adapter's.
     CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
+  }
+  scene.check_nothing_left();
+  CHECK(scene.verbs.live() == 0);
+}
+
+TEST_CASE("B4 3.11 receives of a queue in a GPU's memory lie there, with all that kernels touch") {
+  Scene scene;
+  {
+    const auto memory = Mlx5CudaMemory::create(0).value();
+    NicMlx5 nic = scene.open();
+    Mlx5Queue queue = Scene::create(nic, *memory, false, 256).value();
+    const dq::QueueView& view = queue.view();
+    const dq::ReceiveView& receives = queue.receives();
+    // 256 receives and 1024 blocks take two pages of a GPU, completions of receives one.
+    REQUIRE(scene.driver.exported.size() == 4);
+    CHECK(scene.driver.exported[1] ==
+          std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));
+    CHECK(scene.driver.exported[3] ==
+          std::pair(CUdeviceptr{address_of(receives.completions)}, std::size_t{65536}));
+    CHECK(address_of(receives.completions) % 65536 == 0);
+    CHECK(scene.verbs.find("CREATE_CQ", 1)->command[40] == std::byte{4});
+    CHECK(receives.record + 1 == view.doorbell_record);
+    CHECK(receives.position->posted == 256);
+    CHECK(receives.completions[255].tail == ~std::uint64_t{0});
+    // The ring's first entry: no bytes, and the key that ends the list.
+    const auto* const entry = reinterpret_cast<const std::uint32_t*>(view.ring) - 1024;
+    CHECK(entry[0] == 0);
+    CHECK(dq::big_endian(entry[1]) == 0x100);
+
+    // Whichever call of the driver fails as the adapter is told of them, the queue is in reset.
+    Mlx5QueueHandle peer = queue.handle();
+    peer.number = 0x654321;
+    long k = 1;
+    for (bool hit = true; hit; ++k) {
+      const oriel::test::CudaFaultHooks hooks;
+      oriel::test::FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_UNKNOWN;
+      const oriel::test::ScopedCudaFaults faults(plan);
+      const Status connected = queue.connect(peer);
+      hit = plan.hit();
+      const char* const failed = hit ? plan.failed.load() : "none";
+      INFO(k << ": " << failed);
+      CHECK(connected.ok() == (!hit || std::string(failed) == "ctx_pop_current"));
+      if (connected.ok()) break;
+      CHECK(connected.error().native().domain == NativeDomain::cuda_driver);
+      CHECK(queue.state().value() == QueueState::reset);
+    }
+    CHECK(k > 3);
+    CHECK(dq::big_endian(*receives.record) == 256);
+    CHECK(queue.state().value() == QueueState::ready_to_send);
   }
   scene.check_nothing_left();
   CHECK(scene.verbs.live() == 0);
@@ -322,7 +375,7 @@ TEST_CASE("3.12 whichever call of the driver fails, all is undone") {
         const auto memory = Mlx5CudaMemory::create(0);
         if (memory.ok()) {
           NicMlx5 nic = scene.open();
-          good = Scene::create(nic, *memory.value(), on_host).ok();
+          good = Scene::create(nic, *memory.value(), on_host, 8).ok();
         }
       }
       hit = plan.hit();

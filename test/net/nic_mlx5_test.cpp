@@ -31,6 +31,7 @@ struct Scene {
   FakeVerbs verbs;
   Mlx5HostMemory memory;
   NicMlx5::Options options;
+  std::uint32_t receives = 0;  ///< of whole_life
   alignas(64) std::array<std::uint64_t, 64> window{};
 
   Scene() {
@@ -82,7 +83,9 @@ bool is_one_of(const std::string& name, const Names& names) {
 Status whole_life(Scene& scene) {
   auto nic = scene.open();
   if (!nic.ok()) return std::move(nic).error();
-  auto queues = scene.create(nic.value(), 1);
+  Mlx5Queue::Options each;
+  each.receives = scene.receives;
+  auto queues = scene.create(nic.value(), 1, each);
   if (!queues.ok()) return std::move(queues).error();
   Mlx5Queue& queue = queues.value()[0];
   auto region = nic->register_memory(scene.memory, scene.window.data(), sizeof scene.window,
@@ -151,6 +154,76 @@ TEST_CASE("3.12 set-up calls come in their order with their arguments") {
   CHECK(view.fetch_turns[15] == 15);
   CHECK_FALSE(queue.is_rung_by_processor());
   CHECK(queue.state().value() == QueueState::reset);
+}
+
+TEST_CASE("B4 3.12 a queue with receives has a ring of them, and a completion queue for them") {
+  Scene scene;
+  NicMlx5 nic = scene.open().value();
+  scene.verbs.calls.clear();
+  Mlx5Queue::Options options;
+  options.receives = 8;
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
+  CHECK(scene.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
+                                     "mlx5dv_devx_umem_reg", "mlx5dv_devx_alloc_uar", "CREATE_CQ",
+                                     "CREATE_CQ", "CREATE_QP"});
+  const dq::QueueView& view = queues[0].view();
+  const dq::ReceiveView& receives = queues[0].receives();
+  const auto& pair = scene.verbs.queue_pairs.at(queues[0].number());
+  using Arguments = std::vector<std::uint64_t>;
+  // 8 receives of 16 bytes before the 8192 bytes of blocks.
+  CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
+  CHECK(scene.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
+  // Three records, apart from each other: of the queue, of both completion queues.
+  CHECK(mlx5::get(scene.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
+  CHECK(mlx5::get(scene.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
+  CHECK(mlx5::get(scene.verbs.calls[7].command, {184 * 8, 64}) == 8192);
+  CHECK(scene.verbs.calls[6].command[28] == std::byte{3});  // 2^3 elements
+  CHECK(address_of(pair.ring) == address_of(view.ring));
+  CHECK(address_of(pair.receives) + 128 == address_of(view.ring));
+  CHECK(pair.receive_count == 8);
+  CHECK(address_of(pair.received) == address_of(receives.completions));
+  CHECK(pair.received_elements == receives.count);
+  CHECK(pair.record == receives.record);
+  CHECK(pair.record + 1 == view.doorbell_record);
+  CHECK(receives.completions[7].tail == ~std::uint64_t{0});
+  CHECK(receives.position->taken == 0);
+  CHECK(receives.position->posted == 8);
+  CHECK(scene.verbs.violations.empty());
+  for (const std::uint32_t wrong : {1u, 2u, 12u, 65536u}) {
+    options.receives = wrong;
+    CHECK_FALSE(scene.create(nic, 1, options).ok());
+  }
+}
+
+TEST_CASE("B4 3.12 the adapter is told of receives in init, also after a step has failed") {
+  Scene scene;
+  NicMlx5 nic = scene.open().value();
+  Mlx5Queue::Options options;
+  options.receives = 16;
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
+  const std::uint32_t* const record = queues[0].receives().record;
+  using Told = std::vector<std::pair<std::string, std::uint32_t>>;
+  Told told;
+  scene.verbs.spoil = [&](const std::string& call, Bytes&) {
+    told.emplace_back(call, dq::big_endian(*record));
+  };
+  scene.verbs.fail_at = scene.verbs.counted + 3;
+  CHECK_FALSE(queues[0].connect(peer_of(queues[0])).ok());
+  CHECK(scene.verbs.failed == "RTR2RTS_QP");
+  REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
+  REQUIRE(queues[0].reset(0).ok());
+  CHECK(*record == 0);
+  REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
+  CHECK(told == Told{{"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"2RST_QP", 16},
+                     {"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"RTR2RTS_QP", 16},
+                     {"2RST_QP", 16},
+                     {"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"RTR2RTS_QP", 16}});
 }
 
 TEST_CASE("3.12 A5 a queue is connected over InfiniBand by its three steps") {
@@ -239,6 +312,15 @@ TEST_CASE("3.12 everything is given back in reverse, also by a queue that outliv
   CHECK(scene.verbs.violations == Names{});
 }
 
+TEST_CASE("B4 3.12 receives are given back in reverse too") {
+  Scene scene;
+  scene.receives = 4;
+  REQUIRE(whole_life(scene).ok());
+  CHECK(scene.verbs.given_back == Names{"region", "QP", "CQ", "CQ", "uar", "umem", "umem", "umem",
+                                        "region", "domain", "context"});
+  check_nothing_left(scene);
+}
+
 TEST_CASE("3.12 an owner that takes over another thing gives its own back first") {
   Scene scene;
   const auto device = Mlx5Device::open(scene.options.device).value();
@@ -255,11 +337,13 @@ TEST_CASE("3.12 an owner that takes over another thing gives its own back first"
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("3.12 whichever call fails, all is undone and the error says which it was") {
+TEST_CASE("3.12 B4 whichever call fails, all is undone and the error says which it was") {
   const bool ethernet = GENERATE(false, true);
+  const std::uint32_t receives = GENERATE(0u, 8u);
   long calls = 0;
   {
     Scene scene;
+    scene.receives = receives;
     if (ethernet) scene.use_ethernet();
     REQUIRE(whole_life(scene).ok());
     calls = scene.verbs.counted;
@@ -267,6 +351,7 @@ TEST_CASE("3.12 whichever call fails, all is undone and the error says which it 
   REQUIRE(calls > 25);
   for (long k = 1; k <= calls; ++k) {
     Scene scene;
+    scene.receives = receives;
     if (ethernet) scene.use_ethernet();
     scene.verbs.fail_at = k;
     scene.verbs.status = EREMOTEIO;
@@ -337,10 +422,13 @@ TEST_CASE("3.12 answers that cannot be are refused, and nothing is left") {
     const char* call;
     std::function<void(Bytes&)> change;
     const char* says;
+    int nth = 1;  ///< of its calls
   };
   const std::vector<Spoiled> all = {
       {"CREATE_CQ", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
        "number 0"},
+      {"CREATE_CQ", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); }, "number 0",
+       2},
       {"CREATE_QP", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
        "number 0"},
       {"CREATE_QP", [](Bytes& out) { out[0] = std::byte{0x05}; }, "status 0x05"},
@@ -353,11 +441,15 @@ TEST_CASE("3.12 answers that cannot be are refused, and nothing is left") {
       {"QUERY_HCA_CAP", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
        "cannot be used"},
   };
+  const std::uint32_t receives = GENERATE(0u, 8u);
   for (const Spoiled& each : all) {
     Scene scene;
+    scene.receives = receives;
+    int seen = 0;
     scene.verbs.spoil = [&](const std::string& call, Bytes& out) {
-      if (call == each.call) each.change(out);
+      if (call == each.call && ++seen >= each.nth) each.change(out);
     };
+    if (each.nth > 1 && receives == 0) continue;
     const Status status = whole_life(scene);
     INFO(each.call << ", " << each.says);
     REQUIRE_FALSE(status.ok());

@@ -180,6 +180,90 @@ TEST_CASE("3.11 a queue that was reset is as new, and connects again") {
   CHECK(ranks.words[1][1] == 6);
 }
 
+namespace {
+
+dq::Posted put_immediate(Ranks& ranks, const Mlx5Queue& queue, std::uint64_t word,
+                         std::uint32_t value) {
+  return dq::put_immediate<Thread, DrivingMemory>(
+      Thread(), queue.view(), ranks.transfer(word * 8, word * 8, 8), value, ranks.control);
+}
+
+QueueOutcome wait_immediate(Ranks& ranks, const Mlx5Queue& queue, dq::ReceivedImmediate& got,
+                            std::uint64_t timeout_ns = 20'000'000'000) {
+  device::WaitControl control = ranks.control;
+  control.timeout_ns = timeout_ns;
+  return dq::wait_immediate<Thread, DrivingMemory>(Thread(), queue.view(), queue.receives(), got,
+                                                   control);
+}
+
+}  // namespace
+
+TEST_CASE("B4 3.11 the same device code waits for immediates on queues of this NIC") {
+  Ranks ranks;
+  Mlx5Queue::Options options;
+  options.receives = GENERATE(4u, 16u);
+  Mlx5Queue there = ranks.make(0);
+  Mlx5Queue back = ranks.make(1, options);
+  const dq::ReceiveView& receives = back.receives();
+  CHECK(there.receives().count == 0);
+  dq::ReceivedImmediate got;
+  for (std::uint32_t life = 0; life < 2; ++life) {
+    Ranks::connect(there, back);
+    // All are posted from the beginning; there is no room for more.
+    CHECK_FALSE(dq::post_receives(receives, 1));
+    CHECK(wait_immediate(ranks, back, got, 1'000'000) == QueueOutcome::timed_out);
+    // Around the ring many times, in steps that do not divide it.
+    std::uint32_t sent = 0, taken = 0;
+    while (taken < 500) {
+      for (; sent < taken + 3; ++sent) {
+        ranks.words[0][sent % 100] = sent + life;
+        REQUIRE(put_immediate(ranks, there, sent % 100, sent ^ 0xabcd0000).outcome ==
+                QueueOutcome::done);
+      }
+      for (; taken < sent; ++taken) {
+        REQUIRE(wait_immediate(ranks, back, got) == QueueOutcome::done);
+        REQUIRE(got.value == (taken ^ 0xabcd0000));
+        REQUIRE(got.bytes == 8);
+        REQUIRE(ranks.words[1][taken % 100] == taken + life);
+      }
+      REQUIRE(dq::post_receives(receives, 3));
+    }
+    CHECK(dq::take_immediate(receives, got) == dq::Arrival::none);
+    REQUIRE(there.reset(life).ok());
+    REQUIRE(back.reset(life).ok());
+    CHECK(receives.position->taken == 0);
+    CHECK(receives.completions[1].tail == ~std::uint64_t{0});
+  }
+  CHECK(ranks.verbs.violations.empty());
+}
+
+TEST_CASE("B4 3.11 without a receive the peer waits, and the end of a queue ends who waits") {
+  Ranks ranks;
+  Mlx5Queue::Options options;
+  options.receives = 4;
+  Mlx5Queue there = ranks.make(0);
+  Mlx5Queue back = ranks.make(1, options);
+  Ranks::connect(there, back);
+  dq::ReceivedImmediate got;
+  dq::Posted last;
+  for (std::uint32_t i = 0; i < 5; ++i) last = put_immediate(ranks, there, i, i);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    REQUIRE(wait_immediate(ranks, back, got) == QueueOutcome::done);
+    CHECK(got.value == i);
+  }
+  CHECK(wait_immediate(ranks, back, got) == QueueOutcome::refused);
+  CHECK(dq::take_immediate(back.receives(), got) == dq::Arrival::none);
+  CHECK(there.view().indexes->completed < last.end);
+  REQUIRE(dq::post_receives(back.receives(), 4));
+  REQUIRE(wait_immediate(ranks, back, got) == QueueOutcome::done);
+  CHECK(got.value == 4);
+  CHECK(ranks.wait(there.view(), last) == QueueOutcome::done);
+  REQUIRE(back.to_error().ok());
+  CHECK(wait_immediate(ranks, back, got) == QueueOutcome::failed);
+  CHECK(dq::decode_error(back.view().indexes->error).syndrome == dq::kFlushed);
+  CHECK(ranks.verbs.violations.empty());
+}
+
 TEST_CASE("3.11 B1 queues are added, or fail to be, while traffic flows on those that exist") {
   Ranks ranks;
   Mlx5Queue there = ranks.make(0);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -68,12 +69,15 @@ class SoftAdapters {
       setup.memory.record = pair.record;
       setup.memory.doorbell = pair.doorbell;
       setup.memory.completions = pair.completions;
+      setup.memory.receive_completions = pair.received;
+      setup.memory.receive_count = pair.received_elements;
       setup.domain = pair.domain;
       setup.answer_timeout = answer_timeout;
       setup.piece_bytes = piece_bytes;
       return of(pair.adapter).create_queue(setup).value();
     };
     verbs_.on_ready = [this](const FakeVerbs::QueuePair& pair) {
+      expect_empty_receives(pair);
       const QueuePeer peer{0, address_of_(pair.remote_lid), pair.remote, epochs_[place_of(pair)]};
       expect(of(pair.adapter).connect(pair.number, peer), "connecting");
     };
@@ -89,6 +93,14 @@ class SoftAdapters {
     verbs_.on_destroy = [this](const FakeVerbs::QueuePair& pair) {
       expect(of(pair.adapter).destroy_queue(pair.number), "destroying");
     };
+  }
+  /// What an adapter makes of a receive that an immediate uses up: a list that ends at once.
+  void expect_empty_receives(const FakeVerbs::QueuePair& pair) {
+    constexpr std::uint8_t kEmpty[16] = {0, 0, 0, 0, 0, 0, 1, 0};
+    for (std::uint32_t i = 0; i < pair.receive_count; ++i) {
+      if (std::memcmp(pair.receives + i * sizeof kEmpty, kEmpty, sizeof kEmpty) == 0) continue;
+      verbs_.violations.push_back("receive " + std::to_string(i) + " has room for something");
+    }
   }
   static std::pair<int, std::uint32_t> place_of(const FakeVerbs::QueuePair& pair) {
     return {pair.adapter, pair.number};
