@@ -188,6 +188,92 @@ TEST_CASE("3.1 every operation does what it says, by each thread, warp and CTA o
   }
 }
 
+namespace {
+
+/// Both ends of immediates, each by a kernel on its GPU.
+struct ImmediatesPlay {
+  ImmediatesPlay(int second, bool direct, bool by_process, std::uint32_t bytes, std::uint32_t slots)
+      : ranks(0, second, direct, std::size_t{slots} * bytes, by_process), stream_b(second) {
+    for (const bool sends : {true, false}) {
+      const GpuPath path = ranks.path(sends);
+      ImmediatesJob& job = sends ? sender : receiver;
+      job.path = {path.queue,  ranks.b.queue->receives(), path.local, path.remote, bytes, slots,
+                  path.control};
+      job.sends = sends;
+      job.wrong = &wrong[sends ? 0 : 1];
+      job.outcome = &outcome[sends ? 0 : 1];
+    }
+  }
+  /// The sender's kernel, if it is to send, and the receiver's.
+  void launch(std::uint32_t sent, std::uint32_t received, OperationsGroup group) {
+    sender.rounds = sent;
+    receiver.rounds = received;
+    std::fill_n(outcome.get(), 2, 0xffffffffu);
+    must(cudaSetDevice(ranks.b.device), "cudaSetDevice");
+    must(launch_immediates(receiver, group, stream_b.handle), "launching who waits");
+    if (sent == 0) return;
+    must(cudaSetDevice(0), "cudaSetDevice");
+    must(launch_immediates(sender, group, stream_a.handle), "launching who puts");
+  }
+  void finish() {
+    must(cudaStreamSynchronize(stream_a.handle), "the kernel that puts");
+    must(cudaStreamSynchronize(stream_b.handle), "the kernel that waits");
+  }
+  GpuRanks ranks;
+  Pinned<std::uint32_t> wrong{2}, outcome{2};
+  ImmediatesJob sender, receiver;
+  GpuStream stream_a{0};
+  GpuStream stream_b;
+};
+
+}  // namespace
+
+// A thread of a CPU runs the same body in gpu_immediates_model_test.cpp.
+TEST_CASE("B4 a kernel waits for immediates, and sees the bytes of each") {
+  const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::warp, OperationsGroup::cta);
+  const bool direct = GENERATE(false, true);
+  const bool by_process = GENERATE(false, true);
+  const std::uint32_t bytes = group == OperationsGroup::cta ? 65'536 : 512;
+  constexpr std::uint32_t kRounds = 700;  // of 256 receives: odd rounds and even ones
+  ImmediatesPlay play(second_gpu(), direct, by_process, bytes, 512);
+  INFO((direct ? "direct copy" : "memfd ring") << copier(by_process));
+  REQUIRE(play.ranks.b.queue->post_receives(256).ok());
+  play.launch(kRounds, kRounds, group);
+  play.finish();
+  CHECK(play.outcome[0] == 0);
+  CHECK(play.outcome[1] == 0);
+  CHECK(play.wrong[1] == 0);
+  CHECK(play.receiver.path.receives.position->taken == kRounds);
+  SendQueue::Immediate none;
+  CHECK_FALSE(play.ranks.b.queue->take_immediate(none));
+}
+
+TEST_CASE("B4 a kernel's wait for an immediate ends by its deadline and by the abort word") {
+  ImmediatesPlay play(second_gpu(), true, false, 512, 512);
+  REQUIRE(play.ranks.b.queue->post_receives(256).ok());
+  play.receiver.path.control.timeout_ns = 20'000'000;
+  play.launch(0, 1, OperationsGroup::warp);
+  play.finish();
+  CHECK(play.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::timed_out));
+  const Pinned<std::uint32_t> abort;
+  play.receiver.path.control.timeout_ns = 20'000'000'000;
+  play.receiver.path.control.abort = abort.get();
+  play.launch(3, 4, OperationsGroup::warp);  // one more than will come
+  must(cudaStreamSynchronize(play.stream_a.handle), "the kernel that puts");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::atomic_ref<std::uint32_t>(*abort).store(1);
+  play.finish();
+  CHECK(play.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::aborted));
+  CHECK(play.wrong[1] == 0);
+  CHECK(play.receiver.path.receives.position->taken == 3);
+  // The queue is as good as before.
+  play.receiver.path.control.abort = nullptr;
+  play.launch(2, 2, OperationsGroup::warp);
+  play.finish();
+  CHECK(play.outcome[1] == 0);
+  CHECK(play.wrong[1] == 0);
+}
+
 TEST_CASE("3.9 A13 a kernel that sees the signal sees the bytes before it") {
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);

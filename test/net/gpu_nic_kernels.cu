@@ -75,6 +75,21 @@ __global__ void operations_kernel(OperationsJob job) {
   if (Group::rank() == 0) job.wrong[group] = wrong;
 }
 
+template <class Group>
+__global__ void immediates_kernel(ImmediatesJob job) {
+  ImmediatesBody<Group> body(job.path);
+  QueueOutcome outcome = QueueOutcome::done;
+  for (std::uint32_t round = 0; round < job.rounds && outcome == QueueOutcome::done; ++round) {
+    outcome = job.sends ? body.send(round) : body.receive(round);
+  }
+  if (Group::rank() != 0) return;
+  if (job.sends && outcome == QueueOutcome::done) {
+    outcome = q::wait_all(job.path.queue, job.path.control);
+  }
+  *job.wrong = body.wrong();
+  *job.outcome = static_cast<std::uint32_t>(outcome);
+}
+
 __global__ void puts_kernel(PutsJob job) {
   const GpuPath& path = job.path;
   const q::Transfer transfer{path.local, 0, path.remote, 0, job.bytes};
@@ -181,7 +196,8 @@ int load(Kernels... kernels) {
 
 int load_gpu_nic_kernels() {
   return load(ops_kernel, operations_kernel<Thread>, operations_kernel<Warp>,
-              operations_kernel<device::Cta>, puts_kernel, ping_kernel, floor_kernel,
+              operations_kernel<device::Cta>, immediates_kernel<Thread>, immediates_kernel<Warp>,
+              immediates_kernel<device::Cta>, puts_kernel, ping_kernel, floor_kernel,
               nothing_kernel);
 }
 int launch_ops(const OpsJob& job, void* stream) {
@@ -193,6 +209,17 @@ int launch_operations(const OperationsJob& job, OperationsGroup group, void* str
                       : group == OperationsGroup::warp ? operations_kernel<Warp>
                                                        : operations_kernel<device::Cta>;
   kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
+  return cudaGetLastError();
+}
+int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream) {
+  auto* const on = static_cast<cudaStream_t>(stream);
+  if (group == OperationsGroup::thread) {
+    immediates_kernel<Thread><<<1, 1, 0, on>>>(job);
+  } else if (group == OperationsGroup::warp) {
+    immediates_kernel<Warp><<<1, 32, 0, on>>>(job);
+  } else {
+    immediates_kernel<device::Cta><<<1, 256, 0, on>>>(job);
+  }
   return cudaGetLastError();
 }
 int launch_puts(const PutsJob& job, void* stream) {

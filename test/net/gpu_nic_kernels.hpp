@@ -6,6 +6,7 @@
 
 #include "oriel/device/queue.hpp"
 
+#include "net/immediates_body.hpp"
 #include "net/operations_body.hpp"
 
 /// Kernels that give a software NIC work. Each launcher returns a cudaError_t as int and does not
@@ -50,6 +51,15 @@ enum class OperationsGroup : std::uint32_t { thread, warp, cta };
 inline constexpr std::uint32_t kOperationsCtas = 2;
 inline constexpr std::uint32_t kOperationsThreads = 64;
 
+/// One end of bytes that come with immediates, by one warp or CTA.
+struct ImmediatesJob {
+  ImmediatesPath path;
+  std::uint32_t rounds = 0;
+  bool sends = false;                ///< else it waits for them
+  std::uint32_t* wrong = nullptr;    ///< rounds
+  std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
+};
+
 /// `rounds` puts, of which never more than `in_flight` are incomplete.
 struct PutsJob {
   GpuPath path;
@@ -88,6 +98,7 @@ struct FloorJob {
 int load_gpu_nic_kernels();
 int launch_ops(const OpsJob& job, void* stream);
 int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);
+int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream);
 int launch_puts(const PutsJob& job, void* stream);
 int launch_ping(const PingJob& job, void* stream);
 int launch_floor(const FloorJob& job, void* stream);
