@@ -31,7 +31,28 @@ struct Thread {
 /// One thread, too; but where threads of a warp call the same function together, each with
 /// arguments of its own, they share what they can: one atomic, one hand-over, one doorbell for all.
 /// For functions that say so.
-struct Lanes : Thread {};
+struct Lanes : Thread {
+  static ORIEL_DEVICE_FN std::uint32_t lane() { return arch::warp_lane(); }
+  /// How many there can be.
+  static ORIEL_DEVICE_FN std::uint32_t most() { return arch::warp_size(); }
+  /// The lanes that make this call together with the same key, a bit each; perhaps not all that
+  /// will make it.
+  static ORIEL_DEVICE_FN std::uint32_t together(std::uint64_t key) {
+    return arch::lanes_together(key);
+  }
+  /// How many of `lanes` are before this one, and how many there are.
+  static ORIEL_DEVICE_FN std::uint32_t before(std::uint32_t lanes) {
+    return arch::lanes_before(lanes);
+  }
+  static ORIEL_DEVICE_FN std::uint32_t count(std::uint32_t lanes) {
+    return arch::lanes_count(lanes);
+  }
+  /// As sync() and broadcast() among `lanes`, all of which call it; of the first one's value.
+  static ORIEL_DEVICE_FN void sync_among(std::uint32_t lanes) { arch::lanes_sync(lanes); }
+  static ORIEL_DEVICE_FN std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {
+    return arch::lanes_broadcast(lanes, value);
+  }
+};
 
 /// The 32 threads of a warp, all of them active.
 struct Warp {

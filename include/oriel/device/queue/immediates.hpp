@@ -174,7 +174,7 @@ template <class Group, class M = Memory>
                                                           const ReceiveView& receives,
                                                           ReceivedImmediate& immediate,
                                                           const WaitControl& control) {
-  static_assert(!std::is_same_v<Group, Lanes>, "one consumer at a time");
+  static_assert(!std::is_base_of_v<Lanes, Group>, "one consumer at a time");
   QueueOutcome outcome = QueueOutcome::done;
   ReceivedImmediate taken;
   if (group.rank() == 0) {

@@ -203,26 +203,27 @@ ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t
 }
 
 /// The same for lanes that come together.
-template <class M>
-ORIEL_DEVICE_FN QueueOutcome reserve_together(const QueueView& queue, std::uint32_t blocks,
-                                              Reservation& reservation,
+template <class Group, class M>
+ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queue,
+                                              std::uint32_t blocks, Reservation& reservation,
                                               const WaitControl& control) {
-  // Those with the same queue and number of blocks; addresses leave the upper bits free. Where all
-  // of them would take too much, each goes alone.
-  const bool alone = blocks * arch::warp_size() > kReservationMost;
+  // Those with the same queue and number of blocks. Where all of them would take too much, each
+  // goes alone, by a number that stands for no blocks. The address leaves the lower bits free.
+  static_assert(alignof(QueueIndexes) >= 2 * kReservationMost);
+  const bool alone = blocks * group.most() > kReservationMost;
   const std::uint64_t key = reinterpret_cast<std::uint64_t>(queue.indexes) |
-                            static_cast<std::uint64_t>(alone ? arch::warp_lane() : blocks) << 57;
-  const std::uint32_t together = arch::lanes_together(key);
-  const std::uint32_t before = arch::lanes_before(together);
+                            (alone ? kReservationMost + group.lane() : blocks);
+  const std::uint32_t together = group.together(key);
+  const std::uint32_t before = group.before(together);
   Reservation all;
   QueueOutcome outcome = QueueOutcome::done;
   if (before == 0) {
-    outcome = reserve_alone<M>(queue, blocks * arch::lanes_count(together), all, control);
+    outcome = reserve_alone<M>(queue, blocks * group.count(together), all, control);
   }
-  const std::uint64_t base = arch::lanes_broadcast(together, all.base);
+  const std::uint64_t base = group.broadcast_among(together, all.base);
   reservation = {base + std::uint64_t{before} * blocks, blocks, together, all.is_next};
   return static_cast<QueueOutcome>(
-      arch::lanes_broadcast(together, static_cast<std::uint64_t>(outcome)));
+      group.broadcast_among(together, static_cast<std::uint64_t>(outcome)));
 }
 
 /// Group or Thread hands over blocks that all threads concerned have written.
@@ -264,8 +265,8 @@ template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
                                                    std::uint32_t blocks, Reservation& reservation,
                                                    const WaitControl& control) {
-  if constexpr (std::is_same_v<Group, Lanes>) {
-    return detail::reserve_together<M>(queue, blocks, reservation, control);
+  if constexpr (std::is_base_of_v<Lanes, Group>) {
+    return detail::reserve_together<Group, M>(group, queue, blocks, reservation, control);
   } else {
     QueueOutcome outcome = QueueOutcome::done;
     if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, blocks, reservation, control);
@@ -294,19 +295,17 @@ template <class Group, class M = Memory>
                                                    const Reservation& reservation,
                                                    const WaitControl& control) {
   group.sync();
-  if constexpr (std::is_same_v<Group, Lanes>) {
-    arch::lanes_sync(reservation.lanes);
+  if constexpr (std::is_base_of_v<Lanes, Group>) {
+    group.sync_among(reservation.lanes);
     QueueOutcome outcome = QueueOutcome::done;
-    const std::uint32_t before = arch::lanes_before(reservation.lanes);
-    if (before == 0) {
-      const Reservation all{reservation.base,
-                            reservation.blocks * arch::lanes_count(reservation.lanes), 0,
-                            reservation.is_next};
+    if (group.before(reservation.lanes) == 0) {
+      const Reservation all{reservation.base, reservation.blocks * group.count(reservation.lanes),
+                            0, reservation.is_next};
       outcome = detail::hand_over<Thread, M>(Thread(), queue, all, control);
     }
     return static_cast<QueueOutcome>(
-        arch::lanes_broadcast(reservation.lanes, static_cast<std::uint64_t>(outcome)));
-  } else if constexpr (std::is_same_v<Group, Cta>) {
+        group.broadcast_among(reservation.lanes, static_cast<std::uint64_t>(outcome)));
+  } else if constexpr (std::is_base_of_v<Cta, Group>) {
     QueueOutcome outcome = QueueOutcome::done;
     if (group.rank() == 0) {
       outcome = detail::hand_over<Thread, M>(Thread(), queue, reservation, control);

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
+
+/// A warp whose lanes are threads of the CPU, for code that takes Lanes.
+namespace oriel::test {
+
+/// What the lanes of a GPU's warp do together. Which of those that make a call are together there
+/// is the machine's choice; here it is all but those that have left or poll for something
+/// (EmulatedLaneMemory), in two halves by lot half of the time.
+class EmulatedWarp {
+ public:
+  static constexpr std::uint32_t kLanes = 32;
+
+  explicit EmulatedWarp(std::uint64_t seed) : random_(seed) {}
+  EmulatedWarp(const EmulatedWarp&) = delete;
+  EmulatedWarp& operator=(const EmulatedWarp&) = delete;
+
+  /// Calls `body` with each lane's number, and returns when all have come back.
+  void run(const std::function<void(std::uint32_t lane)>& body) {
+    inside_ = ~std::uint32_t{0};
+    std::vector<std::jthread> threads;
+    threads.reserve(kLanes);
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+      threads.emplace_back([this, lane, &body] {
+        warp_ = this;
+        lane_ = lane;
+        body(lane);
+        leave();
+      });
+    }
+  }
+
+  static EmulatedWarp& current() { return *warp_; }
+  static std::uint32_t lane() { return lane_; }
+
+  std::uint32_t together(std::uint64_t key) {
+    std::unique_lock lock(mutex_);
+    keys_[lane_] = key;
+    polling_ &= ~(1u << lane_);
+    polls_ = false;
+    const std::uint64_t round = round_;
+    waiting_ |= 1u << lane_;
+    close_if_all_wait();
+    changed_.wait(lock, [&] { return round_ != round; });
+    return matched_[lane_];
+  }
+
+  /// Of a lane that waits for what another one may have to bring about.
+  void poll() {
+    if (polls_) return;
+    polls_ = true;
+    const std::lock_guard lock(mutex_);
+    polling_ |= 1u << lane_;
+    close_if_all_wait();
+  }
+
+  std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {
+    std::unique_lock lock(mutex_);
+    // Lanes that meet at the same time have different first ones.
+    Meeting& meeting = meetings_[static_cast<std::size_t>(std::countr_zero(lanes))];
+    if (static_cast<std::uint32_t>(std::countr_zero(lanes)) == lane_) meeting.value = value;
+    meeting.arrived |= 1u << lane_;
+    const std::uint64_t round = meeting.round;
+    if (meeting.arrived == lanes) {
+      meeting.arrived = 0;
+      ++meeting.round;
+      // To each of its own: the next meeting may be over before the last of them wakes.
+      for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+        if ((lanes >> lane & 1u) != 0) heard_[lane] = meeting.value;
+      }
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return meeting.round != round; });
+    return heard_[lane_];
+  }
+
+ private:
+  struct Meeting {
+    std::uint32_t arrived = 0;
+    std::uint64_t round = 0;
+    std::uint64_t value = 0;
+  };
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    inside_ &= ~(1u << lane_);
+    polling_ &= ~(1u << lane_);
+    close_if_all_wait();
+  }
+
+  void close_if_all_wait() {
+    if ((waiting_ | polling_) != inside_ || waiting_ == 0) return;
+    const bool split = random_() % 2 == 0;
+    const std::uint32_t half = split ? static_cast<std::uint32_t>(random_()) : 0;
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+      matched_[lane] = 0;
+      for (std::uint32_t other = 0; other < kLanes; ++other) {
+        const bool both = (waiting_ >> other & 1u) != 0 && keys_[other] == keys_[lane] &&
+                          (half >> other & 1u) == (half >> lane & 1u);
+        if (both) matched_[lane] |= 1u << other;
+      }
+    }
+    waiting_ = 0;
+    ++round_;
+    changed_.notify_all();
+  }
+
+  static inline thread_local EmulatedWarp* warp_ = nullptr;
+  static inline thread_local std::uint32_t lane_ = 0;
+  static inline thread_local bool polls_ = false;  // as in polling_
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::mt19937_64 random_;
+  std::uint32_t inside_ = 0, waiting_ = 0, polling_ = 0;
+  std::uint64_t round_ = 0;
+  std::array<std::uint64_t, kLanes> keys_{}, heard_{};
+  std::array<std::uint32_t, kLanes> matched_{};
+  std::array<Meeting, kLanes> meetings_{};
+};
+
+/// The memory policy of code that lanes of an EmulatedWarp run.
+struct EmulatedLaneMemory : device::Memory {
+  static void relax() {
+    EmulatedWarp::current().poll();
+    device::Memory::relax();
+  }
+};
+
+/// Lanes of an EmulatedWarp.
+struct EmulatedLanes : device::Lanes {
+  static std::uint32_t lane() { return EmulatedWarp::lane(); }
+  static std::uint32_t most() { return EmulatedWarp::kLanes; }
+  static std::uint32_t together(std::uint64_t key) { return EmulatedWarp::current().together(key); }
+  static std::uint32_t before(std::uint32_t lanes) {
+    return static_cast<std::uint32_t>(std::popcount(lanes & ((1u << lane()) - 1)));
+  }
+  static std::uint32_t count(std::uint32_t lanes) {
+    return static_cast<std::uint32_t>(std::popcount(lanes));
+  }
+  static void sync_among(std::uint32_t lanes) { static_cast<void>(broadcast_among(lanes, 0)); }
+  static std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {
+    return EmulatedWarp::current().broadcast_among(lanes, value);
+  }
+};
+
+}  // namespace oriel::test

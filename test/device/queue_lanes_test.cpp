@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "device/emulated_warp.hpp"
+#include "device/queue_memory.hpp"
+#include "support/sanitized.hpp"
+
+/// Lanes of a warp that post together, each as much as it likes.
+namespace oriel::test {
+namespace {
+
+namespace q = device::queue;
+using device::Thread;
+using device::WaitControl;
+using q::Publication;
+using q::QueueOutcome;
+
+constexpr std::uint32_t kLanes = EmulatedWarp::kLanes;
+
+WaitControl lane_control() {
+  WaitControl control;
+  control.timeout_ns = 60'000'000'000;
+  return control;
+}
+
+/// The blocks of each lane, round by round.
+using LaneBlocks = std::array<std::uint32_t, kLanes>;
+
+/// Has each lane publish its blocks `rounds` times, of which lane 0 has `more` than the others.
+void publish_by_lanes(Publication publication, const LaneBlocks& blocks, std::uint32_t rounds,
+                      std::uint32_t more, std::uint64_t seed) {
+  QueueMemory memory(256, publication, (1u << 16) - 100);
+  const std::uint64_t base = memory.indexes.reserved;
+  QueueDrain drain = memory.drain();
+  std::jthread nic([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (drain.step(Thread()) == 0) std::this_thread::yield();
+    }
+    while (drain.step(Thread()) != 0) {
+    }
+  });
+  std::atomic<std::uint32_t> done = 0;
+  EmulatedWarp warp(seed);
+  warp.run([&](std::uint32_t lane) {
+    done += publish_marked<EmulatedLanes, EmulatedLaneMemory>(
+                EmulatedLanes(), memory.view, rounds + (lane == 0 ? more : 0), blocks[lane],
+                lane_control()) == QueueOutcome::done;
+  });
+  nic.request_stop();
+  nic.join();
+  CHECK(done == kLanes);
+  std::uint64_t all = blocks[0] * std::uint64_t{more};
+  for (const std::uint32_t each : blocks) all += std::uint64_t{rounds} * each;
+  CHECK(memory.indexes.reserved == base + all);
+  CHECK(drain.consumed == base + all);
+  CHECK(drain.wrong_blocks == 0);
+  CHECK(drain.wrong_doorbells == 0);
+}
+
+}  // namespace
+
+TEST_CASE("3.2 3.5 lanes that need unlike numbers of blocks get blocks of their own") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
+    INFO((publication == Publication::ordered ? "ordered" : "out of order"));
+    LaneBlocks blocks;
+    // One lane goes alone, and has the number that others have of blocks.
+    for (const std::uint32_t others : {1u, 2u}) {
+      blocks.fill(others);
+      blocks[others] = 3;
+      publish_by_lanes(publication, blocks, 4, 0, random());
+    }
+    // As many as there are, and those that all go alone.
+    for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
+      for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
+      publish_by_lanes(publication, blocks, repeats(6u, 3u), 2, random());
+    }
+  }
+}
+
+TEST_CASE("3.2 lanes that put lengths of one to three entries post each piece once") {
+  QueueMemory memory(128, Publication::out_of_order);
+  q::Region local;
+  local.address = std::uint64_t{1} << 40;
+  local.bytes = std::uint64_t{1} << 40;
+  const q::Region& remote = local;
+  const auto bytes_of = [](std::uint32_t lane) {
+    return lane == 1 ? std::uint64_t{5} << 29 : std::uint64_t{4096} + lane;
+  };
+  std::array<q::Posted, kLanes> posted;
+  EmulatedWarp warp(7);
+  warp.run([&](std::uint32_t lane) {
+    const std::uint64_t at = std::uint64_t{lane} << 34;
+    posted[lane] = q::put<EmulatedLanes, EmulatedLaneMemory>(
+        EmulatedLanes(), memory.view, {local, at, remote, at, bytes_of(lane)}, lane_control());
+  });
+  CHECK(memory.indexes.reserved == kLanes - 1 + 3);
+  CHECK(memory.rung() == kLanes - 1 + 3);
+  // What the entries say that each lane moves.
+  std::array<std::uint64_t, kLanes> moved{};
+  for (std::uint64_t i = 0; i < kLanes - 1 + 3; ++i) {
+    const auto& parts = memory.ring[i].part;
+    const std::uint64_t there =
+        std::uint64_t{q::big_endian(parts[1].word[0])} << 32 | q::big_endian(parts[1].word[1]);
+    CHECK((q::big_endian(parts[0].word[0]) >> 8 & 0xffffu) == i);
+    const std::uint64_t lane = (there - local.address) >> 34;
+    REQUIRE(lane < kLanes);
+    moved[lane] += q::big_endian(parts[2].word[0]);
+  }
+  for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+    INFO("lane " << lane);
+    CHECK(posted[lane].outcome == QueueOutcome::done);
+    CHECK(moved[lane] == bytes_of(lane));
+  }
+}
+
+}  // namespace oriel::test
