@@ -59,6 +59,8 @@ class Interleaving {
   static void pause() {
     if (active_ != nullptr) active_->step(true);
   }
+  /// Which of the bodies runs.
+  static std::size_t fiber() { return active_->at_; }
 
  private:
   static constexpr std::size_t kStackBytes = 64 << 10;

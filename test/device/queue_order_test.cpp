@@ -71,7 +71,103 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   return good;
 }
 
+/// The CTA that the first two fibers of an interleaving are.
+struct FiberCta : device::Cta {
+  static std::uint32_t rank() { return static_cast<std::uint32_t>(Interleaving::fiber()); }
+  static std::uint32_t size() { return 2; }
+  static void sync() {
+    const std::uint64_t round = rounds;
+    if (++arrived == 2) {
+      arrived = 0;
+      ++rounds;
+    }
+    while (rounds == round) Interleaving::pause();
+  }
+  static std::uint64_t broadcast(std::uint64_t value) {
+    sync();
+    if (rank() == 0) shared = value;
+    sync();
+    return shared;
+  }
+  static inline int arrived;
+  static inline std::uint64_t rounds, shared;
+};
+
+/// A NIC whose reads are visible once it has executed a dump behind them. Its queue's memory.
+class DumpingNic {
+ public:
+  explicit DumpingNic(QueueMemory& memory) : memory_(memory) {}
+  /// Executes what it has been told of.
+  void step() {
+    const auto rung = InterleavedMemory::load<device::Order::acquire>(&memory_.doorbell);
+    const std::uint32_t low = (q::big_endian(static_cast<std::uint32_t>(rung)) >> 8) & 0xffffu;
+    if (low == done_) return;
+    for (; done_ != low; ++done_) {
+      const std::uint32_t first = memory_.ring[done_ & 127u].part[0].word[0];
+      const auto opcode = static_cast<q::Opcode>(q::big_endian(first) & 0xffu);
+      has_read_ = has_read_ || opcode == q::Opcode::read;
+      if (opcode == q::Opcode::dump) is_visible_ = has_read_;
+    }
+    const q::CompletionTail tail{.kind = q::CompletionKind::request,
+                                 .opcode = 0,
+                                 .queue = memory_.view.number,
+                                 .index = static_cast<std::uint16_t>(done_ - 1)};
+    InterleavedMemory::store<device::Order::release>(&memory_.completion.tail,
+                                                     q::encode_tail(tail));
+  }
+  bool is_visible() const { return is_visible_; }
+
+ private:
+  QueueMemory& memory_;
+  std::uint32_t done_ = 0;
+  bool has_read_ = false;
+  bool is_visible_ = false;
+};
+
+/// Both threads of a CTA get, and each waits at once until what was read is visible. False if one
+/// came back before.
+bool get_and_look(Publication publication, const Interleaving::Choose& choose) {
+  QueueMemory memory(128, publication);
+  memory.view.gets_need_dump = true;
+  q::Region region;
+  region.bytes = 4096;
+  DumpingNic nic(memory);
+  FiberCta::arrived = 0;
+  FiberCta::rounds = 0;
+  int ended = 0, good = 0;
+  const auto body = [&] {
+    const auto posted = q::get<FiberCta, InterleavedMemory>(
+        FiberCta(), memory.view, {region, 0, region, 0, 64}, WaitControl());
+    const auto waited = q::wait_visible<InterleavedMemory>(memory.view, WaitControl());
+    good +=
+        posted.outcome == QueueOutcome::done && waited == QueueOutcome::done && nic.is_visible();
+    ++ended;
+  };
+  std::vector<std::function<void()>> bodies{body, body};
+  bodies.emplace_back([&] {
+    while (ended < 2) {
+      nic.step();
+      InterleavedMemory::relax();
+    }
+  });
+  Interleaving interleaving;
+  return interleaving.run(bodies, choose, 20'000) && good == 2;
+}
+
 }  // namespace
+
+TEST_CASE("A10 any thread of a CTA may wait for what the CTA has just read") {
+  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
+    bool good = true;
+    const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
+      good = get_and_look(publication, choose);
+      return good;
+    });
+    INFO((publication == Publication::ordered ? "ordered" : "out of order"));
+    CHECK(good);
+    CHECK(tried > 1000);
+  }
+}
 
 TEST_CASE("Q2 3.5 no wake-up is lost, whichever two preemptions happen") {
   for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {

@@ -34,6 +34,18 @@ struct NoEnding {
                                     std::uint32_t /*offset*/) {}
 };
 
+/// Of reads that are made visible later: says up to where there are such, before they are
+/// published, so that any thread of the group may wait for them at once.
+struct ReadEnding {
+  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
+  template <class M>
+  static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
+                                    std::uint32_t /*offset*/) {
+    if (!queue.gets_need_dump) return;
+    M::template fetch_max<Order::relaxed, Scope::device>(&queue.indexes->gets_end, to.end());
+  }
+};
+
 /// Reads again, so that what was read before is visible.
 struct DumpEnding {
   static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
@@ -229,12 +241,8 @@ template <class Group, class M = Memory>
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted get(Group group, const QueueView& queue,
                                          const Transfer& transfer, const WaitControl& control) {
-  const Posted posted = detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read, {},
-                                                        detail::NoEnding(), control);
-  if (queue.gets_need_dump && posted.end != 0 && group.rank() == 0) {
-    M::template fetch_max<Order::relaxed, Scope::device>(&queue.indexes->gets_end, posted.end);
-  }
-  return posted;
+  return detail::post_transfer<Group, M>(group, queue, transfer, Opcode::read, {},
+                                         detail::ReadEnding(), control);
 }
 
 /// As get, and waits until what was read is visible to the group.
