@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "device/queue_memory.hpp"
+#include "support/long_run.hpp"
 
 /// Queues on CPU threads: publication, completion, splitting, and how waits end.
 namespace oriel::test {
@@ -55,6 +56,7 @@ struct Case {
   int threads;
   std::uint32_t blocks;
   std::uint64_t base;
+  std::uint32_t laps = 12;  ///< around the ring
 };
 
 /// All threads publish and leave without waiting for anything.
@@ -63,7 +65,8 @@ void publish_from_threads(Publication publication, const Case& at) {
                             << at.blocks << " blocks, from " << at.base);
   QueueMemory memory(at.depth, publication, at.base);
   DrainThread nic(memory);
-  const std::uint32_t count = 12 * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
+  const std::uint32_t count =
+      at.laps * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
   std::atomic<int> good = 0;
   {
     std::vector<std::jthread> threads;
@@ -96,10 +99,17 @@ TEST_CASE(
     "A7 A8 3.3 3.5 every entry is handed over once, in index order, and no doorbell is lost") {
   constexpr std::uint64_t k16 = 1 << 16, k32 = std::uint64_t{1} << 32;
   for (const Publication publication : kPublications) {
-    for (const Case& at :
-         {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
-          Case{1024, 4, 8, k32 - 100}, Case{1024, 3, 64, 0}, Case{32768, 2, 7, k16 - 64}}) {
+    for (const Case& at : {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
+                           Case{1024, 4, 8, k32 - 100}, Case{1024, 3, 64, 0},
+                           Case{32768, 2, 7, k16 - 64}, Case{128, 64, 1, k16 - 64}}) {
       publish_from_threads(publication, at);
+    }
+    if (!is_long_run()) continue;
+    // Ten million entries together, over both ways to publish.
+    for (const int threads : {2, 4, 8, 16, 32, 64}) {
+      for (const std::uint32_t depth : {128u, 1024u}) {
+        publish_from_threads(publication, {depth, threads, 1, k32 - 1000, 417'000 / depth});
+      }
     }
   }
 }
@@ -306,6 +316,92 @@ TEST_CASE("3.6 an error surfaces with its syndrome and opcode; what came before 
     CHECK(seen.index == error.index);
     // A full ring does not wait for what will not come.
     CHECK(publish_marked(Thread(), memory.view, 1000, 1, WaitControl()) == QueueOutcome::failed);
+  }
+}
+
+TEST_CASE("A8 3.3 there are no more doorbells than batches and pauses") {
+  constexpr std::uint32_t kBatch = 32;
+  for (const std::uint64_t base : {0u, 5u, 31u, (1u << 16) - 50}) {
+    for (const std::uint32_t blocks : {1u, 2u, 5u, 32u, 64u}) {
+      INFO("from " << base << ", " << blocks << " blocks");
+      QueueMemory memory(1024, Publication::ordered, base);
+      memory.view.batch = kBatch;
+      QueueDrain drain = memory.drain();
+      std::uint64_t end = base, doorbells = 0;
+      // Each burst has been reserved before its first part is published; a lone one is a burst too.
+      for (const std::uint32_t burst : {100u / blocks + 1, 1u, 320u / blocks}) {
+        std::vector<q::Reservation> all(burst);
+        for (q::Reservation& each : all) {
+          REQUIRE(q::reserve(Thread(), memory.view, blocks, each, WaitControl()) ==
+                  QueueOutcome::done);
+          for (std::uint32_t i = 0; i < blocks; ++i) {
+            q::write_entry(memory.view, each, i, marked_entry(memory.view.number, each.base + i));
+          }
+        }
+        for (const q::Reservation& each : all) {
+          REQUIRE(q::publish(Thread(), memory.view, each, WaitControl()) == QueueOutcome::done);
+          drain.step(Thread());
+        }
+        end += std::uint64_t{burst} * blocks;
+        doorbells += (burst * blocks + kBatch - 1) / kBatch + 1;
+        CHECK(drain.consumed == end);
+        CHECK(drain.doorbells <= doorbells);
+      }
+      CHECK(drain.wrong_blocks == 0);
+      CHECK(drain.wrong_doorbells == 0);
+    }
+  }
+}
+
+TEST_CASE("Q2 3.5 one doorbell tells of all that was marked behind a gap") {
+  QueueMemory memory(128, Publication::out_of_order);
+  QueueDrain drain = memory.drain();
+  std::vector<q::Reservation> all(40);
+  for (q::Reservation& each : all) {
+    REQUIRE(q::reserve(Thread(), memory.view, 3, each, WaitControl()) == QueueOutcome::done);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      q::write_entry(memory.view, each, i, marked_entry(memory.view.number, each.base + i));
+    }
+  }
+  for (std::size_t i = all.size(); i-- > 0;) {
+    CHECK(drain.doorbells == 0);
+    REQUIRE(q::publish(Thread(), memory.view, all[i], WaitControl()) == QueueOutcome::done);
+    drain.step(Thread());
+  }
+  CHECK(drain.doorbells == 1);
+  CHECK(drain.consumed == 120);
+  CHECK(drain.wrong_blocks == 0);
+}
+
+TEST_CASE("3.6 of a queue that has given up the card is told nothing more") {
+  for (const Publication publication : kPublications) {
+    for (const bool is_next : {true, false}) {
+      INFO(name_of(publication) << (is_next ? ", next" : ", marked"));
+      QueueMemory memory(128, publication);
+      q::Reservation first, second, late;
+      for (q::Reservation* each : {&first, &second}) {
+        REQUIRE(q::reserve(Thread(), memory.view, 32, *each, WaitControl()) == QueueOutcome::done);
+        for (std::uint32_t i = 0; i < 32; ++i) {
+          q::write_entry(memory.view, *each, i, marked_entry(memory.view.number, each->base + i));
+        }
+      }
+      if (!is_next) {  // as if somebody had come in between
+        first.is_next = false;
+        if (publication == Publication::out_of_order) {
+          REQUIRE(q::publish(Thread(), memory.view, second, WaitControl()) == QueueOutcome::done);
+        }
+      }
+      // There is no room for this one, and nobody drains the queue.
+      WaitControl soon;
+      soon.timeout_ns = 1'000'000;
+      REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);
+      REQUIRE(q::reserve(Thread(), memory.view, 1, late, soon) == QueueOutcome::timed_out);
+      CHECK(q::publish(Thread(), memory.view, first, WaitControl()) == QueueOutcome::aborted);
+      CHECK(q::publish(Thread(), memory.view, second, WaitControl()) == QueueOutcome::aborted);
+      CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::aborted);
+      CHECK(memory.doorbell == 0);
+      CHECK(memory.record[1] == 0);
+    }
   }
 }
 
