@@ -157,13 +157,14 @@ TEST_CASE("3.9 kernels put, get, add and fetch through software NICs, byte for b
 }
 
 // Threads of a CPU run the same body in queue_operations_test.cpp.
-TEST_CASE("3.1 every operation does what it says, by each thread, warp and CTA of a kernel") {
-  const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::warp, OperationsGroup::cta);
+TEST_CASE("3.1 every operation does what it says, by each thread, lane, warp and CTA") {
+  const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::lanes,
+                              OperationsGroup::warp, OperationsGroup::cta);
   const bool direct = GENERATE(false, true);
   const std::uint32_t threads = kOperationsCtas * kOperationsThreads;
-  const std::uint32_t groups = group == OperationsGroup::thread ? threads
-                               : group == OperationsGroup::warp ? threads / 32
-                                                                : kOperationsCtas;
+  const std::uint32_t groups = group == OperationsGroup::warp  ? threads / 32
+                               : group == OperationsGroup::cta ? kOperationsCtas
+                                                               : threads;
   const int second = second_gpu();
   // With a record beside the doorbell, as adapters want it.
   const auto mode = direct ? DoorbellMode::strict : DoorbellMode::alone;
@@ -272,6 +273,27 @@ TEST_CASE("B4 a kernel's wait for an immediate ends by its deadline and by the a
   play.finish();
   CHECK(play.outcome[1] == 0);
   CHECK(play.wrong[1] == 0);
+}
+
+// Threads of a CPU run the same body in queue_operations_test.cpp.
+TEST_CASE("A11 what 4,096 threads fetch at once by 1,024 slots is a permutation") {
+  constexpr std::uint32_t kThreads = kTicketCtas * kTicketThreads;
+  static_assert(kThreads == 4096);
+  constexpr std::uint32_t kEach = 2;
+  GpuRanks ranks(0, second_gpu(), true, 4096, false, DoorbellMode::alone, 1024);
+  const GpuPath path = ranks.path(true);
+  const Pinned<std::uint64_t> tickets(kThreads * kEach);
+  const Pinned<std::uint32_t> outcome(kThreads);
+  std::fill_n(outcome.get(), kThreads, 0xffffffffu);
+  TicketsJob job{{path.queue, path.local, path.remote, path.control}, 64, kEach};
+  job.path.control.timeout_ns = 60'000'000'000;
+  job.tickets = tickets.get();
+  job.outcome = outcome.get();
+  GpuStream stream(0);
+  must(launch_tickets(job, stream.handle), "launch");
+  must(cudaStreamSynchronize(stream.handle), "the kernel");
+  CHECK(std::all_of(outcome.get(), outcome.get() + kThreads, [](auto each) { return each == 0; }));
+  CHECK(is_permutation({tickets.get(), tickets.get() + kThreads * kEach}));
 }
 
 TEST_CASE("3.9 A13 a kernel that sees the signal sees the bytes before it") {

@@ -90,6 +90,13 @@ __global__ void immediates_kernel(ImmediatesJob job) {
   *job.outcome = static_cast<std::uint32_t>(outcome);
 }
 
+__global__ void tickets_kernel(TicketsJob job) {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const QueueOutcome outcome =
+      draw_tickets(job.path, job.offset, job.each, job.tickets + std::size_t{thread} * job.each);
+  job.outcome[thread] = static_cast<std::uint32_t>(outcome);
+}
+
 __global__ void puts_kernel(PutsJob job) {
   const GpuPath& path = job.path;
   const q::Transfer transfer{path.local, 0, path.remote, 0, job.bytes};
@@ -195,19 +202,20 @@ int load(Kernels... kernels) {
 }  // namespace
 
 int load_gpu_nic_kernels() {
-  return load(ops_kernel, operations_kernel<Thread>, operations_kernel<Warp>,
-              operations_kernel<device::Cta>, immediates_kernel<Thread>, immediates_kernel<Warp>,
-              immediates_kernel<device::Cta>, puts_kernel, ping_kernel, floor_kernel,
-              nothing_kernel);
+  return load(ops_kernel, operations_kernel<Thread>, operations_kernel<device::Lanes>,
+              operations_kernel<Warp>, operations_kernel<device::Cta>, immediates_kernel<Thread>,
+              immediates_kernel<Warp>, immediates_kernel<device::Cta>, tickets_kernel, puts_kernel,
+              ping_kernel, floor_kernel, nothing_kernel);
 }
 int launch_ops(const OpsJob& job, void* stream) {
   ops_kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
 }
 int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream) {
-  const auto kernel = group == OperationsGroup::thread ? operations_kernel<Thread>
-                      : group == OperationsGroup::warp ? operations_kernel<Warp>
-                                                       : operations_kernel<device::Cta>;
+  const auto kernel = group == OperationsGroup::thread  ? operations_kernel<Thread>
+                      : group == OperationsGroup::lanes ? operations_kernel<device::Lanes>
+                      : group == OperationsGroup::warp  ? operations_kernel<Warp>
+                                                        : operations_kernel<device::Cta>;
   kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
 }
@@ -220,6 +228,10 @@ int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* str
   } else {
     immediates_kernel<device::Cta><<<1, 256, 0, on>>>(job);
   }
+  return cudaGetLastError();
+}
+int launch_tickets(const TicketsJob& job, void* stream) {
+  tickets_kernel<<<kTicketCtas, kTicketThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
 }
 int launch_puts(const PutsJob& job, void* stream) {

@@ -42,12 +42,12 @@ struct OpsJob {
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };
 
-/// Every operation, by each thread, warp or CTA of a kernel of kOperationsCtas CTAs.
+/// Every operation, by each thread, lane, warp or CTA of a kernel of kOperationsCtas CTAs.
 struct OperationsJob {
   OperationsPath path;
   std::uint32_t* wrong = nullptr;  ///< of each group, what OperationsBody::run() says
 };
-enum class OperationsGroup : std::uint32_t { thread, warp, cta };
+enum class OperationsGroup : std::uint32_t { thread, lanes, warp, cta };
 inline constexpr std::uint32_t kOperationsCtas = 2;
 inline constexpr std::uint32_t kOperationsThreads = 64;
 
@@ -59,6 +59,17 @@ struct ImmediatesJob {
   std::uint32_t* wrong = nullptr;    ///< rounds
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };
+
+/// Fetches of a word, by each thread of a kernel of kTicketCtas CTAs.
+struct TicketsJob {
+  OperationsPath path;
+  std::uint64_t offset = 0;          ///< of the word
+  std::uint32_t each = 0;            ///< fetches of a thread
+  std::uint64_t* tickets = nullptr;  ///< of each thread, what they gave
+  std::uint32_t* outcome = nullptr;  ///< of each thread, a QueueOutcome
+};
+inline constexpr std::uint32_t kTicketCtas = 32;
+inline constexpr std::uint32_t kTicketThreads = 128;
 
 /// `rounds` puts, of which never more than `in_flight` are incomplete.
 struct PutsJob {
@@ -99,6 +110,7 @@ int load_gpu_nic_kernels();
 int launch_ops(const OpsJob& job, void* stream);
 int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);
 int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream);
+int launch_tickets(const TicketsJob& job, void* stream);
 int launch_puts(const PutsJob& job, void* stream);
 int launch_ping(const PingJob& job, void* stream);
 int launch_floor(const FloorJob& job, void* stream);

@@ -145,7 +145,7 @@ inline constexpr std::size_t kSignalBytes = 4096;  // behind the data
 
 struct GpuRank {
   GpuRank(int on, std::size_t bytes, const std::vector<int>& devices, std::unique_ptr<Wire> wire,
-          bool by_process, DoorbellMode mode)
+          bool by_process, DoorbellMode mode, std::uint32_t fetch_slots)
       : device(on), data_bytes(bytes) {
     must(cudaSetDevice(device), "cudaSetDevice");
     must(cudaFree(nullptr), "cudaFree");
@@ -185,6 +185,7 @@ struct GpuRank {
     queue_options.piece_bytes = 64 << 10;
     queue_options.receives = 256;
     queue_options.mode = mode;
+    queue_options.fetch_slots = fetch_slots;
     queue.emplace(must_have(SendQueue::create(*nic, queue_options)));
   }
   ~GpuRank() {
@@ -238,9 +239,12 @@ struct GpuRank {
 
 struct GpuRanks {
   GpuRanks(int first, int second, bool direct, std::size_t bytes, bool by_process,
-           DoorbellMode mode = DoorbellMode::alone)
-      : a(first, bytes, devices_of(first, second), std::move(rings.a), by_process, mode),
-        b(second, bytes, devices_of(first, second), std::move(rings.b), by_process, mode) {
+           DoorbellMode mode = DoorbellMode::alone,
+           std::uint32_t fetch_slots = SendQueue::Options().fetch_slots)
+      : a(first, bytes, devices_of(first, second), std::move(rings.a), by_process, mode,
+          fetch_slots),
+        b(second, bytes, devices_of(first, second), std::move(rings.b), by_process, mode,
+          fetch_slots) {
     if (direct) {
       a.show(*b.memory);
       b.show(*a.memory);

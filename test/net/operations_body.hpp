@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "oriel/device/queue.hpp"
 
@@ -37,6 +40,7 @@ enum class OperationsStep : std::uint32_t {
   signal_added,
   signal_set,
   bytes_in_entries,
+  pieces,
 };
 
 template <dq::AtomicOp kOp, class T>
@@ -70,6 +74,7 @@ class OperationsBody {
     signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
     bytes_in_entries<dq::SignalOp::add>(kAdded, 11);
     bytes_in_entries<dq::SignalOp::set>(kSet, 6);
+    for (std::uint64_t round = 0; round < kPieceRounds; ++round) pieces(round);
     check_words();
     return wrong_;
   }
@@ -90,6 +95,8 @@ class OperationsBody {
   static constexpr std::uint64_t kSource = 0;
   static constexpr std::uint64_t kOther = 256;
   static constexpr std::uint64_t kSink = 512;
+  static constexpr std::uint64_t kPiece = 64;
+  static constexpr std::uint64_t kPieceRounds = 3;
 
   ORIEL_DEVICE_FN std::uint64_t next() {
     random_ = random_ * 6364136223846793005u + 1442695040888963407u;
@@ -261,6 +268,47 @@ class OperationsBody {
            step);
   }
 
+  /// What lies before kSink, as if it had a registration for each piece.
+  ORIEL_DEVICE_FN dq::Region in_pieces(const dq::Region& whole) const {
+    dq::Region part;
+    part.address = whole.address + base_;
+    part.bytes = kSink;
+    part.chunk_shift = 6;
+    static_assert(kPiece == 1 << 6 && kSink == kPiece * dq::Region::kKeysInside);
+    for (std::uint64_t i = 0; i < dq::Region::kKeysInside; ++i) {
+      part.keys[i] = whole.key_at(base_ + i * kPiece);
+    }
+    return part;
+  }
+  /// Two puts of one to four entries each, the second with a signal behind it: of groups beside
+  /// each other hardly any needs as many blocks as the next one.
+  ORIEL_STEP_FN void pieces(std::uint64_t round) {
+    const OperationsStep step = OperationsStep::pieces;
+    const dq::Region near = in_pieces(path_.local), far = in_pieces(path_.remote);
+    const std::uint64_t first = kPiece * (1 + (index_ + round) % 4);
+    const std::uint64_t second = kPiece * (1 + (index_ * 3 + round) % 4);
+    fill(kSource, 20 + round);
+    fill(kOther, 30 + round);
+    expect_done(
+        dq::put<Group, M>(group_, path_.queue, {near, kSource, far, kThere, first}, path_.control)
+            .outcome,
+        step);
+    expect_done(dq::put_signal<dq::SignalOp::add, Group, M>(
+                    group_, path_.queue, {near, kOther, far, kThere, second}, path_.remote,
+                    base_ + kAdded, 1, path_.control)
+                    .outcome,
+                step);
+    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
+                                           path_.control),
+                step);
+    bool good = true;
+    for (std::uint64_t i = group_.rank(); i * 8 < first || i * 8 < second; i += group_.size()) {
+      const std::uint64_t salt = i * 8 < second ? 30 : 20;
+      good = good && word_here(kSink + i * 8) == pattern(salt + round, i);
+    }
+    expect(good, step);
+  }
+
   /// All words, those beside them included.
   ORIEL_STEP_FN void check_words() {
     expect_done(
@@ -268,7 +316,7 @@ class OperationsBody {
         OperationsStep::neighbours);
     expect(word_here(kSink + kWord8) == word8_, OperationsStep::words_of_8_bytes);
     expect(word_here(kSink + kWord4 - 4) >> 32 == word4_, OperationsStep::words_of_4_bytes);
-    expect(word_here(kSink + kAdded) == 21, OperationsStep::signal_added);
+    expect(word_here(kSink + kAdded) == 21 + kPieceRounds, OperationsStep::signal_added);
     expect(word_here(kSink + kSet) == 6, OperationsStep::signal_set);
     const bool clean = (word_here(kSink + kWord4 - 4) & 0xffffffffu) == 0 &&
                        word_here(kSink) == 0 && word_here(kSink + 16) == 0 &&
@@ -287,5 +335,29 @@ class OperationsBody {
 };
 
 #undef ORIEL_STEP_FN
+
+/// One thread's: adds one to the word at `offset` again and again, and says what was there before
+/// each time. What all threads have is each number once.
+template <class M = device::Memory>
+ORIEL_DEVICE_FN dq::QueueOutcome draw_tickets(const OperationsPath& path, std::uint64_t offset,
+                                              std::uint32_t count, std::uint64_t* tickets) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::uint64_t old = 0;
+    const dq::QueueOutcome outcome = dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, M>(
+        path.queue, path.remote, offset, 1, old, path.control);
+    if (outcome != dq::QueueOutcome::done) return outcome;
+    tickets[i] = old;
+  }
+  return dq::QueueOutcome::done;
+}
+
+/// Whether these are the numbers from 0 on, each once, in any order.
+inline bool is_permutation(std::vector<std::uint64_t> tickets) {
+  std::sort(tickets.begin(), tickets.end());
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    if (tickets[i] != i) return false;
+  }
+  return true;
+}
 
 }  // namespace oriel::net::test

@@ -10,9 +10,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "device/emulated_warp.hpp"
 #include "net/nic_pair.hpp"
 #include "net/nic_thread.hpp"
 #include "net/operations_body.hpp"
+#include "support/long_run.hpp"
 
 // The operations of kernels, executed by two NICs: over regions of many registrations, with more
 // fetches than slots, and behind a fence.
@@ -198,43 +200,46 @@ TEST_CASE("3.1 what follows a fence begins once what came before it is done") {
   }
 }
 
-TEST_CASE("A11 3.4 more fetches at once than there are slots give each its own old value") {
-  constexpr int kThreads = 12;
-  constexpr std::uint64_t kFetches = 150;
-  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
-    SendQueue::Options options;
-    options.fetch_slots = 4;
-    options.depth = 128;
-    options.publication = publication;
-    NicPair pair(options);
-    NicThread near = NicThread::start(pair.a.nic).value();
-    NicThread far = NicThread::start(pair.b.nic).value();
-    std::array<std::vector<std::uint64_t>, kThreads> got;
-    std::atomic<int> failed = 0;
-    {
-      std::vector<std::jthread> threads;
-      for (auto& mine : got) {
-        threads.emplace_back([&] {
-          for (std::uint64_t i = 0; i < kFetches; ++i) {
-            std::uint64_t old = 0;
-            const auto outcome = dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t>(
-                pair.view(), pair.b.region, 0, 1, old, pair.control);
-            if (outcome != QueueOutcome::done) ++failed;
-            mine.push_back(old);
-          }
-        });
-      }
+namespace {
+
+/// Each thread fetches and adds `each` times, with fewer slots for old values than threads.
+void check_tickets(dq::Publication publication, std::size_t threads, std::uint32_t each,
+                   std::uint32_t slots) {
+  INFO(threads << " threads, " << slots << " slots");
+  SendQueue::Options options;
+  options.fetch_slots = slots;
+  options.depth = std::max(128u, slots);
+  options.publication = publication;
+  NicPair pair(options);
+  NicThread near = NicThread::start(pair.a.nic).value();
+  NicThread far = NicThread::start(pair.b.nic).value();
+  OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
+  path.control.timeout_ns = 200'000'000'000;
+  std::vector<std::uint64_t> tickets(threads * each);
+  std::atomic<std::size_t> good = 0;
+  {
+    std::vector<std::jthread> running;
+    running.reserve(threads);
+    for (std::size_t i = 0; i < threads; ++i) {
+      running.emplace_back([&, i] {
+        good += draw_tickets(path, 8, each, &tickets[i * each]) == QueueOutcome::done ? 1 : 0;
+      });
     }
-    CHECK(near.stop(Deadline::after(std::chrono::seconds(5))).ok());
-    CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
-    std::vector<std::uint64_t> all;
-    for (const auto& mine : got) all.insert(all.end(), mine.begin(), mine.end());
-    std::sort(all.begin(), all.end());
-    REQUIRE(failed == 0);
-    REQUIRE(all.size() == kThreads * kFetches);
-    bool each_once = true;
-    for (std::size_t i = 0; i < all.size(); ++i) each_once = each_once && all[i] == i;
-    CHECK(each_once);
+  }
+  CHECK(near.stop(Deadline::after(std::chrono::seconds(5))).ok());
+  CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
+  CHECK(good == threads);
+  CHECK(is_permutation(tickets));
+  CHECK(pair.b.memory[1] == tickets.size());
+}
+
+}  // namespace
+
+// Threads of a GPU run the same body in gpu_nic_cuda_test.cpp.
+TEST_CASE("A11 3.4 more fetches at once than there are slots give each its own old value") {
+  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
+    check_tickets(publication, 12, 150, 4);
+    if (oriel::test::is_long_run()) check_tickets(publication, 4096, 1, 1024);
   }
 }
 
@@ -285,6 +290,37 @@ TEST_CASE("3.1 every operation does what it says, for threads, warps and CTAs at
     CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
     for (const std::uint32_t steps : wrong) CHECK(steps == 0);
     CHECK(immediates_of(pair.back, kGroups) == std::vector<bool>(kGroups, true));
+  }
+}
+
+TEST_CASE("3.1 3.2 every operation does what it says, for lanes of a warp that call together") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  using oriel::test::EmulatedLaneMemory;
+  using oriel::test::EmulatedLanes;
+  constexpr std::uint32_t kLanes = oriel::test::EmulatedWarp::kLanes;
+  for (const bool dump : {false, true}) {
+    SendQueue::Options options;
+    options.publication = dump ? dq::Publication::ordered : dq::Publication::out_of_order;
+    options.gets_need_dump = dump;
+    options.fetch_slots = kLanes;  // each takes one while it posts something else
+    options.depth = 128;
+    options.receives = kLanes;
+    NicPair pair(options);
+    REQUIRE(pair.back.post_receives(kLanes).ok());
+    NicThread near = NicThread::start(pair.a.nic).value();
+    NicThread far = NicThread::start(pair.b.nic).value();
+    OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
+    path.control.timeout_ns = 60'000'000'000;
+    std::array<std::uint32_t, kLanes> wrong{};
+    oriel::test::EmulatedWarp warp(seed);
+    warp.run([&](std::uint32_t lane) {
+      wrong[lane] = OperationsBody<EmulatedLanes, EmulatedLaneMemory>(path, lane).run();
+    });
+    CHECK(near.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    CHECK(far.stop(Deadline::after(std::chrono::seconds(5))).ok());
+    for (const std::uint32_t steps : wrong) CHECK(steps == 0);
+    CHECK(immediates_of(pair.back, kLanes) == std::vector<bool>(kLanes, true));
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "net/nic_pair.hpp"
 #include "net/nic_thread.hpp"
+#include "support/long_run.hpp"
 #include "support/sanitized.hpp"
 
 // Queues filled by many threads and executed by NICs that have threads of their own.
@@ -241,6 +242,12 @@ TEST_CASE("A4 Q1 3.3 every depth across the 16-bit and the 32-bit wrap, 1 to 16 
       }
     }
     for (const int threads : {1, 8, 16}) walk({256, threads, (1u << 16) - 100, publication});
+    if (!oriel::test::is_long_run()) continue;
+    for (const int threads : {2, 4, 32, 64}) {
+      for (const std::uint32_t depth : {128u, 1024u}) {
+        walk({depth, threads, (std::uint64_t{1} << 32) - depth - 3, publication});
+      }
+    }
   }
 }
 
