@@ -25,6 +25,8 @@ enum class AlgorithmChoice : std::uint8_t { automatic, one_shot, two_shot, strea
 enum class WireChoice : std::uint8_t { automatic, fabric };
 /// What executes the queues by which a rank reaches those of other LSA teams.
 enum class NicKind : std::uint8_t { soft, mlx5 };
+/// Who rings the doorbells of adapters' queues; automatic: their users, where they can.
+enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
 
@@ -39,6 +41,7 @@ struct Settings {
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
   std::string fabric_provider;                 ///< empty: chosen by what the machine has
   NicKind nic = NicKind::soft;
+  DoorbellChoice doorbell = DoorbellChoice::automatic;
   WireChoice wire = WireChoice::automatic;
   std::string paths;  ///< as given; comm splits it
   bool direct_copy = true;

@@ -36,6 +36,9 @@ constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
 constexpr std::array kWires = {word("auto", WireChoice::automatic),
                                word("fabric", WireChoice::fabric)};
 constexpr std::array kNics = {word("soft", NicKind::soft), word("mlx5", NicKind::mlx5)};
+constexpr std::array kDoorbells = {word("auto", DoorbellChoice::automatic),
+                                   word("gpu", DoorbellChoice::gpu),
+                                   word("cpu", DoorbellChoice::cpu)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),  word("version", LogLevel::version),
@@ -84,6 +87,11 @@ const std::array kRows = {
         "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
         "ORIEL_DIRECT_COPY and ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface "
         "at most."},
+    Row{"ORIEL_DOORBELL", nullptr, choice<&Settings::doorbell>(kDoorbells),
+        "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5): gpu has those who post "
+        "ring, the kernels of GPUs or the threads of CPU ranks, and is an error where they cannot "
+        "reach the register; cpu has a thread of the processor ring, which adds to every "
+        "operation; auto takes cpu, with a warning in the log, where gpu would be an error."},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
         "shared memory where they are one user's processes on one machine, in one network "

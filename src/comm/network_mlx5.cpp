@@ -116,6 +116,7 @@ Status Mlx5Network::make_queues() {
     queue.publication = dq::Publication::out_of_order;
     queue.peer = rank;
     queue.ring_on_host = on_gpu_;  // where the host sees errors, and what is under way
+    queue.doorbell = options_.settings->doorbell;
     queue.psn = first_packet(options_.communicator, options_.rank, rank);
     wanted.push_back(queue);
   }

@@ -269,15 +269,24 @@ Status Mlx5Queue::State::make_doorbell(Mlx5Memory& memory,
   if (!uar) {
     return mlx5_error(device->place(), "mlx5dv_devx_alloc_uar", "a doorbell register", errno);
   }
-  auto mapped = memory.map_register(uar->doorbell, kDoorbellBytes, combining);
-  if (mapped.ok()) {
-    mapping = std::move(mapped).value();
-    view.doorbell = mapping->user();
-    return {};
-  }
-  if (ringer->is_first()) {
-    Log().warn("a processor rings the doorbells of {} port {}, which adds to every operation: {}",
-               device->place().device, device->place().port, mapped.error().to_string());
+  if (options.doorbell != DoorbellChoice::cpu) {
+    auto mapped = memory.map_register(uar->doorbell, kDoorbellBytes, combining);
+    if (mapped.ok()) {
+      mapping = std::move(mapped).value();
+      view.doorbell = mapping->user();
+      return {};
+    }
+    const Mlx5Place& place = device->place();
+    if (options.doorbell == DoorbellChoice::gpu) {
+      return std::move(mapped).error().with_context(
+          fmt::format("mapping the doorbell register of {} port {} for those who post, as "
+                      "ORIEL_DOORBELL=gpu demands",
+                      place.device, place.port));
+    }
+    if (ringer->is_first()) {
+      Log().warn("a processor rings the doorbells of {} port {}, which adds to every operation: {}",
+                 place.device, place.port, mapped.error().to_string());
+    }
   }
   ORIEL_TRY(bell_slot, memory.allocate_on_host(sizeof(std::uint64_t)));
   ORIEL_TRY(bell, Mlx5Ringer::serve(ringer, reinterpret_cast<std::uint64_t*>(bell_slot->own()),

@@ -10,6 +10,7 @@
 #include "oriel/device/queue.hpp"
 #include "oriel/error.hpp"
 
+#include "base/settings.hpp"
 #include "net/mlx5_device.hpp"
 #include "net/mlx5_handle.hpp"
 #include "net/mlx5_memory.hpp"
@@ -39,6 +40,9 @@ class Mlx5Queue {
     /// Elements for immediates of the peer: a power of two from 4 up to what `depth` may be. 0:
     /// writes with an immediate to this queue fail at their sender.
     std::uint32_t receives = 0;
+    /// Whether the queue's users ring its doorbell or a processor does for them. gpu, where they
+    /// cannot reach the register: an error.
+    DoorbellChoice doorbell = DoorbellChoice::automatic;
     /// Where packets begin to be counted. Another one for each connection keeps those of an earlier
     /// one from being taken for new.
     std::uint32_t psn = 0;

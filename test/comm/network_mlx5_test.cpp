@@ -190,6 +190,19 @@ TEST_CASE("3.11 ranks that choose different NICs, or an adapter and backups, are
   });
 }
 
+TEST_CASE("3.11 A3 who rings is the user's choice, and an error of all where it cannot be") {
+  play_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
+                   [&](Players& players, Adapter&) { Traffic(players, 5).run(10); });
+  play_on_adapters({0, 1}, {.rung_by_processor = true}, {}, [](Players& players, Adapter& adapter) {
+    const Environment own(Variables{{"ORIEL_DOORBELL", players.first() == 0 ? "gpu" : "auto"}});
+    auto comm = join(players);
+    must_fail(comm.device_comm(kWorld), ErrorCode::system,
+              {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"});
+    require(adapter.verbs.live() == 0, "nothing is left");
+    players.barrier();
+  });
+}
+
 namespace {
 
 /// A communicator of two nodes in processes, of which the first has no adapter that works; what the

@@ -303,6 +303,39 @@ TEST_CASE("3.11 A3 where the GPU cannot ring, a processor does, and the log says
   CHECK(log.count("a processor rings the doorbells of mlx5_0 port 1") == 1);
 }
 
+TEST_CASE("3.11 A3 the user chooses who rings: the GPU or an error, or a processor anyway") {
+  const LogFile log;
+  Scene scene;
+  {
+    const auto memory = Mlx5CudaMemory::create(0).value();
+    NicMlx5 nic = scene.open();
+    std::array<Mlx5Queue::Options, 1> options{};
+    options[0].doorbell = DoorbellChoice::cpu;
+    {
+      const auto made = nic.create_queues(*memory, options);
+      REQUIRE(made.ok());
+      CHECK(made.value()[0].is_rung_by_processor());
+      CHECK(scene.driver.registered.empty());
+    }
+    options[0].doorbell = DoorbellChoice::gpu;
+    {
+      const auto made = nic.create_queues(*memory, options);
+      REQUIRE(made.ok());
+      CHECK_FALSE(made.value()[0].is_rung_by_processor());
+    }
+    scene.driver.takes_registers = false;
+    const auto refused = nic.create_queues(*memory, options);
+    REQUIRE_FALSE(refused.ok());
+    const std::string text = refused.error().to_string();
+    INFO(text);
+    CHECK(text.find("ORIEL_DOORBELL=gpu") != std::string::npos);
+    CHECK(text.find("doorbell register of mlx5_0 port 1") != std::string::npos);
+    CHECK(text.find("PeerMappingOverride") != std::string::npos);
+  }
+  scene.check_nothing_left();
+  CHECK(log.count("a processor rings") == 0);
+}
+
 TEST_CASE("3.11 rings may lie on the host and the users' words on the GPU") {
   Scene scene;
   const auto memory = Mlx5CudaMemory::create(0).value();

@@ -45,8 +45,9 @@ struct TwoAdapters : SoftAdapters {
   }
 };
 
-NicMlx5 open_nic(FakeVerbs& verbs, const char* name) {
+NicMlx5 open_nic(FakeVerbs& verbs, const char* name, bool own_thread) {
   NicMlx5::Options options;
+  options.own_thread = own_thread;
   options.device.name = name;
   options.device.verbs = &verbs.library;
   return NicMlx5::open(options).value();
@@ -54,10 +55,10 @@ NicMlx5 open_nic(FakeVerbs& verbs, const char* name) {
 
 /// Two ranks, each with its adapter and memory.
 struct Ranks {
-  explicit Ranks(bool uncached_registers = true) {
+  explicit Ranks(bool uncached_registers = true, bool own_threads = true) {
     verbs.has_uncached_registers = uncached_registers;
     for (std::size_t i = 0; i < 2; ++i) {
-      nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1"));
+      nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1", own_threads));
       constexpr std::uint8_t kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
       words[i].resize(4096);
       keys.push_back(nics[i].register_memory(memory, words[i].data(), 4096 * 8, kAll).value());
@@ -103,15 +104,24 @@ struct Ranks {
 }  // namespace
 
 TEST_CASE("3.11 A3 the same device code fills queues of this NIC, whoever rings their doorbells") {
-  const bool rung_by_processor = GENERATE(false, true);
+  struct Ringing {
+    bool uncached_registers;
+    DoorbellChoice choice;
+    bool by_processor;
+  };
+  const Ringing ringing =
+      GENERATE(Ringing{true, DoorbellChoice::automatic, false},
+               Ringing{false, DoorbellChoice::automatic, true},
+               Ringing{true, DoorbellChoice::gpu, false}, Ringing{true, DoorbellChoice::cpu, true});
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
-  Ranks ranks(!rung_by_processor);
+  Ranks ranks(ringing.uncached_registers);
   Mlx5Queue::Options options;
+  options.doorbell = ringing.choice;
   options.publication = publication;
   Mlx5Queue there = ranks.make(0, options);
   Mlx5Queue back = ranks.make(1);
   Ranks::connect(there, back);
-  CHECK(there.is_rung_by_processor() == rung_by_processor);
+  CHECK(there.is_rung_by_processor() == ringing.by_processor);
   const dq::QueueView& view = there.view();
 
   // Around the ring several times.
@@ -362,6 +372,104 @@ TEST_CASE("3.11 A14 a processor passes on each ring, also one that looks like th
   CHECK_FALSE(ringer->is_needed());
   CHECK(ringer->is_first());
   CHECK_FALSE(ringer->is_first());
+}
+
+TEST_CASE("3.11 A3 users that are to ring themselves and cannot reach the register are an error") {
+  Ranks ranks(false);
+  const std::size_t live = ranks.verbs.live();
+  Mlx5Queue::Options options;
+  options.doorbell = DoorbellChoice::gpu;
+  const auto made = ranks.nics[0].create_queues(ranks.memory, std::array{options});
+  REQUIRE_FALSE(made.ok());
+  const std::string text = made.error().to_string();
+  INFO(text);
+  CHECK(text.find("doorbell register of mlx5_0 port 1") != std::string::npos);
+  CHECK(text.find("ORIEL_DOORBELL=gpu") != std::string::npos);
+  CHECK(ranks.verbs.live() == live);
+}
+
+namespace {
+
+/// A thread that rings the doorbells of the first rank until it is to stop.
+class RingerThread {
+ public:
+  explicit RingerThread(NicMlx5& nic)
+      : thread_([&nic](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            if (!nic.progress()) std::this_thread::yield();
+          }
+        }) {}
+  void stop() {
+    thread_.request_stop();
+    thread_.join();
+  }
+
+ private:
+  std::jthread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("3.6 3.11 A14 when the processor that rings stops, waits end by deadline and abort") {
+  const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
+  Ranks ranks(false, false);
+  Mlx5Queue::Options options;
+  options.publication = publication;
+  options.peer = 1;
+  std::vector<Mlx5Queue> there, back;
+  for (int i = 0; i < 2; ++i) {
+    there.push_back(ranks.make(0, options));
+    back.push_back(ranks.make(1));
+    Ranks::connect(there.back(), back.back());
+  }
+  const auto put = [&](const dq::QueueView& view, std::uint64_t value) {
+    ranks.words[0][1] = value;
+    return dq::put<Thread, DrivingMemory>(Thread(), view, ranks.transfer(8, 8, 8), ranks.control);
+  };
+  RingerThread ringer(ranks.nics[0]);
+  REQUIRE(ranks.wait(there[0].view(), put(there[0].view(), 1)) == QueueOutcome::done);
+  ringer.stop();
+
+  // Late is not dead.
+  QueueOutcome waited{};
+  const auto late = put(there[0].view(), 2);
+  {
+    std::jthread waiter([&] {
+      const DrivingScope scope(ranks.driven);
+      waited = ranks.wait(there[0].view(), late);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    RingerThread again(ranks.nics[0]);
+    waiter.join();
+    again.stop();
+  }
+  CHECK(waited == QueueOutcome::done);
+  CHECK(ranks.words[1][1] == 2);
+
+  const auto begin = std::chrono::steady_clock::now();
+  device::StallRecord stall{};
+  ranks.control.timeout_ns = 100'000'000;
+  ranks.control.stall = &stall;
+  CHECK(ranks.wait(there[0].view(), put(there[0].view(), 3)) == QueueOutcome::timed_out);
+  CHECK(device::stalled_rank(stall.gave_up) == 1);
+  CHECK(put(there[0].view(), 4).outcome == QueueOutcome::aborted);
+
+  std::uint32_t abort = 0;
+  ranks.control.timeout_ns = 60'000'000'000;
+  ranks.control.abort = &abort;
+  const auto last = put(there[1].view(), 5);
+  {
+    std::jthread waiter([&] {
+      const DrivingScope scope(ranks.driven);
+      waited = ranks.wait(there[1].view(), last);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    device::Memory::store<device::Order::release>(&abort, 1u);
+  }
+  CHECK(waited == QueueOutcome::aborted);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+  CHECK(ranks.words[1][1] == 2);
+  CHECK(ranks.verbs.violations.empty());
 }
 
 TEST_CASE("2.5 the thread that rings is told where to run, and rings where that fails too") {
