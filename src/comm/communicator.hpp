@@ -161,6 +161,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
   Status check_limits(int max_ctas) const;
   Status lay_out_scratch(int max_ctas);
+  Result<std::unique_ptr<NetworkWindows>> make_network_windows();
   Task<Status> make_scratch(EventLoop& loop, Deadline deadline);
   Task<Status> make_control_window(EventLoop& loop, Deadline deadline);
   /// The network, where CPU ranks are of several LSA teams. Here and not in the first collective,

@@ -368,6 +368,24 @@ Result<shadow::OwnedShadow> Communicator::copy_groupings() {
   return shadow::OwnedShadow::make(std::move(pool), bytes);
 }
 
+/// None where no queue will ever lead to another rank: the same on all ranks, for participants take
+/// part in every registration.
+Result<std::unique_ptr<NetworkWindows>> Communicator::make_network_windows() {
+  const bool all_of_one_kind =
+      std::all_of(topology_.infos.begin(), topology_.infos.end(),
+                  [&](const topo::RankInfo& info) { return info.kind == topology_.infos[0].kind; });
+  if (topology_.teams.members.size() == 1 || !all_of_one_kind) {
+    return std::unique_ptr<NetworkWindows>();
+  }
+  std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
+  for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
+  ORIEL_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
+  const auto windows_lie = on_host() ? net::MemoryPlace::host : net::MemoryPlace::gpu;
+  return std::make_unique<NetworkWindows>(session_->world(), rank(), std::move(in_team),
+                                          std::move(tables), windows_lie);
+}
+
+/// What a rank alone can fail to make, behind which all agree.
 Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   Status local;
   const auto attempt = [&](auto result, auto& place) {
@@ -381,6 +399,7 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   attempt(device_->make_notice_board(), notices_);
   attempt(device_->make_executor(), executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
+  attempt(make_network_windows(), network_windows_);
   if (!on_host()) attempt(copy_groupings(), groupings_);
   if (local.ok()) {
     attempt(co_await device_->make_scratch(loop, layout_, hierarchy_, deadline), scratch_);
@@ -404,17 +423,7 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
   options.key = session_->key(boot::KeyPurpose::fd_exchange);
   options.communicator = session_->number();
   options.sink = sink_.get();
-  // The same on all ranks, for participants take part in every registration.
-  const bool all_of_one_kind =
-      std::all_of(topology_.infos.begin(), topology_.infos.end(),
-                  [&](const topo::RankInfo& info) { return info.kind == topology_.infos[0].kind; });
-  if (topology_.teams.members.size() > 1 && all_of_one_kind) {
-    std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
-    for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
-    ORIEL_CO_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
-    const auto windows_lie = on_host() ? net::MemoryPlace::host : net::MemoryPlace::gpu;
-    network_windows_ = std::make_unique<NetworkWindows>(
-        session_->world(), rank(), std::move(in_team), std::move(tables), windows_lie);
+  if (network_windows_ != nullptr) {
     sink_->set_network(*network_windows_);
     options.participants.push_back(network_windows_.get());
   }

@@ -22,6 +22,14 @@ constexpr Duration kProbeInterval = std::chrono::seconds(1);
 // answered.
 constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
+const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
+  if (error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::no_copies)) {
+    return "this rank's GPU copies nothing for it any more";
+  }
+  if (is_at_fault) return "this rank has failed to do what its peer asked for";
+  return describe_syndrome(error.syndrome);
+}
+
 }  // namespace
 
 /// Whether it is of a question behind which nothing was asked for.
@@ -76,10 +84,12 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
                                                     : fmt::format("operation {:#04x}, entry {}",
                                                                   error.opcode, error.index);
   std::string why;
+  // It is flushed for what the peer's own entries have met, which may have been this rank.
+  const bool is_at_fault = syndrome == net::Syndrome::flushed && peer.failover != nullptr &&
+                           peer.failover->is_at_fault();
   if (is_alone) why += "; most other hosts do not answer either, so it is this one that is cut off";
   if (peer.failover != nullptr) {
-    // It is flushed for what the peer's own entries have met.
-    if (syndrome == net::Syndrome::flushed) origin = peer.rank;
+    if (syndrome == net::Syndrome::flushed && !is_at_fault) origin = peer.rank;
     const auto failure = peer.failover->failure();
     if (failure.has_value()) why += "; " + failure->message();
   }
@@ -87,8 +97,8 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
   return Error(ErrorCode::remote,
                fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
                            "{}){}",
-                           options_.rank, peer.rank, describe_syndrome(error.syndrome),
-                           error.syndrome, what, why))
+                           options_.rank, peer.rank, describe(error, is_at_fault), error.syndrome,
+                           what, why))
       .with_origin(origin);
 }
 

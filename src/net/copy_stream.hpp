@@ -16,10 +16,12 @@ namespace oriel::net {
 /// other GPUs which is mapped for it. Bytes of the processor's go through slots of pinned memory.
 /// Who does it is somebody else: the driver in this process, or another process.
 ///
-/// Nothing blocks but settle() and the destructor. Not thread-safe, but show() and hide().
+/// Nothing waits for the GPU but the destructor. Not thread-safe, but show() and hide().
 class CopyStream {
  public:
-  virtual ~CopyStream() = default;  ///< ends when the stream's work has
+  /// Ends when the stream's work has, or after 30 seconds, and then leaves the driver what that may
+  /// still touch.
+  virtual ~CopyStream() = default;
 
   std::byte* slot(std::uint32_t number) const { return slots_ + number * slot_bytes_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
@@ -41,8 +43,9 @@ class CopyStream {
   virtual std::uint64_t told() const = 0;
   /// Whether the stream is alive, as far as can be told.
   virtual Status look() = 0;
-  /// After an error: returns when nothing of what began is being done any more.
-  virtual void settle() noexcept = 0;
+  /// After an error: whether nothing of what began is being done any more, for good. Asked until
+  /// then; nothing begins any more.
+  virtual bool settle() noexcept = 0;
 
  protected:
   std::byte* slots_ = nullptr;

@@ -3,18 +3,24 @@
 #include "net/copy_stream_cuda.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/cuda_table.hpp"
+#include "base/deadline.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace oriel::net {
 namespace {
 
 constexpr std::size_t kCountBytes = 4096;  // a page, so that slots are aligned
+constexpr std::chrono::seconds kEndMost{30};
+constexpr std::chrono::microseconds kBetweenLooks{20};
 
 CUdeviceptr gpu_address(const std::byte* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
@@ -65,10 +71,22 @@ CudaCopyStream::~CudaCopyStream() {
   if (stream_ != nullptr) {
     static_cast<void>(words_.submit(stream_));
     // Its own work only, which waits for nobody.
-    static_cast<void>(cuda().stream_synchronize(stream_));
+    if (!ends()) {
+      Log().warn("a GPU has not ended a software NIC's copies: their pinned memory is left to it");
+      return;
+    }
     static_cast<void>(cuda().stream_destroy(stream_));
   }
   static_cast<void>(cuda().mem_free_host(pinned_));
+}
+
+bool CudaCopyStream::ends() noexcept {
+  const Clock& clock = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(kEndMost, clock);
+  for (; !settle(); std::this_thread::sleep_for(kBetweenLooks)) {
+    if (deadline.expired(clock.now())) return false;
+  }
+  return true;
 }
 
 template <class Calls>
@@ -126,10 +144,13 @@ Status CudaCopyStream::look() {
   });
 }
 
-void CudaCopyStream::settle() noexcept {
+/// Asks, for a wait within the driver has no deadline. A stream that has failed does nothing more.
+bool CudaCopyStream::settle() noexcept {
   words_.drop();
+  if (is_settled_) return true;
   const auto scope = CudaScope::enter(context_.get());
-  static_cast<void>(cuda().stream_synchronize(stream_));
+  is_settled_ = cuda().stream_query(stream_) != CUDA_ERROR_NOT_READY;
+  return is_settled_;
 }
 
 }  // namespace oriel::net

@@ -17,8 +17,8 @@ namespace oriel::net {
 Status check_copy_streams(CUdevice device);
 
 /// A stream of the driver's in this process. Calls are made in relaxed capture mode, and none of
-/// them waits for the GPU but those of settle() and the destructor; but the driver's own locks may
-/// make them wait while the application frees memory or the like.
+/// them waits for the GPU; but the driver's own locks may make them wait while the application
+/// frees memory or the like.
 ///
 /// Words go to the driver with the next copy or tell().
 class CudaCopyStream final : public CopyStream {
@@ -37,12 +37,13 @@ class CudaCopyStream final : public CopyStream {
   Status tell(std::uint64_t count) override;
   std::uint64_t told() const override;
   Status look() override;
-  void settle() noexcept override;
+  bool settle() noexcept override;
 
  private:
   explicit CudaCopyStream(PrimaryContext context) : context_(std::move(context)) {}
   Status prepare(std::size_t slot_bytes, std::uint32_t slots);
   Status submit_words();
+  bool ends() noexcept;
   /// Makes the calls in the GPU's context, behind the words that are yet to be written.
   template <class Calls>
   Status enqueue(const char* what, const Calls& calls);
@@ -50,6 +51,7 @@ class CudaCopyStream final : public CopyStream {
   PrimaryContext context_;
   CUstream stream_ = nullptr;
   WordBatch words_;
+  bool is_settled_ = false;
   std::byte* pinned_ = nullptr;  // the count, then the slots
   CUdeviceptr count_address_ = 0;
 };

@@ -72,7 +72,10 @@ class NicProcessStream final : public CopyStream {
   }
   std::uint64_t told() const override { return memory_.count().load(std::memory_order_acquire); }
   Status look() override;
-  void settle() noexcept override { close(); }
+  bool settle() noexcept override {
+    close();
+    return true;
+  }
 
  private:
   std::uint64_t offset_of(std::uint32_t number) const {

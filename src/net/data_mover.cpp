@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "net/host_memory.hpp"
 
 namespace oriel::net {
@@ -14,6 +16,12 @@ namespace {
 constexpr std::size_t kLentLeast = 1024;
 
 }  // namespace
+
+Error stuck_mover() {
+  return Error(
+      ErrorCode::timeout,
+      fmt::format("a GPU has not ended a software NIC's copies in {} s", kDrainMost.count()));
+}
 
 std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {
   store_bytes(to, from);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -74,7 +75,7 @@ struct AtomicMove {
 
 /// Moves bytes between memory of one kind and the NIC's own, and within memory of that kind. All
 /// of it takes effect in the order of the calls: bytes first, then the word that tells of them.
-/// What cannot begin now, for want of room, is tried again later. Nothing blocks but drain().
+/// What cannot begin now, for want of room, is tried again later. Nothing waits but drain().
 /// Not thread-safe: the NIC's lock guards it. Addresses have been checked by the caller.
 class DataMover {
  public:
@@ -102,17 +103,25 @@ class DataMover {
   virtual bool is_done(MoveTicket ticket) = 0;
   /// Has what began since the last call be told of when it is done. Whether anything is under way.
   virtual bool flush() = 0;
-  /// Waits until everything that began is done, or nothing more will be.
+  /// Waits until everything that began is done, or the mover has failed and has settled; 30 seconds
+  /// at most, and not again by calls that follow. An error: it may still be moving.
   virtual Status drain() = 0;
   /// Forgets what it knows of the words in [at, at + count): somebody else may change them.
   virtual void forget(const std::byte* at, std::size_t count) = 0;
-  /// Nothing moves any more, for good.
+  /// Nothing begins to move any more, for good.
   virtual bool has_failed() const { return false; }
+  /// Once it has failed: whether nothing of what began before is moving any more. Asked until then.
+  virtual bool settle() noexcept { return true; }
 
  protected:
   friend class StagedPart;
   virtual void give_back(StagedPart& part) noexcept = 0;
 };
+
+/// For how long a drain() waits.
+inline constexpr std::chrono::seconds kDrainMost{30};
+/// What it says then.
+Error stuck_mover();
 
 inline StagedPart::~StagedPart() {
   if (mover_ != nullptr) mover_->give_back(*this);

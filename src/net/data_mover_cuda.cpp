@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "net/copy_stream_cuda.hpp"
 #include "net/host_memory.hpp"
@@ -20,7 +21,6 @@ namespace {
 
 /// How long the count may stand still before the driver is asked whether the stream is alive.
 constexpr std::chrono::milliseconds kSilence{20};
-constexpr std::chrono::seconds kDrainMost{30};
 
 std::uint64_t address(const std::byte* pointer) {
   return reinterpret_cast<std::uint64_t>(pointer);
@@ -45,16 +45,21 @@ CudaMover::CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots)
 CudaMover::~CudaMover() = default;
 
 bool CudaMover::begun_well(Status step) {
-  if (!step.ok() && failure_.ok()) failure_ = std::move(step);
+  if (!step.ok() && failure_.ok()) {
+    failure_ = std::move(step);
+    Log().warn("a software NIC moves no bytes of its GPU any more: {}",
+               failure_.error().to_string());
+  }
   return failure_.ok();
 }
 
 std::size_t CudaMover::reach(const std::byte* at, std::size_t count) {
   const std::size_t most = stream_->reach(at, count);
   if (most == 0 && count != 0) {
-    failure_ = Error(ErrorCode::internal,
-                     fmt::format("{} bytes at {} are no memory that a software NIC's process has",
-                                 count, static_cast<const void*>(at)));
+    static_cast<void>(begun_well(
+        Error(ErrorCode::internal,
+              fmt::format("{} bytes at {} are no memory that a software NIC's process has", count,
+                          static_cast<const void*>(at)))));
   }
   return most;
 }
@@ -227,20 +232,22 @@ void CudaMover::look_after_stream() {
   static_cast<void>(begun_well(stream_->look()));
 }
 
+bool CudaMover::is_moving() {
+  const bool any = flush();
+  // What was enqueued before the call that failed may still run, and it waits for nobody.
+  return failure_.ok() ? any : !settle();
+}
+
 Status CudaMover::drain() {
-  static_cast<void>(flush());
-  const Deadline deadline = Deadline::after(kDrainMost, SteadyClock::instance());
-  while (failure_.ok() && flush()) {
-    if (deadline.expired(SteadyClock::instance().now())) {
-      return Error(ErrorCode::timeout, "a GPU has not moved a software NIC's bytes in 30 seconds");
-    }
+  const Clock& clock = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(is_stuck_ ? Duration::zero() : kDrainMost, clock);
+  while (is_moving()) {
+    is_stuck_ = deadline.expired(clock.now());
+    if (is_stuck_) return stuck_mover();
     std::this_thread::yield();
   }
-  if (!failure_.ok()) {
-    // What was enqueued before the call that failed may still run, and it waits for nobody.
-    stream_->settle();
-  }
-  return failure_;
+  is_stuck_ = false;
+  return {};
 }
 
 void CudaMover::forget(const std::byte* at, std::size_t count) {

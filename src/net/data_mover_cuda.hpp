@@ -64,6 +64,7 @@ class CudaMover final : public DataMover {
   Status drain() override;
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override { return !failure_.ok(); }
+  bool settle() noexcept override { return stream_->settle(); }
   /// Why.
   const Status& failure() const { return failure_; }
 
@@ -82,6 +83,7 @@ class CudaMover final : public DataMover {
   /// Whether the word has not been changed since.
   bool drop_reading(AtomicMove& move, std::uint64_t place);
   void look_after_stream();
+  bool is_moving();
   MoveTicket begun() {
     dirty_ = true;
     return told_ + 1;
@@ -115,6 +117,7 @@ class CudaMover final : public DataMover {
   MoveTicket last_seen_ = 0;
   TimePoint looked_{};
   Status failure_;
+  bool is_stuck_ = false;  // it has been waited for once
 };
 
 }  // namespace oriel::net

@@ -432,6 +432,8 @@ void FailoverQueue::tell_producers() {
   if (peer.stage == PathStage::over && peer.refused != Syndrome::none) {
     record.syndrome = peer.refused;
   }
+  is_at_fault_ =
+      records_.refused == Syndrome::remote_operation || peer.fatal == Syndrome::remote_operation;
   if (fatal_.has_value()) record = *fatal_;
   if (memory.first_error != nullptr) {
     std::atomic_ref<std::uint64_t>(*memory.first_error)
@@ -450,6 +452,11 @@ void FailoverQueue::tell_producers() {
 std::optional<Error> FailoverQueue::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+bool FailoverQueue::is_at_fault() const {
+  const std::lock_guard lock(mutex_);
+  return is_at_fault_;
 }
 
 TimePoint FailoverQueue::answered() const {

@@ -92,6 +92,9 @@ class FailoverQueue {
   /// Why it is over: names the peer, and for each path what either end has seen. Producers have got
   /// an error by then.
   std::optional<Error> failure() const;
+  /// Once there is a failure: this end could not do what the peer had asked for, which is nobody's
+  /// fault but its own.
+  bool is_at_fault() const;
   struct Sight {
     std::uint32_t epoch = 0;
     PathStage stage{};
@@ -174,6 +177,7 @@ class FailoverQueue {
   bool connected_ = false;
   std::optional<TimePoint> tell_at_;  // producers, that it is over
   std::optional<Error> failure_;
+  bool is_at_fault_ = false;
 };
 
 }  // namespace oriel::net

@@ -3,18 +3,10 @@
 #include "net/mover_share.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 #include <utility>
 
-#include "base/deadline.hpp"
-
 namespace oriel::net {
-namespace {
-
-constexpr std::chrono::seconds kShareDrainMost{30};
-
-}  // namespace
 
 void MoverShare::note(MoveTicket ticket) {
   last_ = std::max(last_, ticket);
@@ -71,22 +63,23 @@ bool MoverShare::flush() {
   return mover_.flush() && !mover_.is_done(last_);
 }
 
+bool MoverShare::is_moving() {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(mover_.flush());
+  // What began before it failed may still run.
+  return mover_.has_failed() ? !mover_.settle() : !mover_.is_done(last_);
+}
+
 Status MoverShare::drain() {
   const Clock& clock = SteadyClock::instance();
-  const Deadline deadline = Deadline::after(kShareDrainMost, clock);
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      static_cast<void>(mover_.flush());
-      // What began before it failed may still run, which only the mover itself can wait for.
-      if (mover_.has_failed()) return mover_.drain();
-      if (mover_.is_done(last_)) return {};
-    }
-    if (deadline.expired(clock.now())) {
-      return Error(ErrorCode::timeout, "a GPU has not moved a software NIC's bytes in 30 seconds");
-    }
+  const Deadline deadline = Deadline::after(is_stuck_ ? Duration::zero() : drain_most_, clock);
+  while (is_moving()) {
+    is_stuck_ = deadline.expired(clock.now());
+    if (is_stuck_) return stuck_mover();
     std::this_thread::yield();
   }
+  is_stuck_ = false;
+  return {};
 }
 
 void MoverShare::forget(const std::byte* at, std::size_t count) {
@@ -97,6 +90,11 @@ void MoverShare::forget(const std::byte* at, std::size_t count) {
 bool MoverShare::has_failed() const {
   const std::lock_guard lock(mutex_);
   return mover_.has_failed();
+}
+
+bool MoverShare::settle() noexcept {
+  const std::lock_guard lock(mutex_);
+  return mover_.settle();
 }
 
 void MoverShare::give_back(StagedPart& part) noexcept {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <mutex>
 
+#include "base/deadline.hpp"
 #include "net/data_mover.hpp"
 
 namespace oriel::net {
@@ -19,7 +20,9 @@ namespace oriel::net {
 class MoverShare final : public DataMover {
  public:
   /// Both outlive the share and the parts that it gives out. All who use the mover hold the mutex.
-  MoverShare(DataMover& mover, std::mutex& mutex) : mover_(mover), mutex_(mutex) {}
+  /// `drain_most`: for how long drain() waits.
+  MoverShare(DataMover& mover, std::mutex& mutex, Duration drain_most = kDrainMost)
+      : mover_(mover), mutex_(mutex), drain_most_(drain_most) {}
   MoverShare(const MoverShare&) = delete;
   MoverShare& operator=(const MoverShare&) = delete;
 
@@ -30,18 +33,22 @@ class MoverShare final : public DataMover {
   bool step_atomic(AtomicMove& move, std::byte* at) override;
   bool is_done(MoveTicket ticket) override;
   bool flush() override;
-  /// 30 seconds at most.
+  /// The others have the mover meanwhile.
   Status drain() override;
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override;
+  bool settle() noexcept override;
 
  private:
   void give_back(StagedPart& part) noexcept override;
   void note(MoveTicket ticket);
+  bool is_moving();
 
   DataMover& mover_;
   std::mutex& mutex_;
-  MoveTicket last_ = 0;  // of what began here
+  const Duration drain_most_;
+  MoveTicket last_ = 0;    // of what began here
+  bool is_stuck_ = false;  // it has been waited for once
 };
 
 }  // namespace oriel::net

@@ -44,13 +44,10 @@ NicSoft::~NicSoft() {
   static_cast<void>(settle());
 }
 
-/// Until it returns what has begun to move may still touch memory. A GPU that does not work any
-/// more touches nothing.
+/// Until it returns well what has begun to move may still touch memory.
 Status NicSoft::settle() {
   if (context_.gpu_mover == nullptr) return {};
-  Status drained = context_.gpu_mover->drain();
-  if (context_.gpu_mover->has_failed()) return {};
-  return drained;
+  return context_.gpu_mover->drain();
 }
 
 void NicSoft::set_faults(NicFaults faults) {

@@ -392,11 +392,12 @@ bool Responder::flush(std::uint16_t receives) {
 }
 
 void Responder::end() {
-  failed_ = true;
   late_.clear();
   // What has landed by now has been done, though nobody was told: whoever has seen it may have
-  // changed it since.
+  // changed it since. What a GPU has begun and will never end is refused, here too: of an atomic
+  // the record says that it was done.
   for (; begun_ > 0 && finish(items_.front(), nic_.clock->now()); --begun_) items_.pop_front();
+  failed_ = true;
   items_.clear();
   begun_ = 0;
   outgoing_.clear();

@@ -60,6 +60,11 @@ struct Rank {
         memory(must(comm.allocate(bytes))),
         window(must(comm.register_window(memory))),
         kernels(must(comm.device_comm(options))) {}
+  Rank(Communicator of, oriel::Buffer bytes, Window its_window, DeviceComm for_kernels)
+      : comm(std::move(of)),
+        memory(std::move(bytes)),
+        window(std::move(its_window)),
+        kernels(std::move(for_kernels)) {}
   const device::CommView& view() const { return kernels.view(); }
   std::uint8_t* at(std::size_t offset) const {
     return static_cast<std::uint8_t*>(memory.data()) + offset;

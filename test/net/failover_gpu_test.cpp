@@ -184,10 +184,45 @@ TEST_CASE("3.14 F7 a GPU's queue without work asks its peer, and leaves a path t
   }
 }
 
+TEST_CASE("3.14 F6 a signal that a call of the driver has lost is not told of by another NIC") {
+  constexpr std::uint64_t kSignal = 50;
+  FailoverPair::Options options;
+  Engines engines(1);
+  engines.adapt(options);
+  FailoverRank* target = nullptr;
+  options.turn = [&] {
+    engines.run_some();
+    // Before it looks at what has come of it.
+    if (engines.streams[1]->has_refused) target->nics[0]->die();
+  };
+  FailoverPair pair(options);
+  target = &pair.b;
+  RawPoster raw(pair.view());
+  const auto signal = [&] {
+    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8), 1,
+                                range_of(pair.a, 200)));
+    raw.ring();
+  };
+  signal();  // from here on the NIC knows the word's value, and need not read it
+  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }, seconds(1)));
+  engines.streams[1]->refuses = true;
+  signal();
+  CHECK(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(30)));
+  CHECK_FALSE(pair.is_complete(raw.next()));
+  CHECK(engines.streams[1]->has_refused);
+  CHECK(pair.b.memory[kSignal] == 1);
+  // It is the one whose GPU has failed that is at fault, in the eyes of both.
+  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(30)));
+  CHECK(pair.back->is_at_fault());
+  CHECK_FALSE(pair.there->is_at_fault());
+}
+
 TEST_CASE("3.14 a GPU whose stream stands still ends its queue, and no other NIC does it again") {
-  /// Fails to drain, as a stream that has stood still for too long.
+  /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
+  /// failed or not.
   class StuckMover final : public DataMover {
    public:
+    explicit StuckMover(bool failed) : has_failed_(failed) {}
     StagedPart load(const std::byte*, std::size_t) override { return {}; }
     bool keep(StagedPart&) override { return false; }
     std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
@@ -197,11 +232,13 @@ TEST_CASE("3.14 a GPU whose stream stands still ends its queue, and no other NIC
     bool flush() override { return true; }
     Status drain() override { return Error(ErrorCode::timeout, "stuck"); }
     void forget(const std::byte*, std::size_t) override {}
+    bool has_failed() const override { return has_failed_; }
 
    private:
     void give_back(StagedPart&) noexcept override {}
+    const bool has_failed_;
   };
-  StuckMover stuck;
+  StuckMover stuck(GENERATE(false, true));
   FailoverPair pair;
   RawPoster raw(pair.view());
   pair.b.nics[0]->serve_gpu(stuck);

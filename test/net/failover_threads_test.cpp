@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -11,6 +13,7 @@
 
 #include "net/failover_channel.hpp"
 #include "net/failover_pair.hpp"
+#include "net/mover_share.hpp"
 #include "net/nic_thread.hpp"
 
 // Producers with the calls that kernels use, threads that drive the NICs, and paths that fail under
@@ -28,6 +31,33 @@ namespace {
 
 constexpr std::uint64_t kWords = 4096;
 constexpr int kProducers = 2;
+
+/// Has failed, while what it has begun before is still moving.
+class FailedMover final : public DataMover {
+ public:
+  StagedPart load(const std::byte*, std::size_t) override { return {}; }
+  bool keep(StagedPart&) override { return false; }
+  std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
+  bool copy(std::byte*, const std::byte*, std::size_t, MoveTicket&) override { return false; }
+  bool step_atomic(AtomicMove&, std::byte*) override { return false; }
+  bool is_done(MoveTicket) override { return false; }
+  bool flush() override { return false; }
+  Status drain() override {
+    while (!settle()) std::this_thread::yield();
+    return {};
+  }
+  void forget(const std::byte*, std::size_t) override {}
+  bool has_failed() const override { return true; }
+  bool settle() noexcept override {
+    ++looks;
+    return has_settled;
+  }
+  std::atomic<int> looks = 0;
+  std::atomic<bool> has_settled = false;
+
+ private:
+  void give_back(StagedPart&) noexcept override {}
+};
 
 struct Ranks {
   Ranks() {
@@ -174,4 +204,33 @@ TEST_CASE("3.14 producers go on while paths fail under them, and notice nothing"
   for (std::uint64_t i = 0; i < fetched.size(); ++i) REQUIRE(fetched[i] == i);
   CHECK(ranks.b->memory[0] == fetched.size());
   CHECK(ranks.there->sight().epoch > 12);
+}
+
+TEST_CASE("3.14 a GPU whose copies have failed and go on holds up none of a rank's other NICs") {
+  FailedMover mover;
+  std::mutex mutex;
+  MoverShare waits(mover, mutex), other(mover, mutex);
+  auto drained = std::async(std::launch::async, [&] { return waits.drain().ok(); });
+  while (mover.looks == 0) std::this_thread::yield();
+  auto looked = std::async(std::launch::async, [&] { return other.has_failed(); });
+  const bool was_free = looked.wait_for(seconds(10)) == std::future_status::ready;
+  const bool was_waiting = drained.wait_for(milliseconds(0)) != std::future_status::ready;
+  mover.has_settled = true;
+  CHECK(was_free);
+  CHECK(was_waiting);
+  CHECK(drained.get());
+}
+
+TEST_CASE("3.14 a GPU whose copies do not end is waited for once") {
+  FailedMover mover;
+  std::mutex mutex;
+  MoverShare share(mover, mutex, milliseconds(50));
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_FALSE(share.drain().ok());
+  CHECK(std::chrono::steady_clock::now() - begin >= milliseconds(50));
+  const int looks = mover.looks;
+  CHECK_FALSE(share.drain().ok());
+  CHECK(mover.looks == looks + 1);
+  mover.has_settled = true;
+  CHECK(share.drain().ok());
 }

@@ -203,7 +203,7 @@ TEST_CASE("3.9 when streams fail in the process the mover fails with the driver'
     }
     REQUIRE(moving.mover->has_failed());
     CHECK(moving.mover->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK_FALSE(moving.mover->drain().ok());
+    CHECK(moving.mover->drain().ok());  // nothing moves any more
   }
   model.made->fail_streams(CUDA_SUCCESS);
   model.check_nothing_left();
@@ -372,7 +372,7 @@ TEST_CASE("3.9 the process is nobody's child, and its death ends queues with an 
     while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
     REQUIRE(mover.has_failed());
     CHECK(mover.failure().error().message().find("has ended") != std::string::npos);
-    CHECK_FALSE(mover.drain().ok());
+    CHECK(mover.drain().ok());  // nothing moves any more
     CHECK_FALSE(process->look().ok());
     process->hide(memory.data());
   }
