@@ -237,8 +237,9 @@ bool FailoverQueue::look_at_queue(TimePoint now) {
 }
 
 void FailoverQueue::look_at_report(Branch& branch, const QueueReport& report, TimePoint now) {
-  if (report.completed != completed_) {
+  if (report.completed != completed_ || report.heard > heard_) {
     completed_ = report.completed;
+    heard_ = std::max(heard_, report.heard);
     branch.health.progressed(now);
   }
   const bool running = agreement_.stage() == PathStage::running;

@@ -171,6 +171,7 @@ class FailoverQueue {
   std::vector<std::unique_ptr<Branch>> branches_;
   PathAgreement agreement_;
   std::uint64_t completed_ = 0;            // as last seen
+  TimePoint heard_{};                      // an answer to a part of an entry
   std::optional<TimePoint> better_since_;  // both ends have taken a better path for usable
   std::optional<TimePoint> asked_;         // whether the peer is there, and it has not answered
   std::optional<CompletionRecord> fatal_;

@@ -17,7 +17,8 @@ bool is_path_error(Syndrome syndrome);
 
 /// When a path counts as slow, as dead, and as alive again.
 struct PathPolicy {
-  /// Silence, that is neither a completion nor an answered probe while there is work: after so long
+  /// Silence, that is no answer, be it to a part of an entry or to a probe, while there is work:
+  /// after so long
   /// the path is probed, and after so long it has failed.
   Duration suspect_after = std::chrono::milliseconds(500);
   Duration fail_after = std::chrono::seconds(3);
@@ -56,7 +57,7 @@ std::string to_string(const PathCause& cause);
 /// and when, and says what to do. Times never go back. Not thread-safe.
 ///
 ///     healthy -> suspected   error (fewer than errors_most), or silence for suspect_after
-///     suspected -> healthy   completion
+///     suspected -> healthy   an answer to a part of an entry
 ///     both -> failed         errors_most errors, or silence for fail_after
 ///     failed -> probing      after a pause
 ///     probing -> healthy     answers_needed answers in a row
@@ -74,7 +75,7 @@ class PathHealth {
 
   /// The path is in use and has, or has not, work that is not complete. Silence begins with work.
   void has_work(bool work, TimePoint now);
-  /// Something was completed.
+  /// Something was completed, or a part of it answered.
   void progressed(TimePoint now);
   /// A queue on the path has ended with an error for which is_path_error() is true.
   void error(Syndrome syndrome, TimePoint now);

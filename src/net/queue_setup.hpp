@@ -69,6 +69,7 @@ struct QueueReport {
   std::uint64_t completed = 0;            ///< of its records
   std::optional<CompletionRecord> error;  ///< of its records
   Syndrome refused = Syndrome::none;      ///< of its records
+  TimePoint heard{};                      ///< when the peer last answered any part of an entry
 };
 
 /// The other end of a queue.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -19,6 +20,16 @@ namespace {
 constexpr std::size_t kActiveMost = 64;  // entries at work at a time
 constexpr std::size_t kSentMost = 64;    // requests without a response
 constexpr std::size_t kBlock = 64;
+// A timeout in which nothing at all has come from the peer's NIC counts for as many in which
+// something has.
+constexpr std::uint64_t kSilent = 8;
+
+// What takes longer has too much before it: so short a part of the time after which a request is
+// repeated, let alone a queue or a path given up, that whoever is there is heard in time.
+Duration slow_answer(const QueueSetup& setup) {
+  return std::max<Duration>(setup.answer_timeout / 8, std::chrono::milliseconds(50));
+}
+
 bool waits_for_data(const WorkRequest& work) {
   return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
 }
@@ -34,7 +45,8 @@ Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& 
       completions_(setup.memory.completions, setup.memory.completion_count),
       end_(setup.first_index),
       fetched_(setup.first_index),
-      completed_(setup.first_index) {}
+      completed_(setup.first_index),
+      window_(slow_answer(setup)) {}
 
 void Requester::connect(const QueuePeer& peer) {
   peer_ = peer;
@@ -50,6 +62,7 @@ bool Requester::progress(TimePoint now) {
   }
   bool any = fetch();
   look_at_timer(now);
+  ask_again(now);
   any = go_on_landing() || any;
   if (transmit_again(now)) any = begin_entries(now) || any;
   return retire() || any;
@@ -207,6 +220,10 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
       cut_for_wire(entry);
       continue;
     }
+    const bool is_bare = entry.direct || sent.source.has_value();
+    sent.wire_bytes = is_bare || entry.work.kind == WorkKind::atomic ? 0 : sent.bytes;
+    if (!window_.has_room(under_way_, sent.wire_bytes)) return false;
+    under_way_ += sent.wire_bytes;
     sent.number = next_number_++;
     sent.last = ++entry.sent == entry.pieces;
     sent.direct = entry.direct;
@@ -349,12 +366,38 @@ void Requester::look_at_timer(TimePoint now) {
   if (sent_.empty() || sent_.front().at == TimePoint{}) return;
   Sent& oldest = sent_.front();
   if (now - std::max(oldest.at, heard_) < setup_.answer_timeout) return;
+  const TimePoint there = nic_.wires[peer_.wire]->heard(peer_.address);
+  oldest.missed += there > std::max(oldest.at, heard_) ? 1 : kSilent;
   oldest.at = now;
-  if (++oldest.repeats > setup_.repeats_most) {
+  if (oldest.missed > kSilent * setup_.repeats_most) {
     stop_at(active(oldest.serial), Syndrome::transport_retry, Complaint::none);
     return;
   }
+  if (under_way_ <= setup_.piece_bytes) return repeat_from(0);
+  // The others may still be leaving, and would then stand behind themselves.
+  question_ = oldest.number;
+  told_.reset();
+  if (oldest.on_wire) ++nic_.counters.repeated;
+  oldest.on_wire = false;
+}
+
+/// All that is left is repeated once the oldest, asked for alone, has been answered and nothing
+/// follows: had the others arrived, so would their answers have, before or soon after that one.
+void Requester::ask_again(TimePoint now) {
+  if (!told_.has_value() || now - *told_ < slow_answer(setup_)) return;
+  question_.reset();
+  told_.reset();
   repeat_from(0);
+}
+
+void Requester::note_question(std::uint64_t number, TimePoint now) {
+  if (!question_.has_value()) return;
+  if (number == *question_ && !told_.has_value()) {
+    told_ = now;
+  } else if (number > *question_) {
+    question_.reset();
+    told_.reset();
+  }
 }
 
 void Requester::receive(WireResponse& response, TimePoint now) {
@@ -367,6 +410,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
   if (position >= sent_.size() || sent_[position].answered) return;
   heard_ = now;
   note_answer(sent_[position].at);
+  note_question(response.number, now);
   if (response.not_ready) {
     not_before_ = now + setup_.not_ready_pause;
     return repeat_from(position);
@@ -393,6 +437,8 @@ void Requester::note_answer(TimePoint sent_at) {
 
 void Requester::take_answer(Sent& sent, WireResponse* response, TimePoint now) {
   sent.answered = true;
+  window_.ended(under_way_, sent.wire_bytes, sent.at, now);
+  under_way_ -= sent.wire_bytes;
   take_back(sent);
   Active& entry = active(sent.serial);
   if (response != nullptr && response->syndrome != Syndrome::none) {

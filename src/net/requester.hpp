@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "net/byte_window.hpp"
 #include "net/completion_writer.hpp"
 #include "net/nic_context.hpp"
 #include "net/queue_setup.hpp"
@@ -33,6 +34,8 @@ class Requester {
   /// The doorbell has told of everything before `end`.
   void ring(std::uint64_t end) { end_ = end; }
   std::uint64_t end() const { return end_; }
+  /// When the peer last answered.
+  TimePoint heard() const { return heard_; }
   /// Everything before this is complete.
   std::uint64_t completed() const { return completed_; }
   /// As NicSoft::probe().
@@ -81,7 +84,8 @@ class Requester {
     bool on_wire = false;
     bool was_sent = false;  // once at least
     bool answered = false;
-    std::uint32_t repeats = 0;
+    std::uint32_t wire_bytes = 0;  // of the window
+    std::uint64_t missed = 0;      // timeouts, those in which nothing at all came kSilent-fold
     TimePoint at{};
     std::optional<Loading> load;  // of its payload, until that is on the wire
     bool loaded = false;
@@ -123,6 +127,8 @@ class Requester {
   void load_ahead(Sent& sent);
   bool transmit_again(TimePoint now);
   void look_at_timer(TimePoint now);
+  void ask_again(TimePoint now);
+  void note_question(std::uint64_t number, TimePoint now);
   void forget_unsent();
   void repeat_from(std::size_t position);
   void note_answer(TimePoint sent_at);
@@ -154,7 +160,11 @@ class Requester {
   std::uint64_t first_serial_ = 0;
   std::size_t next_ = 0;  // in active_: the first that has something to send
   std::deque<Sent> sent_;
-  bool fetches_ = true;   // the peer does not say that it cannot fetch
+  ByteWindow window_;
+  std::uint64_t under_way_ = 0;  // bytes of sent_ without an answer, on a wire in either direction
+  std::optional<std::uint64_t> question_;  // the number of a request that alone was repeated
+  std::optional<TimePoint> told_;          // when that was answered, and nothing else since
+  bool fetches_ = true;                    // the peer does not say that it cannot fetch
   bool held_up_ = false;  // one of them waits for its payload, and all behind it for that
   std::deque<Landing> landings_;
   std::uint64_t next_number_ = 0;

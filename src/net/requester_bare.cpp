@@ -91,12 +91,14 @@ void Requester::forget_sent() {
     nic_.lent.lose(active(sent.serial).work.local_key, borrower());
   }
   sent_.clear();
+  under_way_ = 0;
 }
 
 /// So that their memory is not kept for peers that will never be asked to fetch it.
 void Requester::forget_unsent() {
   while (!sent_.empty() && !sent_.back().was_sent) {
     take_back(sent_.back());
+    under_way_ -= sent_.back().wire_bytes;
     sent_.pop_back();
   }
 }
@@ -125,6 +127,7 @@ void Requester::go_by_wire(std::size_t position) {
   next_ = refused.serial - first_serial_;
   for (; sent_.size() > position; sent_.pop_back()) {
     take_back(sent_.back());
+    under_way_ -= sent_.back().wire_bytes;
     --active(sent_.back().serial).sent;
   }
   for (std::size_t i = next_; i < active_.size() && active_[i].begun; ++i) {

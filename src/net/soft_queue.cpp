@@ -133,6 +133,7 @@ QueueReport SoftQueue::report() const {
   report.completed = setup_.records->completed;
   report.error = setup_.records->error;
   report.refused = setup_.records->refused;
+  report.heard = requester_.heard();
   return report;
 }
 

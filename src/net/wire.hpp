@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "base/deadline.hpp"
 #include "net/payload.hpp"
 #include "net/syndrome.hpp"
 #include "net/work_request.hpp"
@@ -131,6 +132,9 @@ class Wire {
   virtual void end_receive() {}
   /// Nothing more is to be sent for now: what a wire has kept back to send it with more may go.
   virtual void end_turn() {}
+  /// When anything sound last came from `peer`, messages and what is fetched, for whatever queue;
+  /// TimePoint() where nobody notes that.
+  virtual TimePoint heard(WireAddress /*peer*/) { return {}; }
 
   // Of wires by which a NIC can fetch what it is to write itself, so that neither side copies it.
 

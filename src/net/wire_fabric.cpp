@@ -244,6 +244,7 @@ void WireFabric::State::arrive(std::uint32_t buffer, std::size_t bytes) {
     return;
   }
   peer->error.reset();
+  peer->heard = options.clock->now();
   accept(*peer, buffer, *head);
 }
 
@@ -263,7 +264,10 @@ void WireFabric::State::accept(Peer& peer, std::uint32_t buffer, const FrameHead
   }
   arrived.push_back({&peer, buffer, head});
   ++peer.next_in;
-  if (!peer.early.empty()) take_early(peer);
+  if (peer.early.empty()) return;
+  // Several long ones may be missing, which come one after the other.
+  peer.waiting_since = peer.heard;
+  take_early(peer);
 }
 
 void WireFabric::State::take_early(Peer& peer) {
@@ -446,6 +450,12 @@ bool WireFabric::receive(WireMessage& message) {
 void WireFabric::end_turn() {
   const std::lock_guard lock(state_->mutex);
   if (!state_->is_cut && !state_->with_batch.empty()) state_->send_batches();
+}
+
+TimePoint WireFabric::heard(WireAddress peer) {
+  const std::lock_guard lock(state_->mutex);
+  const Peer* const found = state_->find(peer);
+  return found != nullptr ? found->heard : TimePoint{};
 }
 
 Status WireFabric::status() const {

@@ -168,12 +168,25 @@ void WireFabric::State::drain_completions() {
   }
 }
 
-/// As far as there are parts; of one peer no more than are left for others.
+/// Of one peer no more parts than are left for others, and as few as its link is slow.
+bool WireFabric::State::may_fetch(Peer& peer, TimePoint now) const {
+  if (free_parts.empty() || peer.fetches >= std::max<std::size_t>(2, free_parts.size())) {
+    return false;
+  }
+  if (peer.fetches == 0) {
+    peer.fetching_since = now;
+  } else if (now - peer.fetching_since >= kFetchGapEvery) {
+    return false;
+  }
+  return peer.fetch_window.has_room(peer.fetches * kFetchPartBytes, kFetchPartBytes);
+}
+
+/// As far as there are parts.
 void WireFabric::State::begin_fetches() {
+  const TimePoint now = options.clock->now();
   for (auto it = fetching.begin(); it != fetching.end() && !free_parts.empty();) {
     const auto next = std::next(it);
-    while (!free_parts.empty() && it->peer->fetches < std::max<std::size_t>(2, free_parts.size()) &&
-           begin_part(*it)) {
+    while (may_fetch(*it->peer, now) && begin_part(*it, now)) {
       fetch_parts[free_parts.back()].of = it;
       free_parts.pop_back();
     }
@@ -183,7 +196,7 @@ void WireFabric::State::begin_fetches() {
 }
 
 // False if there is nothing to begin, or libfabric has no room now.
-bool WireFabric::State::begin_part(Fetching& one) {
+bool WireFabric::State::begin_part(Fetching& one, TimePoint now) {
   const std::size_t left = one.whole->bytes() - one.begun;
   if (left == 0 || one.failed) return false;
   const std::size_t bytes = std::min(left, kFetchPartBytes);
@@ -200,6 +213,8 @@ bool WireFabric::State::begin_part(Fetching& one) {
     one.failed = true;
     return false;
   }
+  fetch_parts[free_parts.back()].begun = now;
+  fetch_parts[free_parts.back()].bytes = bytes;
   one.begun += bytes;
   ++one.parts;
   ++one.peer->fetches;
@@ -207,7 +222,13 @@ bool WireFabric::State::begin_part(Fetching& one) {
 }
 
 void WireFabric::State::complete_part(std::uint32_t index, bool failed) {
-  const auto it = fetch_parts[index].of;
+  const FetchPart& part = fetch_parts[index];
+  const auto it = part.of;
+  if (!failed) {
+    Peer& peer = *it->peer;
+    peer.heard = options.clock->now();
+    peer.fetch_window.ended(peer.fetches * kFetchPartBytes, part.bytes, part.begun, peer.heard);
+  }
   free_parts.push_back(index);
   --it->parts;
   --it->peer->fetches;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "net/byte_window.hpp"
 #include "net/fabric_address.hpp"
 #include "net/fabric_frame.hpp"
 #include "net/fabric_owner.hpp"
@@ -33,6 +35,11 @@ inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchByte
 inline constexpr std::size_t kBatchBytesBehind = 256;
 inline constexpr std::size_t kFetchPartBytes = std::size_t{128} << 10;
 inline constexpr std::uint32_t kFetchPartsMost = 32;  // on the way
+/// A part that takes longer has too many before it.
+inline constexpr std::chrono::milliseconds kFetchSlow{125};
+/// After so long a peer gets a gap. Providers send what is read from a peer before what it asks for
+/// itself, so while there always is something to be read it could ask for nothing.
+inline constexpr std::chrono::milliseconds kFetchGapEvery{250};
 
 struct Send;
 
@@ -47,8 +54,11 @@ struct Peer {
   std::vector<std::uint32_t> queues;  // the only ones that it may speak to; none: any
   std::uint64_t next_out = 0;
   std::uint64_t next_in = 0;
-  std::size_t on_the_way = 0;              // sends that have not completed
-  std::size_t fetches = 0;                 // parts on the way from there
+  std::size_t on_the_way = 0;  // sends that have not completed
+  std::size_t fetches = 0;     // parts on the way from there
+  TimePoint fetching_since{};  // without a gap
+  ByteWindow fetch_window{kFetchSlow};
+  TimePoint heard{};
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
   bool is_cut = false;    // for good
@@ -103,6 +113,8 @@ struct Lent {
 struct FetchPart {
   Operation operation;
   std::list<Fetching>::iterator of{};
+  TimePoint begun{};
+  std::size_t bytes = 0;
 };
 
 struct Receive {
@@ -152,7 +164,8 @@ struct WireFabric::State {
   void give_up_missing();
 
   void begin_fetches();
-  bool begin_part(Fetching& fetching);
+  bool may_fetch(Peer& peer, TimePoint now) const;
+  bool begin_part(Fetching& fetching, TimePoint now);
   void complete_part(std::uint32_t index, bool failed);
   void end_fetch(std::list<Fetching>::iterator which);
   void cut(Peer& whom);

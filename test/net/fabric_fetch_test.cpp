@@ -171,6 +171,70 @@ TEST_CASE("3.13 a library without room, or with registered memory, fetches all t
   CHECK(plan.open.empty());
 }
 
+namespace {
+
+/// What is being read, and how often there was nothing.
+struct ReadsSeen {
+  int under_way = 0;
+  int most = 0;
+  int since_gap = 0;
+  int longest = 0;  // parts in a row without a gap
+};
+ReadsSeen reads_seen;
+
+ssize_t counted_read(fid_ep* endpoint, void* to, std::size_t bytes, void* descriptor,
+                     fi_addr_t from, std::uint64_t address, std::uint64_t key, void* context) {
+  const ssize_t status =
+      FabricPlan::real().fi_read(endpoint, to, bytes, descriptor, from, address, key, context);
+  if (status == 0) reads_seen.most = std::max(reads_seen.most, ++reads_seen.under_way);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("3.20 a link's rate says how much is read at a time, and its peer gets gaps to ask") {
+  constexpr std::size_t kLongPut = std::size_t{24} << 20;
+  ManualClock clock;
+  FabricPlan plan;
+  Duration each{};
+  plan.completions = [&](fi_cq_msg_entry* entry, ssize_t found) {
+    if (found != 1 || (entry->flags & FI_READ) == 0) return found;
+    clock.advance(each);
+    ++reads_seen.since_gap;
+    reads_seen.longest = std::max(reads_seen.longest, reads_seen.since_gap);
+    if (--reads_seen.under_way == 0) reads_seen.since_gap = 0;
+    return found;
+  };
+  FabricTable table = planned_fabric();
+  table.fi_read = counted_read;
+  auto options = fabric_options(&table);
+  options.clock = &clock;
+  FabricPair pair({}, options, kLongPut / 8);
+  fill(pair.a, 1);
+  const auto put_all = [&] {
+    reads_seen = {};
+    REQUIRE(pair.wait(dq::put<Thread, DrivingMemory>(
+                Thread(), pair.view(), pair.transfer(0, 0, kLongPut), pair.control)) ==
+            QueueOutcome::done);
+    CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), kLongPut) == 0);
+    CHECK(pair.b.nic.counters().fetched_bytes % kLongPut == 0);
+  };
+  SECTION("a fast one") {
+    each = std::chrono::milliseconds(3);
+    put_all();
+    CHECK(reads_seen.most > 8);
+    CHECK(reads_seen.longest < 250 / 3 + 33);
+  }
+  SECTION("a slow one") {
+    each = std::chrono::milliseconds(100);  // 10 Mbit/s
+    put_all();
+    CHECK(reads_seen.most <= 4);
+    put_all();
+    CHECK(reads_seen.most == 1);
+    CHECK(pair.wire_b->heard(pair.wire_a->address()) == clock.now());
+  }
+}
+
 TEST_CASE("3.13 a fetch that fails is tried again, and in the end it is the entry that fails") {
   FabricPlan plan;
   int failures = 3;

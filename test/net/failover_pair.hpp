@@ -28,6 +28,10 @@ namespace oriel::net::test {
 struct WireFault {
   std::atomic<bool> cut = false;  ///< they are lost
   bool hold = false;              ///< they are kept until release()
+  /// If not 0 they pass one behind the other, each as its bytes have, so many for each pass().
+  std::uint64_t bytes_per_pass = 0;
+  std::uint64_t passed = 0;  ///< bytes
+  TimePoint heard{};         ///< as Wire::heard()
   std::deque<std::pair<WireAddress, WireMessage>> held;
 };
 
@@ -38,21 +42,36 @@ class FaultyWire final : public Wire {
   WireAddress address() const override { return inner_->address(); }
   bool send(WireAddress to, WireMessage& message) override {
     if (fault_.cut) return true;
-    if (!fault_.hold) return inner_->send(to, message);
+    if (!fault_.hold && fault_.bytes_per_pass == 0) return inner_->send(to, message);
     payload_of(message).own();
     fault_.held.emplace_back(to, std::move(message));
     return true;
   }
   bool receive(WireMessage& message) override { return inner_->receive(message); }
   void end_receive() override { inner_->end_receive(); }
+  TimePoint heard(WireAddress /*peer*/) override { return fault_.heard; }
+  void pass() {
+    if (fault_.bytes_per_pass == 0 || fault_.hold) return;
+    due_ += fault_.bytes_per_pass;
+    for (auto& held = fault_.held; !held.empty(); held.pop_front()) {
+      const std::uint64_t bytes = kHeadBytes + payload_of(held.front().second).size();
+      if (due_ < bytes) return;
+      due_ -= bytes;
+      fault_.passed += bytes;
+      if (!fault_.cut) static_cast<void>(inner_->send(held.front().first, held.front().second));
+    }
+    due_ = 0;
+  }
   void release() {
     for (auto& [to, message] : fault_.held) static_cast<void>(inner_->send(to, message));
     fault_.held.clear();
   }
 
  private:
+  static constexpr std::uint64_t kHeadBytes = 64;
   std::unique_ptr<Wire> inner_;
   WireFault& fault_;
+  std::uint64_t due_ = 0;  // passed, of the first that is held
 };
 
 /// A channel that loses, repeats, delays and swaps messages, by a seed.
@@ -208,6 +227,7 @@ struct FailoverPair {
     bool any = false;
     for (const auto* rank : {&a, &b}) {
       for (const auto& nic : rank->nics) any = nic->progress() || any;
+      for (FaultyWire* const wire : rank->wires) wire->pass();
     }
     any = there->progress() || any;
     any = back->progress() || any;
