@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <thread>
 #include <utility>
@@ -205,16 +206,24 @@ void SoftNetwork::tell_paths() const {
 
 Status SoftNetwork::start_keeper() {
   net::NicThread::Options options;
-  options.progress = [this] {
-    if (!progress_failover()) return false;
-    wake_waiters();
-    return true;
-  };
+  options.progress = [this] { return keep(); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
   options.sleep = [this] { std::this_thread::sleep_for(is_settled_ ? kNap : kShortNap); };
   ORIEL_TRY(keeper_, net::NicThread::start(std::move(options)));
   tell_paths();
   return {};
+}
+
+/// By the thread that looks when nobody else does; throws nothing.
+bool SoftNetwork::keep() {
+  try {
+    if (!progress_failover()) return false;
+    wake_waiters();
+    return true;
+  } catch (const std::exception&) {
+    run_out_of_memory();
+    return false;
+  }
 }
 
 bool SoftNetwork::progress_backups() {
@@ -235,7 +244,7 @@ bool SoftNetwork::is_done_with(const Peer& peer, const net::FailoverQueue::Pace&
 bool SoftNetwork::progress_failover() {
   const std::unique_lock lock(failover_mutex_, std::try_to_lock);
   // Their probes are not sent any more, so paths would seem to have failed.
-  if (!lock.owns_lock() || aborted_) return false;
+  if (!lock.owns_lock() || aborted_ || has_no_memory_) return false;
   bool any = false, is_settled = true;
   unsigned in_use = 1;
   for (const Peer& peer : peers_) {

@@ -103,6 +103,7 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
 }
 
 std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* abort) {
+  if (has_run_out_of_memory()) return no_memory_;
   if (rings_ != nullptr) {
     if (auto failed = rings_->failure()) return failed;
   }

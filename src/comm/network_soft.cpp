@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include <fcntl.h>
@@ -32,7 +33,10 @@ Deadline descriptors_due(const EventLoop& loop, Deadline deadline) {
 
 }  // namespace
 
-SoftNetwork::SoftNetwork(NetworkOptions options) : Network(std::move(options)) {
+SoftNetwork::SoftNetwork(NetworkOptions options)
+    : Network(std::move(options)),
+      no_memory_(Error(ErrorCode::system, "memory has run out in the software NIC of this rank")
+                     .with_origin(options_.rank)) {
   nics_.push_back(std::make_unique<Nic>());
 }
 
@@ -45,8 +49,11 @@ SoftNetwork::~SoftNetwork() {
     for (int turn = 0; nic->nic.progress(); ++turn) {
       if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
     }
-    if (nic->fabric != nullptr)
+    if (nic->fabric == nullptr) continue;
+    try {
       static_cast<void>(nic->fabric->flush(Deadline::after(kLastAnswers)));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): then they have been lost
+    }
   }
   if (options_.windows != nullptr) options_.windows->detach();
   hide_from_kernels();
@@ -193,7 +200,28 @@ bool SoftNetwork::is_idle() const {
   });
 }
 
+/// Called where nobody could tell: in NICs' threads, and in waits of kernels on CPUs.
 bool SoftNetwork::progress() {
+  try {
+    return work();
+  } catch (const std::exception&) {
+    run_out_of_memory();
+    return false;
+  }
+}
+
+/// What was left in the middle is in no state to go on from. The monitor tells all ranks.
+void SoftNetwork::run_out_of_memory() {
+  has_no_memory_ = true;
+  for (const auto& nic : nics_) nic->nic.end_sending();
+}
+
+bool SoftNetwork::has_run_out_of_memory() const {
+  return has_no_memory_ || std::any_of(nics_.begin(), nics_.end(),
+                                       [](const auto& nic) { return nic->nic.has_failed(); });
+}
+
+bool SoftNetwork::work() {
   if (refusal_is_due_.load(std::memory_order_relaxed) && refusal_is_due_.exchange(false)) {
     refuse_posts();
   }
@@ -228,7 +256,11 @@ Result<WindowNic::Keys> SoftWindowNic::register_memory(const net::MemoryRange& r
 }
 
 void SoftWindowNic::deregister_memory(std::uint32_t local_key) noexcept {
-  static_cast<void>(nic_.deregister_memory(local_key));
+  try {
+    static_cast<void>(nic_.deregister_memory(local_key));
+  } catch (const std::exception&) {
+    nic_.fail();
+  }
 }
 
 Status SoftWindowNic::map_peer_memory(std::uint64_t peer, std::uint32_t key,
@@ -237,11 +269,18 @@ Status SoftWindowNic::map_peer_memory(std::uint64_t peer, std::uint32_t key,
 }
 
 void SoftWindowNic::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) noexcept {
-  static_cast<void>(nic_.unmap_peer_memory(peer, key));
+  try {
+    static_cast<void>(nic_.unmap_peer_memory(peer, key));
+  } catch (const std::exception&) {
+    nic_.fail();
+  }
 }
 
 void SoftWindowNic::set_reached(std::uint64_t peer, std::uint32_t key) noexcept {
-  nic_.set_reached(peer, key, true);
+  try {
+    nic_.set_reached(peer, key, true);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it sends what it need not
+  }
 }
 
 }  // namespace oriel::comm

@@ -86,6 +86,7 @@ class SoftNetwork final : public Network {
   /// A peer that is silent is not named before it is told whether it is this rank's own host that
   /// is cut off, for which those of other hosts are asked (boot/cut_off.hpp): up to a quarter of
   /// silence() longer.
+  /// Where memory has run out in a NIC, or in whoever drives it, all of them have ended by then.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// A queue has fallen silent, and failure() will name whom it is for.
   bool is_in_doubt() const override { return judge_.is_in_doubt(); }
@@ -94,6 +95,7 @@ class SoftNetwork final : public Network {
   void probe(TimePoint now, const std::uint32_t* abort) override;
   bool is_idle() const override;
   /// Works for the NIC, and wakes whoever may wait for what it has done. Whether there was work.
+  /// Throws nothing: failure() tells what this could not.
   bool progress();
 
   bool wakes_waiters() const override { return true; }
@@ -197,9 +199,13 @@ class SoftNetwork final : public Network {
   bool on_gpu() const { return nic_memory_.mover != nullptr; }
 
   bool has_backups() const { return nics_.size() > 1; }
+  bool work();
   bool progress_nic(Nic& nic);
   bool progress_backups();
   bool progress_failover();
+  bool keep();
+  void run_out_of_memory();
+  bool has_run_out_of_memory() const;
   bool is_in_use(std::size_t nic) const {
     return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }
@@ -248,6 +254,8 @@ class SoftNetwork final : public Network {
   std::atomic<bool> is_settled_{true};  // no ends are about to agree
   std::atomic<net::PathMask> nics_in_use_{1};
   std::atomic<bool> aborted_{false};
+  const Error no_memory_;  // made while there is some
+  std::atomic<bool> has_no_memory_{false};
   std::atomic<bool> refusal_is_due_{false};  // of a GPU's queues, by the NIC's thread
   std::optional<net::NicThread> keeper_;     // looks at them when nobody else does
   std::optional<net::NicThread> thread_;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "net/host_memory.hpp"
 
 namespace oriel::net {
@@ -52,7 +53,7 @@ bool Loading::begin(DataMover& mover, const std::byte* from) {
     StagedPart part = mover.load(from + begun_, total_ - begun_);
     if (part.size() == 0) return false;
     begun_ += part.size();
-    parts_.push_back(std::move(part));
+    despite_short_memory([&] { parts_.push_back(std::move(part)); });
   }
   return true;
 }
@@ -62,7 +63,7 @@ bool Loading::take(DataMover& mover) {
     StagedPart& part = parts_[taken_];
     const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
     if (lends_ && is_whole && mover.keep(part)) return true;
-    if (bytes_.empty()) bytes_.reserve(total_);
+    if (bytes_.empty()) despite_short_memory([this] { bytes_.reserve(total_); });
     const std::size_t at = bytes_.size();
     bytes_.resize(at + part.size());
     load_bytes(part.bytes(), bytes_.data() + at, part.size());

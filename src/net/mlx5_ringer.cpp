@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -130,6 +131,9 @@ Result<Mlx5RingerThread> Mlx5RingerThread::start(std::shared_ptr<Mlx5Ringer> rin
     state->thread = std::thread([raw = state.get()] { raw->run(); });
   } catch (const std::system_error& error) {
     failed = error.code().value();
+  } catch (const std::bad_alloc&) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failed != 0) return system_error("starting the thread that rings doorbells", failed);

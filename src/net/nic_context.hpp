@@ -54,7 +54,10 @@ class LentMemory {
     if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
   }
   /// As take_back(), but nobody will ever hear of it.
-  void lose(std::uint32_t key, Borrower by) { lent_[{key, by}].is_lost = true; }
+  void lose(std::uint32_t key, Borrower by) {
+    const auto it = lent_.find({key, by});
+    if (it != lent_.end()) it->second.is_lost = true;
+  }
   bool is_lent(std::uint32_t key) const {
     const auto it = lent_.lower_bound({key, {}});
     return it != lent_.end() && it->first.first == key;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 
@@ -41,7 +43,10 @@ NicSoft::NicSoft(Options options) : last_number_(random_start() & 0xffffff) {
 
 NicSoft::~NicSoft() {
   context_.late.land_all();
-  static_cast<void>(settle());
+  try {
+    static_cast<void>(settle());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory to say why not
+  }
 }
 
 /// Until it returns well what has begun to move may still touch memory.
@@ -131,24 +136,30 @@ void NicSoft::end_copies(std::uint64_t peer, std::uint32_t key) {
   const Deadline deadline = Deadline::after(kCopiesMost, steady);
   while (!deadline.expired(steady.now())) {
     bool needed = false;
-    for (SoftQueue* const queue : order_) {
-      needed = queue->needs(peer, key, context_.clock->now()) || needed;
+    try {
+      for (SoftQueue* const queue : order_) {
+        needed = queue->needs(peer, key, context_.clock->now()) || needed;
+      }
+      if (!needed) return;
+      static_cast<void>(context_.gpu_mover->flush());
+    } catch (const std::exception&) {
+      return fail_locked();
     }
-    if (!needed) return;
-    static_cast<void>(context_.gpu_mover->flush());
     std::this_thread::yield();
   }
 }
 
 /// Neither a peer nor this NIC is to touch the memory any more.
 void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
-  for (const Borrower peer : context_.lent.borrowers(key, true)) cut(peer);
+  const auto borrowers = [&](bool lost) {
+    return despite_short_memory([&] { return context_.lent.borrowers(key, lost); });
+  };
+  for (const Borrower peer : borrowers(true)) cut(peer);
   if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
-  for (const Borrower peer : context_.lent.borrowers(key, false)) cut(peer);
+  for (const Borrower peer : borrowers(false)) cut(peer);
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
-    for (const auto& peer : context_.wires[wire]->fetches_by(key)) {
-      cut({wire, peer.value});
-    }
+    const auto peers = despite_short_memory([&] { return context_.wires[wire]->fetches_by(key); });
+    for (const auto& peer : peers) cut({wire, peer.value});
   }
 }
 
@@ -166,9 +177,15 @@ bool NicSoft::wait_until_none(std::unique_lock<std::mutex>& lock,
   while (any()) {
     if (context_.stopped || context_.dead || deadline.expired(steady.now())) return false;
     const TimePoint now = context_.clock->now();
-    const bool received = receive(now);
-    const bool went_on = progress_queues(now) || received;
-    for (const auto& wire : context_.wires) wire->end_turn();
+    bool went_on = false;
+    try {
+      const bool received = receive(now);
+      went_on = progress_queues(now) || received;
+      for (const auto& wire : context_.wires) wire->end_turn();
+    } catch (const std::exception&) {
+      fail_locked();
+      return false;
+    }
     lock.unlock();
     if (went_on) {
       std::this_thread::yield();
@@ -212,8 +229,10 @@ Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
                  fmt::format("the NIC has a queue {:#x} already", number));
   }
   auto queue = std::make_unique<SoftQueue>(setup, number, context_);
-  order_.push_back(queue.get());
+  order_.reserve(order_.size() + 1);
+  SoftQueue* const made = queue.get();
   queues_.emplace(number, std::move(queue));
+  order_.push_back(made);
   return number;
 }
 
@@ -267,7 +286,12 @@ Status NicSoft::to_error(std::uint32_t number) {
   // It may go on elsewhere, where a dump could not wait for what is on its way here.
   context_.late.land_all();
   Status settled = settle();
-  queue->fence();
+  try {
+    queue->fence();
+  } catch (const std::exception&) {
+    fail_locked();
+    throw;
+  }
   return settled;
 }
 
@@ -325,6 +349,26 @@ Status NicSoft::probe(std::uint32_t number) {
 bool NicSoft::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || context_.stopped || context_.dead) return false;
+  try {
+    return turn();
+  } catch (const std::exception&) {
+    fail_locked();
+    return true;
+  }
+}
+
+/// What has been left in the middle could be taken for done, so nothing is answered any more.
+void NicSoft::fail_locked() {
+  context_.dead = true;
+  failed_ = true;
+}
+
+void NicSoft::fail() {
+  const std::lock_guard lock(mutex_);
+  fail_locked();
+}
+
+bool NicSoft::turn() {
   const TimePoint now = context_.clock->now();
   bool any = context_.late.land(now);
   // Answers to what was received before wait for this turn, so that they go together with what the

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -97,8 +98,14 @@ class NicSoft {
   Status probe(std::uint32_t number);
 
   /// Works on every queue and message that there is. Whether there was any; false also where
-  /// another thread is at it.
+  /// another thread is at it. Throws nothing: see has_failed().
   bool progress();
+
+  /// Memory has run out, and for more than a moment, in the middle of its work: as after die(), for
+  /// nobody knows what was left half done. Whoever owns it tells the peers. Takes no lock.
+  bool has_failed() const { return failed_; }
+  /// The same for what another could not do, for want of memory.
+  void fail();
 
   /// Does nothing until resume(): no completion, no response. Messages stay where they are.
   void stop();
@@ -119,6 +126,8 @@ class NicSoft {
  private:
   static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()
 
+  bool turn();
+  void fail_locked();
   SoftQueue* find(std::uint32_t number);
   Result<SoftQueue*> find_or_fail(std::uint32_t number);
   bool receive(TimePoint now);
@@ -135,6 +144,7 @@ class NicSoft {
   std::map<std::uint32_t, std::unique_ptr<SoftQueue>> queues_;
   std::vector<SoftQueue*> order_;
   std::uint32_t last_number_ = 0;
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace oriel::net

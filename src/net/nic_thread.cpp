@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -124,6 +125,9 @@ Result<NicThread> NicThread::start(Options options) {
     state->thread = std::thread([raw = state.get()] { raw->run(); });
   } catch (const std::system_error& error) {
     started = system_error("starting a software NIC's thread", error.code().value());
+  } catch (const std::bad_alloc&) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!started.ok()) return std::move(started).error();

@@ -21,7 +21,8 @@ namespace oriel::net {
 class NicThread {
  public:
   struct Options {
-    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any.
+    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any. Throws
+    /// nothing, and nor does sleep.
     std::function<bool()> progress;
     std::function<void()> begin;       ///< called once in the thread; may be empty
     device::Doorbell* bell = nullptr;  ///< outlives the thread

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/short_memory.hpp"
 #include "net/byte_order.hpp"
 #include "net/host_memory.hpp"
 #include "net/key_aliases.hpp"
@@ -71,13 +72,15 @@ bool Requester::progress(TimePoint now) {
 bool Requester::fetch() {
   bool any = false;
   while (halted_at_ == kNone && fetched_ < end_ && active_.size() < kActiveMost) {
-    WorkReader::Entry entry = reader_.read(fetched_, end_);
+    // Before anything else, so that both can be done again.
+    WorkReader::Entry entry = despite_short_memory([this] { return reader_.read(fetched_, end_); });
+    despite_short_memory([this] { active_.emplace_back(); });
     fetched_ += entry.work.blocks;
     if (setup_.aliases != nullptr) {
       entry.work.local_key = setup_.aliases->local(entry.work.local_key);
       entry.work.remote_key = setup_.aliases->remote(entry.work.remote_key);
     }
-    Active& made = active_.emplace_back();
+    Active& made = active_.back();
     made.serial = first_serial_ + active_.size() - 1;
     made.work = std::move(entry.work);
     if (entry.syndrome != Syndrome::none) stop_at(made, entry.syndrome, entry.complaint);
@@ -90,7 +93,8 @@ bool Requester::fetch() {
 // indexes where no thread of the host may touch them.
 void Requester::probe() {
   if (failed_ || nic_.sends_nothing || !active_.empty() || fetched_ < end_) return;
-  Active& made = active_.emplace_back();
+  despite_short_memory([this] { active_.emplace_back(); });
+  Active& made = active_.back();
   made.serial = first_serial_;
   made.work.kind = WorkKind::write;
   made.work.opcode = kProbeOpcode;
@@ -217,7 +221,7 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     sent.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - sent.offset));
     if (entry.fetched && !lend(entry, sent)) {
-      cut_for_wire(entry);
+      despite_short_memory([&] { cut_for_wire(entry); });
       continue;
     }
     const bool is_bare = entry.direct || sent.source.has_value();
@@ -227,7 +231,7 @@ bool Requester::send_pieces(Active& entry, TimePoint now) {
     sent.number = next_number_++;
     sent.last = ++entry.sent == entry.pieces;
     sent.direct = entry.direct;
-    sent_.push_back(std::move(sent));
+    despite_short_memory([&] { sent_.push_back(std::move(sent)); });
     if (held_up_) {
       load_ahead(sent_.back());
       continue;
@@ -461,7 +465,7 @@ bool Requester::land(Active& entry, const Sent& sent, WireResponse& response, Ti
   if (!waits_for_data(work)) return true;
   Payload bytes = std::move(response.payload);
   if (work.kind == WorkKind::atomic) {
-    Bytes old(work.atomic.bytes);
+    Bytes old = despite_short_memory([&] { return Bytes(work.atomic.bytes); });
     // As the adapter does it: of 8 bytes as the host has them, of 4 as the wire has them.
     if (work.atomic.bytes == 4) {
       store_big32(old.data(), static_cast<std::uint32_t>(response.old_value));
@@ -485,14 +489,15 @@ bool Requester::land(Active& entry, const Sent& sent, WireResponse& response, Ti
   }
   if (sent.bytes == 0) return true;
   const bool may_begin = landings_.empty() || landings_.back().begun;
-  Landing& landing = landings_.emplace_back();
+  despite_short_memory([this] { landings_.emplace_back(); });
+  Landing& landing = landings_.back();
   landing.serial = sent.serial;
   landing.offset = sent.offset;
   landing.bytes = sent.bytes;
   landing.storing = Storing(std::move(bytes));
   if (may_begin && !entry.done) begin_landing(landing, entry);
   // The rest is still the wire's, which takes it back.
-  landing.storing.own();
+  despite_short_memory([&] { landing.storing.own(); });
   return false;
 }
 

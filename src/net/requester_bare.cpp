@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/short_memory.hpp"
 #include "net/queue_records.hpp"
 #include "net/requester.hpp"
 
@@ -70,8 +71,13 @@ bool Requester::lend(const Active& entry, Sent& sent) {
   const auto found =
       nic_.keys.find_local(setup_.domain, work.local_key, work.local_address, work.bytes, false);
   if (found.syndrome != Syndrome::none) return false;
-  sent.source = nic_.wires[peer_.wire]->lend(peer_.address, found.memory + sent.offset, sent.bytes);
-  if (sent.source.has_value()) nic_.lent.lend(work.local_key, borrower());
+  despite_short_memory([&] {
+    sent.source =
+        nic_.wires[peer_.wire]->lend(peer_.address, found.memory + sent.offset, sent.bytes);
+  });
+  if (sent.source.has_value()) {
+    despite_short_memory([&] { nic_.lent.lend(work.local_key, borrower()); });
+  }
   return sent.source.has_value();
 }
 
@@ -134,7 +140,9 @@ void Requester::go_by_wire(std::size_t position) {
     const WorkRequest& work = active_[i].work;
     const bool is_put = active_[i].direct && work.kind == WorkKind::write;
     const bool is_unmapped = is_put && !nic_.peers.is_reached(peer_.process, work.local_key);
-    if (is_unmapped || (active_[i].fetched && !fetches_)) cut_for_wire(active_[i]);
+    if (is_unmapped || (active_[i].fetched && !fetches_)) {
+      despite_short_memory([&] { cut_for_wire(active_[i]); });
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/short_memory.hpp"
 #include "net/queue_records.hpp"
 
 namespace oriel::net {
@@ -109,8 +110,9 @@ void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimeP
   const bool put_off =
       request.kind == WorkKind::read && nic_.faults.reads_behind_writes != Duration::zero();
   if (fetches && (put_off || !late_.empty())) {
-    late_.push_back(
-        {std::move(request), now + (put_off ? nic_.faults.reads_behind_writes : Duration::zero())});
+    const Duration delay = put_off ? nic_.faults.reads_behind_writes : Duration::zero();
+    Late late{std::move(request), now + delay};
+    despite_short_memory([&] { late_.push_back(std::move(late)); });
     return;
   }
   execute(request, now);
@@ -163,9 +165,11 @@ bool Responder::waits_for_fetches(const WireRequest& request, const std::byte* a
 
 void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
   const WireRequest& request = item.request;
-  item.fetch = nic_.wires[peer_.wire]->fetch(
-      peer_.address, *request.source,
-      {request.key, found.memory + request.offset, request.piece_bytes});
+  despite_short_memory([&] {
+    item.fetch = nic_.wires[peer_.wire]->fetch(
+        peer_.address, *request.source,
+        {request.key, found.memory + request.offset, request.piece_bytes});
+  });
   ++nic_.counters.fetches;
   nic_.counters.fetched_bytes += request.piece_bytes;
 }
@@ -214,7 +218,8 @@ bool Responder::needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
 }
 
 void Responder::execute(WireRequest& request, TimePoint now) {
-  Item& item = items_.emplace_back();
+  despite_short_memory([this] { items_.emplace_back(); });
+  Item& item = items_.back();
   item.response = response_to(request);
   item.storing = Storing(std::move(request.payload));
   const bool loads = request.kind == WorkKind::read && !request.direct;
@@ -224,7 +229,7 @@ void Responder::execute(WireRequest& request, TimePoint now) {
   item.request = std::move(request);
   advance(now);
   // What could not begin at once is still the wire's, which takes it back.
-  if (begun_ < items_.size()) items_.back().storing.own();
+  if (begun_ < items_.size()) despite_short_memory([this] { items_.back().storing.own(); });
 }
 
 /// As far as memory and order allow: all of it where the memory is the host's. What is in a GPU's
@@ -361,7 +366,8 @@ void Responder::refuse(const WireRequest& request, Syndrome syndrome, TimePoint 
   fail(syndrome);
   if (items_.empty()) return answer(std::move(response), now);
   // Behind what was asked for before.
-  Item& item = items_.emplace_back();
+  despite_short_memory([this] { items_.emplace_back(); });
+  Item& item = items_.back();
   item.request.number = request.number;
   item.response = std::move(response);
 }
@@ -415,7 +421,8 @@ bool Responder::is_lost() {
 void Responder::answer(WireResponse response, TimePoint due, bool is_done_write) {
   if (is_lost()) return;
   // Sent in the order of execution, as a reliable connection delivers: the first holds up the rest.
-  outgoing_.push_back({std::move(response), due, is_done_write});
+  Outgoing out{std::move(response), due, is_done_write};
+  despite_short_memory([&] { outgoing_.push_back(std::move(out)); });
 }
 
 /// An answer says of all writes before it that they have been done.

@@ -11,6 +11,7 @@
 
 #include "oriel/device/memory.hpp"
 
+#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "net/fabric_provider.hpp"
 #include "net/wire_fabric_state.hpp"
@@ -70,6 +71,7 @@ Status WireFabric::State::open() {
   const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
   memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   receives.resize(options.receives);
+  unposted.reserve(options.receives);
   sends.resize(options.sends);
   std::byte* at = memory.get();
   for (std::uint32_t i = 0; i < options.receives; ++i, at += receive_bytes) {
@@ -259,10 +261,10 @@ void WireFabric::State::accept(Peer& peer, std::uint32_t buffer, const FrameHead
       peer.waiting_since = options.clock->now();
       ++waiting_peers;
     }
-    peer.early.emplace(head.sequence, Peer::Early{buffer, head});
+    despite_short_memory([&] { peer.early.emplace(head.sequence, Peer::Early{buffer, head}); });
     return;
   }
-  arrived.push_back({&peer, buffer, head});
+  despite_short_memory([&] { arrived.push_back({&peer, buffer, head}); });
   ++peer.next_in;
   if (peer.early.empty()) return;
   // Several long ones may be missing, which come one after the other.
@@ -274,7 +276,7 @@ void WireFabric::State::take_early(Peer& peer) {
   bool any = false;
   while (!peer.early.empty() && peer.early.begin()->first == peer.next_in) {
     const Peer::Early& next = peer.early.begin()->second;
-    arrived.push_back({&peer, next.buffer, next.head});
+    despite_short_memory([&] { arrived.push_back({&peer, next.buffer, next.head}); });
     peer.early.erase(peer.early.begin());
     ++peer.next_in;
     any = true;
@@ -406,6 +408,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
   peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
   peer->payload_bytes_most = theirs.payload_bytes_most;
   peer->queues = std::move(queues);
+  state.with_batch.reserve(state.peers.size() + 1);
   state.peers.emplace(theirs.id, std::move(peer));
   return WireAddress{theirs.id};
 }
@@ -428,7 +431,7 @@ bool WireFabric::receive(WireMessage& message) {
   while (!state.arrived.empty()) {
     Arrived& next = state.arrived.front();
     const Peer& sender = *next.peer;
-    Result<WireMessage> decoded = state.read(next);
+    Result<WireMessage> decoded = despite_short_memory([&] { return state.read(next); });
     if (next.taken == next.head.batch_bytes) {
       const std::uint32_t buffer = next.buffer;
       state.arrived.pop_front();

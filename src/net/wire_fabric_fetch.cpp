@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/short_memory.hpp"
 #include "net/wire_fabric_state.hpp"
 
 // What a fabric wire fetches from the memory of peers, and lends them.
@@ -96,10 +97,15 @@ bool WireFabric::cut(WireAddress peer) {
 /// So that is ended, and made anew for the others.
 void WireFabric::State::cut(Peer& whom) {
   if (is_cut) return;
+  // What needs memory comes first: memory that is lent is not given back without this.
+  std::vector<bool> is_free;
+  despite_short_memory([&] { is_free.assign(receives.size(), true); });
+  whom.error = despite_short_memory([&] {
+    return Error(ErrorCode::timeout,
+                 "memory had to be given back that it did not let go of: the wire to " + whom.name +
+                     " was cut");
+  });
   whom.is_cut = true;
-  whom.error = Error(ErrorCode::timeout,
-                     "memory had to be given back that it did not let go of: the wire to " +
-                         whom.name + " was cut");
   endpoint->close();
   for (Fetching& one : fetching) one.whole->end(true);
   fetching.clear();
@@ -119,7 +125,6 @@ void WireFabric::State::cut(Peer& whom) {
     return note(std::move(opened).error().with_context(
         "memory had to be given back that a peer did not let go of: the wire was cut"));
   }
-  std::vector<bool> is_free(receives.size(), true);
   for (const Arrived& one : arrived) is_free[one.buffer] = false;
   for (const auto& [id, peer] : peers) {
     for (const auto& [sequence, one] : peer->early) is_free[one.buffer] = false;

@@ -10,6 +10,7 @@
 
 #include "oriel/device/memory.hpp"
 
+#include "base/short_memory.hpp"
 #include "net/wire_fabric_state.hpp"
 
 // The sending half of a fabric wire.
@@ -26,8 +27,10 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
     return true;
   }
   const bool is_behind = payload_bytes > kSmallBytesMost;
-  const Bytes bytes = is_behind ? encode_head(message) : encode_message(message);
+  const Bytes bytes = despite_short_memory(
+      [&] { return is_behind ? encode_head(message) : encode_message(message); });
   if (!make_room(peer, sizeof(std::uint32_t) + bytes.size(), is_behind)) return wait_for_room(peer);
+  if (is_behind && !copies_payloads) despite_short_memory([&] { payload_of(message).own(); });
   Send& batch = *peer.batch;
   std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
   const auto length = static_cast<std::uint32_t>(bytes.size()) | (is_behind ? kPayloadBehind : 0);

@@ -19,6 +19,7 @@ std::atomic<bool> armed{false};
 std::atomic<long> left{0};
 std::atomic<long> in_a_row{1};
 std::atomic<pid_t> newest{0};
+std::atomic<pid_t> newest_unmarked{std::numeric_limits<pid_t>::max()};
 thread_local bool is_caller = false;
 
 bool fails() {
@@ -63,12 +64,17 @@ void operator delete[](void* memory, std::size_t) noexcept {
 
 namespace oriel::test {
 
+void mark_new_threads() {
+  std::thread([] { newest_unmarked = ::gettid(); }).join();
+}
+
 FailingMemory::FailingMemory(long k, Whose whose, long burst) {
   newest = std::numeric_limits<pid_t>::max();
   if (whose == Whose::callers_and_new_threads) {
     std::thread([] { newest = ::gettid(); }).join();
   }
-  is_caller = true;
+  if (whose == Whose::marked_threads) newest = newest_unmarked.load();
+  is_caller = whose != Whose::marked_threads;
   in_a_row = burst;
   left = k;
   armed = true;

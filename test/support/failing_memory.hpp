@@ -10,7 +10,10 @@ namespace oriel::test {
 
 /// The allocations that count: those of the thread that makes the call, and of threads that are
 /// started later. (The monitor's runs beside them, and may be older.)
-enum class Whose : std::uint8_t { callers, callers_and_new_threads };
+enum class Whose : std::uint8_t { callers, callers_and_new_threads, marked_threads };
+
+/// Marks the threads of this process that are started from now on.
+void mark_new_threads();
 
 /// Until destroyed, `burst` allocations in a row fail from the k-th on, counted from 0. One at a
 /// time in a process.
