@@ -104,6 +104,7 @@ struct NicContext {
   bool stopped = false;
   bool dead = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
+  std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests
 
   DataMover& mover(MemoryPlace place) {
     return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);

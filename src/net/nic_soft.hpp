@@ -116,6 +116,10 @@ class NicSoft {
   /// still answered, so that none of them takes this NIC for dead. What was posted after this has
   /// returned is never executed. Takes no lock.
   void end_sending() { context_.sends_nothing = true; }
+  /// From now on is deaf to what peers ask for, for good, as if it were gone: what was accepted
+  /// before is still done and answered, unless it would have to be refused. So that the keys which
+  /// are given back behind this look like nobody's mistake. Takes no lock.
+  void end_receiving() { context_.takes_nothing = true; }
   void set_faults(NicFaults faults);
   NicCounters counters() const;
   /// Whether every queue has executed what it was told of.

@@ -419,6 +419,8 @@ bool Responder::is_lost() {
 }
 
 void Responder::answer(WireResponse response, TimePoint due, bool is_done_write) {
+  // One that leaves has given its keys back: not the peer's fault.
+  if (response.syndrome != Syndrome::none && nic_.takes_nothing) return;
   if (is_lost()) return;
   // Sent in the order of execution, as a reliable connection delivers: the first holds up the rest.
   Outgoing out{std::move(response), due, is_done_write};

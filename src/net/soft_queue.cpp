@@ -209,6 +209,7 @@ bool SoftQueue::progress(TimePoint now) {
 }
 
 void SoftQueue::receive(WireRequest& request, TimePoint now) {
+  if (nic_.takes_nothing) return;
   if (state_ != QueueState::ready_to_receive && state_ != QueueState::ready_to_send) return;
   responder_.receive(request, doorbell_.receives(), now);
 }

@@ -226,6 +226,33 @@ TEST_CASE("3.6 3.8 a queue that is told to end flushes what is not complete") {
   CHECK(pair.tail().index == 9);
 }
 
+TEST_CASE("3.19 a NIC that takes nothing more answers what has come, and refuses nothing") {
+  NicPair pair;
+  const Thread self;
+  const auto post = [&](std::uint64_t word) {
+    return dq::put_value<Thread, std::uint64_t>(self, pair.view(), 100 + word, pair.b.region,
+                                                word * 8, pair.control);
+  };
+  const dq::Posted before = post(0);
+  const auto accept = [&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+  };
+  for (int turn = 0; turn < 1000 && pair.b.memory[0] == 0; ++turn) accept();
+  REQUIRE(pair.b.memory[0] == 100);
+  pair.b.nic.end_receiving();
+  REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
+  const dq::Posted after = post(1);
+  pair.run();
+  CHECK(pair.wait(before) == QueueOutcome::done);
+  CHECK(pair.error().syndrome == 0);
+  CHECK_FALSE(pair.a.nic.is_idle());
+  CHECK(pair.b.memory[1] == 0);
+  // It goes on asking.
+  pair.control.timeout_ns = 1'000'000;
+  CHECK(pair.wait(after) == QueueOutcome::timed_out);
+}
+
 TEST_CASE("3.6 what is posted once a NIC sends nothing more reaches nobody, and is refused") {
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
   NicPair pair({.publication = publication});
