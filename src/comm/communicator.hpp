@@ -156,6 +156,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> agree_on_topology();
   /// One exchange for it: the first, or what the first has left open.
   Task<Status> exchange_places(topo::Wanted wanted, bool first);
+  /// Whether there are several LSA teams, which a network can join. The same on all ranks.
+  bool needs_network() const;
   Task<Status> agree_on_choices();
   std::size_t choose_slot_bytes() const;
   /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.

@@ -15,6 +15,7 @@
 #include "base/no_memory.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "comm/network_places.hpp"
 #include "comm/rank_affinity.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/most_ranks.hpp"
@@ -311,6 +312,13 @@ Status Communicator::lay_out_scratch(int max_ctas) {
   return {};
 }
 
+bool Communicator::needs_network() const {
+  const auto& infos = topology_.infos;
+  return topology_.teams.members.size() > 1 &&
+         std::all_of(infos.begin(), infos.end(),
+                     [&](const topo::RankInfo& info) { return info.kind == infos[0].kind; });
+}
+
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
@@ -340,6 +348,7 @@ Task<Status> Communicator::agree_on_choices() {
   if (local.ok() && on_host()) {
     if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
   }
+  if (local.ok() && needs_network()) local = check_network_settings(*settings_);
   slot_bytes_ = choose_slot_bytes();
   std::vector<boot::AgreedField> fields = {
       {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
@@ -356,6 +365,9 @@ Task<Status> Communicator::agree_on_choices() {
       {"the smallest number of CTAs (minCTAs)", static_cast<std::uint64_t>(options_.min_ctas)},
       {"the size of a slot (ORIEL_BIG_SIZE)", settings_->big_size_bytes, text_of_slot},
   };
+  if (needs_network()) {
+    for (auto& field : network_fields(*settings_)) fields.push_back(std::move(field));
+  }
   co_return co_await session_->world().agree(boot::Operation::table, std::move(local),
                                              std::move(fields));
 }
@@ -371,12 +383,7 @@ Result<shadow::OwnedShadow> Communicator::copy_groupings() {
 /// None where no queue will ever lead to another rank: the same on all ranks, for participants take
 /// part in every registration.
 Result<std::unique_ptr<NetworkWindows>> Communicator::make_network_windows() {
-  const bool all_of_one_kind =
-      std::all_of(topology_.infos.begin(), topology_.infos.end(),
-                  [&](const topo::RankInfo& info) { return info.kind == topology_.infos[0].kind; });
-  if (topology_.teams.members.size() == 1 || !all_of_one_kind) {
-    return std::unique_ptr<NetworkWindows>();
-  }
+  if (!needs_network()) return std::unique_ptr<NetworkWindows>();
   std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
   for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
   ORIEL_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));

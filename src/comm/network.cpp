@@ -11,7 +11,6 @@
 
 #include "base/try.hpp"
 #include "comm/network_mlx5.hpp"
-#include "comm/network_places.hpp"
 #include "comm/network_soft.hpp"
 #include "net/queue_setup.hpp"
 
@@ -47,7 +46,6 @@ Network::Network(NetworkOptions options) : options_(std::move(options)) {
 Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOptions options,
                                                      Deadline deadline) {
   ORIEL_CO_CHECK(check_kinds(*options.topology));
-  // Ranks that have not chosen alike learn it from the first thing that both kinds exchange.
   if (options.settings->nic == NicKind::mlx5) {
     co_return co_await Mlx5Network::make(std::move(options));
   }
@@ -64,7 +62,6 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
     if (!place.ok()) co_return std::move(place).error().with_origin(static_cast<int>(rank));
     places.push_back(place.value());
   }
-  ORIEL_CO_CHECK(check_places(places));
   ranks_on_machine_ = ranks_beside(places, static_cast<std::size_t>(options_.rank));
   co_return places;
 }

@@ -147,9 +147,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 
 Bytes encode(const NetworkPlace& place) {
   ByteWriter to;
-  to.put(place.machine).put(static_cast<std::uint8_t>(place.wire));
-  to.put(static_cast<std::uint8_t>(place.nic)).put(place.paths_asked);
-  to.put(static_cast<std::uint8_t>(place.interfaces.size()));
+  to.put(place.machine).put(static_cast<std::uint8_t>(place.interfaces.size()));
   for (const PathInterface& interface : place.interfaces) put_interface(to, interface);
   return to.take();
 }
@@ -158,9 +156,6 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   ByteReader from(bytes);
   NetworkPlace place;
   place.machine = from.get<std::uint64_t>();
-  const auto wire = from.get<std::uint8_t>();
-  const auto nic = from.get<std::uint8_t>();
-  place.paths_asked = from.get<std::uint8_t>();
   const auto paths = from.get<std::uint8_t>();
   // Before anything is read of them.
   if (from.good() && (paths == 0 || paths > net::kPathsMost)) {
@@ -169,14 +164,6 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   place.interfaces.resize(paths);
   for (PathInterface& interface : place.interfaces) ORIEL_CHECK(read_interface(from, interface));
   ORIEL_CHECK(from.finish("where a rank is"));
-  if (wire > static_cast<std::uint8_t>(WireChoice::fabric)) {
-    return bad(fmt::format("a wire of kind {}", wire));
-  }
-  if (nic > static_cast<std::uint8_t>(NicKind::mlx5)) {
-    return bad(fmt::format("a NIC of kind {}", nic));
-  }
-  place.wire = static_cast<WireChoice>(wire);
-  place.nic = static_cast<NicKind>(nic);
   return place;
 }
 

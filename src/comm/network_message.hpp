@@ -60,9 +60,6 @@ Result<KeysMessage> decode_keys(ByteView bytes);
 /// by how many paths.
 struct NetworkPlace {
   std::uint64_t machine = 0;  ///< what names the machine and its boot, whatever the node
-  WireChoice wire = WireChoice::automatic;
-  std::uint8_t paths_asked = 0;  ///< by ORIEL_PATHS (path_interfaces.hpp)
-  NicKind nic = NicKind::soft;
   /// One for each path that this rank can have, 1 to net::kPathsMost, in its order.
   std::vector<PathInterface> interfaces = std::vector<PathInterface>(1);
   bool operator==(const NetworkPlace&) const = default;

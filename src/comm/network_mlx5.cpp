@@ -71,7 +71,7 @@ Mlx5Network::~Mlx5Network() {
 Task<Result<std::unique_ptr<Network>>> Mlx5Network::make(NetworkOptions options) {
   std::unique_ptr<Mlx5Network> self(new Mlx5Network(std::move(options)));
   boot::Group& world = *self->options_.world;
-  const NetworkPlace place = place_of_this_process(*self->options_.settings);
+  const NetworkPlace place = place_of_this_process();
   ORIEL_CO_CHECK(co_await self->gather_places(place));
   KeysMessage keys;
   Status local = self->prepare(keys);

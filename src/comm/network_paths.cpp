@@ -44,10 +44,11 @@ NetworkPlace SoftNetwork::own_place() {
   } else {
     no_interfaces_ = std::move(chosen).error().with_context("choosing network interfaces");
   }
-  NetworkPlace place = place_of_this_process(*options_.settings);
+  NetworkPlace place = place_of_this_process();
   place.interfaces.resize(std::min<std::size_t>(interfaces_.size(), net::kPathsMost));
   // Where no rank has several there is nothing to choose.
-  for (std::size_t i = 0; i < place.interfaces.size() && place.paths_asked > 1; ++i) {
+  const bool may_choose = paths_asked(options_.settings->paths) > 1;
+  for (std::size_t i = 0; i < place.interfaces.size() && may_choose; ++i) {
     auto described = look_at(interfaces_[i]);
     if (described.ok()) {
       place.interfaces[i] = std::move(described).value();
@@ -82,7 +83,7 @@ void SoftNetwork::number_hosts(const std::vector<NetworkPlace>& places) {
   std::map<std::array<std::uint64_t, 3>, std::size_t> numbers;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     const topo::NodeIdentity& node = infos[rank].node;
-    const bool by_node = places[rank].wire == WireChoice::fabric;
+    const bool by_node = options_.settings->wire == WireChoice::fabric;
     const std::array<std::uint64_t, 3> name{places[rank].machine, node.network_namespace,
                                             by_node ? node.host : 0};
     host_of_.push_back(numbers.try_emplace(name, numbers.size()).first->second);
@@ -98,7 +99,7 @@ void SoftNetwork::join_places(const std::vector<NetworkPlace>& places) {
     const bool shares_memory = places[rank].machine == places[self].machine && space != 0 &&
                                space == infos[self].node.network_namespace &&
                                infos[rank].uid == infos[self].uid;
-    by_fabric_.push_back(!shares_memory || places[self].wire == WireChoice::fabric);
+    by_fabric_.push_back(!shares_memory || options_.settings->wire == WireChoice::fabric);
     const bool is_peer =
         std::binary_search(peers_of_rank_.begin(), peers_of_rank_.end(), static_cast<int>(rank));
     const bool may_choose = is_peer && by_fabric_.back();

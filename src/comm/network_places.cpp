@@ -20,63 +20,44 @@ const char* name_of(NicKind nic) {
   return nic == NicKind::mlx5 ? "mlx5" : "soft";
 }
 
-Error unlike(const std::string& what, std::size_t rank) {
-  return Error(ErrorCode::invalid_usage, what)
-      .with_origin(static_cast<int>(rank))
-      .with_hint("set it alike on all ranks");
+std::string text_of_nic(std::uint64_t kind) {
+  return name_of(static_cast<NicKind>(kind));
 }
 
-/// What all ranks ask for.
-Status check_paths(const NetworkPlace& all) {
-  const std::string asked = fmt::format("ORIEL_PATHS {}", describe_paths(all.paths_asked));
-  if (all.paths_asked != kPathsAutomatic && all.paths_asked > net::kPathsMost) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("{}: at most {} are possible", asked, net::kPathsMost));
-  }
-  if (all.paths_asked <= 1) return {};
-  if (all.nic == NicKind::mlx5) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("{}, and queues of adapters (ORIEL_NIC=mlx5) have no backup paths",
-                             asked))
-        .with_hint("unset one of the two");
-  }
-  return {};
+std::string text_of_wire(std::uint64_t choice) {
+  return name_of(static_cast<WireChoice>(choice));
+}
+
+std::string text_of_paths(std::uint64_t asked) {
+  return describe_paths(static_cast<std::uint8_t>(asked));
 }
 
 }  // namespace
 
-NetworkPlace place_of_this_process(const Settings& settings) {
+NetworkPlace place_of_this_process() {
   NetworkPlace place;
   place.machine =
       topo::host_hash(topo::read_host_facts(topo::process_machine().sources().files), "");
-  place.wire = settings.wire;
-  place.paths_asked = paths_asked(settings.paths);
-  place.nic = settings.nic;
   return place;
 }
 
-Status check_places(const std::vector<NetworkPlace>& places) {
-  const NetworkPlace& first = places[0];
-  for (std::size_t rank = 1; rank < places.size(); ++rank) {
-    const NetworkPlace& other = places[rank];
-    if (other.nic != first.nic) {
-      return unlike(fmt::format("ORIEL_NIC is {} on rank 0 and {} on rank {}", name_of(first.nic),
-                                name_of(other.nic), rank),
-                    rank);
-    }
-    if (other.wire != first.wire) {
-      return unlike(fmt::format("ORIEL_WIRE is {} on rank 0 and {} on rank {}", name_of(first.wire),
-                                name_of(other.wire), rank),
-                    rank);
-    }
-    if (other.paths_asked != first.paths_asked) {
-      return unlike(
-          fmt::format("ORIEL_PATHS {} on rank 0 and {} on rank {}",
-                      describe_paths(first.paths_asked), describe_paths(other.paths_asked), rank),
-          rank);
-    }
-  }
-  return check_paths(first);
+std::vector<boot::AgreedField> network_fields(const Settings& settings) {
+  return {
+      {"the kind of NIC (ORIEL_NIC)", static_cast<std::uint64_t>(settings.nic), text_of_nic},
+      {"the wire between nodes (ORIEL_WIRE)", static_cast<std::uint64_t>(settings.wire),
+       text_of_wire},
+      {"the choice of paths (ORIEL_PATHS)", paths_asked(settings.paths), text_of_paths},
+  };
+}
+
+Status check_network_settings(const Settings& settings) {
+  const std::uint8_t paths = paths_asked(settings.paths);
+  if (paths <= 1 || settings.nic != NicKind::mlx5) return {};
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("ORIEL_PATHS {}, and queues of adapters (ORIEL_NIC=mlx5) have no backup "
+                           "paths",
+                           describe_paths(paths)))
+      .with_hint("unset one of the two");
 }
 
 }  // namespace oriel::comm

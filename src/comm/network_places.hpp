@@ -7,15 +7,17 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
+#include "boot/agreed_field.hpp"
 #include "comm/network_message.hpp"
 
 namespace oriel::comm {
 
-/// Where the calling rank is, and what its settings ask for; it is reached by one path.
-NetworkPlace place_of_this_process(const Settings& settings);
+/// Where the calling rank is; it is reached by one path.
+NetworkPlace place_of_this_process();
 
-/// Whether ranks at these places can be joined. The same outcome on all ranks: a function of what
-/// they have told each other.
-Status check_places(const std::vector<NetworkPlace>& places);
+/// What the ranks of several nodes have to ask for alike, by name.
+std::vector<boot::AgreedField> network_fields(const Settings& settings);
+/// Whether a network can be as they ask for.
+Status check_network_settings(const Settings& settings);
 
 }  // namespace oriel::comm

@@ -37,11 +37,18 @@ void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::s
 }
 
 /// A communicator over all ranks, for the one that this player plays; or in another order.
-inline Communicator join_as(Players& players, int rank, const CommunicatorOptions& options = {}) {
+inline Result<Communicator> try_to_join_as(Players& players, int rank,
+                                           const CommunicatorOptions& options = {}) {
   const ncclUniqueId bytes = players.next_id();
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  return must(Communicator::init(id, rank, players.size(), options));
+  return Communicator::init(id, rank, players.size(), options);
+}
+inline Result<Communicator> try_to_join(Players& players) {
+  return try_to_join_as(players, players.first());
+}
+inline Communicator join_as(Players& players, int rank, const CommunicatorOptions& options = {}) {
+  return must(try_to_join_as(players, rank, options));
 }
 inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
   return join_as(players, players.first(), options);

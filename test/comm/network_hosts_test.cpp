@@ -102,23 +102,16 @@ TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none 
       const Environment forced(wire);
       Traffic(players, 4).run(10);
     }
-    const auto attempt = [&]() -> Result<DeviceComm> {
-      const ncclUniqueId bytes = players.next_id();
-      UniqueId id;
-      std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-      auto comm = Communicator::init(id, players.first(), players.size(), {});
-      if (!comm.ok()) return std::move(comm).error();
-      return comm.value().device_comm(kWorld);
-    };
     {
       const Environment forced(players.first() == 0 ? wire : Variables{});
-      must_fail(attempt(), ErrorCode::invalid_usage, {"ORIEL_WIRE is fabric on rank 0", "rank 1"});
+      must_fail(try_to_join(players), ErrorCode::invalid_usage,
+                {"ORIEL_WIRE", "fabric on rank 0, auto on rank 1"});
       players.barrier();
     }
     const Environment forced(wire);
     const Environment other(players.first() == 1 ? Variables{{"ORIEL_FABRIC_PROVIDER", "nobody's"}}
                                                  : Variables{});
-    const auto failed = attempt();
+    const auto failed = join(players).device_comm(kWorld);
     must_fail(failed, ErrorCode::invalid_usage, {"nobody's", "rank 1", "libfabric1"});
     test::require(failed.error().origin_rank() == 1, failed.error().to_string());
     players.barrier();

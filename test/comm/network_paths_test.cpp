@@ -206,22 +206,18 @@ TEST_CASE("3.23 ORIEL_PATHS that differ, or ask for what is not there, are refus
     const auto attempt = [&](const std::string& of_first, const std::string& of_second) {
       const Environment own(
           Variables{{"ORIEL_PATHS", players.first() == 0 ? of_first : of_second}});
-      const ncclUniqueId bytes = players.next_id();
-      UniqueId id;
-      std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-      auto comm = Communicator::init(id, players.first(), players.size(), {});
-      auto failed = comm.ok() ? Result<DeviceComm>(comm.value().device_comm(kWorld))
-                              : Result<DeviceComm>(std::move(comm).error());
+      auto comm = try_to_join(players);
       players.barrier();
-      return failed;
+      return comm;
     };
     const auto alike = attempt("lo,lo", "lo");
     must_fail(alike, ErrorCode::invalid_usage,
-              {"ORIEL_PATHS names 2 interfaces on rank 0 and names 1 interface on rank 1"});
+              {"ORIEL_PATHS", "names 2 interfaces on rank 0, names 1 interface on rank 1"});
     test::require(alike.error().origin_rank() == 1, alike.error().to_string());
     must_fail(attempt("auto", ""), ErrorCode::invalid_usage,
-              {"is auto on rank 0 and names no interface on rank 1"});
-    const auto none = attempt("lo,lo", "lo,none7");
+              {"ORIEL_PATHS", "is auto on rank 0, names no interface on rank 1"});
+    auto joined = attempt("lo,lo", "lo,none7");
+    const auto none = must(std::move(joined)).device_comm(kWorld);
     must_fail(none, ErrorCode::invalid_usage, {"ORIEL_PATHS names none7", "rank 1"});
     test::require(none.error().origin_rank() == 1, none.error().to_string());
   }));
