@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
+#include "comm/queue_failure.hpp"
 #include "kernels/kernel_set.hpp"
 
 /// The front door of the collectives: checks a call, chooses from facts that all ranks share how to
@@ -286,9 +287,9 @@ void Communicator::flush_network() {
   const device::detail::Driving driving(&network_->view());
   for (int peer = 0; peer < size(); ++peer) {
     const device::queue::QueueView& queue = network_->view().queues[peer];
-    if (queue.depth == 0 || session_->has_left(peer)) continue;
-    const auto outcome = device::queue::wait_all<device::WorldMemory>(queue, control);
-    if (outcome == device::queue::QueueOutcome::done) continue;
+    if (queue.depth == 0) continue;
+    const auto has_left = [&] { return session_->has_left(peer); };
+    if (wait_all_unless(queue, control, has_left)) continue;
     Log(rank()).info("rank {} has not taken all that it was sent", peer);
     return;
   }

@@ -19,8 +19,15 @@ Communicator::Communicator(Device& device, const Settings& settings, Communicato
 
 Communicator::~Communicator() {
   if (watched_) Monitor::instance().unwatch(*this);
-  // The bell lies in a window.
-  if (network_ != nullptr) network_->remove_doorbell(*own_doorbell());
+  if (network_ != nullptr) {
+    // Whoever still asks this rank for something shall know why it has no answer.
+    session_->leave();
+    try {
+      network_->leave();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the windows wait longer
+    }
+    network_->remove_doorbell(*own_doorbell());  // the bell lies in a window
+  }
   windows_.reset();
   live_network_ = nullptr;
   network_.reset();

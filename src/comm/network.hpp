@@ -95,11 +95,15 @@ class Network {
   /// still answered, so that they do not take this rank for the cause. Does not wait. Any thread.
   virtual void abort() = 0;
 
+  /// This rank has left: what peers ask of it from now on has no answer. Before its windows go,
+  /// whose keys they would be refused, as if they had asked for what they may not. What they have
+  /// asked for before is done. Local. Once nobody posts any more.
+  virtual void leave() = 0;
+
  protected:
   explicit Network(NetworkOptions options);
 
-  /// Gathers where all ranks are. The same outcome on all: an error where they cannot be joined as
-  /// they ask for.
+  /// Gathers where all ranks are. The same outcome on all.
   Task<Result<std::vector<NetworkPlace>>> gather_places(NetworkPlace own);
   /// Fills in the view, of which `nic`, `drive` and `bell` are left out, and shows it to kernels.
   void fill_view(std::vector<device::queue::QueueView> queues_by_rank);

@@ -182,20 +182,34 @@ Error Mlx5Network::queue_failure(int peer, const dq::QueueError& error) const {
   const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
                                                     : fmt::format("operation {:#04x}, entry {}",
                                                                   error.opcode, error.index);
+  const bool is_late = may_be_of_leaving(error.syndrome) && has_left(peer);
+  const int origin = is_lost || is_late || is_of_peer(error.syndrome) ? peer : options_.rank;
+  const std::string how = fmt::format("{} (syndrome {:#04x}, vendor's {:#04x}, {}; {} port {})",
+                                      describe_syndrome(error.syndrome), error.syndrome,
+                                      error.vendor_syndrome, what, place.device, place.port);
   return Error(ErrorCode::remote,
-               fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
-                           "vendor's {:#04x}, {}; {} port {})",
-                           options_.rank, peer, describe_syndrome(error.syndrome), error.syndrome,
-                           error.vendor_syndrome, what, place.device, place.port))
-      .with_origin(is_lost || is_of_peer(error.syndrome) ? peer : options_.rank);
+               describe_failure(options_.rank, peer, origin == peer && has_left(peer), how))
+      .with_origin(origin);
 }
 
-std::optional<Error> Mlx5Network::failure(TimePoint /*now*/, const std::uint32_t* /*abort*/) {
+std::optional<Error> Mlx5Network::failure(TimePoint now, const std::uint32_t* /*abort*/) {
   if (aborted_) return std::nullopt;
+  bool is_refused = false;
   for (const int rank : peers_of_rank_) {
-    if (const auto error = error_of(rank)) return queue_failure(rank, *error);
+    const auto error = error_of(rank);
+    if (!error.has_value()) continue;
+    if (!may_be_of_leaving(error->syndrome) || is_told(rank, now)) {
+      return queue_failure(rank, *error);
+    }
+    is_refused = true;
   }
+  is_in_doubt_ = is_refused;
   return std::nullopt;
+}
+
+bool Mlx5Network::is_told(int refuser, TimePoint now) {
+  const std::lock_guard lock(leaving_mutex_);
+  return leaving_.is_over(has_left(refuser), now);
 }
 
 void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
@@ -211,7 +225,7 @@ void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
 
 bool Mlx5Network::is_idle() const {
   return std::all_of(peers_of_rank_.begin(), peers_of_rank_.end(),
-                     [this](int rank) { return queue_to(rank).is_idle(); });
+                     [this](int rank) { return has_left(rank) || queue_to(rank).is_idle(); });
 }
 
 void Mlx5Network::abort() {
@@ -223,6 +237,13 @@ void Mlx5Network::abort() {
       continue;
     }
     const Status ended = queue.to_error();
+    if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
+  }
+}
+
+void Mlx5Network::leave() {
+  for (const int rank : peers_of_rank_) {
+    const Status ended = queues_[static_cast<std::size_t>(rank)].front().to_error();
     if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
   }
 }

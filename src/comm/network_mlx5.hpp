@@ -18,6 +18,7 @@
 #include "comm/network.hpp"
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
+#include "comm/queue_failure.hpp"
 #include "net/mlx5_memory.hpp"
 #include "net/nic_mlx5.hpp"
 
@@ -48,7 +49,7 @@ class Mlx5WindowNic final : public WindowNic {
 /// What a GPU's kernels post lies in pinned memory, where the host can see how the adapter gets on.
 ///
 /// Destroying it gives back the keys, then queue by queue, then memory and adapter. Peers' adapters
-/// are answered until then.
+/// are answered until then, or until leave().
 class Mlx5Network final : public Network {
  public:
   /// Blocks as calls of the kernel do; waits for peers by suspending only, until the world's own
@@ -59,6 +60,8 @@ class Mlx5Network final : public Network {
   /// Names peer, opcode and syndrome. An adapter may have kept no cause but that the queue had
   /// failed before: then it is put down to the peer.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
+  /// A peer has refused something, and may have left (comm/queue_failure.hpp).
+  bool is_in_doubt() const override { return is_in_doubt_; }
   void probe(TimePoint now, const std::uint32_t* abort) override;
   bool is_idle() const override;
   /// An adapter rings no doorbell of memory's.
@@ -67,6 +70,7 @@ class Mlx5Network final : public Network {
   /// Those of GPUs end with an error, so that it begins nothing more; it answers no peer by them
   /// then, which these notice by their retries only.
   void abort() override;
+  void leave() override;
 
  private:
   explicit Mlx5Network(NetworkOptions options);
@@ -82,6 +86,7 @@ class Mlx5Network final : public Network {
   std::optional<device::queue::QueueError> error_of(int peer) const;
   bool is_of_probe(int peer, const device::queue::QueueError& error) const;
   Error queue_failure(int peer, const device::queue::QueueError& error) const;
+  bool is_told(int refuser, TimePoint now);
 
   const bool on_gpu_;
   std::unique_ptr<net::Mlx5Memory> memory_;
@@ -91,6 +96,9 @@ class Mlx5Network final : public Network {
   mutable std::mutex probe_mutex_;                   // of the next two
   std::map<int, std::uint64_t> probes_;  // by rank, the index of the last entry that is one
   TimePoint probed_{};
+  std::mutex leaving_mutex_;
+  LeavingDoubt leaving_;  // of leaving_mutex_
+  std::atomic<bool> is_in_doubt_{false};
   std::atomic<bool> aborted_{false};
 };
 

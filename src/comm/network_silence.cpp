@@ -79,7 +79,9 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
                                  boot::CutOff who) const {
   const auto syndrome = static_cast<net::Syndrome>(error.syndrome);
   const bool is_alone = who == boot::CutOff::self;
-  int origin = is_of_peer(error.syndrome) && !is_alone ? peer.rank : options_.rank;
+  // What it was asked for after it had left.
+  const bool is_late = may_be_of_leaving(error.syndrome) && has_left(peer);
+  int origin = (is_of_peer(error.syndrome) && !is_alone) || is_late ? peer.rank : options_.rank;
   const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
                                                     : fmt::format("operation {:#04x}, entry {}",
                                                                   error.opcode, error.index);
@@ -94,11 +96,10 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
     if (failure.has_value()) why += "; " + failure->message();
   }
   if (origin == peer.rank || is_alone) why += wires_say(peer);
-  return Error(ErrorCode::remote,
-               fmt::format("the queue from rank {} to rank {} has failed: {} (syndrome {:#04x}, "
-                           "{}){}",
-                           options_.rank, peer.rank, describe(error, is_at_fault), error.syndrome,
-                           what, why))
+  const std::string how = fmt::format("{} (syndrome {:#04x}, {}){}", describe(error, is_at_fault),
+                                      error.syndrome, what, why);
+  const bool peer_has_left = origin == peer.rank && has_left(peer);
+  return Error(ErrorCode::remote, describe_failure(options_.rank, peer.rank, peer_has_left, how))
       .with_origin(origin);
 }
 

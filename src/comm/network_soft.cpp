@@ -182,6 +182,20 @@ void SoftNetwork::abort() {
   wake_waiters();
 }
 
+void SoftNetwork::leave() {
+  for (const auto& nic : nics_) {
+    for (int turn = 0; turn < kLastTurns && nic->nic.progress(); ++turn) continue;
+    nic->nic.end_receiving();
+  }
+  // Windows wait for whoever was told to fetch from them and has yet to say that it has. Those who
+  // have left before will not, nor will others who leave as well after an abort.
+  for (const Peer& peer : peers_) {
+    if ((!has_left(peer) && !aborted_) || peer.failover != nullptr) continue;
+    net::NicSoft& nic = nics_[peer.paths.front().own]->nic;
+    static_cast<void>(nic.to_error(peer.number()));  // the queue is there
+  }
+}
+
 void SoftNetwork::refuse_posts() {
   for (Peer& peer : peers_) {
     net::SendQueue& queue = peer.failover != nullptr ? peer.failover->queue() : *peer.single;
@@ -192,10 +206,11 @@ void SoftNetwork::refuse_posts() {
 
 /// Of a queue with backups what counts is its work, wherever that is: its NICs also have probes,
 /// which wait for as long as a path is dead.
+/// What a peer that has left was asked for late is never done.
 bool SoftNetwork::is_idle() const {
-  if (!has_backups()) return nics_.front()->nic.is_idle();
   return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-    if (peer.failover != nullptr) return has_left(peer) || !peer.failover->pace().has_work;
+    if (has_left(peer)) return true;
+    if (peer.failover != nullptr) return !peer.failover->pace().has_work;
     return nics_[peer.paths.front().own]->nic.is_idle(peer.number());
   });
 }

@@ -104,6 +104,7 @@ class SoftNetwork final : public Network {
   void wake_waiters();
 
   void abort() override;
+  void leave() override;
 
   /// Tests have it make faults.
   net::NicSoft& nic(std::size_t at = 0) { return nics_[at]->nic; }

@@ -2,7 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/queue_failure.hpp"
 
+#include <chrono>
+
+#include <fmt/format.h>
+
 #include "oriel/device/group.hpp"
+#include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 
 #include "net/reserve_if_empty.hpp"
@@ -39,6 +44,48 @@ bool is_of_peer(std::uint32_t syndrome) {
   const auto what = static_cast<net::Syndrome>(syndrome);
   return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
          what == net::Syndrome::receiver_retry;
+}
+
+bool may_be_of_leaving(std::uint32_t syndrome) {
+  return static_cast<net::Syndrome>(syndrome) == net::Syndrome::remote_access;
+}
+
+std::string describe_failure(int rank, int peer, bool peer_has_left, const std::string& how) {
+  if (peer_has_left) {
+    return fmt::format(
+        "rank {} has left the communicator, and the queue from rank {} to it has "
+        "failed: {}",
+        peer, rank, how);
+  }
+  return fmt::format("the queue from rank {} to rank {} has failed: {}", rank, peer, how);
+}
+
+bool LeavingDoubt::is_over(bool has_left, TimePoint now) {
+  // The note takes log2(ranks) hops, by ranks that look at it ten times a second at least.
+  constexpr Duration kNoteMost = std::chrono::milliseconds(500);
+  if (!since_.has_value()) since_ = now;
+  return has_left || now - *since_ >= kNoteMost;
+}
+
+bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitControl& control,
+                     const std::function<bool()>& is_over) {
+  using Memory = device::WorldMemory;
+  namespace dq = device::queue;
+  const std::uint64_t end = dq::detail::load_index<Memory>(&queue.indexes->reserved);
+  const auto is_complete = [&] {
+    return dq::detail::load_index<Memory>(&queue.indexes->completed) >= end;
+  };
+  bool is_good = true;
+  const auto is_at_end = [&] {
+    if (is_complete() || is_over()) return true;
+    is_good =
+        !dq::detail::is_broken<Memory>(queue) &&
+        dq::detail::tell_what_is_ready<Memory>(queue, end, control) == dq::QueueOutcome::done &&
+        dq::detail::look_in_turn<Memory>(queue);
+    return !is_good;
+  };
+  const auto waited = device::wait_until<Memory>(is_at_end, control, {queue.peer, end});
+  return is_complete() || (waited == device::WaitOutcome::ready && is_good);
 }
 
 std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,

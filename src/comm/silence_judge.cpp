@@ -50,7 +50,13 @@ void SilenceJudge::end_doubt() {
   if (!is_in_doubt_) return;
   const std::lock_guard lock(mutex_);
   doubted_since_.reset();
+  leaving_.end();
   is_in_doubt_ = false;
+}
+
+bool SilenceJudge::is_told(const PeerSight& refuser, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return leaving_.is_over(refuser.has_left, now);
 }
 
 /// Only answers to what is asked from the first look on tell: an earlier one may have come before
@@ -59,10 +65,21 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
                                                          std::size_t own_host, TimePoint now,
                                                          Duration late) {
   std::optional<std::size_t> silent;
+  bool is_refused = false;
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    if (!peers[i].error.has_value()) continue;
-    if (!is_silence(*peers[i].error)) return Verdict{i, boot::CutOff::peer};
-    if (!silent.has_value()) silent = i;
+    const PeerSight& peer = peers[i];
+    if (!peer.error.has_value()) continue;
+    if (is_silence(*peer.error)) {
+      if (!silent.has_value()) silent = i;
+    } else if (!may_be_of_leaving(peer.error->syndrome) || is_told(peer, now)) {
+      return Verdict{i, boot::CutOff::peer};
+    } else {
+      is_refused = true;
+    }
+  }
+  if (is_refused) {
+    is_in_doubt_ = true;
+    return std::nullopt;
   }
   if (!silent.has_value()) {
     end_doubt();

@@ -12,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "boot/cut_off.hpp"
+#include "comm/queue_failure.hpp"
 
 namespace oriel::comm {
 
@@ -29,7 +30,8 @@ struct PeerSight {
 bool is_silence(const device::queue::QueueError& error);
 
 /// Which failed queue is to be named, and who of its two ends is at fault where the peer is silent:
-/// for that, it is waited for what the ranks of other hosts answer (boot/cut_off.hpp). Thread-safe.
+/// for that, it is waited for what the ranks of other hosts answer (boot/cut_off.hpp). Where it has
+/// refused something, it is waited for the note that it has left. Thread-safe.
 class SilenceJudge {
  public:
   struct Verdict {
@@ -43,12 +45,15 @@ class SilenceJudge {
                                TimePoint now, Duration late);
   /// No queue has failed. Nobody waits for a verdict that does not come any more.
   void end_doubt();
-  /// Whether a queue is silent, and a later call of judge() will say who is at fault. Until then
-  /// all peers have to be asked again and again.
+  /// Whether a later call of judge() will say who is at fault in a queue that is silent or refused.
+  /// Until then all peers have to be asked again and again.
   bool is_in_doubt() const { return is_in_doubt_; }
 
  private:
-  std::mutex mutex_;  // of the next two
+  bool is_told(const PeerSight& refuser, TimePoint now);
+
+  std::mutex mutex_;  // of the next three
+  LeavingDoubt leaving_;
   std::optional<TimePoint> doubted_since_;
   boot::CutOff who_ = boot::CutOff::undecided;
   std::atomic<bool> is_in_doubt_{false};

@@ -2,13 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "comm/network_players.hpp"
 #include "comm/network_soft.hpp"
+#include "support/sanitized.hpp"
 
 /// What becomes of those who stay when a rank of another node leaves (3.19).
 namespace oriel::test {
@@ -97,7 +104,91 @@ void leave_unanswered(const Variables& settings, Asked asked) {
   }));
 }
 
+/// One of several communicators, with a window.
+struct Member {
+  Member(Players& players, std::size_t count)
+      : comm(join(players)),
+        memory(must(comm.allocate(count * sizeof(float)))),
+        window(must(comm.register_window(memory))) {}
+  Status sum(std::size_t count) {
+    auto* const data = static_cast<float*>(memory.data());
+    return comm.all_reduce({.input = data, .output = data, .count = count});
+  }
+
+  Communicator comm;
+  oriel::Buffer memory;
+  Window window;
+};
+
+/// Some calls of all ranks; then one destroys the communicator, and the others go on calling.
+void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, std::size_t count) {
+  constexpr int kCalls = 20;
+  for (int call = 0; call < kCalls; ++call) must(self->sum(count));
+  if (rank == leaver) return;
+  Status done;
+  while (done.ok()) done = self->sum(count);
+  const std::string text = done.error().to_string();
+  test::require(done.error().origin_rank() == leaver,
+                fmt::format("rank {} names another than rank {}: {}", rank, leaver, text));
+  const auto is_said = [&](const char* what) {
+    return text.find(fmt::format("rank {} has {} ", leaver, what)) != std::string::npos;
+  };
+  test::require(is_said("destroyed its") || is_said("left the"), text);
+}
+
+/// Each of them loses one of its ranks while the others are in the next call, or on their way.
+void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t count) {
+  const std::size_t communicators = kSanitized ? 3 : 9;
+  const Environment common(settings);
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    std::vector<std::unique_ptr<Member>> members;
+    for (std::size_t i = 0; i < communicators; ++i) {
+      members.push_back(std::make_unique<Member>(players, count));
+    }
+    players.barrier();
+    std::vector<std::future<void>> calls;
+    for (std::size_t i = 0; i < communicators; ++i) {
+      const int leaver = static_cast<int>(i) % players.size();
+      calls.push_back(std::async(std::launch::async, call_until_one_leaves, std::move(members[i]),
+                                 players.first(), leaver, count));
+    }
+    for (auto& call : calls) call.wait();
+    for (auto& call : calls) call.get();
+  }));
+}
+
+/// Over the loopback. False where libfabric has no tcp.
+bool with_fabric(Variables& settings) {
+  const auto wire =
+      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+  if (!wire.ok()) {
+    WARN("no fabric: " << wire.error().to_string());
+    return false;
+  }
+  const Variables more = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                          {"ORIEL_SOCKET_IFNAME", "lo"},
+                          {"ORIEL_WIRE", "fabric"}};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return true;
+}
+
 }  // namespace
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, over rings") {
+  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
+  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
+}
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by libfabric") {
+  Variables settings;
+  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 75'000);
+}
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by two paths") {
+  Variables settings = {{"ORIEL_PATHS", "lo,lo"}};
+  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 1000);
+}
 
 TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
   // Silence is a third of it, with backups that of one path a bit more than an eighth: rank 2's NIC
@@ -110,18 +201,8 @@ TEST_CASE("3.15 what is asked of a rank that has left fails with an error that n
 }
 
 TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
-  const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
-  if (!wire.ok()) {
-    WARN("no fabric: " << wire.error().to_string());
-    return;
-  }
-  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "15s"},
-                    {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
-                    {"ORIEL_SOCKET_IFNAME", "lo"},
-                    {"ORIEL_WIRE", "fabric"},
-                    {"ORIEL_PATHS", "lo,lo"}},
-                   Asked::signal);
+  Variables settings = {{"ORIEL_COLLECTIVE_TIMEOUT", "15s"}, {"ORIEL_PATHS", "lo,lo"}};
+  if (with_fabric(settings)) leave_unanswered(settings, Asked::signal);
 }
 
 }  // namespace oriel::test

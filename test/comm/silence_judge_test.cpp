@@ -88,7 +88,7 @@ TEST_CASE("3.19 what is no silence is named at once, and so is a rank of the own
   SilenceJudge judge;
   auto peers = hosts(3);
   peers[0].error = kSilent;
-  peers[2].error = error_of(net::Syndrome::remote_access);
+  peers[2].error = error_of(net::Syndrome::remote_operation);
   auto verdict = judge.judge(peers, kOwn, kBegin, kLate);
   REQUIRE(verdict.has_value());
   CHECK(verdict->peer == 2);
@@ -109,6 +109,22 @@ TEST_CASE("3.19 who hears nobody is cut off itself, once it is late") {
   const auto verdict = judge.judge(peers, kOwn, kBegin + kLate, kLate);
   REQUIRE(verdict.has_value());
   CHECK(verdict->who == CutOff::self);
+}
+
+TEST_CASE("3.19 one that refuses a key is named once it is told whether it has left") {
+  for (const bool leaves : {false, true}) {
+    SilenceJudge judge;
+    auto peers = hosts(3);
+    peers[1].error = error_of(net::Syndrome::remote_access);
+    CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kLate).has_value());
+    CHECK(judge.is_in_doubt());
+    CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 300ms, kLate).has_value());
+    peers[1].has_left = leaves;
+    const auto verdict = judge.judge(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kLate);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->peer == 1);
+    CHECK(verdict->who == CutOff::peer);
+  }
 }
 
 }  // namespace oriel::comm
