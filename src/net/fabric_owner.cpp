@@ -190,6 +190,10 @@ Status FabricEndpoint::open_completions(std::size_t completions) {
   completions_ = {*table_, queue};
   if (attributes.wait_obj == FI_WAIT_NONE) return {};
   status = table_->fi_control(&queue->fid, FI_GETWAIT, &queue_descriptor_);
+  if (status == -FI_ENOSYS || status == -FI_EOPNOTSUPP || status == -FI_ENODATA) {
+    queue_descriptor_ = -1;  // sockets' and udp's have none to give
+    return {};
+  }
   if (status != 0) return fabric_error(*table_, "fi_control", status);
   wait_descriptor_ = queue_descriptor_;
   return {};
