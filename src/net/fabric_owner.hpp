@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,9 @@
 /// before what is bound to it (completion queue, address vector) and before the memory that it was
 /// given, these before the domain, the domain before the fabric. FabricEndpoint keeps that order.
 namespace oriel::net {
+
+/// Keeps what nobody owns any more from looking lost.
+void leave_to_process(void* object);
 
 /// A fid_... that fi_close() ends. Move-only; the table outlives it.
 template <typename Fid>
@@ -36,7 +40,10 @@ class FabricObject {
     if (object_ != nullptr) static_cast<void>(table_->fi_close(&object_->fid));
   }
   Fid* get() const { return object_; }
-  void abandon() { object_ = nullptr; }
+  /// It stays with the process, as it is.
+  void abandon() {
+    if (object_ != nullptr) leave_to_process(std::exchange(object_, nullptr));
+  }
 
  private:
   const FabricTable* table_ = nullptr;
@@ -101,8 +108,19 @@ class FabricEndpoint {
   static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
   /// Ends it before its time: whatever is under way touches no memory any more, and nothing but
-  /// reopening or destruction may be asked for. What its queue still holds says nothing.
-  void close() { endpoint_ = FabricObject<fid_ep>(); }
+  /// reopening or destruction may be asked for. What its queue still holds says nothing. Must be
+  /// called before one is destroyed that peers have known.
+  ///
+  /// libfabric 1.17's tcp crashes where it is closed while part of what it reads from a peer's
+  /// memory has come (it reports such a read twice, the second time after freeing it). So all its
+  /// connections are ended first, and it is driven until it has seen that, for up to kPatience;
+  /// what has come is put where it belongs meanwhile. `may_drive`: all memory is still there that
+  /// has been given to it.
+  ///
+  /// False if that is not to be had: then it is left to the process with all that it stands on,
+  /// and nobody reaches it. It touches no memory any more, since nobody drives it: no thread does.
+  bool close(bool may_drive);
+  static constexpr std::chrono::milliseconds kPatience{500};
   /// Makes it anew, with its addresses and its memory, where others reach it: at `name`, its own
   /// before. An error where the provider cannot do that; then it is closed.
   Status reopen(ByteView name);
@@ -118,6 +136,8 @@ class FabricEndpoint {
       : table_(&table), info_(std::move(info)) {}
   Status open_completions(std::size_t completions);
   Status open_endpoint();
+  bool end_all(bool may_drive);
+  void leave_to_process();
 
   const FabricTable* table_;
   // Destroyed from the last to the first.
@@ -126,6 +146,7 @@ class FabricEndpoint {
   FabricObject<fid_domain> domain_;
   FabricObject<fid_av> addresses_;
   FabricObject<fid_cq> completions_;
+  int queue_descriptor_ = -1;  // the queue's, as long as that lives
   int wait_descriptor_ = -1;
   std::vector<FabricMemory> memory_;
   FabricObject<fid_ep> endpoint_;

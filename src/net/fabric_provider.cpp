@@ -120,6 +120,14 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
 }  // namespace
 
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish) {
+  // Of all the others it would yield the first that comes, and that on each host.
+  if (wish.provider.starts_with('^')) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("ORIEL_FABRIC_PROVIDER is \"{}\", which libfabric takes for all "
+                             "providers but that; it has to name the one to be used",
+                             wish.provider))
+        .with_hint("name one, as in ORIEL_FABRIC_PROVIDER=tcp, or none");
+  }
   std::vector<std::string> asked = {"efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"};
   if (!wish.provider.empty()) asked = {wish.provider};
   std::optional<SignalKeeper> keeper;

@@ -60,7 +60,8 @@ struct FabricTable;
 /// beyond that waits in the provider, which holds what its peers' queues may have unanswered.
 ///
 /// Thread-safe: one lock, held for the time of one call. Not blocking, but for create(), add_peer()
-/// and flush(). A child of fork() must not use it.
+/// and flush(), and for up to FabricEndpoint::kPatience cut() and the destructor. A child of fork()
+/// must not use it.
 class WireFabric final : public Wire {
  public:
   struct Options {

@@ -106,7 +106,7 @@ void WireFabric::State::cut(Peer& whom) {
                      " was cut");
   });
   whom.is_cut = true;
-  endpoint->close();
+  const bool is_closed = endpoint->close(true);
   for (Fetching& one : fetching) one.whole->end(true);
   fetching.clear();
   free_parts.clear();
@@ -118,8 +118,15 @@ void WireFabric::State::cut(Peer& whom) {
     peer->blocked_since.reset();
     if (peer->is_cut) forget_received(*peer);
   }
-  drain_completions();
-  if (Status opened = endpoint->reopen(own.address); !opened.ok()) {
+  Status opened;
+  if (is_closed) {
+    drain_completions();
+    opened = endpoint->reopen(own.address);
+  } else {
+    opened = despite_short_memory(
+        [] { return Error(ErrorCode::system, "libfabric's connections could not be ended"); });
+  }
+  if (!opened.ok()) {
     is_cut = true;
     arrived.clear();
     return note(std::move(opened).error().with_context(

@@ -143,7 +143,9 @@ struct WireFabric::State {
   State(const FabricTable& with, const Options& given, FabricInfo found)
       : table(with), options(given), info(std::move(found)) {}
   ~State() {
-    if (endpoint.has_value()) endpoint->close();  // before memory that it was given
+    // Before memory that it was given. The memory of others may have gone before.
+    const bool may_drive = fetching.empty() && lent.empty();
+    if (endpoint.has_value()) endpoint->close(may_drive);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;

@@ -140,6 +140,25 @@ TEST_CASE(
   CHECK(left == (kFindsLeaks ? 0 : 2));  // one for either end
 }
 
+TEST_CASE("3.13 a queue that has no descriptor to sleep on is polled") {
+  for (const int status : {-FI_ENOSYS, -FI_EOPNOTSUPP}) {
+    FabricPlan plan;
+    plan.fail = [&](const char* call) -> long {
+      return std::string_view(call) == "fi_control" ? status : 0;
+    };
+    const auto options = planned_options();
+    const Outcome outcome = play(options, 8);
+    INFO(outcome.opening.value_or(Error(ErrorCode::internal, "opened")).to_string());
+    REQUIRE_FALSE(outcome.opening.has_value());
+    CHECK(outcome.arrived == 8);
+    CHECK(outcome.errors.empty());
+    CHECK(plan.failed == "fi_control");
+    const auto wire = open_wire(options);
+    CHECK(wire->wait_descriptor() == -1);
+    CHECK_FALSE(wire->may_sleep());
+  }
+}
+
 TEST_CASE("3.13 a library that has no room most of the time loses and changes nothing") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);

@@ -299,6 +299,14 @@ TEST_CASE("3.13 the provider is chosen by what there is, and a wish that fails i
   for (const char* word : {"ORIEL_FABRIC_PROVIDER", "libfabric1"}) {
     CHECK(none.error().to_string().find(word) != std::string::npos);
   }
+  // libfabric would take any other one.
+  options.provider = "^no-such-provider";
+  const auto any = WireFabric::create(options);
+  REQUIRE_FALSE(any.ok());
+  CHECK(any.error().code() == ErrorCode::invalid_usage);
+  for (const char* word : {"ORIEL_FABRIC_PROVIDER", "^no-such-provider", "all providers but"}) {
+    CHECK(any.error().to_string().find(word) != std::string::npos);
+  }
   options = fabric_options();
   options.socket.ifname = "=no-such-interface";
   CHECK_FALSE(WireFabric::create(options).ok());
