@@ -28,7 +28,7 @@ constexpr std::uint64_t kSilent = 8;
 // What takes longer has too much before it: so short a part of the time after which a request is
 // repeated, let alone a queue or a path given up, that whoever is there is heard in time.
 Duration slow_answer(const QueueSetup& setup) {
-  return std::max<Duration>(setup.answer_timeout / 8, std::chrono::milliseconds(50));
+  return std::max<Duration>(setup.answer_timeout / 4, std::chrono::milliseconds(50));
 }
 
 bool waits_for_data(const WorkRequest& work) {
@@ -377,7 +377,8 @@ void Requester::look_at_timer(TimePoint now) {
     stop_at(active(oldest.serial), Syndrome::transport_retry, Complaint::none);
     return;
   }
-  if (under_way_ <= setup_.piece_bytes) return repeat_from(0);
+  const std::uint64_t little = std::max<std::uint64_t>(setup_.piece_bytes, ByteWindow::kLeast);
+  if (under_way_ <= little) return repeat_from(0);
   // The others may still be leaving, and would then stand behind themselves.
   question_ = oldest.number;
   told_.reset();
@@ -388,7 +389,7 @@ void Requester::look_at_timer(TimePoint now) {
 /// All that is left is repeated once the oldest, asked for alone, has been answered and nothing
 /// follows: had the others arrived, so would their answers have, before or soon after that one.
 void Requester::ask_again(TimePoint now) {
-  if (!told_.has_value() || now - *told_ < slow_answer(setup_)) return;
+  if (!told_.has_value() || now - *told_ < setup_.answer_timeout / 8) return;
   question_.reset();
   told_.reset();
   repeat_from(0);
