@@ -21,13 +21,6 @@ Variables variables() {
   return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
 }
 
-Result<Communicator> try_to_join(Players& players) {
-  const ncclUniqueId bytes = players.next_id();
-  UniqueId id;
-  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  return Communicator::init(id, players.first(), players.size(), {});
-}
-
 void live_well(Players& players) {
   auto comm = join(players);
   const auto kernels = must(comm.device_comm());
