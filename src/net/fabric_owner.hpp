@@ -137,6 +137,7 @@ class FabricEndpoint {
   Status open_completions(std::size_t completions);
   Status open_endpoint();
   bool end_all(bool may_drive);
+  bool drive();  ///< one turn; false if nothing has come
   void leave_to_process();
 
   const FabricTable* table_;
