@@ -87,7 +87,8 @@ Bytes create_qp(const QpSettings& settings) {
   const bool receives = settings.receives != 0;
   put(command, base + QpContext::receive_type, receives ? kRingOfReceives : kNoReceives);
   if (receives) {
-    put(command, base + QpContext::log_receive_size, std::countr_zero(settings.receives));
+    const int log_receives = std::countr_zero(settings.receives);
+    put(command, base + QpContext::log_receive_size, static_cast<std::uint64_t>(log_receives));
     put(command, base + QpContext::log_receive_stride, 0);
   }
   put(command, base + QpContext::uar_page, settings.uar_page);
