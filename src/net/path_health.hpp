@@ -18,8 +18,7 @@ bool is_path_error(Syndrome syndrome);
 /// When a path counts as slow, as dead, and as alive again.
 struct PathPolicy {
   /// Silence, that is no answer, be it to a part of an entry or to a probe, while there is work:
-  /// after so long
-  /// the path is probed, and after so long it has failed.
+  /// after so long the path is probed, and after so long it has failed.
   Duration suspect_after = std::chrono::milliseconds(500);
   Duration fail_after = std::chrono::seconds(3);
   /// The path has failed with the errors_most-th error within error_window.
