@@ -321,6 +321,28 @@ TEST_CASE("3.6 an error surfaces with its syndrome and opcode; what came before 
   }
 }
 
+TEST_CASE("3.6 a completion that says only flushed does not make what came before it complete") {
+  QueueMemory memory(128, Publication::ordered);
+  memory.view.nic_error = nullptr;
+  REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
+  const auto show = [&](q::CompletionKind kind, std::uint16_t index) {
+    device::Memory::store<device::Order::release>(
+        &memory.completion.tail,
+        q::encode_tail(
+            {.kind = kind, .opcode = 0x08, .queue = memory.view.number, .index = index}));
+  };
+  show(q::CompletionKind::request, 2);
+  CHECK(q::wait_complete(memory.view, 3, WaitControl()) == QueueOutcome::done);
+  // Entry 5 failed, and the element of entry 9, flushed after it, has taken the place of its own.
+  memory.completion.status = q::encode_syndromes({0, q::kFlushed});
+  show(q::CompletionKind::request_error, 9);
+  CHECK(q::wait_complete(memory.view, 4, WaitControl()) == QueueOutcome::failed);
+  CHECK(q::wait_complete(memory.view, 9, WaitControl()) == QueueOutcome::failed);
+  CHECK(q::wait_complete(memory.view, 3, WaitControl()) == QueueOutcome::done);
+  CHECK(memory.indexes.completed == 3);
+  CHECK(q::decode_error(memory.indexes.error).syndrome == q::kFlushed);
+}
+
 TEST_CASE("A8 3.3 there are no more doorbells than batches and pauses") {
   constexpr std::uint32_t kBatch = 32;
   for (const std::uint64_t base : {0u, 5u, 31u, (1u << 16) - 50}) {

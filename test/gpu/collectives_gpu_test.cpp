@@ -69,9 +69,9 @@ bool is_there(const Path& path) {
 
 void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const Body& body,
                int line) {
+  // Ranks that share a GPU are processes that take turns on it: slow, and right all the same.
   if (static_cast<int>(nodes.size()) > kGpus) {
-    WARN("skipped nodes " << text_of(nodes) << ": there are " << kGpus << " GPUs");
-    return;
+    WARN("nodes " << text_of(nodes) << " share " << kGpus << " GPUs");
   }
   if (!is_there(path)) {
     WARN("skipped " << path.name << ": libfabric is not installed");
