@@ -19,8 +19,18 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint32_t kUp = 0x1;        // RTF_UP
-constexpr std::uint32_t kRefuse = 0x200;  // RTF_REJECT
+// Flags of routes (linux/route.h, linux/ipv6_route.h).
+constexpr std::uint32_t kUp = 0x1;
+constexpr std::uint32_t kGateway = 0x2;
+constexpr std::uint32_t kRefuse = 0x200;
+constexpr std::uint32_t kAnycast = 0x0010'0000;
+constexpr std::uint32_t kOwnAddress = 0x8000'0000;
+constexpr std::size_t kTableMost = std::size_t{8} << 20;
+
+struct Route {
+  IpNetwork network;
+  bool by_router = false;
+};
 
 std::optional<std::uint32_t> hex(std::string_view text) {
   std::uint32_t value = 0;
@@ -30,9 +40,8 @@ std::optional<std::uint32_t> hex(std::string_view text) {
   return value;
 }
 
-bool is_in_use(std::string_view flags) {
-  const auto value = hex(flags);
-  return value && (*value & kUp) != 0 && (*value & kRefuse) == 0;
+bool is_in_use(std::uint32_t flags) {
+  return (flags & kUp) != 0 && (flags & (kRefuse | kAnycast | kOwnAddress)) == 0;
 }
 
 /// Addresses that lead nowhere else than where they are written.
@@ -45,32 +54,55 @@ bool is_local(std::uint8_t family, const std::array<std::uint8_t, 16>& bytes) {
 
 /// A line of /proc/net/route: name, destination, gateway, flags, three numbers, mask; both words
 /// as they lie in memory.
-std::optional<IpNetwork> network_of_4(const std::vector<std::string>& words,
-                                      const std::string& name) {
-  if (words.size() < 8 || words[0] != name || !is_in_use(words[3])) return std::nullopt;
-  const auto destination = hex(words[1]), mask = hex(words[7]);
-  if (!destination || !mask) return std::nullopt;
-  IpNetwork network;
-  network.length = static_cast<std::uint8_t>(std::popcount(*mask));
-  std::memcpy(network.bytes.data(), &*destination, sizeof *destination);
-  return network;
+std::optional<Route> route_of_4(const std::vector<std::string>& words, const std::string& name) {
+  if (words.size() < 8 || words[0] != name) return std::nullopt;
+  const auto destination = hex(words[1]), flags = hex(words[3]), mask = hex(words[7]);
+  if (!destination || !flags || !mask || !is_in_use(*flags)) return std::nullopt;
+  Route route{{}, (*flags & kGateway) != 0};
+  route.network.length = static_cast<std::uint8_t>(std::popcount(*mask));
+  std::memcpy(route.network.bytes.data(), &*destination, sizeof *destination);
+  return route;
 }
 
 /// Of /proc/net/ipv6_route: destination, the length of its prefix, the same of sources, gateway,
 /// three numbers, flags, name.
-std::optional<IpNetwork> network_of_6(const std::vector<std::string>& words,
-                                      const std::string& name) {
-  if (words.size() < 10 || words[9] != name || !is_in_use(words[8])) return std::nullopt;
-  const auto length = hex(words[1]);
+std::optional<Route> route_of_6(const std::vector<std::string>& words, const std::string& name) {
+  if (words.size() < 10 || words[9] != name) return std::nullopt;
+  const auto length = hex(words[1]), flags = hex(words[8]);
+  if (!flags || !is_in_use(*flags)) return std::nullopt;
   if (words[0].size() != 32 || !length || *length > 128 || hex(words[3]) != 0u) return std::nullopt;
-  IpNetwork network;
-  network.length = static_cast<std::uint8_t>(*length);
-  for (std::size_t i = 0; i < network.bytes.size(); ++i) {
+  Route route{{}, (*flags & kGateway) != 0};
+  route.network.length = static_cast<std::uint8_t>(*length);
+  for (std::size_t i = 0; i < route.network.bytes.size(); ++i) {
     const auto byte = hex(std::string_view(words[0]).substr(i * 2, 2));
     if (!byte) return std::nullopt;
-    network.bytes[i] = static_cast<std::uint8_t>(*byte);
+    route.network.bytes[i] = static_cast<std::uint8_t>(*byte);
   }
-  return network;
+  return route;
+}
+
+/// The routes of this interface, those first that say the most of where it leads.
+std::vector<Route> routes_of(const std::string& table, const std::string& name,
+                             const PathInterface& told) {
+  std::vector<Route> routes;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(name) == std::string::npos) continue;
+    std::vector<std::string> words;
+    std::string word;
+    for (std::istringstream text(line); text >> word;) words.push_back(word);
+    const auto route = told.family == 4 ? route_of_4(words, name) : route_of_6(words, name);
+    if (!route || !is_network(route->network, told.family)) continue;
+    if (!is_local(told.family, route->network.bytes)) routes.push_back(*route);
+  }
+  const auto rank = [&](const Route& route) {
+    return std::tuple(!is_within(told.address, route.network), route.by_router,
+                      -int{route.network.length});
+  };
+  std::sort(routes.begin(), routes.end(), [&](const Route& a, const Route& b) {
+    return std::tuple(rank(a), a.network.bytes) < std::tuple(rank(b), b.network.bytes);
+  });
+  return routes;
 }
 
 void set_address(const boot::SocketAddress& from, PathInterface& to) {
@@ -95,24 +127,13 @@ PathInterface describe_interface(const topo::FileTree& files, const std::string&
   if (!address.valid() || address.is_loopback() || address.is_link_local()) return told;
   told.family = address.family() == AF_INET ? 4 : 6;
   set_address(address, told);
-  const bool is_4 = told.family == 4;
-  std::istringstream lines(
-      files.read(is_4 ? "/proc/net/route" : "/proc/net/ipv6_route").value_or(""));
-  for (std::string line; std::getline(lines, line);) {
-    std::vector<std::string> words;
-    std::string word;
-    for (std::istringstream text(line); text >> word;) words.push_back(word);
-    const auto network = is_4 ? network_of_4(words, name) : network_of_6(words, name);
-    if (!network || !is_network(*network, told.family)) continue;
-    const auto& known = told.networks;
-    const bool is_known = std::find(known.begin(), known.end(), *network) != known.end();
-    if (!is_known && !is_local(told.family, network->bytes)) told.networks.push_back(*network);
-  }
-  std::sort(told.networks.begin(), told.networks.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.length, a.bytes) < std::tie(b.length, b.bytes);
-  });
-  if (told.networks.size() > PathInterface::kNetworksMost) {
-    told.networks.resize(PathInterface::kNetworksMost);
+  const auto* const path = told.family == 4 ? "/proc/net/route" : "/proc/net/ipv6_route";
+  for (const Route& route : routes_of(files.read(path, kTableMost).value_or(""), name, told)) {
+    auto& known = told.networks;
+    if (known.size() == PathInterface::kNetworksMost) break;
+    if (std::find(known.begin(), known.end(), route.network) == known.end()) {
+      known.push_back(route.network);
+    }
   }
   return told;
 }

@@ -34,7 +34,7 @@ bool leads_to(const Interfaces& from, std::size_t at, const PathInterface& to) {
 
 bool is_network(const IpNetwork& network, std::uint8_t family) {
   const std::size_t bits = family == 4 ? 32 : family == 6 ? 128 : 0;
-  if (network.length == 0 || network.length >= bits) return false;
+  if (network.length == 0 || network.length > bits) return false;
   for (std::size_t bit = network.length; bit < network.bytes.size() * 8; ++bit) {
     if ((network.bytes[bit / 8] >> (7 - bit % 8) & 1) != 0) return false;
   }

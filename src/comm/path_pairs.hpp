@@ -13,14 +13,14 @@ namespace oriel::comm {
 
 /// The first bits of IP addresses; the others are 0.
 struct IpNetwork {
-  std::uint8_t length = 0;  ///< bits, fewer than an address has, and not 0
+  std::uint8_t length = 0;  ///< bits, as many as an address has at most, and not 0
   std::array<std::uint8_t, 16> bytes{};
   bool operator==(const IpNetwork&) const = default;
 };
 
 /// What a rank tells of an interface of its.
 struct PathInterface {
-  static constexpr std::size_t kNetworksMost = 8;
+  static constexpr std::size_t kNetworksMost = 32;
 
   std::uint8_t family = 0;  ///< 4 or 6; 0: nothing is told, and the rest is empty
   std::array<std::uint8_t, 16> address{};
@@ -30,7 +30,8 @@ struct PathInterface {
   bool operator==(const PathInterface&) const = default;
 };
 
-/// Whether it is a network of this family: not all of it, no single address, and with 0 behind.
+/// Whether it is a network of this family: not all of it, and with 0 behind. One address is one
+/// too: links from point to point have routes to their other end.
 bool is_network(const IpNetwork& network, std::uint8_t family);
 /// Whether the first bits of both are alike, and there are so many.
 bool is_within(const std::array<std::uint8_t, 16>& address, const IpNetwork& network);

@@ -37,6 +37,9 @@ bool WireFabric::receive(WireMessage& /*message*/) {
   return false;
 }
 void WireFabric::end_turn() {}
+TimePoint WireFabric::heard(WireAddress /*peer*/) {
+  return {};
+}
 bool WireFabric::can_fetch(WireAddress /*peer*/) {
   return false;
 }

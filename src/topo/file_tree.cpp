@@ -20,13 +20,14 @@ std::string FileTree::full(std::string_view path) const {
   return whole.append("/").append(path.substr(std::min(path.find_first_not_of('/'), path.size())));
 }
 
-std::optional<std::string> FileTree::read(std::string_view path) const {
+std::optional<std::string> FileTree::read(std::string_view path, std::size_t most) const {
   // A fifo among the files of a fixture shall not hold the reader up.
   const OwnedFd fd(::open(full(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return std::nullopt;
-  std::string text(kMostBytes, '\0');
+  std::string text;
   std::size_t have = 0;
-  while (have < text.size()) {
+  while (have < most) {
+    if (have == text.size()) text.resize(std::min(most, have + kMostBytes));
     const ssize_t got = ::read(fd.get(), text.data() + have, text.size() - have);
     if (got < 0) return std::nullopt;
     if (got == 0) break;

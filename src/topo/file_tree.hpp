@@ -18,7 +18,7 @@ namespace oriel::topo {
 /// closes them.
 class FileTree {
  public:
-  /// No file of interest is longer; what lies beyond is not read.
+  /// No file of interest is longer, but tables of routes; what lies beyond is not read.
   static constexpr std::size_t kMostBytes = std::size_t{64} << 10;
   /// Nor has any folder more entries.
   static constexpr std::size_t kMostEntries = 4096;
@@ -29,8 +29,8 @@ class FileTree {
   explicit FileTree(std::string root, Notice notice = {})
       : root_(std::move(root)), notice_(std::move(notice)) {}
 
-  /// The text of a file without white space at its ends.
-  std::optional<std::string> read(std::string_view path) const;
+  /// The text of a file without white space at its ends; of a longer one than `most` bytes, so much.
+  std::optional<std::string> read(std::string_view path, std::size_t most = kMostBytes) const;
   /// A file that holds one decimal number and nothing else.
   std::optional<std::int64_t> read_number(std::string_view path) const;
   /// The names in a folder, sorted; empty if there is none.

@@ -63,8 +63,7 @@ void play_on(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
 TEST_CASE("3.18 ranks on hosts of their own put, get, signal and meet over tcp") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
-  for (const Nodes& nodes :
-       {Nodes{{1, 1}}, Nodes{{2, 1, 1}}, Nodes{{3, 4}}, Nodes{{2, 2, 2, 2}}}) {
+  for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1, 1}}, Nodes{{3, 4}}, Nodes{{2, 2, 2, 2}}}) {
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
     play_on(hosts, nodes, [&](Players& players) { Traffic(players, seed).run(20); });
   }
@@ -154,8 +153,8 @@ void reduce_until_named(Players& players, Rank& rank, int culprit) {
 }  // namespace
 
 TEST_CASE("3.18 collectives among hosts") {
-  for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}},
-                             Nodes{{2, 3, 4}}, Nodes{{4, 4, 4, 4}}}) {
+  for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}, Nodes{{2, 3, 4}},
+                             Nodes{{4, 4, 4, 4}}}) {
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
     play_on(hosts, nodes, [&](Players& players) {
       auto comm = join(players);

@@ -148,18 +148,18 @@ TEST_CASE("3.23 places that are cut short, too long or make no sense are refused
   strange.interfaces[0].family = 5;
   CHECK(refusal_of(strange).find("family 5") != std::string::npos);
   strange = some_place();
-  strange.interfaces[2].networks.assign(9, {1, {0x80}});
-  CHECK(refusal_of(strange).find("9 networks") != std::string::npos);
-  // Everything, a single address, more bits than there are, and bits behind the prefix.
+  strange.interfaces[2].networks.assign(33, {1, {0x80}});
+  CHECK(refusal_of(strange).find("33 networks") != std::string::npos);
+  // Everything, more bits than there are, and bits behind the prefix.
   for (const IpNetwork& network :
-       {IpNetwork{}, IpNetwork{32, {10}}, IpNetwork{255, {10}}, IpNetwork{6, {10}}}) {
+       {IpNetwork{}, IpNetwork{33, {10}}, IpNetwork{255, {10}}, IpNetwork{6, {10}}}) {
     strange = some_place();
     strange.interfaces[0].networks[1] = network;
     const std::string expected = "a prefix of " + std::to_string(network.length) + " bits";
     CHECK(refusal_of(strange).find(expected) != std::string::npos);
   }
-  strange.interfaces[0] = {6, {}, {{128, {}}}};
-  CHECK(refusal_of(strange).find("a prefix of 128 bits") != std::string::npos);
+  strange.interfaces[0] = {6, {}, {{129, {}}}};
+  CHECK(refusal_of(strange).find("a prefix of 129 bits") != std::string::npos);
 }
 
 TEST_CASE("3.15 what a rank tells of its queues does not grow with the ranks") {

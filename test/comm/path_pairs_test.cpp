@@ -3,6 +3,7 @@
 #include "comm/path_pairs.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -72,6 +73,10 @@ TEST_CASE("3.14 interfaces of the same network are joined") {
   // Which of them is the first, one end says.
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(2, 2), near(1, 2)}, false) == crossed_back);
   CHECK(pair_paths({routed(1, 1), routed(2, 1)}, {routed(2, 2), routed(1, 2)}, true) == crossed);
+  // Cables from host to host, without a network around them.
+  CHECK(pair_paths({interface("10.1.0.1", {"10.1.0.2/32"}), interface("10.2.0.1", {"10.2.0.2/32"})},
+                   {interface("10.2.0.2", {"10.2.0.1/32"}), interface("10.1.0.2", {"10.1.0.1/32"})},
+                   true) == crossed);
   CHECK(pair_paths({routed(1, 1), near(2, 1)}, {near(2, 2), routed(1, 2)}, true) == crossed);
   const auto ipv6 = [](const std::string& net, const std::string& host) {
     return interface(net + "::" + host, {net + "::/64"});
@@ -161,7 +166,7 @@ TEST_CASE("3.14 an interface leads to the networks of its routes") {
   const topo::FileTree files(tree.root());
   const auto address = boot::SocketAddress::ipv4({10, 78, 1, 2}, 0);
   CHECK(describe_interface(files, "net1", address) == interface("10.78.1.2", {}));
-  // A default route, one to a host, one that is down, one that refuses, a mask that is none, and
+  // A default route, one that is down, one that refuses, a mask that is none, and
   // words that are no numbers.
   tree.file("/proc/net/route",
             "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -179,7 +184,7 @@ TEST_CASE("3.14 an interface leads to the networks of its routes") {
             "net1\tsome\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
             "net1\t0000630A\n");
   CHECK(describe_interface(files, "net1", address) ==
-        interface("10.78.1.2", {"10.78.0.0/16", "10.78.1.0/24"}));
+        interface("10.78.1.2", {"10.78.1.0/24", "10.78.0.0/16", "10.88.0.5/32"}));
   CHECK(describe_interface(files, "net0", boot::SocketAddress::ipv4({10, 77, 1, 2}, 0)) ==
         interface("10.77.1.2", {"10.77.0.0/16"}));
   // What is the same on every host says nothing.
@@ -188,15 +193,36 @@ TEST_CASE("3.14 an interface leads to the networks of its routes") {
         PathInterface());
   CHECK(describe_interface(files, "net1", boot::SocketAddress::ipv4({169, 254, 0, 1}, 0)) ==
         PathInterface());
-  std::string many;
-  for (const char* const last : {"09", "08", "07", "06", "05", "04", "03", "02", "01"}) {
-    many += "net1\t00" + std::string(last) + "4E0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+}
+
+TEST_CASE("3.14 of many routes those are told that say where an interface leads") {
+  const topo::TemporaryTree tree;
+  const auto line = [](const std::string& network, bool by_router, const std::string& mask) {
+    return "net1\t" + network + "\t00000000\t000" + (by_router ? "3" : "1") + "\t0\t0\t0\t" + mask +
+           "\t0\t0\t0\n";
+  };
+  // More than the first 64 KiB of the table, and of each kind more than can be told.
+  std::string table;
+  for (int i = 0; i < 1000; ++i) {
+    char last[16];
+    std::snprintf(last, sizeof last, "00%02X%02X14", i % 250, i / 250);
+    table += line(last, true, "00FFFFFF");
   }
-  tree.file("/proc/net/route", many + "net1\t0000000A\t0\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n");
-  const auto told = describe_interface(files, "net1", address).networks;
+  table += line("0000000A", false, "000000FF") + line("00014E0A", false, "00FFFFFF");
+  for (int i = 0; i < 40; ++i) {
+    char last[16];
+    std::snprintf(last, sizeof last, "%02X00630A", i);
+    table += line(last, false, "FFFFFFFF");
+  }
+  tree.file("/proc/net/route", table);
+  const auto told = describe_interface(topo::FileTree(tree.root()), "net1",
+                                       boot::SocketAddress::ipv4({10, 78, 1, 2}, 0))
+                        .networks;
   REQUIRE(told.size() == PathInterface::kNetworksMost);
-  CHECK(told.front() == network("10.0.0.0/8"));
-  CHECK(told.back() == network("10.78.7.0/24"));
+  CHECK(told[0] == network("10.78.1.0/24"));
+  CHECK(told[1] == network("10.0.0.0/8"));
+  CHECK(told[2] == network("10.99.0.0/32"));
+  CHECK(told.back() == network("10.99.0.29/32"));
 }
 
 TEST_CASE("3.14 an interface leads to the networks of its routes of IPv6") {
@@ -214,10 +240,11 @@ TEST_CASE("3.14 an interface leads to the networks of its routes of IPv6") {
                 line("ff000000000000000000000000000000 08", "00", "00000001") +
                 line("fd000000000000010000000000000002 80", "00", "80200001") +
                 line("fd000000000000050000000000000000 40", "00", "00200200") +
+                line("fd000000000000070000000000000009 80", "00", "00000001") +
                 line("fd000000000000060000000000000000 40", "40", "00000001") +
                 line("fd0000000000000x0000000000000000 40", "00", "00000001"));
   std::array<std::uint8_t, 16> address = bytes_of("fd00:0:0:1::2");
   CHECK(describe_interface(topo::FileTree(tree.root()), "net1",
                            boot::SocketAddress::ipv6(address, 0, 0)) ==
-        interface("fd00:0:0:1::2", {"fd00::/48", "fd00:0:0:1::/64"}));
+        interface("fd00:0:0:1::2", {"fd00:0:0:1::/64", "fd00::/48", "fd00:0:0:7::9/128"}));
 }

@@ -36,7 +36,6 @@ __device__ WorldOutcome traffic_round(const WorldTraffic& job, std::uint32_t rou
   for (std::uint64_t i = threadIdx.x; i < job.bytes; i += blockDim.x) {
     bytes[i] = pattern(comm.world_rank, round, i);
   }
-  cta.sync();
   const auto mine = static_cast<std::uint32_t>(comm.world_rank);
   for (std::int32_t peer = 0; peer < comm.world_size; ++peer) {
     const WorldPosted posted = world_put_signal(cta, comm, peer, job.window, mine * job.part,
@@ -66,7 +65,6 @@ __device__ WorldOutcome read_back(const WorldTraffic& job) {
     if (read != WorldOutcome::done) return read;
     note(*job.result,
          count_wrong(job.window, sink, job.bytes, comm.world_rank, job.earlier + job.rounds));
-    cta.sync();
   }
   // Nobody has anything to signal before the barrier that follows.
   const auto peer = static_cast<std::uint32_t>(threadIdx.x);

@@ -20,18 +20,7 @@ using std::chrono::seconds;
 
 namespace {
 
-dq::LocalRange word_of(const FailoverRank& rank, std::uint64_t word) {
-  return {rank.region.address + word * 8, rank.keys[0], 8};
-}
-
-/// `count` additions of 1 to the peer's word 0, each of which fetches into word 100 + i.
-void post_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {
-  for (std::uint64_t i = 0; i < count; ++i) {
-    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
-                                word_of(pair.a, 100 + i)));
-  }
-}
-
+/// What post_adds() has asked for is done.
 void check_adds(const FailoverPair& pair, std::uint64_t count) {
   REQUIRE(pair.b.memory[0] == count);
   for (std::uint64_t i = 0; i < count; ++i) REQUIRE(pair.a.memory[100 + i] == i);

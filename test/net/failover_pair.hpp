@@ -80,6 +80,7 @@ struct LossyPost {
   double repeat = 0;
   int delay_most = 0;  ///< in calls of receive()
   bool cut = false;
+  std::function<void(int to, Bytes& message)> forge;  ///< what an end hears instead
   std::mt19937_64 random;
   struct Letter {
     Bytes bytes;
@@ -95,6 +96,7 @@ struct LossyPost {
       if (chance(loss)) continue;
       const int wait = delay_most == 0 ? 0 : static_cast<int>(random() % (delay_most + 1u));
       inbox[to].push_back({Bytes(message.begin(), message.end()), wait});
+      if (forge) forge(to, inbox[to].back().bytes);
     }
   }
   bool take(int at, Bytes& message) {

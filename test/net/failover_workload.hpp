@@ -205,4 +205,16 @@ class Workload {
   std::uint64_t last_immediate_ = 0, immediates_open_ = 0, back_ = 0, entries_ = 0;
 };
 
+inline dq::LocalRange word_of(const FailoverRank& rank, std::uint64_t word) {
+  return {rank.region.address + word * 8, rank.keys[0], 8};
+}
+
+/// `count` additions of 1 to the peer's word 0, each of which fetches into word 100 + i.
+inline void post_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                                word_of(pair.a, 100 + i)));
+  }
+}
+
 }  // namespace oriel::net::test

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -11,6 +12,8 @@
 #include <catch2/catch.hpp>
 #include <unistd.h>
 
+#include "net/byte_order.hpp"
+#include "net/completion_writer.hpp"
 #include "net/nic_pair.hpp"
 #include "net/nic_thread.hpp"
 #include "support/long_run.hpp"
@@ -249,6 +252,41 @@ TEST_CASE("A4 Q1 3.3 every depth across the 16-bit and the 32-bit wrap, 1 to 16 
       }
     }
   }
+}
+
+TEST_CASE("3.8 a completion's last bytes are written last") {
+  constexpr std::uint64_t kRecords = 400'000;
+  alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
+  CompletionWriter writer(element.data(), 1);
+  const auto write = [&](std::uint64_t number) {
+    CompletionRecord record;
+    record.index = static_cast<std::uint16_t>(number);
+    record.time = number;
+    writer.write(record);
+  };
+  write(0);
+  std::atomic<bool> is_reading = false, has_ended = false;
+  std::atomic<std::uint64_t> early = 0;
+  std::thread reader([&] {
+    const auto word_at = [&](std::size_t at, std::memory_order order) {
+      return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(&element[at])).load(order);
+    };
+    while (!has_ended) {
+      std::uint64_t tail = word_at(56, std::memory_order_acquire);
+      std::uint64_t time = word_at(48, std::memory_order_relaxed);
+      const auto index = static_cast<std::uint16_t>(
+          load_big32(reinterpret_cast<const std::byte*>(&tail) + 4) >> 16);
+      const std::uint64_t number = load_big64(reinterpret_cast<const std::byte*>(&time));
+      // What comes with a tail is of the same completion, or of a later one.
+      if (static_cast<std::uint16_t>(number - index) >= 0x8000) ++early;
+      is_reading = true;
+    }
+  });
+  while (!is_reading) std::this_thread::yield();
+  for (std::uint64_t number = 1; number <= kRecords; ++number) write(number);
+  has_ended = true;
+  reader.join();
+  CHECK(early == 0);
 }
 
 TEST_CASE("A12 a million random atomics from four NICs are as if done one after another") {

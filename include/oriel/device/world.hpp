@@ -252,6 +252,7 @@ ORIEL_DEVICE_FN WorldPosted world_transfer(Group group, const CommView& comm,
     void* const far =
         transfer.there.lsa_peer(path.lsa_index, transfer.there_offset, transfer.bytes);
     void* const near = transfer.here.local(transfer.here_offset, transfer.bytes);
+    group.sync();  // each thread copies what others of the group have written, or still read
     copy_bytes<Group, M>(group, reads ? near : far, reads ? far : near, transfer.bytes);
     group.sync();
     return posted;
@@ -278,7 +279,8 @@ ORIEL_DEVICE_FN WorldOutcome wait_in_world(const CommView& comm, std::int32_t pe
 }  // namespace detail
 
 /// Writes `bytes` from this rank's part of `from` to the peer's part of `to`. Not blocking unless
-/// the queue is full. The source may be written again, and the bytes are there, once world_wait or
+/// the queue is full. What the group's threads have written before the call is what is sent. The
+/// source may be written again, and the bytes are there, once world_wait or
 /// world_flush has said so; a signal or barrier that follows tells the peer.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_put(Group group, const CommView& comm,

@@ -25,6 +25,8 @@
 #include "oriel/device/queue/region.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
+#include "base/task.hpp"
+#include "base/try.hpp"
 #include "boot/group.hpp"
 #include "boot/rendezvous.hpp"
 #include "boot/socket_address.hpp"
@@ -92,8 +94,8 @@ void print_protocol(const char* name, int size, std::size_t payload, const Model
   std::fflush(stdout);
 }
 
-/// One agreement or barrier of all ranks.
-void run_small_protocols(int size) {
+/// One barrier and one agreement of all ranks. The milliseconds of the agreement.
+double run_small_protocols(int size) {
   {
     ModelledNetwork network(size, Model{});
     auto groups = groups_of(network, size);
@@ -113,6 +115,7 @@ void run_small_protocols(int size) {
   }
   const bool ok = network.run(tasks);
   print_protocol("agreement", size, 0, network, ok);
+  return milliseconds(most_of(network, size).clock);
 }
 
 /// Whether this machine can hold what all ranks of a gathering would.
@@ -120,20 +123,31 @@ bool fits_here(int size, std::size_t payload) {
   return static_cast<double>(size) * size * (static_cast<double>(payload) + 48) < 12e9;
 }
 
+/// What the runs of fewer ranks show: each rank sends and receives all but its own once, in
+/// ceil(log2) messages.
+struct Reckoned {
+  double ms = 0;
+  double bytes = 0;
+};
+Reckoned reckon_gathering(int size, std::size_t payload) {
+  const Model model;
+  const double bytes = static_cast<double>(size - 1) * static_cast<double>(payload + 4);
+  const auto rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
+  const Duration round = model.latency + 2 * model.message;
+  return {bytes * model.nanoseconds_per_byte / 1e6 + rounds * milliseconds(round), bytes};
+}
+
+void print_reckoned(const char* name, int size, std::size_t payload, const Reckoned& reckoned) {
+  fmt::print(
+      "{{\"kind\": \"protocol\", \"name\": \"{}\", \"ranks\": {}, \"payload_bytes\": {}, "
+      "\"reckoned\": true, \"ms\": {:.3f}, \"bytes_a_rank\": {:.0f}}}\n",
+      name, size, payload, reckoned.ms, reckoned.bytes);
+}
+
 /// A gathering of `payload` bytes of each rank, if this machine can hold what all ranks would.
 void run_gathering(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
-    // Each rank sends and receives all but its own once, in ceil(log2) messages: as the runs of
-    // fewer ranks show.
-    const Model model;
-    const double bytes = static_cast<double>(size - 1) * static_cast<double>(payload + 4);
-    const auto rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
-    const Duration round = model.latency + 2 * model.message;
-    fmt::print(
-        "{{\"kind\": \"protocol\", \"name\": \"{}\", \"ranks\": {}, \"payload_bytes\": {}, "
-        "\"reckoned\": true, \"ms\": {:.3f}, \"bytes_a_rank\": {:.0f}}}\n",
-        name, size, payload,
-        bytes * model.nanoseconds_per_byte / 1e6 + rounds * milliseconds(round), bytes);
+    print_reckoned(name, size, payload, reckon_gathering(size, payload));
     return;
   }
   ModelledNetwork network(size, Model{});
@@ -157,6 +171,58 @@ std::size_t hello_bytes() {
   hello.fabrics.emplace_back(96);
   hello.windows.keys.resize(2);
   return comm::encode(hello).size();
+}
+/// Two windows are there from before.
+std::size_t earlier_bytes() {
+  comm::KeysMessage keys;
+  keys.keys.resize(2);
+  return comm::encode(keys).size();
+}
+
+/// What ranks tell each other while their software NICs are made, in the order of
+/// comm::SoftNetwork::make: places, hellos, and once all have agreed twice, the windows from
+/// before.
+Task<Status> make_network(boot::Group& group) {
+  constexpr auto kOperation = boot::Operation::network;
+  std::vector<boot::AgreedField> none[3];
+  Bytes place = comm::encode(comm::NetworkPlace{});
+  auto places = co_await group.all_gather(kOperation, std::move(place));
+  if (!places.ok()) co_return std::move(places).error();
+  Bytes hello(hello_bytes());
+  auto hellos = co_await group.all_gather(kOperation, std::move(hello));
+  if (!hellos.ok()) co_return std::move(hellos).error();
+  ORIEL_CO_CHECK(co_await group.agree(kOperation, Status(), std::move(none[0])));
+  ORIEL_CO_CHECK(co_await group.agree(kOperation, Status(), std::move(none[1])));
+  hellos.value() = {};
+  Bytes earlier(earlier_bytes());
+  auto windows = co_await group.all_gather(kOperation, std::move(earlier));
+  if (!windows.ok()) co_return std::move(windows).error();
+  co_return co_await group.agree(kOperation, Status(), std::move(none[2]));
+}
+
+/// `agreement_ms`: of one agreement of as many ranks.
+void run_network(int size, double agreement_ms) {
+  const std::size_t payloads[] = {comm::encode(comm::NetworkPlace{}).size(), hello_bytes(),
+                                  earlier_bytes()};
+  std::size_t payload = 0;
+  for (const std::size_t each : payloads) payload += each;
+  if (!fits_here(size, hello_bytes())) {
+    Reckoned all{3 * agreement_ms, 0};
+    for (const std::size_t each : payloads) {
+      const Reckoned part = reckon_gathering(size, each);
+      all.ms += part.ms;
+      all.bytes += part.bytes;
+    }
+    print_reckoned("network", size, payload, all);
+    return;
+  }
+  ModelledNetwork network(size, Model{});
+  auto groups = groups_of(network, size);
+  std::vector<Task<Status>> tasks;
+  tasks.reserve(groups.size());
+  for (auto& group : groups) tasks.push_back(make_network(group));
+  const bool ok = network.run(tasks);
+  print_protocol("network", size, payload, network, ok);
 }
 
 void print_holdings(int size) {
@@ -222,10 +288,10 @@ void print_all_reduce(int size, std::uint64_t bytes) {
 void model(int size, bool is_short, int turn) {
   print_holdings(size);
   run_start(size, turn);
-  run_small_protocols(size);
+  const double agreement_ms = run_small_protocols(size);
   run_gathering("addresses", size, boot::SocketAddress::kEncodedBytes);
   run_gathering("topology", size, topology_bytes());
-  run_gathering("network", size, hello_bytes());
+  run_network(size, agreement_ms);
   for (const std::uint64_t bytes : kMessages) {
     const std::uint64_t all = bytes * static_cast<std::uint64_t>(size);
     if (!is_short || all <= kShortBytes) print_all_reduce(size, bytes);
