@@ -11,7 +11,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kFrameMagic = 0x3246524f;  // ORF2
+constexpr std::uint32_t kFrameMagic = 0x3346524f;  // ORF3
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
 // In the order of the frame, which has no gaps.
@@ -20,11 +20,11 @@ struct HeadLayout {
   boot::ShortDigest payload_proof;
   std::uint32_t magic;
   std::uint16_t batch_bytes;
-  std::uint16_t also_reserved;
+  std::uint16_t reserved;
   std::uint64_t from;
   std::uint64_t sequence;
   std::uint32_t payload_bytes;
-  std::uint32_t reserved;
+  std::uint32_t accepted;
 };
 static_assert(sizeof(HeadLayout) == kFrameHeadBytes && alignof(HeadLayout) == 8);
 
@@ -43,17 +43,18 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
   return {derive("oriel fabric frame v1"), derive("oriel fabric payload v1")};
 }
 
-void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t batch_bytes, ByteView payload, bool prove_payload) {
+void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
+                bool prove_payload) {
   HeadLayout layout{};
   layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
   layout.magic = kFrameMagic;
-  layout.batch_bytes = static_cast<std::uint16_t>(batch_bytes);
-  layout.from = from;
-  layout.sequence = sequence;
+  layout.batch_bytes = head.batch_bytes;
+  layout.from = head.from;
+  layout.sequence = head.sequence;
   layout.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  layout.accepted = head.accepted;
   std::memcpy(frame, &layout, sizeof layout);
-  const std::size_t sealed = kFrameHeadBytes + batch_bytes - kProofBytes;
+  const std::size_t sealed = kFrameHeadBytes + head.batch_bytes - kProofBytes;
   layout.proof = boot::short_keyed_hash(keys.frame, {frame + kProofBytes, sealed});
   std::copy(layout.proof.begin(), layout.proof.end(), frame);
 }
@@ -77,14 +78,13 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
   HeadLayout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kFrameMagic || layout.also_reserved != 0 || layout.reserved != 0) {
-    return std::nullopt;
-  }
+  if (layout.magic != kFrameMagic || layout.reserved != 0) return std::nullopt;
   if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost ||
       bytes.size() != sizeof layout + layout.batch_bytes + layout.payload_bytes) {
     return std::nullopt;
   }
-  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes};
+  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes,
+                   layout.accepted};
 }
 
 bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {

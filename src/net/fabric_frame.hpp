@@ -15,7 +15,10 @@
 /// A message of a fabric wire: NICs' messages (wire_format.hpp) behind a proof of who sent them.
 ///
 ///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 batch bytes, u16 reserved,
-///     u64 from, u64 sequence, u32 payload bytes, u32 reserved; the batch; the payload
+///     u64 from, u64 sequence, u32 payload bytes, u32 accepted; the batch; the payload
+///
+/// `accepted` counts, modulo 2^32, what has come the other way: so an end can tell a peer that has
+/// not yet got something from one that does not answer it.
 ///
 /// In the batch lies one message behind the other, each behind its length (u32). Those that are
 /// small have their payload with them. One may be longer: its length says so (kPayloadBehind), only
@@ -44,6 +47,7 @@ struct FrameHead {
   std::uint64_t sequence = 0;
   std::uint16_t batch_bytes = 0;    ///< that follow
   std::uint32_t payload_bytes = 0;  ///< that follow these
+  std::uint32_t accepted = 0;       ///< frames of the other direction, or given up
 };
 
 /// The keys of messages from one end to another.
@@ -53,10 +57,10 @@ struct FrameKeys {
 };
 FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const FabricAddress& to);
 
-/// Seals a batch of `batch_bytes` that lies at frame + kFrameHeadBytes already, for the payload to
-/// follow.
-void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t batch_bytes, ByteView payload, bool prove_payload);
+/// Seals a batch that lies at frame + kFrameHeadBytes already, for the payload to follow, whose
+/// length the head need not say.
+void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
+                bool prove_payload);
 
 struct BatchMessage {
   ByteView bytes;

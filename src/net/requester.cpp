@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t kActiveMost = 64;  // entries at work at a time
 constexpr std::size_t kSentMost = 64;    // requests without a response
 constexpr std::size_t kBlock = 64;
-// A timeout in which nothing at all has come from the peer's NIC counts for as many in which
-// something has.
+// A timeout in which nothing at all has come from the peer's NIC, or from which it is known to have
+// the request, counts for as many in which the request may still be on its way over a slow link.
 constexpr std::uint64_t kSilent = 8;
 
 // What takes longer has too much before it: so short a part of the time after which a request is
@@ -324,6 +324,7 @@ Requester::Turn Requester::transmit(Sent& sent, TimePoint now) {
   // full ring answers no more than one that is gone.
   if (sent.on_wire || sent.at == TimePoint{}) sent.at = now;
   if (sent.on_wire) {
+    sent.place = message.place;
     note_sent(sent);
     return Turn::sent;
   }
@@ -370,8 +371,11 @@ void Requester::look_at_timer(TimePoint now) {
   if (sent_.empty() || sent_.front().at == TimePoint{}) return;
   Sent& oldest = sent_.front();
   if (now - std::max(oldest.at, heard_) < setup_.answer_timeout) return;
-  const TimePoint there = nic_.wires[peer_.wire]->heard(peer_.address);
-  oldest.missed += there > std::max(oldest.at, heard_) ? 1 : kSilent;
+  const WireSign sign = nic_.wires[peer_.wire]->sign_of(peer_.address);
+  const bool is_there = sign.heard > std::max(oldest.at, heard_);
+  // Then it is the queue that does not answer, whatever else its NIC has to say.
+  const bool has_arrived = oldest.place != 0 && sign.arrived >= oldest.place;
+  oldest.missed += is_there && !has_arrived ? 1 : kSilent;
   oldest.at = now;
   if (oldest.missed > kSilent * setup_.repeats_most) {
     stop_at(active(oldest.serial), Syndrome::transport_retry, Complaint::none);

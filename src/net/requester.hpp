@@ -85,7 +85,8 @@ class Requester {
     bool was_sent = false;  // once at least
     bool answered = false;
     std::uint32_t wire_bytes = 0;  // of the window
-    std::uint64_t missed = 0;      // timeouts, those in which nothing at all came kSilent-fold
+    std::uint64_t missed = 0;      // timeouts, of which some count kSilent-fold
+    std::uint64_t place = 0;       // as of WireMessage
     TimePoint at{};
     std::optional<Loading> load;  // of its payload, until that is on the wire
     bool loaded = false;

@@ -85,6 +85,14 @@ struct WireResponse {
 
 struct WireMessage {
   std::variant<WireRequest, WireResponse> body;
+  /// Of one that has been sent, by a wire that hears what has arrived: how many it is to be then.
+  std::uint64_t place = 0;
+};
+
+/// What a wire knows of a peer's NIC.
+struct WireSign {
+  TimePoint heard{};  ///< when anything sound last came from there, messages and what is fetched
+  std::uint64_t arrived = 0;  ///< what was sent there up to this place has come, or never will
 };
 
 /// Bytes that a NIC fetches from memory of a peer's. The wire holds it too, and keeps writing to
@@ -132,9 +140,8 @@ class Wire {
   virtual void end_receive() {}
   /// Nothing more is to be sent for now: what a wire has kept back to send it with more may go.
   virtual void end_turn() {}
-  /// When anything sound last came from `peer`, messages and what is fetched, for whatever queue;
-  /// TimePoint() where nobody notes that.
-  virtual TimePoint heard(WireAddress /*peer*/) { return {}; }
+  /// Of `peer`, for whatever queue; empty where nobody notes that.
+  virtual WireSign sign_of(WireAddress /*peer*/) { return {}; }
 
   // Of wires by which a NIC can fetch what it is to write itself, so that neither side copies it.
 

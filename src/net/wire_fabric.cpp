@@ -246,7 +246,12 @@ void WireFabric::State::arrive(std::uint32_t buffer, std::size_t bytes) {
     return;
   }
   peer->error.reset();
-  peer->heard = options.clock->now();
+  peer->sign.heard = options.clock->now();
+  // Of frames that have left, the last that can be meant.
+  const std::uint32_t behind = static_cast<std::uint32_t>(peer->next_out) - head->accepted;
+  if (behind <= peer->next_out) {
+    peer->sign.arrived = std::max(peer->sign.arrived, peer->next_out - behind);
+  }
   accept(*peer, buffer, *head);
 }
 
@@ -268,7 +273,7 @@ void WireFabric::State::accept(Peer& peer, std::uint32_t buffer, const FrameHead
   ++peer.next_in;
   if (peer.early.empty()) return;
   // Several long ones may be missing, which come one after the other.
-  peer.waiting_since = peer.heard;
+  peer.waiting_since = peer.sign.heard;
   take_early(peer);
 }
 
@@ -455,10 +460,10 @@ void WireFabric::end_turn() {
   if (!state_->is_cut && !state_->with_batch.empty()) state_->send_batches();
 }
 
-TimePoint WireFabric::heard(WireAddress peer) {
+WireSign WireFabric::sign_of(WireAddress peer) {
   const std::lock_guard lock(state_->mutex);
   const Peer* const found = state_->find(peer);
-  return found != nullptr ? found->heard : TimePoint{};
+  return found != nullptr ? found->sign : WireSign();
 }
 
 Status WireFabric::status() const {

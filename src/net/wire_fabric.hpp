@@ -110,7 +110,7 @@ class WireFabric final : public Wire {
   /// Looks into libfabric once at most between two calls that yield nothing.
   bool receive(WireMessage& message) override;
   void end_turn() override;
-  TimePoint heard(WireAddress peer) override;
+  WireSign sign_of(WireAddress peer) override;
 
   bool can_fetch(WireAddress peer) override;
   std::optional<WireSource> lend(WireAddress peer, const std::byte* from,

@@ -37,7 +37,7 @@ bool WireFabric::receive(WireMessage& /*message*/) {
   return false;
 }
 void WireFabric::end_turn() {}
-TimePoint WireFabric::heard(WireAddress /*peer*/) {
+WireSign WireFabric::sign_of(WireAddress /*peer*/) {
   return {};
 }
 bool WireFabric::can_fetch(WireAddress /*peer*/) {

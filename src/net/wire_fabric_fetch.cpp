@@ -238,8 +238,9 @@ void WireFabric::State::complete_part(std::uint32_t index, bool failed) {
   const auto it = part.of;
   if (!failed) {
     Peer& peer = *it->peer;
-    peer.heard = options.clock->now();
-    peer.fetch_window.ended(peer.fetches * kFetchPartBytes, part.bytes, part.begun, peer.heard);
+    const TimePoint now = options.clock->now();
+    peer.sign.heard = now;
+    peer.fetch_window.ended(peer.fetches * kFetchPartBytes, part.bytes, part.begun, now);
   }
   free_parts.push_back(index);
   --it->parts;

@@ -41,6 +41,7 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
   device::arch::order_goes_abroad();
   ++batch.messages;
   ++counters.sent;
+  message.place = peer.next_out + 1;
   return true;
 }
 
@@ -116,8 +117,9 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& batch) {
   const std::size_t bytes = is_copied ? batch.batch_limit : batch.batch_bytes;
   std::fill(body + batch.batch_bytes, body + bytes, std::byte{});
   const ByteView payload = is_copied ? ByteView(body + bytes, batch.payload_bytes) : batch.payload;
-  seal_frame(peer.outgoing, own.id, peer.next_out, batch.heads, bytes, payload,
-             peer.prove_payloads);
+  FrameHead head{own.id, peer.next_out, static_cast<std::uint16_t>(bytes)};
+  head.accepted = static_cast<std::uint32_t>(peer.next_in);
+  seal_frame(peer.outgoing, head, batch.heads, payload, peer.prove_payloads);
   std::array<iovec, 2> parts{};
   std::array<void*, 2> descriptors = {batch.descriptor, nullptr};
   parts[0] = {batch.heads, kFrameHeadBytes + bytes + (is_copied ? batch.payload_bytes : 0)};

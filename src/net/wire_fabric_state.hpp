@@ -58,7 +58,7 @@ struct Peer {
   std::size_t fetches = 0;     // parts on the way from there
   TimePoint fetching_since{};  // without a gap
   ByteWindow fetch_window{kFetchSlow};
-  TimePoint heard{};
+  WireSign sign;
   std::optional<TimePoint> blocked_since;  // nothing has been taken since
   std::optional<Error> error;
   bool is_cut = false;    // for good

@@ -63,11 +63,13 @@ void check_seal(ByteView input) {
   const ByteView batch = rest.first(batch_bytes), payload = rest.subspan(batch_bytes);
   Bytes frame(kFrameHeadBytes);
   frame.insert(frame.end(), batch.begin(), batch.end());
-  seal_frame(keys(), 1, 7, frame.data(), batch_bytes, payload, proves);
+  const FrameHead head{1, 7, static_cast<std::uint16_t>(batch_bytes), 0, 9};
+  seal_frame(keys(), head, frame.data(), payload, proves);
   frame.insert(frame.end(), payload.begin(), payload.end());
   walk(batch, payload);
   const auto found = read_frame(frame);
-  expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes);
+  expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes &&
+         found->accepted == 9);
   expect(is_proven(keys(), frame, *found, proves));
   const std::size_t sealed = proves ? frame.size() : kFrameHeadBytes + batch_bytes;
   frame[input.size() * 7919 % sealed] ^= std::byte{1};

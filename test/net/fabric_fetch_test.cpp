@@ -231,7 +231,7 @@ TEST_CASE("3.20 a link's rate says how much is read at a time, and its peer gets
     CHECK(reads_seen.most <= 4);
     put_all();
     CHECK(reads_seen.most == 1);
-    CHECK(pair.wire_b->heard(pair.wire_a->address()) == clock.now());
+    CHECK(pair.wire_b->sign_of(pair.wire_a->address()).heard == clock.now());
   }
 }
 

@@ -117,7 +117,8 @@ struct Scene {
                       const Bytes& batch, const Bytes& payload = {}) {
     Bytes made(kFrameHeadBytes);
     made.insert(made.end(), batch.begin(), batch.end());
-    seal_frame(keys, from, sequence, made.data(), batch.size(), payload, false);
+    seal_frame(keys, {from, sequence, static_cast<std::uint16_t>(batch.size())}, made.data(),
+               payload, false);
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }

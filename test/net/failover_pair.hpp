@@ -31,7 +31,7 @@ struct WireFault {
   /// If not 0 they pass one behind the other, each as its bytes have, so many for each pass().
   std::uint64_t bytes_per_pass = 0;
   std::uint64_t passed = 0;  ///< bytes
-  TimePoint heard{};         ///< as Wire::heard()
+  WireSign sign;             ///< of the peer
   std::deque<std::pair<WireAddress, WireMessage>> held;
 };
 
@@ -41,6 +41,7 @@ class FaultyWire final : public Wire {
       : inner_(std::move(inner)), fault_(fault) {}
   WireAddress address() const override { return inner_->address(); }
   bool send(WireAddress to, WireMessage& message) override {
+    message.place = ++place_;
     if (fault_.cut) return true;
     if (!fault_.hold && fault_.bytes_per_pass == 0) return inner_->send(to, message);
     payload_of(message).own();
@@ -49,7 +50,7 @@ class FaultyWire final : public Wire {
   }
   bool receive(WireMessage& message) override { return inner_->receive(message); }
   void end_receive() override { inner_->end_receive(); }
-  TimePoint heard(WireAddress /*peer*/) override { return fault_.heard; }
+  WireSign sign_of(WireAddress /*peer*/) override { return fault_.sign; }
   void pass() {
     if (fault_.bytes_per_pass == 0 || fault_.hold) return;
     due_ += fault_.bytes_per_pass;
@@ -71,7 +72,8 @@ class FaultyWire final : public Wire {
   static constexpr std::uint64_t kHeadBytes = 64;
   std::unique_ptr<Wire> inner_;
   WireFault& fault_;
-  std::uint64_t due_ = 0;  // passed, of the first that is held
+  std::uint64_t due_ = 0;    // passed, of the first that is held
+  std::uint64_t place_ = 0;  // of the last that was sent
 };
 
 /// A channel that loses, repeats, delays and swaps messages, by a seed.

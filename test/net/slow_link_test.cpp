@@ -161,7 +161,7 @@ TEST_CASE("3.19 who says anything at all is not given up like one who is silent,
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 8);
   const auto talk_for = [&](Duration time, bool talks) {
     for (const TimePoint end = pair.clock.now() + time; pair.clock.now() < end;) {
-      if (talks) pair.a.faults[0]->heard = pair.clock.now();
+      if (talks) pair.a.faults[0]->sign.heard = pair.clock.now();
       pair.step();
       pair.clock.advance(milliseconds(50));
     }
@@ -185,8 +185,17 @@ TEST_CASE("3.19 who says anything at all is not given up like one who is silent,
     talk_for(usual.answer_timeout, false);
     CHECK(pair.has_failed(pair.there));
   }
-  SECTION("it never answers") {
-    talk_for(until_silent * 8, true);
+  SECTION("it never answers, and nobody knows whether it was ever asked") {
+    talk_for(until_silent * 3 / 2, true);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    talk_for(until_silent * 7, true);
+    CHECK(pair.has_failed(pair.there));
+  }
+  SECTION("it has what it is asked for, and never answers") {
+    pair.a.faults[0]->sign.arrived = ~std::uint64_t{0};
+    talk_for(until_silent - usual.answer_timeout / 2, true);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    talk_for(usual.answer_timeout, true);
     CHECK(pair.has_failed(pair.there));
   }
 }

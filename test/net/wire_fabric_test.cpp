@@ -398,3 +398,58 @@ TEST_CASE("3.13 a peer with several queues is heard on these and on no other") {
   CHECK(heard == std::vector<std::uint64_t>{5, 9});
   CHECK(b->counters().refused == 2);
 }
+
+TEST_CASE("3.19 a wire is told by a peer what has arrived there, with whatever that has to say") {
+  WirePair pair;
+  const auto says = [](WireFabric& from, WireFabric& to) {
+    WireMessage message = numbered(1, 8), got;
+    REQUIRE(soon([&] { return from.send(to.address(), message); }));
+    REQUIRE(soon([&] {
+      from.end_turn();
+      WireMessage none;
+      CHECK_FALSE(from.receive(none));
+      return to.receive(got);
+    }));
+    return message.place;
+  };
+  const WireAddress b = pair.b->address();
+  const std::uint64_t first = says(*pair.a, *pair.b);
+  CHECK(first != 0);
+  CHECK(pair.a->sign_of(b).arrived < first);
+  says(*pair.b, *pair.a);
+  CHECK(pair.a->sign_of(b).arrived >= first);
+  const std::uint64_t second = says(*pair.a, *pair.b);
+  CHECK(second > first);
+  CHECK(pair.a->sign_of(b).arrived < second);
+  says(*pair.b, *pair.a);
+  CHECK(pair.a->sign_of(b).arrived >= second);
+}
+
+TEST_CASE("3.19 a queue that does not answer is given up as if its NIC had nothing else to say") {
+  SendQueue::Options options;
+  options.answer_timeout = milliseconds(60);
+  options.repeats_most = 3;
+  FabricPair pair(options);
+  NicFaults dead;
+  dead.lost_responses.push_back({.queue = 0, .nth = 1, .count = ~std::uint64_t{0}});
+  pair.b.nic.set_faults(std::move(dead));
+  const auto put = [&](const SendQueue& queue, const Side& from, const Side& to) {
+    return dq::put<Thread, DrivingMemory>(Thread(), queue.view(), {from.region, 0, to.region, 8, 8},
+                                          {});
+  };
+  REQUIRE(put(pair.there, pair.a, pair.b).outcome == QueueOutcome::done);
+  TimePoint said{};
+  REQUIRE(soon([&] {
+    for (NicSoft* const nic : pair.all) nic->progress();
+    const TimePoint now = SteadyClock::instance().now();
+    if (now - said >= milliseconds(5)) {
+      said = now;
+      REQUIRE(put(pair.back, pair.b, pair.a).outcome == QueueOutcome::done);
+    }
+    return *pair.there.memory().first_error != 0;
+  }));
+  CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
+        static_cast<std::uint8_t>(Syndrome::transport_retry));
+  CHECK(*pair.back.memory().first_error == 0);
+  CHECK(pair.a.nic.counters().repeated <= 8);  // 24 where each of them counts an eighth
+}
