@@ -22,6 +22,9 @@ namespace {
 constexpr std::chrono::seconds kCopiesMost{30};
 // As long as a peer that is alive may take for what is being fetched.
 constexpr std::chrono::seconds kFetchesMost{5};
+// After an abort nobody needs what is being fetched. But most peers are still there, and let go of
+// it in this time, which spares them the end of their connections.
+constexpr std::chrono::milliseconds kAbortedFetchesMost{100};
 constexpr std::chrono::microseconds kPause{50};
 
 // Where a NIC's keys and queue numbers begin: elsewhere than those of others.
@@ -154,13 +157,17 @@ void NicSoft::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key)
   const auto borrowers = [&](bool lost) {
     return despite_short_memory([&] { return context_.lent.borrowers(key, lost); });
   };
-  for (const Borrower peer : borrowers(true)) cut(peer);
+  cut(borrowers(true));
   if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
-  for (const Borrower peer : borrowers(false)) cut(peer);
+  std::vector<Borrower> whom = borrowers(false);
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
-    const auto peers = despite_short_memory([&] { return context_.wires[wire]->fetches_by(key); });
-    for (const auto& peer : peers) cut({wire, peer.value});
+    despite_short_memory([&] {
+      for (const auto& peer : context_.wires[wire]->fetches_by(key)) {
+        whom.push_back({wire, peer.value});
+      }
+    });
   }
+  cut(whom);
 }
 
 bool NicSoft::is_fetched(std::uint32_t key) const {
@@ -169,13 +176,22 @@ bool NicSoft::is_fetched(std::uint32_t key) const {
                      [&](const auto& wire) { return wire->is_fetching(key); });
 }
 
+/// Of a wait that began then. Of a NIC that is no more used all waits together take as long as one.
+TimePoint NicSoft::patience_ends(TimePoint begin) {
+  const bool is_aborted = context_.sends_nothing;
+  if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;
+  if (!last_wait_.has_value()) last_wait_ = SteadyClock::instance().now();
+  const TimePoint end = std::min(begin, *last_wait_) + kFetchesMost;
+  return is_aborted ? std::min<TimePoint>(end, *last_wait_ + kAbortedFetchesMost) : end;
+}
+
 /// Goes on meanwhile, and lets others in. False if there still are some when their time is over.
 bool NicSoft::wait_until_none(std::unique_lock<std::mutex>& lock,
                               const std::function<bool()>& any) {
   const Clock& steady = SteadyClock::instance();
-  const Deadline deadline = Deadline::after(kFetchesMost, steady);
+  const TimePoint begin = steady.now();
   while (any()) {
-    if (context_.stopped || context_.dead || deadline.expired(steady.now())) return false;
+    if (context_.stopped || context_.dead || steady.now() >= patience_ends(begin)) return false;
     const TimePoint now = context_.clock->now();
     bool went_on = false;
     try {
@@ -197,9 +213,21 @@ bool NicSoft::wait_until_none(std::unique_lock<std::mutex>& lock,
   return true;
 }
 
-void NicSoft::cut(Borrower peer) {
-  const bool all = context_.wires[peer.wire]->cut({peer.address});
-  all ? context_.lent.forget_wire(peer.wire) : context_.lent.forget(peer);
+/// Those of one wire at once, which costs what one costs.
+void NicSoft::cut(const std::vector<Borrower>& whom) {
+  for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
+    std::vector<WireAddress> peers;
+    despite_short_memory([&] { peers.reserve(whom.size()); });
+    for (const Borrower& one : whom) {
+      if (one.wire == wire) peers.push_back({one.address});
+    }
+    if (peers.empty()) continue;
+    if (context_.wires[wire]->cut(peers)) {
+      context_.lent.forget_wire(wire);
+      continue;
+    }
+    for (const WireAddress& peer : peers) context_.lent.forget({wire, peer.value});
+  }
 }
 
 void NicSoft::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
@@ -306,7 +334,7 @@ Status NicSoft::to_reset(std::uint32_t number) {
     return queue != nullptr && queue->is_fetching();
   });
   ORIEL_TRY(SoftQueue* const queue, find_or_fail(number));
-  if (!is_over) cut(queue->fetches_from());
+  if (!is_over) cut({queue->fetches_from()});
   auto fresh = std::make_unique<SoftQueue>(queue->setup(), number, context_);
   std::replace(order_.begin(), order_.end(), queue, fresh.get());
   queues_[number] = std::move(fresh);

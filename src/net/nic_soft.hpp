@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "oriel/error.hpp"
@@ -30,7 +31,8 @@ namespace oriel::net {
 /// Thread safety: any thread may call anything. No call blocks but for the lock, which progress()
 /// holds briefly; giving up memory or a queue holds it until a GPU's copies have ended, 30 s at
 /// most. Memory that a peer fetches from, or that is fetched into, is waited for as well, without
-/// the lock; after 5 s the wire to that peer is cut.
+/// the lock; after 5 s the wire to that peer is cut. Behind end_receiving() all of that memory
+/// together is waited for so long, and behind end_sending() for 0.1 s.
 class NicSoft {
  public:
   struct Options {
@@ -140,7 +142,8 @@ class NicSoft {
   void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key);
   bool is_fetched(std::uint32_t key) const;
   bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
-  void cut(Borrower peer);
+  TimePoint patience_ends(TimePoint begin);
+  void cut(const std::vector<Borrower>& whom);
   Status settle();
 
   mutable std::mutex mutex_;
@@ -148,6 +151,7 @@ class NicSoft {
   std::map<std::uint32_t, std::unique_ptr<SoftQueue>> queues_;
   std::vector<SoftQueue*> order_;
   std::uint32_t last_number_ = 0;
+  std::optional<TimePoint> last_wait_;  // the first of the last ones, as of patience_ends()
   std::atomic<bool> failed_{false};
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -163,9 +164,9 @@ class Wire {
   virtual bool is_fetching(std::uint32_t /*key*/) { return false; }
   /// From whom.
   virtual std::vector<WireAddress> fetches_by(std::uint32_t /*key*/) { return {}; }
-  /// Ends it between this NIC and `peer` at once, for good: what is fetched from there, or by it,
-  /// touches no memory any more. True if the wire has ended so for all peers.
-  virtual bool cut(WireAddress /*peer*/) { return false; }
+  /// Ends it between this NIC and these peers at once, for good: what is fetched from there, or by
+  /// them, touches no memory any more. True if the wire has ended so for all peers.
+  virtual bool cut(std::span<const WireAddress> /*peers*/) { return false; }
 };
 
 }  // namespace oriel::net

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -122,7 +123,7 @@ class WireFabric final : public Wire {
   std::vector<WireAddress> fetches_by(std::uint32_t key) override;
   /// Other peers lose what was on its way between them and this end, as messages are lost, where
   /// the provider lets this end come back at its address. Where it does not all are cut off.
-  bool cut(WireAddress peer) override;
+  bool cut(std::span<const WireAddress> peers) override;
 
   /// The first error that is nobody's in particular. The wire goes on as well as it can.
   Status status() const;

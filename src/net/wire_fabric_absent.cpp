@@ -58,7 +58,7 @@ bool WireFabric::is_fetching(std::uint32_t /*key*/) {
 std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t /*key*/) {
   return {};
 }
-bool WireFabric::cut(WireAddress /*peer*/) {
+bool WireFabric::cut(std::span<const WireAddress> /*peers*/) {
   return false;
 }
 Status WireFabric::status() const {

@@ -85,27 +85,34 @@ std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t key) {
   return whom;
 }
 
-bool WireFabric::cut(WireAddress peer) {
+bool WireFabric::cut(std::span<const WireAddress> peers) {
   const std::lock_guard lock(state_->mutex);
-  Peer* const found = state_->find(peer);
-  // Not a second time: all others would lose once more what is on its way.
-  if (found != nullptr && !found->is_cut) state_->cut(*found);
+  std::vector<Peer*> whom;
+  despite_short_memory([&] { whom.reserve(peers.size()); });
+  for (const WireAddress& peer : peers) {
+    Peer* const found = state_->find(peer);
+    // Not a second time: all others would lose once more what is on its way.
+    if (found != nullptr && !found->is_cut) whom.push_back(found);
+  }
+  if (!whom.empty()) state_->cut(whom);
   return state_->is_cut;
 }
 
 /// Only with its endpoint does all end for certain that is under way between this end and a peer.
-/// So that is ended, and made anew for the others.
-void WireFabric::State::cut(Peer& whom) {
+/// So that is ended, once for all who are to go, and made anew for the others.
+void WireFabric::State::cut(const std::vector<Peer*>& whom) {
   if (is_cut) return;
   // What needs memory comes first: memory that is lent is not given back without this.
   std::vector<bool> is_free;
   despite_short_memory([&] { is_free.assign(receives.size(), true); });
-  whom.error = despite_short_memory([&] {
-    return Error(ErrorCode::timeout,
-                 "memory had to be given back that it did not let go of: the wire to " + whom.name +
-                     " was cut");
-  });
-  whom.is_cut = true;
+  for (Peer* const peer : whom) {
+    peer->error = despite_short_memory([&] {
+      return Error(ErrorCode::timeout,
+                   "memory had to be given back that it did not let go of: the wire to " +
+                       peer->name + " was cut");
+    });
+    peer->is_cut = true;
+  }
   const bool is_closed = endpoint->close(true);
   for (Fetching& one : fetching) one.whole->end(true);
   fetching.clear();

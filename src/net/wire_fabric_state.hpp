@@ -170,7 +170,7 @@ struct WireFabric::State {
   bool begin_part(Fetching& fetching, TimePoint now);
   void complete_part(std::uint32_t index, bool failed);
   void end_fetch(std::list<Fetching>::iterator which);
-  void cut(Peer& whom);
+  void cut(const std::vector<Peer*>& whom);
   void forget_sends();
   void forget_received(Peer& peer);
   void drain_completions();

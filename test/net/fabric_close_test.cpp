@@ -77,7 +77,8 @@ TEST_CASE("3.13 a wire is cut while bytes that it fetches, or lends, come in") {
       const bool of_source = turns % 2 != 0;
       WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
       const std::size_t open = plan.open.size();
-      CHECK_FALSE(wire.cut((of_source ? pair.wire_b : pair.wire_a)->address()));
+      const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
+      CHECK_FALSE(wire.cut({&other, 1}));
       CHECK(wire.status().ok());
       CHECK(plan.open.size() <=
             open);  // the memory that was lent or fetched into is registered no more
@@ -98,7 +99,8 @@ TEST_CASE("3.13 a wire whose connections cannot be ended is left as it is, and t
   {
     Amid pair(1, fabric_options(&planned_fabric()));
     const ScopedSystemTable scoped(table);
-    CHECK(pair.wire_b->cut(pair.wire_a->address()));
+    const WireAddress other = pair.wire_a->address();
+    CHECK(pair.wire_b->cut({&other, 1}));
     const Status status = pair.wire_b->status();
     REQUIRE_FALSE(status.ok());
     for (const char* word : {"could not be ended", "the wire was cut"}) {

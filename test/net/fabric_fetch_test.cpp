@@ -329,6 +329,12 @@ struct Bystander {
     REQUIRE(queue.connect({number, wire_of_with.address(), back.number()}).ok());
     REQUIRE(back.connect({1, wire->address(), queue.number()}).ok());
   }
+  dq::Posted post(Side& with) {
+    const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
+    const DrivingScope scope(all);
+    return dq::put<Thread, DrivingMemory>(Thread(), queue.view(),
+                                          {side.region, 0, with.region, 0, kBytes}, {});
+  }
   /// A long put arrives.
   bool puts(Side& with, std::uint64_t seed) {
     fill(side, seed);
@@ -402,6 +408,55 @@ TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no
   CHECK(is_cut(wire, other));
   one.region.keys[0] = kept_key;
   CHECK(bystander.puts(one, 11));
+}
+
+TEST_CASE("3.13 after an abort nobody is waited for who does not let go of memory") {
+  FetchPair pair;
+  const bool of_source = GENERATE(false, true);
+  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  Side& one = of_source ? pair.a : pair.b;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  one.nic.end_sending();
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(one.nic.deregister_memory(one.key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
+  CHECK(is_cut(*(of_source ? pair.wire_a : pair.wire_b),
+               (of_source ? pair.wire_b : pair.wire_a)->address()));
+}
+
+TEST_CASE("3.13 a NIC that ends waits for all of its memory as long as for one piece of it") {
+  FetchPair pair;
+  Bystander bystander(pair, pair.b, *pair.wire_b);
+  const std::uint32_t first_key = pair.b.key, second_key = pair.b.add_key(kAllAccess);
+  const auto has_begun = [&](std::uint32_t key) {
+    return soon([&] {
+      for (NicSoft* const nic : {&pair.a.nic, &pair.b.nic, &bystander.side.nic}) nic->progress();
+      return pair.wire_b->is_fetching(key);
+    });
+  };
+  pair.b.region.keys[0] = second_key;
+  REQUIRE(bystander.post(pair.b).outcome == QueueOutcome::done);
+  REQUIRE(has_begun(second_key));
+  pair.b.region.keys[0] = first_key;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  bool is_first_there = false;
+  for (int i = 0; i < 1000 && !is_first_there; ++i) {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    is_first_there = pair.wire_b->is_fetching(first_key);
+  }
+  REQUIRE(is_first_there);
+  REQUIRE(pair.wire_b->is_fetching(second_key));
+  pair.b.nic.end_receiving();
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(pair.b.nic.deregister_memory(second_key).ok());
+  CHECK(pair.b.nic.deregister_memory(first_key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
 }
 
 TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole") {
