@@ -22,11 +22,18 @@ constexpr Duration kProbeInterval = std::chrono::seconds(1);
 // answered.
 constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
+bool is_of_deregistered(const device::queue::QueueError& error) {
+  return error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::given_back);
+}
+
 const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
   if (error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::no_copies)) {
     return "this rank's GPU copies nothing for it any more";
   }
-  if (is_at_fault) return "this rank has failed to do what its peer asked for";
+  if (is_of_deregistered(error)) return "the peer has deregistered the memory, or left";
+  if (is_at_fault) {
+    return "this rank has failed to do what its peer asked for, or has deregistered the memory";
+  }
   return describe_syndrome(error.syndrome);
 }
 
@@ -81,7 +88,8 @@ Error SoftNetwork::queue_failure(const Peer& peer, const device::queue::QueueErr
   const bool is_alone = who == boot::CutOff::self;
   // What it was asked for after it had left.
   const bool is_late = may_be_of_leaving(error.syndrome) && has_left(peer);
-  int origin = (is_of_peer(error.syndrome) && !is_alone) || is_late ? peer.rank : options_.rank;
+  const bool is_peers = is_of_peer(error.syndrome) || is_of_deregistered(error);
+  int origin = (is_peers && !is_alone) || is_late ? peer.rank : options_.rank;
   const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
                                                     : fmt::format("operation {:#04x}, entry {}",
                                                                   error.opcode, error.index);

@@ -431,10 +431,13 @@ void FailoverQueue::tell_producers() {
     record.syndrome = Syndrome::flushed;
   }
   if (peer.stage == PathStage::over && peer.refused != Syndrome::none) {
-    record.syndrome = peer.refused;
+    const bool is_gone = peer.refused == Syndrome::remote_gone;
+    record.syndrome = is_gone ? Syndrome::remote_access : peer.refused;
+    if (is_gone) record.complaint = Complaint::given_back;
   }
-  is_at_fault_ =
-      records_.refused == Syndrome::remote_operation || peer.fatal == Syndrome::remote_operation;
+  is_at_fault_ = records_.refused == Syndrome::remote_operation ||
+                 records_.refused == Syndrome::remote_gone ||
+                 peer.fatal == Syndrome::remote_operation;
   if (fatal_.has_value()) record = *fatal_;
   if (memory.first_error != nullptr) {
     std::atomic_ref<std::uint64_t>(*memory.first_error)

@@ -7,6 +7,21 @@
 #include <fmt/format.h>
 
 namespace oriel::net {
+namespace {
+
+// An odd factor: every value comes once in 2^32, and neighbours are far apart, so that a key that
+// is off by one is no key.
+constexpr std::uint32_t kFactor = 0x9e3779b1u;
+
+// Modulo 2^32; each step doubles the bits that are right, of which three are at first.
+constexpr std::uint32_t inverse_of(std::uint32_t odd) {
+  std::uint32_t inverse = odd;
+  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
+  return inverse;
+}
+static_assert(kFactor * inverse_of(kFactor) == 1);
+
+}  // namespace
 
 std::uint32_t MemoryKeys::add_domain() {
   domains_.insert(++last_domain_);
@@ -44,11 +59,9 @@ Result<std::uint32_t> MemoryKeys::add(std::uint32_t domain, const MemoryRange& r
         ErrorCode::invalid_argument,
         fmt::format("access rights {:#x} let peers write what its owner may not", range.access));
   }
-  // An odd factor: every value comes once in 2^32, and neighbours are far apart, so that a key that
-  // is off by one is no key.
   std::uint32_t key = 0;
   do {
-    key = ++made_ * 0x9e3779b1u;
+    key = ++made_ * kFactor;
   } while (key == 0 || keys_.contains(key));
   keys_.emplace(key, Key{domain, range});
   return key;
@@ -57,6 +70,11 @@ Result<std::uint32_t> MemoryKeys::add(std::uint32_t domain, const MemoryRange& r
 Status MemoryKeys::remove(std::uint32_t key) {
   if (keys_.erase(key) != 0) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key));
+}
+
+bool MemoryKeys::is_given_back(std::uint32_t key) const {
+  if (key == 0 || keys_.contains(key)) return false;
+  return key * inverse_of(kFactor) - start_ - 1 < made_ - start_;
 }
 
 const MemoryRange* MemoryKeys::range_of(std::uint32_t key) const {
@@ -87,7 +105,11 @@ MemoryKeys::Found MemoryKeys::find_local(std::uint32_t domain, std::uint32_t key
 MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t domain, std::uint32_t key,
                                           std::uint64_t address, std::uint64_t bytes,
                                           Access right) const {
-  return find(domain, key, address, bytes, right, Syndrome::remote_access);
+  Found found = find(domain, key, address, bytes, right, Syndrome::remote_access);
+  if (found.syndrome != Syndrome::none && is_given_back(key)) {
+    found.syndrome = Syndrome::remote_gone;
+  }
+  return found;
 }
 
 }  // namespace oriel::net

@@ -46,7 +46,7 @@ class MemoryKeys {
  public:
   MemoryKeys() = default;
   /// Another `start` gives other keys, so that one NIC's are none of another's.
-  explicit MemoryKeys(std::uint32_t start) : made_(start) {}
+  explicit MemoryKeys(std::uint32_t start) : start_(start), made_(start) {}
 
   /// Where memory was found, or why not.
   struct Found {
@@ -71,7 +71,8 @@ class MemoryKeys {
   /// No bytes need no key.
   Found find_local(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
                    std::uint64_t bytes, bool write) const;
-  /// For what a peer asks: remote_access unless all of the range may be accessed as `right` says.
+  /// For what a peer asks: remote_access unless all of the range may be accessed as `right` says;
+  /// remote_gone if it could be once, with a key that has been given back.
   Found find_remote(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
                     std::uint64_t bytes, Access right) const;
 
@@ -82,11 +83,13 @@ class MemoryKeys {
   };
   Found find(std::uint32_t domain, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
              std::uint8_t rights, Syndrome otherwise) const;
+  bool is_given_back(std::uint32_t key) const;
 
   std::set<std::uint32_t> domains_;
   std::map<std::uint32_t, Key> keys_;
   std::uint32_t last_domain_ = 0;
-  std::uint32_t made_ = 0;
+  std::uint32_t start_ = 0;
+  std::uint32_t made_ = 0;  // the last one's number, from start_ on
 };
 
 }  // namespace oriel::net

@@ -19,6 +19,14 @@ Error bad_statement(const char* field, std::uint64_t value) {
                fmt::format("a statement on the path of a queue has {} {}", field, value));
 }
 
+std::string describe_refusal(Syndrome syndrome) {
+  if (syndrome != Syndrome::remote_gone) {
+    return fmt::format("error {:#04x}", static_cast<unsigned>(syndrome));
+  }
+  return fmt::format("error {:#04x}, of memory that has been deregistered",
+                     static_cast<unsigned>(Syndrome::remote_access));
+}
+
 }  // namespace
 
 const char* to_string(PathStage stage) {
@@ -131,8 +139,7 @@ void PathAgreement::end(Syndrome fatal, Syndrome refused) {
   finish(refused == Syndrome::none
              ? fmt::format("an entry has met error {:#04x}, which is none of a path",
                            static_cast<unsigned>(fatal))
-             : fmt::format("an entry of the peer was refused with error {:#04x}",
-                           static_cast<unsigned>(refused)));
+             : "an entry of the peer was refused with " + describe_refusal(refused));
 }
 
 void PathAgreement::end(const std::string& nonsense) {
@@ -167,8 +174,7 @@ void PathAgreement::hear(const PathStatement& statement, TimePoint now) {
   }
   if (statement.stage == PathStage::over) {
     if (statement.refused != Syndrome::none) {
-      return finish(fmt::format("the peer has refused an entry with error {:#04x}",
-                                static_cast<unsigned>(statement.refused)));
+      return finish("the peer has refused an entry with " + describe_refusal(statement.refused));
     }
     if (statement.fatal != Syndrome::none) {
       return finish(fmt::format("an entry of the peer has met error {:#04x}",

@@ -106,8 +106,9 @@ void Requester::probe() {
 
 void Requester::stop_at(Active& entry, Syndrome syndrome, Complaint complaint) {
   if (entry.done) return;
-  entry.syndrome = syndrome;
-  entry.complaint = complaint;
+  const bool is_gone = syndrome == Syndrome::remote_gone;
+  entry.syndrome = is_gone ? Syndrome::remote_access : syndrome;
+  entry.complaint = is_gone ? Complaint::given_back : complaint;
   entry.done = true;
   halted_at_ = std::min(halted_at_, entry.serial);
 }

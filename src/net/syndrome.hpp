@@ -18,6 +18,9 @@ enum class Syndrome : std::uint8_t {
   remote_operation = 0x14,
   transport_retry = 0x15,  ///< the peer did not answer
   receiver_retry = 0x16,   ///< the peer had no room for what it must be told of
+  /// Between software NICs alone: remote_access, as the key was good and has been given back. Told
+  /// as remote_access with Complaint::given_back.
+  remote_gone = 0x93,
 };
 
 /// What the software NIC has to say beside a syndrome, in the byte for the vendor: which of its
@@ -38,6 +41,7 @@ enum class Complaint : std::uint8_t {
   wrong_doorbell = 12,  ///< the doorbell tells of more than the ring holds
   by_fault = 13,        ///< a test asked for this error
   no_copies = 14,       ///< the GPU's copy engine does not work any more
+  given_back = 15,      ///< the peer has given back the key, which was good before
 };
 
 }  // namespace oriel::net

@@ -187,6 +187,7 @@ bool is_syndrome(std::uint8_t value) {
     case Syndrome::remote_operation:
     case Syndrome::transport_retry:
     case Syndrome::receiver_retry:
+    case Syndrome::remote_gone:
       return true;
   }
   return false;

@@ -79,6 +79,33 @@ void deregister_unanswered(Variables settings) {
   }));
 }
 
+/// Rank 1 deregisters a window to which rank 0 goes on writing, and stays.
+void write_to_deregistered(const Variables& settings) {
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    const Environment common(settings), node(on_node({{1, 1, 1}}, players.first()));
+    Rank rank(players, 4096, kWorld);
+    auto memory = must(rank.comm.allocate(4096));
+    std::optional<Window> window(must(rank.comm.register_window(memory)));
+    const auto put = [&] {
+      const auto view = window->view();
+      return device::world_put(device::Thread(), rank.view(), 1, view, 0, view, 64, 64).outcome;
+    };
+    if (players.first() == 0) {
+      require(put(), "a put");
+      require(device::world_flush(device::Thread(), rank.view()), "its end");
+    }
+    players.barrier();
+    if (players.first() == 1) window.reset();
+    players.barrier();
+    if (players.first() == 0) require(put(), "another one is posted");
+    const auto error = error_of(rank.comm);
+    require(error.has_value(), "an error");
+    require(error->origin_rank() == 1, error->to_string());
+    require(error->to_string().find("deregistered") != std::string::npos, error->to_string());
+    players.barrier();
+  }));
+}
+
 Variables by_fabric(const Variables& more) {
   Variables settings = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
                         {"ORIEL_SOCKET_IFNAME", "lo"},
@@ -108,6 +135,18 @@ TEST_CASE("3.16 F4 a window is deregistered, and its puts are replayed by anothe
   if (has_fabric()) {
     deregister_unanswered(by_fabric({{"ORIEL_CHUNK", "4096"}, {"ORIEL_PATHS", "lo,lo"}}));
   }
+}
+
+TEST_CASE("3.19 who deregisters a window that others still use is named by all, over rings") {
+  write_to_deregistered({{"ORIEL_DIRECT_COPY", "0"}});
+}
+
+TEST_CASE("3.19 who deregisters a window that others still use is named by all, by libfabric") {
+  if (has_fabric()) write_to_deregistered(by_fabric({}));
+}
+
+TEST_CASE("3.19 who deregisters a window that others still use is named by all, by two paths") {
+  if (has_fabric()) write_to_deregistered(by_fabric({{"ORIEL_PATHS", "lo,lo"}}));
 }
 
 }  // namespace oriel::test

@@ -78,6 +78,13 @@ TEST_CASE_METHOD(Fixture, "3.8 keys of another domain, key 0 and keys given back
   CHECK_FALSE(keys.remove(key).ok());
   CHECK(keys.find_local(domain, key, range.address, 8, false).syndrome ==
         Syndrome::local_protection);
+  // Its owner is at fault, not who still has it.
+  CHECK(keys.find_remote(domain, key, range.address, 8, kRemoteRead).syndrome ==
+        Syndrome::remote_gone);
+  for (const std::uint32_t never : {key + 1, key - 1, 0u, key + 0x9e3779b1u, key - 0x9e3779b1u}) {
+    CHECK(keys.find_remote(domain, never, range.address, 8, kRemoteRead).syndrome ==
+          Syndrome::remote_access);
+  }
   CHECK(keys.remove_domain(domain).ok());
   CHECK_FALSE(keys.remove_domain(domain).ok());
   CHECK_FALSE(keys.add(domain, range).ok());
