@@ -12,7 +12,7 @@ CutOff judge_silence(std::span<const HostSight> others, std::size_t of_peer, boo
     return static_cast<std::size_t>(std::count(others.begin(), others.end(), sight));
   };
   const std::size_t hosts = others.size() + 1;
-  const std::size_t unknown = is_late ? 0 : count(HostSight::unknown);
+  const std::size_t unknown = count(HostSight::slow) + (is_late ? 0 : count(HostSight::unknown));
   const std::size_t reached = count(HostSight::answers) + 1;
   const std::size_t lost = hosts - reached - unknown;
   if (2 * reached > hosts) return CutOff::peer;

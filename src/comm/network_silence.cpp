@@ -123,7 +123,7 @@ std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* ab
   }
   std::vector<PeerSight> sights;
   for (const Peer& peer : peers_) sights.push_back(sight_of(peer));
-  const auto verdict = judge_.judge(sights, own_host(), now, silence(*options_.settings) / 4);
+  const auto verdict = judge_.judge(sights, own_host(), now, silence(*options_.settings));
   if (verdict.has_value()) {
     return queue_failure(peers_[verdict->peer], *sights[verdict->peer].error, verdict->who);
   }

@@ -85,7 +85,7 @@ class SoftNetwork final : public Network {
 
   /// A peer that is silent is not named before it is told whether it is this rank's own host that
   /// is cut off, for which those of other hosts are asked (boot/cut_off.hpp): up to a quarter of
-  /// silence() longer.
+  /// silence() longer, and where some of these answer late up to all of it.
   /// Where memory has run out in a NIC, or in whoever drives it, all of them have ended by then.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// A queue has fallen silent, and failure() will name whom it is for.

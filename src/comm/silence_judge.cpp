@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/silence_judge.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <vector>
 
@@ -15,6 +17,8 @@ namespace {
 int weight(boot::HostSight sight) {
   switch (sight) {
     case boot::HostSight::answers:
+      return 3;
+    case boot::HostSight::slow:
       return 2;
     case boot::HostSight::unknown:
       return 1;
@@ -24,16 +28,22 @@ int weight(boot::HostSight sight) {
   return 0;
 }
 
-/// What is known of a host by what was asked since; nothing of one that all have left.
+/// Of a rank, by what was asked `since` then, when a queue had been silent for `silence`.
+boot::HostSight look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
+  if (peer.answered >= since) return boot::HostSight::answers;
+  if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostSight::silent;
+  const bool is_slow = peer.answered > since - silence && now - since < silence;
+  return is_slow ? boot::HostSight::slow : boot::HostSight::unknown;
+}
+
+/// What is known of hosts; nothing of one that all have left.
 std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> peers,
-                                                     TimePoint since) {
+                                                     TimePoint since, TimePoint now,
+                                                     Duration silence) {
   std::map<std::size_t, boot::HostSight> hosts;
   for (const PeerSight& peer : peers) {
     if (peer.has_left) continue;
-    const bool is_silent = peer.error.has_value() && is_silence(*peer.error);
-    const boot::HostSight sight = peer.answered >= since ? boot::HostSight::answers
-                                  : is_silent            ? boot::HostSight::silent
-                                                         : boot::HostSight::unknown;
+    const boot::HostSight sight = look_at(peer, since, now, silence);
     const auto [known, is_first] = hosts.emplace(peer.host, sight);
     if (!is_first && weight(sight) > weight(known->second)) known->second = sight;
   }
@@ -59,11 +69,16 @@ bool SilenceJudge::is_told(const PeerSight& refuser, TimePoint now) {
   return leaving_.is_over(refuser.has_left, now);
 }
 
+Duration SilenceJudge::late_after(Duration silence) {
+  constexpr Duration kLeast = std::chrono::milliseconds(1500);
+  return std::max(silence / 4, std::min(silence, kLeast));
+}
+
 /// Only answers to what is asked from the first look on tell: an earlier one may have come before
 /// whatever has broken.
 std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSight> peers,
                                                          std::size_t own_host, TimePoint now,
-                                                         Duration late) {
+                                                         Duration silence) {
   std::optional<std::size_t> silent;
   bool is_refused = false;
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -90,7 +105,7 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
   const std::lock_guard lock(mutex_);
   if (!doubted_since_.has_value()) doubted_since_ = now;
   if (who_ == boot::CutOff::undecided) {
-    auto hosts = look_at_hosts(peers, *doubted_since_);
+    auto hosts = look_at_hosts(peers, *doubted_since_, now, silence);
     hosts.erase(own_host);
     std::vector<boot::HostSight> others;
     std::size_t at = 0;
@@ -98,7 +113,8 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
       if (host == peer.host) at = others.size();  // it is there, as the peer has not left
       others.push_back(sight);
     }
-    who_ = boot::judge_silence(others, at, now - *doubted_since_ >= late);
+    const bool is_late = now - *doubted_since_ >= late_after(silence);
+    who_ = boot::judge_silence(others, at, is_late);
     is_in_doubt_ = who_ == boot::CutOff::undecided;
   }
   if (who_ == boot::CutOff::undecided) return std::nullopt;

@@ -39,10 +39,14 @@ class SilenceJudge {
     boot::CutOff who = boot::CutOff::peer;
   };
 
-  /// Nothing while no queue has failed, or it is not told yet. Who has not answered `late` after
-  /// the first look at a queue that is silent is taken for silent too.
+  /// Nothing while no queue has failed, or it is not told yet. `silence` is the time after which a
+  /// queue fails that has no answer. Who has not answered late_after() the first look at a queue
+  /// that is silent is taken for silent too; not so who has answered what was asked in the time
+  /// in which that queue did not: it has as long as any queue.
   std::optional<Verdict> judge(std::span<const PeerSight> peers, std::size_t own_host,
-                               TimePoint now, Duration late);
+                               TimePoint now, Duration silence);
+  /// A quarter of it, but no less than a busy machine may take.
+  static Duration late_after(Duration silence);
   /// No queue has failed. Nobody waits for a verdict that does not come any more.
   void end_doubt();
   /// Whether a later call of judge() will say who is at fault in a queue that is silent or refused.

@@ -10,7 +10,7 @@ namespace oriel::boot {
 namespace {
 
 constexpr auto kUnknown = HostSight::unknown, kAnswers = HostSight::answers,
-               kSilent = HostSight::silent;
+               kSilent = HostSight::silent, kSlow = HostSight::slow;
 
 using Sights = std::vector<HostSight>;
 
@@ -31,6 +31,15 @@ TEST_CASE("3.19 of three hosts the one that hears nobody names itself, as soon a
   for (const bool is_late : {false, true}) {
     CHECK(judge_silence(Sights{kSilent, kAnswers}, 0, is_late) == CutOff::peer);
     CHECK(judge_silence(Sights{kAnswers, kUnknown}, 1, is_late) == CutOff::peer);
+  }
+}
+
+TEST_CASE("3.19 a host that has answered while the other was silent is waited for") {
+  for (const bool is_late : {false, true}) {
+    CHECK(judge_silence(Sights{kSilent, kSlow}, 0, is_late) == CutOff::undecided);
+    CHECK(judge_silence(Sights{kUnknown, kSlow, kSlow}, 0, is_late) == CutOff::undecided);
+    CHECK(judge_silence(Sights{kSilent, kSlow, kAnswers, kAnswers}, 0, is_late) == CutOff::peer);
+    CHECK(judge_silence(Sights{kSilent, kSlow, kSilent, kSilent}, 0, is_late) == CutOff::self);
   }
 }
 
