@@ -19,6 +19,7 @@
 #include "comm/rank_affinity.hpp"
 #include "kernels/algorithms/mover_host.hpp"
 #include "kernels/most_ranks.hpp"
+#include "net/wire_fabric.hpp"
 #include "topo/process_machine.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
@@ -92,6 +93,12 @@ std::string title_of(const CommunicatorOptions& options, int rank, int size) {
 }
 
 /// Where the time of a start goes, for the log.
+/// Whether ranks may be joined by libfabric, as far as the settings tell; hosts may ask for it too.
+bool asks_for_fabric(const Settings& settings) {
+  const bool is_asked_for = settings.wire == WireChoice::fabric || !settings.paths.empty();
+  return is_asked_for && settings.nic == NicKind::soft;
+}
+
 class StepTimes {
  public:
   void end(const char* step) {
@@ -121,6 +128,10 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
                                                                JoinRequest request) {
   ORIEL_CO_TRY(const Settings* settings, process_settings());
   std::shared_ptr<Communicator> self(new Communicator(*request.device, *settings, request.options));
+  // Before any rank waits for this one, and the time counts.
+  if (request.size > 1 && asks_for_fabric(*settings)) {
+    net::WireFabric::prepare(settings->fabric_provider);
+  }
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
   const std::string title = title_of(request.options, request.rank, request.size);
   const int rank = request.rank;

@@ -25,5 +25,8 @@ struct FabricWish {
 /// The error names what each has said. Local; may take as long as the providers need to look for
 /// their hardware.
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish);
+/// Has them look for it before that, which takes its time once in a process. Not where shm is asked
+/// for.
+void look_for_fabrics(const FabricTable& table);
 
 }  // namespace oriel::net

@@ -338,6 +338,13 @@ void WireFabric::State::note(Error failed) {
 WireFabric::WireFabric(std::unique_ptr<State> state) : state_(std::move(state)) {}
 WireFabric::~WireFabric() = default;
 
+void WireFabric::prepare(const std::string& provider) {
+  if (fabric_stand_in() != nullptr || !fabric_library().missing.empty()) return;
+  if (provider.starts_with("shm")) return;  // whose handlers of signals would be taken off
+  static const bool has_looked = (look_for_fabrics(fabric_library().table), true);
+  static_cast<void>(has_looked);
+}
+
 Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
   for (const std::uint32_t buffers : {options.receives, options.sends}) {
     if (buffers >= kBuffersLeast && buffers <= kBuffersMost) continue;

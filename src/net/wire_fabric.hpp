@@ -91,6 +91,11 @@ class WireFabric final : public Wire {
     std::uint64_t fetched = 0;  ///< writes whose bytes have been fetched
   };
 
+  /// Has libfabric loaded and its providers look for their hardware, as create() would else, which
+  /// tells what fails: once in a process. On a busy machine that takes seconds (PSM's libraries,
+  /// which come with it, sleep hundreds of times), in which no rank should wait for this one.
+  static void prepare(const std::string& provider);
+
   /// The error names the package if libfabric is missing, or what each provider has said. May take
   /// as long as providers look for their hardware, once in a process. Local.
   static Result<std::unique_ptr<WireFabric>> create(const Options& options);

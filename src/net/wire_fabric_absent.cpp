@@ -10,6 +10,8 @@ struct WireFabric::State {};
 WireFabric::WireFabric(std::unique_ptr<State> state) : state_(std::move(state)) {}
 WireFabric::~WireFabric() = default;
 
+void WireFabric::prepare(const std::string& /*provider*/) {}
+
 Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& /*options*/) {
   return Error(ErrorCode::invalid_usage, "Oriel was built without libfabric")
       .with_hint("install the package libfabric-dev and build Oriel again");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <dlfcn.h>
 
 #include "comm/network_players.hpp"
 
@@ -399,6 +400,22 @@ TEST_CASE("3.15 ranks that ask for different networks get the same error") {
     require(barrier.sync(), "a barrier after all that");
     players.barrier();
   });
+}
+
+TEST_CASE("3.13 libfabric is loaded before other ranks wait for one that starts") {
+  // On a busy machine that takes seconds. Here rank 1 does not come at all.
+  const auto load = [](int flags) { return ::dlopen("libfabric.so.1", RTLD_NOW | flags); };
+  REQUIRE(load(RTLD_NOLOAD) == nullptr);
+  for (const char* const wire : {"auto", "fabric"}) {
+    check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+      const Environment environment({{"ORIEL_WIRE", wire}, {"ORIEL_TIMEOUT", "100ms"}});
+      if (players.first() == 1) return;
+      must_fail(try_to_join(players), ErrorCode::timeout, {});
+      const bool is_loaded = load(RTLD_NOLOAD) != nullptr;
+      const bool is_there = load(0) != nullptr;
+      test::require(is_loaded == (is_there && std::string(wire) == "fabric"), wire);
+    }));
+  }
 }
 
 }  // namespace oriel::test
