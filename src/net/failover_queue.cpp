@@ -412,9 +412,10 @@ Status FailoverQueue::listen(Branch& branch, std::uint32_t epoch) {
 
 bool FailoverQueue::is_hearsay() const {
   const PathStatement& peer = agreement_.peer();
-  const bool is_of_paths = peer.stage == PathStage::over && peer.fatal == Syndrome::none &&
-                           peer.refused == Syndrome::none && !fatal_.has_value() &&
-                           records_.refused == Syndrome::none;
+  if (fatal_.has_value()) return false;
+  // An entry of the peer's, which knows what it was.
+  if (records_.refused != Syndrome::none || peer.fatal != Syndrome::none) return true;
+  const bool is_of_paths = peer.stage == PathStage::over && peer.refused == Syndrome::none;
   return is_of_paths && std::all_of(branches_.begin(), branches_.end(),
                                     [](const auto& branch) { return branch->health.is_usable(); });
 }

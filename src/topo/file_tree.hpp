@@ -29,7 +29,8 @@ class FileTree {
   explicit FileTree(std::string root, Notice notice = {})
       : root_(std::move(root)), notice_(std::move(notice)) {}
 
-  /// The text of a file without white space at its ends; of a longer one than `most` bytes, so much.
+  /// The text of a file without white space at its ends; of a longer one than `most` bytes, so
+  /// much.
   std::optional<std::string> read(std::string_view path, std::size_t most = kMostBytes) const;
   /// A file that holds one decimal number and nothing else.
   std::optional<std::int64_t> read_number(std::string_view path) const;

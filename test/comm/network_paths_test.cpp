@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/collective_sums.hpp"
+#include "comm/foreign_key.hpp"
 #include "comm/network_players.hpp"
 #include "comm/path_players.hpp"
 
@@ -56,6 +57,10 @@ TEST_CASE("3.14 near ranks, whose memory cannot fail apart, have no backup") {
     require(network_of(traffic.rank()).failover(1 - players.first()) == nullptr, "one path");
     players.barrier();
   });
+}
+
+TEST_CASE("3.6 3.14 3.23 an entry that is refused is named by its operation with two paths too") {
+  play_with({{1, 1}}, with_patience(), write_by_foreign_key);
 }
 
 TEST_CASE("3.14 F3 entries that fail on a path are done once, by the other, which is left again") {

@@ -12,6 +12,7 @@
 #include <catch2/catch.hpp>
 #include <dlfcn.h>
 
+#include "comm/foreign_key.hpp"
 #include "comm/network_players.hpp"
 
 /// Ranks of several nodes reach each other's windows through queues (3.9, 3.15).
@@ -284,37 +285,7 @@ TEST_CASE("3.23 a window of another communicator is refused within one node too"
 }
 
 TEST_CASE("3.23 a key of another communicator is refused by the peer's NIC and named") {
-  play_on({{1, 1}}, [](Players& players) {
-    Rank rank(players, 4096, kWorld);
-    Rank other(players, 4096, kWorld);
-    rank.sync("the first barrier");
-    if (players.first() == 0) {
-      // Past the checks of the device headers: entries by hand, with the other's key.
-      namespace dq = device::queue;
-      const auto& queue = rank.view().network->queues[1];
-      const dq::Transfer strange{rank.window.view().network->local, 0,
-                                 other.window.view().network->peers[1], 0, 8};
-      const auto posted = dq::put(kThread, queue, strange, rank.view().wait);
-      test::require(posted.outcome == dq::QueueOutcome::done, "posting");
-      const device::detail::Driving driving(rank.view().network);
-      const auto outcome =
-          dq::wait_complete<device::WorldMemory>(queue, posted.end, rank.view().wait);
-      test::require(outcome == dq::QueueOutcome::failed || outcome == dq::QueueOutcome::aborted,
-                    "the put");
-      const auto error = error_of(rank.comm);
-      test::require(error && error->origin_rank() == 0, error ? error->to_string() : "no error");
-      for (const char* word : {"rank 0 to rank 1", "refused the key", "0x13", "0x08"}) {
-        test::require(error->to_string().find(word) != std::string::npos, error->to_string());
-      }
-      must_fail(rank.comm.device_comm(), ErrorCode::remote, {"rank 0 to rank 1"});
-    } else {
-      const auto error = error_of(rank.comm);
-      test::require(error && error->origin_rank() == 0, error ? error->to_string() : "no error");
-    }
-    test::require(!other.comm.async_error(), "the other communicator goes on");
-    test::require(*other.at(0) == 0, "its window");
-    other.sync("its barrier");
-  });
+  play_on({{1, 1}}, write_by_foreign_key);
 }
 
 TEST_CASE("3.19 a peer that dies in the middle ends the others' waits, and is named") {
