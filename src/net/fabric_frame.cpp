@@ -24,7 +24,7 @@ struct HeadLayout {
   std::uint64_t from;
   std::uint64_t sequence;
   std::uint32_t payload_bytes;
-  std::uint32_t reserved;
+  std::uint32_t padding_bytes;
 };
 static_assert(sizeof(HeadLayout) == kFrameHeadBytes && alignof(HeadLayout) == 8);
 
@@ -44,7 +44,8 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
 }
 
 void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t batch_bytes, ByteView payload, bool prove_payload) {
+                std::size_t batch_bytes, ByteView payload, bool prove_payload,
+                std::size_t padding_bytes) {
   HeadLayout layout{};
   layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
   layout.magic = kFrameMagic;
@@ -52,6 +53,7 @@ void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequenc
   layout.from = from;
   layout.sequence = sequence;
   layout.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  layout.padding_bytes = static_cast<std::uint32_t>(padding_bytes);
   std::memcpy(frame, &layout, sizeof layout);
   const std::size_t sealed = kFrameHeadBytes + batch_bytes - kProofBytes;
   layout.proof = boot::short_keyed_hash(keys.frame, {frame + kProofBytes, sealed});
@@ -77,14 +79,14 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
   HeadLayout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kFrameMagic || layout.also_reserved != 0 || layout.reserved != 0) {
+  if (layout.magic != kFrameMagic || layout.also_reserved != 0) return std::nullopt;
+  if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost) {
     return std::nullopt;
   }
-  if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost ||
-      bytes.size() != sizeof layout + layout.batch_bytes + layout.payload_bytes) {
-    return std::nullopt;
-  }
-  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes};
+  const std::size_t meant = sizeof layout + layout.batch_bytes + layout.payload_bytes;
+  if (bytes.size() < meant || bytes.size() - meant != layout.padding_bytes) return std::nullopt;
+  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes,
+                   layout.padding_bytes};
 }
 
 bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {
@@ -92,7 +94,8 @@ bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, boo
   const auto proof =
       boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
   if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
-  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), prove_payload);
+  const ByteView body = bytes.subspan(sealed, head.payload_bytes);
+  const auto payload = payload_proof(keys.payload, body, prove_payload);
   return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
 }
 

@@ -15,13 +15,13 @@
 /// A message of a fabric wire: NICs' messages (wire_format.hpp) behind a proof of who sent them.
 ///
 ///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 batch bytes, u16 reserved,
-///     u64 from, u64 sequence, u32 payload bytes, u32 reserved; the batch; the payload
+///     u64 from, u64 sequence, u32 payload bytes, u32 padding bytes; the batch; the payload; zeros
 ///
 /// In the batch lies one message behind the other, each behind its length (u32). Those that are
 /// small have their payload with them. One may be longer: its length says so (kPayloadBehind), only
 /// its head is in the batch, and its payload follows the batch. So what is put and the word behind
 /// it go together. Zeros may fill the batch, so that the payload's place is known before the
-/// batch's end.
+/// batch's end. What follows the payload is nobody's: some providers want longer messages.
 ///
 /// The proof is keyed SipHash-2-4 of 16 bytes over all that follows it up to the end of the batch.
 /// Its key is that of one direction between two ends: a keyed hash, with the communicator's key, of
@@ -44,6 +44,7 @@ struct FrameHead {
   std::uint64_t sequence = 0;
   std::uint16_t batch_bytes = 0;    ///< that follow
   std::uint32_t payload_bytes = 0;  ///< that follow these
+  std::uint32_t padding_bytes = 0;  ///< that follow these, of no meaning
 };
 
 /// The keys of messages from one end to another.
@@ -53,10 +54,11 @@ struct FrameKeys {
 };
 FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const FabricAddress& to);
 
-/// Seals a batch of `batch_bytes` that lies at frame + kFrameHeadBytes already, for the payload to
-/// follow.
+/// Seals a batch of `batch_bytes` that lies at frame + kFrameHeadBytes already, for the payload and
+/// the padding to follow.
 void seal_frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence, std::byte* frame,
-                std::size_t batch_bytes, ByteView payload, bool prove_payload);
+                std::size_t batch_bytes, ByteView payload, bool prove_payload,
+                std::size_t padding_bytes = 0);
 
 struct BatchMessage {
   ByteView bytes;

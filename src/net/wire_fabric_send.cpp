@@ -116,16 +116,22 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& batch) {
   const std::size_t bytes = is_copied ? batch.batch_limit : batch.batch_bytes;
   std::fill(body + batch.batch_bytes, body + bytes, std::byte{});
   const ByteView payload = is_copied ? ByteView(body + bytes, batch.payload_bytes) : batch.payload;
-  seal_frame(peer.outgoing, own.id, peer.next_out, batch.heads, bytes, payload,
-             peer.prove_payloads);
-  std::array<iovec, 2> parts{};
-  std::array<void*, 2> descriptors = {batch.descriptor, nullptr};
-  parts[0] = {batch.heads, kFrameHeadBytes + bytes + (is_copied ? batch.payload_bytes : 0)};
+  const std::size_t pad = padding.of(kFrameHeadBytes + bytes + payload.size());
+  seal_frame(peer.outgoing, own.id, peer.next_out, batch.heads, bytes, payload, peer.prove_payloads,
+             pad);
+  std::array<iovec, 3> parts{};
+  std::array<void*, 3> descriptors = {batch.descriptor, nullptr, nullptr};
+  parts[0] = {batch.heads, kFrameHeadBytes + bytes};
+  if (is_copied) {
+    std::fill_n(body + bytes + batch.payload_bytes, pad, std::byte{});
+    parts[0].iov_len += batch.payload_bytes + pad;
+  }
   parts[1] = {batch.payload.data(), batch.payload.size()};
+  parts[2] = {zeros.get(), pad};
   fi_msg message{};
   message.msg_iov = parts.data();
   message.desc = descriptors.data();
-  message.iov_count = batch.payload.empty() ? 1 : 2;
+  message.iov_count = batch.payload.empty() ? 1 : pad == 0 ? 2 : 3;
   message.addr = peer.where;
   message.context = &batch.operation.context;
   return table.fi_sendmsg(endpoint->endpoint(), &message, FI_COMPLETION);
