@@ -20,7 +20,7 @@ struct HeadLayout {
   boot::ShortDigest payload_proof;
   std::uint32_t magic;
   std::uint16_t batch_bytes;
-  std::uint16_t reserved;
+  std::uint16_t is_padded;
   std::uint64_t from;
   std::uint64_t sequence;
   std::uint32_t payload_bytes;
@@ -53,6 +53,7 @@ void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, 
   layout.sequence = head.sequence;
   layout.payload_bytes = static_cast<std::uint32_t>(payload.size());
   layout.accepted = head.accepted;
+  layout.is_padded = head.padding_bytes != 0 ? 1 : 0;
   std::memcpy(frame, &layout, sizeof layout);
   const std::size_t sealed = kFrameHeadBytes + head.batch_bytes - kProofBytes;
   layout.proof = boot::short_keyed_hash(keys.frame, {frame + kProofBytes, sealed});
@@ -78,13 +79,16 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
   HeadLayout layout{};
   if (bytes.size() < sizeof layout) return std::nullopt;
   std::memcpy(&layout, bytes.data(), sizeof layout);
-  if (layout.magic != kFrameMagic || layout.reserved != 0) return std::nullopt;
-  if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost ||
-      bytes.size() != sizeof layout + layout.batch_bytes + layout.payload_bytes) {
+  if (layout.magic != kFrameMagic || layout.is_padded > 1) return std::nullopt;
+  if (layout.batch_bytes > kBatchBytesMost || layout.payload_bytes > kPieceBytesMost) {
     return std::nullopt;
   }
-  return FrameHead{layout.from, layout.sequence, layout.batch_bytes, layout.payload_bytes,
-                   layout.accepted};
+  const std::size_t meant = sizeof layout + layout.batch_bytes + layout.payload_bytes;
+  if (bytes.size() < meant || (bytes.size() > meant) != (layout.is_padded == 1)) {
+    return std::nullopt;
+  }
+  return FrameHead{layout.from,          layout.sequence, layout.batch_bytes,
+                   layout.payload_bytes, layout.accepted, bytes.size() - meant};
 }
 
 bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {
@@ -92,7 +96,8 @@ bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, boo
   const auto proof =
       boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
   if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
-  const auto payload = payload_proof(keys.payload, bytes.subspan(sealed), prove_payload);
+  const ByteView body = bytes.subspan(sealed, head.payload_bytes);
+  const auto payload = payload_proof(keys.payload, body, prove_payload);
   return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
 }
 

@@ -14,8 +14,9 @@
 
 /// A message of a fabric wire: NICs' messages (wire_format.hpp) behind a proof of who sent them.
 ///
-///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 batch bytes, u16 reserved,
-///     u64 from, u64 sequence, u32 payload bytes, u32 accepted; the batch; the payload
+///     16 bytes proof, 16 bytes payload proof or zeros, u32 magic, u16 batch bytes, u16 1 if
+///     padded, u64 from, u64 sequence, u32 payload bytes, u32 accepted; the batch; the payload;
+///     padding
 ///
 /// `accepted` counts, modulo 2^32, what has come the other way: so an end can tell a peer that has
 /// not yet got something from one that does not answer it.
@@ -24,7 +25,7 @@
 /// small have their payload with them. One may be longer: its length says so (kPayloadBehind), only
 /// its head is in the batch, and its payload follows the batch. So what is put and the word behind
 /// it go together. Zeros may fill the batch, so that the payload's place is known before the
-/// batch's end.
+/// batch's end. What follows the payload is nobody's: some providers want longer messages.
 ///
 /// The proof is keyed SipHash-2-4 of 16 bytes over all that follows it up to the end of the batch.
 /// Its key is that of one direction between two ends: a keyed hash, with the communicator's key, of
@@ -48,6 +49,7 @@ struct FrameHead {
   std::uint16_t batch_bytes = 0;    ///< that follow
   std::uint32_t payload_bytes = 0;  ///< that follow these
   std::uint32_t accepted = 0;       ///< frames of the other direction, or given up
+  std::size_t padding_bytes = 0;    ///< that follow the payload, of no meaning
 };
 
 /// The keys of messages from one end to another.
@@ -57,8 +59,8 @@ struct FrameKeys {
 };
 FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const FabricAddress& to);
 
-/// Seals a batch that lies at frame + kFrameHeadBytes already, for the payload to follow, whose
-/// length the head need not say.
+/// Seals a batch that lies at frame + kFrameHeadBytes already, for the payload, whose length the
+/// head need not say, and the padding to follow.
 void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
                 bool prove_payload);
 

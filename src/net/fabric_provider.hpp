@@ -21,7 +21,7 @@ struct FabricWish {
 /// efa, verbs, tcp's own endpoints without connections (libfabric 1.18 and later), and tcp under
 /// rxm, in this order, and takes the first that has all of it; a wish's provider is the only one
 /// asked for. The others of libfabric are left alone: shm installs handlers of signals, sockets and
-/// udp are slow, net's atomics are missing, and none has been tried with Oriel.
+/// udp move a message only while its receiver is driven too, and net's atomics are missing.
 /// The error names what each has said. Local; may take as long as the providers need to look for
 /// their hardware.
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish);

@@ -56,8 +56,8 @@ class FailoverQueue {
     std::vector<Path> paths;
     PathPolicy health;
     AgreementPolicy agreement;
-    /// An end that has seen no path fail itself, and hears that it is over, or whose peer's entry was
-    /// refused, keeps it from its producers for so long: the other one can say more of it.
+    /// An end that has seen no path fail itself, and hears that it is over, or whose peer's entry
+    /// was refused, keeps it from its producers for so long: the other one can say more of it.
     Duration hearsay_pause{};
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();

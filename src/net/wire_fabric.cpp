@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,6 +29,9 @@ constexpr int kReadsMost = 8;             // of that, in one call
 constexpr std::uint32_t kBuffersLeast = 4;
 constexpr std::uint32_t kBuffersMost = 4096;
 constexpr std::size_t kPeersExpected = 64;
+// Unless FI_OFI_RXM_BUFFER_SIZE and FI_OFI_RXM_SAR_LIMIT say otherwise, of which it tells nobody.
+constexpr std::size_t kRxmEagerBytes = std::size_t{16} << 10;
+constexpr std::size_t kRxmSegmentsMost = 8;
 
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -58,16 +62,46 @@ bool may_say(const Peer& sender, const WireMessage& message) {
 }  // namespace
 
 Status WireFabric::State::open() {
-  receive_bytes = round_up(kBatchFrameBytesMost + options.payload_bytes_most);
   const std::string provider = info->fabric_attr->prov_name;
   const std::uint32_t format = info->addr_format;
   ORIEL_TRY(
       FabricEndpoint opened,
       FabricEndpoint::open(table, std::move(info),
                            options.receives + options.sends + kFetchPartsMost + 1, kPeersExpected));
-  copies_payloads = opened.needs_memory() || opened.info().tx_attr->iov_limit < 2;
-  const std::size_t send_bytes =
-      round_up(kBatchFrameBytesMost + (copies_payloads ? options.payload_bytes_most : 0));
+  endpoint.emplace(std::move(opened));
+  lay_out();
+  if (endpoint->needs_memory()) ORIEL_CHECK(register_buffers());
+  ORIEL_TRY(own.address, endpoint->name());
+  own.format = format;
+  own.provider = provider;
+  own.payload_bytes_most = options.payload_bytes_most;
+  own.proves_payloads = options.prove_payloads;
+  do own.id = boot::random_number();
+  while (own.id == 0);
+  boot::fill_random(own.nonce);
+  encoded = encode(own);
+  // What a peer would refuse is better found out here.
+  ORIEL_CHECK(decode_fabric_address(encoded));
+  return post_all();
+}
+
+// The buffers, by what the endpoint can do.
+void WireFabric::State::lay_out() {
+  const fi_info& found = endpoint->info();
+  std::size_t longest = kBatchFrameBytesMost + options.payload_bytes_most;
+  std::size_t parts = 2;
+  if (std::string_view(found.fabric_attr->prov_name).ends_with(";ofi_rxm")) {
+    constexpr std::size_t kPadded = kRxmSegmentsMost * kRxmEagerBytes + 1;
+    longest = std::max(longest, kPadded);  // a peer's libfabric may be another
+    if (FI_MAJOR(table.fi_version()) >= 2) {
+      padding = {kRxmEagerBytes, kPadded};
+      parts = 3;
+    }
+  }
+  receive_bytes = round_up(longest);
+  copies_payloads = endpoint->needs_memory() || found.tx_attr->iov_limit < parts;
+  send_bytes = round_up(copies_payloads ? longest : kBatchFrameBytesMost);
+  if (!copies_payloads && padding.bytes != 0) zeros = std::make_unique<std::byte[]>(padding.bytes);
   const std::size_t bytes = options.receives * receive_bytes + options.sends * send_bytes;
   memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
   receives.resize(options.receives);
@@ -90,25 +124,11 @@ Status WireFabric::State::open() {
     fetch_parts[i].operation.index = i;
     free_parts.push_back(i);
   }
-  endpoint.emplace(std::move(opened));
-  if (endpoint->needs_memory()) ORIEL_CHECK(register_buffers(send_bytes));
-  ORIEL_TRY(own.address, endpoint->name());
-  own.format = format;
-  own.provider = provider;
-  own.payload_bytes_most = options.payload_bytes_most;
-  own.proves_payloads = options.prove_payloads;
-  do own.id = boot::random_number();
-  while (own.id == 0);
-  boot::fill_random(own.nonce);
-  encoded = encode(own);
-  // What a peer would refuse is better found out here.
-  ORIEL_CHECK(decode_fabric_address(encoded));
-  return post_all();
 }
 
 // Each buffer that is sent from is a region of its own: where regions are addressed from 0, rxm
 // tells the peer to read a long message from the beginning of its region, wherever it lies in it.
-Status WireFabric::State::register_buffers(std::size_t send_bytes) {
+Status WireFabric::State::register_buffers() {
   ORIEL_TRY(receive_descriptor,
             endpoint->register_memory(receives.front().memory, receives.size() * receive_bytes));
   for (Send& send : sends) {

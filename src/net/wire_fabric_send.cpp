@@ -119,15 +119,21 @@ ssize_t WireFabric::State::post_send(Peer& peer, Send& batch) {
   const ByteView payload = is_copied ? ByteView(body + bytes, batch.payload_bytes) : batch.payload;
   FrameHead head{own.id, peer.next_out, static_cast<std::uint16_t>(bytes)};
   head.accepted = static_cast<std::uint32_t>(peer.next_in);
+  head.padding_bytes = padding.of(kFrameHeadBytes + bytes + payload.size());
   seal_frame(peer.outgoing, head, batch.heads, payload, peer.prove_payloads);
-  std::array<iovec, 2> parts{};
-  std::array<void*, 2> descriptors = {batch.descriptor, nullptr};
-  parts[0] = {batch.heads, kFrameHeadBytes + bytes + (is_copied ? batch.payload_bytes : 0)};
+  std::array<iovec, 3> parts{};
+  std::array<void*, 3> descriptors = {batch.descriptor, nullptr, nullptr};
+  parts[0] = {batch.heads, kFrameHeadBytes + bytes};
+  if (is_copied) {
+    std::fill_n(body + bytes + batch.payload_bytes, head.padding_bytes, std::byte{});
+    parts[0].iov_len += batch.payload_bytes + head.padding_bytes;
+  }
   parts[1] = {batch.payload.data(), batch.payload.size()};
+  parts[2] = {zeros.get(), head.padding_bytes};
   fi_msg message{};
   message.msg_iov = parts.data();
   message.desc = descriptors.data();
-  message.iov_count = batch.payload.empty() ? 1 : 2;
+  message.iov_count = batch.payload.empty() ? 1 : head.padding_bytes == 0 ? 2 : 3;
   message.addr = peer.where;
   message.context = &batch.operation.context;
   return table.fi_sendmsg(endpoint->endpoint(), &message, FI_COMPLETION);

@@ -122,6 +122,17 @@ struct Receive {
   std::byte* memory = nullptr;
 };
 
+/// rxm cuts messages that are longer than its eager size, and up to eight times as long, into
+/// segments, and from libfabric 2.0 on crashes if a connection ends while only some of a message's
+/// have come. So such messages are padded: longer ones it has read from the sender's memory.
+struct Padding {
+  std::size_t eager_bytes = SIZE_MAX;  ///< not padded up to here
+  std::size_t bytes = 0;               ///< what is longer has at least so many
+  std::size_t of(std::size_t message) const {
+    return message > eager_bytes && message < bytes ? bytes - message : 0;
+  }
+};
+
 struct Arrived {
   Peer* peer = nullptr;
   std::uint32_t buffer = 0;
@@ -151,7 +162,8 @@ struct WireFabric::State {
   State& operator=(const State&) = delete;
 
   Status open();
-  Status register_buffers(std::size_t send_bytes);
+  void lay_out();
+  Status register_buffers();
   Status post_all();
   bool post(std::uint32_t buffer);
   void post_again();
@@ -204,6 +216,7 @@ struct WireFabric::State {
 
   // The endpoint goes first: it has been given what stands before it.
   std::unique_ptr<std::byte[]> memory;
+  std::unique_ptr<std::byte[]> zeros;  // to pad with, where payloads are not copied
   std::vector<Receive> receives;
   std::vector<Send> sends;
   std::optional<FabricEndpoint> endpoint;
@@ -211,6 +224,8 @@ struct WireFabric::State {
   void* receive_descriptor = nullptr;
   bool copies_payloads = false;  ///< messages are sent from registered memory, or as one part
   std::size_t receive_bytes = 0;
+  std::size_t send_bytes = 0;
+  fabric::Padding padding;
   std::vector<std::uint32_t> free;      // of sends
   std::vector<std::uint32_t> unposted;  // of receives: libfabric had no room
   std::size_t posted = 0;

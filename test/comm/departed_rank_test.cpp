@@ -15,6 +15,7 @@
 
 #include "comm/network_players.hpp"
 #include "comm/network_soft.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 
 /// What becomes of those who stay when a rank of another node leaves (3.19).
@@ -161,12 +162,12 @@ void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t
 /// Over the loopback. False where libfabric has no tcp.
 bool with_fabric(Variables& settings) {
   const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (!wire.ok()) {
     WARN("no fabric: " << wire.error().to_string());
     return false;
   }
-  const Variables more = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+  const Variables more = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                           {"ORIEL_SOCKET_IFNAME", "lo"},
                           {"ORIEL_WIRE", "fabric"}};
   settings.insert(settings.end(), more.begin(), more.end());

@@ -14,6 +14,7 @@
 #include "comm/network_faults.hpp"
 #include "net/fabric_faults.hpp"
 #include "net/fabric_pair.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 
 /// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):
@@ -113,7 +114,7 @@ TEST_CASE("3.13 whichever call of libfabric's fails while a communicator starts,
   WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
   const Environment environment(Variables{{"ORIEL_TIMEOUT", "60s"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},
-                                          {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                                          {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                           {"ORIEL_WIRE", "fabric"}});
   check_all_ok(play(
       Cast::processes, kRanks,

@@ -11,6 +11,7 @@
 #include "comm/collective_sums.hpp"
 #include "comm/network_players.hpp"
 #include "comm/network_soft.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 
 /// Windows that are deregistered once collectives have ended, though answers to what these have
@@ -107,7 +108,7 @@ void write_to_deregistered(const Variables& settings) {
 }
 
 Variables by_fabric(const Variables& more) {
-  Variables settings = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+  Variables settings = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                         {"ORIEL_SOCKET_IFNAME", "lo"},
                         {"ORIEL_WIRE", "fabric"}};
   settings.insert(settings.end(), more.begin(), more.end());
@@ -116,7 +117,7 @@ Variables by_fabric(const Variables& more) {
 
 bool has_fabric() {
   const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (!wire.ok()) WARN("no fabric: " << wire.error().to_string());
   return wire.ok();
 }

@@ -16,6 +16,7 @@
 #include "comm/held.hpp"
 #include "comm/network_faults.hpp"
 #include "net/wire_fabric.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/fault.hpp"
 #include "support/sanitized.hpp"
 
@@ -101,12 +102,12 @@ TEST_CASE("3.15 whichever system call fails while queues are made, all ranks agr
 
 TEST_CASE("3.14 whichever system call fails while queues with backups are made, all ranks agree") {
   const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (!wire.ok()) {
     WARN("no fabric: " << wire.error().to_string());
     return;
   }
-  walk_with({{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+  walk_with({{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
              {"ORIEL_WIRE", "fabric"},
              {"ORIEL_PATHS", "lo,lo"}},
             number_from("ORIEL_TEST_STRIDE", kSanitized ? 61 : 31), true);

@@ -8,6 +8,7 @@
 #include "comm/network_players.hpp"
 #include "comm/on_model.hpp"
 #include "comm/test_hosts.hpp"
+#include "support/fabric_provider.hpp"
 
 // GPU ranks on hosts of their own, which are network namespaces, over libfabric's tcp: on the model
 // of the CUDA driver, where the ranks' threads do what kernels would do (3.19).
@@ -20,7 +21,7 @@ const bool kPermitted = skip_without_hosts();
 
 const Variables kGpuOnHost = {{"ORIEL_BACKEND", "cuda"},
                               {"ORIEL_NIC_PROCESS", "0"},
-                              {"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+                              {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                               {"ORIEL_SOCKET_IFNAME", "net0"}};
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "comm/network_players.hpp"
 #include "comm/network_soft.hpp"
 #include "comm/test_hosts.hpp"
+#include "support/fabric_provider.hpp"
 
 /// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,
 /// 3.19).
@@ -29,8 +30,8 @@ using device::WorldOutcome;
 
 const bool kPermitted = skip_without_hosts();
 
-const Variables kOverTcp = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"}};
-const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+const Variables kOverTcp = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}};
+const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                            {"ORIEL_SOCKET_IFNAME", "net0"}};
 
 comm::SoftNetwork& network_of(const Rank& rank) {

@@ -18,6 +18,7 @@
 #include "comm/held.hpp"
 #include "comm/network_players.hpp"
 #include "net/wire_fabric.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/failing_memory.hpp"
 #include "support/fair_timer.hpp"
 #include "support/sanitized.hpp"
@@ -212,7 +213,7 @@ class Walk {
 void check_walk(const Case& of) {
   const Environment common({{"ORIEL_TIMEOUT", "30s"},
                             {"ORIEL_WIRE", of.is_fabric ? "fabric" : ""},
-                            {"ORIEL_FABRIC_PROVIDER", of.is_fabric ? "tcp;ofi_rxm" : ""},
+                            {"ORIEL_FABRIC_PROVIDER", of.is_fabric ? fabric_provider() : ""},
                             {"ORIEL_SOCKET_IFNAME", "lo"},
                             {"ORIEL_PATHS", of.has_backup ? "lo,lo" : ""}});
   const Nodes nodes{{1, 1}};
@@ -231,7 +232,7 @@ void check_walk(const Case& of) {
 
 bool has_fabric() {
   const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (!wire.ok()) WARN("no fabric: " << wire.error().to_string());
   return wire.ok();
 }

@@ -11,6 +11,7 @@
 #include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"
 #include "comm/test_hosts.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 
 /// Hosts with two links, which are network namespaces, and ranks that go on by the second one when
@@ -24,7 +25,7 @@ const bool kPermitted = skip_without_hosts();
 
 /// Silence is 3 s, of which a path may have 1.2, twice that with sanitizers. Set-up uses the link
 /// that stays.
-const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                            {"ORIEL_SOCKET_IFNAME", "net1"},
                            {"ORIEL_PATHS", "net0,net1"},
                            {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};

@@ -13,6 +13,7 @@
 #include "comm/communicator.hpp"
 #include "comm/network_players.hpp"
 #include "comm/network_soft.hpp"
+#include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
@@ -22,7 +23,7 @@ namespace oriel::test {
 /// Ends the program as skipped where libfabric has no tcp.
 inline bool skip_without_fabric() {
   const auto wire =
-      net::WireFabric::create({.provider = "tcp;ofi_rxm", .socket = {.ifname = "lo"}});
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (wire.ok()) return true;
   std::printf("skipped: %s\n", wire.error().to_string().c_str());
   std::fflush(stdout);
@@ -31,7 +32,7 @@ inline bool skip_without_fabric() {
 
 /// A path has failed when it is silent for 1.2 s (twice that with sanitizers), and is tried again a
 /// second later.
-inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", "tcp;ofi_rxm"},
+inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                     {"ORIEL_SOCKET_IFNAME", "lo"},
                                     {"ORIEL_WIRE", "fabric"},
                                     {"ORIEL_PATHS", "lo,lo"},

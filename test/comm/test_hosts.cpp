@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "net/wire_fabric.hpp"
+#include "support/fabric_provider.hpp"
 
 namespace oriel::test {
 namespace {
@@ -266,7 +267,7 @@ void TestHosts::drop(int percent) const {
 bool skip_without_hosts() {
   std::string lack = TestHosts::lack();
   if (lack.empty()) {
-    const auto wire = net::WireFabric::create({.provider = "tcp;ofi_rxm"});
+    const auto wire = net::WireFabric::create({.provider = fabric_provider()});
     if (!wire.ok()) lack = wire.error().to_string();
   }
   if (lack.empty()) return true;

@@ -46,11 +46,12 @@ void walk(ByteView batch, ByteView payload) {
 void check_frame(ByteView input) {
   const auto head = read_frame(input);
   if (!head.has_value()) return;
-  expect(input.size() == kFrameHeadBytes + head->batch_bytes + head->payload_bytes);
+  expect(input.size() ==
+         kFrameHeadBytes + head->batch_bytes + head->payload_bytes + head->padding_bytes);
   // Nobody guesses a proof.
   expect(!is_proven(keys(), input, *head, false));
   const ByteView body = input.subspan(kFrameHeadBytes);
-  walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes));
+  walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes, head->payload_bytes));
 }
 
 // What is sealed is read and proven, and not with a bit changed.
@@ -63,15 +64,18 @@ void check_seal(ByteView input) {
   const ByteView batch = rest.first(batch_bytes), payload = rest.subspan(batch_bytes);
   Bytes frame(kFrameHeadBytes);
   frame.insert(frame.end(), batch.begin(), batch.end());
-  const FrameHead head{1, 7, static_cast<std::uint16_t>(batch_bytes), 0, 9};
+  const std::size_t padding_bytes = input.size() % 3 * 100;
+  const FrameHead head{1, 7, static_cast<std::uint16_t>(batch_bytes), 0, 9, padding_bytes};
   seal_frame(keys(), head, frame.data(), payload, proves);
   frame.insert(frame.end(), payload.begin(), payload.end());
+  const std::size_t meant = frame.size();
+  frame.resize(meant + padding_bytes);
   walk(batch, payload);
   const auto found = read_frame(frame);
   expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes &&
          found->accepted == 9);
   expect(is_proven(keys(), frame, *found, proves));
-  const std::size_t sealed = proves ? frame.size() : kFrameHeadBytes + batch_bytes;
+  const std::size_t sealed = proves ? meant : kFrameHeadBytes + batch_bytes;
   frame[input.size() * 7919 % sealed] ^= std::byte{1};
   const auto changed = read_frame(frame);
   expect(!changed.has_value() || !is_proven(keys(), frame, *changed, proves));

@@ -87,6 +87,27 @@ TEST_CASE("3.13 a wire is cut while bytes that it fetches, or lends, come in") {
   }
 }
 
+TEST_CASE("3.13 a wire that is cut stays cut where its provider would not outlive its return") {
+  auto options = fabric_options(&planned_fabric());
+  options.provider = "udp;ofi_rxd";
+  FabricPlan plan;
+  if (const auto wire = WireFabric::create(options); !wire.ok()) {
+    WARN(wire.error().to_string());
+    return;
+  }
+  {
+    Amid pair(1, options);
+    CHECK(pair.wire_b->cut(pair.wire_a->address()));
+    const Status status = pair.wire_b->status();
+    REQUIRE_FALSE(status.ok());
+    for (const char* word : {"rxd's endpoints cannot come back", "the wire was cut"}) {
+      CHECK(status.error().to_string().find(word) != std::string::npos);
+    }
+    CHECK(stays(pair.b, pair));
+  }
+  CHECK(plan.open.empty());
+}
+
 TEST_CASE("3.13 a wire whose connections cannot be ended is left as it is, and touches nothing") {
   SystemTable table = real_system_table();
   SECTION("they do not end") {

@@ -19,6 +19,7 @@
 #include "net/fabric_pair.hpp"
 #include "net/fabric_provider.hpp"
 #include "net/wire_format.hpp"
+#include "support/fabric_provider.hpp"
 
 // Who connects to the port of a fabric wire without the communicator's key, or sends what no NIC
 // does (3.13, 3.23).
@@ -65,7 +66,7 @@ class RawEnd {
  private:
   static FabricEndpoint open(const FabricTable& table) {
     FabricWish wish;
-    wish.provider = "tcp;ofi_rxm";
+    wish.provider = oriel::test::fabric_provider();
     wish.socket.ifname = "lo";
     auto info = choose_fabric(table, wish);
     REQUIRE(info.ok());

@@ -14,6 +14,7 @@
 #include "net/fabric_table.hpp"
 #include "net/nic_pair.hpp"
 #include "net/wire_fabric.hpp"
+#include "support/fabric_provider.hpp"
 
 namespace oriel::net::test {
 
@@ -35,7 +36,7 @@ inline WireFabric::Options fabric_options(const FabricTable* table = nullptr) {
   std::array<std::byte, boot::Key::kBytes> secret{};  // the same in processes forked from one
   secret.fill(std::byte{0x5a});
   options.key = boot::Key(secret);
-  options.provider = "tcp;ofi_rxm";
+  options.provider = oriel::test::fabric_provider();
   options.socket.ifname = "lo";
   options.receives = 32;
   options.sends = 32;
