@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -136,7 +137,8 @@ class EmulatedWarp {
 struct EmulatedLaneMemory : device::Memory {
   static void relax() {
     EmulatedWarp::current().poll();
-    device::Memory::relax();
+    // Polling lanes would take the processors from whom they wait for.
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
   }
 };
 
