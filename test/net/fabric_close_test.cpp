@@ -97,7 +97,8 @@ TEST_CASE("3.13 a wire that is cut stays cut where its provider would not outliv
   }
   {
     Amid pair(1, options);
-    CHECK(pair.wire_b->cut(pair.wire_a->address()));
+    const WireAddress other = pair.wire_a->address();
+    CHECK(pair.wire_b->cut({&other, 1}));
     const Status status = pair.wire_b->status();
     REQUIRE_FALSE(status.ok());
     for (const char* word : {"rxd's endpoints cannot come back", "the wire was cut"}) {
