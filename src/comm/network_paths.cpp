@@ -17,6 +17,7 @@
 #include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"
 #include "comm/path_networks.hpp"
+#include "comm/queue_failure.hpp"
 #include "topo/placement.hpp"
 #include "topo/process_machine.hpp"
 
@@ -30,8 +31,9 @@ constexpr Duration kLookOften = std::chrono::microseconds(500);
 // The same for the thread that does it while nobody else is awake.
 constexpr Duration kNap = std::chrono::milliseconds(10);
 constexpr Duration kShortNap = std::chrono::milliseconds(1);
-// Some ticks of the peer's monitor, which names who is at fault.
-constexpr Duration kHearsayPause = std::chrono::milliseconds(500);
+// Some ticks of the peer's monitor, which names who is at fault, once it does not wait any more for
+// a note that somebody has left.
+constexpr Duration kHearsayPause = LeavingDoubt::kMost + std::chrono::milliseconds(500);
 
 }  // namespace
 

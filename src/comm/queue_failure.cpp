@@ -61,10 +61,8 @@ std::string describe_failure(int rank, int peer, bool peer_has_left, const std::
 }
 
 bool LeavingDoubt::is_over(bool has_left, TimePoint now) {
-  // The note takes log2(ranks) hops, by ranks that look at it ten times a second at least.
-  constexpr Duration kNoteMost = std::chrono::milliseconds(500);
   if (!since_.has_value()) since_ = now;
-  return has_left || now - *since_ >= kNoteMost;
+  return has_left || now - *since_ >= kMost;
 }
 
 bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitControl& control,

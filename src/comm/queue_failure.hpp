@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -32,6 +33,9 @@ std::string describe_failure(int rank, int peer, bool peer_has_left, const std::
 /// refusal has come, and may be later. Not thread-safe.
 class LeavingDoubt {
  public:
+  /// The note takes log2(ranks) hops, by ranks that look at it ten times a second at least.
+  static constexpr Duration kMost = std::chrono::milliseconds(500);
+
   /// Whether it is told whose fault the refusal is.
   bool is_over(bool has_left, TimePoint now);
   /// There is no refusal (any more).
