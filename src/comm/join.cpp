@@ -399,8 +399,10 @@ Result<std::unique_ptr<NetworkWindows>> Communicator::make_network_windows() {
   for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
   ORIEL_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
   const auto windows_lie = on_host() ? net::MemoryPlace::host : net::MemoryPlace::gpu;
-  return std::make_unique<NetworkWindows>(session_->world(), rank(), std::move(in_team),
-                                          std::move(tables), windows_lie);
+  return std::make_unique<NetworkWindows>(
+      session_->world(), rank(), std::move(in_team), std::move(tables),
+      [device = device_](std::size_t bytes) { return device->object_pool(bytes, 64); },
+      windows_lie);
 }
 
 /// What a rank alone can fail to make, behind which all agree.

@@ -32,14 +32,23 @@ struct WindowSource {
 /// Of a window, for the NICs of paths 1 and on.
 using BackupKeys = std::array<std::uint32_t, net::kPathsMost - 1>;
 
+/// A part of a window that has keys of its own, up to the next one or the window's end.
+struct WindowPiece {
+  std::uint64_t begin = 0;  ///< in the window
+  std::uint32_t key = 0;
+  BackupKeys backups{};  ///< as of WindowKey
+  bool operator==(const WindowPiece&) const = default;
+};
+
 /// A window of one rank, as its NICs know it.
 struct WindowKey {
   std::uint64_t number = 0;  ///< of the window: counts those of the communicator, the same on all
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t key = 0;
-  WindowSource source;
-  BackupKeys backups{};  ///< KeysMessage::backups of them
+  std::uint32_t key = 0;  ///< of the whole window, or of its first piece
+  WindowSource source;    ///< none if there are several pieces
+  BackupKeys backups{};   ///< KeysMessage::backups of them
+  std::vector<WindowPiece> later_pieces{};
   bool operator==(const WindowKey&) const = default;
 };
 
@@ -53,8 +62,12 @@ struct KeysMessage {
 };
 Bytes encode(const KeysMessage& message);
 /// Refuses keys that are 0, windows that are empty, go round the end of the address space, do not
-/// lie in their source, or are out of order.
+/// lie in their source, or are out of order; pieces that are out of order or end in the middle of a
+/// page, and windows in pieces that have to be cut into more than kChunksMost chunks (cut_at()).
 Result<KeysMessage> decode_keys(ByteView bytes);
+/// Whether messages of so many bytes from each of so many ranks can be gathered. The error says
+/// that there are too many allocations, for keys of other windows need far less.
+Status check_room(std::size_t bytes, int ranks);
 
 /// Where a rank is, told first: from what all have told follows which wire joins which ranks, and
 /// by how many paths.

@@ -103,6 +103,7 @@ Status Mlx5Network::prepare(KeysMessage& keys) {
   windows_.emplace(*nic_, *memory_);
   WindowNics nics;
   nics.ports.push_back(&*windows_);
+  nics.memory = &options_.device->memory();
   ORIEL_TRY(keys, options_.windows->attach(std::move(nics), options_.communicator, {}));
   return {};
 }

@@ -26,12 +26,11 @@ std::uint64_t process_of(int rank) {
   return static_cast<std::uint64_t>(rank) + 1;
 }
 
-device::queue::Region region_of(std::uint64_t address, std::uint64_t bytes, std::uint32_t key) {
-  device::queue::Region region;
-  region.address = address;
-  region.bytes = bytes;
-  region.keys[0] = key;
-  return region;
+/// The pieces of a window as a rank has told of them.
+std::vector<KeyedPiece> pieces_of(const WindowKey& key) {
+  std::vector<KeyedPiece> pieces{{0, key.key}};
+  for (const WindowPiece& piece : key.later_pieces) pieces.push_back({piece.begin, piece.key});
+  return pieces;
 }
 
 }  // namespace
@@ -42,12 +41,14 @@ Status WindowNic::map_peer_memory(std::uint64_t /*peer*/, std::uint32_t /*key*/,
 }
 
 NetworkWindows::NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
-                               std::shared_ptr<shadow::ShadowPool> tables, net::MemoryPlace place)
+                               std::shared_ptr<shadow::ShadowPool> tables, KeyTables::Pools pools,
+                               net::MemoryPlace place)
     : world_(world),
       rank_(rank),
       lsa_team_(std::move(lsa_team)),
       tables_(std::move(tables)),
-      place_(place) {}
+      place_(place),
+      key_tables_(std::move(pools)) {}
 
 NetworkWindows::~NetworkWindows() = default;
 
@@ -94,47 +95,95 @@ NetworkWindows::Entry* NetworkWindows::find(std::uint64_t serial) {
   return found == entries_.end() ? nullptr : found->second.get();
 }
 
-Status NetworkWindows::add_key(Entry& entry) {
-  ORIEL_CHECK(show_window(process_, reinterpret_cast<const std::byte*>(entry.address), entry.bytes,
-                          entry.shown));
-  net::MemoryRange range{entry.address, entry.bytes, reinterpret_cast<std::byte*>(entry.address),
+/// Where the pieces of a window begin: with each allocation, if those are to have keys of their
+/// own.
+Result<std::vector<std::uint64_t>> NetworkWindows::find_pieces(const Entry& entry) const {
+  std::vector<std::uint64_t> begins{0};
+  if (nics_.memory == nullptr) return begins;
+  const auto* const user = reinterpret_cast<const std::byte*>(entry.address);
+  ORIEL_TRY(const auto segments, nics_.memory->find_segments(user, entry.bytes));
+  for (std::size_t i = 1; i < segments.size(); ++i) {
+    begins.push_back(reinterpret_cast<std::uint64_t>(segments[i].base) - entry.address);
+  }
+  return begins;
+}
+
+/// With every NIC. A piece stands in the entry as soon as it has a key.
+Status NetworkWindows::add_piece(Entry& entry, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t address = entry.address + begin;
+  net::MemoryRange range{address, end - begin, reinterpret_cast<std::byte*>(address),
                          kWindowAccess};
   range.place = place_;
   range.own_words = entry.own_words;
-  ORIEL_TRY(entry.keys, nic_->register_memory(range));
+  Entry::Piece piece;
+  piece.begin = begin;
+  ORIEL_TRY(piece.keys, nic_->register_memory(range));
+  entry.pieces.push_back(piece);
+  Entry::Piece& made = entry.pieces.back();
   for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
     ORIEL_TRY(const WindowNic::Keys keys, nics_.ports[i]->register_memory(range));
-    entry.backups[i - 1] = keys.remote;
+    made.backups[i - 1] = keys.remote;
   }
   for (const auto& paths : nics_.paths) {
     for (const WindowNics::Path& path : paths) {
-      if (path.own > 0) path.aliases->add_local(entry.keys.local, entry.backups[path.own - 1]);
+      if (path.own > 0) path.aliases->add_local(made.keys.local, made.backups[path.own - 1]);
     }
   }
   return {};
 }
 
-WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const {
-  return {number,       entry.address, entry.bytes, entry.keys.remote, entry.exported.source,
-          entry.backups};
+Status NetworkWindows::add_keys(Entry& entry) {
+  ORIEL_CHECK(show_window(process_, reinterpret_cast<const std::byte*>(entry.address), entry.bytes,
+                          entry.shown));
+  ORIEL_TRY(const std::vector<std::uint64_t> begins, find_pieces(entry));
+  entry.pieces.reserve(begins.size());
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    const bool is_last = i + 1 == begins.size();
+    Status added = add_piece(entry, begins[i], is_last ? entry.bytes : begins[i + 1]);
+    if (added.ok()) continue;
+    if (begins.size() == 1) return added;
+    return std::move(added).error().with_context(
+        fmt::format("at {} of a window of {} bytes, in allocation {} of {}", begins[i], entry.bytes,
+                    i + 1, begins.size()));
+  }
+  return {};
 }
 
-/// What a rank's key is called on the other paths to it.
+WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const {
+  const Entry::Piece& first = entry.pieces.front();
+  WindowKey key{number,       entry.address, entry.bytes, first.keys.remote, entry.exported.source,
+                first.backups};
+  for (std::size_t i = 1; i < entry.pieces.size(); ++i) {
+    const Entry::Piece& piece = entry.pieces[i];
+    key.later_pieces.push_back({piece.begin, piece.keys.remote, piece.backups});
+  }
+  return key;
+}
+
+/// What the keys of a rank's window are called on the other paths to it.
 Status NetworkWindows::learn_aliases(Entry& entry, int rank, const WindowKey& key,
                                      std::uint8_t backups) {
-  if (nics_.paths.empty()) return {};
-  const auto& paths = nics_.paths[static_cast<std::size_t>(rank)];
-  for (const WindowNics::Path& path : paths) {
+  if (nics_.paths.empty() || nics_.paths[static_cast<std::size_t>(rank)].empty()) return {};
+  ORIEL_CHECK(learn_alias(entry, rank, key.number, {0, key.key, key.backups}, backups));
+  for (const WindowPiece& piece : key.later_pieces) {
+    ORIEL_CHECK(learn_alias(entry, rank, key.number, piece, backups));
+  }
+  return {};
+}
+
+Status NetworkWindows::learn_alias(Entry& entry, int rank, std::uint64_t number,
+                                   const WindowPiece& piece, std::uint8_t backups) {
+  for (const WindowNics::Path& path : nics_.paths[static_cast<std::size_t>(rank)]) {
     if (path.far == 0) continue;
-    if (path.far > backups || key.backups[path.far - 1] == 0) {
-      return Error(ErrorCode::remote,
-                   fmt::format("rank {} has told no key of window {} for its NIC {}", rank,
-                               key.number, path.far))
+    if (path.far > backups || piece.backups[path.far - 1] == 0) {
+      return Error(ErrorCode::remote, fmt::format("rank {} has told no key of window {} for its "
+                                                  "NIC {}",
+                                                  rank, number, path.far))
           .with_origin(rank);
     }
-    path.aliases->add_remote(key.key, key.backups[path.far - 1]);
+    path.aliases->add_remote(piece.key, piece.backups[path.far - 1]);
   }
-  if (!paths.empty()) entry.far_keys.emplace_back(rank, key.key);
+  entry.far_keys.emplace_back(rank, piece.key);
   return {};
 }
 
@@ -146,12 +195,14 @@ Status NetworkWindows::write_table(const Entry& entry, const device::NetworkWind
 }
 
 void NetworkWindows::revoke_backups(Entry& entry) noexcept {
-  for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
-    std::uint32_t& key = entry.backups[i - 1];
-    if (key != 0) nics_.ports[i]->deregister_memory(std::exchange(key, 0));
-  }
-  for (const auto& paths : nics_.paths) {
-    for (const WindowNics::Path& path : paths) path.aliases->remove_local(entry.keys.local);
+  for (const Entry::Piece& piece : entry.pieces) {
+    for (std::size_t i = 1; i < nics_.ports.size(); ++i) {
+      const std::uint32_t key = piece.backups[i - 1];
+      if (key != 0) nics_.ports[i]->deregister_memory(key);
+    }
+    for (const auto& paths : nics_.paths) {
+      for (const WindowNics::Path& path : paths) path.aliases->remove_local(piece.keys.local);
+    }
   }
   for (const auto& [rank, key] : entry.far_keys) {
     for (const WindowNics::Path& path : nics_.paths[static_cast<std::size_t>(rank)]) {
@@ -175,23 +226,23 @@ void NetworkWindows::clear_number(Entry& entry) noexcept {
 }
 
 void NetworkWindows::revoke(Entry& entry) noexcept {
-  if (entry.keys.local == 0) return hide_window(process_, entry.shown);
+  if (entry.pieces.empty()) return hide_window(process_, entry.shown);
   clear_number(entry);
   for (const auto& [rank, mapped] : entry.mapped) {
     nic_->unmap_peer_memory(process_of(rank), mapped.first);
   }
   entry.mapped.clear();
   entry.is_reached = false;
-  nic_->deregister_memory(entry.keys.local);
+  for (const Entry::Piece& piece : entry.pieces) nic_->deregister_memory(piece.keys.local);
   revoke_backups(entry);
   hide_window(process_, entry.shown);
-  entry.keys = {};
+  entry.pieces.clear();
 }
 
-/// Kernels read the table only once they were told of the window, or of the network.
-Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
-                            const std::vector<KeysMessage>& ranks) {
-  std::vector<device::queue::Region> peers(ranks.size());
+/// The regions of all ranks that have the window.
+Status NetworkWindows::find_peers(Entry& entry, std::uint64_t number,
+                                  const std::vector<KeysMessage>& ranks,
+                                  std::vector<device::queue::Region>& peers) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (lsa_team_[rank]) continue;
     const auto& keys = ranks[rank].keys;
@@ -205,11 +256,24 @@ Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                                found->bytes, rank_, entry.bytes))
           .with_origin(static_cast<int>(rank));
     }
-    peers[rank] = region_of(found->address, found->bytes, found->key);
+    ORIEL_TRY(peers[rank],
+              key_tables_.make(found->address, found->bytes, pieces_of(*found), entry.more_keys));
     ORIEL_CHECK(learn_aliases(entry, static_cast<int>(rank), *found, ranks[rank].backups));
   }
+  return {};
+}
+
+/// Kernels read the table only once they were told of the window, or of the network.
+Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
+                            const std::vector<KeysMessage>& ranks) {
+  // Those of a network that has gone: until the table names others.
+  const std::vector<shadow::OwnedShadow> earlier = std::exchange(entry.more_keys, {});
+  std::vector<device::queue::Region> peers(ranks.size());
+  ORIEL_CHECK(find_peers(entry, number, ranks, peers));
+  std::vector<KeyedPiece> pieces;
+  for (const Entry::Piece& piece : entry.pieces) pieces.push_back({piece.begin, piece.keys.local});
   device::NetworkWindow head;
-  head.local = region_of(entry.address, entry.bytes, entry.keys.local);
+  ORIEL_TRY(head.local, key_tables_.make(entry.address, entry.bytes, pieces, entry.more_keys));
   head.peers = reinterpret_cast<const device::queue::Region*>(
       static_cast<const std::byte*>(entry.table) + sizeof head);
   head.network = network_;
@@ -230,7 +294,7 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     entry->bytes = window.bytes;
     entry->own_words = window.user == own_words_at_;
     if (nic_ == nullptr) continue;
-    ORIEL_CHECK(add_key(*entry));
+    ORIEL_CHECK(add_keys(*entry));
     // Within the batch, windows are known by their places.
     if (direct_ && direct_->exchange != nullptr && mine.direct) {
       entry->exported = export_window(*direct_->memory, window.user, window.bytes);
@@ -343,9 +407,13 @@ Task<Status> NetworkWindows::prepare(EventLoop& loop,
     local = prepare_locally(windows, mine);
   }
   if (has_nic) {
-    mine.failed = !local.ok();
-    if (mine.failed) mine.keys.clear();
     Bytes message = encode(mine);
+    if (local.ok()) local = check_room(message.size(), world_.size());
+    if (!local.ok()) {
+      mine.failed = true;
+      mine.keys.clear();
+      message = encode(mine);
+    }
     auto gathered = co_await world_.all_gather(boot::Operation::network, std::move(message));
     std::vector<KeysMessage> ranks;
     Status decoded = gathered.ok() ? decode(gathered.value(), windows.size(), ranks)
@@ -384,7 +452,7 @@ void NetworkWindows::show_pending_reached() noexcept {
     if (entry == nullptr) continue;
     entry->exported.descriptor.reset();
     for (const auto& [rank, mapped] : entry->mapped) {
-      if (entry->is_reached) nic_->set_reached(process_of(rank), entry->keys.local);
+      if (entry->is_reached) nic_->set_reached(process_of(rank), entry->pieces.front().keys.local);
     }
   }
   pending_.clear();
@@ -396,6 +464,7 @@ void NetworkWindows::rollback() noexcept {
     Entry* const entry = find(serial);
     if (entry == nullptr) continue;
     revoke(*entry);
+    entry->more_keys.clear();  // no kernel was told of the table that names them
     entry->exported = {};
     entry->bytes = 0;
   }
@@ -421,7 +490,7 @@ Result<KeysMessage> NetworkWindows::attach(WindowNics nics, std::uint64_t number
   mine.backups = backups();
   for (const auto& [serial, entry] : entries_) {
     if (entry->number == 0 || entry->bytes == 0) continue;
-    ORIEL_CHECK(add_key(*entry));
+    ORIEL_CHECK(add_keys(*entry));
     mine.keys.push_back(key_of(*entry, entry->number));
     mine.keys.back().source = {};
   }
@@ -433,7 +502,7 @@ Result<KeysMessage> NetworkWindows::attach(WindowNics nics, std::uint64_t number
 Status NetworkWindows::learn(const std::vector<KeysMessage>& ranks) {
   const std::lock_guard lock(mutex_);
   for (const auto& [serial, entry] : entries_) {
-    if (entry->keys.local != 0) ORIEL_CHECK(fill(*entry, entry->number, ranks));
+    if (!entry->pieces.empty()) ORIEL_CHECK(fill(*entry, entry->number, ranks));
   }
   return {};
 }
@@ -450,7 +519,7 @@ void NetworkWindows::export_earlier(KeysMessage& mine) {
   mine.backups = backups();
   if (!mine.direct) return;
   for (const auto& [serial, entry] : entries_) {
-    if (entry->number != 0 && entry->keys.local != 0) pending_.push_back(serial);
+    if (entry->number != 0 && !entry->pieces.empty()) pending_.push_back(serial);
   }
   std::sort(pending_.begin(), pending_.end(),
             [&](std::uint64_t a, std::uint64_t b) { return find(a)->number < find(b)->number; });

@@ -14,6 +14,7 @@
 #include "oriel/error.hpp"
 
 #include "boot/group.hpp"
+#include "comm/key_tables.hpp"
 #include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"
 #include "net/key_aliases.hpp"
@@ -46,6 +47,9 @@ class WindowNic {
 /// The NICs of a rank as its windows see them. Outlived by the NICs, until detach().
 struct WindowNics {
   std::vector<WindowNic*> ports;
+  /// Whose allocations have a key of their own each, in windows of several: for NICs that register
+  /// no range across two. Null: a window has one key.
+  window::Memory* memory = nullptr;
   /// What the keys of a path's ends are called there, which are those of these NICs of both ranks:
   /// others than the first ones, whose keys stand in entries.
   struct Path {
@@ -62,7 +66,8 @@ struct WindowNics {
 /// yet it only remembers the windows, of which attach() then makes up for.
 ///
 /// The tables are objects of a pool of the rank's device: a NetworkWindow, and behind it the
-/// regions of all ranks.
+/// regions of all ranks. Keys that have no room in a region are in objects of other pools, as long
+/// as the table that names them.
 ///
 /// Windows are known to all ranks by a number, which counts those that were committed: ranks may
 /// deregister in any order, and one that has done so before the network came has no key there.
@@ -70,9 +75,10 @@ struct WindowNics {
 class NetworkWindows final : public window::Participant {
  public:
   /// `lsa_team`, by world rank, says who is reached without a NIC. `tables` holds objects of
-  /// table_bytes(); `place` is where windows lie.
+  /// table_bytes(), those of `pools` keys; `place` is where windows lie.
   NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
-                 std::shared_ptr<shadow::ShadowPool> tables, net::MemoryPlace place);
+                 std::shared_ptr<shadow::ShadowPool> tables, KeyTables::Pools pools,
+                 net::MemoryPlace place);
   ~NetworkWindows() override;
   NetworkWindows(const NetworkWindows&) = delete;
   NetworkWindows& operator=(const NetworkWindows&) = delete;
@@ -116,20 +122,29 @@ class NetworkWindows final : public window::Participant {
     std::uint64_t number = 0;  // 0 until it is committed
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // 0 until it is prepared, and once it is deregistered
-    WindowNic::Keys keys;     // of the first NIC, if there is one
-    BackupKeys backups{};     // and of the others
+    struct Piece {
+      std::uint64_t begin = 0;
+      WindowNic::Keys keys;  // of the first NIC
+      BackupKeys backups{};  // and of the others
+    };
+    std::vector<Piece> pieces;  // one if it has one key, none if there is no NIC
     std::vector<std::pair<int, std::uint32_t>> far_keys;  // of ranks, that have aliases
     std::vector<const std::byte*> shown;                  // allocations, to the NIC's process
     void* table = nullptr;                                // of tables_
+    std::vector<shadow::OwnedShadow> more_keys;           // that the table names
     bool own_words = false;
     WindowExport exported;                                        // until its peers have it
     std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  // of peers, with their keys
     bool is_reached = false;                                      // those have mapped this rank's
   };
   Entry* find(std::uint64_t serial);
-  Status add_key(Entry& entry);
+  Result<std::vector<std::uint64_t>> find_pieces(const Entry& entry) const;
+  Status add_piece(Entry& entry, std::uint64_t begin, std::uint64_t end);
+  Status add_keys(Entry& entry);
   WindowKey key_of(const Entry& entry, std::uint64_t number) const;
   Status learn_aliases(Entry& entry, int rank, const WindowKey& key, std::uint8_t backups);
+  Status learn_alias(Entry& entry, int rank, std::uint64_t number, const WindowPiece& piece,
+                     std::uint8_t backups);
   void revoke(Entry& entry) noexcept;
   void clear_number(Entry& entry) noexcept;
   void revoke_backups(Entry& entry) noexcept;
@@ -138,6 +153,8 @@ class NetworkWindows final : public window::Participant {
   }
   Status write_table(const Entry& entry, const device::NetworkWindow& head,
                      std::span<const device::queue::Region> peers);
+  Status find_peers(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks,
+                    std::vector<device::queue::Region>& peers);
   Status fill(Entry& entry, std::uint64_t number, const std::vector<KeysMessage>& ranks);
   Status prepare_locally(std::span<const window::RegisteredWindow> windows, KeysMessage& mine);
   Status decode(const std::vector<Bytes>& messages, std::size_t windows,
@@ -157,7 +174,8 @@ class NetworkWindows final : public window::Participant {
   const std::shared_ptr<shadow::ShadowPool> tables_;
   const net::MemoryPlace place_;
 
-  std::mutex mutex_;                                               // guards all below
+  std::mutex mutex_;  // guards all below
+  KeyTables key_tables_;
   std::map<std::uint64_t, std::unique_ptr<Entry>> entries_;        // by serial
   std::map<const device::NetworkWindow*, std::uint64_t> serials_;  // of their tables
   std::vector<std::uint64_t> pending_;  // serials, in the order of the batch

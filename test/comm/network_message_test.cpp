@@ -130,6 +130,67 @@ TEST_CASE(
   CHECK(decode_hello(encode(strange)).error().message().find("0x1000000") != std::string::npos);
 }
 
+TEST_CASE("3.2 3.23 pieces of windows come back, or are refused") {
+  KeysMessage sound{.backups = 1, .keys = {{3, 0x10'0000'0000 + 100, 1 << 20, 7, {}, {9}}}};
+  sound.keys.push_back(sound.keys[0]);
+  sound.keys[1].number = 4;
+  sound.keys[0].later_pieces = {{8192 - 100, 11, {12}}, {65'536 - 100, 11, {0}}};
+  const Bytes encoded = encode(sound);
+  CHECK(decode_keys(encoded).value() == sound);
+  for (std::size_t size = 0; size < encoded.size(); ++size) {
+    CHECK_FALSE(decode_keys(ByteView(encoded).first(size)).ok());
+  }
+  const auto expect = [&](const char* words, const auto& spoil) {
+    KeysMessage message = sound;
+    spoil(message.keys[0]);
+    INFO(words);
+    CHECK(refusal(message).find(words) != std::string::npos);
+  };
+  expect("with a piece at 0 behind one at 0", [](WindowKey& key) {
+    key.address -= 100;
+    key.later_pieces[0].begin = 0;
+  });
+  expect("with a piece at 8092 behind one at 8092",
+         [](WindowKey& key) { key.later_pieces[1].begin = 8192 - 100; });
+  expect("with a piece at 1048576 behind", [](WindowKey& key) {
+    key.address -= 100;
+    key.later_pieces = {{1 << 20, 1, {1}}};
+  });
+  expect("with a piece at 8091 behind", [](WindowKey& key) { --key.later_pieces[0].begin; });
+  expect("with the key 0 at 65436", [](WindowKey& key) { key.later_pieces[1].key = 0; });
+  expect("in pieces", [](WindowKey& key) { key.bytes = (std::uint64_t{1} << 46) + 1; });
+  expect("in pieces and in one allocation", [](WindowKey& key) {
+    key.source = {1 << 21, 0, 77, 78};
+  });
+  // Chunks of 4096 bytes: as many as there may be, and one more.
+  const std::uint64_t most = (std::uint64_t{1} << 32) - 8192 - 100;
+  KeysMessage many = sound;
+  many.keys[0].bytes = most + 8192;
+  many.keys[0].later_pieces = {{8192 - 100, 1, {1}}, {most, 1, {1}}, {most + 4096, 1, {1}}};
+  CHECK(decode_keys(encode(many)).ok());
+  expect("in 1048577 chunks", [&](WindowKey& key) {
+    key = many.keys[0];
+    key.bytes += 101;
+  });
+  // A count for which no message has room is not believed, and nothing is allocated for it.
+  Bytes strange = encode(KeysMessage{.keys = {{3, 4096, 4096, 7, {}, {}}}});
+  const std::uint32_t count = ~0u;
+  std::memcpy(strange.data() + strange.size() - 4, &count, sizeof count);
+  CHECK(decode_keys(strange).error().message().find("4294967295 pieces of window 3") !=
+        std::string::npos);
+}
+
+TEST_CASE("3.2 more keys than ranks can gather are refused before anybody is asked for them") {
+  CHECK(check_room(1000, 2).ok());
+  CHECK(check_room(1000, 65'536).ok());
+  CHECK(check_room((64 << 20) - 16, 2).ok());
+  const Status refused = check_room(131'072, 1024);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().to_string().find(
+            "131072 bytes; among 1024 ranks there is room for 131056") != std::string::npos);
+  CHECK_FALSE(check_room(113, 1 << 20).ok());
+}
+
 TEST_CASE("3.23 places that are cut short, too long or make no sense are refused") {
   Bytes place = encode(some_place());
   for (std::size_t size = 0; size < place.size(); ++size) {

@@ -25,6 +25,7 @@ class Framework {
     REQUIRE(cuda().mem_address_reserve(&base_, total_ + kGuardBytes, kGuardBytes, 0, 0) ==
             CUDA_SUCCESS);
     CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) access.location = location;
     CUdeviceptr at = base_;
     for (const std::size_t bytes : parts_) {
       CUmemGenericAllocationHandle handle = 0;
