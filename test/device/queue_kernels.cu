@@ -23,7 +23,8 @@ __device__ void sleep_for(std::uint32_t ns) {
 }
 
 // What queues are compared with: everything under the lock.
-__device__ QueueOutcome publish_locked(const QueueView& queue, const device::WaitControl& control) {
+__device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slow_ns,
+                                       const device::WaitControl& control) {
   q::QueueIndexes& at = *queue.indexes;
   for (;;) {
     if (!q::detail::try_lock<Memory>(queue)) {
@@ -37,6 +38,7 @@ __device__ QueueOutcome publish_locked(const QueueView& queue, const device::Wai
     }
     if (outcome == QueueOutcome::done) {
       q::write_entry(queue, {base, 1}, 0, marked_entry(queue.number, base));
+      if (slow_ns != 0) sleep_for(slow_ns);
       Memory::store<Order::relaxed, Scope::device>(&at.reserved, base + 1);
       Memory::store<Order::relaxed, Scope::device>(&at.ready, base + 1);
       Memory::store<Order::release, Scope::device>(&at.produced, base + 1);
@@ -70,7 +72,7 @@ __global__ void publish_kernel(PublishJob job) {
   for (std::uint32_t i = 0; i < job.rounds; ++i) {
     const long long begin = clock64();
     if (job.method == PublishMethod::lock_per_entry) {
-      outcome = publish_locked(queue, job.control);
+      outcome = publish_locked(queue, slow_ns, job.control);
     } else if (job.method == PublishMethod::thread) {
       outcome = publish_once(Thread{}, queue, 1, slow_ns, job.control);
     } else if (job.method == PublishMethod::lanes) {

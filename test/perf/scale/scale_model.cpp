@@ -35,6 +35,7 @@
 #include "perf/scale/modelled_all_reduce.hpp"
 #include "perf/scale/modelled_network.hpp"
 #include "perf/scale/modelled_start.hpp"
+#include "perf/scale/nic_turns.hpp"
 #include "perf/scale/wire_memory.hpp"
 #include "topo/rank_info.hpp"
 
@@ -328,6 +329,7 @@ int main(int argc, char** argv) {
   // First, while this process is small.
   for (const int size : sizes) {
     if (!is_short) oriel::scale::print_wire(size);
+    oriel::scale::print_nic_turn(size);
   }
   for (const int size : sizes) oriel::scale::model(size, is_short, turn);
   for (const std::uint64_t bytes : oriel::scale::kMessages) oriel::scale::print_limit(bytes);

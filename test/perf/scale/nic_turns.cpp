@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "perf/scale/nic_turns.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/deadline.hpp"
+#include "net/nic_soft.hpp"
+#include "net/send_queue.hpp"
+#include "net/wire_local.hpp"
+#include "perf/scale/model.hpp"
+
+namespace oriel::scale {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock;
+
+/// A NIC, its queues and one queue of a peer, to which all of them are connected.
+class IdleNic {
+ public:
+  /// What went wrong, if anything did.
+  std::optional<std::string> make_queues(std::size_t count) {
+    nic_.add_wire(exchange_.attach());
+    far_.add_wire(exchange_.attach());
+    auto made = make_queue(far_, far_.create_domain());
+    if (!made.ok()) return made.error().to_string();
+    const std::uint32_t domain = nic_.create_domain();
+    for (std::size_t i = 0; i < count; ++i) {
+      auto queue = make_queue(nic_, domain);
+      if (!queue.ok()) return queue.error().to_string();
+      const Status connected = queue.value().connect({0, far_.address(0), made.value().number()});
+      if (!connected.ok()) return connected.error().to_string();
+      queues_.push_back(std::move(queue).value());
+    }
+    queues_.push_back(std::move(made).value());
+    return std::nullopt;
+  }
+  double best_turn_us() {
+    constexpr int kTurns = 20, kTries = 30;
+    double best = 0;
+    for (int i = 0; i < kTries; ++i) {
+      const auto begin = SteadyTime::now();
+      for (int turn = 0; turn < kTurns; ++turn) nic_.progress();
+      const std::chrono::duration<double, std::micro> spent = SteadyTime::now() - begin;
+      best = i == 0 ? spent.count() / kTurns : std::min(best, spent.count() / kTurns);
+    }
+    return best;
+  }
+
+ private:
+  static Result<net::SendQueue> make_queue(net::NicSoft& nic, std::uint32_t domain) {
+    net::SendQueue::Options options;
+    options.domain = domain;
+    options.depth = 512;  // as those of communicators
+    options.fetch_slots = 16;
+    return net::SendQueue::create(nic, options);
+  }
+
+  net::LocalExchange exchange_;
+  net::NicSoft nic_{{.clock = &SteadyClock::instance(), .faults = {}}};
+  net::NicSoft far_{{.clock = &SteadyClock::instance(), .faults = {}}};
+  std::vector<net::SendQueue> queues_;  // of either NIC, which outlive them
+};
+
+}  // namespace
+
+void print_nic_turn(int size) {
+  const int queues = size - std::min(size, kRanksOfNode);
+  // Of 65,536 ranks the queues would take 2.5 GiB; the law is plain by then.
+  if (queues == 0 || queues > 10'000) return;
+  IdleNic nic;
+  if (const auto error = nic.make_queues(static_cast<std::size_t>(queues))) {
+    fmt::print("{{\"kind\": \"nic_turn\", \"ranks\": {}, \"error\": \"{}\"}}\n", size, *error);
+    return;
+  }
+  fmt::print("{{\"kind\": \"nic_turn\", \"ranks\": {}, \"queues\": {}, \"us\": {:.2f}}}\n", size,
+             queues, nic.best_turn_us());
+}
+
+}  // namespace oriel::scale
