@@ -18,6 +18,7 @@
 #include "comm/network_soft.hpp"
 #include "comm/test_hosts.hpp"
 #include "support/fabric_provider.hpp"
+#include "support/sanitized.hpp"
 
 /// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,
 /// 3.19).
@@ -65,6 +66,7 @@ TEST_CASE("3.18 ranks on hosts of their own put, get, signal and meet over tcp")
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1, 1}}, Nodes{{3, 4}}, Nodes{{2, 2, 2, 2}}}) {
+    if (kSanitized && nodes.ranks() > 4) continue;
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
     play_on(hosts, nodes, [&](Players& players) { Traffic(players, seed).run(20); });
   }
@@ -156,6 +158,7 @@ void reduce_until_named(Players& players, Rank& rank, int culprit) {
 TEST_CASE("3.18 collectives among hosts") {
   for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}, Nodes{{2, 3, 4}},
                              Nodes{{4, 4, 4, 4}}}) {
+    if (kSanitized && nodes.ranks() > 5) continue;
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
     play_on(hosts, nodes, [&](Players& players) {
       auto comm = join(players);
