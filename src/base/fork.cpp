@@ -40,7 +40,7 @@ std::uint64_t socket_inode(int fd) {
 }
 
 /// Something to put in a socket's place; -1 if there is nothing.
-int make_placeholder(int marked) {
+int make_substitute(int marked) {
   const int made = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (made >= 0) return made;
   // For want of numbers, as a rule: this one makes room, and is the one that is taken then.
@@ -49,7 +49,7 @@ int make_placeholder(int marked) {
 }
 
 void give_up_sockets() {
-  int placeholder = -1;
+  int substitute = -1;
   for (std::size_t i = 0; i < kPages; ++i) {
     Page* const page = pages[i].load(std::memory_order_acquire);
     if (page == nullptr) continue;
@@ -57,15 +57,15 @@ void give_up_sockets() {
       const std::uint64_t marked = (*page)[j].exchange(0, std::memory_order_relaxed);
       const int fd = static_cast<int>(i * kPageNumbers + j);
       if (marked == 0 || socket_inode(fd) != marked) continue;
-      if (placeholder < 0) placeholder = make_placeholder(fd);
-      if (placeholder == fd) {
-        placeholder = -1;  // it stays here; the next one finds room or makes it
-      } else if (placeholder < 0 || ::dup3(placeholder, fd, O_CLOEXEC) < 0) {
+      if (substitute < 0) substitute = make_substitute(fd);
+      if (substitute == fd) {
+        substitute = -1;  // it stays here; the next one finds room or makes it
+      } else if (substitute < 0 || ::dup3(substitute, fd, O_CLOEXEC) < 0) {
         static_cast<void>(::close(fd));
       }
     }
   }
-  if (placeholder >= 0) static_cast<void>(::close(placeholder));
+  if (substitute >= 0) static_cast<void>(::close(substitute));
 }
 
 // By ForkLock; null as long as there is none.
