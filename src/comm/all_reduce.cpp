@@ -8,7 +8,7 @@
 
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
-#include "kernels/call_record.hpp"
+#include "kernels/plan/call_record.hpp"
 
 /// The front door of the all-reduce inside one LSA team: arguments from facts that all ranks share.
 /// collectives.cpp checks calls, and has those that go among teams.

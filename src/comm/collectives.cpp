@@ -13,7 +13,7 @@
 #include "base/try.hpp"
 #include "comm/communicator.hpp"
 #include "comm/queue_failure.hpp"
-#include "kernels/kernel_set.hpp"
+#include "kernels/plan/kernel_set.hpp"
 
 /// The front door of the collectives: checks a call, chooses from facts that all ranks share how to
 /// carry it out, and hands it to the device.

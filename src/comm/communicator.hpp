@@ -25,9 +25,9 @@
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
 #include "comm/window_sink.hpp"
-#include "kernels/call_record.hpp"
-#include "kernels/choice.hpp"
-#include "kernels/hierarchy.hpp"
+#include "kernels/plan/call_record.hpp"
+#include "kernels/plan/choice.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
 #include "window/window_manager.hpp"
 
 namespace oriel::comm {

@@ -20,7 +20,7 @@
 #include "comm/nic_process_starter.hpp"
 #include "comm/rank_affinity.hpp"
 #include "comm/window_sink.hpp"
-#include "kernels/launch_cuda.hpp"
+#include "kernels/cuda/launch_cuda.hpp"
 #include "net/data_mover_cuda.hpp"
 #include "net/mlx5_memory_cuda.hpp"
 #include "net/queue_pages_cuda.hpp"

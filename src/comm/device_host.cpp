@@ -13,7 +13,7 @@
 #include "base/try.hpp"
 #include "comm/device.hpp"
 #include "comm/window_sink.hpp"
-#include "kernels/all_reduce_host.hpp"
+#include "kernels/host/all_reduce_host.hpp"
 #include "topo/gpu_rank_info.hpp"
 #include "topo/placement.hpp"
 #include "topo/process_machine.hpp"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "comm/communicator.hpp"
-#include "kernels/call_record.hpp"
+#include "kernels/plan/call_record.hpp"
 
 /// Names the calls of ranks that are not in the same one.
 namespace oriel::comm {

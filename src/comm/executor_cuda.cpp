@@ -6,7 +6,7 @@
 
 #include "base/cuda_scope.hpp"
 #include "base/try.hpp"
-#include "kernels/launch_cuda.hpp"
+#include "kernels/cuda/launch_cuda.hpp"
 
 namespace oriel::comm {
 

@@ -17,8 +17,8 @@
 #include "comm/communicator.hpp"
 #include "comm/network_places.hpp"
 #include "comm/rank_affinity.hpp"
-#include "kernels/algorithms/mover_host.hpp"
-#include "kernels/most_ranks.hpp"
+#include "kernels/host/mover_host.hpp"
+#include "kernels/plan/most_ranks.hpp"
 #include "net/wire_fabric.hpp"
 #include "topo/process_machine.hpp"
 

@@ -18,7 +18,7 @@
 #include "comm/front_door.hpp"
 #include "comm/group_call.hpp"
 #include "comm/last_error.hpp"
-#include "kernels/most_ranks.hpp"
+#include "kernels/plan/most_ranks.hpp"
 
 /// NCCL's C interface: each entry is one guarded call into the rooms.
 namespace oriel::comm {

@@ -9,12 +9,13 @@
 
 #include "oriel/types.hpp"
 
-#include "kernels/reference.hpp"
+#include "kernels/algorithms/reference.hpp"
 
 /// What an all-reduce must give, computed by one thread, element by element.
 namespace oriel::test {
 
-/// One rank's elements: the same bytes for the same seed. `inputs` as in kernels/reference.hpp.
+/// One rank's elements: the same bytes for the same seed. `inputs` as in
+/// kernels/algorithms/reference.hpp.
 void fill_elements(DataType type, Inputs inputs, std::uint64_t seed, std::byte* out,
                    std::size_t count);
 

@@ -9,7 +9,7 @@
 
 #include "comm/all_reduce_reference.hpp"
 #include "comm/random_all_reduces.hpp"
-#include "kernels/host/reduce_loops.hpp"
+#include "kernels/loops/reduce_loops.hpp"
 #include "support/ranks.hpp"
 
 namespace oriel::test {

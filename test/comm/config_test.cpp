@@ -20,7 +20,7 @@
 #include "base/log.hpp"
 #include "base/settings_table.hpp"
 #include "comm/held.hpp"
-#include "kernels/algorithm.hpp"
+#include "kernels/plan/algorithm.hpp"
 #include "support/ranks.hpp"
 
 /// What starting a communicator refuses, of its configuration and of the environment.

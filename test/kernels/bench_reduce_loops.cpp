@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host/reduce_loops.hpp"
+#include "kernels/loops/reduce_loops.hpp"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "kernels/algorithms/far_word.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
 #include "kernels/algorithms/hierarchy_places.hpp"
-#include "kernels/hierarchy.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
 
 // Inlined into each other, the stages are more than compilers like.
 #if defined(__CUDACC__)

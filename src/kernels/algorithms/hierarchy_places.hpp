@@ -9,7 +9,7 @@
 #include "oriel/device/config.hpp"
 
 #include "kernels/algorithms/lines.hpp"
-#include "kernels/hierarchy.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
 
 namespace oriel::kernels {
 

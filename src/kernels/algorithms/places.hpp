@@ -7,7 +7,7 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/window.hpp"
 
-#include "kernels/arguments.hpp"
+#include "kernels/plan/arguments.hpp"
 
 namespace oriel::kernels {
 

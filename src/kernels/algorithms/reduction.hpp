@@ -8,7 +8,7 @@
 #include "oriel/device/reduce.hpp"
 
 #include "kernels/algorithms/family.hpp"
-#include "kernels/arguments.hpp"
+#include "kernels/plan/arguments.hpp"
 
 namespace oriel::kernels {
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/all_reduce_cuda.cuh"
+#include "kernels/cuda/all_reduce_cuda.cuh"
 
 namespace oriel::kernels::detail {
 

@@ -25,7 +25,7 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def choice_of(size):
-    """Chunk, chunks sent ahead, and chunks that a ring holds: src/kernels/built_in_table.cpp."""
+    """Chunk, chunks sent ahead, and chunks that a ring holds: src/kernels/plan/built_in_table.cpp."""
     return (20480, 2, 3) if size <= 12582912 else (32768, 1, 2)
 
 

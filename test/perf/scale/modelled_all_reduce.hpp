@@ -6,7 +6,7 @@
 
 #include "oriel/error.hpp"
 
-#include "kernels/hierarchy.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
 #include "perf/scale/model.hpp"
 
 namespace oriel::scale {

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "oriel/device/memory.hpp"
+
+#include "kernels/algorithms/hierarchy.hpp"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/hierarchy_mover_cuda.cuh"
+#include "kernels/cuda/signatures.cuh"
+#include "kernels/plan/kernel_set.hpp"
+
+namespace oriel::kernels::detail {
+
+/// The collectives among teams of one type, by as many CTAs as run at once.
+template <class T>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    hierarchy_kernel(const __grid_constant__ HierarchyArguments arguments) {
+  device::grid_dependency_wait();
+  Signatures::tell(arguments);
+  auto* const barrier = reinterpret_cast<GridBarrier*>(
+      arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
+  const Grid grid(barrier, arguments.comm.wait.abort);
+  Hierarchy<Grid, CudaHierarchyMover<T, Grid>, device::Memory>(arguments, grid).run();
+}
+
+}  // namespace oriel::kernels::detail

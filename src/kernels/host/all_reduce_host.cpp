@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/host/all_reduce_host.hpp"
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/scalar.hpp"
+
+#include "kernels/algorithms/stream.hpp"
+#include "kernels/host/eager_all_reduce.hpp"
+#include "kernels/host/mover_host.hpp"
+#include "kernels/loops/float_environment.hpp"
+#include "kernels/plan/call_record.hpp"
+
+namespace oriel::kernels {
+namespace {
+
+bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
+  const host::FloatEnvironment environment;  // the loops of the other algorithms make their own
+  switch (arguments.type) {
+    case DataType::i8:
+      return detail::run_lines_on_host<std::int8_t>(algorithm, arguments);
+    case DataType::u8:
+      return detail::run_lines_on_host<std::uint8_t>(algorithm, arguments);
+    case DataType::i32:
+      return detail::run_lines_on_host<std::int32_t>(algorithm, arguments);
+    case DataType::u32:
+      return detail::run_lines_on_host<std::uint32_t>(algorithm, arguments);
+    case DataType::i64:
+      return detail::run_lines_on_host<std::int64_t>(algorithm, arguments);
+    case DataType::u64:
+      return detail::run_lines_on_host<std::uint64_t>(algorithm, arguments);
+    case DataType::f16:
+      return detail::run_lines_on_host<device::f16>(algorithm, arguments);
+    case DataType::f32:
+      return detail::run_lines_on_host<float>(algorithm, arguments);
+    case DataType::f64:
+      return detail::run_lines_on_host<double>(algorithm, arguments);
+    case DataType::bf16:
+      return detail::run_lines_on_host<device::bf16>(algorithm, arguments);
+    case DataType::e4m3:
+      return detail::run_lines_on_host<device::e4m3>(algorithm, arguments);
+    case DataType::e5m2:
+      return detail::run_lines_on_host<device::e5m2>(algorithm, arguments);
+  }
+  return false;
+}
+
+}  // namespace
+
+bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
+  const Places places(arguments, 0);
+  const std::uint64_t number = record_call(
+      *reinterpret_cast<CallRecord*>(places.scratch(arguments.rank, ScratchLayout::call_record)),
+      {Collective::all_reduce, arguments.type, arguments.op, arguments.count});
+  arguments.signature = numbered_signature(arguments.signature, number);
+  switch (algorithm) {
+    case Algorithm::eager:
+      return eager_on_host(arguments);
+    case Algorithm::one_shot:
+    case Algorithm::two_shot:
+      return run_packets_on_host(algorithm, arguments);
+    case Algorithm::stream:
+      return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
+  }
+  return false;
+}
+
+}  // namespace oriel::kernels

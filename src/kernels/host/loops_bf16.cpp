@@ -1,9 +1,0 @@
-// SPDX-FileCopyrightText: The Oriel authors
-// SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/loop_template.hpp"
-
-namespace oriel::kernels::host::ORIEL_LOOP_ISA {
-
-const LoopRow kLoopsBf16 = make_row<device::bf16>();
-
-}  // namespace oriel::kernels::host::ORIEL_LOOP_ISA

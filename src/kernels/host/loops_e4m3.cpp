@@ -1,9 +1,0 @@
-// SPDX-FileCopyrightText: The Oriel authors
-// SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/loop_template.hpp"
-
-namespace oriel::kernels::host::ORIEL_LOOP_ISA {
-
-const LoopRow kLoopsE4m3 = make_row<device::e4m3>();
-
-}  // namespace oriel::kernels::host::ORIEL_LOOP_ISA

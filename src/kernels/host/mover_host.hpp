@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
+#include "kernels/loops/reduce_loops.hpp"
+#include "kernels/plan/arguments.hpp"
+
+namespace oriel::kernels {
+
+/// Moves and reduces elements with the vectorised loops of one CPU thread.
+class HostMover {
+ public:
+  static constexpr bool kPulls = true;
+  static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
+    return size_of(arguments.type);
+  }
+
+  explicit HostMover(const AllReduceArguments& arguments);
+
+  /// As CudaMover's functions of the same names. The scalar has come with the arguments.
+  void begin() const {}
+  void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const;
+  void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
+
+  template <class Source, class Target>
+  void reduce(const Source& source, const Target& target, std::uint64_t count) const {
+    const auto ranks = static_cast<std::size_t>(arguments_.ranks);
+    std::array<const std::byte*, host::kMaxLoopArrays> sources{};
+    std::array<std::byte*, host::kMaxLoopArrays> targets{};
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      sources[rank] = source(static_cast<int>(rank));
+      targets[rank] = target(static_cast<int>(rank));
+    }
+    reduce_arrays(sources.data(), targets.data(), arguments_.ranks, count);
+  }
+
+  /// Reduces `count` elements of all ranks, by rank at `sources`, to `target`.
+  void reduce_into(std::byte* target, const std::byte* const* sources, std::uint64_t count) const {
+    reduce_arrays(sources, &target, 1, count);
+  }
+
+  /// A rank whose input this one reads in place has not scaled it.
+  void set_scalar(int rank, std::uint64_t bits) { scalars_[static_cast<std::size_t>(rank)] = bits; }
+
+ private:
+  void reduce_arrays(const std::byte* const* sources, std::byte* const* targets, int n_targets,
+                     std::uint64_t count) const;
+
+  const AllReduceArguments& arguments_;
+  host::Isa isa_;
+  std::uint64_t element_bytes_;
+  bool streaming_;
+  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
+};
+
+/// The instruction set that ORIEL_SIMD asks for; invalid_usage if `available` denies it: to be
+/// asked when a communicator of CPU ranks starts.
+Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa) = host::is_available);
+
+/// The bytes of a one of this type: the scalar of what its sender has scaled already.
+std::uint64_t one_of(DataType type);
+
+/// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.
+host::Isa isa_in_use();
+
+}  // namespace oriel::kernels

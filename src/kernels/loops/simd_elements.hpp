@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// How one register of elements becomes accumulators and back. In an unnamed namespace: see
+// simd.hpp.
+
+#include "kernels/loops/simd.hpp"
+
+namespace oriel::kernels::host {
+namespace {
+
+/// The accumulators of one register's elements: one register for wide types, two for 16-bit and
+/// four for 8-bit floats. Lanes need not be in the order of the elements.
+template <typename V, int kRegisters>
+struct Group {
+  V v[kRegisters];
+};
+
+// Elements<T> says how a register of T is widened to accumulators, narrowed back, and how a product
+// of accumulators is rounded to T. kIsLong: this takes so many instructions that code for several
+// sources at once would only be larger, not faster.
+
+/// Elements that are their own accumulators.
+template <typename T>
+struct Elements {
+  using Lane = T;
+  static constexpr int kRegisters = 1;
+  static constexpr bool kIsLong = false;
+  using Acc = Group<Vector<T>, 1>;
+  using Raw = Vector<T>;
+  ORIEL_LANES_FN Acc widen(Raw raw) { return {{raw}}; }
+  ORIEL_LANES_FN Raw narrow(Acc acc) { return acc.v[0]; }
+  ORIEL_LANES_FN Vector<T> round(Vector<T> x) { return x; }
+};
+
+template <>
+struct Elements<float> {
+  using Lane = float;
+  static constexpr int kRegisters = 1;
+  static constexpr bool kIsLong = false;
+  using Acc = Group<Vector<float>, 1>;
+  using Raw = Vector<float>;
+  ORIEL_LANES_FN Acc widen(Raw raw) { return {{raw}}; }
+  ORIEL_LANES_FN Raw narrow(Acc acc) { return canonical(acc.v[0]); }
+  ORIEL_LANES_FN Vector<float> round(Vector<float> x) { return x; }
+};
+
+template <>
+struct Elements<double> {
+  using Lane = double;
+  static constexpr int kRegisters = 1;
+  static constexpr bool kIsLong = false;
+  using Acc = Group<Vector<double>, 1>;
+  using Raw = Vector<double>;
+  ORIEL_LANES_FN Acc widen(Raw raw) { return {{raw}}; }
+  ORIEL_LANES_FN Raw narrow(Acc acc) { return canonical(acc.v[0]); }
+  ORIEL_LANES_FN Vector<double> round(Vector<double> x) { return x; }
+};
+
+// 16-bit floats: the even elements are the low halves of 32-bit lanes, the odd ones the high
+// halves, so that no element has to change its lane.
+template <>
+struct Elements<device::bf16> {
+  using Lane = float;
+  static constexpr int kRegisters = 2;
+  static constexpr bool kIsLong = false;
+  using Acc = Group<VectorF32, 2>;
+  using Raw = VectorU32;
+  ORIEL_LANES_FN Acc widen(Raw raw) {
+    return {{(VectorF32)(raw << 16), (VectorF32)(raw & 0xffff0000u)}};
+  }
+  ORIEL_LANES_FN Raw narrow(Acc acc) {
+    return (rounded(acc.v[0]) >> 16) | (rounded(acc.v[1]) & 0xffff0000u);
+  }
+  ORIEL_LANES_FN VectorF32 round(VectorF32 x) { return (VectorF32)(rounded(x) & 0xffff0000u); }
+
+ private:
+  // The upper half is the result.
+  ORIEL_LANES_FN VectorU32 rounded(VectorF32 x) {
+    const VectorU32 u = (VectorU32)x;
+    const VectorU32 up = u + 0x7fffu + ((u >> 16) & 1u);
+    return x == x ? up : splat(0x7fffffffu);
+  }
+};
+
+#if ORIEL_VECTOR_BYTES >= 32
+// The processor's own conversions between a register of f32 and half a register of f16. They keep
+// the sign and payload of a NaN.
+typedef std::uint64_t HalfVector __attribute__((vector_size(kVectorBytes / 2)));
+#if ORIEL_VECTOR_BYTES == 64
+ORIEL_LANES_FN VectorF32 widen_half(HalfVector bits) {
+  return (VectorF32)_mm512_maskz_cvtph_ps(0xffff, (__m256i)bits);
+}
+ORIEL_LANES_FN HalfVector narrow_half(VectorF32 x) {
+  return (HalfVector)_mm512_maskz_cvtps_ph(0xffff, (__m512)x,
+                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+template <typename Raw>
+ORIEL_LANES_FN HalfVector lower_half(Raw raw) {
+  return __builtin_shufflevector((Vector<std::uint64_t>)raw, (Vector<std::uint64_t>)raw, 0, 1, 2,
+                                 3);
+}
+template <typename Raw>
+ORIEL_LANES_FN HalfVector upper_half(Raw raw) {
+  return __builtin_shufflevector((Vector<std::uint64_t>)raw, (Vector<std::uint64_t>)raw, 4, 5, 6,
+                                 7);
+}
+ORIEL_LANES_FN Vector<std::uint64_t> join_halves(HalfVector low, HalfVector high) {
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+#else
+ORIEL_LANES_FN VectorF32 widen_half(HalfVector bits) {
+  return (VectorF32)_mm256_cvtph_ps((__m128i)bits);
+}
+ORIEL_LANES_FN HalfVector narrow_half(VectorF32 x) {
+  return (HalfVector)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+template <typename Raw>
+ORIEL_LANES_FN HalfVector lower_half(Raw raw) {
+  return __builtin_shufflevector((Vector<std::uint64_t>)raw, (Vector<std::uint64_t>)raw, 0, 1);
+}
+template <typename Raw>
+ORIEL_LANES_FN HalfVector upper_half(Raw raw) {
+  return __builtin_shufflevector((Vector<std::uint64_t>)raw, (Vector<std::uint64_t>)raw, 2, 3);
+}
+ORIEL_LANES_FN Vector<std::uint64_t> join_halves(HalfVector low, HalfVector high) {
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3);
+}
+#endif
+
+template <>
+struct Elements<device::f16> {
+  using Lane = float;
+  static constexpr int kRegisters = 2;
+  static constexpr bool kIsLong = false;
+  using Acc = Group<VectorF32, 2>;
+  using Raw = VectorU16;
+  ORIEL_LANES_FN Acc widen(Raw raw) {
+    return {{widen_half(lower_half(raw)), widen_half(upper_half(raw))}};
+  }
+  ORIEL_LANES_FN Raw narrow(Acc acc) {
+    return canonical_halves((Raw)join_halves(narrow_half(acc.v[0]), narrow_half(acc.v[1])));
+  }
+  ORIEL_LANES_FN VectorF32 round(VectorF32 x) { return widen_half(narrow_half(x)); }
+
+ private:
+  ORIEL_LANES_FN Raw canonical_halves(Raw bits) {
+    const VectorI16 magnitude = (VectorI16)(bits & std::uint16_t{0x7fff});
+    return magnitude > std::int16_t{0x7c00} ? splat(std::uint16_t{0x7fff}) : bits;
+  }
+};
+#else
+template <>
+struct Elements<device::f16> {
+  using Lane = float;
+  static constexpr int kRegisters = 2;
+  static constexpr bool kIsLong = true;
+  using Acc = Group<VectorF32, 2>;
+  using Raw = VectorU32;
+  ORIEL_LANES_FN Acc widen(Raw raw) {
+    return {{(VectorF32)device::detail::widen_bits_f16<VectorF32>(raw & 0xffffu),
+             (VectorF32)device::detail::widen_bits_f16<VectorF32>(raw >> 16)}};
+  }
+  ORIEL_LANES_FN Raw narrow(Acc acc) {
+    return device::detail::narrow_bits_f16<VectorF32>((VectorU32)acc.v[0]) |
+           (device::detail::narrow_bits_f16<VectorF32>((VectorU32)acc.v[1]) << 16);
+  }
+  ORIEL_LANES_FN VectorF32 round(VectorF32 x) {
+    return (VectorF32)device::detail::widen_bits_f16<VectorF32>(
+        device::detail::narrow_bits_f16<VectorF32>((VectorU32)x));
+  }
+};
+#endif
+
+#if ORIEL_VECTOR_BYTES >= 32
+// 8-bit floats by way of f16, which holds all their values, so that widening and the last step of
+// narrowing are the processor's. Even elements become registers 0 and 1, odd ones 2 and 3. An f16
+// with a value of e5m2 has its bits in the upper byte; one of e4m3, whose exponent is biased by 7
+// where f16's is by 15, has them one place lower once it is scaled by 2^-8.
+template <typename Format>
+struct ByteElements {
+  using Lane = float;
+  static constexpr int kRegisters = 4;
+  static constexpr bool kIsLong = true;
+  using Acc = Group<VectorF32, 4>;
+  using Raw = VectorU16;
+
+  ORIEL_LANES_FN Acc widen(Raw raw) {
+    const Raw even = to_halves(raw << 8);
+    const Raw odd = to_halves(raw & std::uint16_t{0xff00});
+    return {{unscaled(widen_half(lower_half(even))), unscaled(widen_half(upper_half(even))),
+             unscaled(widen_half(lower_half(odd))), unscaled(widen_half(upper_half(odd)))}};
+  }
+
+  ORIEL_LANES_FN Raw narrow(Acc acc) {
+    return (from_halves(narrow_two(acc.v[0], acc.v[1])) >> 8) |
+           from_halves(narrow_two(acc.v[2], acc.v[3]));
+  }
+
+  // Saturates, and rounds by adding and subtracting a power of two whose unit in the last place is
+  // the format's at this magnitude. NaN passes through.
+  ORIEL_LANES_FN VectorF32 round(VectorF32 x) {
+    const VectorU32 bits = (VectorU32)x;
+    const VectorF32 magnitude =
+        less_or_second((VectorF32)splat(Format::kMax), (VectorF32)(bits & 0x7fffffffu));
+    using VectorI32 = Vector<std::int32_t>;
+    // NaN wraps round to below zero, and takes the least power.
+    const VectorI32 shifted =
+        (VectorI32)(((VectorU32)magnitude & 0x7f800000u) + (Format::kMantissaShift << 23));
+    const VectorI32 least = splat(std::int32_t{Format::kMagicBits});
+    const VectorF32 magic = (VectorF32)(shifted > least ? shifted : least);
+    const VectorU32 rounded = (VectorU32)((magnitude + magic) - magic);
+    return (VectorF32)(rounded | (bits & 0x80000000u));
+  }
+
+ private:
+  static constexpr bool kScales = Format::kMantissaShift == 20;
+
+  ORIEL_LANES_FN VectorF32 unscaled(VectorF32 x) {
+    if constexpr (kScales) return x * 256.0f;
+    return x;
+  }
+
+  ORIEL_LANES_FN Raw narrow_two(VectorF32 low, VectorF32 high) {
+    low = round(low);
+    high = round(high);
+    if constexpr (kScales) {
+      low = low * 0.00390625f;
+      high = high * 0.00390625f;
+    }
+    return (Raw)join_halves(narrow_half(low), narrow_half(high));
+  }
+
+  // An element in the upper byte of a 16-bit lane to an f16.
+  ORIEL_LANES_FN Raw to_halves(Raw bytes) {
+    if constexpr (!kScales) return bytes;
+    const Raw magnitude = (bytes & std::uint16_t{0x7f00}) >> 1;
+    const Raw nan = (Raw)(magnitude == std::uint16_t{0x3f80});
+    return (bytes & std::uint16_t{0x8000}) | magnitude | (nan & std::uint16_t{0x7fff});
+  }
+
+  // And back; any NaN becomes 0x7f.
+  ORIEL_LANES_FN Raw from_halves(Raw halves) {
+    const VectorI16 magnitude = (VectorI16)(halves & std::uint16_t{0x7fff});
+    Raw bytes = halves & std::uint16_t{0xff00};
+    if constexpr (kScales) {
+      bytes = (halves & std::uint16_t{0x8000}) | ((halves << 1) & std::uint16_t{0x7f00});
+    }
+    return magnitude > std::int16_t{0x7c00} ? splat(std::uint16_t{0x7f00}) : bytes;
+  }
+};
+#else
+/// 8-bit floats: byte j of every 32-bit lane goes to register j.
+template <typename Format>
+struct ByteElements {
+  using Lane = float;
+  static constexpr int kRegisters = 4;
+  static constexpr bool kIsLong = true;
+  using Acc = Group<VectorF32, 4>;
+  using Raw = VectorU32;
+  ORIEL_LANES_FN Acc widen(Raw raw) {
+    return {{widen_lanes(raw & 0xffu), widen_lanes((raw >> 8) & 0xffu),
+             widen_lanes((raw >> 16) & 0xffu), widen_lanes(raw >> 24)}};
+  }
+  ORIEL_LANES_FN Raw narrow(Acc acc) {
+    return narrow_lanes(acc.v[0]) | (narrow_lanes(acc.v[1]) << 8) | (narrow_lanes(acc.v[2]) << 16) |
+           (narrow_lanes(acc.v[3]) << 24);
+  }
+  ORIEL_LANES_FN VectorF32 round(VectorF32 x) { return widen_lanes(narrow_lanes(x)); }
+
+ private:
+  ORIEL_LANES_FN VectorF32 widen_lanes(VectorU32 bits) {
+    if constexpr (Format::kMantissaShift == 20) {
+      return (VectorF32)device::detail::widen_bits_e4m3<VectorF32>(bits);
+    } else {
+      return (VectorF32)device::detail::widen_bits_f16<VectorF32>(bits << 8);
+    }
+  }
+  ORIEL_LANES_FN VectorU32 narrow_lanes(VectorF32 x) {
+    return device::detail::narrow_bits_fp8<Format, VectorF32>((VectorU32)x);
+  }
+};
+#endif
+
+template <>
+struct Elements<device::e4m3> : ByteElements<device::detail::E4M3> {};
+template <>
+struct Elements<device::e5m2> : ByteElements<device::detail::E5M2> {};
+
+}  // namespace
+}  // namespace oriel::kernels::host

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/choice.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "kernels/plan/kernel_set.hpp"
+
+namespace oriel::kernels {
+namespace {
+
+// Payload bytes of a packet: on a GPU floats fill it, and all else shares it with flags by halves.
+std::uint64_t line_payload(Backend backend, DataType type) {
+  if (backend == Backend::host) return kLineBytes / 2;
+  const bool is_float = type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
+                        type == DataType::f64 || type == DataType::e4m3 || type == DataType::e5m2;
+  return is_float ? kLineBytes : kLineBytes / 2;
+}
+
+std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
+  return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
+}
+
+// Makes room for a stream whose numbers are within their limits: by smaller chunks, and where even
+// the smallest are too large, by fewer of them on their way. CTAs cannot make room: each has rings
+// of its own. False if there is room for none.
+bool fit_stream(Plan& plan, const ScratchLayout& layout) {
+  std::uint64_t room = max_chunk_bytes(layout, plan.depth);
+  while (room < kMinChunkBytes && plan.depth > kMinDepth) {
+    room = max_chunk_bytes(layout, --plan.depth);
+  }
+  plan.lead = std::min(plan.lead, plan.depth - 1);
+  plan.chunk_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.chunk_bytes, room));
+  return room >= kMinChunkBytes;
+}
+
+Error no_room(const ScratchLayout& layout, std::uint32_t depth) {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("the scratch memory has {} bytes for the rings of each CTA, too little "
+                           "for {} chunks of {} bytes to and from each of {} other ranks",
+                           layout.ring_bytes, depth, kMinChunkBytes, layout.ranks - 1))
+      .with_hint("set a larger ORIEL_SCRATCH_SIZE, or smaller maxCTAs");
+}
+
+}  // namespace
+
+Result<Algorithm> find_algorithm(const std::string& name, Backend backend) {
+  const bool on_gpus = backend == Backend::cuda;
+  const char* const hint =
+      on_gpus ? "use one_shot, two_shot or stream" : "use one_shot, two_shot, stream or eager";
+  for (int i = 0; i < kAlgorithmCount; ++i) {
+    if (name != name_of(static_cast<Algorithm>(i))) continue;
+    if (!on_gpus || i < kGpuAlgorithmCount) return static_cast<Algorithm>(i);
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the algorithm \"{}\" is for CPU ranks, not for GPUs", name))
+        .with_hint(hint);
+  }
+  return Error(ErrorCode::invalid_usage, fmt::format("there is no algorithm \"{}\"", name))
+      .with_hint(hint);
+}
+
+bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
+          std::uint64_t count) {
+  if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return false;
+  if (plan.threads < 1 || plan.threads > kMaxThreads) return false;
+  if (plan.algorithm == Algorithm::stream) {
+    if (plan.depth < kMinDepth || plan.depth > kMaxDepth) return false;
+    if (plan.lead < 1 || plan.lead >= plan.depth) return false;
+    return plan.chunk_bytes >= kMinChunkBytes && plan.chunk_bytes % kMinChunkBytes == 0 &&
+           plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth);
+  }
+  if (layout.ranks < 2) return false;
+  if (plan.algorithm == Algorithm::eager) {
+    if (backend != Backend::host) return false;
+    const std::uint64_t lines = ceil_divide(count * size_of(type), kEagerPayloadBytes);
+    return lines * kEagerLineBytes <= layout.eager_lane_bytes;
+  }
+  const bool shared = plan.algorithm == Algorithm::two_shot;
+  std::uint64_t lines = ceil_divide(count * size_of(type), line_payload(backend, type));
+  if (shared) lines = ceil_divide(lines, static_cast<std::uint64_t>(layout.ranks));
+  // A CTA's threads take lines in turns of one each; all slots of a turn are its own.
+  const auto threads = static_cast<std::uint64_t>(plan.threads);
+  const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
+  return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
+}
+
+Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {
+  const auto sharers = static_cast<std::uint64_t>(ranks);
+  Split split;
+  if (plan.algorithm == Algorithm::stream) {
+    // Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
+    const std::uint64_t quantum = 128 / size_of(type);
+    const auto round_up = [&](std::uint64_t n) { return ceil_divide(n, quantum) * quantum; };
+    split.share = round_up(ceil_divide(count, sharers));
+    split.part = round_up(ceil_divide(split.share, static_cast<std::uint64_t>(plan.ctas)));
+  } else if (plan.algorithm == Algorithm::two_shot) {
+    split.share =
+        ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
+  }
+  return split;
+}
+
+Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                    const ScratchLayout& layout) {
+  if (table.find(backend, layout.ranks, 0) == nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the table of algorithms has no line for the backend {}",
+                             backend == Backend::cuda ? "cuda" : "host"))
+        .with_hint("ORIEL_TABLE names a table that was measured with it");
+  }
+  if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) return no_room(layout, kMinDepth);
+  if (overrides.depth == 0) return {};
+  if (overrides.depth < kMinDepth || overrides.depth > kMaxDepth) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("environment variable ORIEL_DEPTH is {}, but must be {} to {}, or 0",
+                             overrides.depth, kMinDepth, kMaxDepth));
+  }
+  if (max_chunk_bytes(layout, overrides.depth) < kMinChunkBytes) {
+    return no_room(layout, overrides.depth)
+        .with_context(fmt::format("environment variable ORIEL_DEPTH is {}", overrides.depth));
+  }
+  return {};
+}
+
+Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                         const ScratchLayout& layout, DataType type, std::uint64_t count) {
+  // The table speaks of full lines; types whose lines are half flags count double.
+  const std::uint64_t bytes = count * size_of(type);
+  const std::uint64_t weight =
+      backend == Backend::cuda ? kLineBytes / line_payload(backend, type) : 1;
+  const TableEntry* entry = table.find(backend, layout.ranks, bytes * weight);
+  if (entry == nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the table has no entry for {} bytes among {} ranks", bytes,
+                             layout.ranks))
+        .with_hint("ORIEL_TABLE names a table for this backend");
+  }
+  Plan plan = entry->plan;
+  if (!overrides.algorithm.empty()) {
+    ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
+  }
+  if (overrides.ctas > 0) plan.ctas = overrides.ctas;
+  if (overrides.threads > 0) plan.threads = std::min(overrides.threads, kMaxThreads);
+  // A warp at least, of which each lane tells one rank of the call (signatures.cuh).
+  if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
+  plan.ctas = std::min(plan.ctas, layout.max_ctas);
+  if (plan.algorithm != Algorithm::stream) {
+    if (fits(plan, backend, layout, type, count)) return plan;
+    const bool in_packets = plan.algorithm != Algorithm::eager;
+    plan.algorithm = Algorithm::two_shot;
+    if (in_packets && fits(plan, backend, layout, type, count)) return plan;
+    plan.algorithm = Algorithm::stream;
+  }
+  if (plan.depth == 0) {
+    plan.chunk_bytes = backend == Backend::cuda ? 16384 : 65536;
+    plan.depth = 4;
+    plan.lead = 2;
+  }
+  if (overrides.depth > 0) plan.depth = std::clamp(overrides.depth, kMinDepth, kMaxDepth);
+  if (overrides.chunk_bytes > 0) {
+    plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
+                                  kMinChunkBytes, kMaxChunkBytes);
+  }
+  if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
+  return plan;
+}
+
+}  // namespace oriel::kernels

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/layout.hpp"
+
+#include <algorithm>
+
+#include "kernels/loops/reduce_loops.hpp"
+#include "kernels/plan/most_ranks.hpp"
+
+namespace oriel::kernels {
+
+static_assert(most_ranks(Backend::host) <= host::kMaxLoopArrays);
+
+ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
+                                  std::uint64_t budget_bytes) {
+  ScratchLayout layout;
+  layout.ranks = ranks;
+  layout.max_ctas = max_ctas;
+  const auto ctas = static_cast<std::uint64_t>(max_ctas);
+  const auto sources = static_cast<std::uint64_t>(ranks);
+
+  constexpr std::uint64_t kPage = 4096;
+  const auto round_up = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
+  const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
+  const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
+  layout.epochs = narrow(begin + kSectorBytes);
+  layout.signatures = layout.epochs + ctas * sizeof(CtaCounters);
+  const std::uint64_t signatures =
+      backend == Backend::cuda ? kParities * sources * kSectorBytes : 0;
+  layout.flags = round_up(layout.signatures + signatures);
+  layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
+  std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  const std::uint64_t others = sources > 1 ? sources - 1 : 1;
+  if (backend == Backend::host) {
+    layout.eager = narrow(lines);
+    layout.eager_lane_bytes = narrow(kEagerBytes / others / kEagerLineBytes * kEagerLineBytes);
+    lines += kParities * kEagerBytes;
+  }
+  layout.lines = narrow(lines);
+
+  const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
+  // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
+  layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
+  layout.parity_bytes = narrow(ctas * layout.line_bytes);
+  layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
+  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
+  layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
+  layout.ring_bytes =
+      (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;
+  // Not just what is used, which depends on the number of ranks: teams of different sizes register
+  // windows of one size.
+  layout.total_bytes = std::max(budget_bytes, layout.rings);
+  return layout;
+}
+
+}  // namespace oriel::kernels

@@ -1,0 +1,317 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "oriel/device/reduce.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/algorithms/reference.hpp"
+
+namespace {
+
+using namespace oriel;
+using namespace oriel::test;
+using device::bf16;
+using device::e4m3;
+using device::e5m2;
+using device::f16;
+
+std::string join(const std::string& a, const std::string& b) {
+  return "(" + a + "+" + b + ")";
+}
+
+/// The tree by its definition: the left subtree holds the largest power of two below n.
+std::string expected_tree(int first, int n) {
+  if (n == 1) return std::to_string(first);
+  int left = 1;
+  while (2 * left < n) left *= 2;
+  return join(expected_tree(first, left), expected_tree(first + left, n - left));
+}
+
+std::string runtime_tree(int n) {
+  return device::fold_tree(
+      n, [](int k) { return std::to_string(k); }, join);
+}
+
+template <typename T>
+T reduce_as(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
+  T result{};
+  const int n = static_cast<int>(inputs.size());
+  switch (op) {
+    case ReduceOp::sum:
+      return reduce_reference<T, ReduceOp::sum>(inputs, scalars, n);
+    case ReduceOp::prod:
+      return reduce_reference<T, ReduceOp::prod>(inputs, scalars, n);
+    case ReduceOp::max:
+      return reduce_reference<T, ReduceOp::max>(inputs, scalars, n);
+    case ReduceOp::min:
+      return reduce_reference<T, ReduceOp::min>(inputs, scalars, n);
+    case ReduceOp::avg:
+      return reduce_reference<T, ReduceOp::avg>(inputs, scalars, n);
+    case ReduceOp::premul_sum:
+      return reduce_reference<T, ReduceOp::premul_sum>(inputs, scalars, n);
+  }
+  return result;
+}
+
+template <typename T>
+T reduce_as(ReduceOp op, const std::vector<T>& inputs) {
+  return reduce_as<T>(op, inputs, inputs);
+}
+
+template <typename T>
+double to_double(T x) {
+  if constexpr (device::kIsSmallFloat<T>) {
+    return static_cast<double>(static_cast<float>(x));
+  } else {
+    return static_cast<double>(x);
+  }
+}
+
+template <typename T>
+T from_double(double x) {
+  if constexpr (device::kIsSmallFloat<T>) {
+    return T(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+/// Half a unit in the last place of a result of about this magnitude, relatively, and the absolute
+/// error of a subnormal one.
+template <typename T>
+struct Precision;
+template <>
+struct Precision<f16> {
+  static constexpr double kRelative = 0x1p-11, kAbsolute = 0x1p-25;
+};
+template <>
+struct Precision<bf16> {
+  static constexpr double kRelative = 0x1p-8, kAbsolute = 0x1p-134;
+};
+template <>
+struct Precision<e4m3> {
+  static constexpr double kRelative = 0x1p-4, kAbsolute = 0x1p-10;
+};
+template <>
+struct Precision<e5m2> {
+  static constexpr double kRelative = 0x1p-3, kAbsolute = 0x1p-17;
+};
+template <>
+struct Precision<float> {
+  static constexpr double kRelative = 0x1p-24, kAbsolute = 0x1p-150;
+};
+template <>
+struct Precision<double> {
+  static constexpr double kRelative = 0x1p-53, kAbsolute = 0x1p-1074;
+};
+
+/// An operation on floats in long double, with a bound for what rounding may do to the result of
+/// type T: `depth` additions in the accumulator, products rounded to T, one rounding at the end.
+template <typename T>
+void check_float(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
+  using P = Precision<T>;
+  using A = Precision<device::Accumulator<T>>;
+  const auto n = static_cast<long double>(inputs.size());
+  long double exact = op == ReduceOp::prod  ? 1
+                      : op == ReduceOp::min ? INFINITY
+                      : op == ReduceOp::max ? -INFINITY
+                                            : 0;
+  long double magnitude = 0;
+  long double scaled = 0;
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const long double x = to_double(inputs[k]);
+    const long double s = op == ReduceOp::premul_sum ? to_double(scalars[k]) : 1;
+    if (op == ReduceOp::prod) exact *= x;
+    if (op == ReduceOp::min) exact = std::min(exact, x);
+    if (op == ReduceOp::max) exact = std::max(exact, x);
+    if (op == ReduceOp::sum || op == ReduceOp::avg || op == ReduceOp::premul_sum) exact += x * s;
+    magnitude += std::fabs(x * s);
+    scaled += std::fabs(x * s) * P::kRelative + P::kAbsolute;
+  }
+  long double bound = 0;
+  if (op == ReduceOp::prod) bound = std::fabs(exact) * n * A::kRelative * 1.01L;
+  if (op == ReduceOp::sum || op == ReduceOp::avg) bound = magnitude * 7 * A::kRelative;
+  if (op == ReduceOp::premul_sum) bound = magnitude * 8 * A::kRelative + scaled;
+  if (op == ReduceOp::avg) {
+    exact /= n;
+    bound = bound / n + std::fabs(exact) * A::kRelative;
+  }
+  if (op != ReduceOp::min && op != ReduceOp::max) {
+    bound = (bound + std::fabs(exact) * P::kRelative) * 1.01L + P::kAbsolute;
+  }
+  const long double result = to_double(reduce_as<T>(op, inputs, scalars));
+  if (std::fabs(result - exact) > bound) {
+    INFO(name_of(op) << " of " << inputs.size());
+    REQUIRE(static_cast<double>(result) == Approx(static_cast<double>(exact)).margin(0));
+  }
+}
+
+template <typename T>
+void check_integer(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
+  using Wide = __int128;
+  using Modular = unsigned __int128;  // two to the power of any width divides its modulus
+  Wide exact = op == ReduceOp::prod ? 1 : 0;
+  if (op == ReduceOp::min || op == ReduceOp::max) exact = inputs[0];
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const Wide x = inputs[k];
+    if (op == ReduceOp::prod) {
+      exact = static_cast<T>(static_cast<Modular>(exact) * static_cast<Modular>(x));
+    }
+    if (op == ReduceOp::min) exact = std::min(exact, x);
+    if (op == ReduceOp::max) exact = std::max(exact, x);
+    if (op == ReduceOp::sum || op == ReduceOp::avg) exact += x;
+    if (op == ReduceOp::premul_sum) {
+      const Wide s = scalars[k];
+      exact += static_cast<T>(static_cast<Modular>(x) * static_cast<Modular>(s));
+    }
+  }
+  T expected = static_cast<T>(exact);  // modulo two to the number of its bits
+  if (op == ReduceOp::avg) expected = static_cast<T>(Wide{expected} / Wide(inputs.size()));
+  const T result = reduce_as<T>(op, inputs, scalars);
+  if (result != expected) {
+    INFO(name_of(op) << " of " << inputs.size());
+    REQUIRE(result == expected);
+  }
+}
+
+constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
+                                ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
+
+template <typename T>
+std::uint64_t bits_of(T x) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(x));
+  return bits;
+}
+
+template <typename T>
+constexpr std::uint64_t kCanonicalNan = (~std::uint64_t{0} >> (64 - 8 * sizeof(T))) >> 1;
+
+}  // namespace
+
+TEST_CASE("1.29 inputs are combined along the fixed tree", "[reduce]") {
+  REQUIRE(runtime_tree(3) == "((0+1)+2)");
+  REQUIRE(runtime_tree(4) == "((0+1)+(2+3))");
+  REQUIRE(runtime_tree(7) == "(((0+1)+(2+3))+((4+5)+6))");
+  for (int n = 1; n <= 64; ++n) REQUIRE(runtime_tree(n) == expected_tree(0, n));
+  const auto leaf = [](int k) { return std::to_string(k); };
+  REQUIRE(device::fold_tree_fixed<2>(leaf, join) == expected_tree(0, 2));
+  REQUIRE(device::fold_tree_fixed<4>(leaf, join) == expected_tree(0, 4));
+  REQUIRE(device::fold_tree_fixed<7>(leaf, join) == expected_tree(0, 7));
+  REQUIRE(device::fold_tree<8>(8, leaf, join) == expected_tree(0, 8));
+}
+
+TEMPLATE_TEST_CASE("1.26 floats reduce within their error bounds", "[reduce]", f16, bf16, e4m3,
+                   e5m2, float, double) {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t n = 1 + rng() % 64;
+    std::vector<TestType> inputs, scalars, factors;
+    for (std::size_t k = 0; k < n; ++k) {
+      inputs.push_back(random_element<TestType>(rng, Inputs::moderate));
+      scalars.push_back(random_element<TestType>(rng, Inputs::moderate));
+      // Factors near one, so that no product leaves the range.
+      factors.push_back(from_double<TestType>(rng() % 2 != 0 ? 1.125 : 0.875));
+    }
+    for (const ReduceOp op : kAllOps) {
+      check_float<TestType>(op, op == ReduceOp::prod ? factors : inputs, scalars);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("1.26 integers wrap and averages truncate", "[reduce]", std::int8_t,
+                   std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 rng(seed);
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t n = 1 + rng() % 64;
+    const Inputs kind = static_cast<Inputs>(rng() % 3);
+    std::vector<TestType> inputs, scalars;
+    for (std::size_t k = 0; k < n; ++k) {
+      inputs.push_back(random_element<TestType>(rng, kind));
+      scalars.push_back(random_element<TestType>(rng, kind));
+    }
+    for (const ReduceOp op : kAllOps) check_integer<TestType>(op, inputs, scalars);
+  }
+}
+
+TEST_CASE("1.23 an integer average truncates toward zero", "[reduce]") {
+  REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {-3, -4}) == -3);
+  REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {3, 4}) == 3);
+  REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {127, 127}) == -1);    // -2 / 2
+  REQUIRE(reduce_as<std::uint8_t>(ReduceOp::avg, {255, 255}) == 127);  // 254 / 2
+  // More ranks than an i8 can count.
+  REQUIRE(device::Reduction<std::int8_t, ReduceOp::avg>{300}.finish(-100) == 0);
+}
+
+TEMPLATE_TEST_CASE("1.23 NaN propagates and is canonical", "[reduce]", f16, bf16, e4m3, e5m2, float,
+                   double) {
+  const TestType one = from_double<TestType>(1);
+  // A negative NaN with another payload.
+  TestType nan{};
+  const std::uint64_t bits = ~std::uint64_t{0};
+  std::memcpy(&nan, &bits, sizeof(nan));
+  for (const ReduceOp op : kAllOps) {
+    INFO(name_of(op));
+    for (const auto& inputs : {std::vector<TestType>{nan, one}, std::vector<TestType>{one, nan},
+                               std::vector<TestType>{nan, nan, one}, std::vector<TestType>{nan}}) {
+      REQUIRE(bits_of(reduce_as<TestType>(op, inputs)) == kCanonicalNan<TestType>);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("1.23 minus zero is below plus zero", "[reduce]", f16, bf16, e4m3, e5m2, float,
+                   double) {
+  const TestType plus = from_double<TestType>(0.0);
+  const TestType minus = from_double<TestType>(-0.0);
+  REQUIRE(bits_of(minus) != bits_of(plus));
+  REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::min, {plus, minus})) == bits_of(minus));
+  REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::min, {minus, plus})) == bits_of(minus));
+  REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::max, {plus, minus})) == bits_of(plus));
+  REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::max, {minus, plus})) == bits_of(plus));
+  REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::sum, {minus, minus})) == bits_of(minus));
+}
+
+TEST_CASE("1.23 overflow goes to infinity or saturates, infinities that cancel to NaN",
+          "[reduce]") {
+  REQUIRE(reduce_as<f16>(ReduceOp::sum, {f16(65504.f), f16(65504.f)}).bits == 0x7c00);
+  REQUIRE(reduce_as<bf16>(ReduceOp::sum, {bf16(3e38f), bf16(3e38f)}).bits == 0x7f80);
+  REQUIRE(reduce_as<e4m3>(ReduceOp::sum, {e4m3(448.f), e4m3(448.f)}).bits == 0x7e);
+  REQUIRE(reduce_as<e5m2>(ReduceOp::sum, {e5m2(-57344.f), e5m2(-57344.f)}).bits == 0xfb);
+  // Accumulated in f32, the overflow on the way does no harm.
+  REQUIRE(reduce_as<f16>(ReduceOp::sum, {f16(65504.f), f16(65504.f), f16(-65504.f)}).bits ==
+          0x7bff);
+  REQUIRE(reduce_as<f16>(ReduceOp::avg, {f16(65504.f), f16(65504.f)}).bits == 0x7bff);
+  const float inf = std::numeric_limits<float>::infinity();
+  REQUIRE(bits_of(reduce_as<float>(ReduceOp::sum, {inf, -inf})) == 0x7fffffffu);
+  REQUIRE(bits_of(reduce_as<float>(ReduceOp::prod, {inf, 0.f})) == 0x7fffffffu);
+}
+
+TEMPLATE_TEST_CASE("1.26 scaling by the sender gives the bits of scaling by the receiver",
+                   "[reduce]", std::int8_t, std::uint64_t, f16, bf16, e4m3, e5m2, float, double) {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 rng(seed);
+  using R = device::Reduction<TestType, ReduceOp::premul_sum>;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<TestType> inputs, scalars, scaled;
+    for (std::size_t k = 0; k < 1 + rng() % 9; ++k) {
+      inputs.push_back(random_element<TestType>(rng, static_cast<Inputs>(round % 3)));
+      scalars.push_back(random_element<TestType>(rng, static_cast<Inputs>(round % 3)));
+      scaled.push_back(R::scale(inputs.back(), scalars.back()));
+    }
+    const auto received = bits_of(reduce_as<TestType>(ReduceOp::premul_sum, inputs, scalars));
+    if (received != bits_of(reduce_as<TestType>(ReduceOp::sum, scaled))) FAIL("round " << round);
+  }
+}

@@ -1,0 +1,467 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/host/all_reduce_host.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <catch2/catch.hpp>
+
+#include "oriel/device/scalar.hpp"
+
+#include "device/lsa_memory.hpp"
+#include "kernels/algorithms/eager.hpp"
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/plan/call_record.hpp"
+#include "kernels/plan/choice.hpp"
+#include "support/sanitized.hpp"
+
+namespace {
+
+using namespace oriel;
+using namespace oriel::kernels;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kScratchBytes = 4 << 20;
+constexpr Algorithm kAlgorithms[] = {Algorithm::one_shot, Algorithm::two_shot, Algorithm::stream,
+                                     Algorithm::eager};
+static_assert(std::size(kAlgorithms) == kAlgorithmCount);
+constexpr std::uint32_t kNearWrap = std::numeric_limits<std::uint32_t>::max() - 2;
+
+struct Shape {
+  Algorithm algorithm = Algorithm::one_shot;
+  std::uint64_t count = 1;
+  std::size_t offset = 0;  // of the buffers from an address that is a multiple of 64, in elements
+  bool in_place = false;
+  std::chrono::microseconds lateness{0};  // of the last rank
+  int value = 0;                          // of all elements; 0: they vary
+  ReduceOp op = ReduceOp::sum;
+};
+
+// The modes of the float unit, without the flags that arithmetic leaves behind.
+constexpr std::uint32_t kDefaultControl = 0x1f80;
+#if defined(__x86_64__)
+std::uint32_t control_word() {
+  return _mm_getcsr() & ~0x3fu;
+}
+void set_control_word(std::uint32_t word) {
+  _mm_setcsr(word);
+}
+#else
+std::uint32_t control_word() {
+  return kDefaultControl;
+}
+void set_control_word(std::uint32_t) {}
+#endif
+
+/// Ranks as threads over scratch memory of the test's own, without a communicator.
+class Ranks {
+ public:
+  explicit Ranks(int ranks)
+      : ranks_(ranks),
+        layout_(make_scratch_layout(Backend::host, ranks, 1, kScratchBytes)),
+        memory_(ranks, layout_.total_bytes),
+        mapping_(memory_) {}
+
+  const ScratchLayout& layout() const { return layout_; }
+  std::byte* scratch(int rank) const {
+    return reinterpret_cast<std::byte*>(mapping_.base()) +
+           static_cast<std::size_t>(rank) * test::LsaMemory::kSlotBytes;
+  }
+  CtaCounters& counters(int rank) const {
+    return *reinterpret_cast<CtaCounters*>(scratch(rank) + layout_.epochs);
+  }
+
+  /// Sums `count` elements; the number of wrong ones over all ranks, and of bytes changed beside
+  /// the outputs.
+  template <class T>
+  std::uint64_t wrong_after(DataType type, const Shape& shape, std::uint32_t seed) const {
+    REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
+    std::vector<std::uint64_t> wrong(static_cast<std::size_t>(ranks_));
+    const std::vector<T> expected = expected_sums<T>(shape, seed);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      threads.emplace_back([&, rank] {
+        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+        wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed, expected);
+      });
+    }
+    std::uint64_t sum = 0;
+    for (auto& thread : threads) thread.join();
+    for (const auto one : wrong) sum += one;
+    return sum;
+  }
+
+  /// Reduces inputs[rank] on each rank with its own control word of the float unit; by rank, the
+  /// outputs. The words are as before on return, or FAIL.
+  std::vector<std::vector<std::byte>> outputs_of(const std::vector<std::vector<std::byte>>& inputs,
+                                                 const std::vector<std::uint32_t>& control_words,
+                                                 DataType type, const Shape& shape) const {
+    REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
+    std::vector<std::vector<std::byte>> outputs(inputs.size());
+    std::vector<std::thread> threads;
+    std::atomic<int> failures{0};
+    for (int rank = 0; rank < ranks_; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto place = static_cast<std::size_t>(rank);
+        outputs[place].resize(inputs[place].size());
+        CallFailure failure{};
+        AllReduceArguments arguments = arguments_for(rank, type, shape);
+        arguments.input = inputs[place].data();
+        arguments.output = outputs[place].data();
+        arguments.failure = &failure;
+        set_control_word(control_words[place]);
+        const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
+        if (!complete || failure.kind != 0 || control_word() != control_words[place]) ++failures;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK(failures == 0);
+    return outputs;
+  }
+
+ private:
+  static Plan plan_of(const Shape& shape) { return {shape.algorithm, 1, 1, 1024, 3, 2}; }
+  static int element(const Shape& shape, std::uint32_t seed, int rank, std::uint64_t i) {
+    if (shape.value != 0) return shape.value;
+    const std::uint64_t mixed =
+        (seed + static_cast<std::uint32_t>(rank) * 7 + i) * 0x9e3779b97f4a7c15u;
+    return static_cast<int>((mixed >> 40) % 5);
+  }
+
+  template <class T>
+  std::vector<T> expected_sums(const Shape& shape, std::uint32_t seed) const {
+    std::vector<T> sums;
+    for (std::uint64_t i = 0; i < shape.count; ++i) {
+      int sum = 0;
+      for (int rank = 0; rank < ranks_; ++rank) sum += element(shape, seed, rank, i);
+      sums.push_back(static_cast<T>(static_cast<float>(sum)));
+    }
+    return sums;
+  }
+
+  template <class T>
+  std::uint64_t play(int rank, DataType type, const Shape& shape, std::uint32_t seed,
+                     const std::vector<T>& expected) const {
+    constexpr auto kGuard = std::byte{0x5a};
+    const std::size_t bytes = shape.count * sizeof(T);
+    const std::size_t begin = 64 + shape.offset * sizeof(T);
+    std::vector<std::byte> input(begin + bytes + 128, kGuard);
+    std::vector<std::byte> output(begin + bytes + 128, kGuard);
+    const auto align = [](std::vector<std::byte>& area) {
+      return area.data() + (-reinterpret_cast<std::uintptr_t>(area.data()) & 63);
+    };
+    std::byte* const to = align(output) + begin;
+    std::byte* const from = shape.in_place ? to : align(input) + begin;
+    for (std::uint64_t i = 0; i < shape.count; ++i) {
+      const auto value = static_cast<T>(static_cast<float>(element(shape, seed, rank, i)));
+      std::memcpy(from + i * sizeof(T), &value, sizeof(T));
+    }
+
+    CallFailure failure{};
+    AllReduceArguments arguments = arguments_for(rank, type, shape);
+    arguments.input = from;
+    arguments.output = to;
+    arguments.failure = &failure;
+    const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
+
+    std::uint64_t wrong = failure.kind != 0 || !complete ? 1 : 0;
+    for (std::uint64_t i = 0; i < shape.count; ++i) {
+      wrong += std::memcmp(to + i * sizeof(T), &expected[i], sizeof(T)) != 0 ? 1 : 0;
+    }
+    const auto is_changed = [&](std::byte byte) { return byte != kGuard; };
+    const auto first = output.cbegin() + (to - output.data());
+    wrong += static_cast<std::uint64_t>(
+        std::count_if(output.cbegin(), first, is_changed) +
+        std::count_if(first + static_cast<std::ptrdiff_t>(bytes), output.cend(), is_changed));
+    return wrong;
+  }
+
+  AllReduceArguments arguments_for(int rank, DataType type, const Shape& shape) const {
+    const Plan plan = plan_of(shape);
+    const Split split = split_work(plan, Backend::host, ranks_, type, shape.count);
+    AllReduceArguments arguments;
+    arguments.count = shape.count;
+    arguments.scratch = scratch(0);
+    arguments.flat_base = scratch(0);
+    arguments.stride_4g = 1;
+    arguments.rank = rank;
+    arguments.ranks = ranks_;
+    arguments.layout = layout_;
+    arguments.share = split.share;
+    arguments.part = split.part;
+    arguments.chunk_bytes = plan.chunk_bytes;
+    arguments.depth = plan.depth;
+    arguments.lead = plan.lead;
+    arguments.signature = static_cast<std::uint32_t>(shape.count % 1024);
+    arguments.type = type;
+    arguments.op = shape.op;
+    arguments.average = shape.op == ReduceOp::avg;
+    arguments.scaled = shape.op == ReduceOp::premul_sum;
+    arguments.maximum = shape.op == ReduceOp::max;
+    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // no power of two as a float of any size
+    arguments.wait.timeout_ns = 20'000'000'000;
+    arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
+    return arguments;
+  }
+
+  int ranks_;
+  ScratchLayout layout_;
+  test::LsaMemory memory_;
+  test::LsaMemory::Mapping mapping_;
+};
+
+/// Bytes of the largest message of the eager algorithm.
+std::uint64_t eager_room(const ScratchLayout& layout) {
+  return layout.eager_lane_bytes / kEagerLineBytes * kEagerPayloadBytes;
+}
+
+template <class T>
+void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::mt19937& rng) {
+  constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
+  const std::uint64_t most =
+      algorithm == Algorithm::eager ? eager_room(ranks.layout()) / sizeof(T) : 100'000;
+  constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
+  for (const std::uint64_t wanted : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
+                                     5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
+    const std::uint64_t count = std::min(wanted, most);
+    for (const bool in_place : {false, true}) {
+      const Shape shape{algorithm, count, rng() % 64, in_place, 0us, 0};
+      INFO(name_of(algorithm) << ", type " << static_cast<int>(type) << ", count " << count
+                              << ", offset " << shape.offset << ", in place " << in_place);
+      REQUIRE(ranks.wrong_after<T>(type, shape, static_cast<std::uint32_t>(rng())) == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.30 1.43 every algorithm takes every count from and to every alignment") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  for (const int count : {2, 3, 7}) {
+    const Ranks ranks(count);
+    INFO(count << " ranks");
+    for (const Algorithm algorithm : kAlgorithms) {
+      check_counts<std::uint8_t>(ranks, DataType::u8, algorithm, rng);
+      check_counts<device::f16>(ranks, DataType::f16, algorithm, rng);
+      check_counts<float>(ranks, DataType::f32, algorithm, rng);
+      check_counts<std::int64_t>(ranks, DataType::i64, algorithm, rng);
+    }
+  }
+}
+
+TEST_CASE("1.43 a line is one cache line, and what does not fit the lanes is refused") {
+  for (const int count : {2, 3, 64}) {
+    const ScratchLayout layout = make_scratch_layout(Backend::host, count, 1, kScratchBytes);
+    CHECK(layout.eager % kEagerLineBytes == 0);
+    CHECK(layout.eager_lane_bytes % kEagerLineBytes == 0);
+    const std::uint64_t room = eager_room(layout);
+    CHECK(room >= (count == 2 ? 8192 : 256));
+    const Plan plan{Algorithm::eager, 1, 1, 0, 0, 0};
+    CHECK(fits(plan, Backend::host, layout, DataType::u8, room));
+    CHECK_FALSE(fits(plan, Backend::host, layout, DataType::u8, room + 1));
+  }
+}
+
+TEST_CASE("1.30 packets of CPU ranks carry 8 bytes of every type") {
+  const ScratchLayout layout = make_scratch_layout(Backend::host, 3, 1, kScratchBytes);
+  for (int index = 0; index < kDataTypeCount; ++index) {
+    const auto type = static_cast<DataType>(index);
+    INFO(name_of(type));
+    for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+      const bool shared = algorithm == Algorithm::two_shot;
+      const std::uint64_t room = layout.lane_bytes[shared ? 1 : 0] / kLineBytes * 8;
+      const std::uint64_t most = room * (shared ? 3 : 1) / size_of(type);
+      const Plan plan{algorithm, 1, 1, 0, 0, 0};
+      CHECK(fits(plan, Backend::host, layout, type, most));
+      CHECK_FALSE(fits(plan, Backend::host, layout, type, most + 1));
+    }
+    const Plan two_shot{Algorithm::two_shot, 1, 1, 0, 0, 0};
+    const std::uint64_t count = 8 * 31 / size_of(type);  // 31 packets: 11 for each of 3 ranks
+    CHECK(split_work(two_shot, Backend::host, 3, type, count).share == 11);
+  }
+}
+
+#if defined(__x86_64__)
+// Inputs of every kind, half of them too small for a normal number.
+std::vector<std::byte> awkward_floats(DataType type, std::uint64_t count, std::mt19937& rng) {
+  const std::size_t element = size_of(type);
+  std::vector<std::byte> bytes(count * element);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t bits = rng() | static_cast<std::uint64_t>(rng()) << 32;
+    const int fraction_bits = type == DataType::f64 ? 52 : type == DataType::f32 ? 23 : 7;
+    if (i % 2 == 0) bits &= (std::uint64_t{1} << fraction_bits) - 1;
+    std::memcpy(bytes.data() + i * element, &bits, element);
+  }
+  return bytes;
+}
+
+TEST_CASE("1.29 1.30 the bits are the same whatever the float modes of a rank") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  constexpr std::uint32_t kModes[] = {
+      kDefaultControl | 0x8040,  // flush to zero, denormals are zero
+      kDefaultControl | 0x6000,  // toward zero
+      kDefaultControl | 0x2000,  // down
+      0,                         // every trap
+  };
+  constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::avg,
+                               ReduceOp::premul_sum};
+  for (const int count : {2, 3}) {
+    const Ranks ranks(count);
+    const std::vector<std::uint32_t> plain(static_cast<std::size_t>(count), kDefaultControl);
+    for (const Algorithm algorithm : kAlgorithms) {
+      for (const DataType type : {DataType::f32, DataType::f64, DataType::bf16, DataType::f16}) {
+        for (const ReduceOp op : kOps) {
+          Shape shape{algorithm, 1 + rng() % 300, 0, false, 0us, 0};
+          if (rng() % 2 == 0) shape.count = 1 + rng() % 8;
+          shape.op = op;
+          std::vector<std::vector<std::byte>> inputs;
+          for (int rank = 0; rank < count; ++rank) {
+            inputs.push_back(awkward_floats(type, shape.count, rng));
+          }
+          const auto expected = ranks.outputs_of(inputs, plain, type, shape);
+          auto words = plain;
+          words.back() = kModes[rng() % std::size(kModes)];
+          INFO(name_of(algorithm) << ", " << name_of(type) << ", op " << static_cast<int>(op)
+                                  << ", count " << shape.count << ", modes " << words.back());
+          const auto outputs = ranks.outputs_of(inputs, words, type, shape);
+          for (const auto& output : outputs) REQUIRE(output == expected.front());
+        }
+      }
+    }
+  }
+}
+#endif
+
+// Calls of all algorithms in any order: what one leaves behind is no line or packet of another. All
+// elements of a call are one small integer, as the flags of a young communicator are, and a rank
+// that waits for a late one sees what lies there.
+TEST_CASE("1.30 the algorithms of CPU ranks share a communicator") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  for (int round = 0; round < test::repeats(60, 3); ++round) {
+    const Ranks ranks(2 + round % 2 * 3);
+    for (int call = 0; call < 8; ++call) {
+      const Shape shape{
+          kAlgorithms[rng() % kAlgorithmCount], 1 + rng() % 1500, rng() % 64, rng() % 2 == 0, 300us,
+          1 + static_cast<int>(rng() % 3)};
+      INFO("round " << round << ", call " << call << ", " << name_of(shape.algorithm) << ", count "
+                    << shape.count);
+      REQUIRE(ranks.wrong_after<std::int32_t>(DataType::i32, shape,
+                                              static_cast<std::uint32_t>(rng())) == 0);
+    }
+  }
+}
+
+TEST_CASE("calls go on where the counts of calls wrap") {
+  // A late rank lets the others see what calls long ago have left in the same places.
+  const Ranks ranks(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    CtaCounters& counters = ranks.counters(rank);
+    counters.greeting = counters.step = counters.line_epoch = kNearWrap;
+    counters.chunk = (1u << 31) - 3;  // starts again from there on
+    counters.eager_calls = kNearWrap;
+    for (std::uint64_t source = 0; source < 3; ++source) {
+      std::memcpy(ranks.scratch(rank) + ranks.layout().flags + source * kSectorBytes, &kNearWrap,
+                  4);
+    }
+  }
+  std::uint32_t seed = 0;
+  for (const Algorithm algorithm : kAlgorithms) {
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      const Shape shape{algorithm, 300 + call * 900, 0, false, 3ms, 0};
+      INFO(name_of(algorithm) << ", call " << call);
+      REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, ++seed) == 0);
+    }
+  }
+  CHECK(ranks.counters(0).greeting == 5);
+  CHECK(ranks.counters(0).chunk < 100);
+  CHECK(ranks.counters(0).line_epoch == 13);
+  CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 8);
+}
+
+// A long message, short ones for as long as it takes the count of calls to come round, and a long
+// one again, whose lines lie where those of the first still are.
+TEST_CASE("1.30 lines of 2^32 calls ago do not look fresh") {
+  for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
+    for (const std::uint32_t start : {5u, 6u, 0x7ffffff5u}) {
+      INFO(name_of(algorithm) << " from call " << start);
+      const Ranks ranks(3);
+      std::uint32_t seed = 0;
+      const auto call = [&](std::uint32_t epoch, std::uint64_t count) {
+        for (int rank = 0; rank < 3; ++rank) ranks.counters(rank).line_epoch = epoch;
+        const Shape shape{algorithm, count, 0, false, 3ms, 0};
+        return ranks.wrong_after<float>(DataType::f32, shape, ++seed);
+      };
+      REQUIRE(call(start, 3000) == 0);
+      for (std::uint32_t i = 1; i <= 4; ++i) {  // short ones where a sweep is due
+        const std::uint32_t due = (start / kSweepEpochs + i) * kSweepEpochs;
+        for (std::uint32_t epoch = due - 3; epoch != due + 2; ++epoch) {
+          REQUIRE(call(epoch, 2) == 0);
+        }
+      }
+      REQUIRE(call(start, 3000) == 0);
+    }
+  }
+}
+
+TEST_CASE("a flag differs from the one before in the same slot") {
+  const std::uint32_t last = std::numeric_limits<std::uint32_t>::max();
+  for (const std::uint32_t epoch : {0u, 1u, last / 2 - 2, last / 2 - 1, last / 2, last / 2 + 1,
+                                    last - 3, last - 2, last - 1, last}) {
+    INFO("epoch " << epoch);
+    CHECK(flag_of(epoch) != 0);
+    CHECK(flag_of(epoch) != ~0u);
+    CHECK(flag_of(epoch) != flag_of(epoch + 2));
+  }
+}
+
+TEST_CASE("1.38 the flags of calls of one count differ by type and operation") {
+  for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{37},
+                                    std::uint64_t{7000}, std::uint64_t{1} << 40}) {
+    INFO("count " << count);
+    std::set<std::uint32_t> seen;
+    for (int type = 0; type < kDataTypeCount; ++type) {
+      for (int op = 0; op < kReduceOpCount; ++op) {
+        seen.insert(all_reduce_signature(static_cast<DataType>(type), static_cast<ReduceOp>(op),
+                                         count, Algorithm::eager) >>
+                    (kSignatureBits - kEagerSignatureBits));
+      }
+    }
+    CHECK(seen.size() == std::size_t{kDataTypeCount} * kReduceOpCount);
+  }
+}
+
+TEST_CASE("1.38 a record of a call is read as it was written, and not while it is written") {
+  CallRecord record{};
+  CHECK_FALSE(read_call(record));
+  const CollectiveCall first{Collective::reduce_scatter, DataType::e5m2, ReduceOp::premul_sum, 7};
+  record_call(record, first);
+  record_call(record, first);
+  const auto read = read_call(record);
+  REQUIRE(read);
+  CHECK(read->number == 2);
+  CHECK(read->call == first);
+  CHECK_FALSE(read->call == CollectiveCall{first.collective, first.type, ReduceOp::sum, 7});
+  ++record.version;
+  CHECK_FALSE(read_call(record));
+  const CollectiveCall gather{Collective::all_gather, DataType::u8, ReduceOp::sum, 1};
+  CHECK(gather == CollectiveCall{Collective::all_gather, DataType::u8, ReduceOp::max, 1});
+}

@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "base/settings_table.hpp"
+#include "kernels/host/mover_host.hpp"
+#include "kernels/plan/choice.hpp"
+
+/// Whatever a table and the settings say, a plan fits the scratch memory.
+namespace {
+
+using namespace oriel;
+using namespace oriel::kernels;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Bytes that the slots of one source take in a line algorithm, counted thread by thread: thread t
+/// of CTA 0, which has most, takes the lines t, t + step, t + 2 * step and so on.
+std::uint64_t lane_bytes_of(const Plan& plan, std::uint64_t lines) {
+  const auto threads = static_cast<std::uint64_t>(plan.threads);
+  const std::uint64_t step = threads * static_cast<std::uint64_t>(plan.ctas);
+  std::uint64_t end = 0;
+  for (std::uint64_t line = 0, turn = 0; line < lines; line += step, ++turn) {
+    end = (turn + 1) * threads * kLineBytes;
+  }
+  return end;
+}
+
+/// Says what of `plan` does not fit; empty if all does. Beside fits(), not through it.
+std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
+                   std::uint64_t count) {
+  if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return "CTAs";
+  if (plan.threads < 1 || plan.threads > 512) return "threads";
+  const auto others = static_cast<std::uint64_t>(std::max(layout.ranks - 1, 1));
+  if (plan.algorithm == Algorithm::stream) {
+    if (plan.chunk_bytes < 128 || plan.chunk_bytes % 128 != 0) return "the chunk";
+    if (plan.lead < 1 || plan.lead >= plan.depth) return "lead and depth";
+    const std::uint64_t ring = static_cast<std::uint64_t>(plan.depth) * others *
+                               static_cast<std::uint64_t>(plan.chunk_bytes);
+    return ring <= layout.ring_bytes / 2 ? "" : "the rings";
+  }
+  if (layout.ranks < 2) return "an algorithm that needs other ranks";
+  const std::uint64_t bytes = count * size_of(type);
+  if (plan.algorithm == Algorithm::eager) {
+    if (backend != Backend::host) return "eager on GPUs";
+    return divide_up(bytes, 56) * 64 * others <= 65536 ? "" : "the eager lines";
+  }
+  const bool floats = type >= DataType::f16;
+  std::uint64_t lines = divide_up(bytes, backend == Backend::cuda && floats ? 16 : 8);
+  std::uint64_t stages = 1;
+  if (plan.algorithm == Algorithm::two_shot) {
+    lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
+    stages = 2;
+  }
+  return lane_bytes_of(plan, lines) * stages * others <= layout.line_bytes ? "" : "the lines";
+}
+
+template <class Rng>
+std::string random_table(Rng& rng) {
+  std::string text;
+  const char* const algorithms[] = {"one_shot", "two_shot", "stream", "eager"};
+  for (const char* backend : {"host", "cuda"}) {
+    for (int list = 1 + static_cast<int>(rng() % 2); list > 0; --list) {
+      const auto ranks = 1 + rng() % (rng() % 2 == 0 ? 8 : 64);
+      for (int line = static_cast<int>(rng() % 4); line >= 0; --line) {
+        const std::string size = line == 0 ? "max" : std::to_string(rng() % (16 * kMiB));
+        const auto depth = 2 + rng() % 15;
+        text +=
+            fmt::format("{} {} {} {} {} {} {} {} {}\n", backend, ranks, size,
+                        algorithms[rng() % (backend[0] == 'c' ? 3 : 4)], 1 + rng() % 1024,
+                        1 + rng() % 512, 128 * (1 + rng() % 8192), depth, 1 + rng() % (depth - 1));
+      }
+    }
+  }
+  return text;
+}
+
+template <class Rng>
+Overrides random_overrides(Rng& rng) {
+  const char* const algorithms[] = {"", "", "one_shot", "two_shot", "stream"};
+  Overrides overrides;
+  overrides.algorithm = algorithms[rng() % 5];
+  if (rng() % 3 == 0) overrides.ctas = static_cast<int>(rng() % 2000);
+  if (rng() % 3 == 0) overrides.threads = static_cast<int>(rng() % 1000);
+  if (rng() % 3 == 0) overrides.chunk_bytes = static_cast<std::uint32_t>(rng() >> rng() % 32);
+  if (rng() % 3 == 0) overrides.depth = static_cast<std::uint32_t>(rng() >> rng() % 32);
+  return overrides;
+}
+
+}  // namespace
+
+TEST_CASE("1.38 1.39 plans fit whatever the table, the settings and the scratch memory") {
+  const std::uint32_t seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 rng(seed);
+  int refused = 0;
+  int streams = 0;
+  constexpr int kRounds = 4000;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string text = random_table(rng);
+    const auto table = rng() % 4 == 0 ? ChoiceTable::built_in() : ChoiceTable::parse(text).value();
+    const Overrides overrides = random_overrides(rng);
+    const Backend backend = rng() % 2 == 0 ? Backend::host : Backend::cuda;
+    const bool on_gpus = backend == Backend::cuda;
+    const int ranks = 1 + static_cast<int>(rng() % (on_gpus || rng() % 2 == 0 ? 8 : 64));
+    const int ctas = on_gpus ? 1 + static_cast<int>(rng() % 144) : 1;
+    const auto layout =
+        make_scratch_layout(backend, ranks, ctas, 4096 * (256 + (rng() >> rng() % 32) % 16129));
+    const bool promised = check_choice(table, overrides, backend, layout).ok();
+    for (int call = 0; call < 8; ++call) {
+      const auto type = static_cast<DataType>(rng() % kDataTypeCount);
+      const std::uint64_t count = 1 + (rng() >> rng() % 32);
+      const auto plan = choose_plan(table, overrides, backend, layout, type, count);
+      INFO(text << "round " << round << ", " << (on_gpus ? "cuda" : "host") << ", " << ranks
+                << " ranks, " << ctas << " CTAs, " << layout.total_bytes << " bytes, depth "
+                << overrides.depth << ", chunk " << overrides.chunk_bytes << ", count " << count);
+      if (!plan.ok()) {
+        REQUIRE_FALSE(promised);
+        ++refused;
+        continue;
+      }
+      REQUIRE(misfit(plan.value(), backend, layout, type, count) == "");
+      REQUIRE(fits(plan.value(), backend, layout, type, count));
+      streams += plan.value().algorithm == Algorithm::stream ? 1 : 0;
+    }
+  }
+  CHECK(streams > kRounds);
+  CHECK(refused < kRounds);
+}
+
+TEST_CASE("1.39 deep streams in little scratch memory give way") {
+  struct Case {
+    int ranks;
+    std::uint64_t scratch;
+    std::uint32_t depth;
+  };
+  for (const Case& c : {Case{8, kMiB, 0}, {4, kMiB, 8}, {8, kMiB, 16}, {8, 4 * kMiB, 16}}) {
+    INFO(c.ranks << " ranks, " << c.scratch << " bytes, depth " << c.depth);
+    const auto layout = make_scratch_layout(Backend::cuda, c.ranks, 132, c.scratch);
+    Overrides overrides;
+    overrides.depth = c.depth;
+    const auto& table = ChoiceTable::built_in();
+    for (const std::uint64_t bytes : {8 * kMiB, 64 * kMiB}) {
+      const auto plan =
+          choose_plan(table, overrides, Backend::cuda, layout, DataType::f32, bytes / 4);
+      REQUIRE(plan.ok());
+      CHECK(misfit(plan.value(), Backend::cuda, layout, DataType::f32, bytes / 4) == "");
+    }
+    // But who asks for a depth is told at once that it cannot be had.
+    const Status status = check_choice(table, overrides, Backend::cuda, layout);
+    CHECK(status.ok() == (c.depth == 0));
+    if (!status.ok()) CHECK_THAT(status.error().to_string(), Catch::Contains("ORIEL_DEPTH is"));
+  }
+}
+
+TEST_CASE("1.38 1.39 a depth or scratch memory that cannot be had is refused at the start") {
+  const auto& table = ChoiceTable::built_in();
+  const auto layout = make_scratch_layout(Backend::host, 2, 1, 16 * kMiB);
+  for (const std::uint32_t depth : {0u, 2u, 16u}) {
+    CHECK(check_choice(table, Overrides{"", 0, 0, 0, depth}, Backend::host, layout).ok());
+  }
+  for (const std::uint32_t depth : {1u, 17u}) {
+    const Status status = check_choice(table, Overrides{"", 0, 0, 0, depth}, Backend::host, layout);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code() == ErrorCode::invalid_usage);
+    CHECK(status.error().message() ==
+          fmt::format("environment variable ORIEL_DEPTH is {}, but must be 2 to 16, or 0", depth));
+  }
+
+  ScratchLayout small = layout;
+  small.ring_bytes = 2 * 2 * 128 - 1;
+  const Status status = check_choice(table, {}, Backend::host, small);
+  REQUIRE_FALSE(status.ok());
+  CHECK_THAT(status.error().to_string(),
+             Catch::Contains("511 bytes") && Catch::Contains("ORIEL_SCRATCH_SIZE"));
+  const auto plan = choose_plan(table, {}, Backend::host, small, DataType::f32, kMiB);
+  REQUIRE_FALSE(plan.ok());
+  CHECK(plan.error().message() == status.error().message());
+
+  const auto other = ChoiceTable::parse("cuda 2 max stream 1 1 1024 2 1\n");
+  const Status missing = check_choice(other.value(), {}, Backend::host, layout);
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().message() == "the table of algorithms has no line for the backend host");
+}
+
+TEST_CASE("1.38 a mistake in a table names the line, the value and what is allowed") {
+  struct Case {
+    const char* line;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"host 2 max stream 1 1 65536 -1 2", "depth is \"-1\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 1000000 2", "depth is \"1000000\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 2147483648 2", "depth is \"2147483648\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 1 1", "depth is \"1\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 4 4", "lead is \"4\", but must be 1 to 3"},
+      {"host 2 max stream 1 1 65536 4 0", "lead is \"0\", but must be 1 to 3"},
+      {"host 2 max stream 1 1 0 4 2", "chunk_bytes is \"0\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 2M 4 2", "chunk_bytes is \"2M\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 4294967424 4 2",
+       "chunk_bytes is \"4294967424\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 200 4 2", "chunk_bytes is 200, but must be a multiple of 128"},
+      {"host 2 max stream 0 1 128 4 2", "ctas is \"0\", but must be 1 to 1024"},
+      {"host 2 max stream 1025 1 128 4 2", "ctas is \"1025\", but must be 1 to 1024"},
+      {"host 2 max stream 1 513 128 4 2", "threads is \"513\", but must be 1 to 512"},
+      {"host 65 max stream 1 1 128 4 2", "ranks is \"65\", but must be 1 to 64"},
+      {"host 2 18446744073709551616 stream 1 1 128 4 2",
+       "max_bytes is \"18446744073709551616\", but must be 0 to 18446744073709551614"},
+      {"host 2 -1 stream 1 1 128 4 2",
+       "max_bytes is \"-1\", but must be 0 to 18446744073709551614"},
+      {"host 2 64 one_shot 1 1 0 -1 0", "chunk_bytes is \"0\", but must be 128 to 1048576"},
+      {"host 2 64 one_shot 1 1 0 0", "it has 8 fields, not 9"},
+      {"host 2 64 one_shot 1 1 0 0 0 0", "it has 10 fields, not 9"},
+      {"mlx5 2 64 one_shot 1 1 0 0 0", "backend is neither host nor cuda"},
+      {"cuda 2 64 one_shot 1 1 0 0 0",
+       "it ends the list for cuda among 2 ranks, but its max_bytes is \"64\" and not \"max\""},
+  };
+  for (const Case& c : cases) {
+    const auto table =
+        ChoiceTable::parse(fmt::format("# a table\nhost 4 max stream 1 1 128 2 1\n{}\n", c.line));
+    INFO(c.line);
+    REQUIRE_FALSE(table.ok());
+    CHECK(table.error().code() == ErrorCode::invalid_usage);
+    CHECK(table.error().message() == fmt::format("line 3 of the table: {}", c.message));
+  }
+}
+
+TEST_CASE("1.38 a table that is no file, or too long for one, is refused") {
+  const auto refused = [](const std::string& path) {
+    const auto table = ChoiceTable::read(path);
+    return table.ok() ? std::string() : table.error().message();
+  };
+  const auto refused_for = [&](const std::string& path, const std::string& why) {
+    const std::string message = refused(path);
+    INFO(message);
+    return message.starts_with("cannot read the table \"" + path + "\": ") &&
+           message.find(why) != std::string::npos;
+  };
+  CHECK(refused_for("/nonexistent/table", "No such file"));
+  CHECK(refused_for("/", "directory"));
+  CHECK(refused_for("/dev/zero", "/dev/zero has more than 1048576 bytes"));
+  CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice says that it has no lines
+
+  char folder[] = "/tmp/oriel-table-XXXXXX";
+  REQUIRE(::mkdtemp(folder) != nullptr);
+  const std::string pipe = std::string(folder) + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(ChoiceTable::read(pipe).ok());  // nobody writes: as empty as /dev/null
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("1.39 all sizes find lines of the same number of ranks") {
+  const auto table = ChoiceTable::parse(
+      "host 2 64 one_shot 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n"
+      "host 4 128 eager 1 1 0 0 0\nhost 4 max stream 1 1 2048 3 2\n"
+      "host 16 max stream 1 1 4096 3 2\n");
+  REQUIRE(table.ok());
+  const auto listed_for = [&](int ranks, std::uint64_t bytes) {
+    return table.value().find(Backend::host, ranks, bytes)->ranks;
+  };
+  for (const std::uint64_t bytes : {1u, 64u, 65u, 128u, 129u, 1u << 30}) {
+    INFO(bytes << " bytes");
+    CHECK(listed_for(1, bytes) == 2);
+    CHECK(listed_for(2, bytes) == 2);
+    CHECK(listed_for(3, bytes) == 4);  // the larger of two
+    CHECK(listed_for(4, bytes) == 4);
+    CHECK(listed_for(9, bytes) == 4);
+    CHECK(listed_for(10, bytes) == 16);
+    CHECK(listed_for(64, bytes) == 16);
+  }
+}
+
+TEST_CASE("1.39 greetings can tell every offset in the largest slot") {
+  for (const auto& row : settings_table::rows()) {
+    if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
+    Settings settings;
+    CHECK(settings_table::parse(row.kind, std::to_string(kNoOffset + 1), settings));
+    CHECK(settings.big_size_bytes == kNoOffset + 1);
+    const std::uint64_t next = kNoOffset + 1 + (std::uint64_t{4} << 30);
+    CHECK_FALSE(settings_table::parse(row.kind, std::to_string(next), settings));
+    return;
+  }
+  FAIL("there is no ORIEL_BIG_SIZE");
+}
+
+TEST_CASE("1.39 an instruction set that the processor does not have is refused") {
+  constexpr auto kNone = [](host::Isa isa) { return isa == host::Isa::baseline; };
+  constexpr auto kAll = [](host::Isa) { return true; };
+  CHECK(find_isa(SimdChoice::automatic, kNone).value() == host::detect_isa());
+  CHECK(find_isa(SimdChoice::baseline, kNone).value() == host::Isa::baseline);
+  CHECK(find_isa(SimdChoice::avx2, kAll).value() == host::Isa::avx2);
+  CHECK(find_isa(SimdChoice::avx512, kAll).value() == host::Isa::avx512);
+  const auto refused = find_isa(SimdChoice::avx512, kNone);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code() == ErrorCode::invalid_usage);
+  CHECK(refused.error().message() ==
+        "environment variable ORIEL_SIMD is avx512, which this processor does not have");
+  CHECK_FALSE(find_isa(SimdChoice::avx2, kNone).ok());
+}
