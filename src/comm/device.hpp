@@ -22,7 +22,7 @@
 #include "net/nic_process.hpp"
 #include "net/queue_pages.hpp"
 #include "shadow/shadow_pool.hpp"
-#include "topo/rank_info.hpp"
+#include "topo/choice/rank_info.hpp"
 #include "window/memory.hpp"
 
 namespace oriel::comm {

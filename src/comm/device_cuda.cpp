@@ -25,9 +25,9 @@
 #include "net/mlx5_memory_cuda.hpp"
 #include "net/queue_pages_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
-#include "topo/gpu_rank_info.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/choice/gpu_rank_info.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
 #include "window/memory_cuda.hpp"
 
 namespace oriel::comm {

@@ -14,9 +14,9 @@
 #include "comm/device.hpp"
 #include "comm/window_sink.hpp"
 #include "kernels/host/all_reduce_host.hpp"
-#include "topo/gpu_rank_info.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/choice/gpu_rank_info.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
 #include "window/memory_host.hpp"
 
 namespace oriel::comm {

@@ -20,7 +20,7 @@
 #include "kernels/host/mover_host.hpp"
 #include "kernels/plan/most_ranks.hpp"
 #include "net/wire_fabric.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/machine/process_machine.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;
 /// what the steps have made goes with the object if a later one fails.

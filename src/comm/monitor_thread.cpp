@@ -14,8 +14,8 @@
 
 #include "base/short_memory.hpp"
 #include "base/try.hpp"
-#include "topo/affinity.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/affinity.hpp"
+#include "topo/choice/placement.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -16,8 +16,8 @@
 #include "comm/queue_failure.hpp"
 #include "net/mlx5_exchange.hpp"
 #include "net/syndrome.hpp"
-#include "topo/interface_choice.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/interface_choice.hpp"
+#include "topo/choice/placement.hpp"
 
 namespace oriel::comm {
 

@@ -18,8 +18,8 @@
 #include "comm/path_interfaces.hpp"
 #include "comm/path_networks.hpp"
 #include "comm/queue_failure.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
 
 /// By how many paths ranks reach each other, and who looks at those that have a backup.
 namespace oriel::comm {

@@ -6,8 +6,8 @@
 
 #include "base/try.hpp"
 #include "comm/path_interfaces.hpp"
-#include "topo/node_identity.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/model/node_identity.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/try.hpp"
 #include "comm/nic_process_starter.hpp"
 #include "net/syndrome.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/placement.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/try.hpp"
 #include "boot/socket_address.hpp"
 #include "comm/network_soft.hpp"
-#include "topo/lsa_teams.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/lsa_teams.hpp"
+#include "topo/choice/placement.hpp"
 
 /// Which wire joins a rank's NIC with which others, and how the wires are made.
 namespace oriel::comm {

@@ -9,7 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
-#include "topo/interface_choice.hpp"
+#include "topo/choice/interface_choice.hpp"
 
 namespace oriel::comm {
 

@@ -6,7 +6,7 @@
 
 #include "boot/socket_address.hpp"
 #include "comm/path_pairs.hpp"
-#include "topo/file_tree.hpp"
+#include "topo/model/file_tree.hpp"
 
 namespace oriel::comm {
 

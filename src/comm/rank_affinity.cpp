@@ -4,8 +4,8 @@
 
 #include <exception>
 
-#include "topo/local_affinity.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/local_affinity.hpp"
+#include "topo/choice/placement.hpp"
 
 namespace oriel::comm {
 

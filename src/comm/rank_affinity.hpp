@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/device.hpp"
-#include "topo/affinity.hpp"
+#include "topo/choice/affinity.hpp"
 
 namespace oriel::comm {
 

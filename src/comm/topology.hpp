@@ -10,9 +10,9 @@
 
 #include "base/bytes.hpp"
 #include "boot/agreed_field.hpp"
-#include "topo/lsa_teams.hpp"
-#include "topo/rank_info.hpp"
-#include "topo/rank_paths.hpp"
+#include "topo/choice/lsa_teams.hpp"
+#include "topo/choice/rank_info.hpp"
+#include "topo/choice/rank_paths.hpp"
 
 namespace oriel::comm {
 

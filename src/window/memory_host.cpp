@@ -14,8 +14,8 @@
 #include "base/shared_memory.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "topo/local_affinity.hpp"
-#include "topo/placement.hpp"
+#include "topo/choice/local_affinity.hpp"
+#include "topo/choice/placement.hpp"
 #include "window/memory_block.hpp"
 #include "window/memory_room.hpp"
 

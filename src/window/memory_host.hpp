@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "topo/file_tree.hpp"
+#include "topo/model/file_tree.hpp"
 #include "window/memory.hpp"
 
 namespace oriel::window {

@@ -6,7 +6,7 @@
 
 #include "oriel/error.hpp"
 
-#include "topo/file_tree.hpp"
+#include "topo/model/file_tree.hpp"
 
 namespace oriel::window {
 

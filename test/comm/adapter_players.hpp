@@ -16,7 +16,7 @@
 #include "net/soft_adapters.hpp"
 #include "net/verbs_table.hpp"
 #include "support/ranks.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 /// Ranks of several nodes, processes that each have an mlx5 adapter of the model of verbs (3.11):
 /// what crosses between nodes their queues carry.

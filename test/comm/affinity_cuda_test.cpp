@@ -21,9 +21,9 @@
 
 #include "support/model_gpu.hpp"
 #include "support/numa_system.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 // Threads and pinned memory of GPU ranks, on the model of the CUDA driver: device 0 is at NUMA node
 // 0 with processors 0-3, device 1 at node 1 with 4-7.

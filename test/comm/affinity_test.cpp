@@ -13,9 +13,9 @@
 
 #include "support/numa_system.hpp"
 #include "support/ranks.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 // CPU ranks that are bound to the processors of one of two NUMA nodes, as taskset does it.
 namespace oriel::test {

@@ -20,9 +20,9 @@
 #include "comm/in_teams.hpp"
 #include "support/fault_cuda.hpp"
 #include "support/model_gpu.hpp"
-#include "topo/fake_nvml.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 namespace oriel::test {
 namespace {

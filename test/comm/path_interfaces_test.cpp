@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "boot/made_up_interfaces.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/sys_tree.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/sys_tree.hpp"
 
 namespace oriel::comm {
 namespace {

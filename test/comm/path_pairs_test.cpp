@@ -15,7 +15,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/path_networks.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 // Which interfaces of two ranks are joined by a path (3.14).
 using namespace oriel;

@@ -22,8 +22,8 @@
 #include "boot/group.hpp"
 #include "boot/sim_transport.hpp"
 #include "support/fair_timer.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
 
 namespace oriel::test {
 namespace {

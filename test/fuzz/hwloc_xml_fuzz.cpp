@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // hwloc's description of a machine, with xml_mutator.cpp.
 #include "input.hpp"
-#include "topo/hwloc_xml_reader.hpp"
-#include "topo/nccl_xml.hpp"
-#include "topo/nic_choice.hpp"
-#include "topo/paths.hpp"
+#include "topo/choice/nic_choice.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/xml/hwloc_xml_reader.hpp"
+#include "topo/xml/nccl_xml.hpp"
 
 using namespace oriel;
 using namespace oriel::topo;

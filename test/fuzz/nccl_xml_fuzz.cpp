@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include "input.hpp"
-#include "topo/nccl_xml.hpp"
-#include "topo/nic_choice.hpp"
-#include "topo/paths.hpp"
+#include "topo/choice/nic_choice.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/xml/nccl_xml.hpp"
 
 using namespace oriel;
 using namespace oriel::topo;

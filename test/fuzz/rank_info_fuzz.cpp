@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "input.hpp"
-#include "topo/rank_info.hpp"
+#include "topo/choice/rank_info.hpp"
 
 using namespace oriel;
 using namespace oriel::topo;

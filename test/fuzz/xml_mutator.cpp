@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "topo/xml_reader.hpp"
+#include "topo/xml/xml_reader.hpp"
 
 using namespace oriel;
 using namespace oriel::topo;

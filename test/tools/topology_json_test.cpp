@@ -12,8 +12,8 @@
 
 #include "program.hpp"
 #include "support/sanitized.hpp"
-#include "topo/machines.hpp"
-#include "topo/nccl_xml.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/xml/nccl_xml.hpp"
 #include "topology/summary.hpp"
 
 using namespace oriel;

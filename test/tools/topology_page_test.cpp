@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "program.hpp"
-#include "topo/machines.hpp"
-#include "topo/paths.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/machine/machines.hpp"
 #include "topology/summary.hpp"
 
 using namespace oriel;
@@ -137,10 +137,10 @@ TEST_CASE("2.8 the examples of docs/topology.md are what oriel-topo prints") {
     ++compared;
   }
   CHECK(compared > 0);
-  // After a change: oriel-topo --file test/topo/fixtures/hgx-8.nccl.xml --svg >
+  // After a change: oriel-topo --file test/topo/fixtures/hgx-8/nccl.xml --svg >
   // docs/topology-hgx.svg
   CHECK(text_of(kRoot + "/docs/topology-hgx.svg") ==
-        run_in_tree("--file test/topo/fixtures/hgx-8.nccl.xml --svg"));
+        run_in_tree("--file test/topo/fixtures/hgx-8/nccl.xml --svg"));
 }
 
 TEST_CASE("2.10 what docs/topology.md shows of real machines is what is printed of such now") {

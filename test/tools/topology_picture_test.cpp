@@ -10,8 +10,8 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "topo/machines.hpp"
-#include "topo/xml_reader.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/xml/xml_reader.hpp"
 #include "topology/summary.hpp"
 #include "topology/svg_routes.hpp"
 

@@ -11,10 +11,10 @@
 
 #include "program.hpp"
 #include "support/numa_system.hpp"
-#include "topo/machines.hpp"
-#include "topo/nccl_xml.hpp"
-#include "topo/placement.hpp"
-#include "topo/xml_reader.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/xml/nccl_xml.hpp"
+#include "topo/xml/xml_reader.hpp"
 #include "topology/summary.hpp"
 #include "topology/svg_layout.hpp"
 
@@ -498,8 +498,8 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
     INFO(text);
     return text.find(words) != std::string::npos;
   };
-  const std::string hwloc = text_of(kRoot + "/test/topo/fixtures/uneven.hwloc.xml");
-  const std::string nccl = text_of(kRoot + "/test/topo/fixtures/uneven.nccl.xml");
+  const std::string hwloc = text_of(kRoot + "/test/topo/fixtures/uneven/hwloc.xml");
+  const std::string nccl = text_of(kRoot + "/test/topo/fixtures/uneven/nccl.xml");
   CHECK(has(said(""), "line 1: no element found"));
   CHECK(has(said("\x7fXYZ"), "line 1: not well-formed"));
   CHECK(has(said(hwloc.substr(0, hwloc.size() / 2)), "line "));

@@ -10,9 +10,9 @@
 
 #include "support/numa_system.hpp"
 #include "support/process_state.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/temporary_tree.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
 #include "window/memory_host.hpp"
 
 namespace oriel::window {

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "topo/distance.hpp"
-#include "topo/reach.hpp"
+#include "topo/choice/reach.hpp"
+#include "topo/model/distance.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {

@@ -19,11 +19,11 @@
 #include "base/settings.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "topo/machine_dump.hpp"
-#include "topo/machine_file.hpp"
-#include "topo/nccl_xml.hpp"
-#include "topo/printable.hpp"
-#include "topo/process_machine.hpp"
+#include "topo/machine/machine_dump.hpp"
+#include "topo/machine/machine_file.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/model/printable.hpp"
+#include "topo/xml/nccl_xml.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {

@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "topo/distance.hpp"
-#include "topo/local_affinity.hpp"
-#include "topo/placement.hpp"
-#include "topo/process_machine.hpp"
-#include "topo/reach.hpp"
+#include "topo/choice/local_affinity.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/choice/reach.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/model/distance.hpp"
 
 namespace oriel::tools {
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/settings.hpp"
-#include "topo/affinity.hpp"
-#include "topo/interface_choice.hpp"
-#include "topo/machine.hpp"
-#include "topo/nic_choice.hpp"
-#include "topo/paths.hpp"
+#include "topo/choice/affinity.hpp"
+#include "topo/choice/interface_choice.hpp"
+#include "topo/choice/nic_choice.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/model/machine.hpp"
 
 namespace oriel::tools {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "topo/printable.hpp"
+#include "topo/model/printable.hpp"
 #include "topology/summary.hpp"
 #include "topology/svg_layout.hpp"
 #include "topology/svg_routes.hpp"

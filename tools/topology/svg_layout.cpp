@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "topo/printable.hpp"
+#include "topo/model/printable.hpp"
 
 namespace oriel::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "topo/reach.hpp"
+#include "topo/choice/reach.hpp"
 
 namespace oriel::tools {
 namespace {

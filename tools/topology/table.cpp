@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "topo/distance.hpp"
-#include "topo/printable.hpp"
+#include "topo/model/distance.hpp"
+#include "topo/model/printable.hpp"
 #include "topology/summary.hpp"
 
 namespace oriel::tools {

@@ -37,7 +37,7 @@
 #include "perf/scale/modelled_start.hpp"
 #include "perf/scale/nic_turns.hpp"
 #include "perf/scale/wire_memory.hpp"
-#include "topo/rank_info.hpp"
+#include "topo/choice/rank_info.hpp"
 
 namespace oriel::scale {
 namespace {

@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "oriel/error.hpp"
+
+#include "topo/model/machine.hpp"
+
+namespace oriel::topo {
+
+/// Writes a description in NCCL's format. A plain file is replaced in one step: whoever reads it
+/// finds all of it. What a link names, and devices, are written to; pipes and sockets are refused.
+Status dump_machine(const Machine& machine, const std::string& path);
+
+}  // namespace oriel::topo

@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/sources/cuda_facts.hpp"
+
+namespace oriel::topo {
+
+CudaFacts read_cuda_facts(Machine&) {
+  const char* const why = "this was built without CUDA";
+  return {{"CUDA", SourceReport::Outcome::skipped, why}, Error(ErrorCode::invalid_usage, why)};
+}
+
+}  // namespace oriel::topo

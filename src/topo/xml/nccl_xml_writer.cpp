@@ -1,0 +1,296 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "topo/model/pcie_speed.hpp"
+#include "topo/model/printable.hpp"
+#include "topo/xml/nccl_xml.hpp"
+
+namespace oriel::topo {
+namespace {
+
+// As NCCL names it. A description does not say of which kind its machine is: taken for one like
+// this.
+#if defined(__aarch64__)
+constexpr const char* kArchitecture = "arm64";
+#else
+constexpr const char* kArchitecture = "x86_64";
+#endif
+
+std::string mask_of(const std::vector<int>& cpus) {
+  const int most = cpus.empty() ? 0 : *std::max_element(cpus.begin(), cpus.end());
+  std::vector<std::uint32_t> groups(static_cast<std::size_t>(most) / 32 + 1, 0);
+  for (const int cpu : cpus) groups[static_cast<std::size_t>(cpu) / 32] |= 1U << cpu % 32;
+  std::string mask;
+  for (std::size_t i = groups.size(); i-- > 0;) {
+    mask += fmt::format("{:08x}{}", groups[i], i > 0 ? "," : "");
+  }
+  return mask;
+}
+
+/// The link speed and width that make up a bandwidth; empty where none does. Several may, for each
+/// generation has twice the speed of the one before: the widest, as links of GPUs are.
+std::string link_of(double gbps) {
+  for (const unsigned lanes : {16U, 8U, 4U, 2U, 1U}) {
+    for (std::size_t generation = kPcieGenerations.size(); generation-- > 1;) {
+      const double made = pcie_gbps(generation, lanes);
+      if (gbps < made * 0.99 || gbps > made * 1.01) continue;
+      return fmt::format(" link_speed=\"{:.1f} GT/s PCIe\" link_width=\"{}\"",
+                         kPcieGenerations[generation].transfers, lanes);
+    }
+  }
+  return "";
+}
+
+/// Gives devices whose place on the buses nobody knows one below a bridge of their NUMA node: the
+/// format lists what is on a bus.
+template <typename Device>
+void place_on_bus(Machine& machine, Device& device, double gbps) {
+  if (!device.pci || device.node >= 0) return;
+  device.node = find_pci_node(machine, *device.pci);
+  if (device.node >= 0) return;
+  PciNode node;
+  node.kind = PciNode::Kind::host_bridge;
+  node.numa = device.numa;
+  machine.pci.push_back(node);
+  node.kind = PciNode::Kind::device;
+  node.parent = static_cast<int>(machine.pci.size()) - 1;
+  node.address = device.pci;
+  node.link_gbps = gbps;
+  device.node = static_cast<int>(machine.pci.size());
+  machine.pci.push_back(node);
+}
+
+Machine placed(Machine machine) {
+  for (Gpu& gpu : machine.gpus) place_on_bus(machine, gpu, gpu.pcie_gbps);
+  for (Nic& nic : machine.nics) place_on_bus(machine, nic, 0);
+  return machine;
+}
+
+class Writer {
+ public:
+  explicit Writer(const Machine& machine)
+      : machine_(placed(machine)),
+        children_(machine_.pci.size()),
+        gpus_in_(machine_.pci.size(), nullptr),
+        nics_in_(machine_.pci.size()) {
+    const auto at = [](int index) { return static_cast<std::size_t>(index); };
+    for (int node = 0; node < static_cast<int>(machine_.pci.size()); ++node) {
+      const int parent = machine_.pci[at(node)].parent;
+      if (parent >= 0) children_[at(parent)].push_back(node);
+    }
+    for (const Gpu& gpu : machine_.gpus) {
+      if (gpu.node >= 0 && gpus_in_[at(gpu.node)] == nullptr) gpus_in_[at(gpu.node)] = &gpu;
+    }
+    number_gpus();
+    int listed = 0;
+    for (const Nic& nic : machine_.nics) {
+      if (!nic.active) continue;
+      const Port port{&nic, is_listed(nic) ? listed++ : -1};
+      (nic.node >= 0 ? nics_in_[at(nic.node)] : nics_at_[nic.numa]).push_back(port);
+    }
+  }
+
+  std::string write() {
+    line(0, "<system version=\"1\">");
+    write_cpus();
+    write_nics(1, nics_at_[-1]);
+    line(0, "</system>");
+    return std::move(text_);
+  }
+
+ private:
+  /// By what NCCL calls the device: NVML's index, where a GPU has one of its own; those without
+  /// take what is left, in their order. Its graphs name GPUs by it.
+  void number_gpus() {
+    std::set<int> taken;
+    std::vector<const Gpu*> rest;
+    for (const Gpu& gpu : machine_.gpus) {
+      if (gpu_in(gpu.node) != &gpu) continue;
+      if (gpu.nvml_index >= 0 && taken.insert(gpu.nvml_index).second) {
+        numbers_[&gpu] = gpu.nvml_index;
+      } else {
+        rest.push_back(&gpu);
+      }
+    }
+    int next = 0;
+    for (const Gpu* gpu : rest) {
+      while (!taken.insert(next).second) ++next;
+      numbers_[gpu] = next;
+    }
+  }
+
+  void line(int depth, const std::string& content) {
+    text_.append(static_cast<std::size_t>(depth) * 2, ' ').append(content).append("\n");
+  }
+
+  /// NCCL has one <cpu> a NUMA node, and no host bridges: those of a node become one.
+  void write_cpus() {
+    for (int numa = 0; numa < static_cast<int>(machine_.numa.size()); ++numa) write_cpu(numa);
+    const bool unplaced =
+        std::any_of(machine_.pci.begin(), machine_.pci.end(),
+                    [](const PciNode& node) { return node.parent < 0 && node.numa < 0; });
+    if (unplaced) write_cpu(-1);
+  }
+
+  void write_cpu(int numa) {
+    if (numa >= 0) {
+      const NumaNode& node = machine_.numa[static_cast<std::size_t>(numa)];
+      const std::string affinity =
+          node.cpus.empty() ? "" : fmt::format(" affinity=\"{}\"", mask_of(node.cpus));
+      line(1, fmt::format("<cpu numaid=\"{}\"{} arch=\"{}\">", node.os_index, affinity,
+                          kArchitecture));
+    } else {
+      line(1, fmt::format("<cpu numaid=\"-1\" arch=\"{}\">", kArchitecture));
+    }
+    // In the order that canonical() gives the children of one bridge, as which they are read again.
+    std::vector<std::pair<PciAddress, int>> below;
+    for (std::size_t root = 0; root < machine_.pci.size(); ++root) {
+      if (machine_.pci[root].parent >= 0 || machine_.pci[root].numa != numa) continue;
+      for (const int child : children_[root]) below.emplace_back(lowest_below(child), child);
+    }
+    std::sort(below.begin(), below.end());
+    for (const auto& [address, index] : below) write_pci(2, index);
+    if (numa >= 0) write_nics(2, nics_at_[numa]);
+    line(1, "</cpu>");
+  }
+
+  PciAddress lowest_below(int index) const {
+    const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
+    PciAddress lowest = node.address.value_or(PciAddress{});
+    for (const int child : children_[static_cast<std::size_t>(index)]) {
+      lowest = std::min(lowest, lowest_below(child));
+    }
+    return lowest;
+  }
+
+  /// The GPU in a PCI node, of its parts the first: the format has one for each function. Null if
+  /// there is none.
+  const Gpu* gpu_in(int node) const {
+    return node < 0 ? nullptr : gpus_in_[static_cast<std::size_t>(node)];
+  }
+
+  void write_pci(int depth, int index) {
+    const PciNode& node = machine_.pci[static_cast<std::size_t>(index)];
+    const Gpu* const gpu = gpu_in(index);
+    const std::vector<Port>& ports = nics_in_[static_cast<std::size_t>(index)];
+    const bool bridge = node.kind == PciNode::Kind::bridge;
+    const std::string kind = bridge           ? " class=\"0x060400\""
+                             : gpu != nullptr ? class_of(*gpu)
+                             : !ports.empty() ? class_of(*ports.front().nic)
+                                              : "";
+    const std::string vendor = gpu != nullptr ? vendor_of(*gpu) : "";
+    line(depth,
+         fmt::format("<pci busid=\"{}\"{}{}{}>", node.address ? node.address->to_string() : "",
+                     kind, vendor, link_of(node.link_gbps)));
+    if (gpu != nullptr) write_gpu(depth + 1, *gpu, !bridge);
+    write_nics(depth + 1, ports);
+    for (const int child : children_[static_cast<std::size_t>(index)]) write_pci(depth + 1, child);
+    line(depth, "</pci>");
+  }
+
+  static std::string class_of(const Gpu& gpu) {
+    return gpu.vendor == GpuVendor::amd ? " class=\"0x038000\"" : " class=\"0x030200\"";
+  }
+
+  static std::string vendor_of(const Gpu& gpu) {
+    return gpu.vendor == GpuVendor::amd ? " vendor=\"0x1002\"" : " vendor=\"0x10de\"";
+  }
+
+  /// A layer that is not known is not written: NCCL looks itself where there is no class. A card of
+  /// which the class says all has to have one: that of other network controllers.
+  static std::string class_of(const Nic& nic) {
+    if (nic.layer == Nic::Layer::ethernet) return " class=\"0x020000\"";
+    if (nic.layer == Nic::Layer::infiniband) return " class=\"0x020700\"";
+    return is_listed(nic) ? "" : " class=\"0x028000\"";
+  }
+
+  /// Neither whether a NIC reaches its memory, nor what rank it is of, is known here.
+  void write_gpu(int depth, const Gpu& gpu, bool told_by_class) {
+    std::vector<std::string> links = links_of(gpu);
+    const bool known = gpu.nvml_index >= 0 || gpu.architecture > 0 || !links.empty();
+    if (!known && told_by_class) return;
+    std::string facts;
+    if (known) facts += fmt::format(" dev=\"{}\"", numbers_[&gpu]);
+    if (gpu.architecture > 0) facts += fmt::format(" sm=\"{}\"", gpu.architecture);
+    line(depth, fmt::format("<gpu{}>", facts));
+    for (const std::string& link : links) line(depth + 1, link);
+    line(depth, "</gpu>");
+  }
+
+  std::vector<std::string> links_of(const Gpu& gpu) const {
+    const int index = static_cast<int>(&gpu - machine_.gpus.data());
+    std::vector<std::string> links;
+    if (gpu.switch_links > 0) {
+      links.push_back(
+          fmt::format("<nvlink target=\"ffff:ff:ff.7\" count=\"{}\" "
+                      "tclass=\"0x068000\"/>",
+                      gpu.switch_links));
+    }
+    for (const GpuPair& pair : machine_.pairs) {
+      if (pair.from != index || pair.links == 0) continue;
+      const Gpu& peer = machine_.gpus[static_cast<std::size_t>(pair.to)];
+      if (!peer.pci || gpu_in(peer.node) != &peer) continue;
+      const bool amd = gpu.vendor == GpuVendor::amd;
+      links.push_back(fmt::format("<{} target=\"{}\" count=\"{}\" tclass=\"{}\"/>",
+                                  amd ? "xgmi" : "nvlink", peer.pci->to_string(), pair.links,
+                                  amd ? "0x038000" : "0x030200"));
+    }
+    return links;
+  }
+
+  /// Of ports that are not active the format cannot tell, so it lists none, as NCCL does. Of a card
+  /// that its place names the class says it all.
+  static bool is_listed(const Nic& nic) {
+    return nic.active && !(nic.pci && nic.name == nic.pci->to_string());
+  }
+
+  /// An active port, and its number among those that are listed; -1: it is not.
+  struct Port {
+    const Nic* nic;
+    int number;
+  };
+
+  void write_nics(int depth, const std::vector<Port>& ports) {
+    const bool any =
+        std::any_of(ports.begin(), ports.end(), [](const Port& port) { return port.number >= 0; });
+    if (!any) return;
+    line(depth, "<nic>");
+    for (const Port& port : ports) {
+      if (port.number < 0) continue;
+      const Nic& nic = *port.nic;
+      std::string facts;
+      if (nic.gbps > 0) facts += fmt::format(" speed=\"{:.0f}\"", nic.gbps * 1000);
+      facts += fmt::format(" port=\"{}\"", nic.port);
+      const std::uint64_t guid =
+          nic.card != 0 ? nic.card : nic.guid;  // by it NCCL tells cards apart
+      if (guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", guid);
+      line(depth + 1, fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name),
+                                  port.number, facts));
+    }
+    line(depth, "</nic>");
+  }
+
+  const Machine machine_;
+  std::vector<std::vector<int>> children_;    // of each PCI node
+  std::vector<const Gpu*> gpus_in_;           // the same
+  std::map<const Gpu*, int> numbers_;         // of the GPUs in nodes, as NCCL has them
+  std::vector<std::vector<Port>> nics_in_;    // the same
+  std::map<int, std::vector<Port>> nics_at_;  // in none, at a NUMA node or (-1) at none
+  std::string text_;
+};
+
+}  // namespace
+
+std::string write_nccl_xml(const Machine& machine) {
+  return Writer(machine).write();
+}
+
+}  // namespace oriel::topo

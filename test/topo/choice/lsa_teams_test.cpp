@@ -1,0 +1,342 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/choice/lsa_teams.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+namespace oriel::topo {
+namespace {
+
+using Lists = std::vector<std::vector<int>>;
+
+RankInfo on_host(std::uint64_t host, std::uint64_t process) {
+  RankInfo info;
+  info.node = NodeIdentity{host, 77};
+  info.process = process;
+  return info;
+}
+
+DeviceUuid uuid(int device) {
+  DeviceUuid name{};
+  name[0] = static_cast<std::byte>((device + 1) & 255);
+  name[1] = static_cast<std::byte>((device + 1) >> 8);
+  return name;
+}
+
+/// Rank `device` of a process of its own on one machine; it sees all of `devices` and reaches those
+/// for which `reach` holds.
+template <typename Reach>
+RankInfo on_gpu(int device, int devices, Reach reach) {
+  RankInfo info = on_host(1, static_cast<std::uint64_t>(device) + 1);
+  info.kind = DeviceKind::cuda;
+  info.device = device;
+  info.uuid = uuid(device);
+  for (int other = 0; other < devices; ++other) {
+    info.seen.push_back(SeenDevice{uuid(other), reach(device, other)});
+  }
+  return info;
+}
+
+template <typename Reach>
+std::vector<RankInfo> gpus(int count, Reach reach) {
+  std::vector<RankInfo> ranks;
+  for (int device = 0; device < count; ++device) ranks.push_back(on_gpu(device, count, reach));
+  return ranks;
+}
+
+std::vector<RankInfo> hosts(const std::vector<std::uint64_t>& host_of_rank) {
+  std::vector<RankInfo> ranks;
+  for (const auto host : host_of_rank) ranks.push_back(on_host(host, ranks.size() + 1));
+  return ranks;
+}
+
+/// The two indices say the same as the lists.
+void check_indices(const LsaTeams& teams, std::size_t ranks) {
+  REQUIRE(teams.team.size() == ranks);
+  REQUIRE(teams.index.size() == ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto& members = teams.members_of(static_cast<int>(rank));
+    CHECK(members.at(static_cast<std::size_t>(teams.index[rank])) == static_cast<int>(rank));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.14 nodes of 7 and 8 ranks make teams of 7 and 8") {
+  std::vector<std::uint64_t> host_of_rank(7, 1);
+  host_of_rank.resize(15, 2);
+  const auto teams = form_lsa_teams(hosts(host_of_rank));
+  CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12, 13, 14}});
+  CHECK(teams.index[7] == 0);
+  CHECK(teams.team[14] == 1);
+  check_indices(teams, 15);
+}
+
+TEST_CASE("1.14 ranks dealt round-robin make teams that are not neighbours") {
+  const auto teams = form_lsa_teams(hosts({1, 2, 3, 1, 2, 3, 1, 2}));
+  CHECK(teams.members == Lists{{0, 3, 6}, {1, 4, 7}, {2, 5}});
+  check_indices(teams, 8);
+}
+
+TEST_CASE("1.14 one rank apart from three") {
+  CHECK(form_lsa_teams(hosts({1, 2, 2, 2})).members == Lists{{0}, {1, 2, 3}});
+  CHECK(form_lsa_teams(hosts({2, 2, 1, 2})).members == Lists{{0, 1, 3}, {2}});
+  CHECK(form_lsa_teams(hosts({5})).members == Lists{{0}});
+  CHECK(form_lsa_teams({}).members.empty());
+}
+
+TEST_CASE("1.14 descriptors travel inside one network namespace and one user only") {
+  auto ranks = hosts({1, 1, 1, 1});
+  ranks[1].node.network_namespace = 78;
+  ranks[2].uid = 12;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 3}, {1}, {2}});
+  SECTION("a namespace that cannot be told is nobody's") {
+    ranks[0].node.network_namespace = ranks[3].node.network_namespace = 0;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}, {2}, {3}});
+  }
+  SECTION("inside one process nothing needs to travel") {
+    for (auto& rank : ranks) {
+      rank.process = 9;
+      rank.node.network_namespace = 0;
+    }
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  }
+}
+
+TEST_CASE("1.14 host memory and GPU memory do not mix") {
+  auto ranks = gpus(4, [](int, int) { return true; });
+  ranks[2] = on_host(1, 3);
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
+}
+
+TEST_CASE("1.14 reach in one direction only does not make a team") {
+  const auto ranks = gpus(3, [](int from, int to) { return !(from == 1 && to == 0); });
+  CHECK(can_map(ranks[0], ranks[1]));
+  CHECK_FALSE(can_map(ranks[1], ranks[0]));
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
+}
+
+TEST_CASE("1.14 reach that is not transitive: a rank must reach every member") {
+  // A chain: each GPU reaches its neighbours. 2 reaches 1, but not 0, which is in 1's team.
+  const auto ranks = gpus(5, [](int from, int to) { return std::abs(from - to) <= 1; });
+  const auto teams = form_lsa_teams(ranks);
+  CHECK(teams.members == Lists{{0, 1}, {2, 3}, {4}});
+  check_indices(teams, 5);
+}
+
+TEST_CASE("1.14 ranks that share a GPU are one team though no peer access joins them") {
+  auto ranks = gpus(2, [](int, int) { return false; });
+  ranks.push_back(ranks[0]);
+  ranks.back().process = 40;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
+}
+
+TEST_CASE("1.14 a GPU that is hidden from its peers counts as reachable") {
+  auto ranks = gpus(4, [](int, int) { return false; });
+  for (auto& rank : ranks) {
+    rank.seen = {SeenDevice{rank.uuid, true}};
+    rank.device = 0;
+  }
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  ranks[3].node.host = 2;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2}, {3}});
+}
+
+namespace {
+
+/// GPUs of `hosts` machines with `each` of them, all in one fabric clique; a process sees the GPUs
+/// of its own machine.
+std::vector<RankInfo> fabric(int machines, int each) {
+  std::vector<RankInfo> ranks;
+  for (int rank = 0; rank < machines * each; ++rank) {
+    RankInfo info =
+        on_host(static_cast<std::uint64_t>(rank / each) + 1, static_cast<std::uint64_t>(rank) + 1);
+    info.node.network_namespace = info.node.host + 1000;
+    info.kind = DeviceKind::cuda;
+    info.device = rank % each;
+    info.uuid = uuid(rank);
+    info.fabric = FabricClique{{}, 5};
+    info.fabric_handles = true;
+    for (int peer = rank / each * each; peer < (rank / each + 1) * each; ++peer) {
+      info.seen.push_back(SeenDevice{uuid(peer), true});
+    }
+    ranks.push_back(std::move(info));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("2.3 H1 a device hidden from CUDA of which NVML told is known, not assumed") {
+  // Every process sees its own GPU only; NVML told each about the others: 0 and 1, 2 and 3.
+  auto ranks = gpus(4, [](int from, int to) { return from / 2 == to / 2; });
+  for (auto& rank : ranks) {
+    rank.device = 0;
+    for (auto& device : rank.seen) device.visible = device.uuid == rank.uuid;
+  }
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  // Where nobody told, hidden devices count as reachable.
+  for (auto& rank : ranks) std::erase_if(rank.seen, [](auto& device) { return !device.visible; });
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+}
+
+TEST_CASE("2.3 H2 a link from A to B lets only A map B's memory") {
+  const auto ranks = gpus(2, [](int from, int to) { return from == to || from == 0; });
+  CHECK(can_map(ranks[0], ranks[1]));
+  CHECK_FALSE(can_map(ranks[1], ranks[0]));
+  CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}});
+}
+
+TEST_CASE("2.3 two cliques on one host make two teams") {
+  const auto ranks = gpus(8, [](int from, int to) { return from / 4 == to / 4; });
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}, {4, 5, 6, 7}});
+}
+
+TEST_CASE("2.3 a fabric clique across hosts makes one team where handles can travel") {
+  CHECK(form_lsa_teams(fabric(2, 2)).members == Lists{{0, 1, 2, 3}});
+  auto ranks = fabric(2, 2);
+  SECTION("not without fabric handles") {
+    ranks[3].fabric_handles = false;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2}, {3}});
+  }
+  SECTION("not between cliques, nor clusters") {
+    ranks[2].fabric->clique = 6;
+    ranks[3].fabric->cluster[0] = std::byte{1};
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+  SECTION("not where NVML knows no clique") {
+    ranks[0].fabric.reset();
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+  SECTION("not across nodes that the user has named") {
+    ranks[2].node.named = ranks[3].node.named = true;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+    for (auto& rank : ranks) rank.node = NodeIdentity{9, rank.node.network_namespace, true};
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  }
+  SECTION("on one host they stand in for descriptors") {
+    for (auto& rank : ranks) rank.node.host = 1;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+    for (auto& rank : ranks) rank.fabric_handles = false;
+    CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
+  }
+}
+
+TEST_CASE("2.3 a team that spans hosts is full with as many as kernels can do with") {
+  const auto teams = form_lsa_teams(fabric(3, 4), 8);
+  CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11}});
+  check_indices(teams, 12);
+  // The ranks of one host stay together, for the user to be told.
+  CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
+}
+
+TEST_CASE("2.3 a host that does not fit whole into a team of several begins the next one") {
+  CHECK(form_lsa_teams(fabric(3, 3), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8}});
+  CHECK(form_lsa_teams(fabric(2, 6), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
+  CHECK(form_lsa_teams(fabric(5, 3), 8).members ==
+        Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}, {12, 13, 14}});
+  CHECK(form_lsa_teams(fabric(3, 5), 11).members ==
+        Lists{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10, 11, 12, 13, 14}});
+  // A small host fills what a large one has left.
+  auto ranks = fabric(2, 6);
+  ranks.push_back(fabric(7, 2).back());
+  ranks.back().uuid = uuid(40);
+  CHECK(form_lsa_teams(ranks, 8).members == Lists{{0, 1, 2, 3, 4, 5, 12}, {6, 7, 8, 9, 10, 11}});
+  // The ranks of 3 hosts in turn.
+  const auto blocks = fabric(3, 3);
+  std::vector<RankInfo> dealt;
+  for (std::size_t i = 0; i < 9; ++i) dealt.push_back(blocks[i % 3 * 3 + i / 3]);
+  const auto teams = form_lsa_teams(dealt, 8);
+  CHECK(teams.members == Lists{{0, 1, 3, 4, 6, 7}, {2, 5, 8}});
+  check_indices(teams, 9);
+}
+
+TEST_CASE("2.3 what a host brings into a team are the ranks that can be in it") {
+  // Two hosts of 4 GPUs and 4 ranks on the CPU each: the GPUs of both fit.
+  std::vector<RankInfo> ranks;
+  for (const RankInfo& gpu : fabric(2, 4)) {
+    ranks.push_back(gpu);
+    ranks.push_back(gpu);
+    ranks.back().kind = DeviceKind::host;
+    ranks.back().fabric_handles = false;
+  }
+  CHECK(form_lsa_teams(ranks, 8).members ==
+        Lists{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7}, {9, 11, 13, 15}});
+}
+
+TEST_CASE("2.3 teams of large cliques are formed about as soon as those of small ones") {
+  constexpr int kRanks = 8192;
+  const auto seconds = [](int clique) {
+    std::vector<RankInfo> ranks = fabric(kRanks / 4, 4);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      RankInfo& own = ranks[static_cast<std::size_t>(rank)];
+      own.fabric->clique = static_cast<unsigned>(rank / clique);
+    }
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      const auto start = std::chrono::steady_clock::now();
+      REQUIRE(form_lsa_teams(ranks, 8).members.size() == kRanks / 8);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      best = std::min(best, took.count());
+    }
+    return best;
+  };
+  const double small = seconds(8);
+  const double large = seconds(576);
+  INFO("cliques of 8: " << small << " s, of 576: " << large << " s");
+  CHECK(large < 4 * small);
+}
+
+TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and hosts") {
+  auto ranks = fabric(2, 3);
+  const std::vector<int> all{0, 1, 2, 3, 4, 5};
+  CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 0, 0, 1, 1, 1});
+  CHECK(descriptor_domains(ranks, std::vector<int>{4, 0, 5}) == std::vector<int>{0, 1, 0});
+  ranks[1].uid = 5;
+  ranks[4].node.network_namespace = 0;
+  CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 1, 0, 2, 3, 2});
+}
+
+TEST_CASE("2.9 teams do not depend on the order in which a process lists devices") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    const int count = 1 + static_cast<int>(random() % 10);
+    std::vector<std::vector<bool>> reach(static_cast<std::size_t>(count));
+    for (auto& row : reach) {
+      for (int to = 0; to < count; ++to) row.push_back(random() % 4 != 0);
+    }
+    const auto ranks = gpus(count, [&](int from, int to) {
+      return from == to || reach[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    });
+    const auto teams = form_lsa_teams(ranks);
+    check_indices(teams, ranks.size());
+    for (int rank = 0; rank < count; ++rank) {
+      const auto& own = teams.members_of(rank);
+      for (const int member : own) {
+        REQUIRE(can_map(ranks[static_cast<std::size_t>(rank)],
+                        ranks[static_cast<std::size_t>(member)]));
+      }
+      // Greedy: no earlier team would have taken it.
+      for (int team = 0; team < teams.team[static_cast<std::size_t>(rank)]; ++team) {
+        const auto& others = teams.members[static_cast<std::size_t>(team)];
+        REQUIRE(std::any_of(others.begin(), others.end(), [&](int member) {
+          const auto& one = ranks[static_cast<std::size_t>(rank)];
+          const auto& other = ranks[static_cast<std::size_t>(member)];
+          return member < rank && !(can_map(one, other) && can_map(other, one));
+        }));
+      }
+    }
+    // Ordinals are of one process only.
+    auto renumbered = ranks;
+    for (auto& rank : renumbered) rank.device = static_cast<int>(random() % 16);
+    REQUIRE(form_lsa_teams(renumbered).members == teams.members);
+  }
+}
+
+}  // namespace oriel::topo

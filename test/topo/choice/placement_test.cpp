@@ -1,0 +1,394 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What the system is asked for, and that this machine's kernel takes it.
+#include "topo/choice/placement.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.hpp"
+#include "support/numa_system.hpp"
+#include "topo/choice/local_affinity.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/numa_sysfs.hpp"
+#include "topo/sources/temporary_tree.hpp"
+#include "topo/xml/nccl_xml.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using test::NumaSystem;
+using Numbers = std::vector<int>;
+
+/// Two NUMA nodes, 0-3 and 4-7 with one more, a GPU at each and one that is nowhere.
+Machine two_nodes() {
+  MachineBuilder build;
+  build.numa(0, {0, 1, 2, 3});
+  build.numa(1, {4, 5, 6, 7, 1500});
+  build.gpu(build.host_bridge(0), "0000:1b:00.0");
+  build.gpu(build.host_bridge(1), "0000:9b:00.0");
+  build.gpu(build.host_bridge(-1), "0000:ab:00.0");
+  return canonical(std::move(build.machine));
+}
+
+/// A setting of this process while it lives.
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+    reread();
+  }
+  ~Setting() {
+    ::unsetenv(name_);
+    reread();
+  }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  static void reread() {
+    reread_process_settings();
+    reread_log_settings();
+  }
+  const char* name_;
+};
+
+/// How many lines with `words` the log has at INFO, of a process that does `work`.
+int lines_logged(const std::string& words, const std::function<void()>& work) {
+  const TemporaryTree folder;
+  const std::string path = folder.root() + "/log";
+  const Setting level("ORIEL_LOG", "info");
+  const Setting file("ORIEL_LOG_FILE", path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  std::ifstream log(path);
+  int lines = 0;
+  for (std::string line; std::getline(log, line);) lines += line.find(words) != std::string::npos;
+  return lines;
+}
+
+/// A fresh memfd, mapped; the mapping goes with its owner.
+class Mapped {
+ public:
+  explicit Mapped(int fd, std::size_t bytes) : bytes_(bytes) {
+    at_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    REQUIRE(at_ != MAP_FAILED);
+  }
+  ~Mapped() { ::munmap(at_, bytes_); }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  void* at() const { return at_; }
+
+ private:
+  void* at_;
+  std::size_t bytes_;
+};
+
+struct PolicyAt {
+  int mode = -1;
+  unsigned long nodes[64] = {};
+};
+
+}  // namespace
+
+TEST_CASE("2.5 the processors and nodes that a thread may use are asked for") {
+  NumaSystem system;
+  CHECK(cpus_of_this_thread() == system.cpus);
+  CHECK(memory_nodes_of_this_thread() == Numbers{0, 1});
+  CHECK_FALSE(has_memory_policy());
+  SECTION("machines with many of them") {
+    system.cpu_bits = 32768;
+    system.cpus = {0, 1023, 1024, 8191, 8192, 32767};
+    system.node_bits = 4096;
+    system.memory_nodes = {0, 63, 64, 1023};
+    CHECK(cpus_of_this_thread() == system.cpus);
+    CHECK(memory_nodes_of_this_thread() == system.memory_nodes);
+  }
+  SECTION("a container that does not tell") {
+    system.asking_status = EPERM;
+    CHECK_FALSE(cpus_of_this_thread());
+    CHECK_FALSE(memory_nodes_of_this_thread());
+    CHECK(has_memory_policy());
+  }
+  SECTION("a kernel that always wants more") {
+    system.asking_status = EINVAL;
+    CHECK_FALSE(cpus_of_this_thread());
+  }
+}
+
+TEST_CASE("2.5 this kernel tells the same") {
+  const auto cpus = cpus_of_this_thread();
+  REQUIRE(cpus);
+  CHECK(static_cast<long>(cpus->size()) == ::sysconf(_SC_NPROCESSORS_ONLN));
+  const auto nodes = memory_nodes_of_this_thread();
+  if (nodes) CHECK_FALSE(nodes->empty());
+}
+
+TEST_CASE("2.5 a thread is moved itself, once, and only if it is elsewhere") {
+  NumaSystem system;
+  run_this_thread_on({});
+  run_this_thread_on(system.cpus);
+  CHECK(system.placements.empty());
+  pid_t id = 0;
+  std::thread([&] {
+    id = static_cast<pid_t>(::syscall(SYS_gettid));
+    run_this_thread_on({1, 64, 1500});
+  }).join();
+  REQUIRE(system.placements.size() == 1);
+  CHECK(system.placements[0] == NumaSystem::Placement{id, {1, 64, 1500}});
+}
+
+TEST_CASE("2.5 this kernel moves a thread, and no other") {
+  const auto before = cpus_of_this_thread();
+  REQUIRE(before);
+  std::optional<Numbers> inside;
+  std::thread([&] {
+    run_this_thread_on({before->back()});
+    inside = cpus_of_this_thread();
+  }).join();
+  CHECK(inside == Numbers{before->back()});
+  CHECK(cpus_of_this_thread() == before);
+}
+
+TEST_CASE("2.5 memory prefers a node and never insists on it") {
+  NumaSystem system;
+  char page[1];
+  prefer_memory_node(page, 4096, -1);
+  prefer_memory_node(page, 4096, 1 << 20);
+  CHECK(system.preferences.empty());
+  prefer_memory_node(page, 8192, 1);
+  REQUIRE(system.preferences.size() == 1);
+  CHECK(system.preferences[0].at == page);
+  CHECK(system.preferences[0].bytes == 8192);
+  CHECK(system.preferences[0].mode == MPOL_PREFERRED);
+  CHECK(system.preferences[0].nodes == Numbers{1});
+  CHECK(system.preferences[0].flags == 0);
+}
+
+TEST_CASE("2.5 a thread's own memory policy is put back exactly") {
+  NumaSystem system;
+  SECTION("for a while it prefers the node") {
+    {
+      const MemoryNodeScope scope(1);
+      CHECK(system.policy == NumaSystem::Policy{MPOL_PREFERRED, {1}});
+    }
+    CHECK(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}});
+    CHECK(system.policies.size() == 2);
+  }
+  SECTION("no node: nothing happens") {
+    { const MemoryNodeScope scope(-1); }
+    CHECK(system.policies.empty());
+    CHECK(system.questions == 0);
+  }
+  SECTION("what the user asked for counts more") {
+    system.policy = {MPOL_INTERLEAVE | MPOL_F_STATIC_NODES, {0, 1}};
+    { const MemoryNodeScope scope(1); }
+    CHECK(system.policies.empty());
+  }
+  SECTION("so does what cannot be told") {
+    system.asking_status = EPERM;
+    { const MemoryNodeScope scope(1); }
+    CHECK(system.policies.empty());
+  }
+  SECTION("what was refused is not put back") {
+    system.memory_status = EPERM;
+    { const MemoryNodeScope scope(1); }
+    CHECK(system.policies.size() == 1);
+  }
+}
+
+TEST_CASE("2.5 putting a policy back survives a passing failure") {
+  NumaSystem system;
+  auto scope = std::make_optional<MemoryNodeScope>(0);
+  CHECK(system.policy.mode == MPOL_PREFERRED);
+  static int failures = 0;
+  failures = 1;
+  SystemTable table = sys();
+  static SystemTable through{};
+  through = table;
+  table.set_mempolicy = [](int mode, const unsigned long* nodes, unsigned long bits) {
+    if (failures-- > 0) {
+      errno = ENOMEM;
+      return -1;
+    }
+    return through.set_mempolicy(mode, nodes, bits);
+  };
+  const ScopedSystemTable scoped(table);
+  scope.reset();
+  CHECK(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}});
+}
+
+TEST_CASE("2.5 this kernel takes a node for shared memory, for all of its mappings") {
+  const auto nodes = memory_nodes_of_this_thread();
+  if (!nodes) {
+    WARN("skipped: this kernel, or a filter before it, does not tell of memory nodes");
+    return;
+  }
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  const int fd = ::memfd_create("oriel-test", MFD_CLOEXEC);
+  REQUIRE(fd >= 0);
+  REQUIRE(::ftruncate(fd, kBytes) == 0);
+  const Mapped owner(fd, kBytes), peer(fd, kBytes);
+  ::close(fd);
+  const auto policy_at = [](void* at) {
+    PolicyAt found;
+    REQUIRE(sys().get_mempolicy(&found.mode, found.nodes, 4096, at, MPOL_F_ADDR) == 0);
+    return found;
+  };
+  CHECK(policy_at(owner.at()).mode == MPOL_DEFAULT);
+  prefer_memory_node(owner.at(), kBytes, nodes->front());
+  CHECK(policy_at(owner.at()).mode == MPOL_PREFERRED);
+  // The policy belongs to the memory: whoever touches it first, here or in another process.
+  CHECK(policy_at(peer.at()).mode == MPOL_PREFERRED);
+  CHECK(policy_at(peer.at()).nodes[0] == 1UL << nodes->front());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static_cast<char*>(peer.at())[8192] = 1;
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  int node = -1;
+  REQUIRE(sys().get_mempolicy(&node, nullptr, 0, static_cast<char*>(owner.at()) + 8192,
+                              MPOL_F_NODE | MPOL_F_ADDR) == 0);
+  CHECK(node == nodes->front());
+  // A node that is not there is refused, which changes nothing.
+  prefer_memory_node(owner.at(), kBytes, 4095);
+  CHECK(policy_at(owner.at()).mode == MPOL_PREFERRED);
+}
+
+TEST_CASE("2.5 this kernel takes a policy for a thread, and takes it back") {
+  const auto nodes = memory_nodes_of_this_thread();
+  if (!nodes || has_memory_policy()) {
+    WARN("skipped: threads have a memory policy here, or their policies cannot be told");
+    return;
+  }
+  {
+    const MemoryNodeScope scope(nodes->back());
+    CHECK(has_memory_policy());
+  }
+  CHECK_FALSE(has_memory_policy());
+}
+
+TEST_CASE("2.5 refusals are told once, at INFO, and are no errors") {
+  CHECK(lines_logged("keeping a thread near its GPU was refused (errno 1)", [] {
+          NumaSystem system;
+          system.cpu_status = EPERM;
+          for (int i = 0; i < 3; ++i) run_this_thread_on({1});
+        }) == 1);
+  CHECK(lines_logged("taking host memory from the nearest NUMA node was refused (errno 1)", [] {
+          NumaSystem system;
+          system.memory_status = EPERM;
+          char page[1];
+          for (int i = 0; i < 3; ++i) prefer_memory_node(page, 4096, 1);
+          const MemoryNodeScope scope(1);
+        }) == 1);
+  CHECK(lines_logged("may use no processor near GPU 0000:9b:00.0", [] {
+          NumaSystem system;
+          system.cpus = {0, 1};
+          for (int i = 0; i < 3; ++i) local_affinity_of_gpu(two_nodes(), 1, Settings{});
+        }) == 1);
+}
+
+TEST_CASE("2.5 a process learns what is near its GPUs and its processors") {
+  const Machine machine = two_nodes();
+  Settings settings;
+  NumaSystem system;
+  const auto near = [&](int gpu) { return local_affinity_of_gpu(machine, gpu, settings); };
+  const auto own = [&] { return local_affinity_of_processors(machine, settings); };
+  CHECK(near(0) == Affinity{{0, 1, 2, 3}, 0});
+  CHECK(near(1) == Affinity{{4, 5, 6, 7}, 1});
+  CHECK(near(2) == Affinity{});
+  CHECK(own() == Affinity{system.cpus, -1});
+  SECTION("on one node") {
+    system.cpus = {6, 1500};
+    CHECK(own() == Affinity{{6, 1500}, 1});
+    CHECK(near(0) == Affinity{{}, 0, true});
+  }
+  SECTION("kept from the memory of the other") {
+    system.cpus = {5};
+    system.memory_nodes = {0};
+    CHECK(own() == Affinity{{5}, -1});
+    CHECK(near(1) == Affinity{{5}, -1});
+  }
+  SECTION("with a memory policy of the user's") {
+    system.cpus = {5};
+    system.policy = {MPOL_BIND, {0}};
+    CHECK(own() == Affinity{{5}, -1});
+  }
+  SECTION("where nothing may be asked") {
+    system.asking_status = EPERM;
+    CHECK(own() == Affinity{});
+    CHECK(near(0) == Affinity{{0, 1, 2, 3}, -1});
+  }
+  SECTION("switched off") {
+    settings.cpu_affinity = false;
+    system.questions = 0;
+    CHECK(own() == Affinity{});
+    CHECK(near(0) == Affinity{});
+    CHECK(system.questions == 0);
+  }
+  SECTION("told to ignore where the process was put") {
+    settings.ignore_cpu_affinity = true;
+    system.cpus = {6};
+    CHECK(near(0) == Affinity{{0, 1, 2, 3}, 0});
+    CHECK(near(1) == Affinity{{4, 5, 6, 7, 1500}, 1});
+    CHECK(own() == Affinity{{6}, 1});
+  }
+}
+
+TEST_CASE("2.5 a CPU rank's machine is that of the kernel's files, or of ORIEL_TOPO_FILE") {
+  const TemporaryTree files;
+  files.file("/sys/devices/system/node/online", "0-1\n");
+  files.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
+  files.file("/sys/devices/system/node/node1/cpulist", "4-7\n");
+  files.file("/machine.xml", write_nccl_xml(hgx_8()));
+  ProcessMachine machine({FileTree(files.root())});
+  const ScopedProcessMachine scoped(machine);
+  NumaSystem system;
+  system.cpus = {4};
+  CHECK(own_affinity_of_processors() == Affinity{{4}, 1});
+  {
+    const Setting off("ORIEL_CPU_AFFINITY", "off");
+    CHECK(own_affinity_of_processors() == Affinity{});
+  }
+  {
+    const Setting file("NCCL_TOPO_FILE", files.root() + "/machine.xml");
+    CHECK(own_affinity_of_processors() == Affinity{{4}, 0});
+    system.cpus = {60, 61};
+    CHECK(own_affinity_of_processors() == Affinity{{60, 61}, 1});
+  }
+  const Setting absent("ORIEL_TOPO_FILE", files.root() + "/absent.xml");
+  CHECK(own_affinity_of_processors() == Affinity{});  // starting a communicator tells why
+}
+
+TEST_CASE("2.5 reading the NUMA nodes of this machine takes far less than a millisecond") {
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int kRounds = 20;
+  for (int i = 0; i < kRounds; ++i) read_numa_nodes(FileTree("/"));
+  const std::chrono::duration<double, std::micro> each =
+      (std::chrono::steady_clock::now() - begin) / kRounds;
+  WARN("one reading takes " << each.count() << " us");
+  CHECK(each.count() < 5000);  // sanitizers and busy machines too
+}
+
+}  // namespace oriel::topo

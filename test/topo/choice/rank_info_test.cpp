@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/choice/rank_info.hpp"
+
+#include <random>
+
+#include <catch2/catch.hpp>
+
+namespace oriel::topo {
+namespace {
+
+RankInfo example() {
+  RankInfo info = host_rank_info(read_node_identity(""));
+  info.kind = DeviceKind::cuda;
+  info.device = 3;
+  info.memory_bytes = std::uint64_t{141} << 30;
+  info.pci_id = "0000:1b:00.0";
+  info.uuid[4] = std::byte{9};
+  info.numa = 1;
+  info.links_class = 12;
+  info.may_learn_more = true;
+  info.host_class = 9;
+  info.network_class = 7;
+  info.fabric_handles = true;
+  info.fabric = FabricClique{};
+  info.fabric->clique = 7;
+  DeviceUuid last = info.uuid;
+  last[0] = std::byte{200};
+  const PathFacts nvlink{PathKind::nvlink, 2, 12, true};
+  info.seen = {SeenDevice{DeviceUuid{}, false, false, {PathKind::host_memory, 2, 8, false}},
+               SeenDevice{info.uuid, true, true, {PathKind::same_device, 0, 0, true}},
+               SeenDevice{last, true, true, nvlink}};
+  return info;
+}
+
+bool refused(const RankInfo& info) {
+  return !decode_rank_info(encode(info)).ok();
+}
+
+}  // namespace
+
+TEST_CASE("1.14 rank information survives the wire") {
+  const RankInfo gpu = example();
+  CHECK(decode_rank_info(encode(gpu)).value() == gpu);
+  const RankInfo host = host_rank_info(NodeIdentity{1, 2});
+  CHECK(decode_rank_info(encode(host)).value() == host);
+}
+
+TEST_CASE("2.6 what ranks add once it is wanted is put into their information, or refused") {
+  RankInfo more = example();
+  more.network_class = 9;
+  more.seen.pop_back();
+  RankInfo first = example();
+  first.may_learn_more = true;
+  for (const bool hidden : {false, true}) {
+    for (const bool network : {false, true}) {
+      const Wanted wanted{.hidden_gpus = hidden, .network = network};
+      const Bytes message = encode_supplement(more, wanted);
+      CHECK_FALSE(message.empty());
+      RankInfo info = first;
+      REQUIRE(add_supplement(info, message, wanted).ok());
+      CHECK(info.network_class == (network ? 9 : 7));
+      CHECK(info.seen == (hidden ? more.seen : first.seen));
+      CHECK(info.may_learn_more == !hidden);
+      for (std::size_t length = 0; length < message.size(); ++length) {
+        RankInfo cut = first;
+        CHECK_FALSE(add_supplement(cut, ByteView(message).first(length), wanted).ok());
+      }
+      Bytes padded = message;
+      padded.push_back(std::byte{0});
+      CHECK_FALSE(add_supplement(info, padded, wanted).ok());
+      CHECK_FALSE(add_supplement(info, message, {.hidden_gpus = hidden, .network = !network}).ok());
+    }
+  }
+  more.network_class = 40;
+  CHECK_FALSE(
+      add_supplement(first, encode_supplement(more, {.network = true}), {.network = true}).ok());
+  more.seen.push_back(more.seen.front());  // twice
+  CHECK_FALSE(
+      add_supplement(first, encode_supplement(more, {.hidden_gpus = true}), {.hidden_gpus = true})
+          .ok());
+  RankInfo host = host_rank_info(NodeIdentity{1, 2});
+  CHECK_FALSE(add_supplement(host, encode_supplement(example(), {.hidden_gpus = true}),
+                             {.hidden_gpus = true})
+                  .ok());
+}
+
+TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
+  const Bytes whole = encode(example());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    INFO("length " << length);
+    CHECK_FALSE(decode_rank_info(ByteView(whole).first(length)).ok());
+  }
+  Bytes padded = whole;
+  padded.push_back(std::byte{0});
+  CHECK_FALSE(decode_rank_info(padded).ok());
+
+  RankInfo info = example();
+  info.process = 0;
+  CHECK(refused(info));
+  info = example();
+  info.pci_id = "0000:1b:00.0\n";
+  CHECK(refused(info));
+  info.pci_id = std::string(kPciIdMostBytes + 1, '0');
+  CHECK(refused(info));
+  info = example();
+  info.memory_bytes = kMemoryMostBytes + 1;
+  CHECK(refused(info));
+  info = example();
+  info.device = -2;
+  CHECK(refused(info));
+  info = example();
+  info.kind = DeviceKind::host;
+  CHECK(refused(info));
+  info.kind = static_cast<DeviceKind>(7);
+  CHECK(refused(info));
+}
+
+TEST_CASE("2.3 what a rank tells of devices, fabric and NUMA nodes is checked field by field") {
+  const auto refused_with = [](const char* words, auto&& change) {
+    RankInfo info = example();
+    change(info);
+    const auto decoded = decode_rank_info(encode(info));
+    REQUIRE_FALSE(decoded.ok());
+    INFO(decoded.error().message());
+    CHECK(decoded.error().message().find(words) != std::string::npos);
+  };
+  refused_with("NUMA node -2", [](RankInfo& info) { info.numa = -2; });
+  refused_with("NUMA node", [](RankInfo& info) { info.numa = kNumaNumberMost + 1; });
+  refused_with("network of bandwidth class 32", [](RankInfo& info) { info.host_class = 32; });
+  refused_with("network of bandwidth class 40", [](RankInfo& info) { info.network_class = 40; });
+  refused_with("links of bandwidth class", [](RankInfo& info) { info.links_class = 32; });
+  refused_with("order of their UUIDs", [](RankInfo& info) { info.seen[1].uuid = DeviceUuid{}; });
+  refused_with("order of their UUIDs",
+               [](RankInfo& info) { std::swap(info.seen[0], info.seen[1]); });
+  refused_with("is of kind 4", [](RankInfo& info) { info.seen[2].path.kind = PathKind::network; });
+  refused_with("a path of 65 hops", [](RankInfo& info) { info.seen[2].path.hops = 65; });
+  refused_with("bandwidth class 32",
+               [](RankInfo& info) { info.seen[2].path.bandwidth_class = 32; });
+  refused_with("contradicts", [](RankInfo& info) { info.seen[0].reachable = true; });
+  refused_with("contradicts", [](RankInfo& info) { info.seen[2].reachable = false; });
+  refused_with("of another device",
+               [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
+  refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
+  const auto on_host = [](RankInfo& info) {
+    info = host_rank_info(NodeIdentity{1, 2});
+    info.kind = DeviceKind::host;
+  };
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.fabric_handles = true;
+  });
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.fabric = FabricClique{};
+  });
+  refused_with("names a device", [&](RankInfo& info) {
+    on_host(info);
+    info.links_class = 1;
+  });
+
+  RankInfo many = example();
+  while (many.seen.size() < kSeenDevicesMost + 3) {
+    SeenDevice next = many.seen.back();
+    next.uuid[0] = static_cast<std::byte>(200 + many.seen.size() / 200);
+    next.uuid[1] = static_cast<std::byte>(many.seen.size() % 200 + 1);
+    many.seen.push_back(next);
+  }
+  const auto decoded = decode_rank_info(encode(many));
+  REQUIRE(decoded.ok());
+  CHECK(decoded->seen.size() == kSeenDevicesMost);
+  CHECK(find_seen(*decoded, many.seen[100].uuid) != nullptr);
+  CHECK(find_seen(*decoded, many.seen.back().uuid) == nullptr);
+}
+
+TEST_CASE("2.3 the message of another version is refused with the two numbers") {
+  Bytes message = encode(example());
+  message[0] = std::byte{2};
+  const auto decoded = decode_rank_info(message);
+  REQUIRE_FALSE(decoded.ok());
+  CHECK(decoded.error().message().find("format 2, this library knows 6") != std::string::npos);
+}
+
+TEST_CASE("1.14 random bytes never pass for more than they hold") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const Bytes whole = encode(example());
+  for (int round = 0; round < 20'000; ++round) {
+    Bytes message = whole;
+    for (int flips = 0; flips < 3; ++flips) {
+      message[random() % message.size()] = static_cast<std::byte>(random());
+    }
+    const auto decoded = decode_rank_info(message);
+    // What is accepted means exactly what was sent.
+    if (decoded.ok()) CHECK(encode(decoded.value()) == message);
+  }
+}
+
+TEST_CASE("1.12 a pid means something inside one PID namespace of one node only") {
+  const RankInfo own = host_rank_info(read_node_identity(""));
+  CHECK(own.pid_namespace != 0);
+  CHECK(shares_pids(own, own));
+  RankInfo other = own;
+  other.pid = own.pid + 1;
+  CHECK(shares_pids(own, other));
+  other.pid_namespace = own.pid_namespace + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  other = own;
+  other.machine = own.machine + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  // The user has made two nodes of one machine.
+  other = own;
+  other.node = read_node_identity("a name");
+  REQUIRE(other.node != own.node);
+  CHECK(shares_pids(own, other));
+  // A machine that does not tell its boot is told apart by what names the node.
+  other = own;
+  other.machine = 0;
+  CHECK(shares_pids(own, other));
+  other.node.host = own.node.host + 1;
+  CHECK_FALSE(shares_pids(own, other));
+  // Two ranks that cannot tell their namespaces.
+  other = own;
+  other.pid_namespace = 0;
+  CHECK_FALSE(shares_pids(own, other));
+  CHECK_FALSE(shares_pids(other, other));
+}
+
+TEST_CASE("1.14 the node identity follows host, boot and override") {
+  const HostFacts facts{"a", "b", "c"};
+  const auto plain = host_hash(facts, "");
+  CHECK(plain == host_hash(facts, ""));
+  CHECK(plain != host_hash(HostFacts{"x", "b", "c"}, ""));
+  CHECK(plain != host_hash(HostFacts{"a", "x", "c"}, ""));
+  CHECK(plain != host_hash(HostFacts{"a", "b", "x"}, ""));
+  CHECK(plain != host_hash(HostFacts{"ab", "", "c"}, ""));
+  CHECK(host_hash(facts, "node0") == host_hash(HostFacts{}, "node0"));
+  CHECK(host_hash(facts, "node0") != host_hash(facts, "node1"));
+
+  const NodeIdentity here = read_node_identity("");
+  CHECK(here == read_node_identity(""));
+  CHECK(here.network_namespace != 0);
+  CHECK(read_node_identity("node0").host != here.host);
+  CHECK(read_node_identity("node0").network_namespace == here.network_namespace);
+  CHECK(read_node_identity("node0").named);
+  CHECK_FALSE(here.named);
+}
+
+}  // namespace oriel::topo

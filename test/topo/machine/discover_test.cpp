@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/machine/discover.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include <catch2/catch.hpp>
+
+#include "topo/choice/nic_choice.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/choice/reach.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/hwloc_reader.hpp"
+#include "topo/sources/sys_tree.hpp"
+#include "topo/sources/temporary_tree.hpp"
+#include "topo/xml/hwloc_text.hpp"
+#include "topo/xml/nccl_xml.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using Outcome = SourceReport::Outcome;
+
+/// Says and skips where hwloc is not installed.
+bool have_hwloc() {
+  if (hwloc_library().missing.empty()) return true;
+  WARN("skipped: " << hwloc_library().missing);
+  return false;
+}
+
+/// NVML as it would speak of the NVIDIA GPUs of a machine.
+void fill(FakeNvml& fake, const Machine& machine) {
+  for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    FakeNvml::Device device;
+    device.pci = gpu.pci->to_string();
+    device.uuid = gpu.uuid;
+    device.name = gpu.name;
+    device.link_megabytes = static_cast<unsigned>(gpu.link_gbps * 125);
+    device.links.resize(static_cast<std::size_t>(gpu.switch_links));
+    for (const GpuPair& pair : machine.pairs) {
+      if (pair.from != static_cast<int>(i)) continue;
+      const std::string remote = machine.gpus[static_cast<std::size_t>(pair.to)].pci->to_string();
+      for (int link = 0; link < pair.links; ++link) {
+        device.links.push_back({true, NvmlConstants::kRemoteGpu, remote});
+      }
+      if (pair.maps == true) continue;
+      fake.refused.push_back({pair.from, pair.to, NvmlConstants::read});
+    }
+    fake.devices.push_back(std::move(device));
+  }
+}
+
+void add_nics(const TemporaryTree& tree, const Machine& machine) {
+  for (const Nic& nic : machine.nics) {
+    const std::string folder = "/sys/class/infiniband/" + nic.name;
+    tree.link(folder + "/device", "../../../devices/" + nic.pci->to_string());
+    tree.file(folder + "/ports/1/state", "4: ACTIVE");
+    tree.file(folder + "/ports/1/rate", std::to_string(static_cast<int>(nic.gbps)) + " Gb/sec");
+    tree.file(folder + "/ports/1/link_layer", "InfiniBand");
+  }
+}
+
+const SourceReport& report_of(const Machine& machine, const std::string& source) {
+  const auto found =
+      std::find_if(machine.sources.begin(), machine.sources.end(),
+                   [&](const SourceReport& one) { return one.source.starts_with(source); });
+  REQUIRE(found != machine.sources.end());
+  return *found;
+}
+
+}  // namespace
+
+TEST_CASE("2.1 hwloc finds the buses and NUMA nodes of every composed machine again") {
+  if (!have_hwloc()) return;
+  for (const auto& [name, machine] : all_machines()) {
+    INFO(name);
+    const HwlocList list = read_hwloc(hwloc_library(), hwloc_text_of(machine));
+    REQUIRE(list.report.outcome == Outcome::used);
+    Machine found;
+    found.numa = list.numa;
+    found.pci = list.pci;
+    found = canonical(std::move(found));
+    REQUIRE(found.numa.size() == machine.numa.size());
+    for (std::size_t i = 0; i < found.numa.size(); ++i) {
+      CHECK(found.numa[i].cpus == machine.numa[i].cpus);
+      CHECK(found.numa[i].memory_bytes == machine.numa[i].memory_bytes);
+    }
+    REQUIRE(found.pci.size() == machine.pci.size());
+    for (std::size_t i = 0; i < found.pci.size(); ++i) {
+      CHECK(found.pci[i].address == machine.pci[i].address);
+      CHECK(found.pci[i].parent == machine.pci[i].parent);
+      CHECK(found.pci[i].kind == machine.pci[i].kind);
+      CHECK(found.pci[i].numa == machine.pci[i].numa);
+      CHECK(found.pci[i].link_gbps == Approx(machine.pci[i].link_gbps));
+    }
+  }
+}
+
+namespace {
+
+/// What hwloc says of the distances between NUMA nodes, as the model has it.
+std::vector<hwloc_obj> distance_objects;
+std::vector<hwloc_obj_t> distance_places;
+std::vector<hwloc_uint64_t> distance_values;
+hwloc_distances_s model_distances{};
+
+HwlocList list_with_distances(const std::vector<unsigned>& nodes,
+                              std::vector<hwloc_uint64_t> values) {
+  distance_objects.assign(nodes.size(), hwloc_obj{});
+  distance_places.clear();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    distance_objects[i].os_index = nodes[i];
+    distance_places.push_back(&distance_objects[i]);
+  }
+  distance_values = std::move(values);
+  model_distances.nbobjs = static_cast<unsigned>(nodes.size());
+  model_distances.objs = distance_places.data();
+  model_distances.values = distance_values.data();
+  HwlocLibrary library = hwloc_library();
+  library.table.hwloc_distances_get_by_type = [](hwloc_topology_t, hwloc_obj_type_t,
+                                                 unsigned* count, hwloc_distances_s** found,
+                                                 unsigned long, unsigned long) {
+    *count = 1;
+    *found = &model_distances;
+    return 0;
+  };
+  library.table.hwloc_distances_release = [](hwloc_topology_t, hwloc_distances_s*) {};
+  return read_hwloc(library, hwloc_text_of(hgx_8()));
+}
+
+}  // namespace
+
+TEST_CASE("2.1 distances that hwloc tells of other NUMA nodes count for nothing, not as nearest") {
+  if (!have_hwloc()) return;
+  const HwlocList whole = list_with_distances({1, 0}, {10, 21, 32, 11});
+  REQUIRE(whole.numa.size() == 2);
+  CHECK(whole.numa[0].distances == std::vector<int>{11, 32});
+  CHECK(whole.numa[1].distances == std::vector<int>{21, 10});
+  for (const HwlocList& odd :
+       {list_with_distances({0, 7}, {10, 21, 32, 11}),
+        list_with_distances({0, 0}, {10, 21, 32, 11}), list_with_distances({0, 1}, {10, 0, 32, 11}),
+        list_with_distances({0, 1}, {10, 1ULL << 40, 32, 11})}) {
+    CHECK(odd.numa[0].distances.empty());
+    CHECK(odd.numa[1].distances.empty());
+  }
+}
+
+TEST_CASE("2.1 all sources together make up the machine, and the same is decided about it") {
+  if (!have_hwloc()) return;
+  for (const auto& [name, machine] :
+       {NamedMachine{"HGX", hgx_8()}, NamedMachine{"cliques", two_cliques()},
+        NamedMachine{"workstation", workstation()}, NamedMachine{"one NIC", one_nic()}}) {
+    INFO(name);
+    const TemporaryTree tree;
+    add_nics(tree, machine);
+    FakeNvml fake;
+    fill(fake, machine);
+    DiscoverOptions options;
+    options.root = tree.root();
+    options.hwloc_xml = hwloc_text_of(machine);
+    const auto discovered = discover(options, hwloc_library(), fake.library());
+    REQUIRE((discovered.ok() ? "ok" : discovered.error().to_string()) == "ok");
+    const Machine& found = *discovered;
+    REQUIRE(found.gpus.size() == machine.gpus.size());
+    for (std::size_t i = 0; i < found.gpus.size(); ++i) {
+      CHECK(found.gpus[i].uuid == machine.gpus[i].uuid);
+      CHECK(found.gpus[i].node == machine.gpus[i].node);
+      CHECK(found.gpus[i].numa == machine.gpus[i].numa);
+      CHECK(found.gpus[i].switch_links == machine.gpus[i].switch_links);
+    }
+    CHECK(reach_lists(found) == reach_lists(machine));
+    const auto expected = choose_nics(machine);
+    const auto chosen = choose_nics(found);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      CHECK(chosen[i].primary == expected[i].primary);
+      CHECK(chosen[i].backup == expected[i].backup);
+    }
+    const auto paths = all_paths(found);
+    const auto expected_paths = all_paths(machine);
+    for (std::size_t from = 0; from < paths.size(); ++from) {
+      for (std::size_t to = 0; to < paths.size(); ++to) {
+        CHECK(paths[from][to].kind == expected_paths[from][to].kind);
+        CHECK(paths[from][to].hops == expected_paths[from][to].hops);
+        CHECK(paths[from][to].distance == expected_paths[from][to].distance);
+      }
+    }
+  }
+}
+
+TEST_CASE("2.2 a machine of which no source tells is reported as such") {
+  const TemporaryTree empty;
+  DiscoverOptions options;
+  options.root = empty.root();
+  NvmlLibrary no_nvml{};
+  no_nvml.missing = "there is no NVML";
+  const auto found = discover(options, hwloc_library(), no_nvml);
+  REQUIRE(found.ok());
+  CHECK(found->gpus.empty());
+  CHECK(found->nics.empty());
+  CHECK(found->numa.empty());
+  CHECK(report_of(*found, "hwloc").outcome == Outcome::skipped);
+  CHECK(report_of(*found, "NVML").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/class/kfd").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/class/infiniband").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/devices/system/node").outcome == Outcome::absent);
+  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::absent);
+  CHECK(found->sources.size() == 6);
+}
+
+TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come from the kernel") {
+  SysTree tree;
+  tree.gpu("0000:02:00.0", 0, "00");
+  tree.gpu("0000:82:00.0", 1, "80");
+  tree.device("0000:83:00.0", "0x020700", 1, "80", "0x15b3");
+  tree.link("/sys/class/infiniband/mlx5_0/device", "../../../bus/pci/devices/0000:83:00.0");
+  tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/max_link_speed", "32.0 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/max_link_width", "16");
+  tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_speed", "32.0 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:80:01.0/max_link_width", "8");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/current_link_speed", "2.5 GT/s PCIe");
+  tree.file("/sys/bus/pci/devices/0000:82:00.0/current_link_width", "4");
+  HwlocLibrary no_hwloc{};
+  no_hwloc.missing = "there is no hwloc 2";
+  FakeNvml fake;
+  for (const char* pci : {"0000:02:00.0", "0000:82:00.0"}) {
+    fake.devices.push_back({pci, std::string("GPU-") + pci});
+    fake.devices.back().links.resize(18);
+    fake.devices.back().pcie_generation = 1;  // idle
+  }
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto found = discover(options, no_hwloc, fake.library());
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::used);
+  REQUIRE(found->gpus.size() == 2);
+  REQUIRE(found->nics.size() == 1);
+  CHECK(found->gpus[1].node >= 0);
+  CHECK(choose_nics(*found)[1].distance == Distance::one_switch);
+  // What both ends of the link can do, though it is slow at this moment.
+  CHECK(found->gpus[1].pcie_gbps == Approx(8 * 31.508));
+  CHECK(found->gpus[1].pcie_now_gbps == Approx(16 * 2));
+  CHECK(found->gpus[0].pcie_gbps == found->gpus[0].pcie_now_gbps);
+  const PciNode& link = found->pci[static_cast<std::size_t>(found->gpus[1].node)];
+  CHECK(link.link_gbps == Approx(8 * 31.508));
+  CHECK(link.link_now_gbps == Approx(4 * 2));
+  CHECK(link.lanes == 8);  // the bridge has no more
+  CHECK(link.lanes_now == 4);
+  CHECK(found->pci[static_cast<std::size_t>(found->gpus[0].node)].lanes == 0);
+
+  const std::string text = write_nccl_xml(*found);
+  INFO(text);
+  const auto again = read_nccl_xml(text);
+  REQUIRE((again.ok() ? "ok" : again.error().to_string()) == "ok");
+  REQUIRE(again->gpus.size() == 2);
+  CHECK(again->gpus[1].numa == 1);
+  CHECK(again->gpus[1].pcie_gbps == Approx(found->gpus[1].pcie_gbps).epsilon(0.001));
+  CHECK(choose_nics(*again) == choose_nics(*found));
+}
+
+TEST_CASE("2.1 where the kernel lists no RDMA NIC, those that hwloc has found count") {
+  const TemporaryTree tree;
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml =
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
+      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
+      "pci_busid=\"0000:02:00.0\"><object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\">"
+      "<info name=\"Port1State\" value=\"4\"/></object></object></object></object></topology>";
+  FakeNvml fake;
+  const auto theirs = discover(options, hwloc_library(), fake.library());
+  REQUIRE((theirs.ok() ? "ok" : theirs.error().to_string()) == "ok");
+  REQUIRE(theirs->nics.size() == 1);
+  CHECK(theirs->nics[0].active);
+  CHECK(theirs->nics[0].node >= 0);
+  CHECK(report_of(*theirs, "/sys/class/infiniband").detail.ends_with("hwloc has 1 port"));
+  tree.file("/sys/class/infiniband/mlx5_9/ports/1/state", "4: ACTIVE");
+  const auto ours = discover(options, hwloc_library(), fake.library());
+  REQUIRE(ours.ok());
+  REQUIRE(ours->nics.size() == 1);
+  CHECK(ours->nics[0].name == "mlx5_9");
+}
+
+TEST_CASE("2.1 partitions of an AMD GPU are devices of their own in one PCI function") {
+  const TemporaryTree tree;
+  const std::string nodes = "/sys/class/kfd/kfd/topology/nodes/";
+  for (unsigned node = 0; node < 4; ++node) {
+    const std::string folder = nodes + std::to_string(node + 1);
+    const unsigned location = (node / 2 == 0 ? 0x500U : 0x1500U) | (node % 2) << 28;
+    tree.file(folder + "/gpu_id", std::to_string(node + 1));
+    tree.file(folder + "/name", "gfx942");
+    tree.file(folder + "/properties", "domain 0\nlocation_id " + std::to_string(location) +
+                                          "\nunique_id " + std::to_string(node / 2 * 7) + "\n");
+    for (unsigned to = 0; to < 4; ++to) {
+      if (to == node) continue;
+      tree.file(folder + "/io_links/" + std::to_string(to) + "/properties",
+                "type 11\nnode_from " + std::to_string(node + 1) + "\nnode_to " +
+                    std::to_string(to + 1) + "\nweight " + (to / 2 == node / 2 ? "15" : "30") +
+                    "\nflags 1\n");
+    }
+  }
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml =
+      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
+      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
+      "pci_busid=\"0000:05:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] 00\"/><object "
+      "type=\"PCIDev\" "
+      "pci_busid=\"0000:15:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] "
+      "00\"/></object></object></topology>";
+  FakeNvml fake;
+  const auto found = discover(options, hwloc_library(), fake.library());
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  REQUIRE(found->gpus.size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    const Gpu& gpu = found->gpus[static_cast<std::size_t>(i)];
+    CHECK(gpu.pci == PciAddress{0, static_cast<std::uint8_t>(i < 2 ? 0x05 : 0x15), 0, 0});
+    CHECK(gpu.partition == i % 2);
+    CHECK(gpu.node >= 0);
+  }
+  CHECK(form_mutual_groups(4, [&](int a, int b) { return may_map(*found, a, b); }).size() == 1);
+  CHECK(path_between(*found, 0, 1).hops == 1);
+  CHECK(path_between(*found, 0, 2).hops == 2);
+}
+
+TEST_CASE("2.2 without hwloc the kernel's own lists give NUMA nodes and places") {
+  const TemporaryTree tree;
+  tree.file("/sys/devices/system/node/online", "0-1\n");
+  tree.file("/sys/devices/system/node/node0/cpulist", "0-1,4\n");
+  tree.file("/sys/devices/system/node/node1/cpulist", "2-3,x,7-5,99999999\n");
+  tree.file("/sys/bus/pci/devices/0000:10:00.0/numa_node", "1\n");
+  HwlocLibrary no_hwloc{};
+  no_hwloc.missing = "there is no hwloc 2";
+  FakeNvml fake;
+  fake.devices.push_back({"0000:10:00.0", "GPU-1"});
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto found = discover(options, no_hwloc, fake.library());
+  REQUIRE(found.ok());
+  REQUIRE(found->numa.size() == 2);
+  CHECK(found->numa[0].cpus == std::vector<int>{0, 1, 4});
+  CHECK(found->numa[1].cpus == std::vector<int>{2, 3});
+  REQUIRE(found->gpus.size() == 1);
+  CHECK(found->gpus[0].numa == 1);
+  CHECK(found->gpus[0].node == -1);
+}
+
+TEST_CASE(
+    "2.2 GPUs that the process cannot see, and that have no driver, are listed all the same") {
+  if (!have_hwloc()) return;
+  const Machine machine = workstation();
+  FakeNvml fake;
+  fill(fake, machine);
+  fake.devices.pop_back();
+  const TemporaryTree tree;
+  DiscoverOptions options;
+  options.root = tree.root();
+  options.hwloc_xml = hwloc_text_of(machine);
+  const auto found = discover(options, hwloc_library(), fake.library());
+  REQUIRE(found.ok());
+  REQUIRE(found->gpus.size() == 2);
+  CHECK(found->gpus[0].uuid == machine.gpus[0].uuid);
+  CHECK(found->gpus[0].ordinal == -1);
+  CHECK(found->gpus[1].uuid.empty());
+  CHECK(found->gpus[1].name == "PCI device 10de:2335");
+  CHECK_FALSE(may_map(*found, 0, 1));
+}
+
+TEST_CASE("2.7 a description in hwloc's format that is none is refused with the reason") {
+  DiscoverOptions options;
+  const auto said = [&](const std::string& text) {
+    options.hwloc_xml = text;
+    const auto found = discover(options);
+    return found.ok() ? std::string("ok") : found.error().to_string();
+  };
+  CHECK(said("<topology").find("line 1: ") != std::string::npos);
+  CHECK(said("<system/>").find("is not hwloc's <topology>") != std::string::npos);
+  CHECK(said("<topology version=\"2.0\"></topology>").find("describes no NUMA node") !=
+        std::string::npos);
+}
+
+TEST_CASE("2.1 this machine can be described, whatever it is") {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto found = discover();
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  WARN("in " << spent.count() << " ms");
+  for (const SourceReport& one : found->sources) {
+    WARN(one.source << ": " << name_of(one.outcome) << ", " << one.detail);
+  }
+  CHECK(canonical(*found) == *found);
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,332 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// The fixtures, and what is decided about each of them as it stands in the file beside it.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include <catch2/catch.hpp>
+
+#include "topo/choice/nic_choice.hpp"
+#include "topo/choice/paths.hpp"
+#include "topo/choice/reach.hpp"
+#include "topo/machine/fixture.hpp"
+#include "topo/machine/machine_file.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/xml/hwloc_xml_reader.hpp"
+#include "topo/xml/nccl_xml.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Compares with the file of a fixture, or writes it where that is asked for.
+void check_result(const std::string& name, const std::string& file_name, const std::string& text) {
+  const char* const update = std::getenv("ORIEL_UPDATE_FIXTURES");
+  if (update != nullptr && *update == '1') {
+    std::ofstream(fixture_path(name, file_name)) << text;
+    return;
+  }
+  CHECK(fixture_text(name, file_name) == text);
+}
+
+/// What a fixture says of itself: "composed: " or "captured, ", and of what.
+std::string words_of(const std::string& name) {
+  const std::string text = fixture_text(name, "hwloc.xml");
+  const std::string mark = "<info name=\"Fixture\" value=\"";
+  const std::size_t begin = text.find(mark);
+  REQUIRE(begin != std::string::npos);
+  const std::size_t from = begin + mark.size();
+  return text.substr(from, text.find('"', from) - from);
+}
+
+/// Of a file's text.
+std::string says_whence(const std::string& text) {
+  const std::string head = text.substr(0, 900);
+  const bool composed = head.find("composed: ") != std::string::npos;
+  const bool captured = head.find("captured, ") != std::string::npos;
+  return composed == captured ? "unclear" : composed ? "composed" : "captured";
+}
+
+/// What tells a port from others: of a virtual function the physical one's address.
+using PortKey = std::tuple<std::optional<PciAddress>, int>;
+PortKey port_of(const Nic& nic) {
+  return {nic.physical ? nic.physical : nic.pci, nic.port};
+}
+
+/// Whether a NIC has less than an eighth of the speed of the fastest, or tells of none where
+/// another of its layer does.
+bool is_slow(const Machine& machine, const Nic& nic) {
+  return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
+    if (nic.gbps == 0) return other.active && other.layer == nic.layer && other.gbps > 0;
+    return other.active && nic.gbps * 8 < other.gbps;
+  });
+}
+
+/// Whether a device with the first NIC could rather have another that is active: of the same link
+/// layer, and not slower.
+bool could_have(const Nic& own, const Nic& other) {
+  return other.active && other.layer == own.layer && other.gbps >= own.gbps;
+}
+
+/// How near two NICs are as pairs go.
+int level_between(const Machine& machine, const Nic& a, const Nic& b) {
+  const Distance distance = route_between(machine, place_of(a), place_of(b)).distance;
+  return distance <= Distance::switches      ? 0
+         : distance == Distance::host_bridge ? 1
+         : distance == Distance::numa_node   ? 2
+                                             : 3;
+}
+
+/// Where all ports are up: a NIC backs up with a farther one only if those of its kind that are
+/// nearer have backups that are no farther from them.
+void check_backups(Machine machine) {
+  for (Nic& nic : machine.nics) nic.active = true;
+  const std::vector<int> backups = backup_nics(machine);
+  const auto alike = [&](const Nic& a, const Nic& b) {
+    return a.layer == b.layer && is_slow(machine, a) == is_slow(machine, b);
+  };
+  const auto shares_card = [&](const Nic& nic) {
+    return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
+      return port_of(other) != port_of(nic) && same_card(nic, other);
+    });
+  };
+  for (std::size_t i = 0; i < backups.size(); ++i) {
+    const Nic& own = machine.nics[i];
+    if (backups[i] < 0 || shares_card(own)) continue;
+    const Nic& backup = machine.nics[static_cast<std::size_t>(backups[i])];
+    for (std::size_t j = 0; j < backups.size(); ++j) {
+      const Nic& other = machine.nics[j];
+      if (port_of(other) == port_of(own) || !alike(own, other) || shares_card(other)) continue;
+      INFO(own.name << " has " << backup.name << ", or " << other.name);
+      // The last of an odd number of slow ones takes a fast one.
+      REQUIRE((alike(own, backup) || (is_slow(machine, own) && !is_slow(machine, backup))));
+      if (!alike(own, backup)) continue;
+      if (level_between(machine, own, other) >= level_between(machine, own, backup)) continue;
+      REQUIRE(level_between(machine, other, machine.nics[static_cast<std::size_t>(backups[j])]) <=
+              level_between(machine, other, own));
+    }
+  }
+}
+
+/// No device could change to a NIC that is as near and would have fewer users. The devices at one
+/// place (instances of a GPU) count once.
+void check_balance(const Machine& machine, const std::vector<NicChoice>& choices,
+                   const std::vector<DevicePlace>& places,
+                   const std::vector<std::optional<PciAddress>>& devices) {
+  std::map<PortKey, int> users;
+  std::set<PciAddress> counted;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].primary < 0 || (devices[i] && !counted.insert(*devices[i]).second)) continue;
+    ++users[port_of(machine.nics[static_cast<std::size_t>(choices[i].primary)])];
+  }
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    INFO("device " << i);
+    if (choices[i].primary < 0) continue;
+    const Nic& own = machine.nics[static_cast<std::size_t>(choices[i].primary)];
+    for (const Nic& other : machine.nics) {
+      if (!could_have(own, other)) continue;
+      const auto own_cost = nic_cost(machine, places[i], own);
+      const auto cost = nic_cost(machine, places[i], other);
+      INFO(own.name << ", or " << other.name);
+      REQUIRE(own_cost <= cost);
+      if (cost == own_cost && port_of(other) != port_of(own)) {
+        REQUIRE(users[port_of(own)] <= users[port_of(other)] + 1);
+      }
+    }
+    if (choices[i].backup < 0) continue;
+    const Nic& backup = machine.nics[static_cast<std::size_t>(choices[i].backup)];
+    REQUIRE(backup.active);
+    REQUIRE(port_of(backup) != port_of(own));
+  }
+  check_backups(machine);
+}
+
+void check_balance(const Machine& machine) {
+  std::vector<DevicePlace> places;
+  std::vector<std::optional<PciAddress>> devices;
+  for (const Gpu& gpu : machine.gpus) {
+    places.push_back(place_of(gpu));
+    devices.push_back(gpu.pci);
+  }
+  check_balance(machine, choose_nics(machine), places, devices);
+  places.clear();
+  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
+  check_balance(machine, choose_nics_of_numa_nodes(machine), places,
+                std::vector<std::optional<PciAddress>>(places.size()));
+}
+
+}  // namespace
+
+TEST_CASE("2.5 in every fixture, and at random, devices share NICs that are as near in balance") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    check_balance(load_fixture(name));
+  }
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 500; ++round) {
+    INFO("round " << round);
+    check_balance(random_machine(random));
+  }
+}
+
+TEST_CASE("2.9 the fixtures are there, and each file says captured or composed") {
+  const auto names = fixture_names();
+  for (const char* needed : {"hgx-8", "two-cliques", "workstation", "one-nic", "mig",
+                             "amd-full-mesh", "amd-partial-mesh", "amd-partitions", "cpu-only",
+                             "uneven", "captured-cpu", "captured-h100-1", "captured-h200-2"}) {
+    INFO(needed);
+    CHECK(std::count(names.begin(), names.end(), needed) == 1);
+  }
+  std::size_t files = 0;
+  for (const std::string& name : names) {
+    const std::string whence = words_of(name).substr(0, 8);
+    INFO(name);
+    CHECK((whence == "composed" || whence == "captured"));
+    for (const auto& entry : std::filesystem::directory_iterator(fixture_path(name, ""))) {
+      const std::string file = entry.path().filename().string();
+      INFO(file);
+      CHECK(says_whence(fixture_text(name, file)) == whence);
+      ++files;
+    }
+  }
+  CHECK(files >= 4 * names.size());  // hwloc.xml, tree, expected and nccl.xml
+  CHECK(says_whence(fixture_text("../captured/h200-2", "nccl.xml")) == "captured");
+}
+
+TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as expected") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const Machine machine = load_fixture(name);
+    const Status whole = check(machine);
+    REQUIRE((whole.ok() ? "ok" : whole.error().to_string()) == "ok");
+    CHECK(canonical(machine) == machine);
+    CHECK(load_fixture(name) == machine);
+    check_result(name, "expected", "# " + words_of(name) + "\n" + decisions_text(machine));
+  }
+}
+
+TEST_CASE("2.9 a machine with two H200, captured in NCCL's format, has one team and its links") {
+  const std::string path = fixture_path("../captured/h200-2", "nccl.xml");
+  const auto machine = read_machine_file(path);
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  REQUIRE(machine->gpus.size() == 2);
+  CHECK(machine->gpus[0].switch_links == 18);
+  CHECK(machine->gpus[0].architecture == 90);
+  CHECK(reach_lists(*machine) == std::vector<std::vector<int>>{{0, 1}, {0, 1}});
+  const Path there = path_between(*machine, 0, 1);
+  CHECK(there.kind == PathKind::nvlink);
+  CHECK(there.hops == 2);
+  CHECK(machine->nics.empty());
+}
+
+TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read again") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const Machine machine = load_fixture(name);
+    check_result(name, "nccl.xml",
+                 "<!-- " + words_of(name) + "\n     What oriel-topo writes for the fixture " +
+                     name + ". -->\n" + write_nccl_xml(machine));
+    const auto read = read_machine_file(fixture_path(name, "nccl.xml"));
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    CHECK(write_nccl_xml(*read) == write_nccl_xml(machine));
+  }
+}
+
+TEST_CASE("2.7 every fixture's description is a file that can be given in hwloc's format") {
+  for (const std::string& name : fixture_names()) {
+    INFO(name);
+    const auto read = read_machine_file(fixture_path(name, "hwloc.xml"));
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    const Machine machine = load_fixture(name);
+    CHECK(read->numa == machine.numa);
+    CHECK(read->pci == machine.pci);
+    // A file in this format does not tell MIG instances apart.
+    std::set<PciAddress> addresses;
+    for (const Gpu& gpu : machine.gpus) addresses.insert(*gpu.pci);
+    CHECK(read->gpus.size() == addresses.size());
+    if (!hwloc_library().missing.empty()) continue;
+    const HwlocList theirs = read_hwloc(hwloc_library(), fixture_text(name, "hwloc.xml"));
+    CHECK(theirs.report.outcome == SourceReport::Outcome::used);
+    const auto ours = read_hwloc_xml(fixture_text(name, "hwloc.xml"));
+    CHECK(ours->numa == theirs.numa);
+  }
+}
+
+TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided about alike") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_machine(random);
+    REQUIRE(check(machine).ok());
+    const std::string text = write_nccl_xml(machine);
+    const auto read = read_nccl_xml(text);
+    INFO(text);
+    REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+    REQUIRE(write_nccl_xml(*read) == text);
+    REQUIRE(read->gpus.size() == machine.gpus.size());
+    // It has no word for ports that are not active.
+    REQUIRE(static_cast<std::ptrdiff_t>(read->nics.size()) ==
+            std::count_if(machine.nics.begin(), machine.nics.end(),
+                          [](const Nic& nic) { return nic.active; }));
+    for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+      REQUIRE(read->gpus[i].pci == machine.gpus[i].pci);
+      REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);
+      REQUIRE(read->gpus[i].nvml_index == machine.gpus[i].nvml_index);
+    }
+    // The format has no host bridges and no cards: what it holds is decided about as before.
+    REQUIRE(reach_lists(*read) == reach_lists(machine));
+    const auto before = all_paths(machine);
+    const auto after = all_paths(*read);
+    for (std::size_t from = 0; from < before.size(); ++from) {
+      for (std::size_t to = 0; to < before.size(); ++to) {
+        REQUIRE(after[from][to].kind == before[from][to].kind);
+        REQUIRE(after[from][to].hops == before[from][to].hops);
+      }
+    }
+  }
+}
+
+TEST_CASE("2.9 random machines: reach, NICs and paths depend neither on order nor on the rank") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_machine(random);
+    const std::string decided = decisions_text(machine);
+    for (int rank = 0; rank < 4; ++rank) {
+      // Each rank lists the machine in an order of its own, and CUDA numbers its devices for it.
+      Machine other = shuffled(machine, static_cast<unsigned>(random()));
+      for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
+      REQUIRE(decisions_text(canonical(other)) == decided);
+    }
+    // No GPU is given a NIC that is down or farther than another, nor one twice as often as needed.
+    const auto choices = choose_nics(machine);
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const NicChoice& choice = choices[i];
+      const bool any = std::any_of(machine.nics.begin(), machine.nics.end(),
+                                   [](const Nic& nic) { return nic.active; });
+      REQUIRE((choice.primary >= 0) == any);
+      if (!any) continue;
+      REQUIRE(machine.nics[static_cast<std::size_t>(choice.primary)].active);
+      REQUIRE(choice.backup != choice.primary);
+      for (const Nic& nic : machine.nics) {
+        if (!could_have(machine.nics[static_cast<std::size_t>(choice.primary)], nic)) continue;
+        REQUIRE(route_between(machine, place_of(machine.gpus[i]), place_of(nic)).distance >=
+                choice.distance);
+      }
+    }
+  }
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/machine/machines.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "topo/machine/fixture.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Loaded once: that takes longer than most of what tests do with it.
+Machine fixture(const std::string& name) {
+  static std::mutex mutex;
+  static std::map<std::string, Machine> loaded;
+  const std::lock_guard lock(mutex);
+  const auto known = loaded.find(name);
+  return known != loaded.end() ? known->second
+                               : loaded.emplace(name, load_fixture(name)).first->second;
+}
+
+PciAddress address_of(const char* text) {
+  return parse_pci_address(text).value();
+}
+
+void set_distances(Machine& machine) {
+  for (NumaNode& node : machine.numa) {
+    for (const NumaNode& other : machine.numa) {
+      node.distances.push_back(node.os_index == other.os_index ? 10 : 21);
+    }
+  }
+}
+
+}  // namespace
+
+int MachineBuilder::numa(int os_index, std::vector<int> cpus) {
+  NumaNode node;
+  node.os_index = os_index;
+  node.package = os_index;
+  node.cpus = std::move(cpus);
+  node.memory_bytes = std::size_t{256} << 30;
+  machine.numa.push_back(std::move(node));
+  return static_cast<int>(machine.numa.size()) - 1;
+}
+
+int MachineBuilder::host_bridge(int numa) {
+  PciNode node;
+  node.kind = PciNode::Kind::host_bridge;
+  node.numa = numa;
+  machine.pci.push_back(node);
+  return static_cast<int>(machine.pci.size()) - 1;
+}
+
+int MachineBuilder::bridge(int parent, const char* address, double gbps) {
+  const int index = device(parent, address, gbps);
+  machine.pci.back().kind = PciNode::Kind::bridge;
+  return index;
+}
+
+int MachineBuilder::device(int parent, const char* address, double gbps) {
+  PciNode node;
+  node.kind = PciNode::Kind::device;
+  node.parent = parent;
+  node.address = address_of(address);
+  node.numa = machine.pci[static_cast<std::size_t>(parent)].numa;
+  node.link_gbps = gbps;
+  machine.pci.push_back(node);
+  return static_cast<int>(machine.pci.size()) - 1;
+}
+
+int MachineBuilder::gpu(int parent, const char* address, const char* name, double gbps) {
+  Gpu gpu;
+  gpu.node = device(parent, address, gbps);
+  gpu.numa = machine.pci.back().numa;
+  gpu.pci = machine.pci.back().address;
+  gpu.name = name;
+  gpu.pcie_gbps = gbps;
+  gpu.uuid = fmt::format("GPU-{}", address);
+  gpu.ordinal = static_cast<int>(machine.gpus.size());
+  gpu.nvml_index = gpu.ordinal;
+  machine.gpus.push_back(std::move(gpu));
+  return static_cast<int>(machine.gpus.size()) - 1;
+}
+
+int MachineBuilder::nic(int parent, const char* address, const char* name, double gbps,
+                        std::uint64_t card, int port) {
+  Nic nic;
+  nic.node = device(parent, address, gbps);
+  nic.numa = machine.pci.back().numa;
+  nic.pci = machine.pci.back().address;
+  nic.name = name;
+  nic.port = port;
+  nic.gbps = gbps;
+  nic.card = card;
+  nic.guid = machine.nics.size() + 1;
+  machine.nics.push_back(std::move(nic));
+  return static_cast<int>(machine.nics.size()) - 1;
+}
+
+void MachineBuilder::one_way(int from, int to, bool maps, int links) {
+  GpuPair pair;
+  pair.from = from;
+  pair.to = to;
+  pair.maps = maps;
+  pair.links = links;
+  machine.pairs.push_back(pair);
+}
+
+void MachineBuilder::pair(int a, int b, bool maps, int links, bool atomics) {
+  one_way(a, b, maps, links);
+  machine.pairs.back().atomics = atomics;
+  one_way(b, a, maps, links);
+  machine.pairs.back().atomics = atomics;
+}
+
+Machine hgx_8() {
+  return fixture("hgx-8");
+}
+Machine two_cliques() {
+  return fixture("two-cliques");
+}
+Machine workstation() {
+  return fixture("workstation");
+}
+Machine one_nic() {
+  return fixture("one-nic");
+}
+Machine mig() {
+  return fixture("mig");
+}
+Machine amd_full_mesh() {
+  return fixture("amd-full-mesh");
+}
+Machine amd_partial_mesh() {
+  return fixture("amd-partial-mesh");
+}
+Machine cpu_only() {
+  return fixture("cpu-only");
+}
+Machine uneven() {
+  return fixture("uneven");
+}
+
+std::vector<NamedMachine> all_machines() {
+  std::vector<NamedMachine> all;
+  for (const std::string& name : fixture_names()) all.push_back({name, fixture(name)});
+  return all;
+}
+
+Machine random_machine(std::mt19937& random) {
+  MachineBuilder build;
+  const auto pick = [&](unsigned count) { return static_cast<int>(random() % count); };
+  const int nodes = 1 + pick(4);
+  std::vector<int> parents;
+  int bus = 0;
+  const auto address = [&] { return fmt::format("0000:{:02x}:{:02x}.0", ++bus, pick(32)); };
+  for (int i = 0; i < nodes; ++i) {
+    build.numa(3 * i + pick(3), {2 * i, 2 * i + 1});
+    for (int roots = pick(3); roots >= 0; --roots) parents.push_back(build.host_bridge(i));
+  }
+  const double speeds[] = {0, 31.508 * 16, 15.754 * 8, 7.877 * 4};
+  for (int bridges = pick(8); bridges > 0; --bridges) {
+    const int parent = parents[random() % parents.size()];
+    parents.push_back(build.bridge(parent, address().c_str(), speeds[pick(4)]));
+  }
+  const int gpus = pick(10);
+  const bool switches = pick(3) == 0;
+  for (int i = 0; i < gpus; ++i) {
+    build.gpu(parents[random() % parents.size()], address().c_str(), "GPU", speeds[1 + pick(3)]);
+    build.machine.gpus.back().switch_links = switches && pick(4) > 0 ? 18 : 0;
+  }
+  for (int nics = pick(10); nics > 0; --nics) {
+    const std::string name = fmt::format("mlx5_{}", nics);
+    build.nic(parents[random() % parents.size()], address().c_str(), name.c_str(), 100.0 * pick(5));
+    build.machine.nics.back().active = pick(5) > 0;
+    if (pick(4) == 0) build.machine.nics.back().layer = Nic::Layer::ethernet;
+  }
+  for (int a = 0; a < gpus; ++a) {
+    for (int b = a + 1; b < gpus; ++b) {
+      const auto linked = [&](int gpu) {
+        return build.machine.gpus[static_cast<std::size_t>(gpu)].switch_links > 0;
+      };
+      const int links = pick(3) == 0 ? 1 + pick(6) : 0;
+      if (links > 0 || (linked(a) && linked(b))) build.pair(a, b, true, links);
+    }
+  }
+  set_distances(build.machine);
+  return canonical(std::move(build.machine));
+}
+
+Machine shuffled(const Machine& machine, unsigned seed) {
+  std::mt19937 random(seed);
+  Machine other = machine;
+  const auto order_of = [&](std::size_t count) {
+    std::vector<int> place(count);
+    std::iota(place.begin(), place.end(), 0);
+    std::shuffle(place.begin(), place.end(), random);
+    return place;
+  };
+  const auto move = [](int& index, const std::vector<int>& place) {
+    if (index >= 0) index = place[static_cast<std::size_t>(index)];
+  };
+  const auto apply = [](auto& items, const std::vector<int>& place) {
+    const auto old = items;
+    for (std::size_t i = 0; i < old.size(); ++i) items[static_cast<std::size_t>(place[i])] = old[i];
+  };
+  const auto numa = order_of(machine.numa.size());
+  apply(other.numa, numa);
+  for (NumaNode& node : other.numa) {
+    if (!node.distances.empty()) apply(node.distances, numa);
+  }
+  // Any order in which parents come before their children.
+  std::vector<int> pci(machine.pci.size(), -1);
+  other.pci.clear();
+  while (other.pci.size() < machine.pci.size()) {
+    const std::size_t next = random() % machine.pci.size();
+    const PciNode& node = machine.pci[next];
+    const bool parent_waits = node.parent >= 0 && pci[static_cast<std::size_t>(node.parent)] < 0;
+    if (pci[next] >= 0 || parent_waits) continue;
+    pci[next] = static_cast<int>(other.pci.size());
+    other.pci.push_back(node);
+    move(other.pci.back().parent, pci);
+  }
+  const auto gpus = order_of(machine.gpus.size());
+  apply(other.gpus, gpus);
+  apply(other.nics, order_of(machine.nics.size()));
+  apply(other.pairs, order_of(machine.pairs.size()));
+  for (PciNode& node : other.pci) move(node.numa, numa);
+  for (Gpu& gpu : other.gpus) {
+    move(gpu.numa, numa);
+    move(gpu.node, pci);
+  }
+  for (Nic& nic : other.nics) {
+    move(nic.numa, numa);
+    move(nic.node, pci);
+  }
+  for (GpuPair& pair : other.pairs) {
+    move(pair.from, gpus);
+    move(pair.to, gpus);
+  }
+  return other;
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "topo/choice/nic_choice.hpp"
+#include "topo/model/machine.hpp"
+
+/// Machines to decide about: the fixtures by name, and what builds others. Each passes check() and
+/// is canonical.
+namespace oriel::topo {
+
+/// Builds a machine piece by piece; every function yields the index of what it added.
+class MachineBuilder {
+ public:
+  Machine machine;
+
+  int numa(int os_index, std::vector<int> cpus);
+  int host_bridge(int numa);
+  int bridge(int parent, const char* address, double gbps = 0);
+  int gpu(int parent, const char* address, const char* name = "GPU", double gbps = 500);
+  int nic(int parent, const char* address, const char* name, double gbps = 400,
+          std::uint64_t card = 0, int port = 1);
+  /// A fact about both directions of a pair.
+  void pair(int a, int b, bool maps, int links = 0, bool atomics = false);
+  void one_way(int from, int to, bool maps, int links = 0);
+
+ private:
+  int device(int parent, const char* address, double gbps);
+};
+
+/// 8 GPUs linked through switches with 18 links each, 2 sockets, 4 PCIe switches with 2 GPUs and 2
+/// single-port NICs of 400 Gbit/s each.
+Machine hgx_8();
+/// Two groups of 4 GPUs on one host: each linked all to all, nothing between the groups.
+Machine two_cliques();
+/// 2 GPUs below one host bridge, peer access over PCIe, no NVLink, no NIC.
+Machine workstation();
+/// 2 sockets with 2 GPUs each and one NIC at the first.
+Machine one_nic();
+/// One GPU cut into 3 MIG instances, one NIC.
+Machine mig();
+/// 8 AMD GPUs, each linked to each.
+Machine amd_full_mesh();
+/// 8 AMD GPUs in a ring of links, of which those two apart are reached over two hops and the others
+/// over the host.
+Machine amd_partial_mesh();
+/// 2 NUMA nodes, a dual-port NIC at the second, no GPU.
+Machine cpu_only();
+/// 4 GPUs and 3 network cards where little is as it should be: a dead port, cards with two ports, a
+/// GPU without a NIC at its socket's bus, one-way peer access, NUMA nodes 0 and 8.
+Machine uneven();
+
+struct NamedMachine {
+  std::string name;
+  Machine machine;
+};
+/// All fixtures.
+std::vector<NamedMachine> all_machines();
+
+/// One with up to 4 NUMA nodes, 9 GPUs and 9 NICs below bridges at random. Its links join both ways
+/// and are all by which GPUs reach each other, so that NCCL's format can hold it.
+Machine random_machine(std::mt19937& random);
+
+/// The same machine, listed in another order.
+Machine shuffled(const Machine& machine, unsigned seed);
+
+/// The NICs of these choices, in their order.
+inline std::vector<int> primaries(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.primary);
+  return list;
+}
+inline std::vector<int> backups(const std::vector<NicChoice>& choices) {
+  std::vector<int> list;
+  for (const NicChoice& one : choices) list.push_back(one.backup);
+  return list;
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,581 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What a process finds of its GPUs, on tables for CUDA and a model of NVML.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/cuda_table.hpp"
+#include "topo/choice/gpu_rank_info.hpp"
+#include "topo/choice/lsa_teams.hpp"
+#include "topo/choice/rank_paths.hpp"
+#include "topo/machine/machine_dump.hpp"
+#include "topo/machine/machine_file.hpp"
+#include "topo/machine/machines.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+constexpr int kGpus = 4;
+
+/// Which of the machine's four GPUs CUDA shows, and how often it was asked how many there are.
+std::vector<int> shown;
+int counts = 0;
+bool fabric_handles = false;
+const char* gpu_name = "NVIDIA H200";
+
+/// Four GPUs in two pairs that reach each other, where GPU 3 also reaches GPU 0 but not the other
+/// way round. Handles are the GPU's number plus 100; buses and UUIDs tell the number.
+CudaTable table_of_shown() {
+  CudaTable table = cuda();
+  table.init = [](unsigned) { return CUDA_SUCCESS; };
+  table.device_get_count = [](int* count) {
+    ++counts;
+    *count = static_cast<int>(shown.size());
+    return CUDA_SUCCESS;
+  };
+  table.device_get = [](CUdevice* device, int ordinal) {
+    if (ordinal < 0 || ordinal >= static_cast<int>(shown.size())) return CUDA_ERROR_INVALID_DEVICE;
+    *device = shown[static_cast<std::size_t>(ordinal)] + 100;
+    return CUDA_SUCCESS;
+  };
+  table.device_get_uuid = [](CUuuid* uuid, CUdevice device) {
+    std::memset(uuid->bytes, device, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_name = [](char* text, int bytes, CUdevice) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", gpu_name);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
+                  static_cast<unsigned>(device));
+    return CUDA_SUCCESS;
+  };
+  table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
+    *value = 9;
+    if (which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) *value = fabric_handles;
+    if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) *value = 0;
+    return CUDA_SUCCESS;
+  };
+  table.device_can_access_peer = [](int* reachable, CUdevice device, CUdevice peer) {
+    if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
+    const int from = device - 100, to = peer - 100;
+    *reachable = from / 2 == to / 2 || (from == 3 && to == 0);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice, CUdevice) {
+    *value = 1;
+    return CUDA_SUCCESS;
+  };
+  return table;
+}
+
+std::string uuid_text(int gpu) {
+  const std::string byte = fmt::format("{:02x}", gpu + 100);
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += byte;
+  }
+  return text;
+}
+
+/// NVML's view of the same four GPUs: the pairs are linked directly.
+void describe(FakeNvml& nvml) {
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    FakeNvml::Device device;
+    device.pci = fmt::format("00000000:{:02X}:00.0", gpu + 100);
+    device.uuid = uuid_text(gpu);
+    const std::string partner = fmt::format("00000000:{:02X}:00.0", (gpu ^ 1) + 100);
+    for (int link = 0; link < 4; ++link) {
+      device.links.push_back({true, NvmlConstants::kRemoteGpu, partner});
+    }
+    nvml.devices.push_back(device);
+  }
+  for (int from = 0; from < kGpus; ++from) {
+    for (int to = 0; to < kGpus; ++to) {
+      if (from / 2 != to / 2) nvml.refused.push_back({from, to, NvmlConstants::read});
+    }
+  }
+}
+
+/// The machine's files; the kernel module lists all GPUs.
+void fill(const TemporaryTree& tree) {
+  tree.file("/sys/devices/system/node/online", "0-1\n");
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    tree.folder("/proc/driver/nvidia/gpus/" + address);
+    const std::string folder = "/sys/bus/pci/devices/" + address;
+    tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
+    tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
+    tree.file(folder + "/max_link_width", "16\n");
+  }
+}
+
+struct Machines {
+  TemporaryTree tree;
+  FakeNvml nvml;
+  NvmlLibrary library = nvml.library();
+  int nvml_asked = 0;
+  ProcessMachine machine{{FileTree(tree.root()), [this]() -> const NvmlLibrary& {
+                            ++nvml_asked;
+                            return library;
+                          }}};
+  CudaTable table = table_of_shown();
+  ScopedCudaTable scoped{table};
+
+  explicit Machines(std::vector<int> visible) {
+    shown = std::move(visible);
+    counts = 0;
+    fabric_handles = false;
+    gpu_name = "NVIDIA H200";
+    fill(tree);
+    describe(nvml);
+  }
+  Result<RankInfo> info(int ordinal, HiddenGpus hidden = HiddenGpus::left_out) {
+    const auto part = machine.for_communicators(true, Settings{}, hidden);
+    if (!part.ok()) return Error(part.error());
+    return gpu_rank_info(NodeIdentity{1, 2}, **part, ordinal);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("2.3 GPUs tell which others they reach, and teams follow") {
+  Machines machines({0, 1, 2, 3});
+  std::vector<RankInfo> ranks;
+  REQUIRE(machines.info(0).ok());
+  counts = 0;
+  for (int ordinal = 0; ordinal < kGpus; ++ordinal) {
+    const auto info = machines.info(ordinal);
+    REQUIRE(info.ok());
+    CHECK(info->device == ordinal);
+    CHECK(info->seen.size() == 4);
+    CHECK(info->numa == ordinal / 2);
+    CHECK(decode_rank_info(encode(info.value())).value() == info.value());
+    ranks.push_back(info.value());
+  }
+  CHECK(machines.nvml_asked == 0);
+  CHECK(counts == 0);  // looked for once, before
+  CHECK(ranks[2].pci_id == "0000:66:00.0");
+  CHECK(can_map(ranks[3], ranks[0]));
+  CHECK_FALSE(can_map(ranks[0], ranks[3]));
+  CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  // Atomics, and nobody who knows of links: NVLink is inferred.
+  CHECK(find_seen(ranks[0], ranks[1].uuid)->path.kind == PathKind::nvlink);
+  CHECK(text_of(find_seen(ranks[0], ranks[2].uuid)->path) ==
+        "host memory, 2 hops, from 256 Gbit/s");
+}
+
+TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrowest link") {
+  Machines machines({0, 1});
+  std::filesystem::remove_all(machines.tree.root() + "/proc");  // no GPU is hidden
+  machines.table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice,
+                                               CUdevice) {
+    *value = 0;
+    return CUDA_SUCCESS;
+  };
+  const auto path = [&] {
+    const MachineSources& sources = machines.machine.sources();
+    const auto known = with_gpus(sources, look_for_numa_nodes(sources));
+    REQUIRE(known.ok());
+    const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
+    return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
+  };
+  CHECK(path() == "PCIe peer, from 256 Gbit/s");  // nothing tells where they are
+  const std::string bus = "/sys/devices/pci0000:60/";
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    const std::string port = fmt::format("0000:60:{:02x}.0", gpu + 1);
+    const std::string link = "/sys/bus/pci/devices/" + address;
+    std::filesystem::remove_all(machines.tree.root() + link);
+    machines.tree.file(bus + port + "/" + address + "/max_link_speed", "32.0 GT/s PCIe\n");
+    machines.tree.file(bus + port + "/" + address + "/max_link_width", "16\n");
+    machines.tree.file(bus + port + "/max_link_speed",
+                       gpu == 0 ? "32.0 GT/s PCIe" : "8.0 GT/s PCIe");
+    machines.tree.file(bus + port + "/max_link_width", "16\n");
+    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+  }
+  CHECK(path() == "PCIe peer, 4 hops, from 64 Gbit/s");
+}
+
+TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
+  std::vector<RankInfo> ranks;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    Machines machines({gpu});
+    const auto info = machines.info(0, HiddenGpus::asked_about);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 1);
+    CHECK(machines.nvml.open == 0);
+    CHECK(info->seen.size() == 4);
+    ranks.push_back(*info);
+    ranks.back().process = ranks.size();
+  }
+  CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  CHECK(text_of(find_seen(ranks[0], ranks[1].uuid)->path) == "NVLink, 1 hop, from 512 Gbit/s");
+  CHECK_FALSE(find_seen(ranks[0], ranks[1].uuid)->visible);
+}
+
+TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as CUDA says") {
+  Machines machines({0, 2});
+  machines.library.missing = "there is no NVML";
+  const auto info = machines.info(0, HiddenGpus::asked_about);
+  REQUIRE(info.ok());
+  CHECK(machines.nvml_asked == 1);
+  REQUIRE(info->seen.size() == 2);
+  RankInfo hidden = *info;
+  hidden.uuid.fill(std::byte{101});
+  hidden.process = 99;
+  CHECK(can_map(*info, hidden));
+  hidden.uuid.fill(std::byte{102});
+  CHECK_FALSE(can_map(*info, hidden));
+}
+
+TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
+  Machines machines({0, 3});
+  machines.nvml.refused.clear();  // NVML: all reach all
+  const auto info = machines.info(1, HiddenGpus::asked_about);
+  REQUIRE(info.ok());
+  const auto reaches = [&](int gpu) {
+    DeviceUuid uuid{};
+    uuid.fill(static_cast<std::byte>(gpu + 100));
+    const SeenDevice* seen = find_seen(*info, uuid);
+    REQUIRE(seen != nullptr);
+    return seen->reachable;
+  };
+  CHECK(reaches(0));
+  CHECK(reaches(1));
+  CHECK(reaches(2));
+  const auto other = machines.info(0, HiddenGpus::asked_about);
+  CHECK_FALSE(find_seen(*other, info->uuid)->reachable);
+}
+
+TEST_CASE("2.3 a fabric clique is told where the IMEX service gives this process a channel") {
+  Machines machines({0, 1, 2, 3});
+  fabric_handles = true;
+  for (auto& device : machines.nvml.devices) {
+    device.fabric.state = NvmlConstants::kFabricReady;
+    device.fabric.cluster[0] = 7;
+    device.fabric.clique = 42;
+  }
+  SECTION("a channel") {
+    machines.tree.file("/dev/nvidia-caps-imex-channels/channel0", "");
+    const auto info = machines.info(1);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 1);
+    CHECK(info->fabric_handles);
+    REQUIRE(info->fabric);
+    CHECK(info->fabric->clique == 42);
+    CHECK(info->links_class == bandwidth_class(4 * 26562 * 8 / 1000.0));
+  }
+  SECTION("none") {
+    const auto info = machines.info(1);
+    REQUIRE(info.ok());
+    CHECK(machines.nvml_asked == 0);
+    CHECK_FALSE(info->fabric_handles);
+    CHECK_FALSE(info->fabric);
+  }
+}
+
+TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody") {
+  Machines machines({0});
+  gpu_name = "NVIDIA H200 MIG 1g.18gb";
+  machines.nvml.devices.resize(1);
+  for (int gpu = 1; gpu < kGpus; ++gpu) {
+    std::filesystem::remove_all(
+        machines.tree.root() + "/proc/driver/nvidia/gpus/" +
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string());
+  }
+  const std::string own = "MIG" + uuid_text(0).substr(3);
+  const std::string other = "MIG" + uuid_text(9).substr(3);
+  machines.nvml.devices[0].instances = {other, own};
+  machines.nvml.refused.clear();
+  const auto info = machines.info(0, HiddenGpus::asked_about);
+  REQUIRE(info.ok());
+  CHECK(machines.nvml_asked == 1);
+  REQUIRE(info->seen.size() == 2);
+  const SeenDevice* seen = find_seen(*info, *parse_device_uuid(other));
+  REQUIRE(seen != nullptr);
+  CHECK_FALSE(seen->reachable);
+}
+
+TEST_CASE("2.10 NVML is asked about hidden GPUs only once another rank is on one") {
+  const auto told_by = [](Machines& machines, int ordinal, std::uint64_t process) {
+    RankInfo info = machines.info(ordinal).value();
+    info.process = process;
+    return info;
+  };
+  SECTION("not where all ranks see each other's GPUs") {
+    Machines machines({2, 3});
+    const std::vector<RankInfo> ranks{told_by(machines, 0, 1), told_by(machines, 1, 2)};
+    CHECK(ranks[0].may_learn_more);
+    const RankPaths paths(ranks);
+    CHECK_FALSE(paths.leave_questions());
+    CHECK(paths.assumed() == 0);
+    CHECK(machines.nvml_asked == 0);
+  }
+  SECTION("nor where the kernel lists no more GPUs than CUDA, as in a container") {
+    Machines machines({0});
+    std::filesystem::remove_all(machines.tree.root() + "/proc");
+    RankInfo other = told_by(machines, 0, 2);
+    other.uuid.fill(std::byte{101});
+    other.seen.clear();
+    const RankPaths paths(std::vector<RankInfo>{told_by(machines, 0, 1), other});
+    CHECK(paths.assumed() == 1);
+    CHECK_FALSE(paths.leave_questions());
+  }
+  SECTION("by those whose reach is assumed, and once per process") {
+    std::vector<RankInfo> ranks;
+    for (int gpu = 0; gpu < kGpus; ++gpu) {
+      Machines machines({gpu});
+      ranks.push_back(told_by(machines, 0, static_cast<std::uint64_t>(gpu) + 1));
+      CHECK(machines.nvml_asked == 0);
+    }
+    const RankPaths first(ranks);
+    CHECK(first.assumed() == 6);
+    REQUIRE(first.leave_questions());
+    for (int gpu = 0; gpu < kGpus; ++gpu) {
+      const Wanted wanted = first.wanted_of(gpu);
+      CHECK(wanted == Wanted{.hidden_gpus = true});
+      Machines machines({gpu});
+      REQUIRE(machines.info(0).ok());
+      const RankInfo more = machines.info(0, HiddenGpus::asked_about).value();
+      CHECK(machines.nvml_asked == 1);
+      RankInfo& known = ranks[static_cast<std::size_t>(gpu)];
+      REQUIRE(add_supplement(known, encode_supplement(more, wanted), wanted).ok());
+      // Who comes later gets what is known, without being asked twice.
+      CHECK(machines.info(0)->seen == known.seen);
+      CHECK_FALSE(machines.info(0)->may_learn_more);
+      CHECK(machines.nvml_asked == 1);
+    }
+    const RankPaths whole(ranks);
+    CHECK_FALSE(whole.leave_questions());
+    CHECK(whole.assumed() == 0);
+    CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  }
+}
+
+TEST_CASE("2.10 hidden GPUs are added to what was found, and nothing is looked for twice") {
+  Machines machines({1, 2});
+  const std::string bus = "/sys/devices/pci0000:60/";
+  for (int gpu = 0; gpu < kGpus; ++gpu) {  // two root ports below one host bridge, with two each
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    const std::string port = fmt::format("0000:60:{:02x}.0", gpu / 2 + 1);
+    const std::string link = "/sys/bus/pci/devices/" + address;
+    std::filesystem::remove_all(machines.tree.root() + link);
+    machines.tree.file(bus + port + "/" + address + "/numa_node", gpu < 2 ? "0\n" : "1\n");
+    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+  }
+  std::vector<std::string> asked;
+  const FileTree files(machines.tree.root(),
+                       [&](std::string_view path) { asked.emplace_back(path); });
+  ProcessMachine machine({files, machines.machine.sources().nvml});
+  Settings described;
+  described.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(hgx_8(), described.topo_file).ok());
+  REQUIRE(machine.for_communicators(false, Settings{}).ok());
+  const std::size_t of_nodes = asked.size();
+  CHECK(of_nodes > 0);
+  const auto first = machine.for_communicators(true, Settings{});
+  REQUIRE(first.ok());
+  CHECK((*first)->machine.gpus.size() == 2);
+  CHECK((*first)->may_learn_more);
+  const int counts_before = counts;
+  for (std::size_t i = of_nodes; i < asked.size(); ++i) {
+    CHECK(asked[i].find("/sys/devices/system/node") == std::string::npos);
+  }
+  asked.clear();
+  const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
+  REQUIRE(whole.ok());
+  CHECK(counts == counts_before);  // CUDA has told what it shows
+  CHECK(machines.nvml_asked == 1);
+  INFO(fmt::format("{}", fmt::join(asked, " ")));
+  CHECK_FALSE(asked.empty());
+  for (const std::string& path :
+       asked) {  // about GPUs 0 and 3 alone: the bridges above them are known
+    CHECK((path.find("0000:64:00.0") != std::string::npos ||
+           path.find("0000:67:00.0") != std::string::npos));
+  }
+  const Machine& found = (*whole)->machine;
+  REQUIRE(found.gpus.size() == 4);
+  CHECK(check(found).ok());
+  CHECK(found.pci.size() == 1 + 2 + 4);
+  for (const Gpu& gpu : found.gpus) {
+    const int number = gpu.pci->bus - 100;
+    CHECK((gpu.ordinal >= 0) == (number == 1 || number == 2));
+    CHECK(gpu.numa == number / 2);
+    REQUIRE(gpu.node >= 0);
+    CHECK(found.pci[static_cast<std::size_t>(gpu.node)].address == gpu.pci);
+  }
+  asked.clear();
+  CHECK(machine.for_communicators(true, Settings{})->get() == whole->get());
+  REQUIRE(machine.for_communicators(true, described).ok());  // only what the file says is new
+  CHECK(machine.for_communicators(true, described, HiddenGpus::asked_about).ok());
+  CHECK(asked.empty());
+  CHECK(counts == counts_before);
+  CHECK(machines.nvml_asked == 1);
+}
+
+TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network ports") {
+  Machines machines({0, 1, 2, 3});
+  add_network(machines.tree);
+  std::vector<std::string> asked;
+  const FileTree files(machines.tree.root(),
+                       [&](std::string_view path) { asked.emplace_back(path); });
+  ProcessMachine machine({files, machines.machine.sources().nvml});
+  REQUIRE(machine.for_communicators(true, Settings{}).ok());
+  CHECK(asked_about_network(asked) == 0);
+  INFO(fmt::format("{}", fmt::join(asked, " ")));
+  CHECK(asked.size() > 4);
+  CHECK(asked.size() < 20 * std::size_t{kGpus});
+  const std::size_t before = asked.size();
+  REQUIRE(machine.for_communicators(true, Settings{}).ok());
+  CHECK(asked.size() == before);
+  CHECK(machine.network_gbps(Settings{}) == 200);
+  CHECK(asked_about_network(asked) > 0);
+  CHECK(asked_about_network(asked) == asked.size() - before);
+}
+
+TEST_CASE("2.2, 2.7 of a described machine only GPUs that CUDA shows here have an ordinal") {
+  Machines machines({1});
+  MachineBuilder build;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
+  }
+  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
+  Settings settings;
+  settings.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const auto whole = machines.machine.whole(settings);
+  REQUIRE(whole.ok());
+  CHECK(check(**whole).ok());
+  std::vector<int> ordinals;
+  for (const Gpu& gpu : (*whole)->gpus) ordinals.push_back(gpu.ordinal);
+  CHECK(ordinals == std::vector<int>{-1, 0, -1, -1});
+  const std::string again = machines.tree.root() + "/again.xml";
+  REQUIRE(dump_machine(**whole, again).ok());
+  const auto read = read_machine_file(again);
+  REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
+  REQUIRE(read->gpus.size() == std::size_t{kGpus});
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    CHECK(read->gpus[static_cast<std::size_t>(gpu)].nvml_index == gpu);
+  }
+}
+
+TEST_CASE("2.1, 2.2 devices that share a PCI function are all there for communicators") {
+  Machines machines({0, 1});
+  std::filesystem::remove_all(machines.tree.root() + "/proc");
+  CudaTable parts = machines.table;
+  parts.device_get_pci_bus_id = [](char* text, int bytes, CUdevice) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:64:00.0");
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped_parts(parts);
+  const auto seen_of = [&](HiddenGpus hidden) {
+    std::vector<std::string> names;
+    for (int ordinal = 0; ordinal < 2; ++ordinal) {
+      const auto info = machines.info(ordinal, hidden);
+      names.push_back(info.ok() ? fmt::format("{} {}", std::to_integer<int>(info->uuid[0]),
+                                              find_seen(*info, info->uuid) != nullptr)
+                                : info.error().to_string());
+    }
+    return names;
+  };
+  const std::vector<std::string> both{"100 true", "101 true"};
+  CHECK(seen_of(HiddenGpus::left_out) == both);
+  // NVML lists the whole GPU, of which both have the links.
+  machines.nvml.devices.resize(1);
+  machines.nvml.devices[0].uuid = uuid_text(9);
+  const MachineSources& sources = machines.machine.sources();
+  auto known = with_gpus(sources, look_for_numa_nodes(sources));
+  REQUIRE(known.ok());
+  known->may_learn_more = true;
+  known = with_hidden_gpus(sources, std::move(known).value());
+  CHECK(check(known->machine).ok());
+  REQUIRE(known->machine.gpus.size() == 2);
+  for (int part = 0; part < 2; ++part) {
+    const Gpu& gpu = known->machine.gpus[static_cast<std::size_t>(part)];
+    CHECK(gpu.uuid == uuid_text(part));
+    CHECK(gpu.partition == part);
+    CHECK(gpu.link_gbps > 0);
+  }
+}
+
+TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who maps whom") {
+  Machines machines({0, 1, 2, 3});
+  MachineBuilder build;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    const std::string address =
+        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
+  }
+  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
+  Settings settings;
+  settings.topo_file = machines.tree.root() + "/described.xml";
+  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const auto part = machines.machine.for_communicators(true, settings);
+  REQUIRE(part.ok());
+  const auto info = gpu_rank_info(NodeIdentity{1, 2}, **part, 0);
+  REQUIRE(info.ok());
+  const auto path_to = [&](int gpu) {
+    DeviceUuid uuid{};
+    uuid.fill(static_cast<std::byte>(gpu + 100));
+    return text_of(find_seen(*info, uuid)->path);
+  };
+  CHECK(path_to(1) == "NVLink, 1 hop, from 256 Gbit/s");
+  CHECK(path_to(2).starts_with("host memory"));
+  CHECK(gpu_rank_info(NodeIdentity{1, 2}, **part, 3)->numa == 3);
+  CHECK(machines.nvml_asked == 0);
+}
+
+TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA's time aside") {
+  Machines machines({0, 1, 2, 3});
+  auto least = std::chrono::steady_clock::duration::max();
+  for (int round = 0; round < 10; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    const MachineSources& sources = machines.machine.sources();
+    REQUIRE(with_gpus(sources, look_for_numa_nodes(sources)).ok());
+    least = std::min(least, std::chrono::steady_clock::now() - begin);
+  }
+  const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(least);
+  WARN("files of 4 GPUs on a model of CUDA: " << spent.count() << " us");
+  CHECK(least < std::chrono::milliseconds(10));
+}
+
+TEST_CASE("1.38 a driver call that fails is an error that says what was asked, and is not kept") {
+  Machines machines({0, 1, 2, 3});
+  CudaTable failing = machines.table;
+  failing.device_can_access_peer = [](int*, CUdevice, CUdevice) { return CUDA_ERROR_UNKNOWN; };
+  {
+    const ScopedCudaTable scoped(failing);
+    const auto info = machines.info(1);
+    REQUIRE_FALSE(info.ok());
+    CHECK(info.error().to_string().find("whether device 0 reaches device 1") != std::string::npos);
+  }
+  CHECK(machines.info(1).ok());
+  CHECK_FALSE(machines.info(4).ok());
+  CudaTable nameless = machines.table;
+  nameless.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  const ScopedCudaTable scoped(nameless);
+  ProcessMachine fresh({FileTree(machines.tree.root()), nvml_library});
+  const auto part = fresh.for_communicators(true, Settings{});
+  REQUIRE_FALSE(part.ok());
+  CHECK(part.error().to_string().find("the UUID of device 0") != std::string::npos);
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/sources/cuda_facts.hpp"
+
+#include <cstdio>
+#include <cstring>
+
+#include <catch2/catch.hpp>
+
+#include "base/cuda_table.hpp"
+#include "topo/choice/affinity.hpp"
+#include "topo/choice/gpu_rank_info.hpp"
+#include "topo/machine/discover.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/temporary_tree.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Three devices, of which 0 and 1 reach each other, 2 reaches 0 only, and atomics work between 0
+/// and 1. Handles are the ordinals plus 100, which also stand in the UUIDs and addresses.
+CudaTable three_devices() {
+  CudaTable table = cuda();
+  table.init = [](unsigned) { return CUDA_SUCCESS; };
+  table.driver_get_version = [](int* version) {
+    *version = 13010;
+    return CUDA_SUCCESS;
+  };
+  table.device_get_count = [](int* count) {
+    *count = 3;
+    return CUDA_SUCCESS;
+  };
+  table.device_get = [](CUdevice* device, int ordinal) {
+    *device = ordinal + 100;
+    return CUDA_SUCCESS;
+  };
+  table.device_get_uuid = [](CUuuid* uuid, CUdevice device) {
+    std::memset(uuid->bytes, device, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+  };
+  table.device_get_name = [](char* text, int bytes, CUdevice) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "NVIDIA H200");
+    return CUDA_SUCCESS;
+  };
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
+                  static_cast<unsigned>(device));
+    return CUDA_SUCCESS;
+  };
+  table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
+    switch (which) {
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = 9;
+        return CUDA_SUCCESS;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = 0;
+        return CUDA_SUCCESS;
+      case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        *value = 1;
+        return CUDA_SUCCESS;
+      default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+  };
+  table.device_can_access_peer = [](int* can, CUdevice from, CUdevice to) {
+    *can = (from < 102 && to < 102) || (from == 102 && to == 100) ? 1 : 0;
+    return CUDA_SUCCESS;
+  };
+  table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice from, CUdevice) {
+    *value = from < 102 ? 1 : 0;
+    return CUDA_SUCCESS;
+  };
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("2.1 CUDA tells of ordinals, peer access, atomics and kinds of handles") {
+  const CudaTable table = three_devices();
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  const SourceReport report = add_cuda_facts(machine);
+  CHECK(report ==
+        SourceReport{"CUDA driver 13.1", SourceReport::Outcome::used, "3 visible devices"});
+  REQUIRE(machine.gpus.size() == 3);
+  Gpu second;
+  second.name = "NVIDIA H200";
+  second.architecture = 90;
+  second.uuid = "GPU-65656565-6565-6565-6565-656565656565";
+  second.pci = PciAddress{0, 0x65, 0, 0};
+  second.ordinal = 1;
+  second.fd_handles = true;
+  CHECK(machine.gpus[1] == second);
+  CHECK(machine.pairs.size() == 6);
+  CHECK(find_pair(machine, 0, 1)->maps == true);
+  CHECK(find_pair(machine, 0, 1)->atomics);
+  CHECK(find_pair(machine, 2, 0)->maps == true);
+  CHECK_FALSE(find_pair(machine, 2, 0)->atomics);
+  CHECK(find_pair(machine, 0, 2)->maps == false);
+}
+
+TEST_CASE(
+    "2.1 devices that are known already are found by UUID or address, and CUDA's word counts") {
+  const CudaTable table = three_devices();
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  Gpu by_uuid;
+  by_uuid.uuid = "GPU-66666666-6666-6666-6666-666666666666";
+  by_uuid.switch_links = 18;
+  Gpu by_address;
+  by_address.pci = PciAddress{0, 0x64, 0, 0};
+  Gpu hidden;
+  hidden.uuid = "GPU-hidden";
+  machine.gpus = {hidden, by_uuid, by_address};
+  GpuPair known;
+  known.from = 2;
+  known.to = 1;
+  known.maps = true;
+  known.links = 4;
+  machine.pairs = {known};
+  add_cuda_facts(machine);
+  REQUIRE(machine.gpus.size() == 4);
+  CHECK(machine.gpus[0].ordinal == -1);
+  CHECK(machine.gpus[1].ordinal == 2);
+  CHECK(machine.gpus[1].switch_links == 18);
+  CHECK(machine.gpus[2].ordinal == 0);
+  CHECK(machine.gpus[2].uuid == "GPU-64646464-6464-6464-6464-646464646464");
+  CHECK(machine.gpus[3].ordinal == 1);
+  CHECK(find_pair(machine, 2, 1)->maps == false);
+  CHECK(find_pair(machine, 2, 1)->links == 4);
+  CHECK(check(machine).ok());
+}
+
+TEST_CASE("2.1, 2.2 of devices at one address each with a UUID of its own stays one") {
+  CudaTable table = three_devices();
+  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  const bool listed = GENERATE(false, true);
+  if (listed) {
+    Gpu whole;  // as NVML lists it, with the UUID of the function
+    whole.pci = PciAddress{0, 0, 0, 0};
+    whole.uuid = "GPU-whole";
+    whole.switch_links = 18;
+    machine.gpus = {whole};
+  }
+  add_cuda_facts(machine);
+  CHECK(check(machine).ok());
+  REQUIRE(machine.gpus.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    const Gpu& gpu = machine.gpus[static_cast<std::size_t>(i)];
+    CHECK(gpu.ordinal == i);
+    CHECK(gpu.uuid.starts_with(i == 0 ? "GPU-6464" : i == 1 ? "GPU-6565" : "GPU-6666"));
+    CHECK(gpu.partition == (i < 2 ? i : -1));
+    CHECK(gpu.switch_links == (listed && i < 2 ? 18 : 0));
+  }
+  CHECK(find_pair(machine, 0, 1)->maps == true);
+}
+
+TEST_CASE("2.5, 2.10 at the only NUMA node a communicator has what the tool shows") {
+  CudaTable table = three_devices();
+  table.device_get_count = [](int* count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  TemporaryTree tree;  // as of a virtual machine, whose kernel knows no place of any device
+  tree.file("/sys/devices/system/node/online", "0\n");
+  tree.file("/sys/devices/system/node/node0/cpulist", "0-7\n");
+  const std::string device = "/sys/devices/pci0000:00/0000:00:01.0/0000:64:00.0";
+  const bool listed = GENERATE(true, false);
+  INFO(listed);
+  if (listed) {
+    tree.file(device + "/numa_node", "-1\n");
+    tree.file(device + "/class", "0x030200\n");
+    tree.file(device + "/vendor", "0x10de\n");
+    tree.file(device + "/device", "0x2335\n");
+    tree.link("/sys/bus/pci/devices/0000:64:00.0", "../../.." + device.substr(4));
+  }
+  NvmlLibrary none;
+  none.missing = "there is no NVML";
+  ProcessMachine machine({FileTree(tree.root()), [&]() -> const NvmlLibrary& { return none; }});
+  const auto found = machine.for_communicators(true, Settings{});
+  REQUIRE(found.ok());
+  const Affinity own = affinity_of_gpu((*found)->machine, 0, {});
+  CHECK(gpu_rank_info(NodeIdentity{1, 2}, **found, 0)->numa == 0);
+  CHECK(own.cpus == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(own.memory_node == -1);  // nothing to choose, so nothing is asked of the kernel
+  FakeNvml nvml;
+  nvml.devices.resize(1);
+  nvml.devices[0].pci = "00000000:64:00.0";
+  DiscoverOptions options;
+  options.root = tree.root();
+  const auto shown_by_tool = discover(options, HwlocLibrary{}, nvml.library());
+  REQUIRE(shown_by_tool.ok());
+  CHECK(shown_by_tool->gpus[0].numa == (*found)->machine.gpus[0].numa);
+  const Affinity tools = affinity_of_gpu(*shown_by_tool, 0, {});
+  CHECK(tools.cpus == own.cpus);
+  CHECK(tools.memory_node == own.memory_node);
+}
+
+TEST_CASE("2.2 a driver that does not answer leaves the machine as it was") {
+  CudaTable table = three_devices();
+  table.device_get_count = [](int*) { return CUDA_ERROR_UNKNOWN; };
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  CHECK(add_cuda_facts(machine).outcome != SourceReport::Outcome::used);
+  CHECK(machine == Machine{});
+}
+
+TEST_CASE("2.2 calls that are refused leave what they would have told at its default") {
+  CudaTable table = three_devices();
+  table.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  table.device_get_name = [](char*, int, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  table.device_can_access_peer = [](int*, CUdevice, CUdevice) { return CUDA_ERROR_UNKNOWN; };
+  const ScopedCudaTable scoped(table);
+  Machine machine;
+  CHECK(add_cuda_facts(machine).outcome == SourceReport::Outcome::used);
+  REQUIRE(machine.gpus.size() == 3);
+  CHECK(machine.gpus[0].uuid.empty());
+  CHECK(machine.gpus[0].pci == PciAddress{0, 0x64, 0, 0});
+  CHECK(machine.pairs.empty());
+}
+
+}  // namespace oriel::topo

@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ctime>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include <catch2/catch.hpp>
+
+#include "topo/machine/machines.hpp"
+#include "topo/xml/hwloc_text.hpp"
+#include "topo/xml/hwloc_xml_reader.hpp"
+
+namespace oriel::topo {
+namespace {
+
+/// Composed, after what lstopo 2 writes.
+constexpr const char* kSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0x0000000f" nodeset="0x00000005" gp_index="1">
+    <object type="Package" os_index="3" cpuset="0x00000003" nodeset="0x00000001" gp_index="2">
+      <object type="NUMANode" os_index="0" cpuset="0x00000003" nodeset="0x00000001" gp_index="3" local_memory="4096"/>
+      <object type="PU" os_index="0" cpuset="0x00000001" nodeset="0x00000001" gp_index="4"/>
+      <object type="Bridge" gp_index="5" bridge_type="0-1" depth="0" bridge_pci="0000:[00-03]">
+        <object type="Bridge" gp_index="6" bridge_type="1-1" pci_busid="0000:00:01.0" pci_type="0604 [1000:c030] [0000:0000] a0" pci_link_speed="31.5">
+          <object type="PCIDev" gp_index="7" pci_busid="0000:01:00.0" pci_type="1200 [1002:74a1] [1002:74a1] 00" pci_link_speed="63.015">
+            <object type="OSDev" name="rsmi0" osdev_type="5"><info name="GPUModel" value="AMD Instinct MI300X"/></object>
+          </object>
+        </object>
+        <object type="PCIDev" gp_index="8" pci_busid="0000:02:00.0" pci_type="0207 [15b3:1021] [15b3:0000] 00" pci_link_speed="31.5">
+          <object type="OSDev" name="mlx5_0" osdev_type="3">
+            <info name="NodeGUID" value="b8ce:f603:00e1:2d34"/>
+            <info name="SysImageGUID" value="b8ce:f603:00e1:2d30"/>
+            <info name="Port1State" value="4"/>
+            <info name="Port2State" value="1"/>
+          </object>
+          <object type="OSDev" name="ib0" osdev_type="2"/>
+        </object>
+      </object>
+    </object>
+    <object type="Group" cpuset="0x0000000c" nodeset="0x00000004" gp_index="9">
+      <object type="NUMANode" os_index="2" cpuset="0x0000000c" nodeset="0x00000004" gp_index="10"/>
+    </object>
+    <object type="PCIDev" gp_index="11" pci_busid="0000:81:00.0" pci_type="0300 [10de:2335] [0000:0000] a1"/>
+  </object>
+  <distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">
+    <indexes length="4">2 0 </indexes>
+    <u64values length="12">10 21 </u64values>
+    <u64values length="12">32 11 </u64values>
+  </distances2>
+  <distances2 type="OSDev" nbobjs="9" kind="9" indexing="gp"><indexes>x</indexes></distances2>
+  <support name="custom.exported_support"/>
+</topology>
+)";
+
+std::string verdict(const std::string& text) {
+  const auto list = read_hwloc_xml(text);
+  return list.ok() ? "ok" : list.error().to_string();
+}
+
+/// kSmall with one piece replaced must be refused in these words.
+void refused(const std::string& from, const std::string& to, const std::string& words) {
+  std::string text = kSmall;
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  const std::string said = verdict(text.replace(at, from.size(), to));
+  INFO(from << " -> " << to << ": " << said);
+  CHECK(said.find(words) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("2.7 hwloc's description of a machine is read without hwloc") {
+  const auto list = read_hwloc_xml(kSmall);
+  REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
+  REQUIRE(list->numa.size() == 2);
+  CHECK(list->numa[0].package == 3);
+  CHECK(list->numa[0].memory_bytes == 4096);
+  CHECK(list->numa[0].distances == std::vector<int>{11, 32});
+  CHECK(list->numa[1].os_index == 2);  // with a gap before it
+  CHECK(list->numa[1].package == -1);
+  CHECK(list->numa[1].cpus == std::vector<int>{2, 3});
+  CHECK(list->numa[1].distances == std::vector<int>{21, 10});
+  REQUIRE(list->pci.size() == 6);  // and a host bridge that the last device lacks
+  CHECK(list->pci[4].kind == PciNode::Kind::host_bridge);
+  CHECK(list->pci[4].numa == -1);
+  CHECK(list->pci[1].link_gbps == Approx(252));
+  REQUIRE(list->gpus.size() == 2);
+  CHECK(list->gpus[0].vendor == GpuVendor::amd);
+  CHECK(list->gpus[0].name == "AMD Instinct MI300X");
+  CHECK(list->gpus[0].numa == 0);
+  CHECK(list->gpus[1].name == "PCI device 10de:2335");
+  CHECK(list->gpus[1].numa == -1);
+  REQUIRE(list->nics.size() == 2);
+  CHECK(list->nics[0].name == "mlx5_0");
+  CHECK(list->nics[0].active);
+  CHECK(list->nics[0].guid == 0xb8cef60300e12d34);
+  CHECK(list->nics[0].card == 0xb8cef60300e12d30);
+  CHECK(list->nics[1].port == 2);
+  CHECK_FALSE(list->nics[1].active);
+  CHECK(list->report.detail == "2 NUMA nodes, 6 PCI devices and bridges");
+}
+
+TEST_CASE("2.7 hwloc's first format, in which nodes hold packages or are not told") {
+  const auto list = read_hwloc_xml(
+      "<topology><object type=\"Machine\" cpuset=\"0x3\">"
+      "<object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x3\" nodeset=\"0x2\" local_memory=\"9\">"
+      "<object type=\"Socket\" os_index=\"4\"/></object></object></topology>");
+  REQUIRE(list.ok());
+  REQUIRE(list->numa.size() == 1);
+  CHECK(list->numa[0].package == 4);
+  const auto flat = read_hwloc_xml(
+      "<topology version=\"1.11\"><object type=\"Machine\" cpuset=\"0x80000000,,0x3\">"
+      "<object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
+      "pci_busid=\"0000:01:00.0\"/></object></object></topology>");
+  REQUIRE(flat.ok());
+  REQUIRE(flat->numa.size() == 1);
+  CHECK(flat->numa[0].cpus == std::vector<int>{0, 1, 95});
+  CHECK(flat->pci[1].numa == 0);
+}
+
+TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reason") {
+  CHECK(verdict(kSmall) == "ok");
+  refused("<topology version=\"2.0\">", "<topology version=\"3.0\">",
+          "line 3: <topology> has version '3.0'; known are 1 and 2");
+  refused("os_index=\"2\" cpuset", "os_index=\"-2\" cpuset", "line 26: <object> has os_index '-2'");
+  refused("os_index=\"2\" cpuset", "cpuset",
+          "line 26: <object> is a NUMA node without an os_index");
+  refused("cpuset=\"0x00000003\" nodeset=\"0x00000001\" gp_index=\"3\"", "cpuset=\"0xf...f\"",
+          "line 6: <object> has cpuset '0xf...f', which is no mask");
+  refused("nodeset=\"0x00000001\" gp_index=\"2\"", "nodeset=\"\"", "has nodeset ''");
+  refused("local_memory=\"4096\"", "local_memory=\"4 KiB\"", "line 6: <object> has local_memory");
+  refused("bridge_type=\"1-1\"", "bridge_type=\"1-0\"", "line 9: <object> is a bridge whose");
+  refused("bridge_type=\"1-1\"", "bridge_type=\"0-1\"", "host bridge below another bridge");
+  refused("0000:01:00.0", "0000:01:20.0", "line 10: <object> has pci_busid '0000:01:20.0'");
+  refused("63.015", "nan", "has pci_link_speed 'nan'");
+  refused("63.015", "-1", "has pci_link_speed '-1'");
+  refused("1200 [1002:74a1]", "1200 74a1", "line 10: <object> has pci_type");
+  refused("74a1] 00\"", "74a1] 00x\"",
+          "line 10: <object> has pci_type '1200 [1002:74a1] [1002:74a1");
+  refused("osdev_type=\"5\"", "", "line 11: <object> is a device of the system without");
+  refused("<object type=\"OSDev\" name=\"rsmi0\" osdev_type=\"5\">",
+          "<object type=\"PCIDev\" pci_busid=\"junk\">", "line 11: <object> is below a PCI device");
+  refused("b8ce:f603:00e1:2d34", "banana", "line 16: <info> has the NodeGUID 'banana'");
+  refused("b8ce:f603:00e1:2d30", "", "line 17: <info> has the SysImageGUID ''");
+  refused("Port1State\" value=\"4\"", "Port1State\" value=\"banana\"",
+          "line 18: <info> has the Port1State 'banana'");
+  refused("kind=\"5\"", "kind=\"banana\"", "line 30: <distances2> has kind 'banana'");
+  refused("kind=\"5\" name=\"NUMALatency\" indexing=\"os\">\n    <indexes length=\"4\">2",
+          "kind=\"9\">\n    <indexes>zz", "line 31: <indexes> holds 'zz'");
+  refused("length=\"4\">2 0 ", "length=\"4\">2 x ", "line 31: <indexes> holds 'x'");
+  refused("length=\"4\">2 0 ", "length=\"4\">2 0 3 ", "has 3 nodes and 4 values, for 2 NUMA nodes");
+  refused("length=\"4\">2 0 ", "length=\"4\">2 2 ",
+          "line 30: <distances2> names a NUMA node twice");
+  refused("length=\"4\">2 0 ", "length=\"4\">2 1 ", "has distance 21 between nodes 2 and 1");
+  refused("10 21", "10 99999999999", "has distance 99999999999");
+  refused("10 21", "10 0", "line 30: <distances2> has distance 0 between nodes 2 and 0");
+  refused("gp_index=\"9\">", "gp_index=\"9\">\nstray ",
+          "line 26: <object> holds the text 'stray', where none belongs");
+  refused("osdev_type=\"5\">", "osdev_type=\"5\">>", "line 11: <object> holds the text '>'");
+  CHECK(verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
+  CHECK(verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
+  CHECK(verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
+            .find("describes no NUMA node") != std::string::npos);
+  const std::string whole = kSmall;
+  for (std::size_t length = 0; length + 12 < whole.size(); length += 7) {
+    REQUIRE(verdict(whole.substr(0, length)) != "ok");
+  }
+  std::string deep = "<topology version=\"2.0\">";
+  for (int i = 0; i < 100'000; ++i) deep += "<object type=\"Group\">";
+  CHECK(verdict(deep).find("nested too deeply") != std::string::npos);
+}
+
+TEST_CASE("2.7 what makes no machine is refused with the line, in hwloc's format") {
+  refused("os_index=\"2\" cpuset", "os_index=\"0\" cpuset",
+          "line 26: NUMA node 0 is listed twice, first in line 6");
+  refused("0000:81:00.0", "0000:01:00.0",
+          "line 28: 0000:01:00.0 is listed twice, first in line 10");
+  refused("</object>\n          <object type=\"OSDev\" name=\"ib0\" osdev_type=\"2\"/>",
+          "</object>\n<object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\">"
+          "<info name=\"Port1State\" value=\"4\"/></object>",
+          "line 21: NIC mlx5_0:1 is listed twice, first in line 15");
+}
+
+TEST_CASE("2.7 distances in hwloc's first format are multiples of a base") {
+  const auto with = [](const std::string& distances) {
+    return "<topology><object type=\"Machine\" cpuset=\"0x3\">" + distances +
+           "<object type=\"NUMANode\" os_index=\"0\"/><object type=\"NUMANode\" os_index=\"1\"/>"
+           "</object></topology>";
+  };
+  const auto list = read_hwloc_xml(
+      with("<distances nbobjs=\"2\" relative_depth=\"1\" latency_base=\"10.000000\">"
+           "<latency value=\"1.000000\"/><latency value=\"2.100000\"/>"
+           "<latency value=\"3.200000\"/><latency value=\"1.000000\"/></distances>"));
+  REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
+  CHECK(list->numa[0].distances == std::vector<int>{10, 21});
+  CHECK(list->numa[1].distances == std::vector<int>{32, 10});
+  CHECK(verdict(with("<distances nbobjs=\"2\" latency_base=\"10\"/>"))
+            .find("line 1: <distances> has 0 values, for 2 NUMA nodes") == 0);
+  CHECK(verdict(
+            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"-1\"/></distances>"))
+            .find("line 1: <latency> holds no distance") == 0);
+  CHECK(verdict(
+            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"0\"/></distances>"))
+            .find("line 1: <latency> holds no distance") == 0);
+  CHECK(verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
+}
+
+TEST_CASE("2.7 distances of as many nodes as there may be are read in time") {
+  std::string text = "<topology version=\"2.0\"><object type=\"Machine\">";
+  std::string indexes;
+  std::string row;
+  for (int i = 0; i < 1024; ++i) {
+    text += "<object type=\"NUMANode\" os_index=\"" + std::to_string(i) + "\"/>";
+    indexes += std::to_string(i) + " ";
+    row += "9 ";
+  }
+  text += "</object><distances2 type=\"NUMANode\" kind=\"5\"><indexes>" + indexes + "</indexes>";
+  for (int i = 0; i < 1024; ++i) text += "<u64values>" + row + "</u64values>";
+  const std::clock_t begin = std::clock();
+  CHECK(verdict(text + "</distances2></topology>") == "ok");
+  const double spent = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  WARN("1024 nodes: " << spent << " s");
+  CHECK(spent < 1);
+}
+
+TEST_CASE("2.7 a document that ends the process of hwloc 2.9 is read") {
+  // It follows the null pointer of a machine without complete_nodeset.
+  std::ifstream file(std::string(ORIEL_TEST_SOURCE_DIR) +
+                     "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml");
+  std::ostringstream text;
+  text << file.rdbuf();
+  CHECK(verdict(text.str()) == "ok");
+}
+
+TEST_CASE("2.7 what hwloc itself makes of a description is what is read without it") {
+  if (!hwloc_library().missing.empty()) {
+    WARN("skipped: " << hwloc_library().missing);
+    return;
+  }
+  for (const auto& [name, machine] : all_machines()) {
+    INFO(name);
+    const std::string text = hwloc_text_of(machine);
+    const HwlocList theirs = read_hwloc(hwloc_library(), text);
+    REQUIRE(theirs.report.outcome == SourceReport::Outcome::used);
+    const auto ours = read_hwloc_xml(text);
+    REQUIRE((ours.ok() ? "ok" : ours.error().to_string()) == "ok");
+    CHECK(ours->numa == theirs.numa);
+    const auto machine_of = [](const HwlocList& list) {
+      Machine found;
+      found.numa = list.numa;
+      found.pci = list.pci;
+      for (PciNode& node : found.pci) node.link_gbps = static_cast<float>(node.link_gbps);
+      found.gpus = list.gpus;
+      found.nics = list.nics;
+      for (Gpu& gpu : found.gpus) gpu.pcie_gbps = static_cast<float>(gpu.pcie_gbps);
+      return canonical(std::move(found));
+    };
+    CHECK(machine_of(*ours) == machine_of(theirs));
+  }
+}
+
+TEST_CASE("2.7 changed bytes never break the reader of hwloc's format") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  int read = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string text = kSmall;
+    for (unsigned i = 0, changes = 1 + random() % 4; i < changes; ++i) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    const auto list = read_hwloc_xml(text);
+    if (!list.ok()) continue;
+    ++read;
+    Machine machine;
+    machine.numa = list->numa;
+    machine.pci = list->pci;
+    machine.gpus = list->gpus;
+    machine.nics = list->nics;
+    if (check(machine).ok()) static_cast<void>(canonical(machine));
+  }
+  WARN(read << " of 5000 changed documents were still read");
+}
+
+}  // namespace oriel::topo

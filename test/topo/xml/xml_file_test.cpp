@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Descriptions of machines as files: large ones, pipes, and what never ends.
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/system_table.hpp"
+#include "support/fair_timer.hpp"
+#include "topo/machine/machine_file.hpp"
+#include "topo/sources/temporary_tree.hpp"
+#include "topo/xml/xml_reader.hpp"
+
+namespace oriel::topo {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kText = "<system>\n<cpu numaid=\"0\"/>\n</system>\n";
+
+std::string outcome(const std::string& path, const XmlLimits& limits = {}) {
+  const auto text = read_xml_file(path, limits);
+  return text.ok() ? "ok: " + *text : text.error().to_string();
+}
+
+bool has(const std::string& text, const std::string& words) {
+  INFO(text);
+  return text.find(words) != std::string::npos;
+}
+
+// For a string of 16 MiB that doubles; sanitizers keep what was freed, and shadows of it.
+constexpr long kMostKilobytes = 512 * 1024;
+
+/// The most memory that this process has held so far.
+long peak_kilobytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+}  // namespace
+
+TEST_CASE("2.7 a file is read up to the limit, and a gigabyte is refused unread") {
+  const TemporaryTree files;
+  const std::string path = files.root() + "/machine.xml";
+  CHECK(has(outcome(path), "opening " + path));
+  files.file("/machine.xml", kText);
+  CHECK(outcome(path) == std::string("ok: ") + kText);
+
+  REQUIRE(::truncate(path.c_str(), 1L << 30) == 0);  // holes, which take no space
+  const long before = peak_kilobytes();
+  const test::FairTimer timer;
+  CHECK(has(outcome(path), "line 4: " + path + " has 1073741824 bytes, at most 16777216 are read"));
+  CHECK(timer.spent() < 1s);
+  CHECK(peak_kilobytes() - before < 1024);
+  XmlLimits small;
+  small.bytes = 100;
+  std::ofstream(path) << std::string(49, '\n') + std::string(150, 'x');
+  CHECK(has(outcome(path, small), "line 50: " + path + " has 199 bytes, at most 100 are read"));
+  CHECK_FALSE(read_xml_file(files.root()).ok());  // a folder
+  CHECK(has(read_machine_file(path).error().to_string(), "reading the description of a machine"));
+}
+
+TEST_CASE("2.7 what gives bytes without end is refused at the limit, in bounded memory") {
+  const long before = peak_kilobytes();
+  CHECK(has(outcome("/dev/zero"), "line 1: /dev/zero has more than 16777216 bytes"));
+  CHECK(peak_kilobytes() - before < kMostKilobytes);
+
+  XmlLimits small;
+  small.bytes = 100'000;
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  std::jthread writer([&] {
+    const std::string part(4096, 'x');
+    for (int i = 0; i < 1000 && ::write(ends[1], part.data(), part.size()) > 0; ++i) continue;
+    ::close(ends[1]);
+  });
+  CHECK(has(outcome("/dev/fd/" + std::to_string(ends[0]), small), "has more than 100000 bytes"));
+  std::string rest(1 << 16, '\0');  // lets the writer end
+  while (::read(ends[0], rest.data(), rest.size()) > 0) continue;
+  ::close(ends[0]);
+}
+
+TEST_CASE("2.7 a description may come through a pipe, as slowly as patience allows") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  std::jthread writer([&] {
+    for (const char letter : std::string(kText)) {
+      std::this_thread::sleep_for(2ms);
+      static_cast<void>(!::write(ends[1], &letter, 1));
+    }
+    ::close(ends[1]);
+  });
+  CHECK(outcome("/dev/fd/" + std::to_string(ends[0])) == std::string("ok: ") + kText);
+  ::close(ends[0]);
+}
+
+TEST_CASE("2.7 a pipe that nobody writes to or closes does not hold the reader up") {
+  const TemporaryTree files;
+  const std::string path = files.root() + "/fifo";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  XmlLimits hasty;
+  hasty.patience = 50ms;
+  const test::FairTimer timer;
+  CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 0 bytes came"));  // nor opens it
+
+  const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(writer >= 0);
+  CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 0 bytes came"));
+  REQUIRE(::write(writer, "<system>", 8) == 8);
+  CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 8 bytes came"));
+  CHECK(timer.spent() < 2s);
+  ::close(writer);
+}
+
+TEST_CASE("1.41 2.7 a reader that cannot wait refuses a pipe that nobody has open to write") {
+  const TemporaryTree files;
+  const std::string path = files.root() + "/fifo";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  XmlLimits hasty;
+  hasty.await_writer = false;
+  const test::FairTimer timer;
+  CHECK(has(outcome(path, hasty), "/fifo is a pipe that nobody has open to write"));
+  CHECK(timer.spent() < 1s);
+
+  const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(writer >= 0);
+  REQUIRE(::write(writer, kText, std::strlen(kText)) > 0);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(20ms);
+    ::close(writer);
+  });
+  CHECK(outcome(path, hasty) == std::string("ok: ") + kText);
+}
+
+namespace {
+
+std::string fifo_path;
+const char* fifo_words = nullptr;
+int fifo_polls = 0;
+
+}  // namespace
+
+TEST_CASE("2.7 a pipe with a name may get its writer late, who may come and say nothing") {
+  const TemporaryTree files;
+  fifo_path = files.root() + "/fifo";
+  REQUIRE(::mkfifo(fifo_path.c_str(), 0600) == 0);
+  SystemTable table = sys();
+  table.poll = [](pollfd* fds, nfds_t count, int timeout_ms) {
+    // The reader has found nobody who writes; by the time that it waits one comes, and goes.
+    if (++fifo_polls == 2) {
+      const int end = ::open(fifo_path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+      static_cast<void>(!::write(end, fifo_words, std::strlen(fifo_words)));
+      ::close(end);
+    }
+    return ::poll(fds, count, timeout_ms);
+  };
+  const ScopedSystemTable scoped(table);
+  XmlLimits patient;
+  patient.patience = 60s;
+  for (const char* words : {kText, ""}) {
+    fifo_words = words;
+    fifo_polls = 0;
+    CHECK(outcome(fifo_path, patient) == std::string("ok: ") + words);
+    CHECK(fifo_polls >= 2);
+  }
+}
+
+}  // namespace oriel::topo
