@@ -111,9 +111,9 @@ CLEAN = {
     "test/comm/comm_test.cpp": '#include "comm/comm.hpp"\n',
 }
 PLANTS = [
-    ({"src/base/fd.hpp": '#include "boot/group.hpp"\n'}, "room base may not include"),
+    ({"src/base/fd.hpp": '#include "boot/link/rank_group.hpp"\n'}, "room base may not include"),
     ({"src/window/w.cpp": '#include "comm/comm.hpp"\n'}, "room window may not include"),
-    ({"src/kernels/k.cu": '#include "boot/group.hpp"\n'}, "room kernels may not include"),
+    ({"src/kernels/k.cu": '#include "boot/link/rank_group.hpp"\n'}, "room kernels may not include"),
     ({"src/base/a.cpp": '#include "../boot/b.hpp"\n', "src/boot/b.hpp": ""},
      "room base may not include"),
     ({"include/oriel/window.hpp": '#include "window/registry.hpp"\n'}, "a public header includes"),

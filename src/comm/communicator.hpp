@@ -17,7 +17,7 @@
 #include "base/settings.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/task.hpp"
-#include "boot/session.hpp"
+#include "boot/session/session.hpp"
 #include "comm/device.hpp"
 #include "comm/device_comm.hpp"
 #include "comm/monitor.hpp"

@@ -6,7 +6,7 @@
 
 #include "base/settings.hpp"
 #include "base/try.hpp"
-#include "boot/rendezvous.hpp"
+#include "boot/session/rendezvous.hpp"
 #include "comm/comm_entry.hpp"
 
 namespace oriel::comm {

@@ -5,7 +5,7 @@
 #include "nccl.h"
 #include "oriel/error.hpp"
 
-#include "boot/unique_id.hpp"
+#include "boot/auth/unique_id_format.hpp"
 
 /// What the C and the C++ interface have in common.
 namespace oriel::comm {

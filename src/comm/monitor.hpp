@@ -11,7 +11,7 @@
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
-#include "boot/session.hpp"
+#include "boot/session/session.hpp"
 
 namespace oriel::comm {
 

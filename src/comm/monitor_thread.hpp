@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
-#include "boot/poller.hpp"
+#include "boot/link/poller.hpp"
 #include "comm/monitor.hpp"
 
 namespace oriel::comm {

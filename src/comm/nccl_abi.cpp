@@ -11,7 +11,7 @@
 
 #include "base/descriptor_room.hpp"
 #include "base/try.hpp"
-#include "boot/unique_id.hpp"
+#include "boot/auth/unique_id_format.hpp"
 #include "comm/comm_entry.hpp"
 #include "comm/config.hpp"
 #include "comm/device.hpp"

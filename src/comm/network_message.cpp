@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/frame.hpp"
+#include "boot/link/frame.hpp"
 #include "comm/key_chunks.hpp"
 #include "net/fabric_address.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 #include "comm/network_places.hpp"
 #include "comm/network_soft.hpp"
 #include "comm/path_interfaces.hpp"

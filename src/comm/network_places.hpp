@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
-#include "boot/agreed_field.hpp"
+#include "boot/link/agreed_field.hpp"
 #include "comm/network_message.hpp"
 
 namespace oriel::comm {

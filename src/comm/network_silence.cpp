@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "boot/cut_off.hpp"
+#include "boot/auth/cut_off.hpp"
 #include "comm/network_soft.hpp"
 #include "comm/queue_failure.hpp"
 #include "net/syndrome.hpp"

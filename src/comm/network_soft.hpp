@@ -20,8 +20,8 @@
 #include "base/event_loop.hpp"
 #include "base/shared_memory.hpp"
 #include "base/task.hpp"
-#include "boot/cut_off.hpp"
-#include "boot/group.hpp"
+#include "boot/auth/cut_off.hpp"
+#include "boot/link/rank_group.hpp"
 #include "comm/network.hpp"
 #include "comm/path_pairs.hpp"
 #include "comm/silence_judge.hpp"
@@ -84,9 +84,9 @@ class SoftNetwork final : public Network {
   ~SoftNetwork() override;
 
   /// A peer that is silent is not named before it is told whether it is this rank's own host that
-  /// is cut off, for which those of other hosts are asked (boot/cut_off.hpp): up to a quarter of
-  /// silence() longer, and where some of these answer late up to all of it.
-  /// Where memory has run out in a NIC, or in whoever drives it, all of them have ended by then.
+  /// is cut off, for which those of other hosts are asked (boot/auth/cut_off.hpp): up to a quarter
+  /// of silence() longer, and where some of these answer late up to all of it. Where memory has run
+  /// out in a NIC, or in whoever drives it, all of them have ended by then.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// A queue has fallen silent, and failure() will name whom it is for.
   bool is_in_doubt() const override { return judge_.is_in_doubt(); }

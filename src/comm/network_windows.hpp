@@ -13,7 +13,7 @@
 #include "oriel/device/network.hpp"
 #include "oriel/error.hpp"
 
-#include "boot/group.hpp"
+#include "boot/link/rank_group.hpp"
 #include "comm/key_tables.hpp"
 #include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"

@@ -9,7 +9,7 @@
 #include "base/descriptor_room.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 #include "comm/network_soft.hpp"
 #include "topo/choice/lsa_teams.hpp"
 #include "topo/choice/placement.hpp"

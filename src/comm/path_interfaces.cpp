@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 
 namespace oriel::comm {
 namespace {

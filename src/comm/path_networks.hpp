@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 #include "comm/path_pairs.hpp"
 #include "topo/model/file_tree.hpp"
 

@@ -11,7 +11,7 @@
 #include "oriel/device/queue.hpp"
 
 #include "base/deadline.hpp"
-#include "boot/cut_off.hpp"
+#include "boot/auth/cut_off.hpp"
 #include "comm/queue_failure.hpp"
 
 namespace oriel::comm {
@@ -30,8 +30,8 @@ struct PeerSight {
 bool is_silence(const device::queue::QueueError& error);
 
 /// Which failed queue is to be named, and who of its two ends is at fault where the peer is silent:
-/// for that, it is waited for what the ranks of other hosts answer (boot/cut_off.hpp). Where it has
-/// refused something, it is waited for the note that it has left. Thread-safe.
+/// for that, it is waited for what the ranks of other hosts answer (boot/auth/cut_off.hpp). Where
+/// it has refused something, it is waited for the note that it has left. Thread-safe.
 class SilenceJudge {
  public:
   struct Verdict {

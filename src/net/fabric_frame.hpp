@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/bytes.hpp"
-#include "boot/secret.hpp"
+#include "boot/auth/secret.hpp"
 #include "net/fabric_address.hpp"
 #include "net/wire_format.hpp"
 

@@ -18,7 +18,7 @@
 
 #include "base/deadline.hpp"
 #include "base/try.hpp"
-#include "boot/secret.hpp"
+#include "boot/auth/secret.hpp"
 #include "net/fabric_connections.hpp"
 #include "net/signal_keeper.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "oriel/error.hpp"
 
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 #include "net/fabric_owner.hpp"
 
 namespace oriel::net {

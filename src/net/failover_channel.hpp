@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/bytes.hpp"
-#include "boot/session.hpp"
+#include "boot/session/session.hpp"
 
 namespace oriel::net {
 

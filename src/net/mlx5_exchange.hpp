@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "base/task.hpp"
-#include "boot/group.hpp"
+#include "boot/link/rank_group.hpp"
 #include "net/mlx5_queue.hpp"
 
 namespace oriel::net {

@@ -12,8 +12,8 @@
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
-#include "boot/secret.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/secret.hpp"
+#include "boot/auth/socket_address.hpp"
 #include "net/queue_setup.hpp"
 #include "net/wire.hpp"
 

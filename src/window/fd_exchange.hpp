@@ -13,10 +13,10 @@
 #include "base/event_loop.hpp"
 #include "base/fd.hpp"
 #include "base/task.hpp"
-#include "boot/auth.hpp"
-#include "boot/group.hpp"
-#include "boot/poller.hpp"
-#include "boot/secret.hpp"
+#include "boot/auth/auth.hpp"
+#include "boot/auth/secret.hpp"
+#include "boot/link/poller.hpp"
+#include "boot/link/rank_group.hpp"
 #include "window/fd_link.hpp"
 
 namespace oriel::window {

@@ -11,7 +11,7 @@
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
-#include "boot/agreed_field.hpp"
+#include "boot/link/agreed_field.hpp"
 #include "window/fd_link.hpp"
 #include "window/memory.hpp"
 #include "window/team_mapping.hpp"

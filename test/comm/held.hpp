@@ -15,7 +15,7 @@
 
 #include "nccl.h"
 
-#include "boot/root_service.hpp"
+#include "boot/session/root_service.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 

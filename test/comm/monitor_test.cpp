@@ -18,10 +18,10 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/forked_ranks.hpp"
-#include "boot/served_id.hpp"
-#include "boot/session.hpp"
-#include "boot/shared_memory.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/inherited_memory.hpp"
+#include "boot/session/served_id.hpp"
+#include "boot/session/session.hpp"
 #include "support/fair_timer.hpp"
 #include "support/numa_system.hpp"
 

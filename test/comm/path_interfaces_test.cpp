@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "boot/made_up_interfaces.hpp"
+#include "boot/session/made_up_interfaces.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/sys_tree.hpp"
 

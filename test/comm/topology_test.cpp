@@ -19,8 +19,8 @@
 
 #include "api/api_ranks.hpp"
 #include "base/fd.hpp"
-#include "boot/group.hpp"
-#include "boot/sim_transport.hpp"
+#include "boot/link/rank_group.hpp"
+#include "boot/link/sim_transport.hpp"
 #include "support/fair_timer.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/temporary_tree.hpp"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "boot/auth.hpp"
+#include "boot/auth/auth.hpp"
 #include "input.hpp"
 
 using namespace oriel;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "boot/frame.hpp"
-#include "boot/liveness.hpp"
+#include "boot/link/frame.hpp"
+#include "boot/link/liveness.hpp"
 #include "input.hpp"
 
 using namespace oriel;

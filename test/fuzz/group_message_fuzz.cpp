@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "boot/group_message.hpp"
-#include "boot/verdict.hpp"
+#include "boot/link/group_message.hpp"
+#include "boot/link/verdict.hpp"
 #include "input.hpp"
 
 using namespace oriel;

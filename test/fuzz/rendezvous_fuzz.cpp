@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "boot/rendezvous.hpp"
+#include "boot/session/rendezvous.hpp"
 #include "input.hpp"
 
 using namespace oriel;

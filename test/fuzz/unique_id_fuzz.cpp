@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "boot/unique_id.hpp"
+#include "boot/auth/unique_id_format.hpp"
 #include "input.hpp"
 
 using namespace oriel;

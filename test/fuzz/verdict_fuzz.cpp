@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "boot/verdict.hpp"
+#include "boot/link/verdict.hpp"
 #include "input.hpp"
 
 using namespace oriel;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/forked_ranks.hpp"
+#include "boot/session/forked_ranks.hpp"
 #include "net/fabric_pair.hpp"
 #include "net/nic_thread.hpp"
 

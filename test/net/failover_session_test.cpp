@@ -10,8 +10,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "boot/served_id.hpp"
-#include "boot/session.hpp"
+#include "boot/session/served_id.hpp"
+#include "boot/session/session.hpp"
 #include "net/failover_pair.hpp"
 
 // The ends of a queue agree over the links of the bootstrap (3.14), which know no NIC: ranks 0 and

@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "boot/sim_transport.hpp"
+#include "boot/link/sim_transport.hpp"
 #include "net/fake_verbs.hpp"
 #include "net/nic_mlx5.hpp"
 

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "boot/shared_memory.hpp"
+#include "boot/session/inherited_memory.hpp"
 
 namespace oriel::test {
 

@@ -14,7 +14,7 @@
 
 #include "nccl.h"
 
-#include "boot/forked_ranks.hpp"
+#include "boot/session/forked_ranks.hpp"
 
 /// Ranks of the C interface for tests: the same body runs as forked processes, as threads of one
 /// process, or as several communicators of one thread in groups.

@@ -10,7 +10,7 @@
 
 #include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "boot/served_id.hpp"
+#include "boot/session/served_id.hpp"
 #include "window/memory_host.hpp"
 #include "window/window_ranks.hpp"
 

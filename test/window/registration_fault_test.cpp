@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/forked_ranks.hpp"
-#include "boot/served_id.hpp"
-#include "boot/shared_memory.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/inherited_memory.hpp"
+#include "boot/session/served_id.hpp"
 #include "support/fault.hpp"
 #include "support/process_state.hpp"
 #include "window/window_ranks.hpp"

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "boot/served_id.hpp"
+#include "boot/session/served_id.hpp"
 #include "support/process_state.hpp"
 #include "support/sanitized.hpp"
 #include "window/allocation_table.hpp"

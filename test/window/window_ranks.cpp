@@ -11,8 +11,8 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
-#include "boot/forked_ranks.hpp"
-#include "boot/served_id.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/served_id.hpp"
 #include "window/memory_host.hpp"
 
 namespace oriel::window {

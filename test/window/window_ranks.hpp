@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/event_loop.hpp"
-#include "boot/session.hpp"
+#include "boot/session/session.hpp"
 #include "window/window_manager.hpp"
 
 /// Ranks that register windows over real sessions: as forked processes, as threads, or mixed.

@@ -13,7 +13,7 @@
 
 #include "base/bytes.hpp"
 #include "base/task.hpp"
-#include "boot/transport.hpp"
+#include "boot/link/transport.hpp"
 #include "perf/scale/model.hpp"
 
 namespace oriel::scale {

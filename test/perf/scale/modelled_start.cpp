@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/try.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
 
 namespace oriel::scale {
 namespace {

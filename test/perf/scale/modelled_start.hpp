@@ -13,11 +13,11 @@
 
 #include "base/bytes.hpp"
 #include "base/task.hpp"
-#include "boot/auth.hpp"
-#include "boot/frame.hpp"
-#include "boot/group.hpp"
-#include "boot/rendezvous.hpp"
-#include "boot/secret.hpp"
+#include "boot/auth/auth.hpp"
+#include "boot/auth/secret.hpp"
+#include "boot/link/frame.hpp"
+#include "boot/link/rank_group.hpp"
+#include "boot/session/rendezvous.hpp"
 #include "perf/scale/modelled_network.hpp"
 
 namespace oriel::scale {

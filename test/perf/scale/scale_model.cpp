@@ -27,9 +27,9 @@
 
 #include "base/task.hpp"
 #include "base/try.hpp"
-#include "boot/group.hpp"
-#include "boot/rendezvous.hpp"
-#include "boot/socket_address.hpp"
+#include "boot/auth/socket_address.hpp"
+#include "boot/link/rank_group.hpp"
+#include "boot/session/rendezvous.hpp"
 #include "comm/network_message.hpp"
 #include "perf/scale/model.hpp"
 #include "perf/scale/modelled_all_reduce.hpp"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "boot/secret.hpp"
+#include "boot/auth/secret.hpp"
 #include "comm/network_soft.hpp"
 #include "net/fabric_frame.hpp"
 #include "net/wire_fabric.hpp"

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/auth/cut_off.hpp"
+
+#include <algorithm>
+
+namespace oriel::boot {
+
+CutOff judge_silence(std::span<const HostSight> others, std::size_t of_peer, bool is_late) {
+  if (others.size() < 2 || others[of_peer] == HostSight::answers) return CutOff::peer;
+  const auto count = [&](HostSight sight) {
+    return static_cast<std::size_t>(std::count(others.begin(), others.end(), sight));
+  };
+  const std::size_t hosts = others.size() + 1;
+  const std::size_t unknown = count(HostSight::slow) + (is_late ? 0 : count(HostSight::unknown));
+  const std::size_t reached = count(HostSight::answers) + 1;
+  const std::size_t lost = hosts - reached - unknown;
+  if (2 * reached > hosts) return CutOff::peer;
+  if (2 * lost > hosts) return CutOff::self;
+  return unknown == 0 ? CutOff::peer : CutOff::undecided;
+}
+
+}  // namespace oriel::boot

@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/session/root_link.hpp"
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "boot/link/tcp.hpp"
+#include "boot/link/verdict.hpp"
+
+namespace oriel::boot {
+
+namespace {
+
+constexpr Duration kTellingTime = std::chrono::seconds(1);
+constexpr Duration kLocalPause = std::chrono::milliseconds(20);
+
+Bytes last_word(const Error& reason) {
+  ByteWriter word;
+  word.put(kRootGaveUp);
+  ErrorRecord::encode(word, reason);
+  return word.take();
+}
+
+// The root service ends the connection when it has read our last word and passed it on; to close
+// before would lose the word if something has come meanwhile.
+Task<void> until_closed(EventLoop& loop, int fd, Deadline end) {
+  std::array<std::byte, 1024> unread;
+  for (;;) {
+    const Status ready = co_await loop.readable(fd, end);
+    if (!ready.ok()) co_return;
+    const auto got = read_some(fd, unread);
+    if (!got.ok() || got.value().closed) co_return;
+  }
+}
+
+}  // namespace
+
+Session::RootLink::~RootLink() {
+  links_->poller().remove(token_);
+}
+
+Task<void> Session::RootLink::linger(EventLoop& loop) {
+  if (!greeted_) co_return;
+  co_await until_closed(loop, fd_.get(), Deadline::after(kTellingTime, loop.clock()));
+}
+
+void Session::RootLink::take(OwnedFd fd) {
+  fd_ = std::move(fd);
+  reader_ = FrameReader();
+  greeted_ = heard_ = turned_away_ = false;
+}
+
+Status Session::RootLink::greet(const RootHello& hello) {
+  size_ = hello.size;
+  const Bytes bytes = hello.encode();
+  const ByteView view = bytes;
+  ORIEL_TRY(const IoOutcome sent, write_some(fd_.get(), std::span(&view, 1)));
+  if (sent.bytes != view.size()) return ended();
+  greeted_ = true;
+  return {};
+}
+
+Status Session::RootLink::read() {
+  std::array<std::byte, 4096> buffer;
+  for (;;) {
+    ORIEL_TRY(const IoOutcome got, read_some(fd_.get(), buffer));
+    if (got.would_block) return {};
+    if (got.closed) return ended();
+    std::vector<Frame> frames;
+    ORIEL_CHECK(reader_.feed(ByteView(buffer).first(got.bytes), frames));
+    heard_ = heard_ || !frames.empty();
+    for (const Frame& frame : frames) ORIEL_CHECK(on_frame(frame));
+  }
+}
+
+Status Session::RootLink::on_frame(const Frame& frame) {
+  ByteReader reader(frame.payload);
+  switch (frame.kind) {
+    case FrameKind::root_host: {
+      const auto rank = reader.get<std::int32_t>();
+      ORIEL_CHECK(reader.finish("the root service's notice"));
+      if (rank >= 0 && rank < size_) host_rank_ = rank;
+      return {};
+    }
+    case FrameKind::root_peers: {
+      ORIEL_TRY(peers_, decode_peers(frame.payload, size_));
+      return {};
+    }
+    case FrameKind::root_error: {
+      std::optional<Error> error;
+      ORIEL_CHECK(ErrorRecord::decode(reader, error));
+      ORIEL_CHECK(reader.finish("the root service's error"));
+      return std::move(*error);
+    }
+    default:
+      return Error(ErrorCode::remote, "the root service sent a frame meant for links");
+  }
+}
+
+Error Session::RootLink::ended() {
+  turned_away_ = !heard_;
+  if (turned_away_) greeted_ = false;
+  return gone();
+}
+
+Error Session::RootLink::gone() const {
+  const char* what = "which serves the rendezvous, has died before all ranks had joined";
+  if (host_rank_ < 0) {
+    return Error(ErrorCode::remote, fmt::format("the process that made the unique id, {}", what));
+  }
+  return Error(ErrorCode::remote, fmt::format("rank {}, {}", host_rank_, what))
+      .with_origin(host_rank_);
+}
+
+Status Session::RootLink::watch() {
+  ORIEL_TRY(token_, links_->poller().add(fd_.get(), EPOLLIN, [this](std::uint32_t) {
+    const Status status = read();
+    if (status.ok()) return;
+    links_->poller().remove(token_);
+    links_->liveness().aborted(rank_, status.error());
+  }));
+  return {};
+}
+
+void Session::RootLink::done() {
+  say(std::array{kRootDone});
+}
+
+void Session::RootLink::give_up(const Error& reason) {
+  if (!greeted_) return;
+  links_->poller().remove(std::exchange(token_, 0));  // see linger()
+  // Unread bytes would make the kernel reset the connection when it closes, and lose our word.
+  std::array<std::byte, 4096> unread;
+  for (auto got = read_some(fd_.get(), unread); got.ok() && got.value().bytes > 0;) {
+    got = read_some(fd_.get(), unread);
+  }
+  say(last_word(reason));
+}
+
+void Session::RootLink::say(ByteView word) {
+  // If it cannot be written the root service is gone, and has no more use for it.
+  static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
+}
+
+Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                       Deadline deadline) {
+  const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
+  auto dialed = co_await dial(loop, target, kTellingTime, end);
+  while (!dialed.ok() && is_local_failure(dialed.error()) && !end.expired(loop.clock().now())) {
+    const Deadline next = earlier(end, Deadline::after(kLocalPause, loop.clock()));
+    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
+    dialed = co_await dial(loop, target, kTellingTime, end);
+  }
+  ORIEL_CO_TRY(const OwnedFd connection, std::move(dialed));
+  const Bytes introduction = hello.encode();
+  const Bytes word = last_word(reason);
+  const std::array<ByteView, 2> views = {introduction, word};
+  const int fd = connection.get();
+  ORIEL_CO_CHECK(write_some(fd, views));
+  co_await until_closed(loop, fd, end);
+  co_return Status();
+}
+
+}  // namespace oriel::boot

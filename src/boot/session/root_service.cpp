@@ -1,0 +1,426 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/session/root_service.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/process_number.hpp"
+#include "base/short_memory.hpp"
+#include "base/try.hpp"
+#include "boot/link/verdict.hpp"
+
+namespace oriel::boot {
+namespace {
+
+// Between a client's proof and its hello. A rank that takes longer finds its connection closed and
+// comes again (Session::meet).
+constexpr Duration kHelloTime = std::chrono::seconds(2);
+constexpr Duration kRetryPause = std::chrono::milliseconds(10);
+constexpr int kFailuresMost = 100;
+constexpr std::size_t kRememberedIds = 4096;
+constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
+static_assert(kLastWordBytes >= RootHello::kBytes);
+
+/// Calls `attempt` until it succeeds, a few times: a rank should not be blamed for a call of this
+/// process that fails once.
+template <typename Attempt>
+auto persist(const Attempt& attempt) {
+  constexpr int kAttempts = 4;
+  auto result = attempt();
+  for (int i = 1; i < kAttempts && !result.ok(); ++i) result = attempt();
+  return result;
+}
+
+const Clock& steady() {
+  return SteadyClock::instance();
+}
+
+}  // namespace
+
+struct RootService::Keeper {
+  std::atomic<RootService*> service{nullptr};
+  // The clock is made first and so destroyed last: the thread reads it until it is joined.
+  Keeper() { static_cast<void>(steady()); }
+  ~Keeper() {
+    // A forked child that never asked for the service must not touch its parent's.
+    RootService* mine = service.exchange(nullptr);
+    if (mine != nullptr && mine->owner_ == ::getpid()) delete mine;
+  }
+  static Keeper& get() {
+    static Keeper keeper;
+    return keeper;
+  }
+};
+
+RootService& RootService::instance() {
+  Keeper& keeper = Keeper::get();
+  RootService* current = keeper.service.load(std::memory_order_acquire);
+  if (current != nullptr && current->owner_ == ::getpid()) return *current;
+  auto* fresh = new RootService;
+  fresh->inherited_ = current;
+  if (keeper.service.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
+    if (fresh->inherited_ != nullptr) fresh->inherited_->leave_to_parent();
+    return *fresh;
+  }
+  fresh->inherited_ = nullptr;
+  delete fresh;
+  return *current;
+}
+
+RootService::RootService() : owner_(::getpid()) {
+  static_cast<void>(steady());
+}
+
+RootService::~RootService() {
+  std::unique_ptr<std::thread> thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake();
+    thread = std::move(thread_);
+  }
+  if (thread) thread->join();
+}
+
+// In a forked child: closes the copies of the parent's descriptors. If the parent's thread held the
+// lock at the fork, its data cannot be trusted and the copies stay open.
+void RootService::leave_to_parent() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !running_) return;
+  running_->poller.disown();
+  running_.reset();
+}
+
+Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration expiry) {
+  ORIEL_TRY(const SocketAddress interface, choose_interface(options));
+  UniqueId id;
+  id.secret = Key::random();
+  id.number = random_number();
+
+  const std::lock_guard lock(mutex_);
+  ORIEL_CHECK(ensure_running());
+  auto listener = listener_for(interface);
+  if (listener.ok()) {
+    id.root = listener.value();
+    served_.emplace(id.number,
+                    Served{Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
+                           Rendezvous(process_number(), Deadline::after(expiry, steady()))});
+  }
+  wake();  // also ends a thread that was started in vain
+  if (!listener.ok()) return std::move(listener).error().with_context("serving a rendezvous");
+  return id;
+}
+
+void RootService::retire(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  remember(number, false);
+  if (served_.erase(number) > 0) wake();
+}
+
+Status RootService::check_unused(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ended_.find(number);
+  if (found == ended_.end()) return {};
+  const bool expired = found->second;
+  return Error(ErrorCode::invalid_usage,
+               expired ? "the unique id has expired: no rank came soon enough after it was made"
+                       : "the unique id has been used: a communicator, or an attempt to start one, "
+                         "had it before")
+      .with_hint(kUsedIdHint);
+}
+
+// With the lock held.
+void RootService::remember(std::uint64_t number, bool expired) {
+  if (!ended_.emplace(number, expired).second) return;
+  ended_in_order_.push_back(number);
+  if (ended_in_order_.size() <= kRememberedIds) return;
+  ended_.erase(ended_in_order_.front());
+  ended_in_order_.pop_front();
+}
+
+bool RootService::running() {
+  const std::lock_guard lock(mutex_);
+  return running_ != nullptr;
+}
+
+Status RootService::ensure_running() {
+  if (running_) return {};
+  if (thread_) {
+    thread_->join();  // it has ended, or is about to return
+    thread_.reset();
+  }
+  ORIEL_TRY(Poller poller, Poller::create());
+  auto running = std::make_unique<Running>(std::move(poller));
+  running->wake = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!running->wake) return system_error("eventfd");
+  const int wake_fd = running->wake.get();
+  const auto token = running->poller.add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
+    eventfd_t count = 0;
+    static_cast<void>(sys().eventfd_read(wake_fd, &count));
+  });
+  if (!token.ok()) return token.error();
+  running->acceptor = std::make_unique<Acceptor>(
+      running->poller, steady(), KeyPurpose::rendezvous,
+      [this](std::uint64_t number) -> const Key* {
+        const auto it = served_.find(number);
+        return it == served_.end() ? nullptr : &it->second.key;
+      },
+      [this](ProvenConnection connection) { on_proven(std::move(connection)); });
+
+  running_ = std::move(running);
+  // The application's signal handlers are for its own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+  } catch (const std::system_error& error) {
+    running_.reset();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return system_error("starting the root service's thread", error.code().value());
+  } catch (const std::bad_alloc&) {
+    running_.reset();
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) {
+  const std::string name = interface.to_string();
+  const auto it = running_->listeners.find(name);
+  if (it != running_->listeners.end()) return it->second;
+  ORIEL_TRY(const SocketAddress address, running_->acceptor->listen(interface));
+  running_->listeners.emplace(name, address);
+  return address;
+}
+
+void RootService::run() {
+  try {
+    serve();
+  } catch (const std::exception&) {  // out of memory
+    const std::lock_guard lock(mutex_);
+    end();
+  }
+}
+
+// With the lock held. The thread returns next.
+void RootService::end() {
+  running_.reset();
+  served_.clear();
+}
+
+void RootService::serve() {
+  int failures = 0;  // in a row
+  for (;;) {
+    Deadline deadline = Deadline::never();
+    Poller* poller = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_ || served_.empty()) return end();
+      deadline = next_timer();
+      poller = &running_->poller;
+    }
+    // Only this thread ends the poller; others may add listeners to it meanwhile.
+    auto events = despite_short_memory([&] { return poller->wait(deadline, steady()); });
+    if (!events.ok() && ++failures <= kFailuresMost) {
+      // Ranks of other processes count on this thread, so it tries again before it gives up.
+      std::this_thread::sleep_for(kRetryPause);
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    if (!events.ok()) return end();
+    failures = 0;
+    try {
+      running_->poller.dispatch(events.value());
+      on_time(steady().now());
+    } catch (const std::bad_alloc&) {
+      despite_short_memory([this] { fail_all(steady().now()); });
+    }
+  }
+}
+
+/// Some of what a rank has said may be lost.
+void RootService::fail_all(TimePoint now) {
+  for (auto& [number, served] : served_) {
+    served.rendezvous.on_no_memory(now);
+    deliver(number);
+  }
+  // The others come again, and are told then.
+  auto& clients = running_->clients;
+  for (auto client = clients.begin(); client != clients.end();) {
+    if (client->second.greeted) {
+      ++client;
+      continue;
+    }
+    running_->poller.remove(client->second.token);
+    client = clients.erase(client);
+  }
+}
+
+/// Of those that have not said hello, the one whose time for it ends first; null if all have.
+RootService::Client* RootService::next_without_hello() {
+  auto& waiting = running_->before_hello;
+  for (; !waiting.empty(); waiting.pop_front()) {
+    const auto it = running_->clients.find(waiting.front());
+    if (it != running_->clients.end() && !it->second.greeted) return &it->second;
+  }
+  return nullptr;
+}
+
+Deadline RootService::next_timer() {
+  Deadline next = running_->acceptor->next_expiry();
+  for (const auto& [number, served] : served_) {
+    next = earlier(next, served.rendezvous.next_timer());
+  }
+  const Client* const silent = next_without_hello();
+  return silent != nullptr ? earlier(next, silent->hello_deadline) : next;
+}
+
+void RootService::wake() {
+  if (running_) raise_event(running_->wake);
+}
+
+void RootService::on_proven(ProvenConnection connection) {
+  const Rendezvous::Connection id = next_client_++;
+  const auto token = persist([&] {
+    return running_->poller.add(connection.fd.get(), EPOLLIN,
+                                [this, id](std::uint32_t) { on_client(id); });
+  });
+  if (!token.ok()) return;  // the rank sees its connection close and tries again
+  running_->clients.emplace(id, Client{.fd = std::move(connection.fd),
+                                       .token = token.value(),
+                                       .number = connection.realm,
+                                       .hello_deadline = Deadline::after(kHelloTime, steady())});
+  running_->before_hello.push_back(id);
+}
+
+void RootService::on_client(Rendezvous::Connection id) {
+  Client& client = running_->clients.at(id);
+  const auto served = served_.find(client.number);
+  std::array<std::byte, kLastWordBytes> buffer;
+  const std::size_t limit = client.greeted ? kLastWordBytes : RootHello::kBytes;
+  const auto got = persist([&] {
+    return read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
+  });
+  if (!got.ok() || got.value().closed || served == served_.end()) return drop(id);
+  client.received.insert(client.received.end(), buffer.begin(),
+                         buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
+  Rendezvous& rendezvous = served->second.rendezvous;
+  if (client.greeted) {
+    if (!on_last_word(id, client, rendezvous)) return;
+    deliver(client.number);  // before this rank sees its connection close, and perhaps exits
+    return drop(id);
+  }
+  if (client.received.size() < RootHello::kBytes) return;
+  const auto hello = RootHello::decode(client.received);
+  if (!hello.ok()) return drop(id);
+  rendezvous.on_hello(id, hello.value(), steady().now());
+  client.greeted = true;  // not before: see fail_all()
+  client.received.clear();
+  deliver(client.number);
+}
+
+bool RootService::on_last_word(Rendezvous::Connection id, const Client& client,
+                               Rendezvous& rendezvous) {
+  if (client.received.empty()) return false;
+  if (client.received[0] == kRootDone) {
+    rendezvous.on_done(id);
+    return true;
+  }
+  if (client.received[0] != kRootGaveUp) return true;
+  if (client.received.size() < kLastWordBytes) return false;
+  ByteReader reader(ByteView(client.received).subspan(1));
+  std::optional<Error> reason;
+  if (ErrorRecord::decode(reader, reason).ok()) {
+    rendezvous.on_gave_up(id, *reason, steady().now());
+  }
+  return true;
+}
+
+void RootService::drop(Rendezvous::Connection id) {
+  const auto it = running_->clients.find(id);
+  if (it == running_->clients.end()) return;
+  const std::uint64_t number = it->second.number;
+  running_->poller.remove(it->second.token);
+  running_->clients.erase(it);
+  const auto served = served_.find(number);
+  if (served == served_.end()) return;
+  served->second.rendezvous.on_closed(id, steady().now());
+  deliver(number);
+}
+
+// A frame is far smaller than an empty socket buffer, and at most three go to one client: one that
+// cannot be written at once has a dead reader.
+void RootService::deliver(std::uint64_t number) {
+  const auto served = served_.find(number);
+  if (served == served_.end()) return;
+  std::vector<Rendezvous::Connection> broken;
+  for (const auto& [to, frame] : served->second.rendezvous.take_outgoing()) {
+    const auto client = running_->clients.find(to);
+    if (client == running_->clients.end()) continue;
+    const ByteView view = frame;
+    const auto sent =
+        persist([&] { return write_some(client->second.fd.get(), std::span(&view, 1)); });
+    if (!sent.ok() || sent.value().bytes != view.size()) broken.push_back(to);
+  }
+  for (const auto id : broken) drop(id);
+}
+
+void RootService::on_time(TimePoint now) {
+  running_->acceptor->expire();
+  for (const Client* silent = next_without_hello();
+       silent != nullptr && silent->hello_deadline.expired(now); silent = next_without_hello()) {
+    const Rendezvous::Connection id = running_->before_hello.front();
+    running_->before_hello.pop_front();
+    // It may have spoken in time to a process that was stopped.
+    on_client(id);
+    const auto it = running_->clients.find(id);
+    if (it != running_->clients.end() && !it->second.greeted) drop(id);
+  }
+  const auto shortage = running_->acceptor->shortage();
+  std::vector<std::uint64_t> numbers;
+  for (auto& [number, served] : served_) {
+    if (shortage) served.rendezvous.on_shortage(*shortage, now);
+    served.rendezvous.on_time(now);
+    numbers.push_back(number);
+  }
+  for (const auto number : numbers) deliver(number);
+  remove_finished();
+}
+
+void RootService::remove_finished() {
+  for (auto it = served_.begin(); it != served_.end();) {
+    if (!it->second.rendezvous.finished()) {
+      ++it;
+      continue;
+    }
+    auto& clients = running_->clients;
+    for (auto client = clients.begin(); client != clients.end();) {
+      if (client->second.number != it->first) {
+        ++client;
+        continue;
+      }
+      running_->poller.remove(client->second.token);
+      client = clients.erase(client);
+    }
+    remember(it->first, !it->second.rendezvous.anyone_came());
+    it = served_.erase(it);
+  }
+}
+
+Result<UniqueId> create_unique_id(const SocketOptions& options, Duration expiry) {
+  return RootService::instance().create_id(options, expiry);
+}
+
+}  // namespace oriel::boot

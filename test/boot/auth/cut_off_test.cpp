@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/auth/cut_off.hpp"
+
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+namespace oriel::boot {
+namespace {
+
+constexpr auto kUnknown = HostSight::unknown, kAnswers = HostSight::answers,
+               kSilent = HostSight::silent, kSlow = HostSight::slow;
+
+using Sights = std::vector<HostSight>;
+
+}  // namespace
+
+TEST_CASE("3.19 of two hosts neither can tell who is cut off, and each names the other at once") {
+  for (const HostSight sight : {kUnknown, kSilent}) {
+    CHECK(judge_silence(Sights{sight}, 0, false) == CutOff::peer);
+  }
+}
+
+TEST_CASE("3.19 of three hosts the one that hears nobody names itself, as soon as it knows") {
+  CHECK(judge_silence(Sights{kSilent, kUnknown}, 0, false) == CutOff::undecided);
+  CHECK(judge_silence(Sights{kUnknown, kUnknown}, 0, false) == CutOff::undecided);
+  CHECK(judge_silence(Sights{kSilent, kSilent}, 0, false) == CutOff::self);
+  CHECK(judge_silence(Sights{kSilent, kUnknown}, 0, true) == CutOff::self);
+  CHECK(judge_silence(Sights{kUnknown, kUnknown}, 1, true) == CutOff::self);
+  for (const bool is_late : {false, true}) {
+    CHECK(judge_silence(Sights{kSilent, kAnswers}, 0, is_late) == CutOff::peer);
+    CHECK(judge_silence(Sights{kAnswers, kUnknown}, 1, is_late) == CutOff::peer);
+  }
+}
+
+TEST_CASE("3.19 a host that has answered while the other was silent is waited for") {
+  for (const bool is_late : {false, true}) {
+    CHECK(judge_silence(Sights{kSilent, kSlow}, 0, is_late) == CutOff::undecided);
+    CHECK(judge_silence(Sights{kUnknown, kSlow, kSlow}, 0, is_late) == CutOff::undecided);
+    CHECK(judge_silence(Sights{kSilent, kSlow, kAnswers, kAnswers}, 0, is_late) == CutOff::peer);
+    CHECK(judge_silence(Sights{kSilent, kSlow, kSilent, kSilent}, 0, is_late) == CutOff::self);
+  }
+}
+
+TEST_CASE("3.19 a rank whose host answers otherwise is named, whatever else is silent") {
+  CHECK(judge_silence(Sights{kSilent, kAnswers, kSilent, kSilent}, 1, false) == CutOff::peer);
+}
+
+TEST_CASE("3.19 however hosts are divided, ranks of the smaller side name their own") {
+  for (std::size_t hosts = 2; hosts <= 9; ++hosts) {
+    for (std::size_t own = 1; own < hosts; ++own) {
+      INFO(own << " of " << hosts);
+      Sights sights(hosts - 1, kSilent);
+      for (std::size_t i = 0; i + 1 < own; ++i) sights[i] = kAnswers;
+      const CutOff expected = own < hosts - own ? CutOff::self : CutOff::peer;
+      CHECK(judge_silence(sights, hosts - 2, false) == expected);
+      // Who has not answered in time is no different from who has been given up.
+      for (HostSight& sight : sights) sight = sight == kSilent ? kUnknown : sight;
+      CHECK(judge_silence(sights, hosts - 2, true) == expected);
+    }
+  }
+}
+
+}  // namespace oriel::boot

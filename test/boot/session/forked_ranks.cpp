@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/session/forked_ranks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/deadline.hpp"
+
+namespace oriel {
+namespace {
+
+void write_all(int fd, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = ::write(fd, text.data() + done, text.size() - done);
+    if (count <= 0) return;
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+}  // namespace
+
+ForkedRanks::ForkedRanks(int count, const std::function<Status(int rank)>& body) {
+  for (int rank = 0; rank < count; ++rank) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    OwnedFd reader(ends[0]);
+    const OwnedFd writer(ends[1]);
+    const pid_t pid = ::fork();
+    if (pid < 0) throw std::runtime_error("fork");
+    if (pid == 0) {
+      children_.clear();
+      std::string verdict = "ok";
+      try {
+        const Status status = body(rank);
+        if (!status.ok()) verdict = status.error().to_string();
+      } catch (const std::exception& error) {
+        verdict = std::string("exception: ") + error.what();
+      }
+      write_all(writer.get(), verdict);
+      ::_exit(0);
+    }
+    children_.push_back({pid, std::move(reader)});
+  }
+}
+
+ForkedRanks::~ForkedRanks() {
+  for (const Child& child : children_) {
+    if (child.pid < 0) continue;
+    ::kill(child.pid, SIGKILL);
+    ::waitpid(child.pid, nullptr, 0);
+  }
+}
+
+void ForkedRanks::kill(int rank, int signal) {
+  ::kill(pid(rank), signal);
+}
+
+std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  std::vector<std::string> verdicts(children_.size());
+  for (std::size_t rank = 0; rank < children_.size(); ++rank) {
+    Child& child = children_[rank];
+    bool open = true;
+    while (open) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      pollfd ready{child.report.get(), POLLIN, 0};
+      if (::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0))) <= 0) {
+        verdicts[rank] = "<has not ended>";
+        break;
+      }
+      std::array<char, 4096> buffer;
+      const ssize_t count = ::read(child.report.get(), buffer.data(), buffer.size());
+      open = count > 0;
+      if (open) verdicts[rank].append(buffer.data(), static_cast<std::size_t>(count));
+    }
+    if (open) continue;
+    int status = 0;
+    ::waitpid(child.pid, &status, 0);
+    child.pid = -1;
+    if (WIFSIGNALED(status)) {
+      verdicts[rank] = "<killed by signal " + std::to_string(WTERMSIG(status)) + ">";
+    } else if (verdicts[rank].empty()) {
+      verdicts[rank] = "<ended without a word, status " + std::to_string(status) + ">";
+    } else if (WEXITSTATUS(status) != 0) {  // a sanitizer's finding at the very end
+      verdicts[rank] =
+          "<ended with " + std::to_string(WEXITSTATUS(status)) + " after: " + verdicts[rank] + ">";
+    }
+  }
+  return verdicts;
+}
+
+std::vector<std::string> run_forked(int count, const std::function<Status(int rank)>& body,
+                                    std::chrono::milliseconds patience) {
+  return ForkedRanks(count, body).collect(patience);
+}
+
+}  // namespace oriel

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <stdexcept>
+#include <thread>
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "boot/auth/unique_id_format.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/inherited_memory.hpp"
+
+namespace oriel {
+
+/// A unique id that a process of its own serves until this is destroyed. The test's own process
+/// gets no thread by it, so that ranks can be forked from it: a child that is forked while a thread
+/// holds the allocator would wait for it in vain (the sanitizers' allocators are not made ready for
+/// a fork), and the thread sanitizer ends such a child at its first thread.
+class ServedId {
+ public:
+  explicit ServedId(const boot::SocketOptions& options = {.ifname = "lo"})
+      : server_(1, [&](int) -> Status {
+          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+          auto id = boot::create_unique_id(options);
+          if (id.ok()) place_->id = id.value();
+          place_->made = id.ok() ? 1 : -1;
+          while (id.ok()) ::pause();
+          return std::move(id).error();
+        }) {
+    while (place_->made == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (place_->made > 0) return;
+    throw std::runtime_error("no unique id: " + server_.collect(std::chrono::seconds(1)).at(0));
+  }
+
+  const boot::UniqueId& value() const { return place_->id; }
+
+ private:
+  struct Place {
+    std::atomic<int> made{0};
+    boot::UniqueId id;
+  };
+  const Shared<Place> place_;
+  ForkedRanks server_;
+};
+
+}  // namespace oriel
