@@ -28,7 +28,7 @@
 #include "kernels/plan/call_record.hpp"
 #include "kernels/plan/choice.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
-#include "window/window_manager.hpp"
+#include "window/registration/window_manager.hpp"
 
 namespace oriel::comm {
 

@@ -23,7 +23,7 @@
 #include "net/queue_pages.hpp"
 #include "shadow/shadow_pool.hpp"
 #include "topo/choice/rank_info.hpp"
-#include "window/memory.hpp"
+#include "window/memory/mappable_memory.hpp"
 
 namespace oriel::comm {
 

@@ -28,7 +28,7 @@
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"
-#include "window/memory_cuda.hpp"
+#include "window/memory/memory_cuda.hpp"
 
 namespace oriel::comm {
 namespace {

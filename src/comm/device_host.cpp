@@ -17,7 +17,7 @@
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"
-#include "window/memory_host.hpp"
+#include "window/memory/memory_host.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -12,8 +12,8 @@
 #include "base/fd.hpp"
 #include "comm/network_message.hpp"
 #include "net/nic_process.hpp"
-#include "window/fd_exchange.hpp"
-#include "window/memory.hpp"
+#include "window/exchange/fd_exchange.hpp"
+#include "window/memory/mappable_memory.hpp"
 
 /// Windows of ranks of other teams that this rank maps all the same, for its NIC to copy from.
 namespace oriel::comm {

@@ -13,7 +13,7 @@
 #include "base/settings.hpp"
 #include "comm/path_pairs.hpp"
 #include "net/path_agreement.hpp"
-#include "window/fd_link.hpp"
+#include "window/exchange/fd_link.hpp"
 
 /// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors
 /// do not know the rank.

@@ -34,7 +34,7 @@
 #include "net/send_queue.hpp"
 #include "net/wire_fabric.hpp"
 #include "net/wire_ring.hpp"
-#include "window/fd_exchange.hpp"
+#include "window/exchange/fd_exchange.hpp"
 
 namespace oriel::comm {
 

@@ -20,7 +20,7 @@
 #include "net/key_aliases.hpp"
 #include "net/memory_keys.hpp"
 #include "shadow/shadow_pool.hpp"
-#include "window/participant.hpp"
+#include "window/registration/participant.hpp"
 
 namespace oriel::comm {
 

@@ -10,7 +10,7 @@
 
 #include "comm/device.hpp"
 #include "shadow/shadow_pool.hpp"
-#include "window/participant.hpp"
+#include "window/registration/participant.hpp"
 
 namespace oriel::comm {
 

@@ -21,7 +21,7 @@
 #include "comm/on_model.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "support/fault_cuda.hpp"
-#include "window/framework_memory.hpp"
+#include "window/memory/framework_memory.hpp"
 
 /// GPU ranks of several nodes whose queues mlx5 adapters execute (3.2, 3.11, 3.15): on the models
 /// of the driver and of verbs, where what kernels would do the ranks' threads do in the model's

@@ -9,7 +9,7 @@
 
 #include "base/system_table.hpp"
 #include "input.hpp"
-#include "window/fd_link.hpp"
+#include "window/exchange/fd_link.hpp"
 
 using namespace oriel;
 using namespace oriel::window;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "input.hpp"
-#include "window/registration.hpp"
+#include "window/registration/registration.hpp"
 
 using namespace oriel;
 using namespace oriel::window;

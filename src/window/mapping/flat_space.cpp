@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/mapping/flat_space.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "window/memory/memory_block.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kTeamBytes = std::size_t{2} << 40;
+constexpr std::size_t kTeamBytesUnderTsan = std::size_t{128} << 30;
+
+#ifdef __SANITIZE_THREAD__
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+}  // namespace
+
+std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int team_size) {
+  const std::size_t units = memory_bytes / kSlotUnitBytes + (memory_bytes % kSlotUnitBytes != 0);
+  std::size_t slot = std::max<std::size_t>(units, 1) * kSlotUnitBytes;
+  if (kind == MemoryKind::host) {
+    const std::size_t team_bytes = kThreadSanitizer ? kTeamBytesUnderTsan : kTeamBytes;
+    const std::size_t share = team_bytes / static_cast<std::size_t>(std::max(team_size, 1));
+    slot = std::min(slot, std::max(share / kSlotUnitBytes, std::size_t{1}) * kSlotUnitBytes);
+  }
+  return slot;
+}
+
+/// The spaces of this process. Never destroyed, like the memories they stand on.
+struct FlatSpace::Table {
+  std::mutex mutex;
+  std::map<Key, std::weak_ptr<FlatSpace>> spaces;
+};
+
+FlatSpace::Table& FlatSpace::table() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+/// What map() hands out: one holder of an entry of mapped_, once it is told of which.
+class FlatSpace::Holder final : public Mapping {
+ public:
+  Holder() = default;
+  ~Holder() override {
+    if (space_ != nullptr) space_->let_go(base_);
+  }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+
+  void hold(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes) noexcept {
+    space_ = std::move(space);
+    base_ = base;
+    bytes_ = bytes;
+  }
+  std::byte* base() const override { return base_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<FlatSpace> space_;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+FlatSpace::FlatSpace(Memory& memory, Key key, std::unique_ptr<AddressRange> range)
+    : memory_(memory),
+      key_(std::move(key)),
+      slots_(key_.slot_bytes, memory.granularity()),
+      range_(std::move(range)) {}
+
+FlatSpace::~FlatSpace() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.spaces.find(key_);
+  // Another thread may have made the next space of this team already.
+  if (found != all.spaces.end() && found->second.expired()) all.spaces.erase(found);
+}
+
+Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vector<TeamMember> team,
+                                                      std::size_t slot_bytes) {
+  if (team.empty() || slot_bytes == 0 || slot_bytes % kSlotUnitBytes != 0 ||
+      slot_bytes > kMaxMemoryBytes / team.size()) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} slots of {} bytes: a slot must be a multiple of 4 GiB, "
+                             "and all of them at most {} bytes",
+                             team.size(), slot_bytes, kMaxMemoryBytes))
+        .with_hint("change ORIEL_BIG_SIZE");
+  }
+  Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};
+  // Made in one allocation, and destroyed after the lock has been released, which it takes itself.
+  struct Made final : FlatSpace {
+    Made(Memory& of, Key key_of, std::unique_ptr<AddressRange> range)
+        : FlatSpace(of, std::move(key_of), std::move(range)) {}
+  };
+  std::shared_ptr<FlatSpace> space;
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  if (const auto found = all.spaces.find(key); found != all.spaces.end()) {
+    space = found->second.lock();
+    if (space != nullptr) return space;
+  }
+  Result<std::unique_ptr<AddressRange>> range =
+      memory.reserve(key.team.size() * slot_bytes, kSlotUnitBytes);
+  if (!range.ok()) {
+    return std::move(range)
+        .error()
+        .with_context(fmt::format("reserving {} slots of {} bytes", key.team.size(), slot_bytes))
+        .with_hint("lower ORIEL_BIG_SIZE, or the limit on address space (ulimit -v)");
+  }
+  space = std::make_shared<Made>(memory, std::move(key), std::move(range).value());
+  all.spaces[space->key_] = space;
+  return space;
+}
+
+Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
+                                                AllocationRef allocation) {
+  const std::size_t bytes = allocation->bytes();
+  if (slot < 0 || slot >= team_size() || offset % memory_.granularity() != 0 ||
+      offset > slot_bytes() || bytes > slot_bytes() - offset) {
+    return Error(
+        ErrorCode::internal,
+        fmt::format("mapping {} bytes at offset {:#x} of slot {}: there are {} slots of {} "
+                    "bytes in steps of {}",
+                    bytes, offset, slot, team_size(), slot_bytes(), memory_.granularity()));
+  }
+  std::byte* const at = base() + static_cast<std::size_t>(slot) * slot_bytes() + offset;
+  // Made before anything is counted: nothing may fail afterwards, not even for lack of memory.
+  auto holder = std::make_shared<Holder>();
+  auto self = shared_from_this();
+  const std::lock_guard lock(mutex_);
+  const auto found = mapped_.find(at);
+  if (found != mapped_.end()) {
+    if (found->second.allocation != allocation->id()) {
+      return Error(
+          ErrorCode::internal,
+          fmt::format("another allocation is mapped at offset {:#x} of slot {}", offset, slot));
+    }
+    ++found->second.holders;
+    holder->hold(std::move(self), at, bytes);
+    return std::shared_ptr<Mapping>(std::move(holder));
+  }
+  const AllocationId id = allocation->id();
+  Result<std::unique_ptr<Mapping>> mapping = memory_.map(*range_, at, std::move(allocation));
+  if (!mapping.ok()) {
+    return std::move(mapping).error().with_context(
+        fmt::format("mapping {} bytes at offset {:#x} of slot {}", bytes, offset, slot));
+  }
+  mapped_.emplace(at, Entry{id, std::move(mapping).value(), 1});
+  holder->hold(std::move(self), at, bytes);
+  return std::shared_ptr<Mapping>(std::move(holder));
+}
+
+std::vector<FlatSpace::MappedPart> FlatSpace::mapped() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<MappedPart> parts;
+  parts.reserve(mapped_.size());
+  for (const auto& [at, entry] : mapped_) {
+    const auto from_base = static_cast<std::size_t>(at - base());
+    parts.push_back({static_cast<int>(from_base / slot_bytes()), from_base % slot_bytes(),
+                     entry.mapping->bytes(), entry.allocation, entry.holders});
+  }
+  return parts;
+}
+
+void FlatSpace::let_go(std::byte* at) {
+  const std::lock_guard lock(mutex_);
+  const auto found = mapped_.find(at);
+  // Unmapped under the lock: whoever maps at this place next must find it free.
+  if (--found->second.holders == 0) mapped_.erase(found);
+}
+
+}  // namespace oriel::window

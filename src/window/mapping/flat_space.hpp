@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "window/mapping/slot_space.hpp"
+#include "window/memory/mappable_memory.hpp"
+
+namespace oriel::window {
+
+/// One member of an LSA team as far as addresses go: two communicators whose teams are the same
+/// list share one reservation.
+struct TeamMember {
+  std::uint64_t process = 0;  ///< the random number of its process
+  std::int32_t device = -1;   ///< its CUDA device ordinal, or -1
+  auto operator<=>(const TeamMember&) const = default;
+};
+
+/// The size of a slot where ORIEL_BIG_SIZE does not say: `memory_bytes`, the most that any rank of
+/// the team can hold (device memory, or the machine's for the host), rounded up to 4 GiB; on the
+/// host at most what keeps a team's reservation within 2 TiB (128 GiB in builds for the thread
+/// sanitizer, which leaves programs about 512 GiB), but never below 4 GiB. So 50 host teams take at
+/// most 100 of the 128 TiB of addresses of an x86-64 process, and communicators with one team
+/// share.
+std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int team_size);
+
+/// Slots are multiples of this, so that stepping to a peer's slot leaves the low 32 bits of an
+/// address alone.
+inline constexpr std::size_t kSlotUnitBytes = std::size_t{4} << 30;
+
+/// The flat range of one LSA team in this process: team size x slot bytes of reserved addresses.
+/// One for all communicators of the process with the same device and ordered team; it goes when the
+/// last of them and the last mapping in it have gone. Thread-safe.
+class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
+ public:
+  /// Finds the reservation of this process for (memory's device, team), or makes it. `memory` must
+  /// outlive it. `slot_bytes` is a multiple of 4 GiB; spaces of one team with different sizes are
+  /// different spaces, so agree on it first.
+  static Result<std::shared_ptr<FlatSpace>> acquire(Memory& memory, std::vector<TeamMember> team,
+                                                    std::size_t slot_bytes);
+
+  FlatSpace(const FlatSpace&) = delete;
+  FlatSpace& operator=(const FlatSpace&) = delete;
+  ~FlatSpace();
+
+  std::byte* base() const { return range_->base(); }
+  std::size_t slot_bytes() const { return slots_.slot_bytes(); }
+  int team_size() const { return static_cast<int>(key_.team.size()); }
+  SlotSpace& slots() { return slots_; }
+
+  /// Maps `allocation` into `slot` at `offset`, or counts once more the mapping of the same
+  /// allocation that is already there (ranks of one process and communicators with one team meet
+  /// here). Destroying the last holder unmaps.
+  /// Refused unless the place lies in the slot, and no other allocation is there.
+  Result<std::shared_ptr<Mapping>> map(int slot, std::size_t offset, AllocationRef allocation);
+
+  /// One allocation that is mapped here.
+  struct MappedPart {
+    int slot = 0;
+    std::size_t offset = 0;  ///< in the slot
+    std::size_t bytes = 0;
+    AllocationId allocation;
+    int holders = 0;  ///< what map() has handed out for it and still lives
+    auto operator<=>(const MappedPart&) const = default;
+  };
+  /// All that is mapped now, by slot and offset.
+  std::vector<MappedPart> mapped() const;
+
+ private:
+  struct Key {
+    MemoryKind kind;
+    int device;
+    std::size_t slot_bytes;
+    std::vector<TeamMember> team;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Entry {
+    AllocationId allocation;
+    std::unique_ptr<Mapping> mapping;
+    int holders;
+  };
+  struct Table;
+  class Holder;
+
+  FlatSpace(Memory& memory, Key key, std::unique_ptr<AddressRange> range);
+  static Table& table();
+  void let_go(std::byte* at);
+
+  Memory& memory_;
+  Key key_;
+  SlotSpace slots_;
+  std::unique_ptr<AddressRange> range_;
+  mutable std::mutex mutex_;
+  std::map<std::byte*, Entry> mapped_;  // destroyed before range_
+};
+
+}  // namespace oriel::window

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/mapping/team_mapping.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <new>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "window/memory/allocation_table.hpp"
+
+namespace oriel::window {
+namespace {
+
+std::size_t total_bytes(const MappingKey::Rank& rank) {
+  std::size_t bytes = 0;
+  for (const SegmentInfo& segment : rank.segments) bytes += segment.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+std::size_t greatest_shift(const MappingKey& key) {
+  std::size_t shift = 0;
+  for (const auto& rank : key.ranks) shift = std::max<std::size_t>(shift, rank.shift);
+  return shift;
+}
+
+std::size_t extent_bytes(const MappingKey& key) {
+  // Behind the anchor lies at most the greatest shift, before it what remains of each rank's bytes.
+  const std::size_t behind = greatest_shift(key);
+  std::size_t extent = 0;
+  for (const auto& rank : key.ranks) {
+    extent = std::max(extent, behind - rank.shift + total_bytes(rank));
+  }
+  return extent;
+}
+
+/// Weak, so that a mapping lives as long as its windows. Each mapping, published or not, counts as
+/// one of its key, so that there is an entry when it is published.
+struct TeamMapping::Table {
+  using Key = std::tuple<const FlatSpace*, int, MappingKey>;
+  struct Entry {
+    std::weak_ptr<TeamMapping> live;
+    int mappings = 0;
+  };
+  std::mutex mutex;
+  std::map<Key, Entry, std::less<>> entries;
+
+  /// With the mutex held; copies nothing.
+  auto find(const FlatSpace* space, int index, const MappingKey& key) {
+    return entries.find(std::tie(space, index, key));
+  }
+};
+
+TeamMapping::Table& TeamMapping::table() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+TeamMapping::TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key,
+                         SlotPlace&& place)
+    : space_(std::move(space)),
+      index_(index),
+      key_(std::move(key)),
+      anchor_(place.offset() + greatest_shift(key_)) {
+  take_entry();
+  try {
+    for (const SegmentInfo& segment : own_segments()) {
+      AllocationTable::instance().occupy(segment.id);
+      ++occupied_;
+    }
+  } catch (const std::bad_alloc&) {
+    let_go();
+    throw;
+  }
+  place_ = std::move(place);
+}
+
+TeamMapping::~TeamMapping() {
+  let_go();
+}
+
+void TeamMapping::let_go() noexcept {
+  for (; occupied_ > 0; --occupied_) {
+    AllocationTable::instance().vacate(own_segments()[occupied_ - 1].id);
+  }
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.find(space_.get(), index_, key_);
+  if (--found->second.mappings == 0) all.entries.erase(found);
+}
+
+void TeamMapping::take_entry() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  ++all.entries[Table::Key(space_.get(), index_, key_)].mappings;
+}
+
+Status TeamMapping::map_all() {
+  std::size_t count = 0;
+  for (const auto& rank : key_.ranks) count += rank.segments.size();
+  mappings_.reserve(count);
+  for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
+    std::size_t offset = anchor_ - key_.ranks[slot].shift;
+    for (const SegmentInfo& segment : key_.ranks[slot].segments) {
+      AllocationRef allocation = AllocationTable::instance().find(segment.id);
+      if (allocation == nullptr) {
+        return Error(ErrorCode::internal, fmt::format("allocation {} of slot {} has not arrived",
+                                                      segment.id.serial, slot));
+      }
+      auto mapping = space_->map(static_cast<int>(slot), offset, std::move(allocation));
+      if (!mapping.ok()) return std::move(mapping).error();
+      mappings_.push_back(std::move(mapping).value());
+      offset += segment.bytes;
+    }
+  }
+  return {};
+}
+
+std::vector<int> TeamMapping::mapped_slots() const {
+  std::vector<int> slots;
+  std::size_t due = 0;
+  for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
+    due += key_.ranks[slot].segments.size();
+    if (due > mappings_.size()) break;
+    slots.push_back(static_cast<int>(slot));
+  }
+  return slots;
+}
+
+std::shared_ptr<TeamMapping> TeamMapping::find(const FlatSpace& space, int index,
+                                               const MappingKey& key) {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.find(&space, index, key);
+  return found == all.entries.end() ? nullptr : found->second.live.lock();
+}
+
+void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) noexcept {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  all.find(mapping->space_.get(), mapping->index_, mapping->key_)->second.live = mapping;
+}
+
+std::size_t TeamMapping::live_count() {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  return static_cast<std::size_t>(
+      std::count_if(all.entries.begin(), all.entries.end(),
+                    [](const auto& entry) { return !entry.second.live.expired(); }));
+}
+
+}  // namespace oriel::window

@@ -1,0 +1,600 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/exchange/fd_exchange.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+#include "support/process_state.hpp"
+#include "window/memory/memory_host.hpp"
+
+namespace oriel::window {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kRealm = 77;
+constexpr std::uint64_t kTag = 5;
+
+const boot::Key& secret() {
+  static const boot::Key key = boot::Key::random();
+  return key;
+}
+
+/// Exchanges of `count` processes in one loop; process i is rank 10 + i.
+class Peers {
+ public:
+  explicit Peers(int count, const boot::Key& key_of_last = secret(),
+                 std::vector<std::vector<bool>> linked = {}) {
+    linked.resize(static_cast<std::size_t>(count));
+    std::vector<int> ranks;
+    for (int i = 0; i < count; ++i) ranks.push_back(10 + i);
+    for (int i = 0; i < count; ++i) {
+      all_.push_back(std::make_unique<FdExchange>(i + 1 == count ? key_of_last : secret(), kRealm,
+                                                  kTag, ranks, i, linked[all_.size()]));
+    }
+    for (const auto& one : all_) {
+      auto name = one->listen();
+      REQUIRE(name.ok());
+      names.push_back(name.value());
+    }
+  }
+
+  FdExchange& operator[](std::size_t i) { return *all_[i]; }
+  std::size_t size() const { return all_.size(); }
+
+  std::vector<Status> dial() {
+    return each([&](FdExchange& one) { return one.dial(loop, names, Deadline::after(5s)); });
+  }
+  std::vector<Status> prove(Duration patience = 5s) {
+    return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(patience)); });
+  }
+  void connect() {
+    for (const Status& status : dial()) REQUIRE(status.ok());
+    for (const Status& status : prove()) {
+      INFO((status.ok() ? "" : status.error().to_string()));
+      REQUIRE(status.ok());
+    }
+  }
+  void forget(std::size_t i) { all_[i]->disconnect(); }
+
+  EventLoop loop = std::move(EventLoop::create()).value();
+  std::vector<FdSocketName> names;
+
+ private:
+  template <typename Make>
+  std::vector<Status> each(Make make) {
+    std::vector<Task<Status>> tasks;
+    for (const auto& one : all_) tasks.push_back(make(*one));
+    return loop.run_all(std::move(tasks));
+  }
+  std::vector<std::unique_ptr<FdExchange>> all_;
+};
+
+OwnedFd memfd(std::size_t bytes) {
+  OwnedFd fd(::memfd_create("oriel-test", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+  return fd;
+}
+
+std::vector<OwnedFd> memfds(std::size_t count, std::size_t first_bytes) {
+  std::vector<OwnedFd> fds;
+  for (std::size_t i = 0; i < count; ++i) fds.push_back(memfd(first_bytes + i));
+  return fds;
+}
+
+std::size_t size_of_file(const OwnedFd& fd) {
+  struct stat info {};
+  REQUIRE(::fstat(fd.get(), &info) == 0);
+  return static_cast<std::size_t>(info.st_size);
+}
+
+/// A peer that speaks the protocol by hand: rank 11 towards the listener of rank 10.
+class Hostile {
+ public:
+  explicit Hostile(const FdSocketName& name) : socket_(connect_to(name).value()) {
+    REQUIRE(socket_.valid());
+  }
+
+  /// To be run by a thread beside the loop.
+  void prove() {
+    boot::AuthInitiator initiator(boot::KeyPurpose::fd_exchange, kRealm, secret(), {11, 10, kTag});
+    boot::AuthChallenge challenge{};
+    receive(challenge);
+    const auto response = initiator.respond(challenge);
+    send(ByteView(response.value()), {});
+    boot::AuthConfirmation confirmation{};
+    receive(confirmation);
+  }
+
+  void send(ByteView bytes, const std::vector<int>& fds) {
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(253 * sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!fds.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+    }
+    static_cast<void>(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL));
+  }
+
+  void send_header(std::uint16_t type, std::uint16_t count, std::uint32_t total,
+                   const std::vector<int>& fds, std::uint64_t sequence = 1) {
+    ByteWriter writer;
+    writer.put(std::uint32_t{0x4446524f}).put(type).put(count).put(sequence);
+    writer.put(std::uint32_t{0}).put(total);
+    const Bytes bytes = writer.take();
+    send(bytes, fds);
+  }
+  void close() { socket_.reset(); }
+
+ private:
+  template <std::size_t N>
+  void receive(std::array<std::byte, N>& into) {
+    pollfd ready{socket_.get(), POLLIN, 0};
+    static_cast<void>(::poll(&ready, 1, 5000));
+    static_cast<void>(::recv(socket_.get(), into.data(), into.size(), 0));
+  }
+  OwnedFd socket_;
+};
+
+/// What rank 10 of two gets that expects `expected` descriptors from a proven rank 11 that does
+/// `attack`.
+std::string outcome(std::size_t expected, Duration patience,
+                    const std::function<void(Hostile&)>& attack) {
+  auto loop = std::move(EventLoop::create()).value();
+  FdExchange victim(secret(), kRealm, kTag, {10, 11}, 0);
+  const auto name = victim.listen();
+  Hostile hostile(name.value());
+  {
+    std::jthread prover([&] { hostile.prove(); });
+    REQUIRE(loop.run(victim.prove(loop, Deadline::after(5s))).ok());
+  }
+  attack(hostile);
+  auto result = loop.run(victim.exchange(loop, {}, {0, expected}, Deadline::after(patience)));
+  if (result.ok()) return "ok";
+  CHECK_FALSE(victim.connected());
+  CHECK(result.error().origin_rank() == 11);
+  return result.error().to_string();
+}
+
+}  // namespace
+
+TEST_CASE("1.17 descriptors travel between all processes, 64 a message") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(4);
+    peers.connect();
+    // A second exchange over the same sockets follows the first.
+    for (const std::size_t base : {1, 1000}) {
+      std::vector<std::size_t> counts = {0, 65, 64, 200};
+      if (base == 1000) counts = {3, 0, 1, 0};
+      std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
+      for (std::size_t i = 0; i < peers.size(); ++i) {
+        tasks.push_back(peers[i].exchange(peers.loop, memfds(counts[i], base + 1000 * i), counts,
+                                          Deadline::after(10s)));
+      }
+      auto results = peers.loop.run_all(std::move(tasks));
+      for (std::size_t i = 0; i < peers.size(); ++i) {
+        REQUIRE(results[i].ok());
+        for (std::size_t from = 0; from < peers.size(); ++from) {
+          const auto& fds = results[i].value()[from];
+          REQUIRE(fds.size() == (from == i ? 0 : counts[from]));
+          for (std::size_t k = 0; k < fds.size(); ++k) {
+            CHECK(size_of_file(fds[k]) == base + 1000 * from + k);
+            CHECK((::fcntl(fds[k].get(), F_GETFD) & FD_CLOEXEC) != 0);
+          }
+        }
+      }
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 strangers that connect, stay silent, talk or leave disturb nobody") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(3);
+    std::vector<OwnedFd> strangers;
+    for (int i = 0; i < 60; ++i) {
+      strangers.push_back(connect_to(peers.names[0]).value());
+      REQUIRE(strangers.back().valid());
+      const Bytes noise(static_cast<std::size_t>(1 + i), std::byte{7});
+      if (i % 3 == 1) static_cast<void>(send_packet(strangers.back(), noise));
+      if (i % 3 == 2) strangers.back().reset();
+    }
+    const Bytes as_long_as_a_response(boot::AuthSizes::kResponse, std::byte{1});
+    static_cast<void>(send_packet(strangers[0], as_long_as_a_response));
+    peers.connect();
+    std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      tasks.push_back(
+          peers[i].exchange(peers.loop, memfds(1, i + 1), {1, 1, 1}, Deadline::after(5s)));
+    }
+    for (const auto& result : peers.loop.run_all(std::move(tasks))) CHECK(result.ok());
+  }
+  CHECK(test::count_fds() == before);
+}
+
+namespace {
+
+/// This process may have as many descriptors as the machine allows.
+bool room_for_descriptors(std::size_t count) {
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+  return limit.rlim_max >= count;
+}
+
+std::vector<OwnedFd> idle_connections(const FdSocketName& name, std::size_t count) {
+  std::vector<OwnedFd> idle;
+  for (std::size_t i = 0; i < count; ++i) {
+    idle.push_back(connect_to(name).value());
+    REQUIRE(idle.back().valid());
+  }
+  return idle;
+}
+
+/// A peer whose process gets no time for a while.
+Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
+  ORIEL_CO_CHECK(co_await loop.sleep_until(Deadline::after(delay)));
+  co_return co_await one.prove(loop, Deadline::after(20s));
+}
+
+}  // namespace
+
+TEST_CASE("1.8 1.17 hundreds of idle connections disturb nobody") {
+  const auto before = test::count_fds();
+  for (const std::size_t count : {std::size_t{300}, std::size_t{1000}}) {
+    if (!room_for_descriptors(count + 700)) {
+      WARN("not run with " << count << " connections: too few descriptors");
+      continue;
+    }
+    // All behind the honest ones, all before them, or around them.
+    for (const std::size_t ahead : {std::size_t{0}, count, count / 2}) {
+      for (const Duration late : {Duration(0ms), Duration(200ms)}) {
+        CAPTURE(count, ahead, late.count());
+        Peers peers(3);
+        const auto first = idle_connections(peers.names[0], ahead);
+        for (const Status& status : peers.dial()) REQUIRE(status.ok());
+        const auto second = idle_connections(peers.names[0], count - ahead);
+        std::vector<Task<Status>> tasks;
+        for (std::size_t i = 0; i < peers.size(); ++i) {
+          tasks.push_back(prove_later(peers[i], peers.loop, i == 0 ? Duration(0ms) : late));
+        }
+        for (const Status& status : peers.loop.run_all(std::move(tasks))) {
+          INFO((status.ok() ? "" : status.error().to_string()));
+          REQUIRE(status.ok());
+        }
+      }
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.8 1.17 a shortage of descriptors while strangers are connected passes") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    const auto idle = idle_connections(peers.names[0], 20);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    // Ten connections at a time; the honest one is the 21st.
+    static int open = 0;
+    static std::vector<int> accepted;
+    open = 0;
+    accepted.clear();
+    SystemTable table = real_system_table();
+    table.accept4 = [](int fd, sockaddr* address, socklen_t* length, int flags) {
+      if (open == 10) {
+        errno = EMFILE;
+        return -1;
+      }
+      const int made = real_system_table().accept4(fd, address, length, flags);
+      if (made >= 0) {
+        ++open;
+        accepted.push_back(made);
+      }
+      return made;
+    };
+    table.close = [](int fd) {
+      const auto at = std::find(accepted.begin(), accepted.end(), fd);
+      if (at != accepted.end()) {
+        --open;
+        accepted.erase(at);
+      }
+      return real_system_table().close(fd);
+    };
+    const ScopedSystemTable scoped(table);
+    for (const Status& status : peers.prove(20s)) {
+      INFO((status.ok() ? "" : status.error().to_string()));
+      CHECK(status.ok());
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.41 credentials that cannot be read end the exchange at once, whatever the error") {
+  const auto before = test::count_fds();
+  for (const int status : {EMFILE, ENFILE, ENOMEM, EIO}) {
+    INFO(status);
+    Peers peers(3);
+    for (const Status& dialed : peers.dial()) REQUIRE(dialed.ok());
+    // Rank 0 has taken two connections when it asks about the second.
+    static int calls_left = 0;
+    static int fails_with = 0;
+    calls_left = 1;
+    fails_with = status;
+    SystemTable table = real_system_table();
+    table.getsockopt = [](int fd, int level, int name, void* value, socklen_t* length) {
+      if (calls_left-- == 0) {
+        errno = fails_with;
+        return -1;
+      }
+      return real_system_table().getsockopt(fd, level, name, value, length);
+    };
+    const ScopedSystemTable scoped(table);
+    const auto begin = SteadyClock::instance().now();
+    const auto outcomes = peers.prove(20s);
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    REQUIRE_FALSE(outcomes[0].ok());
+    INFO(outcomes[0].error().to_string());
+    CHECK(outcomes[0].error().native().value == status);
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 no descriptor of a peer that has proved nothing enters this process") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    const OwnedFd file = memfd(4096);
+    std::vector<std::unique_ptr<Hostile>> strangers;
+    const std::vector<int> full(64, file.get());
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, boot::AuthSizes::kResponse}) {
+      strangers.push_back(std::make_unique<Hostile>(peers.names[0]));
+      strangers.back()->send(Bytes(bytes), full);
+    }
+    // None may be seen even for a moment: there are none to be had.
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    static std::size_t most = 0;
+    most = 0;
+    SystemTable table = real_system_table();
+    table.recvmsg = [](int fd, msghdr* message, int flags) {
+      const ssize_t got = real_system_table().recvmsg(fd, message, flags);
+      most = std::max(most, test::count_fds());
+      return got;
+    };
+    const ScopedSystemTable scoped(table);
+    const auto open = test::count_fds();
+    for (const Status& status : peers.prove()) REQUIRE(status.ok());
+    CHECK(most <= open + strangers.size() + 3);  // those accepted, and the pollers
+    strangers.clear();
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a process with another secret is refused by both sides, at once") {
+  const auto before = test::count_fds();
+  {
+    const boot::Key foreign = boot::Key::random();
+    Peers peers(3, foreign);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    const auto begin = SteadyClock::instance().now();
+    const auto outcomes = peers.prove(20s);
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    REQUIRE_FALSE(outcomes[0].ok());
+    CHECK(outcomes[0].error().origin_rank() == 12);
+    REQUIRE_FALSE(outcomes[1].ok());
+    CHECK_FALSE(outcomes[2].ok());
+  }
+  CHECK(test::count_fds() == before);
+}
+
+namespace {
+
+/// While it lives, the peers of all unix sockets are of another user than this process.
+class OtherUser {
+ public:
+  OtherUser() {
+    table_.getsockopt = [](int fd, int level, int name, void* value, socklen_t* length) {
+      const int status = real_system_table().getsockopt(fd, level, name, value, length);
+      if (status == 0 && level == SOL_SOCKET && name == SO_PEERCRED) {
+        static_cast<ucred*>(value)->uid += 1;
+      }
+      return status;
+    };
+    scoped_.emplace(table_);
+  }
+
+ private:
+  SystemTable table_ = real_system_table();
+  std::optional<ScopedSystemTable> scoped_;
+};
+
+TEST_CASE("3.9 descriptors for each peer travel between those that are linked, and only there") {
+  Peers peers(3, secret(), {{false, true, false}, {true, false, true}, {false, true, false}});
+  peers.connect();
+  std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<std::vector<OwnedFd>> mine(3);
+    for (std::size_t to = 1 - i % 2; to < 3; to += 2) mine[to] = memfds(1, 10 * i + to + 1);
+    tasks.push_back(peers[i].exchange_each(peers.loop, std::move(mine), {i % 2, 1 - i % 2, i % 2},
+                                           Deadline::after(5s)));
+  }
+  const auto results = peers.loop.run_all(std::move(tasks));
+  for (std::size_t i = 0; i < 9; ++i) {
+    const auto& fds = results[i / 3].value()[i % 3];
+    REQUIRE(fds.size() == (i / 3 + i % 3) % 2);
+    if (!fds.empty()) CHECK(size_of_file(fds[0]) == 10 * (i % 3) + i / 3 + 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("1.17 a listener of another user is refused before it is told anything") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    std::vector<Status> outcomes;
+    {
+      const OtherUser other;
+      outcomes = peers.dial();
+    }
+    CHECK(outcomes[0].ok());  // it dials nobody
+    REQUIRE_FALSE(outcomes[1].ok());
+    const std::string text = outcomes[1].error().to_string();
+    INFO(text);
+    CHECK(outcomes[1].error().code() == ErrorCode::remote);
+    CHECK(text.find("connecting to rank 10") != std::string::npos);
+    CHECK(text.find("another user listens at the peer's socket") != std::string::npos);
+    for (const Status& status : peers.dial()) CHECK(status.ok());  // it was the user alone
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a connection of another user is closed without a word, however well it proves") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    std::vector<Status> outcomes;
+    const auto begin = SteadyClock::instance().now();
+    {
+      const OtherUser other;
+      outcomes = peers.prove(20s);
+    }
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    REQUIRE_FALSE(outcomes[0].ok());
+    REQUIRE_FALSE(outcomes[1].ok());
+    const std::string text = outcomes[0].error().to_string();
+    INFO(text << "; " << outcomes[1].error().to_string());
+    CHECK(text.find("missing: rank 11") != std::string::npos);
+    CHECK(outcomes[0].error().origin_rank() == 11);
+    CHECK(outcomes[1].error().to_string().find("rank 10 closed its connection") !=
+          std::string::npos);
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a process that goes away while connecting is noticed at once and named") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(3);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    peers.forget(2);
+    std::vector<Task<Status>> tasks;
+    tasks.push_back(peers[0].prove(peers.loop, Deadline::after(20s)));
+    tasks.push_back(peers[1].prove(peers.loop, Deadline::after(20s)));
+    const auto begin = SteadyClock::instance().now();
+    const auto outcomes = peers.loop.run_all(std::move(tasks));
+    CHECK(SteadyClock::instance().now() - begin < 10s);
+    for (const Status& status : outcomes) REQUIRE_FALSE(status.ok());
+    // Either saw rank 12 leave; or rank 11 first, which left because of it.
+    CHECK(outcomes[0].error().origin_rank() >= 11);
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a silent listener ends by the deadline, with its rank named") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    for (const Status& status : peers.dial()) REQUIRE(status.ok());
+    const auto status = peers.loop.run(peers[1].prove(peers.loop, Deadline::after(100ms)));
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code() == ErrorCode::timeout);
+    CHECK(status.error().origin_rank() == 10);
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 a proven peer that breaks the protocol is refused, and its descriptors closed") {
+  const auto before = test::count_fds();
+  {
+    const OwnedFd file = memfd(4096);
+    const std::vector<int> one = {file.get()};
+    const std::vector<int> two(2, file.get()), many(253, file.get()), full(64, file.get());
+    const auto refused = [](std::size_t expected, const auto& attack) {
+      const auto text = outcome(expected, 5s, attack);
+      INFO(text);
+      CHECK(text.find("rank 11") != std::string::npos);
+      CHECK(text.find("no answer in time") == std::string::npos);
+    };
+    CHECK(outcome(1, 5s, [&](Hostile& peer) { peer.send_header(1, 1, 1, one); }) == "ok");
+    refused(1, [&](Hostile& peer) { peer.send_header(1, 1, 1, {}); });
+    refused(1, [&](Hostile& peer) { peer.send_header(1, 1, 1, two); });
+    refused(1, [&](Hostile& peer) { peer.send_header(1, 1, 1, many); });
+    refused(64, [&](Hostile& peer) { peer.send_header(1, 64, 64, many); });
+    refused(65, [&](Hostile& peer) {
+      peer.send_header(1, 64, 65, full);
+      peer.send_header(1, 64, 65, full);
+    });
+    refused(1, [&](Hostile& peer) { peer.send_header(1, 1, 2, one); });
+    refused(1, [&](Hostile& peer) { peer.send_header(1, 1, 1, one, 2); });
+    refused(1, [&](Hostile& peer) { peer.send_header(2, 0, 0, {}); });
+    refused(1, [&](Hostile& peer) { peer.send_header(2, 0, 0, one); });
+    refused(1, [&](Hostile& peer) { peer.send_header(9, 1, 1, one); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(), {}); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(), one); });
+    refused(64, [&](Hostile& peer) { peer.send(Bytes(), full); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(23), one); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(24), one); });
+    refused(1, [&](Hostile& peer) { peer.send(Bytes(5000), one); });
+    refused(1, [&](Hostile& peer) { peer.close(); });
+    const auto silence = outcome(1, 100ms, [](Hostile&) {});
+    CHECK(silence.find("no answer in time from rank 11") != std::string::npos);
+  }
+  CHECK(test::count_fds() == before);
+}
+
+TEST_CASE("1.17 what arrives but is no sealed memory of the announced size is refused") {
+  const auto before = test::count_fds();
+  {
+    Peers peers(2);
+    peers.connect();
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    std::vector<OwnedFd> odd;
+    odd.emplace_back(ends[0]);
+    odd.emplace_back(ends[1]);
+    odd.emplace_back(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+    odd.push_back(memfd(4096));  // not sealed
+    odd.push_back(memfd(100));
+    std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
+    tasks.push_back(peers[0].exchange(peers.loop, {}, {0, 5}, Deadline::after(5s)));
+    tasks.push_back(peers[1].exchange(peers.loop, std::move(odd), {0, 0}, Deadline::after(5s)));
+    auto results = peers.loop.run_all(std::move(tasks));
+    REQUIRE(results[0].ok());
+    std::uint64_t serial = 1;
+    for (auto& fd : results[0].value()[1]) {
+      const auto imported = host_memory().import_handle(ShareableHandle(std::move(fd)),
+                                                        AllocationId{9, serial++}, 4096);
+      CHECK_FALSE(imported.ok());
+    }
+  }
+  CHECK(test::count_fds() == before);
+}
+
+}  // namespace oriel::window

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/mapping/flat_space.hpp"
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "base/process_number.hpp"
+#include "support/process_state.hpp"
+#include "window/memory/memory_host.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::vector<TeamMember> team_of(int size) {
+  return std::vector<TeamMember>(static_cast<std::size_t>(size), {process_number(), -1});
+}
+
+/// An allocation of host_memory(), freed at the end.
+struct Buffer {
+  explicit Buffer(std::size_t bytes) {
+    Result<void*> made = host_memory().allocate(bytes);
+    REQUIRE(made.ok());
+    pointer = static_cast<char*>(*made);
+    Result<std::vector<Segment>> found = host_memory().find_segments(pointer, bytes);
+    REQUIRE(found.ok());
+    allocation = found->front().allocation;
+  }
+  ~Buffer() { CHECK(host_memory().free(pointer).ok()); }
+  char* pointer;
+  AllocationRef allocation;
+};
+
+TEST_CASE("1.15 communicators with one team share one reservation") {
+  const std::size_t before = test::count_mappings();
+  {
+    auto first = FlatSpace::acquire(host_memory(), team_of(3), kSlotUnitBytes);
+    REQUIRE(first.ok());
+    auto second = FlatSpace::acquire(host_memory(), team_of(3), kSlotUnitBytes);
+    REQUIRE(second.ok());
+    CHECK(first->get() == second->get());
+    auto other = FlatSpace::acquire(host_memory(), team_of(2), kSlotUnitBytes);
+    REQUIRE(other.ok());
+    CHECK(other->get() != first->get());
+    auto wider = FlatSpace::acquire(host_memory(), team_of(2), 2 * kSlotUnitBytes);
+    REQUIRE(wider.ok());
+    CHECK(wider->get() != other->get());
+    CHECK((*first)->team_size() == 3);
+    CHECK((*first)->slot_bytes() == kSlotUnitBytes);
+    // Stepping to the next slot leaves the low half of an address alone.
+    CHECK(reinterpret_cast<std::uintptr_t>((*first)->base()) % kSlotUnitBytes == 0);
+  }
+  CHECK(test::count_mappings() == before);
+}
+
+TEST_CASE("1.15 50 communicators of 8 threads fit in one process") {
+  const std::size_t slot = automatic_slot_bytes(MemoryKind::host, std::size_t{1} << 41, 8);
+  std::vector<std::shared_ptr<FlatSpace>> spaces(50 * 8);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 8; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (std::size_t c = 0; c < 50; ++c) {
+        auto space = FlatSpace::acquire(host_memory(), team_of(8), slot);
+        if (space.ok()) spaces[c * 8 + rank] = std::move(space).value();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& space : spaces) CHECK(space == spaces.front());
+  CHECK(spaces.front() != nullptr);
+}
+
+TEST_CASE("1.15 the automatic slot holds all memory and 64 ranks fit beside the sanitizers") {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  CHECK(automatic_slot_bytes(MemoryKind::cuda, 141 * kGiB, 8) == 144 * kGiB);
+  CHECK(automatic_slot_bytes(MemoryKind::cuda, 0, 8) == 4 * kGiB);
+  CHECK(automatic_slot_bytes(MemoryKind::host, 3 * kGiB, 2) == 4 * kGiB);
+#ifdef __SANITIZE_THREAD__
+  CHECK(automatic_slot_bytes(MemoryKind::host, 24 * kGiB, 8) == 16 * kGiB);
+  CHECK(automatic_slot_bytes(MemoryKind::host, 24 * kGiB, 64) == 4 * kGiB);
+#else
+  CHECK(automatic_slot_bytes(MemoryKind::host, 24 * kGiB, 8) == 24 * kGiB);
+  CHECK(automatic_slot_bytes(MemoryKind::host, 2048 * kGiB, 64) == 32 * kGiB);
+#endif
+}
+
+TEST_CASE("1.18 an allocation mapped twice at one place is counted") {
+  const test::ProcessState before = test::process_state();
+  {
+    Buffer buffer(4 * kMiB);
+    Buffer foreign(2 * kMiB);
+    auto space = FlatSpace::acquire(host_memory(), team_of(2), kSlotUnitBytes);
+    REQUIRE(space.ok());
+    auto first = (*space)->map(1, 2 * kMiB, buffer.allocation);
+    REQUIRE(first.ok());
+    CHECK((*first)->base() == (*space)->base() + kSlotUnitBytes + 2 * kMiB);
+    CHECK((*first)->bytes() == 4 * kMiB);
+    const std::size_t mapped = test::count_mappings();
+    auto second = (*space)->map(1, 2 * kMiB, buffer.allocation);
+    REQUIRE(second.ok());
+    CHECK(test::count_mappings() == mapped);
+    std::memcpy(buffer.pointer, "written", 8);
+    CHECK(std::strcmp(reinterpret_cast<char*>((*second)->base()), "written") == 0);
+
+    CHECK_FALSE((*space)->map(1, 2 * kMiB, foreign.allocation).ok());
+    CHECK_FALSE((*space)->map(1, 4 * kMiB, foreign.allocation).ok());  // inside the first
+    CHECK_FALSE((*space)->map(1, 0, buffer.allocation).ok());          // reaches into the first
+    CHECK((*space)->map(0, 0, buffer.allocation).ok());                // another slot
+
+    *first = nullptr;
+    CHECK(std::strcmp(reinterpret_cast<char*>((*second)->base()), "written") == 0);
+    *second = nullptr;
+    CHECK((*space)->map(1, 2 * kMiB, foreign.allocation).ok());
+  }
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("1.15 a mapping keeps its reservation alive, and its memory") {
+  const test::ProcessState before = test::process_state();
+  std::shared_ptr<Mapping> mapping;
+  {
+    Buffer buffer(kMiB);
+    std::memcpy(buffer.pointer, "still here", 11);
+    auto space = FlatSpace::acquire(host_memory(), team_of(2), kSlotUnitBytes);
+    REQUIRE(space.ok());
+    auto mapped = (*space)->map(0, 0, buffer.allocation);
+    REQUIRE(mapped.ok());
+    mapping = std::move(mapped).value();
+  }
+  CHECK(std::strcmp(reinterpret_cast<char*>(mapping->base()), "still here") == 0);
+  mapping = nullptr;
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("1.38 a place outside the slot is refused") {
+  Buffer buffer(4096);
+  auto space = FlatSpace::acquire(host_memory(), team_of(2), kSlotUnitBytes);
+  REQUIRE(space.ok());
+  CHECK_FALSE((*space)->map(-1, 0, buffer.allocation).ok());
+  CHECK_FALSE((*space)->map(2, 0, buffer.allocation).ok());
+  CHECK_FALSE((*space)->map(0, 1, buffer.allocation).ok());
+  CHECK_FALSE((*space)->map(0, kSlotUnitBytes, buffer.allocation).ok());
+  CHECK_FALSE((*space)->map(0, kSlotUnitBytes + 4096, buffer.allocation).ok());
+  CHECK_FALSE(FlatSpace::acquire(host_memory(), {}, kSlotUnitBytes).ok());
+  CHECK_FALSE(FlatSpace::acquire(host_memory(), team_of(1), kSlotUnitBytes + 4096).ok());
+  CHECK_FALSE(FlatSpace::acquire(host_memory(), team_of(64), std::size_t{1} << 45).ok());
+  CHECK_FALSE(FlatSpace::acquire(host_memory(), team_of(1), 0).ok());
+}
+
+TEST_CASE("1.21 threads that map and let go at random leave nothing behind") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  const test::ProcessState before = test::process_state();
+  {
+    Buffer a(kMiB);
+    Buffer b(3 * kMiB);
+    std::vector<std::thread> threads;
+    std::vector<int> failures(4, 0);
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937 random(static_cast<unsigned>(seed) + t);
+        std::vector<std::shared_ptr<Mapping>> held;
+        for (int i = 0; i < 2500; ++i) {
+          if (held.size() > 5 || (random() % 2 == 0 && !held.empty())) {
+            held.erase(held.begin() + static_cast<std::ptrdiff_t>(random() % held.size()));
+            continue;
+          }
+          auto space = FlatSpace::acquire(host_memory(), team_of(4), kSlotUnitBytes);
+          if (!space.ok()) {
+            ++failures[t];
+            continue;
+          }
+          const bool which = random() % 2 == 0;
+          auto mapped = (*space)->map(static_cast<int>(random() % 4), which ? 0 : 8 * kMiB,
+                                      which ? a.allocation : b.allocation);
+          if (!mapped.ok()) {
+            ++failures[t];
+          } else {
+            held.push_back(std::move(mapped).value());
+            *reinterpret_cast<std::atomic<char>*>(held.back()->base()) = 1;
+          }
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK(failures == std::vector<int>(4, 0));
+  }
+  CHECK(test::process_state() == before);
+}
+
+}  // namespace
+}  // namespace oriel::window

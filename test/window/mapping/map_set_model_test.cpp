@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// Rows H6 and H7 of the reference on queues: registrations and deregistrations of many windows
+// leave exactly that mapped which a model of sets says, whatever was refused in between. Teams are
+// fixed, so that the set of a window is its team as long as the window lives.
+#include <map>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "base/try.hpp"
+#include "window/memory/allocation_table.hpp"
+#include "window/memory/memory_host.hpp"
+#include "window/registration/window_ranks.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kBuffers = 4;
+constexpr std::size_t kBufferPages = 16;
+constexpr int kSteps = 60;
+
+/// What makes a mapping: which buffer, and how far into it rank 0 stands behind the others.
+using Key = std::pair<std::size_t, std::size_t>;
+
+struct Window {
+  Key key;
+  void* handle;
+};
+
+/// One rank's side: its windows, and what they say must be mapped.
+class Player {
+ public:
+  explicit Player(WindowRank& self) : self_(self) {
+    for (std::size_t i = 0; i < kBuffers; ++i) {
+      buffers_.push_back(std::make_unique<HostBuffer>(kBufferPages * kPage));
+    }
+  }
+
+  /// The same step on all ranks: `random` is in the same state everywhere.
+  Status step(std::mt19937& random) {
+    const unsigned kind = random() % 8;
+    if (kind < 4) return add(random);
+    if (kind == 4) return add_refused(random);
+    return remove(random);
+  }
+
+  /// What is mapped is what the windows say, counted once for each rank of this process.
+  Status check_against_model(int ranks_here) {
+    std::map<Key, int> live;
+    for (const Window& window : windows_) ++live[window.key];
+    const auto space = self_.manager().flat_space();
+    const auto parts = space == nullptr ? std::vector<FlatSpace::MappedPart>() : space->mapped();
+    ORIEL_EXPECT(parts.size() == live.size() * static_cast<std::size_t>(self_.size()));
+    std::map<int, std::map<AllocationId, std::size_t>> by_slot;
+    for (const auto& part : parts) {
+      ORIEL_EXPECT(part.holders == ranks_here);
+      ORIEL_EXPECT(part.bytes == kBufferPages * kPage);
+      ++by_slot[part.slot][part.allocation];
+    }
+    ORIEL_EXPECT(live.empty() || by_slot.size() == static_cast<std::size_t>(self_.size()));
+    // This rank's own allocations are known by name: each once for each key that it is in.
+    std::map<AllocationId, std::size_t> own;
+    for (const auto& [key, count] : live) ++own[id_of(key.first)];
+    ORIEL_EXPECT(live.empty() || by_slot[self_.rank()] == own);
+    for (std::size_t i = 0; i < kBuffers; ++i) {
+      ORIEL_EXPECT(AllocationTable::instance().occupied(id_of(i)) == own.contains(id_of(i)));
+    }
+    for (const Window& window : windows_) {
+      ORIEL_TRY(const auto ranks, self_.manager().mapped_ranks(window.handle));
+      ORIEL_EXPECT(ranks.size() == static_cast<std::size_t>(self_.size()));
+    }
+    return {};
+  }
+
+  /// Removes all, each rank in an order of its own, without waiting for the others.
+  Status remove_all() {
+    std::mt19937 own(static_cast<unsigned>(self_.rank()));
+    std::shuffle(windows_.begin(), windows_.end(), own);
+    for (const Window& window : windows_) {
+      ORIEL_CHECK(self_.manager().deregister(window.handle));
+      const auto ranks = self_.manager().mapped_ranks(window.handle);
+      ORIEL_EXPECT(!ranks.ok() && ranks.error().code() == ErrorCode::invalid_argument);
+    }
+    windows_.clear();
+    return {};
+  }
+
+ private:
+  AllocationId id_of(std::size_t buffer) const {
+    const auto found = host_memory().find_segments(buffers_[buffer]->at(), kPage);
+    return found.value().front().allocation->id();
+  }
+
+  WindowRequest request(std::mt19937& random, Key& key) {
+    const std::size_t buffer = random() % kBuffers;
+    const std::size_t lead = random() % 3;  // pages that rank 0's window stands further in
+    const std::size_t begin = random() % 4;
+    const std::size_t pages = 1 + random() % 8;
+    key = {buffer, lead};
+    const std::size_t at = (begin + (self_.rank() == 0 ? lead : 0)) * kPage;
+    return {buffers_[buffer]->at(at), pages * kPage, 0};
+  }
+
+  Status add(std::mt19937& random) {
+    std::vector<Key> keys(1 + random() % 3);
+    std::vector<WindowRequest> requests;
+    requests.reserve(keys.size());
+    for (Key& key : keys) requests.push_back(request(random, key));
+    ORIEL_TRY(const auto windows, self_.register_batch(std::move(requests)));
+    for (std::size_t i = 0; i < keys.size(); ++i) windows_.push_back({keys[i], windows[i].handle});
+    return {};
+  }
+
+  /// One rank asks for more than there is, in the last of several.
+  Status add_refused(std::mt19937& random) {
+    Key key;
+    std::vector<WindowRequest> requests{request(random, key), request(random, key),
+                                        request(random, key)};
+    const int wrong = static_cast<int>(random() % static_cast<unsigned>(self_.size()));
+    if (self_.rank() == wrong) requests.back().bytes = (kBufferPages + 1) * kPage;
+    const auto refused = self_.register_batch(std::move(requests));
+    ORIEL_EXPECT(!refused.ok());
+    return {};
+  }
+
+  Status remove(std::mt19937& random) {
+    if (windows_.empty()) return {};
+    const std::size_t one = random() % windows_.size();
+    ORIEL_CHECK(self_.manager().deregister(windows_[one].handle));
+    windows_.erase(windows_.begin() + static_cast<std::ptrdiff_t>(one));
+    return {};
+  }
+
+  WindowRank& self_;
+  std::vector<std::unique_ptr<HostBuffer>> buffers_;
+  std::vector<Window> windows_;
+};
+
+}  // namespace
+
+TEST_CASE("H6 registrations and deregistrations leave exactly that mapped which the model says") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  for (const auto& layout : {std::vector<int>{3}, {1, 1, 1}, {1, 2}}) {
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      const bool second_process = layout.size() == 2 && self.rank() > 0;
+      const int ranks_here = layout.size() == 1 ? 3 : second_process ? 2 : 1;
+      Player player(self);
+      std::mt19937 random(seed);
+      for (int i = 0; i < kSteps; ++i) {
+        ORIEL_CHECK(player.step(random));
+        ORIEL_CHECK(self.barrier());
+        ORIEL_CHECK(self.agree(player.check_against_model(ranks_here)));
+      }
+      ORIEL_CHECK(player.remove_all());
+      ORIEL_CHECK(self.barrier());
+      ORIEL_CHECK(self.agree(player.check_against_model(ranks_here)));
+      ORIEL_EXPECT(TeamMapping::live_count() == 0);
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("H7 registering again memory that is registered only counts a reference") {
+  for (const auto& layout : {std::vector<int>{2}, {1, 1}}) {
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      const HostBuffer buffer(8 * kPage);
+      ORIEL_TRY(const auto first, self.register_one(buffer.at(), 8 * kPage));
+      ORIEL_CHECK(self.barrier());
+      const auto mapped = self.space().mapped();
+      const std::size_t taken = self.space().slots().taken_bytes();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_TRY(const auto again, self.register_one(buffer.at(), 8 * kPage));
+      ORIEL_TRY(const auto inside, self.register_one(buffer.at(2 * kPage), kPage));
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(self.space().mapped() == mapped);
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
+      ORIEL_EXPECT(again.flat_base == first.flat_base);
+      ORIEL_EXPECT(inside.flat_base == first.flat_base + 2 * kPage);
+      ORIEL_CHECK(self.barrier());
+      ORIEL_CHECK(self.manager().deregister(first.handle));
+      ORIEL_CHECK(self.manager().deregister(again.handle));
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(self.space().mapped() == mapped);
+      ORIEL_CHECK(self.barrier());
+      ORIEL_CHECK(self.manager().deregister(inside.handle));
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(self.space().mapped().empty());
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+      return self.barrier();
+    }));
+  }
+}
+
+}  // namespace oriel::window

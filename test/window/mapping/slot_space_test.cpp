@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/mapping/slot_space.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "window/mapping/flat_space.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kSlot = kSlotUnitBytes;
+
+using Pass = SlotSpace::Pass;
+using Kind = SlotSpace::Proposal::Kind;
+
+std::size_t propose(SlotSpace& space, SlotSpace::Token token, std::size_t bytes,
+                    std::size_t floor = 0) {
+  const auto place = space.propose(token, bytes, floor, Pass::eager);
+  REQUIRE(place.ok());
+  REQUIRE(place->kind == Kind::held);
+  return place->offset;
+}
+
+SlotSpace::Proposal ask(SlotSpace& space, SlotSpace::Token token, std::size_t bytes, Pass pass) {
+  const auto place = space.propose(token, bytes, 0, pass);
+  REQUIRE(place.ok());
+  return *place;
+}
+
+TEST_CASE("1.15 a place is the first that is free after the floor") {
+  SlotSpace space(kSlot, kPage);
+  CHECK(propose(space, {1, 1}, 100) == 0);
+  REQUIRE(space.keep({1, 1}).ok());
+  CHECK(propose(space, {1, 2}, kPage) == kPage);
+  CHECK(propose(space, {1, 3}, kPage) == 2 * kPage);  // what {1, 2} holds is not free
+  CHECK(propose(space, {1, 2}, kPage, 7 * kPage + 1) == 8 * kPage);  // moves the hold
+  CHECK(propose(space, {1, 4}, kPage) == kPage);
+  CHECK(space.taken_bytes() == kPage);
+  CHECK(space.held_bytes() == 3 * kPage);
+  CHECK(propose(space, {1, 3}, kPage, 2 * kPage) == 2 * kPage);  // its own hold is no obstacle
+  space.drop({1, 2});
+  space.drop({1, 3});
+  space.drop({1, 4});
+  space.drop({1, 1});  // kept: no effect
+  CHECK(space.held_bytes() == 0);
+  CHECK(space.taken_bytes() == kPage);
+  space.release(0, 100);
+  CHECK(space.taken_bytes() == 0);
+}
+
+TEST_CASE("1.19 places from 2 MiB up let the host map huge pages") {
+  SlotSpace space(kSlot, kPage);
+  CHECK(propose(space, {1, 1}, kPage) == 0);
+  CHECK(propose(space, {1, 2}, 2 * kMiB) == 2 * kMiB);
+  CHECK(propose(space, {1, 3}, kMiB) == kPage);
+}
+
+TEST_CASE("1.15 ranks of one process share one place and count it") {
+  SlotSpace space(kSlot, kPage);
+  for (int rank = 0; rank < 4; ++rank) CHECK(propose(space, {1, 1}, 3 * kPage) == 0);
+  for (int rank = 0; rank < 4; ++rank) REQUIRE(space.keep({1, 1}).ok());
+  for (int rank = 0; rank < 3; ++rank) space.release(0, 3 * kPage);
+  CHECK(space.taken_bytes() == 3 * kPage);
+  space.release(kPage, kPage);  // the last rank gives it back in two parts
+  CHECK(space.taken_bytes() == 2 * kPage);
+  CHECK(propose(space, {1, 2}, kPage) == kPage);
+  space.drop({1, 2});
+  space.release(0, kPage);
+  space.release(2 * kPage, kPage);
+  CHECK(space.taken_bytes() == 0);
+}
+
+TEST_CASE("1.15 where two agreements meet, the lower token waits and the higher one moves on") {
+  SlotSpace space(8 * kPage, kPage);
+  const SlotSpace::Token low{1, 5}, high{2, 1};
+  CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
+  CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::waits, 0});
+  CHECK_FALSE(space.keep(low).ok());
+  // The higher one's next round goes around what the lower one wants.
+  CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 2 * kPage});
+  CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
+  // A patient one waits for the lower one, and by waiting is no obstacle to it.
+  CHECK(ask(space, high, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::waits, 0});
+  CHECK(ask(space, low, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::held, 0});
+  // It ends at the slot's end only for what is kept.
+  CHECK(ask(space, high, 6 * kPage, Pass::eager).kind == Kind::none);
+  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::waits);
+  REQUIRE(space.keep(low).ok());
+  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::none);
+  CHECK(space.held_bytes() == 0);
+  CHECK(space.taken_bytes() == 3 * kPage);
+}
+
+TEST_CASE("1.38 a slot refuses what does not fit and says what to change") {
+  SlotSpace space(kSlot, kPage);
+  REQUIRE_FALSE(space.propose({1, 1}, 0, 0, Pass::eager).ok());
+  REQUIRE_FALSE(space.propose({1, 1}, kSlot + 1, 0, Pass::eager).ok());
+  REQUIRE_FALSE(space.propose({1, 1}, kPage, kSlot + 1, Pass::eager).ok());
+  CHECK(space.propose({1, 1}, kPage, kSlot, Pass::eager)->kind == Kind::none);
+  CHECK(propose(space, {1, 1}, kSlot) == 0);
+  REQUIRE(space.keep({1, 1}).ok());
+  CHECK(ask(space, {1, 2}, kPage, Pass::eager).kind == Kind::none);
+  CHECK(ask(space, {1, 2}, kPage, Pass::patient).kind == Kind::none);
+  const Error full = space.no_room(kPage);
+  CHECK(full.code() == ErrorCode::invalid_usage);
+  CHECK(full.message().find("4294967296 of the 4294967296 bytes") != std::string::npos);
+  CHECK(full.hint().find("ORIEL_BIG_SIZE") != std::string::npos);
+  CHECK(space.keep({1, 2}).error().code() == ErrorCode::internal);
+  CHECK_FALSE(space.propose({1, 1}, kPage, 0, Pass::eager).ok());  // that agreement has ended
+}
+
+TEST_CASE("1.15 counts follow a plain model through random keeps and releases") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  constexpr std::size_t kPages = 512;  // 2 MiB: where the rest of the slot may begin
+  SlotSpace space(kSlot, kPage);
+  std::vector<int> model(kPages, 0);
+  // The slot beyond the model's pages is taken, so that proposals stay inside.
+  REQUIRE(propose(space, {0, 0}, kSlot - kPages * kPage, kPages * kPage) == kPages * kPage);
+  REQUIRE(space.keep({0, 0}).ok());
+  std::uint64_t sequence = 0;
+  for (int step = 0; step < 5000; ++step) {
+    const std::size_t first = random() % kPages;
+    const std::size_t pages = 1 + random() % 40;
+    if (random() % 2 == 0) {
+      const SlotSpace::Token token{1, ++sequence};
+      const auto place = space.propose(token, pages * kPage, first * kPage, Pass::eager);
+      REQUIRE(place.ok());
+      std::size_t expected = first;
+      while (expected + pages <= kPages &&
+             std::any_of(model.begin() + static_cast<std::ptrdiff_t>(expected),
+                         model.begin() + static_cast<std::ptrdiff_t>(expected + pages),
+                         [](int keepers) { return keepers > 0; })) {
+        ++expected;
+      }
+      REQUIRE((place->kind == Kind::held) == (expected + pages <= kPages));
+      if (place->kind != Kind::held) continue;
+      REQUIRE(place->offset == expected * kPage);
+      const int keepers = 1 + static_cast<int>(random() % 3);
+      for (int i = 0; i < keepers; ++i) REQUIRE(space.keep(token).ok());
+      for (std::size_t p = expected; p < expected + pages; ++p) model[p] = keepers;
+    } else {
+      for (std::size_t p = first; p < std::min(first + pages, kPages); ++p) {
+        model[p] = std::max(model[p] - 1, 0);
+      }
+      space.release(first * kPage, (std::min(first + pages, kPages) - first) * kPage);
+    }
+    const auto taken = std::count_if(model.begin(), model.end(), [](int k) { return k > 0; });
+    REQUIRE(space.taken_bytes() == kSlot - (kPages - static_cast<std::size_t>(taken)) * kPage);
+  }
+}
+
+TEST_CASE("1.15 agreements of several threads on one slot never share a place") {
+  SlotSpace space(kSlot, kPage);
+  std::vector<std::thread> threads;
+  std::vector<int> collisions(4, 0);
+  std::vector<std::atomic<int>> owner(1024);
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint64_t i = 0; i < 500; ++i) {
+        const SlotSpace::Token token{t, i};
+        auto place = space.propose(token, 2 * kPage, 0, Pass::eager);
+        while (place.ok() && place->kind == Kind::waits) {
+          std::this_thread::yield();
+          place = space.propose(token, 2 * kPage, 0, Pass::eager);
+        }
+        if (!place.ok() || !space.keep(token).ok()) {
+          ++collisions[t];
+          continue;
+        }
+        auto& mine = owner[place->offset / kPage];
+        if (mine.exchange(1) != 0) ++collisions[t];
+        mine.store(0);
+        space.release(place->offset, 2 * kPage);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(collisions == std::vector<int>(4, 0));
+  CHECK(space.taken_bytes() == 0);
+}
+
+}  // namespace
+}  // namespace oriel::window

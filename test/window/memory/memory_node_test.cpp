@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// From which NUMA node host memory is asked for.
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+
+#include "support/numa_system.hpp"
+#include "support/process_state.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
+#include "window/memory/memory_host.hpp"
+
+namespace oriel::window {
+namespace {
+
+using test::NumaSystem;
+using Numbers = std::vector<int>;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+/// The process's machine has two NUMA nodes with these processors while it lives.
+class TwoNodes {
+ public:
+  explicit TwoNodes(const std::string& first = "0-3", const std::string& second = "4-7") {
+    files_.file("/sys/devices/system/node/online", "0-1\n");
+    files_.file("/sys/devices/system/node/node0/cpulist", first + "\n");
+    files_.file("/sys/devices/system/node/node1/cpulist", second + "\n");
+  }
+
+ private:
+  topo::TemporaryTree files_;
+  topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
+  topo::ScopedProcessMachine scoped_{machine_};
+};
+
+Memory& memory() {
+  return host_memory();
+}
+
+void* allocate(std::size_t bytes, Backing backing = Backing::ready) {
+  const auto made = memory().allocate(bytes, backing);
+  REQUIRE((made.ok() ? "ok" : made.error().to_string()) == "ok");
+  return *made;
+}
+
+/// The advice that memory gets while it lives, behind a NumaSystem.
+class AdviceLog {
+ public:
+  explicit AdviceLog(const NumaSystem& system) : table_(make_table(system)), scoped_(table_) {}
+  static int preferences_before_first_touch;
+
+ private:
+  static SystemTable make_table(const NumaSystem& system) {
+    preferences_before_first_touch = -1;
+    of() = &system;
+    SystemTable table = sys();
+    table.madvise = [](void* at, std::size_t bytes, int advice) {
+      const bool touches = advice == 23;  // MADV_POPULATE_WRITE
+      if (touches && preferences_before_first_touch < 0) {
+        preferences_before_first_touch = static_cast<int>(of()->preferences.size());
+      }
+      return real_system_table().madvise(at, bytes, advice);
+    };
+    return table;
+  }
+  static const NumaSystem*& of() {
+    static const NumaSystem* system = nullptr;
+    return system;
+  }
+  SystemTable table_;
+  ScopedSystemTable scoped_;
+};
+int AdviceLog::preferences_before_first_touch = -1;
+
+}  // namespace
+
+TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, before first touch") {
+  const TwoNodes nodes;
+  NumaSystem system;
+  const AdviceLog advice(system);
+  struct Expected {
+    Numbers cpus;
+    Numbers nodes;
+  };
+  for (const Expected& row : {Expected{{4, 5}, {1}}, Expected{{3}, {0}}, Expected{{3, 4}, {}}}) {
+    for (const auto& [bytes, backing] :
+         {std::pair{std::size_t{100}, Backing::ready}, std::pair{5 * kMiB, Backing::ready},
+          std::pair{5 * kMiB, Backing::on_demand}}) {
+      CAPTURE(row.cpus, bytes);
+      system.cpus = row.cpus;
+      system.preferences.clear();
+      void* const base = allocate(bytes, backing);
+      REQUIRE(system.preferences.size() == row.nodes.size());
+      if (!row.nodes.empty()) {
+        const NumaSystem::Preference& asked = system.preferences.front();
+        CHECK(asked.at == base);
+        CHECK(asked.bytes == (bytes == 100 ? 4096 : 6 * kMiB));
+        CHECK(asked.mode == MPOL_PREFERRED);
+        CHECK(asked.nodes == row.nodes);
+      }
+      CHECK(memory().free(base).ok());
+    }
+  }
+  CHECK(AdviceLog::preferences_before_first_touch == 1);
+}
+
+TEST_CASE("2.5 windows of peers, and second mappings, keep the policy that their owner gave") {
+  const TwoNodes nodes;
+  NumaSystem system;
+  system.cpus = {4};
+  void* const base = allocate(4096);
+  CHECK(system.preferences.size() == 1);
+  const auto segments = memory().find_segments(base, 4096);
+  REQUIRE(segments.ok());
+  const auto& own = segments->front().allocation;
+  auto handle = memory().export_handle(*own);
+  REQUIRE(handle.ok());
+  const auto imported = memory().import_handle(std::move(handle).value(), {1, 2}, own->bytes());
+  REQUIRE(imported.ok());
+  const auto range = memory().reserve(8192, 4096);
+  REQUIRE(range.ok());
+  {
+    const auto first = memory().map(**range, (*range)->base(), own);
+    const auto second = memory().map(**range, (*range)->base() + 4096, *imported);
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    CHECK(system.preferences.size() == 1);
+  }
+  CHECK(memory().free(base).ok());
+}
+
+TEST_CASE("2.5 a system that refuses to prefer a node gives memory all the same") {
+  const TwoNodes nodes;
+  const auto before = test::process_state();
+  NumaSystem system;
+  system.cpus = {4};
+  SECTION("a filter of calls") {
+    system.memory_status = EPERM;
+  }
+  SECTION("a node that is none") {
+    system.memory_status = EINVAL;
+  }
+  SECTION("and does not even answer") {
+    system.asking_status = EPERM;
+  }
+  void* const base = allocate(3 * kMiB);
+  static_cast<char*>(base)[0] = 1;
+  CHECK(memory().free(base).ok());
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("2.5 this kernel takes the node, and tells it of the window's pages and all mappings") {
+  const auto nodes = topo::memory_nodes_of_this_thread();
+  const auto cpus = topo::cpus_of_this_thread();
+  if (!nodes || nodes->front() != 0 || !cpus || topo::has_memory_policy()) {
+    WARN("skipped: this kernel does not tell of memory nodes, or has no node 0 for this process");
+    return;
+  }
+  // All processors at node 0, and a second node; the process may be told to keep off that one.
+  const TwoNodes machine("0-" + std::to_string(cpus->back()), "");
+  SystemTable table = real_system_table();
+  table.get_mempolicy = [](int* mode, unsigned long* mask, unsigned long bits, void* at,
+                           unsigned long flags) {
+    const int status = real_system_table().get_mempolicy(mode, mask, bits, at, flags);
+    if (status == 0 && flags == MPOL_F_MEMS_ALLOWED) mask[0] |= 3;
+    return status;
+  };
+  const ScopedSystemTable scoped(table);
+  char* const base = static_cast<char*>(allocate(4 * kMiB));
+  for (std::size_t at = 0; at < 4 * kMiB; at += 4096) base[at] = 1;
+  int mode = -1;
+  unsigned long mask[64] = {};
+  REQUIRE(sys().get_mempolicy(&mode, mask, 4096, base, MPOL_F_ADDR) == 0);
+  CHECK(mode == MPOL_PREFERRED);
+  CHECK(mask[0] == 1);
+  const auto segments = memory().find_segments(base, 4 * kMiB);
+  REQUIRE(segments.ok());
+  auto handle = memory().export_handle(*segments->front().allocation);
+  REQUIRE(handle.ok());
+  const int fd = std::get<OwnedFd>(*handle).get();
+  void* const peer = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  REQUIRE(peer != MAP_FAILED);
+  mode = -1;
+  CHECK(sys().get_mempolicy(&mode, mask, 4096, peer, MPOL_F_ADDR) == 0);
+  CHECK(mode == MPOL_PREFERRED);
+  ::munmap(peer, 4 * kMiB);
+  int node = -1;
+  CHECK(sys().get_mempolicy(&node, nullptr, 0, base + 3 * kMiB, MPOL_F_NODE | MPOL_F_ADDR) == 0);
+  CHECK(node == 0);
+  CHECK(memory().free(base).ok());
+}
+
+}  // namespace oriel::window

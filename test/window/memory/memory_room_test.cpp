@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/memory/memory_room.hpp"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <catch2/catch.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/system_table.hpp"
+#include "support/process_state.hpp"
+#include "window/memory/memory_host.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+/// A machine's files in a folder of their own.
+class Machine {
+ public:
+  Machine() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "oriel-room-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    root_ = pattern;
+  }
+  ~Machine() { std::filesystem::remove_all(root_); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  Machine& put(const std::string& path, const std::string& text) {
+    const auto whole = root_ / path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream(whole) << text;
+    return *this;
+  }
+  Machine& memory(std::size_t available_kib, std::size_t swap_kib) {
+    return put("proc/meminfo",
+               "MemTotal:       99999999 kB\nMemFree:          1 kB\n"
+               "MemAvailable:   " +
+                   std::to_string(available_kib) +
+                   " kB\n"
+                   "SwapTotal:      88888888 kB\nSwapFree: " +
+                   std::to_string(swap_kib) + " kB\n");
+  }
+  topo::FileTree files() const { return topo::FileTree(root_.string()); }
+  bool has_room(std::size_t bytes) const { return check_memory_room(bytes, files()).ok(); }
+  std::string refusal(std::size_t bytes) const {
+    const Status status = check_memory_room(bytes, files());
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code() == ErrorCode::system);
+    CHECK(status.error().native().value == ENOMEM);
+    return status.error().to_string();
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+bool has(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("1.19 1.38 what the machine does not have is refused with the figures") {
+  Machine machine;
+  CHECK(machine.has_room(~std::size_t{0}));  // nothing is known
+  machine.memory(2048, 0);
+  CHECK(machine.has_room(2 * kMiB));
+  const std::string text = machine.refusal(2 * kMiB + 1024);
+  CHECK(has(text, "allocating 2098176 bytes"));
+  CHECK(has(text, "2048 KiB of memory available and 0 KiB of swap"));
+  machine.memory(2048, 1024);
+  CHECK(machine.has_room(3 * kMiB));
+  CHECK_FALSE(machine.has_room(4 * kMiB));
+  for (const char* odd : {"", "MemAvailable", "MemAvailable: many kB", "MemAvailableX: 1 kB\n\n"}) {
+    machine.put("proc/meminfo", odd);
+    CHECK(machine.has_room(4 * kMiB));
+  }
+}
+
+TEST_CASE("1.19 1.38 limits of control groups count, also of those above") {
+  const std::string group = "sys/fs/cgroup/outer/inner/";
+  Machine machine;
+  machine.memory(1 << 20, 0).put("proc/self/cgroup", "0::/outer/inner\n");
+  CHECK(machine.has_room(64 * kMiB));
+  machine.put(group + "memory.max", "max\n").put(group + "memory.current", "1000\n");
+  CHECK(machine.has_room(64 * kMiB));
+  machine.put(group + "memory.max", "8388608\n").put(group + "memory.current", "4194304\n");
+  CHECK(machine.has_room(4 * kMiB));
+  const std::string text = machine.refusal(4 * kMiB + 1);
+  CHECK(has(text, "of the 8388608 bytes that the control group /outer/inner may have, 4194304"));
+  // Pages that only cache files are given up first.
+  machine.put(group + "memory.stat",
+              "anon 5\ninactive_file 1048576\nactive_file 1048576\nfile_dirty 7\n");
+  CHECK(machine.has_room(6 * kMiB));
+  CHECK_FALSE(machine.has_room(6 * kMiB + 1));
+  machine.put("sys/fs/cgroup/outer/memory.max", "3145728\n")
+      .put("sys/fs/cgroup/outer/memory.current", "1048576\n");
+  CHECK(machine.has_room(2 * kMiB));
+  CHECK(has(machine.refusal(3 * kMiB), "control group /outer may have"));
+  machine.put("sys/fs/cgroup/outer/memory.current", "4194304\n");  // over its limit
+  CHECK_FALSE(machine.has_room(1));
+}
+
+TEST_CASE("1.19 1.38 a container's own limit is found where it sees its group as the root") {
+  for (const char* path : {"0::/\n", "0::/system/abc\n", "0::/../other\n"}) {
+    CAPTURE(path);
+    Machine machine;
+    machine.put("proc/self/cgroup", path)
+        .put("sys/fs/cgroup/memory.max", "4194304")
+        .put("sys/fs/cgroup/memory.current", "0");
+    CHECK(machine.has_room(4 * kMiB));
+    CHECK(has(machine.refusal(5 * kMiB), "control group / may have"));
+  }
+  Machine old;
+  old.put("proc/self/cgroup", "5:cpu:/\n4:memory:/jobs/7\n0::/\n")
+      .put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+      .put("sys/fs/cgroup/memory/memory.usage_in_bytes", "123\n")
+      .put("sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "4194304\n")
+      .put("sys/fs/cgroup/memory/jobs/7/memory.usage_in_bytes", "2097152\n")
+      .put("sys/fs/cgroup/memory/jobs/7/memory.stat",
+           "inactive_file 9\ntotal_inactive_file 1048576\n");
+  CHECK(old.has_room(3 * kMiB));
+  CHECK(has(old.refusal(4 * kMiB), "control group /jobs/7 may have"));
+}
+
+TEST_CASE("1.19 1.38 memory that is not to be had is refused before any is taken") {
+  Machine machine;
+  machine.memory(4096, 0);
+  const auto memory = make_host_memory(machine.files());
+  const auto before = test::process_state();
+  const auto refused = memory->allocate(8 * kMiB);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(has(refused.error().to_string(), "4096 KiB of memory available"));
+  CHECK(test::process_state() == before);
+  for (const auto& [bytes, backing] :
+       {std::pair{4 * kMiB, Backing::ready}, std::pair{8 * kMiB, Backing::on_demand}}) {
+    const auto made = memory->allocate(bytes, backing);
+    REQUIRE(made.ok());
+    CHECK(memory->free(*made).ok());
+  }
+  CHECK(test::process_state() == before);
+}
+
+TEST_CASE("1.19 memfds cannot be made executable where the kernel knows that") {
+  constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
+  static unsigned last = 0;
+  SystemTable table = real_system_table();
+  SECTION("a machine that demands it") {
+    table.memfd_create = [](const char* name, unsigned flags) {
+      last = flags;
+      if ((flags & kNoExecSeal) == 0) {
+        errno = EACCES;
+        return -1;
+      }
+      // This test's own kernel may be older.
+      return real_system_table().memfd_create(name, flags & ~kNoExecSeal);
+    };
+  }
+  SECTION("a kernel that does not know it") {
+    table.memfd_create = [](const char* name, unsigned flags) {
+      last = flags;
+      if ((flags & kNoExecSeal) != 0) {
+        errno = EINVAL;
+        return -1;
+      }
+      return real_system_table().memfd_create(name, flags);
+    };
+  }
+  SECTION("this kernel") {}
+  const ScopedSystemTable scoped(table);
+  const auto made = host_memory().allocate(4096);
+  REQUIRE(made.ok());
+  CHECK((last & ~kNoExecSeal) == (last == 0 ? 0U : MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  static_cast<char*>(*made)[0] = 1;
+  CHECK(host_memory().free(*made).ok());
+  last = 0;
+}
+
+}  // namespace oriel::window

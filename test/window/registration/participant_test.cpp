@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "window/registration/participant.hpp"
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "base/try.hpp"
+#include "window/registration/window_ranks.hpp"
+
+/// Whoever else has to know every window: gets ready with the registration, or is undone with it.
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+/// What all participants of one rank were told, in order.
+using Diary = std::vector<std::string>;
+
+/// Learns where the others have each window, as a NIC would exchange its keys. Prepares in two
+/// steps of the world, of which its own failure is known after the first.
+class Neighbour final : public Participant {
+ public:
+  Neighbour(std::string name, Diary& diary) : name_(std::move(name)), diary_(&diary) {}
+
+  void meet(WindowRank& rank) { rank_ = &rank; }
+  /// The next prepare() fails on this rank.
+  void fail_once() { fails_ = true; }
+  const std::set<std::uint64_t>& known() const { return known_; }
+  const std::vector<std::uint64_t>& addresses() const { return addresses_; }
+  /// Windows that could be found while they were prepared.
+  int seen_early() const { return seen_early_; }
+  /// For the last prepare().
+  Duration time_left() const { return time_left_; }
+
+  Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
+                       Deadline deadline) override {
+    time_left_ = deadline.remaining(loop.clock().now());
+    diary_->push_back("prepare " + name_);
+    for (const auto& window : windows) {
+      if (rank_->manager().find(window.user, window.bytes)) ++seen_early_;
+      coming_.push_back(window.serial);
+    }
+    Bytes mine(sizeof(std::uint64_t));
+    const auto address = reinterpret_cast<std::uint64_t>(windows.front().user);
+    std::memcpy(mine.data(), &address, mine.size());
+    boot::Group& world = rank_->session().world();
+    ORIEL_CO_TRY(const std::vector<Bytes> all,
+                 co_await world.all_gather(boot::Operation::test, std::move(mine)));
+    ORIEL_CO_CHECK(co_await world.barrier(boot::Operation::test));
+    if (std::exchange(fails_, false)) {
+      coming_.clear();
+      co_return Error(ErrorCode::system, name_ + " has no room");
+    }
+    addresses_.clear();
+    for (const Bytes& one : all) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, one.data(), sizeof(value));
+      addresses_.push_back(value);
+    }
+    co_return Status();
+  }
+  void commit() noexcept override {
+    diary_->push_back("commit " + name_);
+    known_.insert(coming_.begin(), coming_.end());
+    coming_.clear();
+  }
+  void rollback() noexcept override {
+    diary_->push_back("rollback " + name_);
+    coming_.clear();
+  }
+  void deregister(std::uint64_t serial) noexcept override {
+    diary_->push_back("forget " + name_);
+    if (known_.erase(serial) == 0) diary_->push_back("unknown to " + name_);
+  }
+
+ private:
+  std::string name_;
+  Diary* diary_;
+  WindowRank* rank_ = nullptr;
+  bool fails_ = false;
+  int seen_early_ = 0;
+  Duration time_left_{};
+  std::vector<std::uint64_t> coming_;
+  std::vector<std::uint64_t> addresses_;
+  std::set<std::uint64_t> known_;
+};
+
+struct Pair {
+  Diary diary;
+  Neighbour a{"a", diary};
+  Neighbour b{"b", diary};
+};
+
+/// Plays `body` with two participants on each rank. Each rank is a process, with its own copy.
+void play(const std::function<Status(WindowRank&, Pair&)>& body) {
+  for (const auto& layout : {std::vector<int>{1}, {1, 1}, {1, 1, 1}}) {
+    CAPTURE(layout.size());
+    Pair pair;
+    RankOptions options;
+    options.participants = {&pair.a, &pair.b};
+    options.always_fork = true;
+    check_all_ok(run_ranks(layout, options, [&](WindowRank& self) -> Status {
+      pair.a.meet(self);
+      pair.b.meet(self);
+      return body(self, pair);
+    }));
+  }
+}
+
+Status check_nothing_held(WindowRank& self, const Pair& pair) {
+  ORIEL_EXPECT(self.sink().alive() == 0);
+  ORIEL_EXPECT(self.manager().size() == 0);
+  ORIEL_EXPECT(TeamMapping::live_count() == 0);
+  ORIEL_EXPECT(pair.a.known().empty());
+  ORIEL_EXPECT(pair.b.known().empty());
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("1.16 participants prepare every window in order, then commit, and hear of its end") {
+  play([](WindowRank& self, Pair& pair) -> Status {
+    const HostBuffer buffer(8 * kPage);
+    ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
+                                                       {buffer.at(2 * kPage), 3 * kPage, 0}}));
+    ORIEL_EXPECT((pair.diary == Diary{"prepare a", "prepare b", "commit a", "commit b"}));
+    // Less than the registration has.
+    ORIEL_EXPECT(pair.a.time_left() > Duration::zero());
+    ORIEL_EXPECT(pair.a.time_left() <= Duration(kPatience) * 3 / 4);
+    ORIEL_EXPECT(pair.a.seen_early() == 0);
+    ORIEL_EXPECT((pair.a.known() == std::set{windows[0].serial, windows[1].serial}));
+    ORIEL_EXPECT(pair.b.known() == pair.a.known());
+    ORIEL_EXPECT(pair.b.addresses().size() == static_cast<std::size_t>(self.size()));
+    ORIEL_EXPECT(pair.b.addresses()[static_cast<std::size_t>(self.rank())] ==
+                 reinterpret_cast<std::uint64_t>(buffer.at(kPage)));
+    pair.diary.clear();
+    ORIEL_CHECK(self.manager().deregister(windows[0].handle));
+    ORIEL_EXPECT((pair.diary == Diary{"forget a", "forget b"}));
+    ORIEL_EXPECT(pair.a.known() == std::set{windows[1].serial});
+    pair.diary.clear();
+    ORIEL_CHECK(self.barrier());
+    self.drop_manager();  // with a window that nobody has deregistered
+    ORIEL_EXPECT((pair.diary == Diary{"forget a", "forget b"}));
+    return self.barrier();
+  });
+}
+
+TEST_CASE("1.16 a participant that fails on one rank takes the whole batch back everywhere") {
+  play([](WindowRank& self, Pair& pair) -> Status {
+    const HostBuffer buffer(8 * kPage);
+    const std::vector<WindowRequest> requests = {{buffer.at(), kPage, 0},
+                                                 {buffer.at(kPage), 2 * kPage, 0}};
+    const int victim = self.size() - 1;
+    const bool mine = self.rank() == victim;
+
+    if (mine) pair.b.fail_once();
+    const auto second = self.register_batch(requests);
+    ORIEL_EXPECT(!second.ok());
+    ORIEL_EXPECT(second.error().origin_rank() == victim);
+    ORIEL_EXPECT(second.error().message() == "b has no room");
+    ORIEL_CHECK(self.same_everywhere(second.error().to_string()));
+    // Undone in reverse order; what failed keeps nothing.
+    ORIEL_EXPECT(
+        (pair.diary == (mine ? Diary{"prepare a", "prepare b", "rollback a"}
+                             : Diary{"prepare a", "prepare b", "rollback b", "rollback a"})));
+    ORIEL_CHECK(check_nothing_held(self, pair));
+
+    pair.diary.clear();
+    if (mine) pair.a.fail_once();
+    const auto first = self.register_batch(requests);
+    ORIEL_EXPECT(!first.ok() && first.error().message() == "a has no room");
+    ORIEL_CHECK(self.same_everywhere(first.error().to_string()));
+    ORIEL_EXPECT((pair.diary == (mine ? Diary{"prepare a"} : Diary{"prepare a", "rollback a"})));
+    ORIEL_CHECK(check_nothing_held(self, pair));
+
+    ORIEL_TRY(const auto windows, self.register_batch(requests));
+    ORIEL_EXPECT(pair.a.known().size() == 2 && pair.b.known().size() == 2);
+    for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.barrier());
+    return check_nothing_held(self, pair);
+  });
+}
+
+TEST_CASE("1.16 participants hear nothing of a batch that is refused before") {
+  play([](WindowRank& self, Pair& pair) -> Status {
+    const HostBuffer buffer(8 * kPage);
+    const std::size_t bytes = self.rank() == self.size() - 1 ? 0 : kPage;
+    const auto refused = self.register_batch({{buffer.at(), bytes, 0}});
+    ORIEL_EXPECT(!refused.ok());
+    ORIEL_EXPECT(pair.diary.empty());
+    return check_nothing_held(self, pair);
+  });
+}
+
+}  // namespace oriel::window

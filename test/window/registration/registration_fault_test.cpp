@@ -1,0 +1,461 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/inherited_memory.hpp"
+#include "boot/session/served_id.hpp"
+#include "support/fault.hpp"
+#include "support/process_state.hpp"
+#include "window/registration/window_ranks.hpp"
+
+namespace oriel::window {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kPage = 4096;
+constexpr int kRanks = 3;
+
+using Requests = std::vector<WindowRequest>;
+using MakeRequests = std::function<Requests(const HostBuffer& buffer, int rank)>;
+
+/// Has a forked child close the sockets of its parent's root service, which a first session does,
+/// so that they do not count as its own.
+void drop_inherited_sockets() {
+  auto loop = std::move(EventLoop::create()).value();
+  static_cast<void>(loop.run(boot::Session::join(loop, {}, 0, 1, {}, Deadline::after(1s))));
+}
+
+/// That this rank holds nothing of any window.
+Status check_nothing_held(WindowRank& self) {
+  ORIEL_EXPECT(self.sink().alive() == 0);
+  ORIEL_EXPECT(self.manager().size() == 0);
+  const auto space = self.manager().flat_space();
+  ORIEL_EXPECT(space == nullptr || space->slots().taken_bytes() == 0);
+  ORIEL_EXPECT(space == nullptr || space->slots().held_bytes() == 0);
+  ORIEL_EXPECT(TeamMapping::live_count() == 0);
+  return {};
+}
+
+/// Registers what `make` gives each rank, which must be refused with one error on all ranks that
+/// holds `parts`; then checks that nothing is left and that a proper registration works.
+void check_refused(const MakeRequests& make, const std::vector<std::string>& parts) {
+  for (const auto& layout : {std::vector<int>{kRanks}, {1, 1, 1}, {1, 2}}) {
+    const auto verdicts = run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      const HostBuffer buffer(16 * kPage);
+      const auto refused = self.register_batch(make(buffer, self.rank()));
+      ORIEL_EXPECT(!refused.ok());
+      ORIEL_CHECK(self.barrier());
+      ORIEL_CHECK(check_nothing_held(self));
+      ORIEL_CHECK(self.barrier());
+      ORIEL_TRY(const auto window, self.register_one(buffer.at(), 16 * kPage));
+      ORIEL_CHECK(self.manager().deregister(window.handle));
+      ORIEL_CHECK(self.barrier());
+      return refused.error();
+    });
+    REQUIRE(verdicts.size() == kRanks);
+    for (const auto& verdict : verdicts) {
+      CHECK(verdict == verdicts[0]);
+      for (const auto& part : parts) {
+        INFO("in: " << verdict);
+        CHECK(verdict.find(part) != std::string::npos);
+      }
+    }
+  }
+}
+
+/// One rank asks for `wrong`, the others for one window.
+MakeRequests wrong_on_one(const std::function<WindowRequest(const HostBuffer&)>& wrong) {
+  return [wrong](const HostBuffer& buffer, int rank) -> Requests {
+    if (rank == 1) return {wrong(buffer)};
+    return {{buffer.at(), kPage, 0}};
+  };
+}
+
+}  // namespace
+
+TEST_CASE("1.38 an argument that is wrong on one rank is the same error on all, naming it") {
+  const auto refused = [](const std::function<WindowRequest(const HostBuffer&)>& wrong,
+                          const std::string& part) {
+    check_refused(wrong_on_one(wrong), {"rank 1", "window 0", part});
+  };
+  refused([](const HostBuffer&) { return WindowRequest{nullptr, kPage, 0}; }, "null");
+  refused([](const HostBuffer& buffer) { return WindowRequest{buffer.at(), 0, 0}; }, "size is 0");
+  refused(
+      [](const HostBuffer& buffer) {
+        return WindowRequest{buffer.at(8), kPage, 0};
+      },
+      "multiple of 4096");
+  refused([](const HostBuffer& buffer) { return WindowRequest{buffer.at(), kPage, 6}; }, "0x6");
+  refused(
+      [](const HostBuffer& buffer) {
+        return WindowRequest{buffer.at(), 17 * kPage, 0};
+      },
+      "past the end");
+  refused(
+      [](const HostBuffer& buffer) {
+        return WindowRequest{buffer.at(), ~std::size_t{0}, 0};
+      },
+      "more than there can be");
+  static void* const foreign = std::aligned_alloc(kPage, kPage);
+  refused([](const HostBuffer&) { return WindowRequest{foreign, kPage, 0}; }, "ncclMemAlloc");
+}
+
+TEST_CASE("1.38 ranks that ask for different windows are told which two and what") {
+  check_refused(
+      [](const HostBuffer& buffer, int rank) -> Requests {
+        return Requests(rank == 2 ? 3 : 1, {buffer.at(), kPage, 0});
+      },
+      {"the number of windows", "1 on rank 0", "3 on rank 2"});
+  check_refused(
+      [](const HostBuffer& buffer, int rank) -> Requests {
+        return {{buffer.at(), kPage, 0}, {buffer.at(), rank == 1 ? kPage : 2 * kPage, 0}};
+      },
+      {"the size of window 1", "8192 on rank 0", "4096 on rank 1"});
+  check_refused(
+      [](const HostBuffer& buffer, int rank) -> Requests {
+        return {{buffer.at(), kPage, rank == 2 ? 1U : 0U}};
+      },
+      {"the flags of window 0", "0 on rank 0", "1 on rank 2"});
+  check_refused(
+      [](const HostBuffer& buffer, int rank) -> Requests {
+        Requests requests(40, {buffer.at(), kPage, 0});
+        if (rank == 1) requests[37].bytes = 5 * kPage;
+        return requests;
+      },
+      {"the size of window 37", "4096 on rank 0", "20480 on rank 1"});
+}
+
+TEST_CASE("1.38 slot sizes that differ are refused by name") {
+  const ServedId id;
+  const auto verdicts = run_forked(
+      2,
+      [&](int rank) -> Status {
+        RankOptions options;
+        options.slot_bytes = (rank == 0 ? 1 : 2) * kSlotUnitBytes;
+        ORIEL_TRY(const auto self, WindowRank::join(id.value(), rank, 2, options));
+        const HostBuffer buffer(kPage);
+        const auto refused = self->register_one(buffer.at(), kPage);
+        ORIEL_EXPECT(!refused.ok());
+        ORIEL_CHECK(self->barrier());
+        return refused.error();
+      },
+      20s);
+  CHECK(verdicts[0] == verdicts[1]);
+  INFO(verdicts[0]);
+  CHECK(verdicts[0].find("the slot size differs: 4294967296 bytes on rank 0, 8589934592 bytes on "
+                         "rank 1") != std::string::npos);
+  CHECK(verdicts[0].find("ORIEL_BIG_SIZE") != std::string::npos);
+}
+
+TEST_CASE("1.38 a second deregistration and a made-up handle are errors, not crashes") {
+  check_all_ok(run_ranks({2}, {}, [](WindowRank& self) -> Status {
+    const HostBuffer buffer(kPage);
+    ORIEL_TRY(const auto window, self.register_one(buffer.at(), kPage));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+    for (const void* handle :
+         {static_cast<const void*>(window.handle), static_cast<const void*>(&self),
+          static_cast<const void*>(nullptr)}) {
+      const Status again = self.manager().deregister(handle);
+      ORIEL_EXPECT(!again.ok() && again.error().code() == ErrorCode::invalid_argument);
+    }
+    return self.barrier();
+  }));
+}
+
+namespace {
+
+/// What came of one registration in which one system call failed.
+struct FaultRun {
+  bool hit = false;
+  std::string name;
+  std::vector<std::string> verdicts;
+};
+
+/// Where forked ranks wait for each other beside their session: a rank that has left a collective
+/// call of the session knows only that all have begun it, so a failure that follows at once may
+/// still reach another rank inside that call.
+struct Meeting {
+  std::atomic<int> come{0};
+
+  Status join() {
+    ++come;
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (come < kRanks) {
+      if (std::chrono::steady_clock::now() > end) {
+        return Error(ErrorCode::timeout, "the other ranks have not come to the test's meeting");
+      }
+      std::this_thread::sleep_for(100us);
+    }
+    return {};
+  }
+};
+
+Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long fail_at,
+                           Meeting& joined) {
+  RankOptions options;
+  options.timeout = 4s;
+  ORIEL_TRY(const auto self, WindowRank::join(id, rank, kRanks, options));
+  const HostBuffer first(3 * kPage), second(2 << 20);
+  const auto before = test::process_state();
+  ORIEL_CHECK(joined.join());
+  test::FaultPlan plan;
+  plan.fail_at = fail_at;
+  plan.status = ENOMEM;
+  auto registered = [&] {
+    std::optional<test::ScopedSystemFaults> faults;
+    if (rank == victim) faults.emplace(plan);
+    return self->register_batch({{first.at(), 3 * kPage, 0}, {second.at(kPage), kPage, 0}});
+  }();
+  const std::string what = rank == victim && !plan.hit()
+                               ? "<not reached> "
+                               : (rank == victim ? std::string(plan.failed) + " " : "");
+  const bool broken = self->session().failure().has_value();
+  const auto describe = [](const Error& error) {
+    return std::string(to_string(error.code())) + ", " + error.to_string();
+  };
+  if (registered.ok()) {
+    // Whoever fails to take in the very last message of the outcome is alone with its failure for
+    // that moment; then the communicator is of no use to the others either.
+    const Status usable = self->barrier();
+    if (!usable.ok()) {
+      self->drop_manager();
+      return Error(ErrorCode::internal, what + "| broken, " + describe(usable.error()));
+    }
+    for (const auto& window : registered.value()) {
+      ORIEL_CHECK(self->manager().deregister(window.handle));
+    }
+    return Error(ErrorCode::internal, what + "| registered");
+  }
+  // Nobody may look before the others are through.
+  if (!broken) ORIEL_CHECK(self->barrier());
+  ORIEL_CHECK(check_nothing_held(*self));
+  if (!broken) {
+    ORIEL_EXPECT(test::process_state() == before);
+    ORIEL_CHECK(self->barrier());
+    // The communicator is still of use.
+    ORIEL_TRY(const auto window, self->register_one(first.at(), 3 * kPage));
+    ORIEL_CHECK(self->manager().deregister(window.handle));
+    ORIEL_CHECK(self->barrier());
+  }
+  return Error(ErrorCode::internal,
+               what + (broken ? "| broken, " : "| ") + describe(registered.error()));
+}
+
+FaultRun run_with_fault(int victim, long fail_at) {
+  const ServedId id;
+  FaultRun run;
+  const Shared<Meeting> joined;
+  run.verdicts = run_forked(
+      kRanks,
+      [&](int rank) -> Status {
+        drop_inherited_sockets();
+        const auto before = test::process_state();
+        Status status = register_with_fault(id.value(), rank, victim, fail_at, *joined);
+        const auto after = test::process_state();
+        if (before != after) {
+          return Error(ErrorCode::internal, "left behind: " + std::to_string(before.fds) + " -> " +
+                                                std::to_string(after.fds) + " fds, " +
+                                                std::to_string(before.mappings) + " -> " +
+                                                std::to_string(after.mappings) + " mappings; " +
+                                                (status.ok() ? "" : status.error().to_string()));
+        }
+        return status;
+      },
+      30s);
+  auto& word = run.verdicts[static_cast<std::size_t>(victim)];
+  run.hit = word.find("<not reached>") == std::string::npos;
+  const auto bar = word.find("| ");
+  if (bar != std::string::npos) {
+    run.name = word.substr(0, bar);
+    word = word.substr(bar);
+  }
+  return run;
+}
+
+}  // namespace
+
+namespace {
+
+/// While it lives, this process may open `count` files more.
+class FewFiles {
+ public:
+  explicit FewFiles(int count) {
+    int highest = 2;
+    for (int fd = 3; fd < 1024; ++fd) {
+      if (::fcntl(fd, F_GETFD) >= 0) highest = fd;
+    }
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(highest + 1 + count);
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    // The limit is on numbers, so gaps below it are filled.
+    for (OwnedFd filler(::dup(0)); filler; filler = OwnedFd(::dup(0))) {
+      fillers_.push_back(std::move(filler));
+    }
+    for (int i = 0; i < count && !fillers_.empty(); ++i) fillers_.pop_back();
+  }
+  ~FewFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewFiles(const FewFiles&) = delete;
+  FewFiles& operator=(const FewFiles&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<OwnedFd> fillers_;
+};
+
+/// Registers with room for 0, 1, ... files on `victim` until there is enough. `receipts` counts the
+/// failures to take in other ranks' descriptors.
+Status register_with_few_files(WindowRank& self, const HostBuffer& first, const HostBuffer& second,
+                               int victim, int& receipts) {
+  constexpr int kMostFiles = 24;
+  for (int count = 0; count <= kMostFiles; ++count) {
+    ORIEL_CHECK(self.barrier());
+    auto registered = [&] {
+      std::optional<FewFiles> few;
+      if (self.rank() == victim) few.emplace(count);
+      return self.register_batch({{first.at(), kPage, 0}, {second.at(), kPage, 0}});
+    }();
+    const std::string text = registered.ok() ? "" : registered.error().to_string();
+    ORIEL_CHECK(self.same_everywhere(text));
+    if (registered.ok()) {
+      for (const auto& window : registered.value()) {
+        ORIEL_CHECK(self.manager().deregister(window.handle));
+      }
+      return {};
+    }
+    const Error& error = registered.error();
+    const bool names_cause = error.native().value == EMFILE && error.origin_rank() == victim &&
+                             text.find("RLIMIT_NOFILE") != std::string::npos;
+    if (!names_cause) return error;
+    if (text.find("file descriptors from rank") != std::string::npos) ++receipts;
+    // With room again it works, and the next attempt begins with all ranks connected.
+    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+  }
+  return Error(ErrorCode::internal, "no number of files was enough");
+}
+
+}  // namespace
+
+TEST_CASE("1.15 1.41 a rank without room for others' descriptors is named on all, with the cause") {
+  check_all_ok(run_ranks({1, 1, 1}, {}, [](WindowRank& self) -> Status {
+    const HostBuffer first(kPage), second(kPage);
+    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+    for (int victim = 0; victim < kRanks; ++victim) {
+      int receipts = 0;
+      ORIEL_CHECK(register_with_few_files(self, first, second, victim, receipts));
+      ORIEL_EXPECT(receipts > 0);
+    }
+    return self.barrier();
+  }));
+}
+
+TEST_CASE("1.41 whichever system call of a registration fails on whichever rank, all agree") {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr long kStep = 13;  // they slow forks down too much for all
+#else
+  constexpr long kStep = 1;
+#endif
+  // How often a rank reads and polls depends on timing, so one run that ends before call k is not
+  // yet the end of the walk.
+  constexpr int kMissesToEnd = 3;
+  int agreed = 0, harmless = 0, broken = 0;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    int misses = 0;
+    for (long k = 1; misses < kMissesToEnd; k += kStep) {
+      const FaultRun run = run_with_fault(victim, k);
+      misses = run.hit ? 0 : misses + 1;
+      if (!run.hit) continue;
+      INFO("rank " << victim << ", call " << k << ", " << run.name);
+      std::string all;
+      for (const auto& verdict : run.verdicts) all += verdict + "\n";
+      INFO(all);
+      const std::string& own = run.verdicts[static_cast<std::size_t>(victim)];
+      const std::string blame = "system error, rank " + std::to_string(victim) + ": ";
+      const bool connection = own.find("| broken") == 0;
+      for (const auto& verdict : run.verdicts) {
+        CHECK(verdict.find("| ") == 0);
+        // A failure of the connections themselves may reach the ranks in different rounds, but it
+        // is the same failure.
+        if (connection) CHECK(verdict.find("| broken, " + blame) == 0);
+        if (!connection) CHECK(verdict == own);
+      }
+      if (connection) {
+        ++broken;
+      } else if (own == "| registered") {
+        ++harmless;
+      } else {
+        ++agreed;
+        CHECK(own.find("| " + blame) == 0);
+        CHECK(own.find("ENOMEM") != std::string::npos);
+      }
+      REQUIRE(k < 2000);
+    }
+  }
+  WARN(agreed << " errors on all ranks, " << harmless << " without effect, " << broken
+              << " of the connections");
+  CHECK(agreed > 50 / kStep);
+}
+
+TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 8; ++round) {
+    const ServedId id;
+    const int victim = static_cast<int>(random() % kRanks);
+    const Shared<std::atomic<int>> joined;
+    ForkedRanks ranks(kRanks, [&](int rank) -> Status {
+      drop_inherited_sockets();
+      const auto before = test::process_state();
+      std::string seen;
+      {
+        RankOptions options;
+        options.timeout = 10s;
+        ORIEL_TRY(const auto self, WindowRank::join(id.value(), rank, kRanks, options));
+        ++*joined;
+        const HostBuffer buffer(64 * kPage);
+        for (std::size_t i = 0; seen.empty(); ++i) {
+          const auto window = self->register_one(buffer.at(i % 16 * kPage), 4 * kPage);
+          if (!window.ok()) {
+            seen = window.error().to_string();
+          } else {
+            ORIEL_CHECK(self->manager().deregister(window.value().handle));
+          }
+        }
+        ORIEL_CHECK(check_nothing_held(*self));
+      }
+      ORIEL_EXPECT(test::process_state() == before);
+      return Error(ErrorCode::remote, seen);
+    });
+    // A rank that is killed while it joins is another matter.
+    while (*joined < kRanks) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
+    ranks.kill(victim, SIGKILL);
+    const auto verdicts = ranks.collect(5s);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      INFO("killed rank " << victim << "; rank " << rank << ": "
+                          << verdicts[static_cast<std::size_t>(rank)]);
+      CHECK(verdicts[static_cast<std::size_t>(rank)].find("rank " + std::to_string(victim)) !=
+            std::string::npos);
+    }
+  }
+}
+
+}  // namespace oriel::window

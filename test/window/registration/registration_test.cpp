@@ -1,0 +1,391 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "base/try.hpp"
+#include "boot/session/served_id.hpp"
+#include "support/process_state.hpp"
+#include "support/sanitized.hpp"
+#include "window/memory/allocation_table.hpp"
+#include "window/memory/memory_host.hpp"
+#include "window/registration/window_ranks.hpp"
+
+namespace oriel::window {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::byte pattern(int rank, std::size_t offset, int salt) {
+  return static_cast<std::byte>(rank * 31 + static_cast<int>(offset / 512) + salt * 7 + 1);
+}
+
+void fill(std::byte* begin, std::size_t bytes, int rank, int salt) {
+  for (std::size_t i = 0; i < bytes; i += 512) begin[i] = pattern(rank, i, salt);
+}
+
+bool holds(const std::byte* begin, std::size_t bytes, int rank, int salt) {
+  for (std::size_t i = 0; i < bytes; i += 512) {
+    if (begin[i] != pattern(rank, i, salt)) return false;
+  }
+  return true;
+}
+
+/// That each rank of the team sees what every other has written in its window, and the other way
+/// round.
+Status check_visible(WindowRank& self, const RegisteredWindow& window, int salt) {
+  boot::Group& team = self.team();
+  fill(window.user, window.bytes, team.index(), salt);
+  ORIEL_CHECK(self.barrier());
+  for (int peer = 0; peer < team.size(); ++peer) {
+    ORIEL_EXPECT(holds(self.peer(window, peer), window.bytes, peer, salt));
+  }
+  ORIEL_CHECK(self.barrier());
+  const int next = (team.index() + 1) % team.size();
+  fill(self.peer(window, next), window.bytes, next, salt + 1);
+  ORIEL_CHECK(self.barrier());
+  ORIEL_EXPECT(holds(window.user, window.bytes, team.index(), salt + 1));
+  return self.barrier();
+}
+
+/// Deregisters everything and checks that nothing is held.
+Status check_empty(WindowRank& self, const std::vector<RegisteredWindow>& windows) {
+  for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+  ORIEL_CHECK(self.barrier());
+  ORIEL_EXPECT(self.sink().alive() == 0);
+  ORIEL_EXPECT(self.manager().size() == 0);
+  ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+  ORIEL_EXPECT(self.space().slots().held_bytes() == 0);
+  ORIEL_EXPECT(TeamMapping::live_count() == 0);
+  return self.barrier();
+}
+
+const std::vector<std::vector<int>> kLayouts = {{1},       {2},    {1, 1},   {4},
+                                                {1, 1, 1}, {2, 1}, {2, 3, 2}};
+
+/// One thread at a time: counting opens files itself.
+test::ProcessState held_by_process() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return test::process_state();
+}
+
+std::string name_of(const std::vector<int>& layout) {
+  std::string text;
+  for (const int ranks : layout) text += (text.empty() ? "" : "+") + std::to_string(ranks);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("1.16 a batch of windows is seen by every rank at its computed address") {
+  for (const auto& layout : kLayouts) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      const HostBuffer small(3 * kPage), large(5 << 20);
+      ORIEL_TRY(const auto windows, self.register_batch({{small.at(), 3 * kPage, 0},
+                                                         {large.at(1 << 20), 1 << 20, 1},
+                                                         {large.at(), 5 << 20, 0}}));
+      ORIEL_EXPECT(windows.size() == 3);
+      ORIEL_EXPECT(TeamMapping::live_count() >= 2);
+      int salt = 0;
+      for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, salt += 2));
+      ORIEL_EXPECT(self.manager().find(large.at(), 4)->handle == windows[2].handle);
+      ORIEL_EXPECT(self.manager().find(large.at(1 << 20), 4)->handle == windows[1].handle);
+      ORIEL_EXPECT(self.manager().find(small.at(), 3 * kPage)->handle == windows[0].handle);
+      ORIEL_EXPECT(!self.manager().find(small.at(), 4 * kPage));
+      ORIEL_EXPECT(self.manager().find_handle(windows[1].handle) == windows[1]);
+      return check_empty(self, windows);
+    }));
+  }
+}
+
+TEST_CASE("1.15 windows may begin at different granules of their allocations") {
+  for (const auto& layout : kLayouts) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      // Sizes and offsets of the allocations differ from rank to rank; the window's size does not.
+      const auto rank = static_cast<std::size_t>(self.rank());
+      const HostBuffer buffer((20 + 3 * rank) * kPage);
+      std::vector<RegisteredWindow> windows;
+      for (const std::size_t step : {0, 1, 2}) {
+        ORIEL_TRY(const auto window,
+                  self.register_one(buffer.at((1 + step * rank % 5) * kPage), 6 * kPage));
+        windows.push_back(window);
+        ORIEL_CHECK(check_visible(self, window, static_cast<int>(step)));
+      }
+      // Both shifts of the second and third differ between the ranks if there are several.
+      ORIEL_EXPECT(self.size() == 1 || windows[0].slot_offset != windows[1].slot_offset);
+      return check_empty(self, windows);
+    }));
+  }
+}
+
+TEST_CASE("1.18 many windows in one allocation map it once") {
+  for (const auto& layout : kLayouts) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      const HostBuffer buffer(64 * kPage);
+      ORIEL_TRY(const auto outer, self.register_one(buffer.at(), 64 * kPage));
+      const std::size_t taken = self.space().slots().taken_bytes();
+      ORIEL_CHECK(self.barrier());
+      const auto mappings = test::count_mappings();
+      ORIEL_CHECK(self.barrier());
+      std::vector<RegisteredWindow> windows = {outer};
+      for (std::size_t i = 0; i < 20; ++i) {
+        ORIEL_TRY(const auto window, self.register_one(buffer.at(i * kPage), (i + 1) * kPage));
+        ORIEL_EXPECT(window.slot_offset == outer.slot_offset + i * kPage);
+        ORIEL_EXPECT(window.flat_base == outer.flat_base + i * kPage);
+        windows.push_back(window);
+      }
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(test::count_mappings() == mappings);
+      ORIEL_CHECK(self.barrier());
+      // The first goes before those inside it, and they stay.
+      ORIEL_CHECK(self.manager().deregister(outer.handle));
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
+      ORIEL_CHECK(check_visible(self, windows[7], 3));
+      windows.erase(windows.begin());
+      return check_empty(self, windows);
+    }));
+  }
+}
+
+TEST_CASE("1.18 memory is not freed under a window, so no stale window covers its successor") {
+  for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      ORIEL_TRY(void* const made, host_memory().allocate(16 * kPage));
+      auto* const buffer = static_cast<std::byte*>(made);
+      ORIEL_TRY(const auto windows,
+                self.register_batch({{buffer, 16 * kPage, 0}, {buffer + kPage, 2 * kPage, 0}}));
+      for (const auto& window : windows) {
+        const Status freed = host_memory().free(buffer);
+        ORIEL_EXPECT(!freed.ok() && freed.error().code() == ErrorCode::invalid_usage);
+        ORIEL_EXPECT(freed.error().hint().find("ncclCommWindowDeregister") != std::string::npos);
+        ORIEL_CHECK(self.barrier());
+        ORIEL_CHECK(self.manager().deregister(window.handle));
+      }
+      // Each rank's own windows count, not those of others that map the same memory.
+      if (self.rank() == 0) ORIEL_CHECK(host_memory().free(buffer));
+      ORIEL_CHECK(self.barrier());
+      if (self.rank() != 0) ORIEL_CHECK(host_memory().free(buffer));
+      ORIEL_EXPECT(!self.manager().find(buffer, kPage));
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.18 memory given up under a window goes with the window, its address not before") {
+  for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      ORIEL_CHECK(self.barrier());
+      const auto before = held_by_process();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_TRY(void* const made, host_memory().allocate(16 * kPage));
+      ORIEL_TRY(const auto window, self.register_one(made, 16 * kPage));
+      ORIEL_CHECK(host_memory().free_when_unused(made));
+      ORIEL_EXPECT(host_memory().free(made).error().code() == ErrorCode::invalid_argument);
+      ORIEL_TRY(void* const next, host_memory().allocate(16 * kPage));
+      ORIEL_EXPECT(next != made);
+      ORIEL_EXPECT(!self.manager().find(next, kPage));
+      ORIEL_CHECK(host_memory().free(next));
+      ORIEL_CHECK(check_visible(self, window, 3));
+      ORIEL_CHECK(self.manager().deregister(window.handle));
+      self.drop_manager();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(held_by_process().mappings <= before.mappings);
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.16 windows outlive the pointer's owner, and a place is found though ranks differ") {
+  for (const auto& layout : kLayouts) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
+      std::vector<std::unique_ptr<HostBuffer>> buffers;
+      std::vector<RegisteredWindow> windows;
+      for (std::size_t i = 0; i < 8; ++i) {
+        buffers.push_back(std::make_unique<HostBuffer>((4 + i) * kPage));
+        ORIEL_TRY(const auto window, self.register_one(buffers.back()->at(), (4 + i) * kPage));
+        windows.push_back(window);
+      }
+      ORIEL_CHECK(self.barrier());
+      // Every rank keeps other windows, so that the holes differ.
+      std::vector<RegisteredWindow> kept;
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        if ((i + static_cast<std::size_t>(self.rank())) % 3 != 0) {
+          ORIEL_CHECK(self.manager().deregister(windows[i].handle));
+          buffers[i].reset();
+        } else {
+          kept.push_back(windows[i]);
+        }
+      }
+      const HostBuffer fresh(5 * kPage);
+      ORIEL_TRY(const auto window, self.register_one(fresh.at(), 5 * kPage));
+      ORIEL_CHECK(check_visible(self, window, 1));
+      kept.push_back(window);
+      // Alive on some ranks only, so it is mapped anew; then alive on all.
+      const HostBuffer shared(3 * kPage);
+      ORIEL_TRY(const auto first, self.register_one(shared.at(), 3 * kPage));
+      if (self.rank() % 2 == 0) {
+        ORIEL_CHECK(self.manager().deregister(first.handle));
+      } else {
+        kept.push_back(first);
+      }
+      ORIEL_TRY(const auto second, self.register_one(shared.at(), 3 * kPage));
+      ORIEL_TRY(const auto third, self.register_one(shared.at(), 3 * kPage));
+      ORIEL_EXPECT(second.slot_offset == third.slot_offset);
+      ORIEL_CHECK(check_visible(self, second, 5));
+      kept.push_back(second);
+      kept.push_back(third);
+      return check_empty(self, kept);
+    }));
+  }
+}
+
+TEST_CASE("1.14 LSA teams of different size register together, each in its own space") {
+  RankOptions options;
+  options.teams = {{0}, {1, 3, 4}, {2, 5}};
+  for (const auto& layout : {std::vector<int>{6}, {1, 1, 1, 1, 1, 1}, {3, 2, 1}}) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, options, [](WindowRank& self) -> Status {
+      const HostBuffer buffer(16 * kPage);
+      ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(), 8 * kPage, 0},
+                                                         {buffer.at(4 * kPage), 8 * kPage, 0}}));
+      for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, 1));
+      for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.15 communicators with one team share one reservation") {
+  for (const auto& layout : kLayouts) {
+    INFO("ranks by process: " << name_of(layout));
+    const ServedId second_id;
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      ORIEL_TRY(const auto other,
+                WindowRank::join(second_id.value(), self.rank(), self.size(), {}));
+      const HostBuffer buffer(8 * kPage), own(8 * kPage);
+      ORIEL_TRY(const auto first, self.register_one(buffer.at(), 8 * kPage));
+      ORIEL_TRY(const auto second, other->register_one(buffer.at(), 8 * kPage));
+      ORIEL_TRY(const auto third, other->register_one(own.at(), 8 * kPage));
+      ORIEL_EXPECT(&self.space() == &other->space());
+      // The same allocations: mapped once for both.
+      ORIEL_EXPECT(first.slot_offset == second.slot_offset);
+      ORIEL_EXPECT(third.slot_offset != second.slot_offset);
+      ORIEL_EXPECT(first.handle != second.handle);
+      const Status foreign = self.manager().deregister(second.handle);
+      ORIEL_EXPECT(!foreign.ok() && foreign.error().code() == ErrorCode::invalid_argument);
+      ORIEL_CHECK(self.manager().deregister(first.handle));
+      ORIEL_CHECK(check_visible(*other, second, 3));
+      ORIEL_CHECK(check_visible(*other, third, 4));
+      other->drop_manager();
+      ORIEL_CHECK(self.barrier());
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.15 1.16 communicators that register at once all find a place though they just fit") {
+  constexpr std::size_t kBytes = std::size_t{1300} << 20;  // three fill a slot of 4 GiB
+  constexpr std::size_t kCommunicators = 3;
+  for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2, 1}}) {
+    INFO("ranks by process: " << name_of(layout));
+    const std::vector<ServedId> ids(kCommunicators);
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      std::vector<std::unique_ptr<WindowRank>> comms;
+      std::vector<std::byte*> buffers;
+      for (const ServedId& id : ids) {
+        ORIEL_TRY(auto joined, WindowRank::join(id.value(), self.rank(), self.size(), {}));
+        comms.push_back(std::move(joined));
+        // Mapped, but no page is ever touched.
+        ORIEL_TRY(void* const made, host_memory().allocate(kBytes, Backing::on_demand));
+        buffers.push_back(static_cast<std::byte*>(made));
+      }
+      for (int round = 0; round < test::repeats(40, 4); ++round) {
+        std::vector<Result<RegisteredWindow>> results(kCommunicators, RegisteredWindow{});
+        ORIEL_CHECK(self.barrier());
+        {
+          std::vector<std::jthread> threads;
+          for (std::size_t i = 0; i < kCommunicators; ++i) {
+            // Half of the ranks begin with the last communicator.
+            const std::size_t k = self.rank() % 2 == 0 ? i : kCommunicators - 1 - i;
+            threads.emplace_back(
+                [&, k] { results[k] = comms[k]->register_one(buffers[k], kBytes); });
+          }
+        }
+        Status failed;
+        for (std::size_t k = 0; k < kCommunicators; ++k) {
+          if (!results[k].ok()) {
+            failed = Error(results[k].error()).with_context("round " + std::to_string(round));
+            continue;
+          }
+          ORIEL_CHECK(comms[k]->manager().deregister(results[k]->handle));
+        }
+        ORIEL_CHECK(self.agree(std::move(failed)));
+        ORIEL_EXPECT(comms[0]->space().slots().held_bytes() == 0);
+      }
+      for (std::byte* buffer : buffers) ORIEL_CHECK(host_memory().free(buffer));
+      return self.barrier();
+    }));
+  }
+}
+
+TEST_CASE("1.21 cycles of registration in random order hold nothing in the end") {
+  const char* wanted = std::getenv("ORIEL_TEST_CYCLES");
+  const int cycles = wanted != nullptr ? std::atoi(wanted) : test::repeats(300, 2);
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed << ", " << cycles << " cycles (ORIEL_TEST_CYCLES changes them)");
+  for (const auto& layout : {std::vector<int>{1, 1, 1}, {3}, {2, 1}}) {
+    INFO("ranks by process: " << name_of(layout));
+    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+      std::mt19937 common(seed), own(seed + 1 + static_cast<unsigned>(self.rank()));
+      std::vector<std::unique_ptr<HostBuffer>> buffers;
+      for (int i = 0; i < 6; ++i) buffers.push_back(std::make_unique<HostBuffer>(32 * kPage));
+      std::vector<RegisteredWindow> alive;
+      test::ProcessState early;
+      for (int cycle = 0; cycle < cycles; ++cycle) {
+        std::vector<WindowRequest> requests;
+        for (std::size_t n = 1 + common() % 3; n > 0; --n) {
+          const auto& buffer = buffers[common() % buffers.size()];
+          const std::size_t offset = own() % 16, pages = 1 + common() % 16;
+          requests.push_back({buffer->at(offset * kPage), pages * kPage, 0});
+        }
+        ORIEL_TRY(const auto windows, self.register_batch(std::move(requests)));
+        alive.insert(alive.end(), windows.begin(), windows.end());
+        if (cycle % 16 == 7) ORIEL_CHECK(check_visible(self, windows.back(), cycle));
+        const std::size_t keep = cycle % 50 == 49 ? 0 : 12;
+        while (alive.size() > keep) {
+          const auto at = alive.begin() + static_cast<std::ptrdiff_t>(own() % alive.size());
+          ORIEL_CHECK(self.manager().deregister(at->handle));
+          alive.erase(at);
+        }
+        if (keep == 0) {
+          ORIEL_CHECK(self.barrier());
+          const auto state = held_by_process();
+          if (cycle == 99) early = state;
+          ORIEL_EXPECT(cycle <= 99 || state == early);
+          ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+          ORIEL_CHECK(self.barrier());
+        }
+      }
+      ORIEL_CHECK(check_empty(self, alive));
+      ORIEL_EXPECT(AllocationTable::instance().size() < 200);
+      return self.barrier();
+    }));
+  }
+}
+
+}  // namespace oriel::window
