@@ -19,7 +19,7 @@
 #include "comm/rank_affinity.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/plan/most_ranks.hpp"
-#include "net/wire_fabric.hpp"
+#include "net/fabric/wire_fabric.hpp"
 #include "topo/machine/process_machine.hpp"
 
 /// How a communicator starts. Every step is collective and ends with the same outcome on all ranks;

@@ -12,7 +12,7 @@
 #include "base/try.hpp"
 #include "comm/network_mlx5.hpp"
 #include "comm/network_soft.hpp"
-#include "net/queue_setup.hpp"
+#include "net/wire/queue_setup.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -22,7 +22,7 @@
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
 #include "comm/topology.hpp"
-#include "net/failover_channel.hpp"
+#include "net/failover/failover_channel.hpp"
 #include "shadow/shadow_pool.hpp"
 
 namespace oriel::comm {

@@ -11,7 +11,7 @@
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "comm/network_message.hpp"
-#include "net/nic_process.hpp"
+#include "net/process/nic_process.hpp"
 #include "window/exchange/fd_exchange.hpp"
 #include "window/memory/mappable_memory.hpp"
 

@@ -10,7 +10,7 @@
 #include "base/try.hpp"
 #include "boot/link/frame.hpp"
 #include "comm/key_chunks.hpp"
-#include "net/fabric_address.hpp"
+#include "net/fabric/fabric_address.hpp"
 
 namespace oriel::comm {
 namespace {

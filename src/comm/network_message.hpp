@@ -12,7 +12,7 @@
 #include "base/bytes.hpp"
 #include "base/settings.hpp"
 #include "comm/path_pairs.hpp"
-#include "net/path_agreement.hpp"
+#include "net/failover/path_agreement.hpp"
 #include "window/exchange/fd_link.hpp"
 
 /// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors

@@ -14,8 +14,8 @@
 #include "base/try.hpp"
 #include "comm/network_places.hpp"
 #include "comm/queue_failure.hpp"
-#include "net/mlx5_exchange.hpp"
-#include "net/syndrome.hpp"
+#include "net/mlx5/mlx5_exchange.hpp"
+#include "net/queue/syndrome.hpp"
 #include "topo/choice/interface_choice.hpp"
 #include "topo/choice/placement.hpp"
 

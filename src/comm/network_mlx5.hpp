@@ -19,8 +19,8 @@
 #include "comm/network_message.hpp"
 #include "comm/network_windows.hpp"
 #include "comm/queue_failure.hpp"
-#include "net/mlx5_memory.hpp"
-#include "net/nic_mlx5.hpp"
+#include "net/mlx5/mlx5_memory.hpp"
+#include "net/mlx5/nic_mlx5.hpp"
 
 namespace oriel::comm {
 

@@ -9,7 +9,7 @@
 
 #include "base/try.hpp"
 #include "comm/network_soft.hpp"
-#include "net/syndrome.hpp"
+#include "net/queue/syndrome.hpp"
 
 /// The queues of a rank: how they are made and joined to those of its peers.
 namespace oriel::comm {

@@ -11,7 +11,7 @@
 #include "boot/auth/cut_off.hpp"
 #include "comm/network_soft.hpp"
 #include "comm/queue_failure.hpp"
-#include "net/syndrome.hpp"
+#include "net/queue/syndrome.hpp"
 
 /// What has gone wrong in the queues of a rank, who is asked whether it is there, and who is named.
 namespace oriel::comm {

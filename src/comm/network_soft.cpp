@@ -14,7 +14,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "comm/nic_process_starter.hpp"
-#include "net/syndrome.hpp"
+#include "net/queue/syndrome.hpp"
 #include "topo/choice/placement.hpp"
 
 namespace oriel::comm {

@@ -17,8 +17,8 @@
 #include "comm/key_tables.hpp"
 #include "comm/network_mapping.hpp"
 #include "comm/network_message.hpp"
-#include "net/key_aliases.hpp"
-#include "net/memory_keys.hpp"
+#include "net/queue/key_aliases.hpp"
+#include "net/queue/memory_keys.hpp"
 #include "shadow/shadow_pool.hpp"
 #include "window/registration/participant.hpp"
 

@@ -9,7 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
-#include "net/nic_process.hpp"
+#include "net/process/nic_process.hpp"
 
 namespace oriel::comm {
 

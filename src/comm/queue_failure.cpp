@@ -10,8 +10,8 @@
 #include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 
-#include "net/reserve_if_empty.hpp"
-#include "net/syndrome.hpp"
+#include "net/queue/reserve_if_empty.hpp"
+#include "net/queue/syndrome.hpp"
 
 namespace oriel::comm {
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "net/syndrome.hpp"
+#include "net/queue/syndrome.hpp"
 
 namespace oriel::comm {
 namespace {

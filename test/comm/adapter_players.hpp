@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "net/fake_verbs.hpp"
-#include "net/socket_wire.hpp"
-#include "net/soft_adapters.hpp"
-#include "net/verbs_table.hpp"
+#include "net/mlx5/fake_verbs.hpp"
+#include "net/mlx5/soft_adapters.hpp"
+#include "net/mlx5/verbs_table.hpp"
+#include "net/wire/socket_wire.hpp"
 #include "support/ranks.hpp"
 #include "topo/sources/temporary_tree.hpp"
 

@@ -12,8 +12,8 @@
 
 #include "comm/held.hpp"
 #include "comm/network_faults.hpp"
-#include "net/fabric_faults.hpp"
-#include "net/fabric_pair.hpp"
+#include "net/fabric/fabric_faults.hpp"
+#include "net/fabric/fabric_pair.hpp"
 #include "support/fabric_provider.hpp"
 #include "support/sanitized.hpp"
 

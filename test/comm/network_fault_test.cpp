@@ -15,7 +15,7 @@
 
 #include "comm/held.hpp"
 #include "comm/network_faults.hpp"
-#include "net/wire_fabric.hpp"
+#include "net/fabric/wire_fabric.hpp"
 #include "support/fabric_provider.hpp"
 #include "support/fault.hpp"
 #include "support/sanitized.hpp"

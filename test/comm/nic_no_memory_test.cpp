@@ -17,7 +17,7 @@
 
 #include "comm/held.hpp"
 #include "comm/network_players.hpp"
-#include "net/wire_fabric.hpp"
+#include "net/fabric/wire_fabric.hpp"
 #include "support/fabric_provider.hpp"
 #include "support/failing_memory.hpp"
 #include "support/fair_timer.hpp"

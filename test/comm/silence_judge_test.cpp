@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/syndrome.hpp"
+#include "net/queue/syndrome.hpp"
 
 /// Whom a rank names whose queues have failed (3.19).
 namespace oriel::comm {

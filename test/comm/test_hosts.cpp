@@ -27,7 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "net/wire_fabric.hpp"
+#include "net/fabric/wire_fabric.hpp"
 #include "support/fabric_provider.hpp"
 
 namespace oriel::test {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "input.hpp"
-#include "net/fabric_address.hpp"
+#include "net/fabric/fabric_address.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

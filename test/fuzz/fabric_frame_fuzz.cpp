@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "input.hpp"
-#include "net/fabric_frame.hpp"
+#include "net/fabric/fabric_frame.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "input.hpp"
-#include "net/mlx5_handle.hpp"
+#include "net/mlx5/mlx5_handle.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "input.hpp"
-#include "net/nic_process_message.hpp"
+#include "net/process/nic_process_message.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "input.hpp"
-#include "net/nic_process_ring.hpp"
+#include "net/process/nic_process_ring.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "input.hpp"
-#include "net/path_agreement.hpp"
+#include "net/failover/path_agreement.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

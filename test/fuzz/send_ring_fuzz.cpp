@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "input.hpp"
-#include "net/nic_soft.hpp"
-#include "net/wire_local.hpp"
+#include "net/soft/nic_soft.hpp"
+#include "net/wire/wire_local.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

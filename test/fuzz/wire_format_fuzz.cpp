@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "input.hpp"
-#include "net/wire_format.hpp"
+#include "net/wire/wire_format.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "input.hpp"
-#include "net/wire_format.hpp"
-#include "net/wire_ring.hpp"
+#include "net/wire/wire_format.hpp"
+#include "net/wire/wire_ring.hpp"
 
 using namespace oriel;
 using namespace oriel::net;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
-#include "net/nic_server_cuda.hpp"
+#include "net/process/nic_server_cuda.hpp"
 
 namespace oriel {
 namespace {

@@ -20,12 +20,12 @@
 
 #include "oriel/device/queue.hpp"
 
-#include "net/driving_memory.hpp"
-#include "net/fabric_owner.hpp"
-#include "net/fabric_table.hpp"
-#include "net/send_queue.hpp"
-#include "net/wire_fabric.hpp"
-#include "net/wire_ring.hpp"
+#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_table.hpp"
+#include "net/fabric/wire_fabric.hpp"
+#include "net/soft/driving_memory.hpp"
+#include "net/soft/soft_send_queue.hpp"
+#include "net/wire/wire_ring.hpp"
 
 /// Measures the wire over libfabric between two processes against bare loops over an endpoint of
 /// the same provider, in turns: a line of JSON for each case. Bandwidth is that of writes of 1 MiB

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "net/wire_format.hpp"
-#include "net/wire_ring.hpp"
+#include "net/wire/wire_format.hpp"
+#include "net/wire/wire_ring.hpp"
 
 #if defined(ORIEL_STAGES_OF_GPUS)
 #include <cuda_runtime.h>

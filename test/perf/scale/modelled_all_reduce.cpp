@@ -20,8 +20,8 @@
 
 #include "base/try.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
-#include "net/fabric_frame.hpp"
-#include "net/wire_format.hpp"
+#include "net/fabric/fabric_frame.hpp"
+#include "net/wire/wire_format.hpp"
 
 namespace oriel::scale {
 namespace {

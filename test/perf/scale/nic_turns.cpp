@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "base/deadline.hpp"
-#include "net/nic_soft.hpp"
-#include "net/send_queue.hpp"
-#include "net/wire_local.hpp"
+#include "net/soft/nic_soft.hpp"
+#include "net/soft/soft_send_queue.hpp"
+#include "net/wire/wire_local.hpp"
 #include "perf/scale/model.hpp"
 
 namespace oriel::scale {

@@ -13,9 +13,9 @@
 
 #include "boot/auth/secret.hpp"
 #include "comm/network_soft.hpp"
-#include "net/fabric_frame.hpp"
-#include "net/wire_fabric.hpp"
-#include "net/wire_format.hpp"
+#include "net/fabric/fabric_frame.hpp"
+#include "net/fabric/wire_fabric.hpp"
+#include "net/wire/wire_format.hpp"
 #include "perf/scale/model.hpp"
 
 namespace oriel::scale {

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "oriel/error.hpp"
+
+#include "base/cuda_scope.hpp"
+#include "net/copy/copy_stream.hpp"
+#include "net/copy/word_batch_cuda.hpp"
+
+namespace oriel::net {
+
+/// Whether the GPU has what a CopyStream needs; the error says what it lacks.
+Status check_copy_streams(CUdevice device);
+
+/// A stream of the driver's in this process. Calls are made in relaxed capture mode, and none of
+/// them waits for the GPU; but the driver's own locks may make them wait while the application
+/// frees memory or the like.
+///
+/// Words go to the driver with the next copy or tell().
+class CudaCopyStream final : public CopyStream {
+ public:
+  static Result<std::unique_ptr<CudaCopyStream>> create(CUdevice device, std::size_t slot_bytes,
+                                                        std::uint32_t slots);
+  ~CudaCopyStream() override;
+  CudaCopyStream(const CudaCopyStream&) = delete;
+  CudaCopyStream& operator=(const CudaCopyStream&) = delete;
+
+  bool has_room() override { return true; }
+  Status load(std::uint32_t slot, const std::byte* from, std::size_t count) override;
+  Status store(std::byte* to, std::uint32_t slot, ByteView from) override;
+  Status copy(std::byte* to, const std::byte* from, std::size_t count) override;
+  Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override;
+  Status tell(std::uint64_t count) override;
+  std::uint64_t told() const override;
+  Status look() override;
+  bool settle() noexcept override;
+
+ private:
+  explicit CudaCopyStream(PrimaryContext context) : context_(std::move(context)) {}
+  Status prepare(std::size_t slot_bytes, std::uint32_t slots);
+  Status submit_words();
+  bool ends() noexcept;
+  /// Makes the calls in the GPU's context, behind the words that are yet to be written.
+  template <class Calls>
+  Status enqueue(const char* what, const Calls& calls);
+
+  PrimaryContext context_;
+  CUstream stream_ = nullptr;
+  WordBatch words_;
+  bool is_settled_ = false;
+  std::byte* pinned_ = nullptr;  // the count, then the slots
+  CUdeviceptr count_address_ = 0;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/copy/data_mover.hpp"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/short_memory.hpp"
+#include "net/copy/host_memory.hpp"
+
+namespace oriel::net {
+namespace {
+
+// Fewer bytes are copied from the part that has them: that frees a slot for many more, and a word
+// of the host's memory has to be read as one.
+constexpr std::size_t kLentLeast = 1024;
+
+}  // namespace
+
+Error stuck_mover() {
+  return Error(
+      ErrorCode::timeout,
+      fmt::format("a GPU has not ended a software NIC's copies in {} s", kDrainMost.count()));
+}
+
+std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {
+  store_bytes(to, from);
+  return from.size();
+}
+
+bool HostMover::copy(std::byte* to, const std::byte* from, std::size_t count,
+                     MoveTicket& /*ticket*/) {
+  // Words at once, as if they had come by the wire.
+  if (count == 4 || count == 8) {
+    std::byte word[8];
+    load_bytes(from, word, count);
+    store_bytes(to, ByteView(word, count));
+  } else if (count != 0) {
+    std::memmove(to, from, count);
+  }
+  return true;
+}
+
+bool HostMover::step_atomic(AtomicMove& move, std::byte* at) {
+  move.old_value = execute_atomic(move.work, at);
+  return true;
+}
+
+bool Loading::begin(DataMover& mover, const std::byte* from) {
+  static_cast<void>(take(mover));  // what has arrived makes room
+  while (begun_ < total_) {
+    StagedPart part = mover.load(from + begun_, total_ - begun_);
+    if (part.size() == 0) return false;
+    begun_ += part.size();
+    despite_short_memory([&] { parts_.push_back(std::move(part)); });
+  }
+  return true;
+}
+
+bool Loading::take(DataMover& mover) {
+  for (; taken_ < parts_.size() && mover.is_done(parts_[taken_].ticket); ++taken_) {
+    StagedPart& part = parts_[taken_];
+    const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
+    if (lends_ && is_whole && mover.keep(part)) return true;
+    if (bytes_.empty()) despite_short_memory([this] { bytes_.reserve(total_); });
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + part.size());
+    load_bytes(part.bytes(), bytes_.data() + at, part.size());
+    part = {};
+  }
+  return bytes_.size() == total_;
+}
+
+Payload Loading::lend() const {
+  if (taken_ == parts_.size()) return Payload::borrow(bytes_);
+  const StagedPart& part = parts_[taken_];
+  return Payload::borrow({part.bytes(), part.size()});
+}
+
+bool Storing::begin(DataMover& mover, std::byte* to) {
+  while (begun_ < bytes_.size()) {
+    const std::size_t taken = mover.store(to + begun_, bytes_.part_at(begun_), ticket_);
+    if (taken == 0) return false;
+    begun_ += taken;
+  }
+  bytes_ = {};
+  begun_ = 0;
+  return true;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/copy/mover_share.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace oriel::net {
+
+void MoverShare::note(MoveTicket ticket) {
+  last_ = std::max(last_, ticket);
+}
+
+StagedPart MoverShare::load(const std::byte* from, std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  StagedPart part = mover_.load(from, count);
+  if (part.size() == 0) return {};
+  note(part.ticket);
+  part.pass_to(*this);
+  return part;
+}
+
+bool MoverShare::keep(StagedPart& part) {
+  const std::lock_guard lock(mutex_);
+  return mover_.keep(part);
+}
+
+std::size_t MoverShare::store(std::byte* to, ByteView from, MoveTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t taken = mover_.store(to, from, ticket);
+  note(ticket);
+  return taken;
+}
+
+bool MoverShare::copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) {
+  const std::lock_guard lock(mutex_);
+  const bool begun = mover_.copy(to, from, count, ticket);
+  note(ticket);
+  return begun;
+}
+
+bool MoverShare::step_atomic(AtomicMove& move, std::byte* at) {
+  const std::lock_guard lock(mutex_);
+  // The mover gives back what it has read itself, and this share holds the lock.
+  if (move.reading.size() != 0) move.reading.pass_to(mover_);
+  const bool done = mover_.step_atomic(move, at);
+  note(move.ticket);
+  if (move.reading.size() != 0) {
+    note(move.reading.ticket);
+    move.reading.pass_to(*this);
+  }
+  return done;
+}
+
+bool MoverShare::is_done(MoveTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  return mover_.is_done(ticket);
+}
+
+bool MoverShare::flush() {
+  const std::lock_guard lock(mutex_);
+  return mover_.flush() && !mover_.is_done(last_);
+}
+
+bool MoverShare::is_moving() {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(mover_.flush());
+  // What began before it failed may still run.
+  return mover_.has_failed() ? !mover_.settle() : !mover_.is_done(last_);
+}
+
+Status MoverShare::drain() {
+  const Clock& clock = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(is_stuck_ ? Duration::zero() : drain_most_, clock);
+  while (is_moving()) {
+    is_stuck_ = deadline.expired(clock.now());
+    if (is_stuck_) return stuck_mover();
+    std::this_thread::yield();
+  }
+  is_stuck_ = false;
+  return {};
+}
+
+void MoverShare::forget(const std::byte* at, std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  mover_.forget(at, count);
+}
+
+bool MoverShare::has_failed() const {
+  const std::lock_guard lock(mutex_);
+  return mover_.has_failed();
+}
+
+bool MoverShare::settle() noexcept {
+  const std::lock_guard lock(mutex_);
+  return mover_.settle();
+}
+
+void MoverShare::give_back(StagedPart& part) noexcept {
+  const std::lock_guard lock(mutex_);
+  StagedPart back(std::move(part));
+  back.pass_to(mover_);  // whose it is again as it is destroyed
+}
+
+}  // namespace oriel::net

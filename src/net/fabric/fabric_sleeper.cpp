@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/fabric/fabric_sleeper.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "base/system_table.hpp"
+
+namespace oriel::net {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kSleepMostMs = 100;
+constexpr Duration kNapLeast = 50us;
+constexpr Duration kNapMost = 1ms;
+constexpr Duration kNapBesideOthers = 250us;
+// Whoever has found something to do stays awake for longer than this.
+constexpr Duration kFruitless = 200us;
+
+}  // namespace
+
+Result<FabricSleeper> FabricSleeper::create(WireFabric& wire) {
+  OwnedFd bell(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell) return system_error("making an eventfd for a fabric wire's thread");
+  return FabricSleeper(wire, std::move(bell));
+}
+
+void FabricSleeper::nap(Duration most) {
+  nap_ = std::clamp(2 * nap_, kNapLeast, most);
+  std::this_thread::sleep_for(nap_);
+}
+
+void FabricSleeper::sleep(bool others_drive) {
+  if (others_drive) return nap(kNapBesideOthers);
+  const bool was_fruitless = SteadyClock::instance().now() - woken_ < kFruitless;
+  if (was_fruitless || !wire_->may_sleep()) return nap(kNapMost);
+  std::array<pollfd, 2> fds{};
+  fds[0] = {wire_->wait_descriptor(), POLLIN, 0};
+  fds[1] = {bell_.get(), POLLIN, 0};
+  // A failure looks like a sleep without end, and is bounded as well.
+  if (sys().poll(fds.data(), fds.size(), kSleepMostMs) < 0) return nap(kNapMost);
+  eventfd_t rings = 0;
+  if (fds[1].revents != 0) static_cast<void>(sys().eventfd_read(bell_.get(), &rings));
+  nap_ = {};
+  woken_ = SteadyClock::instance().now();
+}
+
+void FabricSleeper::wake() {
+  // It fails only where it has been rung 2^64 times.
+  static_cast<void>(sys().eventfd_write(bell_.get(), 1));
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "net/mlx5/mlx5_fields.hpp"
+#include "net/wire/queue_setup.hpp"
+
+/// The commands to an mlx5 adapter that a queue needs, as bytes, and what its answers say. Plain
+/// functions of their arguments. Objects are destroyed without a command of ours: the kernel keeps
+/// the one that undoes each, also for a process that dies.
+namespace oriel::net::mlx5 {
+
+/// Where a ring of an object lies: memory that was registered for such use, from its first byte on.
+struct RingPlace {
+  std::uint32_t umem = 0;
+  std::uint32_t record_umem = 0;    ///< of the doorbell record
+  std::uint64_t record_offset = 0;  ///< in it
+};
+
+struct CqSettings {
+  RingPlace place;
+  std::uint32_t log_size = 0;  ///< of elements
+  std::uint32_t log_page_size = 0;
+  std::uint32_t uar_page = 0;
+  std::uint32_t event_queue = 0;
+  bool collapsed = true;  ///< element 0 takes every completion; else they are filled in turn
+};
+/// A completion queue that is never told how far it has been read.
+Bytes create_cq(const CqSettings& settings);
+
+/// An entry of a ring of receives: room for no bytes.
+inline constexpr std::size_t kReceiveBytes = 16;
+/// Fewer do not fill a block, behind which the ring of sends begins.
+inline constexpr std::uint32_t kReceivesLeast = 4;
+/// `count` of these entries.
+Bytes empty_receives(std::uint32_t count);
+
+struct QpSettings {
+  RingPlace place;             ///< of receives, if there are any, and behind them of sends
+  std::uint32_t log_size = 0;  ///< of blocks
+  std::uint32_t domain = 0;
+  std::uint32_t uar_page = 0;
+  std::uint32_t cq = 0;
+  std::uint32_t receives = 0;    ///< a power of two from kReceivesLeast, or 0
+  std::uint32_t receive_cq = 0;  ///< where there are any
+};
+/// A reliable connection; without receives it only sends.
+Bytes create_qp(const QpSettings& settings);
+
+/// The peer may write, read and change what it has keys for.
+Bytes reset_to_init(std::uint32_t number, std::uint32_t port, std::uint16_t partition_index);
+
+/// Over Ethernet, or InfiniBand with or without a global route.
+struct PathSettings {
+  bool ethernet = false;
+  bool global_route = false;  ///< InfiniBand only: Ethernet always has one
+  std::uint16_t lid = 0;
+  std::uint8_t own_gid_index = 0;
+  std::uint8_t hop_limit = 0;
+  std::uint8_t traffic_class = 0;
+  std::uint8_t service_level = 0;
+  std::uint16_t udp_port = 0;  ///< 0: RoCE v1
+  std::array<std::uint8_t, 16> gid{};
+  std::array<std::uint8_t, 6> link_address{};
+};
+struct ReceiveSettings {
+  std::uint32_t remote_number = 0;
+  std::uint32_t psn = 0;  ///< that the peer begins with
+  std::uint32_t mtu = 0;  ///< as in VerbsPort
+  std::uint32_t log_reads_answered = 0;
+  std::uint32_t log_message_most = 30;
+  PathSettings path;
+};
+Bytes init_to_ready_to_receive(std::uint32_t number, const ReceiveSettings& settings);
+
+struct SendSettings {
+  std::uint32_t psn = 0;
+  std::uint32_t log_reads_sent = 0;
+  std::uint32_t ack_timeout = 20;  ///< 4.096 us times 2 to the power of this
+  std::uint32_t retries = 7;
+  std::uint32_t not_ready_retries = 7;  ///< 7: without end
+};
+Bytes ready_to_receive_to_send(std::uint32_t number, const SendSettings& settings);
+
+Bytes to_error(std::uint32_t number);
+Bytes to_reset(std::uint32_t number);
+Bytes query_qp(std::uint32_t number);
+Bytes query_capabilities(std::uint16_t modifier);
+
+/// How the adapter took a command; both are 0 where it did.
+struct Answer {
+  std::uint8_t status = 0;
+  std::uint32_t syndrome = 0;
+  bool good() const { return status == 0; }
+};
+/// Of an answer of at least CommandOut::kBytes.
+Answer answer_of(ByteView out);
+
+/// The number of the object that was made; refuses 0, which is none.
+Result<std::uint32_t> created_number(ByteView out);
+/// Refuses states that a queue here cannot be in.
+Result<QueueState> queried_state(ByteView out);
+
+struct Capabilities {
+  std::uint32_t log_qp_size_most = 0;
+  std::uint32_t log_cq_size_most = 0;
+  std::uint32_t log_message_most = 0;
+  std::uint32_t log_reads_sent_most = 0;
+  std::uint32_t log_reads_answered_most = 0;
+  std::uint32_t completion_version = 0;
+  bool reliable_connection = false;
+  bool cq_ignores_overrun = false;
+  bool atomic = false;
+  std::uint32_t atomic_endianness = 0;
+  std::uint32_t atomic_operations = 0;
+  std::uint32_t atomic_sizes = 0;
+};
+Capabilities general_capabilities(ByteView out);
+void add_atomic_capabilities(Capabilities& capabilities, ByteView out);
+
+}  // namespace oriel::net::mlx5

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "oriel/error.hpp"
+
+#include "net/mlx5/mlx5_device.hpp"
+#include "net/mlx5/mlx5_handle.hpp"
+#include "net/wire/queue_setup.hpp"
+
+/// The states of a queue pair: reset -> init -> ready to receive -> ready to send.
+namespace oriel::net {
+
+Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::uint32_t psn);
+
+/// From reset to ready-to-send. `post_receives` is called in init, where receives may be posted and
+/// nothing of the peer's is taken yet. After a failure, of that too, the queue pair is in reset
+/// again, unless the adapter refuses that as well.
+Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
+                     const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
+                     const std::function<Status()>& post_receives);
+
+/// What the adapter says.
+Result<QueueState> query_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
+                               std::uint32_t number);
+
+}  // namespace oriel::net

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "oriel/error.hpp"
+
+#include "net/mlx5/mlx5_commands.hpp"
+#include "net/mlx5/mlx5_handle.hpp"
+#include "net/mlx5/mlx5_memory.hpp"
+#include "net/mlx5/mlx5_owners.hpp"
+#include "net/mlx5/verbs_table.hpp"
+
+namespace oriel::net {
+
+/// One port of an mlx5 adapter, open, with a protection domain. What is made of it keeps it open.
+/// Immutable; any thread may use it.
+class Mlx5Device {
+ public:
+  struct Options {
+    std::string name;             ///< such as "mlx5_0": topo::Nic::name of the NIC that was chosen
+    std::uint32_t port = 1;       ///< topo::Nic::port
+    std::int32_t gid_index = -1;  ///< in the port's table; -1: the best one, see choose_gid
+    std::uint16_t partition_index = 0;  ///< InfiniBand
+    std::uint8_t service_level = 0;     ///< on Ethernet the priority
+    std::uint8_t traffic_class = 0;
+    const VerbsLibrary* verbs = nullptr;  ///< outlives the device; null: verbs_library()
+  };
+
+  /// Fails, with the reason, where the libraries, the device, an active port, or something that
+  /// queues need of the adapter is missing.
+  static Result<std::shared_ptr<const Mlx5Device>> open(const Options& options);
+
+  const Options& options() const { return options_; }
+  const Mlx5Place& place() const { return place_; }
+  const VerbsTable& verbs() const { return *verbs_; }
+  VerbsContext* context() const { return context_.get(); }
+  VerbsDomain* domain() const { return domain_.get(); }
+  std::uint32_t domain_number() const { return domain_number_; }
+  std::uint32_t event_queue() const { return event_queue_; }
+  const mlx5::Capabilities& capabilities() const { return capabilities_; }
+
+  LinkLayer link_layer() const { return link_layer_; }
+  std::uint8_t mtu() const { return static_cast<std::uint8_t>(port_.mtu); }
+  std::uint16_t lid() const { return port_.lid; }
+  bool needs_global_route() const {
+    return (port_.flags & VerbsConstants::kPortNeedsGlobalRoute) != 0;
+  }
+  std::uint8_t gid_index() const { return static_cast<std::uint8_t>(gid_.index); }
+  std::uint8_t roce_version() const;
+  std::array<std::uint8_t, 16> gid() const;
+
+  /// A command that makes an object; `number` is what the adapter calls it.
+  Result<Mlx5ObjectOwner> create(const Bytes& command, const char* call, const std::string& purpose,
+                                 std::uint32_t& number) const;
+  /// A command that changes one.
+  Status modify(const Mlx5ObjectOwner& object, const Bytes& command, const char* call,
+                const std::string& purpose) const;
+  /// Memory of which the adapter may make rings. `at` as by Mlx5Memory::export_range.
+  Result<Mlx5UmemOwner> register_umem(void* address, std::size_t bytes, const Mlx5Export& at) const;
+  /// Memory for entries, under its address. `access` as in MemoryRange.
+  Result<Mlx5RegionOwner> register_memory(void* address, std::size_t bytes, const Mlx5Export& at,
+                                          std::uint8_t access) const;
+
+ private:
+  Mlx5Device() = default;
+  Status open_context();
+  Status look_at_port();
+  Status choose_gid();
+  Status look_at_capabilities();
+  Status make_domain();
+  Result<Bytes> query_capabilities(std::uint16_t modifier, const char* which) const;
+
+  Options options_;
+  Mlx5Place place_;
+  const VerbsTable* verbs_ = nullptr;
+  Mlx5ContextOwner context_;
+  Mlx5DomainOwner domain_;  // given back before the context
+  std::uint32_t domain_number_ = 0;
+  std::uint32_t event_queue_ = 0;
+  VerbsPort port_{};
+  VerbsGid gid_{};
+  LinkLayer link_layer_ = LinkLayer::infiniband;
+  mlx5::Capabilities capabilities_;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "oriel/error.hpp"
+
+#include "base/log.hpp"
+#include "base/system_table.hpp"
+#include "net/mlx5/mlx5_commands.hpp"
+#include "net/mlx5/verbs_table.hpp"
+
+/// Owners of what libibverbs and libmlx5 hand out. Each is move-only and gives its one thing back
+/// when destroyed. Order: queue pairs (objects) before the completion queues, umems and UARs that
+/// they use; regions, umems, UARs and addresses before their domain or context; the context last.
+namespace oriel::net {
+
+namespace detail {
+
+/// The status of a call that returns an errno value, or -1 with errno set.
+inline int errno_of(int status) {
+  return status < 0 ? errno : status;
+}
+
+/// `T` with the member of the table that gives it back; `kName` for the log.
+template <typename T, auto kRelease>
+class VerbsOwner {
+ public:
+  VerbsOwner() = default;
+  VerbsOwner(const VerbsTable& verbs, T* object) : verbs_(&verbs), object_(object) {}
+  VerbsOwner(VerbsOwner&& other) noexcept
+      : verbs_(other.verbs_), object_(std::exchange(other.object_, nullptr)) {}
+  VerbsOwner& operator=(VerbsOwner&& other) noexcept {
+    if (this != &other) {
+      reset();
+      verbs_ = other.verbs_;
+      object_ = std::exchange(other.object_, nullptr);
+    }
+    return *this;
+  }
+  ~VerbsOwner() { reset(); }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+  void reset() {
+    T* object = std::exchange(object_, nullptr);
+    if (object == nullptr) return;
+    if constexpr (std::is_void_v<decltype((verbs_->*kRelease)(object))>) {
+      (verbs_->*kRelease)(object);
+    } else {
+      const int status = errno_of((verbs_->*kRelease)(object));
+      // It stays with the kernel until the context is closed; nothing more can be done.
+      if (status != 0) {
+        Log().warn("an RDMA adapter did not take something back: {}",
+                   system_error("giving it back", status).to_string());
+      }
+    }
+  }
+
+ private:
+  const VerbsTable* verbs_ = nullptr;
+  T* object_ = nullptr;
+};
+
+}  // namespace detail
+
+using Mlx5ContextOwner = detail::VerbsOwner<VerbsContext, &VerbsTable::close_device>;
+using Mlx5DomainOwner = detail::VerbsOwner<VerbsDomain, &VerbsTable::dealloc_domain>;
+using Mlx5RegionOwner = detail::VerbsOwner<VerbsRegion, &VerbsTable::deregister_memory>;
+using Mlx5AddressOwner = detail::VerbsOwner<VerbsAddress, &VerbsTable::destroy_address>;
+using Mlx5UmemOwner = detail::VerbsOwner<Mlx5Umem, &VerbsTable::deregister_umem>;
+using Mlx5UarOwner = detail::VerbsOwner<Mlx5Uar, &VerbsTable::free_uar>;
+using Mlx5ObjectOwner = detail::VerbsOwner<Mlx5Object, &VerbsTable::destroy_object>;
+
+/// A port of a device, as errors name it.
+struct Mlx5Place {
+  std::string device;
+  std::uint32_t port = 0;
+};
+
+/// The error of a call that failed with `status` (an errno value): names device, port, call, what
+/// it was for, the status, the adapter's own status and syndrome if it gave any, and says what
+/// helps.
+Error mlx5_error(const Mlx5Place& place, std::string_view call, std::string_view purpose,
+                 int status, const mlx5::Answer& answer = {});
+
+}  // namespace oriel::net

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "oriel/error.hpp"
+
+#include "base/cuda_table.hpp"
+#include "base/deadline.hpp"
+#include "base/fd.hpp"
+#include "base/shared_memory.hpp"
+#include "net/copy/word_batch_cuda.hpp"
+#include "net/process/nic_process_message.hpp"
+#include "net/process/nic_process_ring.hpp"
+
+/// What a NicServer has for its rank. All of it by the thread whose current context is the GPU's.
+namespace oriel::net {
+
+/// An allocation of the rank's, or of one of its peers', mapped for the GPU. Unmaps when destroyed.
+class NicServerRegion {
+ public:
+  static Result<std::unique_ptr<NicServerRegion>> make(CUdevice device, const nic_request::Add& add,
+                                                       const OwnedFd& descriptor);
+  ~NicServerRegion();
+  NicServerRegion(const NicServerRegion&) = delete;
+  NicServerRegion& operator=(const NicServerRegion&) = delete;
+  const NicRegion& region() const { return region_; }
+
+ private:
+  NicServerRegion() = default;
+  Status import(CUdevice device, const nic_request::Add& add, const OwnedFd& descriptor);
+
+  NicRegion region_;  // its address, once reserved
+  CUmemGenericAllocationHandle handle_ = 0;
+  bool has_handle_ = false;
+  bool mapped_ = false;
+};
+
+/// A stream and its ring. Waits for the stream's work when destroyed.
+class NicServerChannel {
+ public:
+  static Result<std::unique_ptr<NicServerChannel>> make(const nic_request::Open& open,
+                                                        const OwnedFd& descriptor);
+  ~NicServerChannel();
+  NicServerChannel(const NicServerChannel&) = delete;
+  NicServerChannel& operator=(const NicServerChannel&) = delete;
+
+  /// Begins what the ring asks for, some of it. `find` yields a region by its number, or null.
+  /// Whether there was anything.
+  template <class Find>
+  bool turn(const Find& find);
+  bool has_commands() const { return !failed_ && ring_.has_commands(memory_); }
+  void set_asleep(bool asleep) {
+    memory_.asleep().store(asleep ? 1 : 0, std::memory_order_relaxed);
+    if (asleep) fence_with_peer(memory_.asleep());
+  }
+  /// Whether something is under way of which it has to be seen that it ends; looks at the stream
+  /// when that has taken long.
+  bool watch(TimePoint now);
+
+ private:
+  NicServerChannel() : memory_(nullptr) {}
+  Status prepare(const nic_request::Open& open, const OwnedFd& descriptor);
+  Status begin(const NicStep& step);
+  Status begin_with_copy(std::uint64_t at);
+  Status begin_copy(const NicStep& step);
+  Status copy_within(const NicStep& step);
+  Status store_rows(std::uint64_t to, const std::byte* from, std::size_t width, std::size_t stride);
+  void fail(const Error& error);
+
+  SharedMapping mapping_;
+  NicChannelMemory memory_;
+  std::uint64_t staging_bytes_ = 0;
+  bool registered_ = false;
+  CUdeviceptr count_address_ = 0;
+  CUstream stream_ = nullptr;
+  bool begun_ = false;           // the stream has had a step
+  WordBatch words_;              // of one turn
+  std::byte* bounce_ = nullptr;  // pinned; made for the first copy within the GPU
+  NicRingReader ring_;
+  std::uint64_t told_ = 0;
+  std::uint64_t seen_ = 0;
+  TimePoint looked_{};
+  bool failed_ = false;
+};
+
+template <class Find>
+bool NicServerChannel::turn(const Find& find) {
+  if (!has_commands()) return false;
+  Status begun = ring_.take(memory_, staging_bytes_, find,
+                            [this](const NicStep& step) { return begin(step); });
+  Status written = words_.submit(stream_);
+  if (begun.ok()) begun = std::move(written);
+  if (!begun.ok()) fail(begun.error());
+  ring_.give_back(memory_);
+  return true;
+}
+
+}  // namespace oriel::net

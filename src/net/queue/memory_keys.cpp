@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/queue/memory_keys.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace oriel::net {
+namespace {
+
+// An odd factor: every value comes once in 2^32, and neighbours are far apart, so that a key that
+// is off by one is no key.
+constexpr std::uint32_t kFactor = 0x9e3779b1u;
+
+// Modulo 2^32; each step doubles the bits that are right, of which three are at first.
+constexpr std::uint32_t inverse_of(std::uint32_t odd) {
+  std::uint32_t inverse = odd;
+  for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;
+  return inverse;
+}
+static_assert(kFactor * inverse_of(kFactor) == 1);
+
+}  // namespace
+
+std::uint32_t MemoryKeys::add_domain() {
+  domains_.insert(++last_domain_);
+  return last_domain_;
+}
+
+Status MemoryKeys::remove_domain(std::uint32_t domain) {
+  if (!domains_.contains(domain)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the NIC has no protection domain {}", domain));
+  }
+  const auto used = std::find_if(keys_.begin(), keys_.end(),
+                                 [&](const auto& key) { return key.second.domain == domain; });
+  if (used != keys_.end()) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("protection domain {} still has the key {:#x}", domain, used->first));
+  }
+  domains_.erase(domain);
+  return {};
+}
+
+Result<std::uint32_t> MemoryKeys::add(std::uint32_t domain, const MemoryRange& range) {
+  if (!domains_.contains(domain)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the NIC has no protection domain {}", domain));
+  }
+  if (range.bytes == 0 || range.memory == nullptr || range.address + range.bytes < range.address) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {:#x} are no memory that could be registered",
+                             range.bytes, range.address));
+  }
+  const bool changed_by_peers = (range.access & (kRemoteWrite | kRemoteAtomic)) != 0;
+  if (range.access > 15 || (changed_by_peers && (range.access & kLocalWrite) == 0)) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("access rights {:#x} let peers write what its owner may not", range.access));
+  }
+  std::uint32_t key = 0;
+  do {
+    key = ++made_ * kFactor;
+  } while (key == 0 || keys_.contains(key));
+  keys_.emplace(key, Key{domain, range});
+  return key;
+}
+
+Status MemoryKeys::remove(std::uint32_t key) {
+  if (keys_.erase(key) != 0) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key));
+}
+
+bool MemoryKeys::is_given_back(std::uint32_t key) const {
+  if (key == 0 || keys_.contains(key)) return false;
+  return key * inverse_of(kFactor) - start_ - 1 < made_ - start_;
+}
+
+const MemoryRange* MemoryKeys::range_of(std::uint32_t key) const {
+  const auto it = keys_.find(key);
+  return it == keys_.end() ? nullptr : &it->second.range;
+}
+
+MemoryKeys::Found MemoryKeys::find(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
+                                   std::uint64_t bytes, std::uint8_t rights,
+                                   Syndrome otherwise) const {
+  if (bytes == 0) return {};
+  const Found none{nullptr, otherwise};
+  const auto it = keys_.find(key);
+  if (it == keys_.end() || it->second.domain != domain) return none;
+  const MemoryRange& range = it->second.range;
+  if ((range.access & rights) != rights || address < range.address) return none;
+  const std::uint64_t offset = address - range.address;
+  if (offset > range.bytes || bytes > range.bytes - offset) return none;
+  return {range.memory + offset, Syndrome::none, range.place, range.own_words};
+}
+
+MemoryKeys::Found MemoryKeys::find_local(std::uint32_t domain, std::uint32_t key,
+                                         std::uint64_t address, std::uint64_t bytes,
+                                         bool write) const {
+  return find(domain, key, address, bytes, write ? kLocalWrite : 0, Syndrome::local_protection);
+}
+
+MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t domain, std::uint32_t key,
+                                          std::uint64_t address, std::uint64_t bytes,
+                                          Access right) const {
+  Found found = find(domain, key, address, bytes, right, Syndrome::remote_access);
+  if (found.syndrome != Syndrome::none && is_given_back(key)) {
+    found.syndrome = Syndrome::remote_gone;
+  }
+  return found;
+}
+
+}  // namespace oriel::net

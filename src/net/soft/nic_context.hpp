@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "net/copy/data_mover.hpp"
+#include "net/copy/late_stores.hpp"
+#include "net/queue/memory_keys.hpp"
+#include "net/queue/peer_memory.hpp"
+#include "net/soft/nic_faults.hpp"
+#include "net/wire/wire.hpp"
+
+namespace oriel::net {
+
+/// What a NIC has done since it was made.
+struct NicCounters {
+  std::uint64_t doorbells = 0;          ///< seen to have changed
+  std::uint64_t dropped_doorbells = 0;  ///< by a fault, or rung before the queue was ready to send
+  std::uint64_t entries = 0;            ///< executed
+  std::uint64_t flushed = 0;
+  std::uint64_t requests = 0;       ///< sent, repetitions included
+  std::uint64_t repeated = 0;       ///< of these
+  std::uint64_t duplicates = 0;     ///< received a second time and not executed again
+  std::uint64_t strays = 0;         ///< received from somebody who is not the queue's peer
+  std::uint64_t probes = 0;         ///< begun; see NicSoft::probe()
+  std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
+  std::uint64_t direct_bytes = 0;   ///< of these
+  std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
+  std::uint64_t fetches = 0;        ///< begun by the wire from a peer's memory
+  std::uint64_t fetched_bytes = 0;  ///< of these
+};
+
+/// A peer, as a wire of this NIC reaches it.
+struct Borrower {
+  std::uint32_t wire = 0;
+  std::uint64_t address = 0;
+  auto operator<=>(const Borrower&) const = default;
+};
+
+/// Memory of which peers have been told to fetch from it, and have not yet said that they have.
+class LentMemory {
+ public:
+  void lend(std::uint32_t key, Borrower to) { ++lent_[{key, to}].times; }
+  void take_back(std::uint32_t key, Borrower from) {
+    const auto it = lent_.find({key, from});
+    if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
+  }
+  /// As take_back(), but nobody will ever hear of it.
+  void lose(std::uint32_t key, Borrower by) {
+    const auto it = lent_.find({key, by});
+    if (it != lent_.end()) it->second.is_lost = true;
+  }
+  bool is_lent(std::uint32_t key) const {
+    const auto it = lent_.lower_bound({key, {}});
+    return it != lent_.end() && it->first.first == key;
+  }
+  /// Who has it; with `lost`, only those that will not say when they have done with it.
+  std::vector<Borrower> borrowers(std::uint32_t key, bool lost) const {
+    std::vector<Borrower> found;
+    for (auto it = lent_.lower_bound({key, {}}); it != lent_.end() && it->first.first == key;
+         ++it) {
+      if (it->second.is_lost || !lost) found.push_back(it->first.second);
+    }
+    return found;
+  }
+  /// Whatever it is: the wire to this peer has been cut.
+  void forget(Borrower who) {
+    std::erase_if(lent_, [&](const auto& one) { return one.first.second == who; });
+  }
+  /// The same of all peers of one wire.
+  void forget_wire(std::uint32_t wire) {
+    std::erase_if(lent_, [&](const auto& one) { return one.first.second.wire == wire; });
+  }
+
+ private:
+  struct Lent {
+    std::uint64_t times = 0;
+    bool is_lost = false;
+  };
+  std::map<std::pair<std::uint32_t, Borrower>, Lent> lent_;
+};
+
+/// What the queues of one NIC share; under its lock.
+struct NicContext {
+  const Clock* clock = nullptr;
+  MemoryKeys keys;
+  PeerMemory peers;
+  LentMemory lent;
+  HostMover host_mover;
+  DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
+  LateStores late;
+  NicFaults faults;
+  std::mt19937_64 random;
+  std::vector<std::unique_ptr<Wire>> wires;
+  NicCounters counters;
+  bool stopped = false;
+  bool dead = false;
+  std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
+  std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests
+
+  DataMover& mover(MemoryPlace place) {
+    return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);
+  }
+  void count_copy(std::uint64_t bytes) {
+    ++counters.direct_copies;
+    counters.direct_bytes += bytes;
+  }
+  std::uint64_t random_below(std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; }
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/soft_queue.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "base/try.hpp"
+#include "net/queue/queue_records.hpp"
+
+namespace oriel::net {
+namespace {
+
+bool is_aligned(const void* address, std::size_t to) {
+  return reinterpret_cast<std::uintptr_t>(address) % to == 0;
+}
+
+}  // namespace
+
+const char* to_string(QueueState state) {
+  switch (state) {
+    case QueueState::reset:
+      return "reset";
+    case QueueState::init:
+      return "init";
+    case QueueState::ready_to_receive:
+      return "ready to receive";
+    case QueueState::ready_to_send:
+      return "ready to send";
+    case QueueState::error:
+      return "error";
+  }
+  return "unknown";
+}
+
+Status check_setup(const QueueSetup& setup) {
+  const QueueMemory& memory = setup.memory;
+  if (!std::has_single_bit(memory.depth) || memory.depth < 128 || memory.depth > 32768) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a send queue of {} blocks: it takes a power of two from 128 to 32768",
+                             memory.depth));
+  }
+  if (memory.ring == nullptr || memory.record == nullptr || memory.doorbell == nullptr ||
+      memory.completions == nullptr || !is_aligned(memory.ring, 64) ||
+      !is_aligned(memory.completions, 64) || !is_aligned(memory.record, 4) ||
+      !is_aligned(memory.doorbell, 8) || !is_aligned(memory.first_error, 8) ||
+      !is_aligned(memory.receive_completions, 64)) {
+    return Error(ErrorCode::invalid_argument,
+                 "a queue's ring, doorbell, record or completions are missing or not aligned");
+  }
+  const bool has_receives = memory.receive_completions != nullptr;
+  if (!std::has_single_bit(memory.completion_count) || memory.completion_count > 65536 ||
+      memory.receive_count > 65536 || has_receives != std::has_single_bit(memory.receive_count) ||
+      (!has_receives && memory.receive_count != 0)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("completion queues of {} and {} elements: powers of two up to 65536",
+                             memory.completion_count, memory.receive_count));
+  }
+  if (setup.records != nullptr && memory.completion_count != 1) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue with records and {} completions: those of sends have to be "
+                             "collapsed into one element",
+                             memory.completion_count));
+  }
+  if (setup.number > 0xffffff) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue with the number {:#x}: numbers have 24 bits", setup.number));
+  }
+  if (setup.named > 0xffffff) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a queue named {:#x}: names have 24 bits", setup.named));
+  }
+  if (setup.piece_bytes == 0 || setup.piece_bytes > kPieceBytesMost) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("pieces of {} bytes: 1 to {} can cross the wire", setup.piece_bytes,
+                             kPieceBytesMost));
+  }
+  return {};
+}
+
+SoftQueue::SoftQueue(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
+    : setup_(setup),
+      number_(number),
+      nic_(nic),
+      doorbell_(setup.memory.doorbell, setup.memory.record, setup.named != 0 ? setup.named : number,
+                setup.memory.depth, setup.mode),
+      requester_(setup, number, nic),
+      responder_(setup, number, nic) {}
+
+Status SoftQueue::expect(QueueState state, const char* next) const {
+  if (state_ == state) return {};
+  return Error(ErrorCode::invalid_usage, fmt::format("queue {:#x} cannot go from \"{}\" to \"{}\"",
+                                                     number_, to_string(state_), next));
+}
+
+Status SoftQueue::to_init() {
+  ORIEL_CHECK(expect(QueueState::reset, "init"));
+  state_ = QueueState::init;
+  return {};
+}
+
+Status SoftQueue::to_ready_to_receive(const QueuePeer& peer) {
+  ORIEL_CHECK(expect(QueueState::init, "ready to receive"));
+  requester_.connect(peer);
+  responder_.connect(peer);
+  state_ = QueueState::ready_to_receive;
+  return {};
+}
+
+Status SoftQueue::to_ready_to_send() {
+  ORIEL_CHECK(expect(QueueState::ready_to_receive, "ready to send"));
+  if (doorbell_.poll()) ++nic_.counters.dropped_doorbells;
+  state_ = QueueState::ready_to_send;
+  return {};
+}
+
+Status SoftQueue::probe() {
+  // The peer counts what it is asked for, and a queue that goes on elsewhere would count anew.
+  if (setup_.records != nullptr) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("queue {:#x} may go on at another NIC and is not probed", number_));
+  }
+  if (state_ == QueueState::ready_to_send) requester_.probe();
+  return {};
+}
+
+QueueReport SoftQueue::report() const {
+  QueueReport report;
+  report.state = state_;
+  if (setup_.records == nullptr) return report;
+  report.completed = setup_.records->completed;
+  report.error = setup_.records->error;
+  report.refused = setup_.records->refused;
+  report.heard = requester_.heard();
+  return report;
+}
+
+bool SoftQueue::is_idle() const {
+  if (state_ != QueueState::ready_to_send || nic_.sends_nothing) return true;
+  return requester_.completed() == requester_.end() &&
+         !doorbell_.tells_of_more_than(requester_.end());
+}
+
+Status SoftQueue::to_error() {
+  requester_.fail(Syndrome::flushed, Complaint::none);
+  state_ = QueueState::error;
+  return {};
+}
+
+void SoftQueue::fence() {
+  static_cast<void>(to_error());
+  responder_.end();
+}
+
+bool SoftQueue::is_dropped() {
+  ++rings_;
+  ++nic_.counters.doorbells;
+  const bool dropped =
+      std::any_of(nic_.faults.dropped_doorbells.begin(), nic_.faults.dropped_doorbells.end(),
+                  [&](const NicFaults::DropDoorbell& fault) {
+                    return (fault.queue == 0 || fault.queue == number_) && fault.nth == rings_;
+                  });
+  if (dropped) ++nic_.counters.dropped_doorbells;
+  return dropped;
+}
+
+bool SoftQueue::look_at_doorbell() {
+  const bool changed = doorbell_.poll();
+  if (!changed && !doorbell_.is_early()) return false;
+  if (changed && is_dropped()) return false;
+  const std::uint64_t strays = doorbell_.strays();
+  const DoorbellReader::Look look = doorbell_.look(requester_.end(), requester_.completed());
+  nic_.counters.strays += doorbell_.strays() - strays;
+  if (look.complaint != Complaint::none) {
+    requester_.fail(Syndrome::local_operation, look.complaint);
+    return true;
+  }
+  requester_.ring(look.end);
+  return look.rung;
+}
+
+bool SoftQueue::progress(TimePoint now) {
+  bool any = false;
+  switch (state_) {
+    case QueueState::reset:
+    case QueueState::init:
+    case QueueState::ready_to_receive:
+      if (doorbell_.poll()) ++nic_.counters.dropped_doorbells;
+      break;
+    case QueueState::ready_to_send:
+      any = look_at_doorbell();
+      if (!requester_.failed()) any = requester_.progress(now) || any;
+      break;
+    case QueueState::error:
+      any = look_at_doorbell();
+      any = requester_.flush() || any;
+      break;
+  }
+  if (responder_.progress(now)) any = true;
+  // What one half cannot go on with ends both, as in an adapter.
+  if (state_ != QueueState::error && (requester_.failed() || responder_.failed())) {
+    static_cast<void>(to_error());
+    any = true;
+  }
+  if (state_ == QueueState::error && responder_.flush(doorbell_.receives())) any = true;
+  return any;
+}
+
+void SoftQueue::receive(WireRequest& request, TimePoint now) {
+  if (nic_.takes_nothing) return;
+  if (state_ != QueueState::ready_to_receive && state_ != QueueState::ready_to_send) return;
+  responder_.receive(request, doorbell_.receives(), now);
+}
+
+void SoftQueue::receive(WireResponse& response, TimePoint now) {
+  if (state_ != QueueState::ready_to_send) return;
+  requester_.receive(response, now);
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/error.hpp"
+
+#include "net/queue/doorbell_reader.hpp"
+#include "net/soft/nic_context.hpp"
+#include "net/soft/requester.hpp"
+#include "net/soft/responder.hpp"
+#include "net/wire/queue_setup.hpp"
+
+namespace oriel::net {
+
+/// One queue pair of the software NIC: its state, its doorbell and both halves. The NIC's lock
+/// guards it; nothing blocks.
+class SoftQueue {
+ public:
+  SoftQueue(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
+
+  QueueState state() const { return state_; }
+  std::uint32_t number() const { return number_; }
+  const QueueSetup& setup() const { return setup_; }
+
+  /// Each is one step, refused from any other state. Rings before ready_to_send are dropped.
+  Status to_init();
+  Status to_ready_to_receive(const QueuePeer& peer);
+  Status to_ready_to_send();
+  /// From everywhere: entries that are not complete are flushed.
+  Status to_error();
+  /// The same, and the peer is neither served nor answered any more: of a queue that goes on
+  /// elsewhere.
+  void fence();
+
+  /// As if what the doorbell says were rung once more.
+  void ring_again() { doorbell_.forget(); }
+  /// As NicSoft::probe().
+  Status probe();
+  QueueReport report() const;
+  /// Whether all that its record tells of is complete, or never will be.
+  bool is_idle() const;
+
+  /// A bounded amount of work. Whether there was any.
+  bool progress(TimePoint now);
+  void receive(WireRequest& request, TimePoint now);
+  void receive(WireResponse& response, TimePoint now);
+  bool is_fetching() const { return responder_.is_fetching(); }
+  Borrower fetches_from() const { return responder_.peer(); }
+  /// As Responder::needs().
+  bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
+    return responder_.needs(process, key, now);
+  }
+
+ private:
+  Status expect(QueueState state, const char* next) const;
+  bool look_at_doorbell();
+  bool is_dropped();
+
+  const QueueSetup setup_;
+  const std::uint32_t number_;
+  NicContext& nic_;
+  QueueState state_ = QueueState::reset;
+  DoorbellReader doorbell_;
+  Requester requester_;
+  Responder responder_;
+  std::uint64_t rings_ = 0;
+};
+
+const char* to_string(QueueState state);
+
+/// Whether a queue can be made of it.
+Status check_setup(const QueueSetup& setup);
+
+}  // namespace oriel::net

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "oriel/error.hpp"
+
+#include "base/bytes.hpp"
+#include "net/wire/wire.hpp"
+
+/// What NICs say to each other, as bytes: for wires that leave the process. One message is a head
+/// and its payload without gaps; all numbers are little-endian.
+///
+///     u8 version, u8 type, u8 kind or syndrome, u8 flags, u32 to_queue, u32 epoch,
+///     u32 payload bytes, u64 number
+///     request:  u64 from, u32 from_queue, u32 key, u64 address, u64 bytes, u64 offset,
+///               u32 piece_bytes, u32 immediate
+///       atomic: u32 form, u32 width, u64 operand, boundary, compare, swap_mask, compare_mask
+///       write that is copied: u64 source address, u32 source key, u32 0
+///       write that is fetched: u64 source address, u64 source key
+///     response: u64 old_value
+///
+/// A message has one encoding only, so what decode() takes encode_message() gives back.
+/// Thread-safe.
+namespace oriel::net {
+
+inline constexpr std::size_t kWireHeadBytesMost = 120;
+/// Of a whole message: the largest piece of an entry behind the largest head.
+inline constexpr std::size_t kWireMessageBytesMost = kWireHeadBytesMost + (std::size_t{4} << 20);
+
+/// The head alone, for a wire that sends the payload from where it lies.
+Bytes encode_head(const WireMessage& message);
+const Payload& payload_of(const WireMessage& message);
+Payload& payload_of(WireMessage& message);
+/// Both, one behind the other.
+Bytes encode_message(const WireMessage& message);
+
+/// The message in these bytes, all of them. ErrorCode::remote, naming field and value, for anything
+/// that encode_message() does not make of what a NIC sends; whether its keys and ranges mean
+/// anything is for the NIC to say.
+Result<WireMessage> decode_message(ByteView bytes);
+
+/// A message that has no payload yet, for a wire that takes that to its place from where it lies.
+struct WireHead {
+  WireMessage message;
+  std::size_t bytes = 0;          ///< of the head
+  std::size_t payload_bytes = 0;  ///< that follow it
+};
+/// The head of a message of `message_bytes`, of which at least the first kWireHeadBytesMost are
+/// here, or all; errors as of decode_message().
+Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes);
+
+}  // namespace oriel::net

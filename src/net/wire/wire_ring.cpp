@@ -1,0 +1,243 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/wire/wire_ring.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "oriel/device/memory.hpp"
+
+#include "base/short_memory.hpp"
+#include "base/try.hpp"
+#include "net/wire/wire_format.hpp"
+
+namespace oriel::net {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4096;
+constexpr std::size_t kWrittenAt = 0;
+constexpr std::size_t kTakenAt = 128;
+constexpr std::uint64_t kUnit = 8;
+// Shorter payloads that go round a ring's end are copied: it costs less than to store two parts,
+// and a word has to be stored as one.
+constexpr std::size_t kTwoPartsLeast = std::size_t{16} << 10;
+
+constexpr std::uint64_t record_bytes(std::uint64_t message_bytes) {
+  return (sizeof(std::uint32_t) + message_bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+std::atomic_ref<std::uint64_t> counter(const SharedMapping& memory, std::size_t at) {
+  return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory.data() + at));
+}
+
+Error impossible(const char* what, std::uint64_t value, std::uint64_t own, std::size_t ring_bytes) {
+  return Error(ErrorCode::remote,
+               fmt::format("{} {}, which cannot be: this side is at {} in a ring "
+                           "of {} bytes",
+                           what, value, own, ring_bytes));
+}
+
+}  // namespace
+
+std::size_t ring_memory_bytes(std::size_t ring_bytes) {
+  return kHeaderBytes + ring_bytes;
+}
+
+std::size_t ring_message_bytes_most(std::size_t ring_bytes) {
+  return ring_bytes / 2 - sizeof(std::uint32_t);
+}
+
+RingWriter::RingWriter(SharedMapping memory, std::size_t ring_bytes)
+    : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+
+void RingWriter::copy_in(ByteView bytes) {
+  std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = written_ & (ring_bytes_ - 1);
+  const std::size_t first = std::min(bytes.size(), ring_bytes_ - at);
+  if (first != 0) std::memcpy(ring + at, bytes.data(), first);
+  if (first != bytes.size()) std::memcpy(ring, bytes.data() + first, bytes.size() - first);
+  written_ += bytes.size();
+}
+
+Result<bool> RingWriter::write(ByteView head, ByteView payload) {
+  const std::size_t bytes = head.size() + payload.size();
+  if (bytes == 0 || bytes > ring_message_bytes_most(ring_bytes_)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("a message of {} bytes for a ring that takes 1 to {}", bytes,
+                             ring_message_bytes_most(ring_bytes_)));
+  }
+  const std::uint64_t needed = record_bytes(bytes);
+  if (written_ - taken_ + needed > ring_bytes_) {
+    const std::uint64_t seen = counter(memory_, kTakenAt).load(std::memory_order_acquire);
+    // It only grows, and not beyond what was written.
+    if (seen - taken_ > written_ - taken_ || seen % kUnit != 0) {
+      return impossible("its reader says that it has taken", seen, written_, ring_bytes_);
+    }
+    taken_ = seen;
+    if (written_ - taken_ + needed > ring_bytes_) return false;
+  }
+  const std::uint64_t end = written_ + needed;
+  const auto length = static_cast<std::uint32_t>(bytes);
+  copy_in(std::as_bytes(std::span(&length, 1)));
+  copy_in(head);
+  copy_in(payload);
+  written_ = end;
+  device::arch::order_goes_abroad();
+  counter(memory_, kWrittenAt).store(written_, std::memory_order_release);
+  return true;
+}
+
+RingReader::RingReader(SharedMapping memory, std::size_t ring_bytes)
+    : memory_(std::move(memory)), ring_bytes_(ring_bytes) {}
+
+Result<std::size_t> RingReader::begin() {
+  const std::uint64_t written = counter(memory_, kWrittenAt).load(std::memory_order_acquire);
+  const std::uint64_t there = written - taken_;
+  if (there == 0) return std::size_t{0};
+  device::arch::order_comes_home();
+  if (there > ring_bytes_ || there % kUnit != 0) {
+    return impossible("its writer says that it has written", written, taken_, ring_bytes_);
+  }
+  // Once: what is checked here is what is used below. It does not go round the end, for records
+  // begin at multiples of 8.
+  std::memcpy(&length_, memory_.data() + kHeaderBytes + (taken_ & (ring_bytes_ - 1)),
+              sizeof length_);
+  if (length_ == 0 || length_ > ring_message_bytes_most(ring_bytes_) ||
+      record_bytes(length_) > there) {
+    return impossible("its writer announces a message of bytes", length_, taken_, ring_bytes_);
+  }
+  return std::size_t{length_};
+}
+
+void RingReader::copy_out(std::size_t from, std::size_t count, Bytes& to) const {
+  const std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = (taken_ + sizeof length_ + from) & (ring_bytes_ - 1);
+  const std::size_t first = std::min(count, ring_bytes_ - at);
+  to.insert(to.end(), ring + at, ring + at + first);
+  to.insert(to.end(), ring, ring + (count - first));
+}
+
+Payload RingReader::lend(std::size_t from, std::size_t count) const {
+  const std::byte* const ring = memory_.data() + kHeaderBytes;
+  const std::size_t at = (taken_ + sizeof length_ + from) & (ring_bytes_ - 1);
+  const std::size_t first = std::min(count, ring_bytes_ - at);
+  return Payload::borrow({ring + at, first}, {ring, count - first});
+}
+
+void RingReader::end() {
+  taken_ += record_bytes(length_);
+  counter(memory_, kTakenAt).store(taken_, std::memory_order_release);
+}
+
+Result<bool> RingReader::read(Bytes& message) {
+  ORIEL_TRY(const std::size_t length, begin());
+  message.clear();
+  if (length == 0) return false;
+  message.reserve(length);
+  copy_out(0, length, message);
+  end();
+  return true;
+}
+
+void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
+                        RingReader reader, RingBell bell) {
+  places_[peer.value] = lanes_.size();
+  lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(bell)});
+}
+
+void RingWire::kill(Lane& lane, Error error) {
+  lane.dead = true;
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_) return;
+  failure_ = std::move(error).with_origin(lane.rank).with_context(
+      fmt::format("on the ring between this NIC and that of rank {}", lane.rank));
+}
+
+bool RingWire::send(WireAddress to, WireMessage& message) {
+  const auto place = places_.find(to.value);
+  if (place == places_.end()) return true;
+  Lane& lane = lanes_[place->second];
+  if (lane.dead) return true;
+  auto sent = despite_short_memory(
+      [&] { return lane.writer.write(encode_head(message), payload_of(message).joined()); });
+  if (!sent.ok()) {
+    kill(lane, std::move(sent).error());
+    return true;
+  }
+  if (sent.value()) device::ring(lane.bell.doorbell());
+  return sent.value();
+}
+
+bool RingWire::receive(WireMessage& message) {
+  end_receive();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const std::size_t place = next_;
+    next_ = next_ + 1 == lanes_.size() ? 0 : next_ + 1;
+    if (!lanes_[place].dead && receive_from(place, message)) return true;
+  }
+  return false;
+}
+
+void RingWire::end_receive() {
+  if (!lent_.has_value()) return;
+  Lane& lane = lanes_[*lent_];
+  lent_.reset();
+  lane.reader.end();
+  // Its writer may wait for room.
+  device::ring(lane.bell.doorbell());
+}
+
+bool RingWire::receive_from(std::size_t place, WireMessage& message) {
+  Lane& lane = lanes_[place];
+  auto read = despite_short_memory([&] { return read_from(lane, message); });
+  if (!read.ok()) {
+    kill(lane, std::move(read).error());
+    return false;
+  }
+  if (!read.value()) return false;
+  lent_ = place;
+  if (!payload_of(message).is_borrowed()) end_receive();
+  return true;
+}
+
+Payload RingWire::payload_on(const Lane& lane, const WireHead& head) {
+  Payload payload = lane.reader.lend(head.bytes, head.payload_bytes);
+  if (payload.size() < kTwoPartsLeast) static_cast<void>(payload.joined());
+  return payload;
+}
+
+Result<bool> RingWire::read_from(Lane& lane, WireMessage& message) {
+  ORIEL_TRY(const std::size_t length, lane.reader.begin());
+  if (length == 0) return false;
+  beginning_.clear();
+  lane.reader.copy_out(0, std::min(length, kWireHeadBytesMost), beginning_);
+  ORIEL_TRY(WireHead head, decode_head(beginning_, length));
+  ORIEL_CHECK(check_sender(lane, head.message));
+  message = std::move(head.message);
+  payload_of(message) = payload_on(lane, head);
+  return true;
+}
+
+Status RingWire::check_sender(const Lane& lane, const WireMessage& message) {
+  const auto* request = std::get_if<WireRequest>(&message.body);
+  if (request != nullptr && !(request->from == lane.peer)) {
+    return Error(ErrorCode::remote, fmt::format("it asks in the name of NIC {:#x}, but is {:#x}",
+                                                request->from.value, lane.peer.value));
+  }
+  const std::uint32_t queue =
+      request != nullptr ? request->to_queue : std::get<WireResponse>(message.body).to_queue;
+  if (lane.queue == 0 || queue == lane.queue) return {};
+  return Error(ErrorCode::remote,
+               fmt::format("it speaks to queue {:#x}, but its own is {:#x}", queue, lane.queue));
+}
+
+std::optional<Error> RingWire::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+}  // namespace oriel::net

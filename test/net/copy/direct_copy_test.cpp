@@ -1,0 +1,341 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/queue/syndrome.hpp"
+#include "net/soft/nic_pair.hpp"
+#include "net/wire/ring_pair.hpp"
+
+// Bytes between memory that both sides have mapped take no wire (3.9); everything else is as ever.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+
+namespace {
+
+MemoryRange range_of(const Side& side) {
+  return {side.region.address, side.region.bytes, reinterpret_cast<std::byte*>(side.region.address),
+          0};
+}
+
+/// Both have mapped the other's memory, here the memory itself.
+struct DirectPair : NicPair {
+  explicit DirectPair(const Clock& clock = SteadyClock::instance(),
+                      const SendQueue::Options& options = {}, std::size_t words = 8192)
+      : NicPair(options, clock, words) {
+    REQUIRE(a.nic.to_reset(there.number()).ok());
+    REQUIRE(b.nic.to_reset(back.number()).ok());
+    REQUIRE(there.connect({0, b.nic.address(0), back.number(), 1, 2}).ok());
+    REQUIRE(back.connect({0, a.nic.address(0), there.number(), 1, 1}).ok());
+    REQUIRE(a.nic.map_peer_memory(2, b.key, range_of(b)).ok());
+    REQUIRE(b.nic.map_peer_memory(1, a.key, range_of(a)).ok());
+    a.nic.set_reached(2, a.key, true);
+    b.nic.set_reached(1, b.key, true);
+  }
+  /// Adds 1 to a word there, without waiting for the old value, which comes to `old` here.
+  dq::Posted add(std::uint64_t there_at, std::uint64_t old) {
+    dq::Reservation place;
+    dq::Posted posted{dq::reserve<Thread, DrivingMemory>(Thread(), view(), 1, place, control), 0};
+    if (posted.outcome != QueueOutcome::done) return posted;
+    dq::detail::write_atomic<dq::AtomicOp::add, std::uint64_t, DrivingMemory>(
+        view(), place, 0, b.region.remote(there_at), 1, 0, {a.region.address + old, a.key, 8});
+    posted.outcome = dq::publish<Thread, DrivingMemory>(Thread(), view(), place, control);
+    posted.end = place.end();
+    return posted;
+  }
+  /// The peer has deregistered its part of the window that lies here.
+  void forget_source() { REQUIRE(b.nic.unmap_peer_memory(1, a.key).ok()); }
+  void map_source() {
+    REQUIRE(b.nic.map_peer_memory(1, a.key, range_of(a)).ok());
+    a.nic.set_reached(2, a.key, true);
+  }
+  std::uint64_t copies() const {
+    return a.nic.counters().direct_copies + b.nic.counters().direct_copies;
+  }
+  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(from, to, bytes), control);
+  }
+  dq::Posted get(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+    return dq::get<Thread, DrivingMemory>(Thread(), view(), transfer(to, from, bytes), control);
+  }
+};
+
+/// Lets through as many messages to this NIC as it is told.
+class GatedWire final : public Wire {
+ public:
+  explicit GatedWire(std::unique_ptr<Wire> inner) : inner_(std::move(inner)) {}
+  WireAddress address() const override { return inner_->address(); }
+  bool send(WireAddress to, WireMessage& message) override { return inner_->send(to, message); }
+  bool receive(WireMessage& message) override {
+    if (left == 0 || !inner_->receive(message)) return false;
+    --left;
+    return true;
+  }
+  void end_receive() override { inner_->end_receive(); }
+  std::size_t left = ~std::size_t{0};
+
+ private:
+  std::unique_ptr<Wire> inner_;
+};
+
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
+void fill(Side& side, unsigned seed) {
+  std::mt19937_64 random(seed);
+  for (auto& word : side.memory) word = random();
+}
+
+}  // namespace
+
+TEST_CASE("3.9 puts and gets of memory that is mapped arrive byte for byte without the wire") {
+  DirectPair pair;
+  const unsigned seed = 31;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  fill(pair.a, 1);
+  fill(pair.b, 2);
+  std::uint64_t longer = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t bytes = 1 + random() % 20'000;
+    const std::size_t from = random() % (65'536 - bytes), to = random() % (65'536 - bytes);
+    const bool writes = random() % 2 == 0;
+    REQUIRE(pair.wait(writes ? pair.put(from, to, bytes) : pair.get(to, from, bytes)) ==
+            QueueOutcome::done);
+    std::byte* const source = bytes_of(writes ? pair.a : pair.b) + from;
+    std::byte* const target = bytes_of(writes ? pair.b : pair.a) + to;
+    REQUIRE(std::memcmp(source, target, bytes) == 0);
+    if (bytes > 256) ++longer;
+  }
+  CHECK(pair.copies() == longer);
+}
+
+TEST_CASE("3.9 a put goes by the wire where the peer has the source mapped no more") {
+  DirectPair pair;
+  fill(pair.a, 1);
+  REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
+  pair.forget_source();
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    CHECK(pair.wait(pair.put(0, i * 8000, 5000)) == QueueOutcome::done);
+    CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b) + i * 8000, 5000) == 0);
+  }
+  // Told once, remembered for the key.
+  CHECK(pair.a.nic.counters().unmapped == 1);
+  CHECK(pair.b.nic.counters().direct_copies == 1);
+  CHECK(pair.wait(pair.get(40'000, 0, 5000)) == QueueOutcome::done);
+  CHECK(pair.a.nic.counters().direct_copies == 1);
+}
+
+TEST_CASE("3.9 F4 what lies behind such a put comes once and in order, whatever is lost") {
+  const unsigned seed = GENERATE(range(1u, 41u));
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  ManualClock clock;
+  SendQueue::Options options;
+  options.piece_bytes = 700 + static_cast<std::uint32_t>(random() % 3000);
+  DirectPair pair(clock, options);
+  fill(pair.a, seed);
+  std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
+  NicFaults faults;
+  faults.seed = seed;
+  faults.shuffle_pieces = random() % 2 == 0;
+  pair.a.nic.set_faults(faults);
+  for (int i = 0; i < 6; ++i) faults.lost_responses.push_back({0, 1 + random() % 60, 1});
+  pair.b.nic.set_faults(faults);
+  // Each put replaces what the one before it has put, and is seen by an atomic between the two.
+  constexpr std::uint64_t kCounter = 60'000, kPuts = 24, kBytes = 1000, kSeen = 30'000;
+  dq::Posted posted;
+  for (std::uint64_t i = 0; i < kPuts; ++i) {
+    REQUIRE(pair.put(i * kBytes, 0, kBytes).outcome == QueueOutcome::done);
+    REQUIRE(pair.add(0, kSeen + i * 8).outcome == QueueOutcome::done);
+    posted = pair.add(kCounter, kSeen + (kPuts + i) * 8);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    if (random() % 4 == 0) pair.a.nic.progress();
+    if (random() % 4 == 0) pair.b.nic.progress();
+    if (random() % 4 == 0) pair.forget_source();
+    if (random() % 4 == 0) pair.map_source();
+  }
+  for (int i = 0; i < 40; ++i, clock.advance(std::chrono::seconds(5))) pair.run();
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(pair.b.memory[kCounter / 8] == kPuts);
+  const std::uint64_t* const seen = pair.a.memory.data() + kSeen / 8;
+  for (std::uint64_t i = 0; i < kPuts; ++i) {
+    CHECK(seen[i] == pair.a.memory[i * kBytes / 8]);
+    CHECK(seen[kPuts + i] == i);
+  }
+  CHECK(pair.b.memory[0] == seen[kPuts - 1] + 1);
+  CHECK(std::memcmp(bytes_of(pair.a) + (kPuts - 1) * kBytes + 8, bytes_of(pair.b) + 8,
+                    kBytes - 8) == 0);
+}
+
+TEST_CASE("3.9 an entry of which a part was copied directly goes on by the wire") {
+  const bool shuffle = GENERATE(false, true);
+  ManualClock clock;
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  SendQueue::Options options;
+  options.piece_bytes = 64 << 10;
+  DirectPair pair(clock, options, 6 * kMiB / 8);
+  fill(pair.a, 3);
+  NicFaults faults;
+  faults.shuffle_pieces = shuffle;
+  pair.a.nic.set_faults(faults);
+  // Only the second piece's answer arrives: the first is asked for again, as it was.
+  faults.lost_responses.push_back({0, 1, 1});
+  pair.b.nic.set_faults(faults);
+  auto gate = std::make_unique<GatedWire>(pair.exchange.attach());
+  GatedWire& arriving = *gate;
+  const std::uint32_t wire = pair.b.nic.add_wire(std::move(gate));
+  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
+  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
+  REQUIRE(pair.there.connect({0, pair.b.nic.address(wire), pair.back.number(), 2, 2}).ok());
+  REQUIRE(pair.back.connect({wire, pair.a.nic.address(0), pair.there.number(), 2, 1}).ok());
+  const auto posted = pair.put(0, 0, 5 * kMiB + 12'345);
+  // Two of its pieces arrive before the peer forgets.
+  arriving.left = 2;
+  pair.run();
+  CHECK(pair.b.nic.counters().direct_copies == 2);
+  arriving.left = ~std::size_t{0};
+  pair.forget_source();
+  for (int i = 0; i < 4; ++i, clock.advance(std::chrono::seconds(5))) pair.run();
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), 5 * kMiB + 12'345) == 0);
+  CHECK(pair.b.nic.counters().direct_copies == 2);
+}
+
+TEST_CASE("3.9 3.23 who may not write or read there by the wire may not do it directly") {
+  const bool writes = GENERATE(false, true);
+  DirectPair pair;
+  fill(pair.a, 1);
+  const std::uint32_t weak = pair.b.add_key(writes ? kRemoteRead : kLocalWrite | kRemoteWrite);
+  REQUIRE(pair.a.nic.map_peer_memory(2, weak, range_of(pair.b)).ok());
+  const dq::Region there = pair.b.with_key(weak);
+  const dq::Transfer transfer{pair.a.region, 0, there, 0, 1000};
+  const auto posted =
+      writes ? dq::put<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control)
+             : dq::get<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control);
+  CHECK(pair.wait(posted) == QueueOutcome::failed);
+  CHECK(pair.error().syndrome == static_cast<std::uint32_t>(Syndrome::remote_access));
+  const auto is_zero = [](std::uint64_t word) { return word == 0; };
+  CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(), is_zero));
+}
+
+TEST_CASE("3.9 a key that is given back ends direct copies too") {
+  DirectPair pair;
+  fill(pair.a, 1);
+  REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
+  REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
+  std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
+  CHECK(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::failed);
+  CHECK(pair.b.memory[0] == 0);
+}
+
+TEST_CASE("3.9 F4 a direct copy that is asked for twice is made once") {
+  ManualClock clock;
+  DirectPair pair(clock);
+  NicFaults faults;
+  faults.lost_responses.push_back({0, 1, 1});
+  pair.b.nic.set_faults(faults);
+  fill(pair.a, 1);
+  const auto posted = pair.put(0, 0, 1000);
+  pair.run();
+  CHECK(pair.b.memory[0] == pair.a.memory[0]);
+  // What has been written since stays.
+  pair.b.memory[0] = 77;
+  clock.advance(std::chrono::seconds(5));
+  pair.run();
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(pair.b.memory[0] == 77);
+  CHECK(pair.b.nic.counters().duplicates == 1);
+}
+
+TEST_CASE("3.9 the wire still takes what is small, and what only one side has mapped") {
+  NicPair pair;
+  // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
+  REQUIRE(pair.a.nic.map_peer_memory(2, pair.b.key, range_of(pair.b)).ok());
+  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
+  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
+  REQUIRE(pair.there.connect({0, pair.b.nic.address(0), pair.back.number(), 1, 2}).ok());
+  REQUIRE(pair.back.connect({0, pair.a.nic.address(0), pair.there.number(), 1, 1}).ok());
+  fill(pair.a, 1);
+  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(0, 0, 5000),
+                                                  pair.control);
+  REQUIRE(pair.wait(put) == QueueOutcome::done);
+  CHECK(std::memcmp(pair.a.memory.data(), pair.b.memory.data(), 5000) == 0);
+  const auto get = dq::get<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(10'000, 0, 5000), pair.control);
+  REQUIRE(pair.wait(get) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 10'000, bytes_of(pair.b), 5000) == 0);
+}
+
+TEST_CASE("3.23 peers' memory that cannot be is not taken") {
+  NicSoft nic;
+  std::byte memory[64];
+  CHECK_FALSE(nic.map_peer_memory(0, 1, {1, 64, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 0, {1, 64, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {1, 0, memory, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {1, 64, nullptr, 0}).ok());
+  CHECK_FALSE(nic.map_peer_memory(1, 1, {~std::uint64_t{0} - 8, 64, memory, 0}).ok());
+  CHECK(nic.map_peer_memory(1, 1, {1, 64, memory, 0}).ok());
+  CHECK(nic.unmap_peer_memory(1, 1).ok());
+}
+
+TEST_CASE("3.20 puts by direct copy and by the wire, side by side", "[.][figures]") {
+  constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
+  for (const bool direct : {true, false}) {
+    const SteadyClock& clock = SteadyClock::instance();
+    RingPair rings(std::size_t{256} << 10);
+    NicSoft a, b;
+    a.add_wire(std::move(rings.a));
+    b.add_wire(std::move(rings.b));
+    std::vector<std::uint64_t> from(kBytes / 8, 1), to(kBytes / 8);
+    const auto domain_a = a.create_domain(), domain_b = b.create_domain();
+    const auto range = [](std::vector<std::uint64_t>& words) {
+      return MemoryRange{reinterpret_cast<std::uint64_t>(words.data()), words.size() * 8,
+                         reinterpret_cast<std::byte*>(words.data()), kAllAccess};
+    };
+    dq::Region local, remote;
+    local.address = range(from).address;
+    remote.address = range(to).address;
+    local.bytes = remote.bytes = kBytes;
+    local.keys[0] = a.register_memory(domain_a, range(from)).value();
+    remote.keys[0] = b.register_memory(domain_b, range(to)).value();
+    SendQueue::Options options;
+    options.piece_bytes = 64 << 10;
+    options.domain = domain_a;
+    SendQueue there = SendQueue::create(a, options).value();
+    options.domain = domain_b;
+    SendQueue back = SendQueue::create(b, options).value();
+    REQUIRE(there.connect({0, {2}, back.number(), 0, 2}).ok());
+    REQUIRE(back.connect({0, {1}, there.number(), 0, 1}).ok());
+    if (direct) {
+      REQUIRE(a.map_peer_memory(2, remote.keys[0], range(to)).ok());
+      REQUIRE(b.map_peer_memory(1, local.keys[0], range(from)).ok());
+      a.set_reached(2, local.keys[0], true);
+    }
+    const std::array<NicSoft*, 2> all{&a, &b};
+    const DrivingScope scope(all);
+    device::WaitControl control;
+    control.timeout_ns = 20'000'000'000;
+    Duration least = Duration::max();
+    for (int round = 0; round < 8; ++round) {
+      const TimePoint begin = clock.now();
+      const auto put = dq::put<Thread, DrivingMemory>(
+          Thread(), there.view(), dq::Transfer{local, 0, remote, 0, kBytes}, control);
+      REQUIRE(dq::wait_complete<DrivingMemory>(there.view(), put.end, control) ==
+              QueueOutcome::done);
+      least = std::min(least, clock.now() - begin);
+    }
+    CHECK(from == to);
+    std::printf("put of 16 MiB, %s, one thread for both NICs: %.2f GB/s\n",
+                direct ? "direct copy" : "ring",
+                static_cast<double>(kBytes) / static_cast<double>(least.count()));
+  }
+}

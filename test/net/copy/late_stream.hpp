@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "net/copy/copy_stream.hpp"
+
+namespace oriel::net::test {
+
+/// A stream whose steps are done one behind the other and some time after they were begun: when the
+/// test lets them, and one now and then when somebody looks, so that whoever waits for all of them
+/// ends. Bytes are read when a step is done. By a seed: no thread and no clock has a part in it.
+class LateStream final : public CopyStream {
+ public:
+  LateStream(std::uint32_t slots, std::size_t slot_bytes, std::uint64_t seed)
+      : memory_(slots * slot_bytes), random_(seed) {
+    slots_ = memory_.data();
+    slot_bytes_ = slot_bytes;
+  }
+  /// Does up to so many steps.
+  void run(std::size_t most) const {
+    for (; most > 0 && !steps_.empty(); --most) {
+      steps_.front()();
+      steps_.pop_front();
+    }
+  }
+  /// A turn of its own.
+  void run_some() {
+    if (is_still) looks_ = 0;
+    run(is_still ? 0 : random_() % 12);
+  }
+  bool is_still = false;  ///< does nothing but for who waits for it
+  /// From now on words do not come to the driver, nor do counts, which is said of these: words go
+  /// with what comes next.
+  bool refuses = false;
+  bool has_refused = false;
+  std::size_t left() const { return steps_.size(); }
+
+  bool has_room() override { return steps_.size() < 64; }
+  Status load(std::uint32_t number, const std::byte* from, std::size_t count) override {
+    return add([to = slot(number), from, count] { std::memcpy(to, from, count); });
+  }
+  Status store(std::byte* to, std::uint32_t number, ByteView from) override {
+    std::memcpy(slot(number), from.data(), from.size());
+    return add([to, at = slot(number), count = from.size()] { std::memcpy(to, at, count); });
+  }
+  Status copy(std::byte* to, const std::byte* from, std::size_t count) override {
+    return add([to, from, count] { std::memmove(to, from, count); });
+  }
+  Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override {
+    if (refuses) return {};
+    return add([to, value, bytes] { std::memcpy(to, &value, bytes); });
+  }
+  Status tell(std::uint64_t count) override {
+    has_refused = has_refused || refuses;
+    if (refuses) return Error(ErrorCode::cuda, "the driver refuses a call");
+    return add([this, count] { told_ = count; });
+  }
+  std::uint64_t told() const override {
+    if (++looks_ % (is_still ? kLooksWhileStill : kLooksForStep) == 0) run(1);
+    return told_;
+  }
+  Status look() override { return {}; }
+  bool settle() noexcept override {
+    if (!is_still) run(steps_.size());
+    return steps_.empty();
+  }
+
+ private:
+  static constexpr std::uint64_t kLooksForStep = 64;
+  static constexpr std::uint64_t kLooksWhileStill = 2048;  // in one turn: only who waits
+  Status add(std::function<void()> step) {
+    steps_.push_back(std::move(step));
+    return {};
+  }
+
+  std::vector<std::byte> memory_;
+  mutable std::deque<std::function<void()>> steps_;
+  mutable std::uint64_t looks_ = 0;
+  mutable std::uint64_t told_ = 0;
+  std::mt19937_64 random_;
+};
+
+}  // namespace oriel::net::test

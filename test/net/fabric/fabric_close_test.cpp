@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include <catch2/catch.hpp>
+#include <sys/stat.h>
+
+#include "base/system_table.hpp"
+#include "net/fabric/fabric_faults.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "support/sanitized.hpp"
+
+// A wire that ends, or is cut, in the midst of what libfabric does for it (3.13).
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using oriel::test::repeats;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+constexpr std::size_t kWords = std::size_t{3} << 17;  // 3 MiB: more than sockets hold
+constexpr std::size_t kBytes = kWords * 8;
+
+/// Of two NICs, one fetches a long write of the other's: part of its bytes have come, and the last
+/// of the reads that are under way has begun to arrive, as a rule.
+struct Amid : FabricPair {
+  explicit Amid(int turns, const WireFabric::Options& options = fabric_options())
+      : FabricPair({}, options, kWords) {
+    const auto posted =
+        dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(0, 0, kBytes), control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    REQUIRE(soon([&] {
+      a.nic.progress();
+      b.nic.progress();
+      return b.nic.counters().fetches != 0;
+    }));
+    for (int i = 0; i < turns; ++i) {
+      a.nic.progress();
+      b.nic.progress();
+    }
+  }
+};
+
+// Whether memory that is given back stays what it becomes then.
+bool stays(Side& side, Amid& pair) {
+  std::fill(side.memory.begin(), side.memory.end(), 7);
+  for (int i = 0; i < 20; ++i) {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+  }
+  return std::all_of(side.memory.begin(), side.memory.end(), [](auto word) { return word == 7; });
+}
+
+}  // namespace
+
+TEST_CASE("3.13 a wire ends while bytes that it fetches, or lends, come in") {
+  // The sides' memory goes before their wires: nothing may be put there any more.
+  for (int turns = 0; turns < 6; ++turns) {
+    INFO(turns << " turns");
+    const Amid pair(turns);
+  }
+}
+
+TEST_CASE("3.13 a wire is cut while bytes that it fetches, or lends, come in") {
+  for (int turns = 0; turns < repeats(20, 4); ++turns) {
+    INFO(turns << " turns");
+    FabricPlan plan;
+    {
+      // The cut end has nothing lent or fetched then, and is closed.
+      Amid pair(turns, fabric_options(&planned_fabric()));
+      const bool of_source = turns % 2 != 0;
+      WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
+      const std::size_t open = plan.open.size();
+      const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
+      CHECK_FALSE(wire.cut({&other, 1}));
+      CHECK(wire.status().ok());
+      CHECK(plan.open.size() <=
+            open);  // the memory that was lent or fetched into is registered no more
+      CHECK(stays(of_source ? pair.a : pair.b, pair));
+    }
+  }
+}
+
+TEST_CASE("3.13 a wire that is cut stays cut where its provider would not outlive its return") {
+  auto options = fabric_options(&planned_fabric());
+  options.provider = "udp;ofi_rxd";
+  FabricPlan plan;
+  if (const auto wire = WireFabric::create(options); !wire.ok()) {
+    WARN(wire.error().to_string());
+    return;
+  }
+  {
+    Amid pair(1, options);
+    const WireAddress other = pair.wire_a->address();
+    CHECK(pair.wire_b->cut({&other, 1}));
+    const Status status = pair.wire_b->status();
+    REQUIRE_FALSE(status.ok());
+    for (const char* word : {"rxd's endpoints cannot come back", "the wire was cut"}) {
+      CHECK(status.error().to_string().find(word) != std::string::npos);
+    }
+    CHECK(stays(pair.b, pair));
+  }
+  CHECK(plan.open.empty());
+}
+
+TEST_CASE("3.13 a wire whose connections cannot be ended is left as it is, and touches nothing") {
+  SystemTable table = real_system_table();
+  SECTION("they do not end") {
+    table.shutdown = [](int, int) { return 0; };
+  }
+  SECTION("they cannot be found") {
+    table.fstat = [](int, struct stat*) { return errno = EOVERFLOW, -1; };
+  }
+  FabricPlan plan;
+  {
+    Amid pair(1, fabric_options(&planned_fabric()));
+    const ScopedSystemTable scoped(table);
+    const WireAddress other = pair.wire_a->address();
+    CHECK(pair.wire_b->cut({&other, 1}));
+    const Status status = pair.wire_b->status();
+    REQUIRE_FALSE(status.ok());
+    for (const char* word : {"could not be ended", "the wire was cut"}) {
+      CHECK(status.error().to_string().find(word) != std::string::npos);
+    }
+    CHECK(pair.wire_b->wait_descriptor() == -1);
+    CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
+    CHECK(stays(pair.b, pair));
+  }
+  CHECK_FALSE(plan.open.empty());
+}

@@ -1,0 +1,505 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "net/fabric/fabric_faults.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "net/queue/syndrome.hpp"
+
+// Long writes between hosts: the NIC that is written to fetches their bytes (3.13, 3.20).
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+constexpr std::size_t kWords = std::size_t{3} << 16;  // 1.5 MiB
+constexpr std::size_t kBytes = kWords * 8;
+constexpr std::size_t kLong = 16 * 1024;  // from here on they are fetched
+
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
+void fill(Side& side, std::uint64_t seed) {
+  for (auto& word : side.memory) word = seed += 0x9e3779b97f4a7c15;
+}
+
+struct FetchPair : FabricPair {
+  explicit FetchPair(const WireFabric::Options& options = fabric_options())
+      : FabricPair({}, options, kWords) {
+    fill(a, 1);
+    fill(b, 2);
+  }
+  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(from, to, bytes), control);
+  }
+  bool arrived(std::size_t from, std::size_t to, std::size_t bytes) {
+    return std::memcmp(bytes_of(a) + from, bytes_of(b) + to, bytes) == 0;
+  }
+  std::uint64_t fetches() const { return b.nic.counters().fetches; }
+  std::uint64_t fetched_bytes() const { return b.nic.counters().fetched_bytes; }
+};
+
+/// A put of all memory arrives, in messages.
+void check_without_fetching(FetchPair& pair) {
+  REQUIRE(pair.wait(pair.put(0, 0, kBytes)) == QueueOutcome::done);
+  CHECK(pair.arrived(0, 0, kBytes));
+  CHECK(pair.fetches() == 0);
+}
+
+}  // namespace
+
+TEST_CASE("3.13 long puts arrive byte for byte, fetched, and what is behind them comes later") {
+  FetchPair pair;
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  std::uint64_t expected = 0;
+  for (int i = 0; i < 24; ++i) {
+    const bool is_long = random() % 4 != 0;
+    const std::size_t bytes = is_long ? kLong + random() % 500'000 : 1 + random() % (kLong - 1);
+    const std::size_t from = random() % (kBytes - bytes), to = random() % (kBytes - 8 - bytes);
+    if (is_long) expected += bytes;
+    const std::uint64_t before = pair.b.memory.back();
+    const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(from, to, bytes), pair.b.region, kBytes - 8, 1,
+        pair.control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    // Whoever sees the signal sees the bytes.
+    REQUIRE(soon([&] {
+      pair.a.nic.progress();
+      pair.b.nic.progress();
+      return pair.b.memory.back() != before;
+    }));
+    REQUIRE(pair.arrived(from, to, bytes));
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+  }
+  CHECK(pair.fetched_bytes() == expected);
+}
+
+TEST_CASE("3.13 of puts to one place the last one stays, whether they are fetched or not") {
+  FetchPair pair;
+  constexpr std::size_t kMost = 700'000;
+  for (int round = 0; round < 5; ++round) {
+    fill(pair.b, 3);
+    dq::Posted last{};
+    for (const std::size_t bytes : {kMost, std::size_t{100}, kLong, 2 * kLong}) {
+      last = pair.put(bytes, 64, bytes);
+      REQUIRE(last.outcome == QueueOutcome::done);
+    }
+    REQUIRE(pair.wait(last) == QueueOutcome::done);
+    CHECK(pair.arrived(2 * kLong, 64, 2 * kLong));
+    CHECK(pair.arrived(kMost + 2 * kLong, 64 + 2 * kLong, kMost - 2 * kLong));
+  }
+}
+
+TEST_CASE("3.13 nothing is fetched where that cannot be, or is not wanted") {
+  SECTION("one end wants payloads proven") {
+    auto proving = fabric_options();
+    proving.prove_payloads = true;
+    FetchPair pair(proving);
+    check_without_fetching(pair);
+  }
+  SECTION("the provider cannot read") {
+    FabricPlan plan;
+    FabricTable table = planned_fabric();
+    table.fi_dupinfo = [](const fi_info* info) {
+      fi_info* const made = detail::copy_info(info);
+      if (made != nullptr && info != nullptr) made->caps &= ~FI_RMA;
+      return made;
+    };
+    FetchPair pair(fabric_options(&table));
+    check_without_fetching(pair);
+  }
+  SECTION("the memory cannot be registered") {
+    FabricPlan plan;
+    plan.fail = [](const char* call) -> long {
+      return std::string_view(call) == "fi_mr_reg" ? -FI_ENOMEM : 0;
+    };
+    FetchPair pair(fabric_options(&planned_fabric()));
+    check_without_fetching(pair);
+  }
+  SECTION("the target's provider cannot, and it says so") {
+    FabricPlan plan;
+    FabricTable table = planned_fabric();
+    static int taken;
+    taken = 0;
+    table.fi_dupinfo = [](const fi_info* info) {
+      fi_info* const made = detail::copy_info(info);
+      if (made != nullptr && info != nullptr && ++taken == 2) made->caps &= ~FI_RMA;
+      return made;
+    };
+    FetchPair pair(fabric_options(&table));
+    check_without_fetching(pair);
+    CHECK(pair.a.nic.counters().unmapped == 1);
+    // It is not asked again.
+    check_without_fetching(pair);
+    CHECK(pair.a.nic.counters().unmapped == 1);
+  }
+}
+
+TEST_CASE("3.13 a library without room, or with registered memory, fetches all the same") {
+  FabricPlan plan;
+  FabricTable table = planned_fabric();
+  std::mt19937 random(7);
+  plan.fail = [&](const char* call) -> long {
+    return std::string_view(call) == "fi_read" && random() % 4 != 0 ? -FI_EAGAIN : 0;
+  };
+  table.fi_dupinfo = [](const fi_info* info) {
+    fi_info* const made = detail::copy_info(info);
+    if (made != nullptr && info != nullptr) made->domain_attr->mr_mode |= FI_MR_LOCAL;
+    return made;
+  };
+  {
+    FetchPair pair(fabric_options(&table));
+    REQUIRE(pair.wait(pair.put(0, 0, kBytes)) == QueueOutcome::done);
+    CHECK(pair.arrived(0, 0, kBytes));
+    CHECK(pair.fetched_bytes() == kBytes);
+  }
+  CHECK(plan.open.empty());
+}
+
+namespace {
+
+/// What is being read, and how often there was nothing.
+struct ReadsSeen {
+  int under_way = 0;
+  int most = 0;
+  int since_gap = 0;
+  int longest = 0;  // parts in a row without a gap
+};
+ReadsSeen reads_seen;
+
+ssize_t counted_read(fid_ep* endpoint, void* to, std::size_t bytes, void* descriptor,
+                     fi_addr_t from, std::uint64_t address, std::uint64_t key, void* context) {
+  const ssize_t status =
+      FabricPlan::real().fi_read(endpoint, to, bytes, descriptor, from, address, key, context);
+  if (status == 0) reads_seen.most = std::max(reads_seen.most, ++reads_seen.under_way);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("3.20 a link's rate says how much is read at a time, and its peer gets gaps to ask") {
+  constexpr std::size_t kLongPut = std::size_t{24} << 20;
+  ManualClock clock;
+  FabricPlan plan;
+  Duration each{};
+  plan.completions = [&](fi_cq_msg_entry* entry, ssize_t found) {
+    if (found != 1 || (entry->flags & FI_READ) == 0) return found;
+    clock.advance(each);
+    ++reads_seen.since_gap;
+    reads_seen.longest = std::max(reads_seen.longest, reads_seen.since_gap);
+    if (--reads_seen.under_way == 0) reads_seen.since_gap = 0;
+    return found;
+  };
+  FabricTable table = planned_fabric();
+  table.fi_read = counted_read;
+  auto options = fabric_options(&table);
+  options.clock = &clock;
+  FabricPair pair({}, options, kLongPut / 8);
+  fill(pair.a, 1);
+  const auto put_all = [&] {
+    reads_seen = {};
+    REQUIRE(pair.wait(dq::put<Thread, DrivingMemory>(
+                Thread(), pair.view(), pair.transfer(0, 0, kLongPut), pair.control)) ==
+            QueueOutcome::done);
+    CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), kLongPut) == 0);
+    CHECK(pair.b.nic.counters().fetched_bytes % kLongPut == 0);
+  };
+  SECTION("a fast one") {
+    each = std::chrono::milliseconds(3);
+    put_all();
+    CHECK(reads_seen.most > 8);
+    CHECK(reads_seen.longest < 250 / 3 + 33);
+  }
+  SECTION("a slow one") {
+    each = std::chrono::milliseconds(100);  // 10 Mbit/s
+    put_all();
+    CHECK(reads_seen.most <= 4);
+    put_all();
+    CHECK(reads_seen.most == 1);
+    CHECK(pair.wire_b->sign_of(pair.wire_a->address()).heard == clock.now());
+  }
+}
+
+TEST_CASE("3.13 a fetch that fails is tried again, and in the end it is the entry that fails") {
+  FabricPlan plan;
+  int failures = 3;
+  plan.fail = [&](const char* call) -> long {
+    return std::string_view(call) == "fi_read" && failures != 0 && failures-- > 0 ? -FI_EIO : 0;
+  };
+  FabricTable table = planned_fabric();
+  FetchPair pair(fabric_options(&table));
+  REQUIRE(pair.wait(pair.put(0, 0, 2 * kLong)) == QueueOutcome::done);
+  CHECK(pair.arrived(0, 0, 2 * kLong));
+  CHECK(pair.fetches() == 4);
+  const std::byte behind = bytes_of(pair.b)[kBytes - 1];
+  // As a peer that names what is not there: its wire refuses to be read.
+  plan.fail = [](const char*) { return 0; };
+  static std::uint64_t asked;
+  asked = 0;
+  table.fi_read = [](fid_ep* endpoint, void* to, std::size_t bytes, void* descriptor,
+                     fi_addr_t from, std::uint64_t address, std::uint64_t key, void* context) {
+    ++asked;
+    return FabricPlan::real().fi_read(endpoint, to, bytes, descriptor, from, address, key ^ 1,
+                                      context);
+  };
+  CHECK(pair.wait(pair.put(0, kBytes - kLong, kLong)) == QueueOutcome::failed);
+  CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
+        static_cast<std::uint8_t>(Syndrome::remote_operation));
+  CHECK(asked > 1);
+  CHECK(bytes_of(pair.b)[kBytes - 1] == behind);
+  CHECK(pair.wire_b->peer_status(pair.wire_a->address())
+            .error()
+            .to_string()
+            .find("fetching from rank 0") != std::string::npos);
+}
+
+TEST_CASE("3.13 memory that is given back has been fetched before, and into") {
+  for (const bool gives_source : {true, false}) {
+    FetchPair pair;
+    std::atomic<bool> over = false;
+    Side& one = gives_source ? pair.a : pair.b;
+    Side& other = gives_source ? pair.b : pair.a;
+    REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+    // Until it has begun.
+    REQUIRE(soon([&] {
+      pair.a.nic.progress();
+      pair.b.nic.progress();
+      return pair.fetches() != 0;
+    }));
+    std::thread drives([&] {
+      while (!over) other.nic.progress();
+    });
+    CHECK(one.nic.deregister_memory(one.key).ok());
+    over = true;
+    drives.join();
+    CHECK(pair.wire_a->status().ok());
+    CHECK(pair.wire_b->status().ok());
+    // What had begun is there.
+    CHECK(pair.arrived(0, 0, std::size_t{1} << 20));
+  }
+}
+
+TEST_CASE("3.13 a key is given back at once while the same memory is fetched into by another") {
+  FetchPair pair;
+  const std::uint32_t second_key = pair.b.add_key(kAllAccess);
+  const auto posted = pair.put(0, 0, kBytes);
+  REQUIRE(posted.outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  // Nobody drives the peer, so the fetch does not end meanwhile.
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(pair.b.nic.deregister_memory(second_key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+  CHECK(pair.wait(posted) == QueueOutcome::done);
+  CHECK(pair.arrived(0, 0, kBytes));
+}
+
+namespace {
+
+/// A third rank, joined with one of a pair by its own queue.
+struct Bystander {
+  Bystander(FetchPair& pair, Side& with, WireFabric& wire_of_with)
+      : side(pair.exchange, SteadyClock::instance(), kWords),
+        queue(side.make_queue()),
+        back(with.make_queue()) {
+    auto made = open_wire(fabric_options());
+    wire = made.get();
+    REQUIRE(made->add_peer(wire_of_with.local_address(), "with").ok());
+    REQUIRE(wire_of_with.add_peer(made->local_address(), "the bystander").ok());
+    const std::uint32_t number = side.nic.add_wire(std::move(made));
+    // Of a NIC of a pair, the fabric wire is the second.
+    REQUIRE(queue.connect({number, wire_of_with.address(), back.number()}).ok());
+    REQUIRE(back.connect({1, wire->address(), queue.number()}).ok());
+  }
+  dq::Posted post(Side& with) {
+    const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
+    const DrivingScope scope(all);
+    return dq::put<Thread, DrivingMemory>(Thread(), queue.view(),
+                                          {side.region, 0, with.region, 0, kBytes}, {});
+  }
+  /// A long put arrives.
+  bool puts(Side& with, std::uint64_t seed) {
+    fill(side, seed);
+    const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
+    const DrivingScope scope(all);
+    device::WaitControl control;
+    control.timeout_ns = 60'000'000'000;
+    const auto posted = dq::put<Thread, DrivingMemory>(
+        Thread(), queue.view(), {side.region, 0, with.region, 0, kBytes}, control);
+    return posted.outcome == QueueOutcome::done &&
+           dq::wait_complete<DrivingMemory>(queue.view(), posted.end, control) ==
+               QueueOutcome::done &&
+           side.memory == with.memory;
+  }
+  /// Repeats soon what is lost.
+  static SendQueue::Options impatient() {
+    SendQueue::Options options;
+    options.answer_timeout = std::chrono::milliseconds(100);
+    options.repeats_most = 600;
+    return options;
+  }
+  Side side;
+  SendQueue queue, back;
+  WireFabric* wire = nullptr;
+};
+
+bool is_cut(const WireFabric& wire, WireAddress peer) {
+  const Status status = wire.peer_status(peer);
+  return !status.ok() && status.error().to_string().find("cut") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no other") {
+  FetchPair pair;
+  const bool of_source = GENERATE(false, true);
+  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  Side& one = of_source ? pair.a : pair.b;
+  WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
+  const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
+  Bystander bystander(pair, one, wire);
+  const std::uint32_t kept_key = one.add_key(kAllAccess);
+  REQUIRE(bystander.puts(one, 5));
+  const std::uint64_t before = pair.fetches();
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != before;
+  }));
+  one.nic.stop();  // so that it is not waited for
+  CHECK(one.nic.deregister_memory(one.key).ok());
+  CHECK(is_cut(wire, other));
+  CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
+  CHECK(wire.status().ok());
+  CHECK_FALSE(wire.is_fetching(one.key));
+  CHECK_FALSE(wire.can_fetch(other));
+  CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
+  fill(one, 9);
+  const auto kept = one.memory;
+  one.nic.resume();
+  // The bystander's connection has ended as well. Once it has seen that it makes another; what it
+  // sent before would be lost, and repeated only after seconds.
+  for (int i = 0; i < 200; ++i) {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    bystander.side.nic.progress();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  CHECK(one.memory == kept);
+  CHECK(is_cut(wire, other));
+  one.region.keys[0] = kept_key;
+  CHECK(bystander.puts(one, 11));
+}
+
+TEST_CASE("3.13 after an abort nobody is waited for who does not let go of memory") {
+  FetchPair pair;
+  const bool of_source = GENERATE(false, true);
+  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  Side& one = of_source ? pair.a : pair.b;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  one.nic.end_sending();
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(one.nic.deregister_memory(one.key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
+  CHECK(is_cut(*(of_source ? pair.wire_a : pair.wire_b),
+               (of_source ? pair.wire_b : pair.wire_a)->address()));
+}
+
+TEST_CASE("3.13 a NIC that ends waits for all of its memory as long as for one piece of it") {
+  FetchPair pair;
+  Bystander bystander(pair, pair.b, *pair.wire_b);
+  const std::uint32_t first_key = pair.b.key, second_key = pair.b.add_key(kAllAccess);
+  const auto has_begun = [&](std::uint32_t key) {
+    return soon([&] {
+      for (NicSoft* const nic : {&pair.a.nic, &pair.b.nic, &bystander.side.nic}) nic->progress();
+      return pair.wire_b->is_fetching(key);
+    });
+  };
+  pair.b.region.keys[0] = second_key;
+  REQUIRE(bystander.post(pair.b).outcome == QueueOutcome::done);
+  REQUIRE(has_begun(second_key));
+  pair.b.region.keys[0] = first_key;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  // The bystander stands still from now on, so that what comes from there stays under way.
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.wire_b->is_fetching(first_key);
+  }));
+  REQUIRE(pair.wire_b->is_fetching(second_key));
+  pair.b.nic.end_receiving();
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(pair.b.nic.deregister_memory(second_key).ok());
+  CHECK(pair.b.nic.deregister_memory(first_key).ok());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+}
+
+TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole") {
+  FabricPlan plan;
+  FetchPair pair(fabric_options(&planned_fabric()));
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  plan.fail = [](const char* call) -> long {
+    return std::string_view(call) == "fi_enable" ? -FI_EADDRINUSE : 0;
+  };
+  pair.b.nic.stop();
+  CHECK(pair.b.nic.deregister_memory(pair.b.key).ok());
+  const Status status = pair.wire_b->status();
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().to_string().find("cut") != std::string::npos);
+  CHECK_FALSE(pair.wire_b->is_fetching(pair.b.key));
+  CHECK(pair.wire_b->wait_descriptor() == -1);
+  CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
+}
+
+TEST_CASE("3.13 whoever waits for memory to be let go of does not keep others from the NIC") {
+  FetchPair pair;
+  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(soon([&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+    return pair.fetches() != 0;
+  }));
+  // The source's NIC waits for an answer, which comes only once this thread has done other things.
+  std::atomic<bool> given_back = false;
+  bool was_good = false;
+  std::thread gives([&] {
+    was_good = pair.a.nic.deregister_memory(pair.a.key).ok();
+    given_back = true;
+  });
+  for (int i = 0; i < 50; ++i) {
+    const std::uint32_t key = pair.a.add_key(kLocalWrite);
+    CHECK(pair.a.nic.deregister_memory(key).ok());
+  }
+  while (!given_back) pair.b.nic.progress();
+  gives.join();
+  CHECK(was_good);
+}

@@ -1,0 +1,374 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
+#include "net/fabric/fabric_address.hpp"
+#include "net/fabric/fabric_frame.hpp"
+#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "net/fabric/fabric_provider.hpp"
+#include "net/wire/wire_format.hpp"
+#include "support/fabric_provider.hpp"
+
+// Who connects to the port of a fabric wire without the communicator's key, or sends what no NIC
+// does (3.13, 3.23).
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+/// An endpoint that sends what the test says to one wire, and takes what it is sent.
+class RawEnd {
+ public:
+  explicit RawEnd(const WireFabric& to)
+      : table_(fabric_library().table), endpoint_(open(table_)), received_(8192) {
+    const auto address = decode_fabric_address(to.local_address());
+    to_ = endpoint_.add(address.value().address).value();
+  }
+  /// Until it has left; `drive` has to make the other end's progress.
+  template <class Drive>
+  void send(ByteView bytes, Drive drive) {
+    bool sent = false;
+    REQUIRE(soon([&] {
+      if (!sent) {
+        const ssize_t status =
+            ::fi_send(endpoint_.endpoint(), bytes.data(), bytes.size(), nullptr, to_, &context_);
+        sent = status == 0;
+      }
+      drive();
+      fi_cq_msg_entry entry{};
+      const ssize_t count = table_.fi_cq_read(endpoint_.completions(), &entry, 1);
+      if (count != -FI_EAVAIL) return count == 1;
+      fi_cq_err_entry error{};
+      return table_.fi_cq_readerr(endpoint_.completions(), &error, 0) == 1;
+    }));
+  }
+  static FabricAddress address_of(const WireFabric& wire) {
+    return decode_fabric_address(wire.local_address()).value();
+  }
+
+ private:
+  static FabricEndpoint open(const FabricTable& table) {
+    FabricWish wish;
+    wish.provider = oriel::test::fabric_provider();
+    wish.socket.ifname = "lo";
+    auto info = choose_fabric(table, wish);
+    REQUIRE(info.ok());
+    auto made = FabricEndpoint::open(table, std::move(info).value(), 64, 4);
+    REQUIRE(made.ok());
+    return std::move(made).value();
+  }
+  const FabricTable& table_;
+  FabricEndpoint endpoint_;
+  Bytes received_;
+  fi_addr_t to_ = 0;
+  fi_context2 context_{};
+};
+
+/// What is allocated in its life is no leak in the address sanitizer's eyes.
+#if defined(__SANITIZE_ADDRESS__)
+using ForgivesLeaks = __lsan::ScopedDisabler;
+#else
+struct ForgivesLeaks {
+  ForgivesLeaks() {}  // not trivial, so that nobody is told that it is not used
+};
+#endif
+
+/// A pair, and a stranger who sends to b.
+struct Scene {
+  explicit Scene(const WireFabric::Options& options = fabric_options())
+      : pair(options), stranger(*pair.b) {}
+  void send(ByteView bytes) {
+    stranger.send(bytes, [&] { take(); });
+    for (int i = 0; i < 3; ++i) take();
+  }
+  void take() {
+    WireMessage message;
+    while (pair.b->receive(message)) got.push_back(std::move(message));
+  }
+  Bytes frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
+              const WireMessage& message) const {
+    const Bytes payload = Payload(payload_of(message)).take();
+    return frame(keys, from, sequence, encode_head(message), payload);
+  }
+  static Bytes frame(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
+                     const Bytes& head, const Bytes& payload) {
+    const auto length = static_cast<std::uint32_t>(head.size());
+    ByteWriter batch;
+    batch.put(payload.empty() ? length : length | kPayloadBehind).put_raw(head);
+    return sealed(keys, from, sequence, batch.take(), payload);
+  }
+  static Bytes sealed(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
+                      const Bytes& batch, const Bytes& payload = {}) {
+    Bytes made(kFrameHeadBytes);
+    made.insert(made.end(), batch.begin(), batch.end());
+    seal_frame(keys, {from, sequence, static_cast<std::uint16_t>(batch.size())}, made.data(),
+               payload, false);
+    made.insert(made.end(), payload.begin(), payload.end());
+    return made;
+  }
+  // As a's own: the test knows the key.
+  FrameKeys keys() const {
+    return frame_keys(fabric_options().key, RawEnd::address_of(*pair.a),
+                      RawEnd::address_of(*pair.b));
+  }
+  std::uint64_t a() const { return pair.a->address().value; }
+  // Counters move when the bytes arrive, which may be after they have left.
+  bool refused(std::uint64_t count) {
+    return soon([&] { return take(), pair.b->counters().refused >= count; }, seconds(5)) &&
+           pair.b->counters().refused == count;
+  }
+  // What a sends still arrives.
+  void check_alive(std::uint64_t number) {
+    got.clear();
+    WireMessage message = numbered(number, 500);
+    bool sent = false;
+    WireMessage ignored;
+    REQUIRE(soon([&] {
+      sent = sent || pair.a->send(pair.b->address(), message);
+      pair.a->receive(ignored);
+      take();
+      return !got.empty();
+    }));
+    CHECK(is_numbered(got.back(), number, 500));
+    CHECK(got.size() == 1);
+    CHECK(pair.b->status().ok());
+  }
+
+  WirePair pair;
+  RawEnd stranger;
+  std::vector<WireMessage> got;
+};
+
+}  // namespace
+
+TEST_CASE("3.13 3.23 who does not have the key makes no message, whoever it says it is") {
+  Scene scene;
+  const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),
+                                     RawEnd::address_of(*scene.pair.b));
+  scene.send(scene.frame(wrong, scene.a(), 0, numbered(1, 8)));
+  scene.send(scene.frame(wrong, scene.pair.b->address().value, 0, numbered(1, 8)));
+  scene.send(scene.frame(scene.keys(), scene.a() + 1, 0, numbered(1, 8)));
+  // What b has said to a, sent back to it.
+  const FrameKeys other_way = frame_keys(fabric_options().key, RawEnd::address_of(*scene.pair.b),
+                                         RawEnd::address_of(*scene.pair.a));
+  scene.send(scene.frame(other_way, scene.a(), 0, numbered(1, 8)));
+  // What a has said in an earlier life of its address.
+  FabricAddress earlier = RawEnd::address_of(*scene.pair.a);
+  earlier.nonce[5] ^= std::byte{1};
+  scene.send(
+      scene.frame(frame_keys(fabric_options().key, earlier, RawEnd::address_of(*scene.pair.b)),
+                  scene.a(), 0, numbered(1, 8)));
+  CHECK(scene.refused(5));
+  CHECK(scene.got.empty());
+  scene.check_alive(7);
+}
+
+TEST_CASE("3.23 a message that is played back, cut, lengthened or changed is not taken") {
+  Scene scene;
+  const Bytes good = scene.frame(scene.keys(), scene.a(), 0, numbered(1, 40));
+  std::uint64_t refused = 0;
+  for (std::size_t bytes = 1; bytes < good.size(); bytes += bytes < 100 ? 7 : 1) {
+    scene.send(ByteView(good).first(bytes));
+    ++refused;
+  }
+  Bytes changed = good;
+  changed.push_back(std::byte{0});
+  scene.send(changed);
+  ++refused;
+  // Every byte but those of the payload, which is not proven by default.
+  for (std::size_t at = 0; at < good.size() - 40; ++at) {
+    changed = good;
+    changed[at] ^= std::byte{0x41};
+    scene.send(changed);
+    ++refused;
+  }
+  CHECK(scene.refused(refused));
+  CHECK(scene.got.empty());
+  scene.send(good);
+  REQUIRE(soon([&] { return scene.take(), !scene.got.empty(); }));
+  CHECK(is_numbered(scene.got[0], 1, 40));
+  for (int i = 0; i < 3; ++i) scene.send(good);
+  REQUIRE(soon([&] { return scene.take(), scene.pair.b->counters().late == 3; }));
+  CHECK(scene.got.size() == 1);
+}
+
+TEST_CASE("3.23 a message longer than any of ours costs its receiver nothing") {
+  auto small = fabric_options();
+  small.payload_bytes_most = 1000;
+  small.receives = 4;
+  WirePair pair(fabric_options(), small);
+  RawEnd stranger(*pair.b);
+  WireMessage message;
+  const Bytes longer(5000);
+  for (int i = 0; i < 20; ++i) {
+    stranger.send(longer, [&] { CHECK_FALSE(pair.b->receive(message)); });
+  }
+  // The provider may end the connection over the first one.
+  REQUIRE(soon([&] { return !pair.b->receive(message) && pair.b->counters().refused >= 1; }));
+  bool sent = false;
+  WireMessage next = numbered(3, 900);
+  WireMessage ignored;
+  REQUIRE(soon([&] {
+    sent = sent || pair.a->send(pair.b->address(), next);
+    pair.a->receive(ignored);
+    return pair.b->receive(message);
+  }));
+  CHECK(is_numbered(message, 3, 900));
+}
+
+TEST_CASE("3.23 a peer that is proven and sends what no NIC sends is not heard") {
+  Scene scene;
+  const FrameKeys keys = scene.keys();
+  WireRequest request;
+  request.kind = WorkKind::read;
+  request.from = {scene.a() + 1};  // speaks for another
+  request.from_queue = request.to_queue = 1;
+  scene.send(scene.frame(keys, scene.a(), 0, {request}));
+  Bytes head = encode_head({request});
+  head[0] = std::byte{9};  // a version that does not exist
+  scene.send(Scene::frame(keys, scene.a(), 1, head, {}));
+  CHECK(scene.refused(2));
+  CHECK(scene.got.empty());
+  scene.send(scene.frame(keys, scene.a(), 2, numbered(5, 10)));
+  REQUIRE(soon([&] { return scene.take(), !scene.got.empty(); }));
+  CHECK(is_numbered(scene.got[0], 5, 10));
+}
+
+TEST_CASE("3.23 a batch whose lengths are wrong gives what is before them and nothing else") {
+  Scene scene;
+  const FrameKeys keys = scene.keys();
+  std::uint64_t sequence = 0, refused = 0;
+  const Bytes good = encode_message(numbered(7, 20));
+  for (const std::uint32_t length :
+       {std::uint32_t{0}, static_cast<std::uint32_t>(good.size() - 1),
+        static_cast<std::uint32_t>(good.size() + 1), ~std::uint32_t{0}}) {
+    ByteWriter batch;
+    batch.put_blob(good).put(length).put_raw(good);
+    const Bytes body = batch.take();
+    scene.got.clear();
+    scene.send(Scene::sealed(keys, scene.a(), sequence++, body));
+    CHECK(scene.refused(++refused));
+    REQUIRE(scene.got.size() == 1);
+    CHECK(is_numbered(scene.got[0], 7, 20));
+  }
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, {}));
+  CHECK(scene.refused(++refused));
+  scene.send(scene.frame(keys, scene.a(), sequence, numbered(8, 500)));
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 2; }));
+  CHECK(is_numbered(scene.got[1], 8, 500));
+}
+
+TEST_CASE("3.23 a payload behind a batch is that of one message, whose length it has") {
+  Scene scene;
+  const FrameKeys keys = scene.keys();
+  std::uint64_t sequence = 0, refused = 0;
+  const WireMessage long_one = numbered(1, 1000), small = numbered(2, 20);
+  const Bytes head = encode_head(long_one), whole = encode_message(small);
+  const Bytes payload = Payload(payload_of(long_one)).take();
+  const auto behind = static_cast<std::uint32_t>(head.size()) | kPayloadBehind;
+  const auto batch_of = [&](int long_ones) {
+    ByteWriter batch;
+    batch.put_blob(whole);
+    for (int i = 0; i < long_ones; ++i) batch.put(behind).put_raw(head);
+    return batch.put_blob(whole).take();
+  };
+  // As it should be, with room left over.
+  Bytes good = batch_of(1);
+  good.resize(good.size() + 100);
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, good, payload));
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 3; }));
+  CHECK(is_numbered(scene.got[0], 2, 20));
+  CHECK(is_numbered(scene.got[1], 1, 1000));
+  CHECK(is_numbered(scene.got[2], 2, 20));
+  CHECK(scene.pair.b->counters().refused == 0);
+  // Two that want it; none there; one that is longer or shorter.
+  for (const std::size_t bytes : {std::size_t{1000}, std::size_t{0}, std::size_t{999}}) {
+    const bool wanted_twice = bytes == 1000;
+    Bytes other = payload;
+    other.resize(bytes);
+    scene.got.clear();
+    scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(wanted_twice ? 2 : 1), other));
+    CHECK(scene.refused(++refused));
+    CHECK(scene.got.size() == (wanted_twice ? 2 : 1));
+  }
+  Bytes longer = payload;
+  longer.push_back({});
+  scene.got.clear();
+  scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(1), longer));
+  CHECK(scene.refused(++refused));
+  CHECK(scene.got.size() == 1);
+}
+
+TEST_CASE("3.13 a message that does not come holds up those behind it for a while only") {
+  ManualClock clock;
+  auto options = fabric_options();
+  options.clock = &clock;
+  options.receives = 8;
+  Scene scene(options);
+  const FrameKeys keys = scene.keys();
+  for (const std::uint64_t sequence : {3u, 1u, 5u}) {
+    scene.send(scene.frame(keys, scene.a(), sequence, numbered(sequence, 10)));
+  }
+  for (int i = 0; i < 100; ++i) scene.take();
+  CHECK(scene.got.empty());
+  scene.send(scene.frame(keys, scene.a(), 0, numbered(0, 10)));
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 2; }));
+  clock.advance(options.patience);
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 3; }));
+  clock.advance(options.patience);
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 4; }));
+  const std::vector<std::uint64_t> order = {0, 1, 3, 5};
+  for (std::size_t i = 0; i < 4; ++i) CHECK(is_numbered(scene.got[i], order[i], 10));
+  CHECK(scene.pair.b->counters().skipped == 2);
+  // Too late.
+  scene.send(scene.frame(keys, scene.a(), 4, numbered(4, 10)));
+  REQUIRE(soon([&] { return scene.take(), scene.pair.b->counters().late == 1; }));
+  // When every buffer is taken by one that waits, none can come any more.
+  for (std::uint64_t n = 10; n < 18; ++n) {
+    scene.send(scene.frame(keys, scene.a(), n, numbered(n, 10)));
+  }
+  REQUIRE(soon([&] { return scene.take(), scene.got.size() == 12; }));
+  CHECK(is_numbered(scene.got.back(), 17, 10));
+}
+
+TEST_CASE("3.23 bytes that are no message of libfabric do not end a wire") {
+  // libfabric 1.17 forgets connections that bring some, also as the wires end.
+  const ForgivesLeaks while_noise_comes;
+  Scene scene;
+  scene.check_alive(1);
+  sockaddr_in address{};
+  const Bytes where = RawEnd::address_of(*scene.pair.b).address;
+  REQUIRE(where.size() == sizeof address);
+  std::memcpy(&address, where.data(), sizeof address);
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 20; ++i) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    Bytes noise(random() % 600);
+    for (auto& byte : noise) byte = static_cast<std::byte>(random());
+    static_cast<void>(::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL));
+    for (int k = 0; k < 20; ++k) scene.take();
+    ::close(fd);
+    for (int k = 0; k < 20; ++k) scene.take();
+  }
+  scene.check_alive(2);
+}

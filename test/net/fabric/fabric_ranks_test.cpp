@@ -1,0 +1,232 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "net/soft/nic_thread.hpp"
+
+// NICs of two processes over libfabric (3.13): what they do to each other's memory, one that is
+// killed, and what is on its way when a wire ends.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::AtomicOp;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+/// How the two ranks meet: instead of the bootstrap.
+struct Meeting {
+  Meeting() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0); }
+  ~Meeting() {
+    for (const int end : ends) ::close(end);
+  }
+  // Gives `bytes` and takes as many.
+  Status trade(int rank, const void* give, void* take, std::size_t bytes) const {
+    const int fd = ends[static_cast<std::size_t>(rank)];
+    const bool done = ::send(fd, give, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes) &&
+                      ::recv(fd, take, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes);
+    if (done) return {};
+    return Error(ErrorCode::remote, "the other rank has gone");
+  }
+  std::array<int, 2> ends{-1, -1};
+};
+
+Error failed(const std::string& what) {
+  return Error(ErrorCode::internal, what);
+}
+
+/// One rank: NIC, wire, a queue to the other.
+struct Rank {
+  LocalExchange exchange;
+  Side side{exchange, SteadyClock::instance(), 100'000};
+  WireFabric* wire = nullptr;
+  WireAddress peer;
+  std::optional<SendQueue> queue;
+  dq::Region theirs;
+  device::WaitControl control;
+
+  Status meet(const Meeting& meeting, int rank, const SendQueue::Options& options) {
+    ORIEL_TRY(auto made, WireFabric::create(fabric_options()));
+    struct Card {
+      std::uint64_t bytes;
+      std::array<std::byte, 512> address;
+      std::uint32_t queue;
+      dq::Region region;
+    };
+    queue.emplace(side.make_queue(options));
+    const Bytes address = made->local_address();
+    Card mine{address.size(), {}, queue->number(), side.region};
+    Card other{};
+    std::copy(address.begin(), address.end(), mine.address.begin());
+    ORIEL_CHECK(meeting.trade(rank, &mine, &other, sizeof mine));
+    ORIEL_TRY(peer, made->add_peer(ByteView(other.address).first(other.bytes),
+                                   "rank " + std::to_string(1 - rank)));
+    wire = made.get();
+    const std::uint32_t number = side.nic.add_wire(std::move(made));
+    ORIEL_CHECK(queue->connect({number, peer, other.queue}));
+    theirs = other.region;
+    control.timeout_ns = 20'000'000'000;
+    // Both know each other before either sends.
+    return meeting.trade(rank, &mine, &other, 1);
+  }
+  QueueOutcome wait(dq::Posted posted) {
+    if (posted.outcome != QueueOutcome::done) return posted.outcome;
+    return dq::wait_complete<DrivingMemory>(queue->view(), posted.end, control);
+  }
+};
+
+constexpr std::uint64_t kRounds = 20;
+constexpr std::uint64_t kBytes = 300'000;
+constexpr std::uint64_t kSignal = 8 * 99'999;
+constexpr std::uint64_t kCounter = 8 * 99'998;
+
+// Both ranks write the same to each other, wait for the other's signals, and add to its counter.
+Status exchange_data(Rank& rank) {
+  const auto& view = rank.queue->view();
+  auto& words = rank.side.memory;
+  const std::array<NicSoft*, 1> nics = {&rank.side.nic};
+  const DrivingScope scope(nics);
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    std::fill_n(words.begin(), kBytes / 8, round);
+    const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+        Thread(), view, {rank.side.region, 0, rank.theirs, 400'000, kBytes}, rank.theirs, kSignal,
+        1, rank.control);
+    std::uint64_t old = 0;
+    const auto added = dq::fetch_atomic<AtomicOp::add, std::uint64_t, DrivingMemory>(
+        view, rank.theirs, kCounter, 2, old, rank.control);
+    if (added != QueueOutcome::done || old != 2 * (round - 1)) return failed("an atomic");
+    const auto is_signalled = [&] {
+      DrivingScope::drive();
+      return std::atomic_ref(words[99'999]).load(std::memory_order_acquire) >= round;
+    };
+    if (!soon(is_signalled)) return failed("no signal");
+    // The other may be one round ahead, not behind.
+    for (const std::size_t word : {std::size_t{50'000}, 50'000 + kBytes / 8 - 1}) {
+      if (words[word] < round || words[word] > round + 1) return failed("wrong data");
+    }
+    if (rank.wait(posted) != QueueOutcome::done) return failed("a write");
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("3.13 two processes put, signal and fetch over tcp") {
+  const Meeting meeting;
+  const auto verdicts = run_forked(
+      2,
+      [&](int number) -> Status {
+        Rank rank;
+        ORIEL_CHECK(rank.meet(meeting, number, {}));
+        ORIEL_CHECK(exchange_data(rank));
+        // Progress goes on, by a thread, until both are done.
+        ORIEL_TRY(NicThread thread, NicThread::start(rank.side.nic));
+        char byte = 0;
+        ORIEL_CHECK(meeting.trade(number, &byte, &byte, 1));
+        ORIEL_CHECK(thread.stop(Deadline::after(seconds(10))));
+        ORIEL_CHECK(rank.wire->flush(Deadline::after(seconds(10))));
+        ORIEL_CHECK(rank.wire->status());
+        const auto counters = rank.wire->counters();
+        if (counters.lost + counters.refused + counters.late != 0) return failed("messages lost");
+        return {};
+      },
+      seconds(60));
+  for (const std::string& verdict : verdicts) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.13 a peer that is killed is named, and what is meant for it ends with an error") {
+  const Meeting meeting, killed;
+  ForkedRanks ranks(2, [&](int number) -> Status {
+    Rank rank;
+    ORIEL_CHECK(rank.meet(meeting, number, {}));
+    const std::array<NicSoft*, 1> nics = {&rank.side.nic};
+    const DrivingScope scope(nics);
+    if (number == 1) {  // serves until it is killed
+      for (;;) DrivingScope::drive();
+    }
+    const auto put = [&](SendQueue& queue) {
+      return dq::put<Thread, DrivingMemory>(
+          Thread(), queue.view(), {rank.side.region, 0, rank.theirs, 0, 400'000}, rank.control);
+    };
+    if (rank.wait(put(*rank.queue)) != QueueOutcome::done) return failed("the first write");
+    // On their way when it dies.
+    for (int i = 0; i < 5; ++i) {
+      if (put(*rank.queue).outcome != QueueOutcome::done) return failed("another write");
+    }
+    DrivingScope::drive();
+    char byte = 0;
+    ORIEL_CHECK(killed.trade(0, &byte, &byte, 1));
+    SendQueue::Options options;
+    options.answer_timeout = milliseconds(20);
+    options.repeats_most = 3;
+    SendQueue queue = rank.side.make_queue(options);
+    ORIEL_CHECK(queue.connect({1, rank.peer, 1}));
+    const auto posted = put(queue);
+    if (dq::wait_complete<DrivingMemory>(queue.view(), posted.end, rank.control) !=
+        QueueOutcome::failed) {
+      return failed("another outcome than an error");
+    }
+    const dq::QueueError error = dq::decode_error(*queue.memory().first_error);
+    if (error.syndrome != static_cast<std::uint8_t>(Syndrome::transport_retry)) {
+      return failed("another syndrome");
+    }
+    // The wire has noticed, or does when more is sent.
+    const bool told = soon([&] {
+      WireMessage message = numbered(1, 8);
+      rank.wire->send(rank.peer, message);
+      DrivingScope::drive();
+      return !rank.wire->peer_status(rank.peer).ok();
+    });
+    if (!told) return failed("no error of the peer");
+    const std::string text = rank.wire->peer_status(rank.peer).error().to_string();
+    if (text.find("sending to rank 1") == std::string::npos) return failed(text);
+    return {};
+  });
+  const timeval patience{.tv_sec = 30, .tv_usec = 0};
+  REQUIRE(::setsockopt(killed.ends[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+  char byte = 0;
+  CHECK(::recv(killed.ends[1], &byte, 1, MSG_WAITALL) == 1);
+  ranks.kill(1, SIGKILL);
+  siginfo_t ended{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &ended, WEXITED | WNOWAIT) == 0);
+  CHECK(::send(killed.ends[1], &byte, 1, MSG_NOSIGNAL) == 1);
+  CHECK(ranks.collect(seconds(60))[0] == "ok");
+}
+
+TEST_CASE("3.13 a wire ends while messages are on their way, and the other end goes on") {
+  for (int round = 0; round < 4; ++round) {
+    auto options = fabric_options();
+    options.patience = milliseconds(20);
+    WirePair pair(options);
+    WirePair others(options);
+    // Round by round further: before there is a connection, while it is made, after.
+    WireMessage message;
+    for (int i = 0; i < 5 * round * round; ++i) {
+      message = numbered(1, i % 2 == 0 ? 200'000 : 100);
+      pair.a->send(pair.b->address(), message);
+      if (round > 1) pair.b->receive(message);
+      message = numbered(2, 100'000);
+      pair.b->send(pair.a->address(), message);
+    }
+    (round % 2 == 0 ? pair.a : pair.b).reset();
+    WireFabric& left = round % 2 == 0 ? *pair.b : *pair.a;
+    for (int i = 0; i < 300; ++i) left.receive(message);
+  }
+}

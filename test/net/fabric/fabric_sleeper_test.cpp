@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/fabric/fabric_sleeper.hpp"
+
+#include <atomic>
+#include <chrono>
+
+#include <catch2/catch.hpp>
+
+#include "base/system_table.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "net/soft/nic_thread.hpp"
+
+// A thread that drives a NIC with a fabric wire when nobody else does (3.13): it sleeps, and is
+// woken by messages.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using std::chrono::seconds;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+/// How the sleeps of this process ended.
+std::atomic<long> begun{0}, woken{0}, in_vain{0};
+
+int watched_poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  ++begun;
+  const int ready = real_system_table().poll(fds, count, timeout_ms);
+  if (ready > 0 && fds[0].revents != 0) ++woken;
+  if (ready == 0) ++in_vain;
+  return ready;
+}
+
+/// The peer's NIC is driven by a thread only, this side's by the waits of the test.
+struct Sleeping {
+  explicit Sleeping(const WireFabric::Options& options = fabric_options()) : pair({}, options) {
+    pair.all = {&pair.a.nic, &pair.a.nic};
+    auto made = FabricSleeper::create(*pair.wire_b);
+    REQUIRE(made.ok());
+    sleeper.emplace(std::move(made).value());
+    NicThread::Options driver;
+    driver.progress = [this] { return pair.b.nic.progress(); };
+    driver.sleep = [this] {
+      ++sleeps;
+      sleeper->sleep(others_drive);
+    };
+    driver.wake = [this] { sleeper->wake(); };
+    auto started = NicThread::start(std::move(driver));
+    REQUIRE(started.ok());
+    thread.emplace(std::move(started).value());
+  }
+  void put() {
+    const auto posted = dq::put<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                       pair.transfer(0, 0, 4096), pair.control);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+  }
+  FabricPair pair;
+  std::optional<FabricSleeper> sleeper;
+  std::atomic<bool> others_drive{false};
+  std::atomic<long> sleeps{0};
+  std::optional<NicThread> thread;
+};
+
+}  // namespace
+
+TEST_CASE("3.13 who sleeps on a fabric wire is woken by a message, and not by much else") {
+  SystemTable table = real_system_table();
+  table.poll = watched_poll;
+  const ScopedSystemTable scoped(table);
+  Sleeping at;
+  at.put();  // they are connected
+  if (at.pair.wire_b->wait_descriptor() < 0) return;
+  constexpr int kPuts = 10;
+  const long before = woken;
+  for (int i = 0; i < kPuts; ++i) {
+    const long seen = begun;
+    REQUIRE(soon([&] { return begun > seen; }));
+    at.put();
+  }
+  // One whose slice of sleep ends at that very moment finds the message by itself.
+  CHECK(woken - before >= kPuts / 2);
+  // Asleep for as long as nothing happens.
+  const long vain = in_vain;
+  REQUIRE(soon([&] { return in_vain > vain; }));
+  const long slept = at.sleeps;
+  REQUIRE(soon([&] { return in_vain >= vain + 3; }));
+  CHECK(at.sleeps - slept < 50);
+  at.put();
+  // The end does not wait for the sleep's.
+  const long polls = begun;
+  REQUIRE(soon([&] { return begun > polls; }));
+  CHECK(at.thread->stop(Deadline::after(seconds(10))).ok());
+}
+
+TEST_CASE("3.13 without such a descriptor, and beside others, the thread naps") {
+  SystemTable table = real_system_table();
+  table.poll = watched_poll;
+  const ScopedSystemTable scoped(table);
+  FabricTable library = fabric_library().table;
+  library.fi_cq_open = [](fid_domain* domain, fi_cq_attr* attributes, fid_cq** made,
+                          void* context) -> int {
+    // As a provider does that can only be polled.
+    if (attributes->wait_obj != FI_WAIT_NONE) return -FI_ENOSYS;
+    return fabric_library().table.fi_cq_open(domain, attributes, made, context);
+  };
+  long polls = begun;
+  {
+    Sleeping at(fabric_options(&library));
+    CHECK(at.pair.wire_b->wait_descriptor() == -1);
+    CHECK_FALSE(at.pair.wire_b->may_sleep());
+    for (int i = 0; i < 5; ++i) at.put();
+    const long seen = at.sleeps;
+    REQUIRE(soon([&] { return at.sleeps > seen + 10; }));
+    at.put();
+    CHECK(begun == polls);
+    CHECK(at.thread->stop(Deadline::after(seconds(10))).ok());
+  }
+  Sleeping at;
+  at.others_drive = true;
+  const long seen = at.sleeps;
+  REQUIRE(soon([&] { return at.sleeps > seen + 2; }));
+  polls = begun;
+  REQUIRE(soon([&] { return at.sleeps > seen + 20; }));
+  CHECK(begun == polls);
+  at.put();
+}

@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+
+#include "net/fabric/wire_fabric.hpp"
+
+TEST_CASE("3.13 a library without libfabric's header says what to install") {
+  const auto wire = oriel::net::WireFabric::create({});
+  REQUIRE_FALSE(wire.ok());
+  CHECK(wire.error().to_string().find("libfabric-dev") != std::string::npos);
+}

@@ -1,0 +1,457 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+#include <dlfcn.h>
+
+#include "net/fabric/fabric_address.hpp"
+#include "net/fabric/fabric_faults.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "support/fabric_provider.hpp"
+
+// The wire over libfabric (3.13), between two ends in one process over loopback.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::AtomicOp;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const NeedsFabric needs_fabric;
+
+// Handlers of signals that are not the program's own.
+std::array<void (*)(int), 32> handlers() {
+  std::array<void (*)(int), 32> found{};
+  for (int signal = 1; signal < 32; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    found[static_cast<std::size_t>(signal)] = action.sa_handler;
+  }
+  return found;
+}
+
+// The test framework and the sanitizers have some of their own.
+bool is_of_fabric(void (*handler)(int)) {
+  if (handler == SIG_DFL || handler == SIG_IGN) return false;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(handler), &info) == 0) return false;
+  const std::string module = info.dli_fname;
+  return module.find("fabric.so") != std::string::npos || module.find("psm") != std::string::npos ||
+         module.find("infinipath") != std::string::npos;
+}
+
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
+}  // namespace
+
+TEST_CASE("3.13 messages of all sizes arrive in the order in which they were sent") {
+  WirePair pair;
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  // Those of some KiB and more travel in another way inside the provider, and would be overtaken.
+  const std::array<std::size_t, 8> most = {0, 8, 300, 400, 5000, 20'000, 150'000, 262'144};
+  std::vector<std::size_t> sizes;
+  std::uint64_t sent = 0, received = 0;
+  constexpr std::uint64_t kMessages = 400;
+  REQUIRE(soon([&] {
+    if (sent < kMessages && random() % 2 == 0) {
+      const std::size_t limit = most[random() % most.size()];
+      const std::size_t bytes = limit == 0 ? 0 : limit - random() % std::min(limit, most[2]);
+      WireMessage message = numbered(sent, bytes);
+      if (pair.a->send(pair.b->address(), message)) {
+        sizes.push_back(bytes);
+        ++sent;
+      } else {
+        CHECK(is_numbered(message, sent, bytes));
+      }
+    }
+    WireMessage message;
+    while (pair.b->receive(message)) {
+      REQUIRE(is_numbered(message, received, sizes[received]));
+      ++received;
+    }
+    CHECK_FALSE(pair.a->receive(message));
+    return received == kMessages;
+  }));
+  CHECK(pair.a->flush(Deadline::after(seconds(10))).ok());
+  CHECK(pair.a->status().ok());
+  CHECK(pair.b->status().ok());
+  CHECK(pair.a->peer_status(pair.b->address()).ok());
+  const auto of_a = pair.a->counters();
+  const auto of_b = pair.b->counters();
+  CHECK((of_a.sent == kMessages && of_a.lost == 0));
+  CHECK((of_b.received == kMessages && of_b.refused == 0 && of_b.late == 0 && of_b.skipped == 0));
+}
+
+TEST_CASE("3.13 queues put, get, add and signal over it") {
+  SendQueue::Options options;
+  options.receives = 64;
+  FabricPair pair(options, fabric_options(), 300'000);
+  std::mt19937_64 random(7);
+  for (auto& word : pair.a.memory) word = random();
+  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(8, 1024, 1'000'001), pair.control);
+  REQUIRE(pair.wait(put) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 8, bytes_of(pair.b) + 1024, 1'000'001) == 0);
+  REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                  pair.transfer(1'200'000, 1'000, 700'003),
+                                                  pair.control) == QueueOutcome::done);
+  CHECK(std::memcmp(bytes_of(pair.a) + 1'200'000, bytes_of(pair.b) + 1'000, 700'003) == 0);
+  const std::uint64_t counter = 8 * 299'999;
+  pair.b.memory[299'999] = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    std::uint64_t old = 0;
+    REQUIRE(dq::fetch_atomic<AtomicOp::add, std::uint64_t, DrivingMemory>(
+                pair.view(), pair.b.region, counter, 3, old, pair.control) == QueueOutcome::done);
+    REQUIRE(old == 3 * i);
+  }
+  CHECK(*pair.there.memory().first_error == 0);
+}
+
+TEST_CASE("3.13 signals and immediates are applied in the order of the queue") {
+  SendQueue::Options options;
+  options.receives = 64;
+  options.piece_bytes = 10'000;
+  FabricPair pair(options, fabric_options(), 100'000);
+  constexpr std::uint64_t kSignal = 8 * 99'999;
+  constexpr std::uint64_t kBytes = 64'000;
+  const auto control = pair.control;
+  for (std::uint64_t round = 1; round <= 30; ++round) {
+    const auto length = kBytes - round;
+    std::fill_n(pair.a.memory.begin(), kBytes / 8, round);
+    const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(0, 0, length), pair.b.region, kSignal, 1, control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    // Whoever sees the signal sees the last byte.
+    REQUIRE(soon([&] {
+      DrivingScope::drive();
+      return pair.b.memory[99'999] == round;
+    }));
+    CHECK(bytes_of(pair.b)[0] == static_cast<std::byte>(round));
+    CHECK(pair.b.memory[length / 8 - 1] == round);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+  }
+  REQUIRE(pair.back.post_receives(64).ok());
+  dq::Posted last;
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    last = dq::put_immediate<Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(0, 0, 1 + i * 100), 1000 + i, control);
+    REQUIRE(last.outcome == QueueOutcome::done);
+  }
+  REQUIRE(pair.wait(last) == QueueOutcome::done);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    SendQueue::Immediate immediate;
+    REQUIRE(pair.back.take_immediate(immediate));
+    CHECK(immediate.value == 1000 + i);
+    CHECK(immediate.bytes == 1 + i * 100);
+  }
+}
+
+TEST_CASE("3.13 small messages travel together, and large ones do not overtake them") {
+  WirePair pair;
+  WireMessage message;
+  constexpr std::uint64_t kMessages = 300;
+  const auto size_of = [](std::uint64_t n) { return n % 50 == 49 ? 329 + n : n % 13; };
+  std::uint64_t sent = 0, received = 0;
+  REQUIRE(soon([&] {
+    // As many as go before either end looks.
+    for (; sent < kMessages; ++sent) {
+      WireMessage next = numbered(sent, size_of(sent));
+      if (!pair.a->send(pair.b->address(), next)) break;
+    }
+    pair.a->receive(message);
+    while (pair.b->receive(message)) {
+      REQUIRE(is_numbered(message, received, size_of(received)));
+      ++received;
+    }
+    return received == kMessages;
+  }));
+  // What nobody asks to leave leaves when it is asked to.
+  message = numbered(kMessages, 8);
+  CHECK(pair.a->send(pair.b->address(), message));
+  CHECK(pair.a->flush(Deadline::after(seconds(10))).ok());
+  REQUIRE(soon([&] { return pair.b->receive(message); }));
+  CHECK(is_numbered(message, kMessages, 8));
+  CHECK(pair.a->counters().sent == kMessages + 1);
+}
+
+TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
+  auto proving = fabric_options();
+  proving.prove_payloads = true;
+  WirePair pair(fabric_options(), proving);
+  for (const bool forth : {true, false}) {
+    WireFabric* const from = forth ? pair.a.get() : pair.b.get();
+    WireFabric* const to = forth ? pair.b.get() : pair.a.get();
+    WireMessage message = numbered(1, 100'000);
+    bool sent = false;
+    WireMessage got;
+    REQUIRE(soon([&] {
+      sent = sent || from->send(to->address(), message);
+      from->receive(got);
+      return to->receive(got);
+    }));
+    CHECK(is_numbered(got, 1, 100'000));
+  }
+}
+
+TEST_CASE("3.20 what is said between two ranks in turn takes one message each way") {
+  const std::uint64_t bytes = GENERATE(8u, 329u, 2000u, 10'000u);
+  const bool is_registered = GENERATE(false, true);
+  CAPTURE(bytes, is_registered);
+  FabricPlan plan;
+  long sends = 0;
+  plan.fail = [&](const char* call) {
+    sends += std::string_view(call) == "fi_sendmsg" ? 1 : 0;
+    return 0;
+  };
+  FabricTable table = planned_fabric();
+  if (is_registered) {  // payloads are copied behind the batch
+    table.fi_dupinfo = [](const fi_info* info) {
+      fi_info* const made = detail::copy_info(info);
+      if (made != nullptr && info != nullptr) made->domain_attr->mr_mode |= FI_MR_LOCAL;
+      return made;
+    };
+  }
+  FabricPair pair({}, fabric_options(&table));
+  const auto put_signal = [&](SendQueue& queue, Side& from, Side& to) {
+    const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
+        device::Thread(), queue.view(), {from.region, 0, to.region, 8, bytes}, to.region, 0, 1,
+        pair.control);
+    REQUIRE(posted.outcome == dq::QueueOutcome::done);
+  };
+  const auto comes = [&](Side& to, std::uint64_t value) {
+    return soon([&] {
+      pair.a.nic.progress();
+      if (to.memory[0] < value) pair.b.nic.progress();
+      return to.memory[0] >= value;
+    });
+  };
+  constexpr std::uint64_t kTrips = 20;
+  for (std::uint64_t i = 1; i <= kTrips; ++i) {
+    put_signal(pair.there, pair.a, pair.b);
+    REQUIRE(comes(pair.b, i));
+    put_signal(pair.back, pair.b, pair.a);
+    REQUIRE(comes(pair.a, i));
+    if (i == 1) sends = 0;  // it took some to connect
+  }
+  // With each put goes the answer to the one before.
+  CHECK(sends == 2 * static_cast<long>(kTrips - 1));
+}
+
+TEST_CASE("3.20 of writes that are done together only the last one is answered") {
+  FabricPair pair;
+  dq::Posted last{};
+  for (int i = 0; i < 10; ++i) {
+    last = dq::put<device::Thread, DrivingMemory>(device::Thread(), pair.view(),
+                                                  pair.transfer(0, 8, 8), pair.control);
+    REQUIRE(last.outcome == dq::QueueOutcome::done);
+  }
+  REQUIRE(pair.wait(last) == dq::QueueOutcome::done);
+  CHECK(pair.wire_a->counters().sent == 10);
+  CHECK(pair.wire_b->counters().sent == 1);
+}
+
+TEST_CASE("3.13 a library that is missing is named with its package") {
+  const FabricLibrary library = load_fabric_library("libfabric-that-is-not-there.so.1");
+  CHECK(library.missing.find("libfabric1") != std::string::npos);
+  CHECK(library.missing.find("not-there") != std::string::npos);
+  // One that is something else is refused as well.
+  CHECK(load_fabric_library("libc.so.6").missing.find("it has no fi_") != std::string::npos);
+}
+
+TEST_CASE("3.13 no handler of a signal is left by libfabric and what comes with it") {
+  for (const auto handler : handlers()) {
+    CHECK_FALSE(is_of_fabric(handler));
+  }
+  const auto before = handlers();
+  {
+    auto options = fabric_options();
+    options.provider.clear();  // looks at all of them
+    WirePair pair(options);
+  }
+  CHECK(handlers() == before);
+}
+
+TEST_CASE("3.13 the provider is chosen by what there is, and a wish that fails is named") {
+  auto options = fabric_options();
+  options.provider.clear();
+  const std::string chosen = open_wire(options)->provider();
+  INFO(chosen);
+  CHECK(chosen.find("shm") == std::string::npos);
+  CHECK(chosen.find("sockets") == std::string::npos);
+  options.provider = "no-such-provider";
+  const auto none = WireFabric::create(options);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().message().find("no-such-provider") != std::string::npos);
+  CHECK(none.error().code() == ErrorCode::invalid_usage);
+  for (const char* word : {"ORIEL_FABRIC_PROVIDER", "libfabric1"}) {
+    CHECK(none.error().to_string().find(word) != std::string::npos);
+  }
+  // libfabric would take any other one.
+  options.provider = "^no-such-provider";
+  const auto any = WireFabric::create(options);
+  REQUIRE_FALSE(any.ok());
+  CHECK(any.error().code() == ErrorCode::invalid_usage);
+  for (const char* word : {"ORIEL_FABRIC_PROVIDER", "^no-such-provider", "all providers but"}) {
+    CHECK(any.error().to_string().find(word) != std::string::npos);
+  }
+  options = fabric_options();
+  options.socket.ifname = "=no-such-interface";
+  CHECK_FALSE(WireFabric::create(options).ok());
+}
+
+TEST_CASE("3.23 sizes that a wire cannot have are refused") {
+  for (const auto spoil : std::vector<void (*)(WireFabric::Options&)>{
+           [](auto& o) { o.receives = 3; }, [](auto& o) { o.sends = 4097; },
+           [](auto& o) { o.payload_bytes_most = 0; },
+           [](auto& o) { o.payload_bytes_most = kPieceBytesMost + 1; }}) {
+    auto options = fabric_options();
+    spoil(options);
+    const auto wire = WireFabric::create(options);
+    REQUIRE_FALSE(wire.ok());
+    CHECK(wire.error().code() == ErrorCode::invalid_argument);
+  }
+  auto small = fabric_options();
+  small.payload_bytes_most = 1000;
+  WirePair pair(fabric_options(), small);
+  WireMessage message = numbered(0, 1001);
+  CHECK(pair.a->send(pair.b->address(), message));  // never to be sent, so lost
+  const Status status = pair.a->peer_status(pair.b->address());
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().to_string().find("rank 1") != std::string::npos);
+  CHECK(status.error().to_string().find("1001") != std::string::npos);
+  message = numbered(0, 8);
+  CHECK(pair.a->send({pair.b->address().value + 1}, message));  // to nobody
+  CHECK(pair.a->counters().lost == 2);
+  CHECK_FALSE(pair.a->peer_status({12345}).ok());
+}
+
+TEST_CASE("3.23 addresses that are no peer's are refused") {
+  WirePair pair;
+  const Bytes good = pair.b->local_address();
+  CHECK_FALSE(pair.a->add_peer(good, "again").ok());
+  CHECK_FALSE(pair.a->add_peer(pair.a->local_address(), "itself").ok());
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    CHECK_FALSE(pair.a->add_peer(ByteView(good).first(bytes), "cut").ok());
+  }
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  CHECK_FALSE(pair.a->add_peer(longer, "longer").ok());
+  FabricAddress other = decode_fabric_address(good).value();
+  CHECK(encode(other) == good);
+  other.provider = "efa";
+  const auto mixed = pair.a->add_peer(encode(other), "rank 7");
+  REQUIRE_FALSE(mixed.ok());
+  for (const char* word :
+       {"rank 7", "efa", oriel::test::fabric_provider(), "ORIEL_FABRIC_PROVIDER"}) {
+    CHECK(mixed.error().to_string().find(word) != std::string::npos);
+  }
+  const std::vector<void (*)(FabricAddress&)> spoil = {
+      [](auto& a) { a.id = 0; },
+      [](auto& a) { a.payload_bytes_most = 0; },
+      [](auto& a) { a.payload_bytes_most = kPieceBytesMost + 1; },
+      [](auto& a) { a.provider = ""; },
+      [](auto& a) { a.provider = "tcp\n"; },
+      [](auto& a) { a.provider = std::string(65, 'x'); },
+      [](auto& a) { a.address.clear(); },
+      [](auto& a) { a.address.resize(257); },
+      [](auto& a) { a.address.resize(15); },
+      [](auto& a) { ++a.format; },
+  };
+  for (const auto change : spoil) {
+    FabricAddress bad = decode_fabric_address(good).value();
+    ++bad.id;
+    change(bad);
+    CHECK_FALSE(pair.a->add_peer(encode(bad), "spoilt").ok());
+  }
+}
+
+TEST_CASE("3.13 a peer with several queues is heard on these and on no other") {
+  std::unique_ptr<WireFabric> a = open_wire(fabric_options());
+  std::unique_ptr<WireFabric> b = open_wire(fabric_options());
+  REQUIRE(a->add_peer(b->local_address(), "rank 1").ok());
+  REQUIRE(b->add_peer(a->local_address(), "rank 0", {5, 9}).ok());
+  for (const std::uint32_t queue : {7u, 5u, 1u, 9u}) {
+    WireMessage message = numbered(queue, 10);
+    std::get<WireResponse>(message.body).to_queue = queue;
+    REQUIRE(a->send(b->address(), message));
+  }
+  a->end_turn();
+  std::vector<std::uint64_t> heard;
+  REQUIRE(soon([&] {
+    WireMessage message;
+    a->receive(message);
+    if (b->receive(message)) heard.push_back(std::get<WireResponse>(message.body).number);
+    return heard.size() == 2;
+  }));
+  CHECK(heard == std::vector<std::uint64_t>{5, 9});
+  CHECK(b->counters().refused == 2);
+}
+
+TEST_CASE("3.19 a wire is told by a peer what has arrived there, with whatever that has to say") {
+  WirePair pair;
+  const auto says = [](WireFabric& from, WireFabric& to) {
+    WireMessage message = numbered(1, 8), got;
+    REQUIRE(soon([&] { return from.send(to.address(), message); }));
+    REQUIRE(soon([&] {
+      from.end_turn();
+      WireMessage none;
+      CHECK_FALSE(from.receive(none));
+      return to.receive(got);
+    }));
+    return message.place;
+  };
+  const WireAddress b = pair.b->address();
+  const std::uint64_t first = says(*pair.a, *pair.b);
+  CHECK(first != 0);
+  CHECK(pair.a->sign_of(b).arrived < first);
+  says(*pair.b, *pair.a);
+  CHECK(pair.a->sign_of(b).arrived >= first);
+  const std::uint64_t second = says(*pair.a, *pair.b);
+  CHECK(second > first);
+  CHECK(pair.a->sign_of(b).arrived < second);
+  says(*pair.b, *pair.a);
+  CHECK(pair.a->sign_of(b).arrived >= second);
+}
+
+TEST_CASE("3.19 a queue that does not answer is given up as if its NIC had nothing else to say") {
+  SendQueue::Options options;
+  options.answer_timeout = milliseconds(60);
+  options.repeats_most = 3;
+  FabricPair pair(options);
+  NicFaults dead;
+  dead.lost_responses.push_back({.queue = 0, .nth = 1, .count = ~std::uint64_t{0}});
+  pair.b.nic.set_faults(std::move(dead));
+  const auto put = [&](const SendQueue& queue, const Side& from, const Side& to) {
+    return dq::put<Thread, DrivingMemory>(Thread(), queue.view(), {from.region, 0, to.region, 8, 8},
+                                          {});
+  };
+  REQUIRE(put(pair.there, pair.a, pair.b).outcome == QueueOutcome::done);
+  TimePoint said{};
+  REQUIRE(soon([&] {
+    for (NicSoft* const nic : pair.all) nic->progress();
+    const TimePoint now = SteadyClock::instance().now();
+    if (now - said >= milliseconds(5)) {
+      said = now;
+      REQUIRE(put(pair.back, pair.b, pair.a).outcome == QueueOutcome::done);
+    }
+    return *pair.there.memory().first_error != 0;
+  }));
+  CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
+        static_cast<std::uint8_t>(Syndrome::transport_retry));
+  CHECK(*pair.back.memory().first_error == 0);
+  CHECK(pair.a.nic.counters().repeated <= 8);  // 24 where each of them counts an eighth
+}

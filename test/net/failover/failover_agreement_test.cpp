@@ -1,0 +1,383 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/failover/path_agreement.hpp"
+
+// How two ends agree on a path and an epoch (3.14), over a post that loses, repeats, delays and
+// swaps what they say, on a clock that the test moves.
+using namespace oriel;
+using namespace oriel::net;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = PathAgreement::Action::Kind;
+
+namespace {
+
+/// One end with a model of its queues: what the actions did to them.
+struct End {
+  explicit End(std::uint32_t paths) : agreement(AgreementPolicy{}, paths) {
+    usable = static_cast<PathMask>((1u << paths) - 1);
+  }
+  PathAgreement agreement;
+  PathMask usable;
+  std::array<PathCause, kPathsMost> causes{};
+  // The queue at work: that of `path` in `epoch`; it receives, or also sends.
+  int path = 0;
+  std::uint32_t epoch = 1;
+  bool receives = true, sends = true;
+  std::uint32_t fenced_up_to = 0;  // epochs whose queue is in error
+  bool over = false;
+
+  void act() {
+    for (const auto& action : agreement.take_actions()) {
+      switch (action.kind) {
+        case Kind::fence:
+          REQUIRE(receives);
+          REQUIRE(action.epoch == epoch);
+          REQUIRE(action.path == path);
+          receives = sends = false;
+          fenced_up_to = epoch;
+          break;
+        case Kind::listen:
+          REQUIRE_FALSE(receives);
+          REQUIRE(action.epoch > epoch);
+          epoch = action.epoch;
+          path = action.path;
+          receives = true;
+          break;
+        case Kind::go:
+          REQUIRE(receives);
+          REQUIRE(action.epoch == epoch);
+          REQUIRE(action.path == path);
+          sends = true;
+          break;
+        case Kind::fail:
+          REQUIRE_FALSE(receives);
+          over = true;
+          break;
+      }
+    }
+  }
+  void set(PathMask mask) {
+    usable = mask;
+    agreement.set_usable(mask, causes);
+  }
+};
+
+struct Post {
+  std::mt19937_64 random;
+  double loss = 0, repeat = 0;
+  int delay_most = 0;
+  struct Letter {
+    PathStatement statement;
+    TimePoint due;
+  };
+  std::array<std::vector<Letter>, 2> inbox;
+  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; }
+  void send(int to, const PathStatement& statement, TimePoint now) {
+    const int copies = chance(repeat) ? 2 : 1;
+    for (int i = 0; i < copies; ++i) {
+      if (chance(loss)) continue;
+      const auto wait = delay_most == 0 ? 0u : random() % static_cast<unsigned>(delay_most);
+      inbox[to].push_back({statement, now + milliseconds(wait)});
+    }
+  }
+  std::optional<PathStatement> take(int at, TimePoint now) {
+    for (auto it = inbox[at].begin(); it != inbox[at].end(); ++it) {
+      if (it->due > now) continue;
+      const PathStatement statement = it->statement;
+      inbox[at].erase(it);
+      return statement;
+    }
+    return std::nullopt;
+  }
+};
+
+struct Pair {
+  explicit Pair(std::uint32_t paths = 2, std::uint64_t seed = 1) : ends{End(paths), End(paths)} {
+    post.random.seed(seed);
+  }
+  std::array<End, 2> ends;
+  Post post;
+  TimePoint now{seconds(1000)};
+
+  void step(int at) {
+    End& end = ends[at];
+    while (const auto heard = post.take(at, now)) {
+      // What comes by a channel is bytes.
+      const auto decoded = decode_statement(encode_statement(*heard));
+      REQUIRE(decoded.ok());
+      end.agreement.hear(*decoded, now);
+      end.act();
+    }
+    end.agreement.tick(now);
+    end.act();
+    if (const auto said = end.agreement.take_statement(now)) post.send(1 - at, *said, now);
+    check();
+  }
+  void step() {
+    const int first = static_cast<int>(post.random() % 2);
+    step(first);
+    step(1 - first);
+    now += milliseconds(1);
+  }
+  void leave(int at) {
+    ends[at].agreement.leave(now);
+    ends[at].act();
+    check();
+  }
+  /// Whoever sends does so to a queue that receives on the same path in the same epoch, or to one
+  /// that has left that epoch and takes no more of it.
+  void check() {
+    for (int at : {0, 1}) {
+      const End &mine = ends[at], &other = ends[1 - at];
+      if (!mine.sends) continue;
+      if (other.receives && other.epoch == mine.epoch) {
+        REQUIRE(other.path == mine.path);
+      } else {
+        REQUIRE(other.fenced_up_to >= mine.epoch);
+      }
+      // Nothing of an earlier epoch is at work over there.
+      REQUIRE((!other.receives || other.epoch >= mine.epoch));
+      REQUIRE((other.receives || other.fenced_up_to >= mine.epoch));
+    }
+  }
+  bool run_until_settled(int most = 20'000) {
+    for (int i = 0; i < most; ++i) {
+      if (is_settled()) return true;
+      step();
+    }
+    return is_settled();
+  }
+  bool is_settled() const {
+    const End &a = ends[0], &b = ends[1];
+    if (a.over && b.over) return true;
+    return a.sends && b.sends && a.epoch == b.epoch && a.agreement.stage() == PathStage::running &&
+           b.agreement.stage() == PathStage::running;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("3.14 F7 one end leaves and the other goes along") {
+  Pair pair;
+  const int who = GENERATE(0, 1);
+  pair.ends[who].set(0b10);
+  pair.leave(who);
+  REQUIRE(pair.run_until_settled());
+  for (const End& end : pair.ends) {
+    CHECK(end.path == 1);
+    CHECK(end.epoch == 2);
+  }
+  // And back, once both would.
+  pair.ends[who].set(0b11);
+  pair.leave(1 - who);
+  REQUIRE(pair.run_until_settled());
+  CHECK(pair.ends[0].path == 0);
+  CHECK(pair.ends[1].path == 0);
+  CHECK(pair.ends[0].epoch == 3);
+}
+
+TEST_CASE("3.14 F7 both leave at once: their statements cross") {
+  Pair pair;
+  for (End& end : pair.ends) end.set(0b10);
+  pair.leave(0);
+  pair.leave(1);
+  REQUIRE(pair.run_until_settled());
+  CHECK(pair.ends[0].path == 1);
+  CHECK(pair.ends[0].epoch == 2);
+}
+
+TEST_CASE("3.14 F5 the path that was chosen fails before both are there") {
+  for (int steps = 0; steps < 12; ++steps) {
+    for (const int who : {0, 1}) {
+      Pair pair(3);
+      pair.post.delay_most = 4;
+      pair.ends[0].set(0b110);
+      pair.leave(0);
+      for (int i = 0; i < steps; ++i) pair.step();
+      pair.ends[who].set(0b100);
+      if (pair.ends[who].agreement.stage() != PathStage::fenced) pair.leave(who);
+      REQUIRE(pair.run_until_settled());
+      // One that was fenced could not take back what it had said, and leaves afterwards.
+      if (pair.ends[0].path == 1) {
+        pair.leave(who);
+        REQUIRE(pair.run_until_settled());
+      }
+      CHECK(pair.ends[0].path == 2);
+      CHECK(pair.ends[1].path == 2);
+    }
+  }
+}
+
+TEST_CASE("3.14 F6 no path is left: both end and say why of either side") {
+  Pair pair;
+  pair.ends[0].causes[0] = {PathCause::Kind::error, Syndrome::transport_retry};
+  pair.ends[1].causes[1] = {PathCause::Kind::silence};
+  pair.ends[0].set(0b10);
+  pair.ends[1].set(0b01);
+  pair.leave(0);
+  REQUIRE(pair.run_until_settled());
+  for (const End& end : pair.ends) {
+    CHECK(end.over);
+    const std::string reason = end.agreement.reason();
+    INFO(reason);
+    CHECK(reason.find("no path is left") != std::string::npos);
+    CHECK(reason.find("error 0x15") != std::string::npos);
+    CHECK(reason.find("no sign of life") != std::string::npos);
+  }
+}
+
+TEST_CASE("3.14 F9 an error that is none of a path ends both") {
+  Pair pair;
+  pair.ends[0].agreement.end(Syndrome::remote_access, Syndrome::none);
+  pair.ends[0].act();
+  REQUIRE(pair.run_until_settled());
+  CHECK(pair.ends[1].agreement.peer().fatal == Syndrome::remote_access);
+  CHECK(pair.ends[1].agreement.reason().find("0x13") != std::string::npos);
+  // Nothing takes it back.
+  pair.leave(1);
+  CHECK(pair.ends[1].agreement.stage() == PathStage::over);
+}
+
+TEST_CASE("3.14 F12 an end that hears nothing gives up in time") {
+  Pair pair;
+  pair.post.loss = 1;
+  pair.ends[0].set(0b10);
+  pair.leave(0);
+  int steps = 0;
+  while (!pair.ends[0].over && steps < 20'000) {
+    pair.step();
+    ++steps;
+  }
+  CHECK(steps >= 10'000);
+  CHECK(steps <= 10'002);
+  CHECK(pair.ends[0].agreement.reason().find("has not answered in time") != std::string::npos);
+  // The other one learns of it if the post comes back.
+  pair.post.loss = 0;
+  REQUIRE(pair.run_until_settled());
+  CHECK(pair.ends[1].over);
+}
+
+TEST_CASE("3.14 a statement that was overtaken by a newer one changes nothing") {
+  Pair pair;
+  PathStatement newer{.serial = 7, .epoch = 1, .stage = PathStage::running, .usable = 3};
+  newer.usable_now = 0b10;
+  PathStatement older = newer;
+  older.serial = 6;
+  older.usable_now = 0b01;
+  pair.ends[0].agreement.hear(newer, pair.now);
+  pair.ends[0].agreement.hear(older, pair.now);
+  CHECK(pair.ends[0].agreement.peer_usable_now() == 0b10);
+  CHECK(pair.ends[0].agreement.peer().serial == 7);
+}
+
+TEST_CASE("3.14 both are quiet once they agree, and not before") {
+  Pair pair;
+  REQUIRE(pair.run_until_settled());
+  for (int i = 0; i < 100; ++i) pair.step();
+  std::size_t said = 0;
+  for (int i = 0; i < 1000; ++i, pair.now += milliseconds(1)) {
+    for (End& end : pair.ends) said += end.agreement.take_statement(pair.now).has_value() ? 1 : 0;
+  }
+  CHECK(said == 0);
+  // Away from the best path each repeats which ones it would take.
+  pair.ends[0].set(0b10);
+  pair.leave(0);
+  REQUIRE(pair.run_until_settled());
+  for (int i = 0; i < 100; ++i) pair.step();
+  for (int i = 0; i < 1000; ++i, pair.now += milliseconds(1)) {
+    for (End& end : pair.ends) said += end.agreement.take_statement(pair.now).has_value() ? 1 : 0;
+  }
+  CHECK(said >= 8);
+  CHECK(said <= 12);
+}
+
+TEST_CASE("3.14 F5 F7 F12 whatever is lost, late, repeated or crosses, both settle alike") {
+  const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");
+  const std::uint64_t seeds = 300 * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937_64 random(seed * 7919);
+    const auto paths = static_cast<std::uint32_t>(2 + random() % 3);
+    Pair pair(paths, seed);
+    pair.post.loss = static_cast<double>(random() % 60) / 100;
+    pair.post.repeat = static_cast<double>(random() % 40) / 100;
+    pair.post.delay_most = static_cast<int>(random() % 60);
+    const auto all = static_cast<PathMask>((1u << paths) - 1);
+    for (int event = 0; event < 12; ++event) {
+      for (auto wait = random() % 80; wait > 0; --wait) pair.step();
+      const int who = static_cast<int>(random() % 2);
+      End& end = pair.ends[who];
+      if (end.over) break;
+      // Path `paths - 1` always stays, so that there is one to settle on.
+      end.set(static_cast<PathMask>((random() & all) | 1u << (paths - 1)));
+      const bool lost = end.path >= 0 && (end.usable >> end.path & 1) == 0;
+      if (end.agreement.has_queue() && (lost || random() % 3 == 0)) pair.leave(who);
+    }
+    // As a driver does: who finds himself on a path that he does not take leaves it.
+    for (int i = 0; i < 40; ++i) {
+      REQUIRE(pair.run_until_settled());
+      int left = 0;
+      for (const int at : {0, 1}) {
+        const End& end = pair.ends[at];
+        if ((end.usable >> end.path & 1) != 0 || !end.agreement.has_queue()) continue;
+        pair.leave(at);
+        ++left;
+      }
+      if (left == 0) break;
+    }
+    REQUIRE_FALSE(pair.ends[0].over);
+    REQUIRE_FALSE(pair.ends[1].over);
+    CHECK((pair.ends[0].usable & pair.ends[1].usable & 1u << pair.ends[0].path) != 0);
+  }
+}
+
+TEST_CASE("3.23 a statement that cannot be is refused, and ends whoever was told it") {
+  const PathStatement good{.serial = 1,
+                           .epoch = 2,
+                           .stage = PathStage::fenced,
+                           .usable = 3,
+                           .usable_now = 1,
+                           .delivered = 77,
+                           .fatal = Syndrome::none,
+                           .refused = Syndrome::none,
+                           .causes = {},
+                           .probes = {1, 2, 3, 4}};
+  const Bytes bytes = encode_statement(good);
+  REQUIRE(decode_statement(bytes).ok());
+  CHECK(decode_statement(bytes)->delivered == 77);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_FALSE(decode_statement(ByteView(bytes).first(size)).ok());
+  }
+  Bytes longer = bytes;
+  longer.push_back(std::byte{0});
+  CHECK_FALSE(decode_statement(longer).ok());
+  // Every byte, every value: what is taken is what encode_statement() would make.
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (unsigned value = 0; value < 256; ++value) {
+      Bytes spoilt = bytes;
+      spoilt[at] = static_cast<std::byte>(value);
+      const auto decoded = decode_statement(spoilt);
+      if (decoded.ok()) CHECK(encode_statement(*decoded) == spoilt);
+    }
+  }
+  // One that is ready in an epoch that this end has never heard of.
+  Pair pair;
+  PathStatement early = good;
+  early.serial = 1000;
+  early.stage = PathStage::ready;
+  pair.ends[0].agreement.hear(early, pair.now);
+  pair.ends[0].act();
+  CHECK(pair.ends[0].over);
+  CHECK(pair.ends[0].agreement.reason().find("cannot be") != std::string::npos);
+}

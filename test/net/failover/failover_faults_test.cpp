@@ -1,0 +1,576 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+
+#include <catch2/catch.hpp>
+
+#include "net/failover/failover_pair.hpp"
+#include "net/failover/failover_workload.hpp"
+#include "support/sanitized.hpp"
+
+// Queues that go on by another path (3.14): one test for each row F1 to F12 of the reference, on
+// software NICs and a clock that the test moves. Rates and the random runs are in
+// failover_flap_test.cpp and failover_random_test.cpp.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+/// What post_adds() has asked for is done.
+void check_adds(const FailoverPair& pair, std::uint64_t count) {
+  REQUIRE(pair.b.memory[0] == count);
+  for (std::uint64_t i = 0; i < count; ++i) REQUIRE(pair.a.memory[100 + i] == i);
+}
+
+void post_write(const FailoverPair& pair, RawPoster& raw, std::uint64_t word,
+                std::uint32_t flags = dq::kSignalled) {
+  raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(word * 8),
+                             word_of(pair.a, word)));
+}
+
+}  // namespace
+
+TEST_CASE("3.14 a queue with a healthy path stays on it") {
+  FailoverPair pair;
+  Workload work(*pair.there, *pair.back, pair.a, pair.b, 1);
+  for (int i = 0; i < 500; ++i) work.post(), pair.step();
+  REQUIRE(pair.run_until([&] { return work.is_done(); }));
+  work.check_all();
+  CHECK(pair.both_on(0));
+  CHECK(pair.there->sight().epoch == 1);
+  CHECK(pair.a.nics[1]->counters().entries == 0);
+}
+
+TEST_CASE("3.14 F1 a doorbell that was overlooked is rung again, on the same path") {
+  FailoverPair pair;
+  NicFaults faults;
+  faults.dropped_doorbells = {{pair.there->queue().number(), 1}};
+  pair.a.nics[0]->set_faults(faults);
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 5);
+  raw.ring();
+  const TimePoint begin = pair.clock.now();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(5); }));
+  CHECK(pair.clock.now() - begin < seconds(1));
+  check_adds(pair, 5);
+  CHECK(pair.a.nics[0]->counters().dropped_doorbells == 1);
+  CHECK(pair.there->sight().epoch == 1);
+}
+
+TEST_CASE("3.14 F2 a slow NIC is not failed over, a stopped one is") {
+  FailoverPair pair;
+  const auto number = pair.there->queue().number();
+  SECTION("each entry takes long, but not too long") {
+    NicFaults faults;
+    faults.delays = {{{number}, milliseconds(2900), {}}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 4);
+    raw.ring();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(4); }));
+    check_adds(pair, 4);
+    CHECK(pair.there->sight().epoch == 1);
+  }
+  SECTION("one takes very long, while the NIC answers probes") {
+    NicFaults faults;
+    faults.delays = {{{number}, seconds(30), {}}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 1);
+    raw.ring();
+    pair.run_for(seconds(10));
+    CHECK(pair.there->sight().paths[0] == PathState::suspected);
+    REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
+    CHECK(pair.there->sight().epoch == 1);
+    CHECK(pair.there->sight().paths[0] == PathState::healthy);
+  }
+  SECTION("stopped for less than the threshold, here or there") {
+    NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
+    nic.stop();
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 3);
+    raw.ring();
+    pair.run_for(milliseconds(2900));
+    CHECK(pair.there->sight().epoch == 1);
+    nic.resume();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
+    check_adds(pair, 3);
+    CHECK(pair.there->sight().epoch == 1);
+  }
+  SECTION("stopped for longer, here or there") {
+    NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
+    nic.stop();
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 3);
+    raw.ring();
+    const TimePoint begin = pair.clock.now();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
+    CHECK(pair.clock.now() - begin >= seconds(3));
+    CHECK(pair.clock.now() - begin < milliseconds(3200));
+    check_adds(pair, 3);
+    REQUIRE(pair.run_until([&] { return pair.both_on(1); }));
+    CHECK(to_string(pair.there->sight().paths[0]) == std::string("failed"));
+  }
+}
+
+TEST_CASE("3.14 F3 error 0x15 at any entry of a batch: the rest goes by the other path") {
+  for (std::uint64_t k = 0; k < 64; k += oriel::test::kSanitized ? 9 : 1) {
+    FailoverPair pair;
+    NicFaults faults;
+    faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, k % 2 == 1}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    for (std::uint64_t i = 0; i < 64; ++i) {
+      pair.a.memory[200 + i] = 1000 + i;
+      if (i % 2 == 0) {
+        post_write(pair, raw, 200 + i, 0);
+      } else {
+        raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                                    word_of(pair.a, 100 + i / 2)));
+      }
+    }
+    raw.ring();
+    INFO("entry " << k << pair.states());
+    REQUIRE(pair.run_until([&] { return pair.is_complete(64); }, seconds(1)));
+    check_adds(pair, 32);
+    for (std::uint64_t i = 0; i < 64; i += 2) REQUIRE(pair.b.memory[200 + i] == 1000 + i);
+    REQUIRE(pair.there->sight().epoch == 2);
+    REQUIRE_FALSE(pair.has_failed(pair.view()));
+  }
+}
+
+TEST_CASE("3.14 F4 B4 what was done and not acknowledged is not done again") {
+  // The peer's NIC does it and loses every answer; then the path ends with an error or in silence.
+  for (const bool silent : {false, true}) {
+    // Under a sanitizer, too, some of each of the three kinds of entries.
+    for (std::uint64_t nth = 1; nth <= 24; nth += oriel::test::kSanitized ? 5 : 1) {
+      FailoverPair::Options options;
+      options.queue.receives = 64;
+      if (!silent) {
+        options.queue.answer_timeout = milliseconds(10);
+        options.queue.repeats_most = 2;
+      }
+      FailoverPair pair(options);
+      REQUIRE(pair.back->queue().post_receives(32).ok());
+      NicFaults faults;
+      faults.lost_responses = {{pair.back->queue().number(), nth, 1'000'000}};
+      pair.b.nics[0]->set_faults(faults);
+      RawPoster raw(pair.view());
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        pair.a.memory[i + 10] = i + 1;
+        raw.add(dq::transfer_entry(dq::Opcode::write_immediate, raw.place(), 0,
+                                   pair.b.region.remote((10 + i) * 8), word_of(pair.a, 10 + i), i));
+        raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), 1,
+                                    word_of(pair.a, 100 + i)));
+        raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled,
+                                   pair.b.region.remote((10 + i) * 8), word_of(pair.a, 300 + i)));
+      }
+      raw.ring();
+      pair.run_for(milliseconds(2));
+      // All has been done; this side knows of nth - 1 entries at most.
+      REQUIRE(pair.b.memory[0] == 8);
+      if (silent) pair.b.faults[0]->cut = true;  // probes, too, are not answered
+      REQUIRE(pair.run_until([&] { return pair.is_complete(24); }, seconds(10)));
+      check_adds(pair, 8);
+      REQUIRE(pair.there->sight().path == 1);
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        REQUIRE(pair.b.memory[10 + i] == i + 1);
+        REQUIRE(pair.a.memory[300 + i] == i + 1);
+        SendQueue::Immediate immediate;
+        REQUIRE(pair.back->queue().take_immediate(immediate));
+        REQUIRE(immediate.value == i);
+      }
+      SendQueue::Immediate none;
+      REQUIRE_FALSE(pair.back->queue().take_immediate(none));
+    }
+  }
+}
+
+TEST_CASE("3.14 F4 reads and atomics that were accepted and not executed are done once") {
+  FailoverPair pair;
+  NicFaults faults;
+  // Later than the path is given up.
+  faults.reads_behind_writes = milliseconds(3500);
+  pair.b.nics[0]->set_faults(faults);
+  RawPoster raw(pair.view());
+  pair.b.memory[50] = 5;
+  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, pair.b.region.remote(400),
+                             word_of(pair.a, 99)));
+  post_adds(pair, raw, 5);  // they wait behind the read
+  raw.ring();
+  pair.run_for(milliseconds(10));
+  CHECK(pair.b.memory[0] == 0);
+  // One that lives would go on with them by itself.
+  if (GENERATE(false, true)) {
+    pair.b.nics[0]->die();
+  } else {
+    pair.b.faults[0]->cut = true;
+  }
+  REQUIRE(pair.run_until([&] { return pair.is_complete(6); }));
+  CHECK(pair.there->sight().path == 1);
+  pair.run_for(seconds(1));
+  check_adds(pair, 5);
+  CHECK(pair.a.memory[99] == 5);
+}
+
+TEST_CASE("3.14 F4 what was read by a NIC that died has landed once a dump on the other is done") {
+  FailoverPair pair;
+  NicFaults faults;
+  faults.late_reads = seconds(1000);
+  pair.a.nics[0]->set_faults(faults);
+  pair.b.memory[50] = 5;
+  RawPoster raw(pair.view());
+  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled,
+                             pair.b.region.remote(400), word_of(pair.a, 99)));
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
+  CHECK(pair.a.memory[99] == 0);
+  pair.a.nics[0]->die();
+  raw.add(dq::dump_entry(raw.place(), dq::kSignalled | dq::kFenced, word_of(pair.a, 99)));
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(2); }));
+  CHECK(pair.there->sight().path == 1);
+  CHECK(pair.a.memory[99] == 5);
+}
+
+TEST_CASE("3.14 F4 pieces in any order, of an entry that was half done") {
+  for (std::uint64_t seed = 1; seed <= oriel::test::repeats(40u, 5u); ++seed) {
+    FailoverPair::Options options;
+    options.queue.piece_bytes = 64;
+    FailoverPair pair(options);
+    NicFaults faults;
+    faults.shuffle_pieces = true;
+    faults.seed = seed;
+    pair.a.nics[0]->set_faults(faults);
+    faults.seed = seed + 100;
+    pair.a.nics[1]->set_faults(faults);
+    for (std::uint64_t i = 0; i < 1000; ++i) pair.a.memory[i] = i + 1;
+    RawPoster raw(pair.view());
+    raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), dq::kSignalled,
+                               pair.b.region.remote(8),
+                               {pair.a.region.address, pair.a.keys[0], 8000 - 24}));
+    raw.ring();
+    // 125 pieces, of which 64 are asked for at a time.
+    for (std::uint64_t i = 0; i < 1 + seed % 2; ++i) {
+      pair.a.nics[0]->progress();
+      pair.b.nics[0]->progress();
+    }
+    pair.a.nics[0]->die();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
+    for (std::uint64_t i = 0; i < 997; ++i) REQUIRE(pair.b.memory[1 + i] == i + 1);
+    CHECK(pair.b.memory[998] == 0);
+  }
+}
+
+TEST_CASE("3.14 F5 the primary dies while the queue is on its way to the backup") {
+  for (int steps = 0; steps < 12; ++steps) {
+    FailoverPair pair;
+    pair.post.delay_most = 3;
+    NicFaults faults;
+    faults.fails = {{{pair.there->queue().number(), 3}, Syndrome::transport_retry, true}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 8);
+    raw.ring();
+    for (int i = 0; i < steps; ++i) pair.step();
+    pair.a.nics[0]->die();
+    pair.b.nics[0]->die();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(8); }));
+    check_adds(pair, 8);
+    CHECK(pair.there->sight().path == 1);
+  }
+}
+
+TEST_CASE("3.14 F5 the backup fails while the queue is on its way there: on to the third path") {
+  for (int steps = 0; steps < 30; steps += oriel::test::kSanitized ? 7 : 2) {
+    FailoverPair::Options options;
+    options.paths = 3;
+    FailoverPair pair(options);
+    pair.post.delay_most = 3;
+    NicFaults faults;
+    faults.fails = {{{pair.there->queue().number(), 3}, Syndrome::transport_retry, true}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 8);
+    raw.ring();
+    pair.step();
+    pair.a.faults[0]->cut = true;  // so that it does not recover
+    for (int i = 0; i < steps; ++i) pair.step();
+    pair.b.nics[1]->die();
+    post_adds(pair, raw, 8);
+    raw.ring();
+    REQUIRE(pair.run_until([&] { return pair.is_complete(16); }));
+    REQUIRE(pair.b.memory[0] == 16);
+    CHECK(pair.there->sight().path == 2);
+  }
+}
+
+TEST_CASE("3.14 F6 with both paths dead producers get an error in time") {
+  FailoverPair::Options options;
+  options.queue.depth = 128;
+  FailoverPair pair(options);
+  const bool here = GENERATE(false, true);
+  for (const auto& nic : here ? pair.a.nics : pair.b.nics) nic->die();
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 3);
+  raw.ring();
+  const TimePoint begin = pair.clock.now();
+  REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
+  // Twice the silence, and what the agreement takes.
+  CHECK(pair.clock.now() - begin < milliseconds(6500));
+  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(1)));
+  const std::string text = pair.there->failure()->to_string();
+  INFO(text);
+  CHECK(text.find("rank 7") != std::string::npos);
+  CHECK(text.find("nic0, nic1") != std::string::npos);
+  CHECK(text.find("path 0: here no sign of life") != std::string::npos);
+  CHECK(text.find("path 1: here no sign of life") != std::string::npos);
+  // A kernel that waits, and one that posts, end.
+  pair.control.timeout_ns = 0;
+  CHECK(dq::wait_complete(pair.view(), 3, pair.control) == dq::QueueOutcome::failed);
+  CHECK(dq::decode_error(pair.view().indexes->error).syndrome == 0x15);
+  dq::Posted posted;
+  for (int i = 0; i < 200 && posted.outcome == dq::QueueOutcome::done; ++i) {
+    posted = dq::put<Thread>(Thread(), pair.view(), pair.transfer(0, 0, 8), pair.control);
+  }
+  CHECK(posted.outcome == dq::QueueOutcome::failed);
+  // So does one on the other side, which had nothing to do so far.
+  CHECK(pair.has_failed(pair.back->view()));
+}
+
+TEST_CASE("3.14 F6 a queue without a backup ends the same way") {
+  FailoverPair::Options options;
+  options.paths = 1;
+  FailoverPair pair(options);
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 3);
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
+  pair.b.nics[0]->die();
+  post_adds(pair, raw, 3);
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(4)));
+  CHECK(pair.there->failure()->to_string().find("rank 7") != std::string::npos);
+}
+
+TEST_CASE("3.14 F7 only one side sees the error") {
+  FailoverPair pair;
+  const bool other = GENERATE(false, true);
+  FailoverQueue& queue = other ? *pair.back : *pair.there;
+  FailoverRank& rank = other ? pair.b : pair.a;
+  NicFaults faults;
+  faults.fails = {{{queue.queue().number(), 2}, Syndrome::transport_retry, false}};
+  rank.nics[0]->set_faults(faults);
+  FailoverPair::Options options;
+  Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
+  Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
+  for (int i = 0; i < 40; ++i) work.post(), back_work.post(), pair.step();
+  REQUIRE(pair.run_until([&] { return work.is_done() && back_work.is_done(); }, seconds(2)));
+  work.check_all();
+  back_work.check_all();
+  CHECK(pair.both_on(1));
+  CHECK(pair.there->sight().epoch == 2);
+  // The other one has nothing against the path.
+  const auto healthy = (other ? pair.there : pair.back)->sight();
+  CHECK(healthy.paths[0] == PathState::healthy);
+}
+
+TEST_CASE("3.14 F7 both see it at once") {
+  FailoverPair pair;
+  NicFaults faults;
+  faults.fails = {{{pair.there->queue().number(), 2}, Syndrome::transport_retry, false}};
+  pair.a.nics[0]->set_faults(faults);
+  faults.fails = {{{pair.back->queue().number(), 2}, Syndrome::transport_retry, true}};
+  pair.b.nics[0]->set_faults(faults);
+  Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
+  Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
+  for (int i = 0; i < 40; ++i) work.post(), back_work.post(), pair.step();
+  REQUIRE(pair.run_until([&] { return work.is_done() && back_work.is_done(); }, seconds(2)));
+  work.check_all();
+  back_work.check_all();
+  CHECK(pair.both_on(1));
+  CHECK(pair.there->sight().epoch == 2);
+}
+
+TEST_CASE("3.14 F9 an error that is none of a path does not fail over") {
+  for (const unsigned value :
+       {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x16u, 0x22u}) {
+    FailoverPair pair;
+    NicFaults faults;
+    faults.fails = {{{pair.there->queue().number(), 2}, static_cast<Syndrome>(value), false}};
+    pair.a.nics[0]->set_faults(faults);
+    RawPoster raw(pair.view());
+    post_adds(pair, raw, 5);
+    raw.ring();
+    REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(1)));
+    const dq::QueueError error = dq::decode_error(pair.view().indexes->error);
+    CHECK(error.syndrome == value);
+    CHECK(error.index == 2);
+    CHECK(pair.view().indexes->completed == 2);
+    CHECK(pair.there->sight().epoch == 1);
+    REQUIRE(pair.run_until([&] { return pair.has_failed(pair.back->view()); }, seconds(1)));
+    CHECK(dq::decode_error(pair.back->view().indexes->error).syndrome == 0x05);
+    CHECK(pair.b.memory[0] == 2);
+  }
+}
+
+TEST_CASE("3.14 F9 B6 a key that the peer does not have ends the queue, on either path") {
+  FailoverPair pair;
+  const bool on_backup = GENERATE(false, true);
+  if (on_backup) {
+    // As if the window had not been registered with the backup.
+    pair.there->aliases(1).remove_remote(pair.b.keys[0]);
+    pair.a.nics[0]->die();
+  }
+  RawPoster raw(pair.view());
+  if (on_backup) {
+    post_adds(pair, raw, 1);
+  } else {
+    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled,
+                                {pair.b.region.address, pair.b.keys[0] + 1}, 1,
+                                word_of(pair.a, 100)));
+  }
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(5)));
+  CHECK(dq::decode_error(pair.view().indexes->error).syndrome == 0x13);
+  CHECK(pair.there->sight().epoch == (on_backup ? 2 : 1));
+  CHECK(pair.b.memory[0] == 0);
+  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(1)));
+  CHECK(pair.back->failure()->to_string().find("0x13") != std::string::npos);
+}
+
+TEST_CASE("3.14 F10 messages and completions of an old epoch are ignored") {
+  FailoverPair pair;
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 2);
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(2); }));
+  // All that either says is on its way for a long time.
+  pair.a.faults[0]->hold = true;
+  pair.b.memory[10] = 1;
+  pair.a.memory[10] = 2;
+  post_write(pair, raw, 10);
+  post_adds(pair, raw, 3);
+  raw.ring();
+  pair.run_for(milliseconds(10));
+  pair.a.nics[0]->stop();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(6); }));
+  CHECK(pair.b.memory[10] == 2);
+  CHECK(pair.b.memory[0] == 5);
+  const std::uint64_t completed = pair.view().indexes->completed;
+  // The peer has gone on and uses the word for something else.
+  pair.b.memory[10] = 77;
+  pair.a.nics[0]->resume();
+  pair.a.faults[0]->hold = false;
+  REQUIRE_FALSE(pair.a.faults[0]->held.empty());
+  pair.a.wires[0]->release();
+  pair.run_for(milliseconds(100));
+  CHECK(pair.b.memory[10] == 77);
+  CHECK(pair.b.memory[0] == 5);
+  CHECK(pair.view().indexes->completed == completed);
+  CHECK_FALSE(pair.has_failed(pair.view()));
+  // Back on the old path, they are strays of an old epoch.
+  post_adds(pair, raw, 1);
+  pair.a.faults[0]->hold = true;
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(7); }));
+  CHECK(pair.b.memory[0] == 6);
+}
+
+TEST_CASE("3.14 F10 a request of an old epoch to the queue it was meant for is a stray") {
+  FailoverPair pair;
+  pair.a.faults[0]->hold = true;
+  RawPoster raw(pair.view());
+  pair.a.memory[10] = 2;
+  post_write(pair, raw, 10);
+  raw.ring();
+  pair.run_for(milliseconds(1));
+  pair.a.faults[0]->hold = false;
+  REQUIRE_FALSE(pair.a.faults[0]->held.empty());
+  pair.a.faults[0]->cut = true;
+  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
+  // And back, so that the same queue of the same NICs is at work again.
+  pair.a.faults[0]->cut = false;
+  REQUIRE(pair.run_until([&] { return pair.both_on(0); }));
+  pair.b.memory[10] = 77;
+  const auto before = pair.b.nics[0]->counters().strays;
+  pair.a.wires[0]->release();
+  pair.run_for(milliseconds(10));
+  CHECK(pair.b.nics[0]->counters().strays > before);
+  CHECK(pair.b.memory[10] == 77);
+  CHECK_FALSE(pair.has_failed(pair.view()));
+}
+
+TEST_CASE("3.14 F11 a batch of which a part was rung") {
+  for (std::uint64_t rung = 0; rung <= 8; rung += oriel::test::kSanitized ? 4 : 1) {  // none to all
+    for (std::uint64_t recorded = rung; recorded <= 8; recorded += 4) {
+      FailoverPair pair;
+      RawPoster raw(pair.view());
+      post_adds(pair, raw, 8);
+      if (rung > 0) raw.ring(recorded, rung);
+      pair.a.nics[0]->stop();
+      if (rung > 0) {
+        REQUIRE(pair.run_until([&] { return pair.is_complete(rung); }));
+        CHECK(pair.there->sight().path == 1);
+      }
+      pair.run_for(seconds(5));
+      // What was not rung is not done, and has not been forgotten.
+      REQUIRE(pair.b.memory[0] == rung);
+      raw.ring();
+      REQUIRE(pair.run_until([&] { return pair.is_complete(8); }));
+      check_adds(pair, 8);
+    }
+  }
+}
+
+TEST_CASE("3.14 F12 without the channel the queue works, and ends in time when its path does") {
+  FailoverPair pair;
+  pair.post.cut = true;
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 3);
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
+  pair.run_for(seconds(1));
+  pair.b.nics[0]->die();
+  post_adds(pair, raw, 3);
+  raw.ring();
+  SECTION("it never comes back") {
+    // The silence, and what the agreement may take.
+    REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, milliseconds(13'100)));
+    const std::string text = pair.there->failure()->to_string();
+    INFO(text);
+    CHECK(text.find("has not answered in time") != std::string::npos);
+    CHECK(text.find("rank 7") != std::string::npos);
+  }
+  SECTION("it comes back in time, and loses much") {
+    pair.run_for(seconds(9));
+    pair.post.cut = false;
+    pair.post.loss = 0.7;
+    REQUIRE(pair.run_until([&] { return pair.is_complete(6); }));
+    CHECK(pair.b.memory[0] == 6);
+  }
+}
+
+TEST_CASE("3.14 with a threshold of three errors the first two are mended on the same path") {
+  FailoverPair::Options options;
+  options.health.errors_most = 3;
+  FailoverPair pair(options);
+  NicFaults faults;
+  const auto number = pair.there->queue().number();
+  for (const std::uint64_t index : {2u, 5u}) {
+    faults.fails.push_back({{number, index}, Syndrome::transport_retry, true});
+  }
+  pair.a.nics[0]->set_faults(faults);
+  RawPoster raw(pair.view());
+  post_adds(pair, raw, 4);
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.there->sight().epoch == 2; }));
+  pair.a.nics[0]->set_faults({});
+  REQUIRE(pair.run_until([&] { return pair.is_complete(4); }));
+  CHECK(pair.run_until([&] { return pair.both_on(0); }, seconds(1)));
+  check_adds(pair, 4);
+}

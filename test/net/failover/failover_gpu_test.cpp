@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/copy/data_mover_cuda.hpp"
+#include "net/copy/late_stream.hpp"
+#include "net/failover/failover_trouble.hpp"
+#include "net/soft/split_pages.hpp"
+#include "support/sanitized.hpp"
+
+// Queues of GPUs that go on by another path (3.14): the NICs of a rank share what moves its bytes,
+// which takes its time, and read the queue at other addresses than those who fill it.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+/// What moves the bytes of two ranks.
+struct Engines {
+  explicit Engines(std::uint64_t from) : seed(from) {}
+  std::unique_ptr<DataMover> make() {
+    constexpr std::uint32_t kSlots = 12;
+    auto stream = std::make_unique<LateStream>(kSlots, 512, ++seed);
+    streams.push_back(stream.get());
+    return std::make_unique<CudaMover>(std::move(stream), kSlots);
+  }
+  void run_some() {
+    for (LateStream* const stream : streams) stream->run_some();
+  }
+  void adapt(FailoverPair::Options& options) {
+    options.make_mover = [this] { return make(); };
+    options.turn = [this] { run_some(); };
+    options.queue.pages = &pages;
+    options.queue.mode = DoorbellMode::alone;
+  }
+  std::uint64_t seed;
+  SplitSource pages;
+  std::vector<LateStream*> streams;
+};
+
+struct Pair {
+  explicit Pair(FailoverPair::Options options = {}) : engines(1), pair(adapted(engines, options)) {}
+  static FailoverPair::Options& adapted(Engines& engines, FailoverPair::Options& options) {
+    engines.adapt(options);
+    return options;
+  }
+  Engines engines;
+  FailoverPair pair;
+};
+
+dq::LocalRange range_of(const FailoverRank& rank, std::uint64_t word, std::uint32_t words = 1) {
+  return {rank.region.address + word * 8, rank.keys[0], words * 8};
+}
+
+}  // namespace
+
+TEST_CASE("3.14 random work of GPUs over random faults: each entry is done once, in order") {
+  std::unique_ptr<Engines> engines;  // of one run
+  run_seeds(oriel::test::repeats(60u, 5u), [&](FailoverPair::Options& options) {
+    engines = std::make_unique<Engines>(options.seed);
+    engines->adapt(options);
+    options.queue.answer_timeout *= 8;  // an answer waits for the stream
+  });
+}
+
+TEST_CASE("3.14 F3 F4 a word that both NICs of a GPU change is the same to both") {
+  Pair made;
+  FailoverPair& pair = made.pair;
+  RawPoster raw(pair.view());
+  std::uint64_t added = 0;
+  const auto add = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i, ++added) {
+      raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                                  range_of(pair.a, 100 + added)));
+    }
+    raw.ring();
+  };
+  for (int flap = 0; flap < 6; ++flap) {
+    const int path = flap % 2;
+    NicFaults faults;
+    faults.fails = {{{0, raw.next() + 3}, Syndrome::transport_retry, flap % 3 == 0}};
+    if (path == 0) pair.a.nics[0]->set_faults(faults);
+    add(8);
+    REQUIRE(pair.run_until([&] { return pair.is_complete(raw.next()); }, seconds(10)));
+    pair.a.nics[0]->set_faults({});
+    REQUIRE(pair.run_until([&] { return pair.both_on(path == 0 ? 1 : 0); }, seconds(60)));
+  }
+  CHECK(pair.there->sight().epoch >= 4);
+  CHECK(pair.b.memory[0] == added);
+  for (std::uint64_t i = 0; i < added; ++i) REQUIRE(pair.a.memory[100 + i] == i);
+}
+
+TEST_CASE("3.14 F4 F6 what a NIC that dies has begun is not done again behind its signal") {
+  // The bytes lie in the stream, and so does the signal behind them, which a kernel sees before the
+  // other NIC goes on: from then on the memory is its own.
+  constexpr std::uint64_t kSignal = 50, kTarget = 100, kOwn = 777;
+  for (const bool here : {false, true}) {
+    for (const std::uint32_t words : {1u, 32u, 300u}) {
+      FailoverPair::Options options;
+      Engines engines(words);
+      engines.adapt(options);
+      bool was_seen = false;
+      FailoverRank* target = nullptr;
+      options.turn = [&] {
+        engines.streams[0]->run_some();
+        if (engines.streams[1]->is_still) engines.streams[1]->run_some();
+        for (int steps = engines.streams[1]->is_still ? 0 : 2; steps >= 0; --steps) {
+          if (target->memory[kSignal] == 2 && !was_seen) {
+            was_seen = true;
+            target->memory[kTarget] = kOwn;
+          }
+          if (steps > 0) engines.streams[1]->run(1);
+        }
+      };
+      FailoverPair pair(options);
+      target = &pair.b;
+      for (std::uint64_t i = 0; i < words; ++i) pair.a.memory[1000 + i] = 40 + i;
+      RawPoster raw(pair.view());
+      const auto signal = [&](std::uint64_t to) {
+        raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8),
+                                    1, range_of(pair.a, to)));
+        raw.ring();
+      };
+      signal(200);  // from here on the NIC knows the word's value, and need not read it
+      REQUIRE(pair.run_until([&] { return pair.is_complete(1); }, seconds(1)));
+      engines.streams[1]->is_still = true;
+      raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), 0,
+                                 pair.b.region.remote(kTarget * 8), range_of(pair.a, 1000, words)));
+      signal(201);
+      pair.run_for(milliseconds(20));
+      REQUIRE(engines.streams[1]->left() >= 2);
+      REQUIRE(pair.b.memory[kSignal] == 1);
+      (here ? pair.a : pair.b).nics[0]->die();
+      if (!here) REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(10)));
+      engines.streams[1]->is_still = false;
+      INFO(words << " words, " << (here ? "here" : "there") << pair.states());
+      REQUIRE(pair.run_until([&] { return pair.is_complete(raw.next()); }, seconds(20)));
+      CHECK(pair.there->sight().path == 1);
+      pair.run_for(seconds(1));
+      CHECK(was_seen);
+      CHECK(pair.b.memory[kSignal] == 2);
+      CHECK(pair.a.memory[201] == 1);
+      CHECK(pair.b.memory[kTarget] == kOwn);
+      for (std::uint64_t i = 1; i < words; ++i) REQUIRE(pair.b.memory[kTarget + i] == 40 + i);
+    }
+  }
+}
+
+TEST_CASE("3.14 F7 a GPU's queue without work asks its peer, and leaves a path that is silent") {
+  Pair made;
+  FailoverPair& pair = made.pair;
+  pair.run_for(milliseconds(10));
+  const TimePoint asked = pair.clock.now();
+  pair.there->ask();
+  CHECK(pair.there->answered() < asked);
+  REQUIRE(pair.run_until([&] { return pair.there->answered() >= asked; }, milliseconds(5)));
+  CHECK(pair.there->sight().epoch == 1);
+  pair.run_for(seconds(10));
+  CHECK(pair.there->sight().epoch == 1);  // it has been answered
+  pair.b.nics[0]->die();
+  pair.run_for(seconds(10));
+  CHECK(pair.there->sight().epoch == 1);  // and asks for nothing
+  const TimePoint again = pair.clock.now();
+  pair.there->ask();
+  REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(4)));
+  REQUIRE(pair.run_until([&] { return pair.there->answered() >= again; }, seconds(1)));
+  CHECK_FALSE(pair.there->pace().has_work);
+  SECTION("and ends where no path is left") {
+    pair.b.nics[1]->die();
+    pair.there->ask();
+    REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }, seconds(30)));
+    CHECK(*pair.there->queue().memory().first_error != 0);
+    CHECK_FALSE(pair.there->pace().has_work);
+  }
+}
+
+TEST_CASE("3.14 F6 a signal that a call of the driver has lost is not told of by another NIC") {
+  constexpr std::uint64_t kSignal = 50;
+  FailoverPair::Options options;
+  Engines engines(1);
+  engines.adapt(options);
+  FailoverRank* target = nullptr;
+  options.turn = [&] {
+    engines.run_some();
+    // Before it looks at what has come of it.
+    if (engines.streams[1]->has_refused) target->nics[0]->die();
+  };
+  FailoverPair pair(options);
+  target = &pair.b;
+  RawPoster raw(pair.view());
+  const auto signal = [&] {
+    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8), 1,
+                                range_of(pair.a, 200)));
+    raw.ring();
+  };
+  signal();  // from here on the NIC knows the word's value, and need not read it
+  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }, seconds(1)));
+  engines.streams[1]->refuses = true;
+  signal();
+  CHECK(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(30)));
+  CHECK_FALSE(pair.is_complete(raw.next()));
+  CHECK(engines.streams[1]->has_refused);
+  CHECK(pair.b.memory[kSignal] == 1);
+  // It is the one whose GPU has failed that is at fault, in the eyes of both.
+  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(30)));
+  CHECK(pair.back->is_at_fault());
+  CHECK_FALSE(pair.there->is_at_fault());
+}
+
+TEST_CASE("3.14 a GPU whose stream stands still ends its queue, and no other NIC does it again") {
+  /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
+  /// failed or not.
+  class StuckMover final : public DataMover {
+   public:
+    explicit StuckMover(bool failed) : has_failed_(failed) {}
+    StagedPart load(const std::byte*, std::size_t) override { return {}; }
+    bool keep(StagedPart&) override { return false; }
+    std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
+    bool copy(std::byte*, const std::byte*, std::size_t, MoveTicket&) override { return false; }
+    bool step_atomic(AtomicMove&, std::byte*) override { return false; }
+    bool is_done(MoveTicket) override { return false; }
+    bool flush() override { return true; }
+    Status drain() override { return Error(ErrorCode::timeout, "stuck"); }
+    void forget(const std::byte*, std::size_t) override {}
+    bool has_failed() const override { return has_failed_; }
+
+   private:
+    void give_back(StagedPart&) noexcept override {}
+    const bool has_failed_;
+  };
+  StuckMover stuck(GENERATE(false, true));
+  FailoverPair pair;
+  RawPoster raw(pair.view());
+  pair.b.nics[0]->serve_gpu(stuck);
+  NicFaults faults;
+  faults.fails = {{{0, 0}, Syndrome::transport_retry, false}};
+  pair.a.nics[0]->set_faults(faults);
+  raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                              range_of(pair.a, 100)));
+  raw.ring();
+  REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(30)));
+  CHECK(dq::decode_error(*pair.back->queue().memory().first_error).syndrome ==
+        static_cast<std::uint32_t>(Syndrome::local_operation));
+  CHECK(pair.b.memory[0] == 0);
+}

@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdint>
+
+#include <catch2/catch.hpp>
+
+#include "net/failover/failover_pair.hpp"
+#include "support/sanitized.hpp"
+
+// Immediates on queues that go on by another path: every one is taken once, in order, by a consumer
+// that knows nothing of paths (B4 and 3.14).
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+/// A wait moves the pair on, and its clock.
+struct SteppingMemory : device::Memory {
+  static inline FailoverPair* pair = nullptr;
+  static void relax() { pair->step(); }
+};
+
+/// Writes with immediates from one rank, and the other one as their consumer.
+class Immediates {
+ public:
+  explicit Immediates(FailoverPair& pair) : pair_(pair), raw_(pair.view()) {
+    SteppingMemory::pair = &pair;
+    control_.timeout_ns = 60'000'000'000;
+  }
+  ~Immediates() { SteppingMemory::pair = nullptr; }
+  Immediates(const Immediates&) = delete;
+  Immediates& operator=(const Immediates&) = delete;
+
+  const dq::ReceiveView& receives() const { return pair_.back->queue().receives(); }
+  void post(std::uint32_t count) {
+    for (; count > 0; --count, ++sent_) {
+      const std::uint64_t word = 10 + sent_;
+      pair_.a.memory[word] = 1000 + sent_;
+      const dq::LocalRange local{pair_.a.region.address + word * 8, pair_.a.keys[0], 8};
+      raw_.add(dq::transfer_entry(dq::Opcode::write_immediate, raw_.place(), dq::kSignalled,
+                                  pair_.b.region.remote(word * 8), local, 0x5000 + sent_));
+    }
+    raw_.ring();
+  }
+  /// Waits for the next one, which must be the next.
+  void take() {
+    dq::ReceivedImmediate got;
+    REQUIRE(dq::wait_immediate<Thread, SteppingMemory>(Thread(), pair_.back->view(), receives(),
+                                                       got, control_) == dq::QueueOutcome::done);
+    REQUIRE(got.value == 0x5000 + taken_);
+    REQUIRE(got.bytes == 8);
+    REQUIRE(pair_.b.memory[10 + taken_] == 1000 + taken_);
+    ++taken_;
+  }
+  void take_all() {
+    while (taken_ < sent_) {
+      take();
+      REQUIRE(dq::post_receives(receives(), 1));
+    }
+  }
+  /// Nothing more comes, however long one looks.
+  void check_exact() {
+    INFO(pair_.states());
+    REQUIRE(pair_.run_until([&] { return pair_.is_complete(raw_.next()); }));
+    pair_.run_for(milliseconds(20));
+    dq::ReceivedImmediate none;
+    REQUIRE(dq::take_immediate(receives(), none) == dq::Arrival::none);
+    REQUIRE(receives().position->taken == sent_);
+    REQUIRE_FALSE(pair_.has_failed(pair_.view()));
+    REQUIRE(pair_.back->view().indexes->error == 0);
+  }
+
+ private:
+  FailoverPair& pair_;
+  RawPoster raw_;
+  device::WaitControl control_;
+  std::uint32_t sent_ = 0, taken_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("B4 F3 immediates under way as the primary fails are each taken once, on the backup") {
+  // Rounds of the ring end before, while and after the path changes.
+  for (std::uint64_t k = 0; k < 40; k += oriel::test::kSanitized ? 7 : 1) {
+    for (const bool delivered : {false, true}) {
+      INFO("entry " << k << (delivered ? ", which was done" : ""));
+      FailoverPair::Options options;
+      options.queue.receives = 8;
+      FailoverPair pair(options);
+      NicFaults faults;
+      faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, delivered}};
+      pair.a.nics[0]->set_faults(faults);
+      Immediates work(pair);
+      REQUIRE(dq::post_receives(work.receives(), 8));
+      work.post(40);
+      work.take_all();
+      work.check_exact();
+      REQUIRE(pair.there->sight().path == 1);
+      work.post(20);  // and the backup goes on counting
+      work.take_all();
+      work.check_exact();
+    }
+  }
+}
+
+TEST_CASE("B4 F4 immediates that were done and not acknowledged are not taken again") {
+  for (std::uint64_t nth = 1; nth <= 12; nth += oriel::test::kSanitized ? 5 : 1) {
+    FailoverPair::Options options;
+    options.queue.receives = 16;
+    options.queue.answer_timeout = milliseconds(10);
+    options.queue.repeats_most = 2;
+    FailoverPair pair(options);
+    NicFaults faults;
+    faults.lost_responses = {{pair.back->queue().number(), nth, 1'000'000}};
+    pair.b.nics[0]->set_faults(faults);
+    Immediates work(pair);
+    REQUIRE(dq::post_receives(work.receives(), 16));
+    work.post(12);
+    for (int i = 0; i < 5; ++i) work.take();  // before the path changes
+    INFO("from answer " << nth << " on");
+    REQUIRE(pair.run_until([&] { return pair.is_complete(12); }, seconds(10)));
+    REQUIRE(pair.there->sight().path == 1);
+    work.take_all();
+    work.check_exact();
+  }
+}
+
+TEST_CASE("B4 F2 a wait goes on while a NIC is silent, and ends with what the backup brings") {
+  FailoverPair::Options options;
+  options.queue.receives = 4;
+  FailoverPair pair(options);
+  Immediates work(pair);
+  REQUIRE(dq::post_receives(work.receives(), 2));
+  work.post(2);
+  work.take_all();
+  NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
+  nic.die();
+  work.post(30);
+  const TimePoint begin = pair.clock.now();
+  work.take_all();
+  CHECK(pair.clock.now() - begin >= seconds(3));
+  work.check_exact();
+  CHECK(pair.there->sight().path == 1);
+}
+
+TEST_CASE("B4 F3 a peer that waits for room as the primary fails has it on the backup") {
+  FailoverPair::Options options;
+  options.queue.receives = 4;
+  FailoverPair pair(options);
+  Immediates work(pair);
+  REQUIRE(dq::post_receives(work.receives(), 1));
+  work.post(6);
+  work.take();
+  pair.run_for(milliseconds(5));  // the second one is asked for again and again
+  pair.a.nics[0]->die();
+  pair.run_for(seconds(1));
+  dq::ReceivedImmediate none;
+  REQUIRE(dq::take_immediate(work.receives(), none) == dq::Arrival::none);
+  REQUIRE(dq::post_receives(work.receives(), 2));
+  work.take_all();
+  work.check_exact();
+  CHECK(pair.there->sight().path == 1);
+}

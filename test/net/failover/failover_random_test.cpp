@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+
+#include "net/failover/failover_trouble.hpp"
+#include "support/sanitized.hpp"
+
+using namespace oriel::net::test;
+
+TEST_CASE("3.14 random work over random faults: each entry is done once, in order") {
+  run_seeds(oriel::test::repeats(100u, 5u), [](FailoverPair::Options&) {});
+}

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <utility>
+
+#include <catch2/catch.hpp>
+
+#include "net/failover/failover_pair.hpp"
+#include "net/failover/failover_workload.hpp"
+
+// Random work of both ends for each other over two paths that fail at random in every way there is
+// (3.14), with a channel that loses and delays; one seed is one run. A model in which everything is
+// done once and in order says what has to come of it.
+namespace oriel::net::test {
+
+using std::chrono::milliseconds;
+
+inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t seed) {
+  FailoverPair::Options options;
+  options.seed = seed;
+  options.queue.depth = 128u << random() % 3;
+  options.queue.piece_bytes = random() % 2 == 0 ? 256 : 4096;
+  options.queue.answer_timeout = milliseconds(2 + random() % 6);
+  options.queue.repeats_most = static_cast<std::uint32_t>(1 + random() % 4);
+  // Indexes that go round 16 bits.
+  options.queue.base = random() % 2 == 0 ? 0 : 65536 - random() % 300;
+  options.health.suspect_after = milliseconds(5);
+  options.health.fail_after = milliseconds(20);
+  options.health.probe_every = milliseconds(1);
+  options.health.retry_first = milliseconds(5);
+  options.health.retry_most = milliseconds(20);
+  options.health.errors_most = static_cast<std::uint32_t>(1 + random() % 2);
+  options.health.answers_needed = static_cast<std::uint32_t>(1 + random() % 3);
+  options.agreement.repeat_every = milliseconds(2);
+  return options;
+}
+
+/// Does something to one path for a while, and then mends it.
+struct Trouble {
+  FailoverPair& pair;
+  std::mt19937_64& random;
+  std::size_t path = 0;
+
+  void begin(std::uint64_t posted_there, std::uint64_t posted_back) {
+    path = random() % 2;
+    const bool here = random() % 2 == 0;
+    FailoverRank& rank = here ? pair.a : pair.b;
+    NicSoft& nic = *rank.nics[path];
+    NicFaults faults;
+    faults.seed = random();
+    const std::uint64_t index = (here ? posted_there : posted_back) + random() % 8;
+    switch (random() % 7) {
+      case 0:
+        return nic.stop();
+      case 1:
+        rank.faults[path]->cut = true;
+        return;
+      case 2:
+      case 3:
+        faults.fails = {{{0, index}, Syndrome::transport_retry, random() % 2 == 0}};
+        break;
+      case 4:
+        faults.lost_responses = {{0, random() % 20, 1 + random() % 1000}};
+        break;
+      case 5:
+        faults.ends = {{{0, index}, false}};
+        break;
+      default:
+        faults.shuffle_queues = faults.shuffle_pieces = true;
+        faults.reads_behind_writes = milliseconds(random() % 4);
+        faults.response_delay = milliseconds(random() % 4);
+        faults.delays = {{{}, Duration(0), milliseconds(1)}};
+        break;
+    }
+    nic.set_faults(std::move(faults));
+  }
+  void end() {
+    for (FailoverRank* rank : {&pair.a, &pair.b}) {
+      rank->faults[path]->cut = false;
+      rank->nics[path]->set_faults({});
+      rank->nics[path]->resume();
+    }
+  }
+};
+
+/// `adapt` changes what the seed has drawn.
+template <class Adapt>
+void run_random(std::uint64_t seed, const Adapt& adapt) {
+  std::mt19937_64 random(seed * 104'729);
+  FailoverPair::Options drawn = options_of(random, seed);
+  adapt(drawn);
+  FailoverPair pair(drawn);
+  pair.post.loss = static_cast<double>(random() % 40) / 100;
+  pair.post.repeat = static_cast<double>(random() % 30) / 100;
+  pair.post.delay_most = static_cast<int>(random() % 30);
+  Workload there(*pair.there, *pair.back, pair.a, pair.b, seed);
+  Workload back(*pair.back, *pair.there, pair.b, pair.a, seed + 1000);
+  Trouble trouble{pair, random};
+  const auto work = [&](Duration time) {
+    for (const TimePoint end = pair.clock.now() + time; pair.clock.now() < end; pair.step()) {
+      if (random() % 4 != 0) there.post(random() % 2 == 0);
+      if (random() % 4 != 0) back.post(random() % 2 == 0);
+    }
+  };
+  const auto is_whole = [&] {
+    for (const auto& sight : {pair.there->sight(), pair.back->sight()}) {
+      for (const PathState state : sight.paths) {
+        if (state > PathState::suspected) return false;
+      }
+      if (sight.stage != PathStage::running) return false;
+    }
+    // A fault's entry ends when its bytes have moved, which for a GPU's may be much later.
+    return pair.a.mover == nullptr || (there.is_done() && back.is_done());
+  };
+  for (int round = 0; round < 6; ++round) {
+    INFO("seed " << seed << ", round " << round);
+    trouble.begin(there.posted(), back.posted());
+    work(milliseconds(random() % 60));
+    trouble.end();
+    work(milliseconds(random() % 20));
+    // The next one may be on the other path, and one of them has to work.
+    there.ring(), back.ring();
+    const bool whole = pair.run_until(is_whole, std::chrono::seconds(5));
+    INFO("seed " << seed << ", round " << round << pair.states());
+    REQUIRE(whole);
+  }
+  there.ring(), back.ring();
+  const bool done = pair.run_until([&] { return there.is_done() && back.is_done(); });
+  INFO("seed " << seed << pair.states());
+  REQUIRE(done);
+  there.check_all();
+  back.check_all();
+  CHECK(there.entries() + back.entries() > 100);
+}
+
+/// As many seeds as ORIEL_TEST_ROUNDS times `count`, from ORIEL_TEST_SEED on.
+template <class Adapt>
+void run_seeds(std::uint64_t count, const Adapt& adapt) {
+  const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");
+  const std::uint64_t seeds = count * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
+  const char* first = std::getenv("ORIEL_TEST_SEED");
+  const std::uint64_t from = first != nullptr ? std::strtoull(first, nullptr, 10) : 1;
+  for (std::uint64_t seed = from; seed < from + seeds; ++seed) run_random(seed, adapt);
+}
+
+}  // namespace oriel::net::test

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "net/mlx5/verbs_table.hpp"
+
+namespace oriel::net::test {
+
+/// A model of libibverbs, libmlx5 and adapters behind them, which records all calls. It is strict:
+/// what the real ones would refuse, or leave undefined, fails and is noted in violations: a call on
+/// something that was given back, something given back while other things need it, a queue pair
+/// that skips a state. It reads commands by byte positions of its own. One at a time. Calls of it
+/// may come from any thread; what a test reads and sets here nobody must be calling meanwhile, but
+/// for the functions that say so.
+class FakeVerbs {
+ public:
+  struct Adapter {
+    std::string name = "mlx5_0";
+    bool mlx5 = true;
+    std::uint32_t port_state = 4;
+    std::uint8_t link_layer = 1;
+    std::uint32_t mtu = 5;
+    std::uint16_t lid = 7;
+    std::uint8_t port_flags = 0;
+    std::vector<VerbsGid> gids;  ///< those of type 99 are empty places
+    Bytes general;               ///< the 4096 bytes of capabilities
+    Bytes atomic;
+  };
+  /// With capabilities of a ConnectX-7, on InfiniBand.
+  static Adapter adapter(const std::string& name);
+  static VerbsGid gid(std::vector<std::uint8_t> head, std::vector<std::uint8_t> tail,
+                      std::uint32_t type);
+
+  struct Call {
+    std::string name;
+    std::vector<std::uint64_t> arguments;
+    Bytes command;
+  };
+  /// A queue pair that exists, as the adapter knows it.
+  struct QueuePair {
+    int adapter = 0;
+    std::uint32_t number = 0;
+    int state = 0;
+    std::byte* ring = nullptr;
+    std::uint32_t depth = 0;
+    std::uint32_t* record = nullptr;
+    std::byte* completions = nullptr;
+    std::byte* receives = nullptr;        ///< the ring, if there is one
+    std::uint32_t receive_count = 0;      ///< its entries
+    std::byte* received = nullptr;        ///< completions of these,
+    std::uint32_t received_elements = 0;  ///< of which there are so many
+    std::uint64_t* doorbell = nullptr;
+    std::uint32_t domain = 0;
+    std::uint32_t remote = 0;
+    std::uint16_t remote_lid = 0;
+  };
+
+  FakeVerbs();
+  ~FakeVerbs();
+  FakeVerbs(const FakeVerbs&) = delete;
+  FakeVerbs& operator=(const FakeVerbs&) = delete;
+
+  std::vector<Adapter> adapters;
+  VerbsLibrary library;
+  std::vector<Call> calls;
+  std::vector<std::string> violations;
+  bool has_uncached_registers = true;
+
+  /// Which call fails: the first is 1. It does so with `status`; commands carry 0x03 and a
+  /// syndrome.
+  long fail_at = 0;
+  int status = 5;
+  long counted = 0;
+  std::string failed;
+  /// Changes the answer to a command that has succeeded.
+  std::function<void(const std::string& call, Bytes& out)> spoil;
+
+  /// Called as somebody begins to look for an adapter.
+  std::function<void()> on_list;
+  /// What an adapter in software does for these, if there is one.
+  std::function<std::uint32_t(const QueuePair&)> on_create;
+  std::function<void(const QueuePair&)> on_ready;
+  std::function<void(const QueuePair&)> on_reset;
+  std::function<void(const QueuePair&)> on_error;
+  std::function<void(const QueuePair&)> on_destroy;
+  std::function<std::uint32_t(int adapter, std::uint32_t domain, void* address, std::size_t bytes,
+                              int access)>
+      on_register;
+  std::function<void(int adapter, std::uint32_t key)> on_deregister;
+  std::function<std::uint32_t(int adapter)> on_domain;
+
+  std::vector<std::string> names() const;
+  /// How much there is, of one kind or of all. Any thread.
+  std::size_t live(const std::string& kind = "") const;
+  /// Kinds of what was made, in that order, and of what was given back, in that.
+  std::vector<std::string> made, given_back;
+  const Call* find(const std::string& name, std::size_t nth = 0) const;
+  /// By adapter and number, which is one only within it.
+  static std::uint64_t key_of(int adapter, std::uint32_t number) {
+    return static_cast<std::uint64_t>(adapter) << 32 | number;
+  }
+  std::map<std::uint64_t, QueuePair> queue_pairs;
+
+  struct Object;
+  struct Access;
+
+ private:
+  friend struct Access;
+  mutable std::mutex mutex_;  // held by every call
+  std::map<const void*, std::unique_ptr<Object>> objects_;
+  std::uint32_t next_number_ = 0x100;
+};
+
+}  // namespace oriel::net::test

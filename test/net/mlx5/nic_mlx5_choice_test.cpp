@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/mlx5/fake_verbs.hpp"
+#include "net/mlx5/nic_mlx5.hpp"
+
+// Which device, port, GID and sizes are taken, and what is refused with which words (3.11, 3.12).
+
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+
+namespace {
+
+struct Scene {
+  FakeVerbs verbs;
+  Mlx5Device::Options options;
+  Scene() {
+    options.name = "mlx5_0";
+    options.verbs = &verbs.library;
+  }
+  FakeVerbs::Adapter& adapter() { return verbs.adapters[0]; }
+  /// The text of the error of opening; nothing may be left of it.
+  std::string refusal() {
+    auto device = Mlx5Device::open(options);
+    REQUIRE_FALSE(device.ok());
+    CHECK(verbs.live() == 0);
+    CHECK(verbs.violations.empty());
+    return device.error().to_string();
+  }
+  int chosen(std::vector<VerbsGid> gids) {
+    adapter().link_layer = 2;
+    adapter().gids = std::move(gids);
+    auto device = Mlx5Device::open(options);
+    return device.ok() ? device.value()->gid_index() : -1;
+  }
+};
+
+bool contains(const std::string& text, const char* part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("3.11 without the libraries the error names their packages") {
+  Scene scene;
+  scene.verbs.library.missing = "libibverbs.so.1 cannot be loaded";
+  const std::string text = scene.refusal();
+  CHECK(contains(text, "mlx5_0"));
+  CHECK(contains(text, "libibverbs.so.1 cannot be loaded"));
+  CHECK(contains(text, "ibverbs-providers"));
+  CHECK(scene.verbs.calls.empty());
+}
+
+TEST_CASE("3.11 a device that is not there, or not of the family, is named") {
+  Scene scene;
+  SECTION("another name") {
+    scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_bond_0"));
+    scene.options.name = "mlx5_3";
+    CHECK(contains(scene.refusal(), "no RDMA adapter mlx5_3; there is mlx5_0, mlx5_bond_0"));
+  }
+  SECTION("none at all") {
+    scene.verbs.adapters.clear();
+    CHECK(contains(scene.refusal(), "there is none"));
+  }
+  SECTION("of another maker") {
+    scene.adapter().mlx5 = false;
+    CHECK(contains(scene.refusal(), "no mlx5 adapter"));
+  }
+  SECTION("the second of two is opened by its name") {
+    scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_1"));
+    scene.verbs.adapters[1].lid = 99;
+    scene.options.name = "mlx5_1";
+    CHECK(Mlx5Device::open(scene.options).value()->lid() == 99);
+  }
+}
+
+TEST_CASE("3.11 a port in the wrong state is refused with its state") {
+  Scene scene;
+  SECTION("down") {
+    scene.adapter().port_state = 1;
+    CHECK(contains(scene.refusal(), "mlx5_0 port 1 cannot be used: the port is down"));
+  }
+  SECTION("initialising: no subnet manager") {
+    scene.adapter().port_state = 2;
+    CHECK(contains(scene.refusal(), "subnet manager"));
+  }
+  SECTION("in a state that we do not know") {
+    scene.adapter().port_state = 77;
+    CHECK(contains(scene.refusal(), "unknown"));
+  }
+  SECTION("a port that it does not have") {
+    scene.options.port = 2;
+    CHECK(contains(scene.refusal(), "mlx5_0 port 2: ibv_query_port"));
+  }
+  SECTION("another link layer") {
+    scene.adapter().link_layer = 0;
+    CHECK(contains(scene.refusal(), "link layer"));
+  }
+  SECTION("an MTU that cannot be") {
+    scene.adapter().mtu = 6;
+    CHECK(contains(scene.refusal(), "MTU"));
+  }
+}
+
+TEST_CASE("3.11 on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-local, then v1") {
+  const VerbsGid v1 = FakeVerbs::gid({0xfe, 0x80}, {1}, 1);
+  const VerbsGid local = FakeVerbs::gid({0xfe, 0x80}, {1}, 2);
+  const VerbsGid ipv6 = FakeVerbs::gid({0x20, 0x01}, {1}, 2);
+  const VerbsGid ipv4 = FakeVerbs::gid({0}, {0xff, 0xff, 10, 0, 0, 1}, 2);
+  const VerbsGid zero = FakeVerbs::gid({0}, {0}, 2);
+  const VerbsGid empty = FakeVerbs::gid({0}, {0}, 99);
+  Scene scene;
+  CHECK(scene.chosen({v1, local, ipv6, ipv4}) == 3);
+  CHECK(scene.chosen({ipv4, local, ipv6, ipv4}) == 0);
+  CHECK(scene.chosen({v1, local, ipv6}) == 2);
+  CHECK(scene.chosen({v1, empty, local}) == 2);
+  CHECK(scene.chosen({empty, zero, v1}) == 2);
+  CHECK(scene.chosen({empty, zero}) == -1);
+  CHECK(scene.chosen({}) == -1);
+  // By the user's choice another one, unless it is none.
+  scene.options.gid_index = 1;
+  CHECK(scene.chosen({v1, local, ipv6, ipv4}) == 1);
+  CHECK(scene.chosen({v1, zero}) == -1);
+  CHECK(scene.chosen({v1, empty}) == -1);
+  scene.options.gid_index = 9;
+  CHECK(scene.chosen({v1, local}) == -1);
+}
+
+TEST_CASE("3.11 an adapter that lacks what queues need is refused") {
+  struct Lacking {
+    std::function<void(FakeVerbs::Adapter&)> change;
+    const char* says;
+  };
+  const std::vector<Lacking> all = {
+      {[](auto& adapter) { adapter.general[0x220 / 8] = std::byte{0}; }, "overrun"},
+      {[](auto& adapter) { adapter.general[0x23f / 8] = std::byte{0}; }, "connections"},
+      {[](auto& adapter) { adapter.general[0x1fc / 8] = std::byte{0}; }, "version 0"},
+      {[](auto& adapter) { adapter.general[0x21e / 8] = std::byte{0}; }, "no atomics"},
+      {[](auto& adapter) { adapter.atomic[0x40 / 8] = std::byte{0}; }, "big-endian"},
+  };
+  for (const Lacking& each : all) {
+    Scene scene;
+    each.change(scene.adapter());
+    CHECK(contains(scene.refusal(), each.says));
+  }
+}
+
+TEST_CASE("3.11 capabilities are read from where they stand") {
+  Scene scene;
+  const auto device = Mlx5Device::open(scene.options).value();
+  CHECK(device->capabilities().log_qp_size_most == 15);
+  CHECK(device->capabilities().log_cq_size_most == 22);
+  CHECK(device->capabilities().log_message_most == 30);
+  CHECK(device->capabilities().log_reads_sent_most == 4);
+  CHECK(device->capabilities().log_reads_answered_most == 4);
+  CHECK(device->capabilities().atomic_operations == 15);
+  CHECK(device->capabilities().atomic_sizes == 12);
+  CHECK(device->event_queue() == 0x2b);
+}
+
+TEST_CASE(
+    "3.23 queues of a wrong size, and peers of another network, are refused before any call") {
+  Scene scene;
+  scene.adapter().general[0x88 / 8] = std::byte{10};
+  const auto device = Mlx5Device::open(scene.options).value();
+  Mlx5HostMemory memory;
+  const auto ringer = std::make_shared<Mlx5Ringer>();
+  scene.verbs.calls.clear();
+  const auto refuses = [&](auto change) {
+    Mlx5Queue::Options options;
+    change(options);
+    const auto made = Mlx5Queue::create(device, memory, ringer, options);
+    return !made.ok() && made.error().code() == ErrorCode::invalid_argument;
+  };
+  CHECK(refuses([](auto& options) { options.depth = 64; }));
+  CHECK(refuses([](auto& options) { options.depth = 1000; }));
+  CHECK(refuses([](auto& options) { options.depth = 2048; }));  // more than this adapter can
+  CHECK(refuses([](auto& options) { options.batch = 48; }));
+  CHECK(refuses([](auto& options) { options.batch = 1024; }));
+  CHECK(refuses([](auto& options) { options.fetch_slots = 3; }));
+  CHECK(refuses([](auto& options) { options.fetch_slots = 2048; }));
+  CHECK(refuses([](auto& options) { options.psn = 0x1000000; }));
+  CHECK(scene.verbs.calls.empty());
+
+  Mlx5Queue queue = Mlx5Queue::create(device, memory, ringer, {}).value();
+  scene.verbs.calls.clear();
+  Mlx5QueueHandle peer = queue.handle();
+  peer.link_layer = LinkLayer::ethernet;
+  CHECK(queue.connect(peer).error().code() == ErrorCode::invalid_usage);
+  peer = queue.handle();
+  peer.roce_version = 1;
+  CHECK(queue.connect(peer).error().code() == ErrorCode::invalid_usage);
+  CHECK(scene.verbs.calls.empty());
+
+  NicMlx5::Options options;
+  options.device = scene.options;
+  NicMlx5 nic = NicMlx5::open(options).value();
+  CHECK_FALSE(nic.register_memory(memory, &scene, 0, 1).ok());
+  CHECK_FALSE(nic.register_memory(memory, &scene, ~std::size_t{0}, 1).ok());
+}

@@ -1,0 +1,459 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/mlx5/nic_mlx5.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/mlx5/fake_verbs.hpp"
+#include "net/queue/memory_keys.hpp"
+#include "support/fault.hpp"
+
+// The host half of queues of mlx5 adapters, against a recording table of verbs and DevX calls
+// (3.11, 3.12). No adapter has been near it.
+
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+
+namespace {
+
+namespace dq = device::queue;
+using Names = std::vector<std::string>;
+
+struct Scene {
+  FakeVerbs verbs;
+  Mlx5HostMemory memory;
+  NicMlx5::Options options;
+  std::uint32_t receives = 0;  ///< of whole_life
+  alignas(64) std::array<std::uint64_t, 64> window{};
+
+  Scene() {
+    options.device.name = "mlx5_0";
+    options.device.verbs = &verbs.library;
+    options.own_thread = false;
+  }
+  FakeVerbs::Adapter& adapter() { return verbs.adapters[0]; }
+  void use_ethernet() {
+    adapter().link_layer = 2;
+    adapter().lid = 0;
+    adapter().gids = {FakeVerbs::gid({0xfe, 0x80}, {0x01}, 1),
+                      FakeVerbs::gid({0xfe, 0x80}, {0x01}, 2),
+                      FakeVerbs::gid({0, 0}, {0xff, 0xff, 10, 0, 0, 1}, 2)};
+  }
+  Result<NicMlx5> open() { return NicMlx5::open(options); }
+  Result<std::vector<Mlx5Queue>> create(NicMlx5& nic, std::size_t count,
+                                        Mlx5Queue::Options each = {}) {
+    each.depth = 128;
+    each.fetch_slots = 16;
+    const std::vector<Mlx5Queue::Options> all(count, each);
+    return nic.create_queues(memory, all);
+  }
+};
+
+Mlx5QueueHandle peer_of(const Mlx5Queue& queue) {
+  Mlx5QueueHandle peer = queue.handle();
+  peer.number = 0x654321;
+  peer.psn = 0x0a0b0c;
+  if (peer.link_layer == LinkLayer::infiniband) peer.lid = 0x1234;
+  return peer;
+}
+
+std::uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<std::uint64_t>(pointer);
+}
+
+const Names kReleases = {
+    "ibv_close_device",       "ibv_dealloc_pd",       "ibv_dereg_mr", "ibv_destroy_ah",
+    "mlx5dv_devx_umem_dereg", "mlx5dv_devx_free_uar", "DESTROY_CQ",   "DESTROY_QP"};
+const Names kCommands = {"QUERY_HCA_CAP", "CREATE_CQ", "CREATE_QP", "RST2INIT_QP", "INIT2RTR_QP",
+                         "RTR2RTS_QP",    "QUERY_QP",  "2ERR_QP",   "2RST_QP"};
+
+bool is_one_of(const std::string& name, const Names& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Opens, makes a queue, connects it, registers memory and gives all back.
+Status whole_life(Scene& scene) {
+  auto nic = scene.open();
+  if (!nic.ok()) return std::move(nic).error();
+  Mlx5Queue::Options each;
+  each.receives = scene.receives;
+  auto queues = scene.create(nic.value(), 1, each);
+  if (!queues.ok()) return std::move(queues).error();
+  Mlx5Queue& queue = queues.value()[0];
+  auto region = nic->register_memory(scene.memory, scene.window.data(), sizeof scene.window,
+                                     kRemoteWrite | kLocalWrite);
+  if (!region.ok()) return std::move(region).error();
+  Status connected = queue.connect(peer_of(queue));
+  if (!connected.ok()) return connected;
+  const auto state = queue.state();
+  if (!state.ok()) return state.error();
+  return queue.to_error();
+}
+
+void check_nothing_left(const Scene& scene) {
+  CHECK(scene.verbs.live() == 0);
+  CHECK(scene.verbs.violations == Names{});
+  // Whatever was made last was given back first, but for addresses, which live for one step.
+  Names made = scene.verbs.made;
+  Names given_back = scene.verbs.given_back;
+  std::erase(made, "address");
+  std::erase(given_back, "address");
+  std::reverse(made.begin(), made.end());
+  CHECK(made == given_back);
+}
+
+}  // namespace
+
+TEST_CASE("3.12 set-up calls come in their order with their arguments") {
+  Scene scene;
+  auto nic = scene.open();
+  REQUIRE(nic.ok());
+  CHECK(scene.verbs.names() == Names{"ibv_get_device_list", "mlx5dv_open_device", "ibv_query_port",
+                                     "_ibv_query_gid_ex", "QUERY_HCA_CAP", "QUERY_HCA_CAP",
+                                     "mlx5dv_devx_query_eqn", "ibv_alloc_pd", "mlx5dv_init_obj"});
+  CHECK(scene.verbs.calls[1].arguments[0] == 1);  // with DevX
+  CHECK(scene.verbs.calls[8].arguments[0] == 1 << 6);
+  scene.verbs.calls.clear();
+
+  auto queues = scene.create(nic.value(), 1);
+  REQUIRE(queues.ok());
+  CHECK(scene.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
+                                     "mlx5dv_devx_alloc_uar", "CREATE_CQ", "CREATE_QP"});
+  const Mlx5Queue& queue = queues.value()[0];
+  const dq::QueueView& view = queue.view();
+  const auto& pair = scene.verbs.queue_pairs.at(queue.number());
+  using Arguments = std::vector<std::uint64_t>;
+  CHECK(scene.verbs.calls[0].arguments == Arguments{address_of(view.fetch_values), 4096, 1});
+  CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring), 8192, 1});
+  CHECK(scene.verbs.calls[2].arguments == Arguments{address_of(view.completion), 12288, 1});
+  CHECK(scene.verbs.calls[3].arguments == Arguments{1});
+
+  // Both doorbell records lie behind the 8192 bytes of completions, apart from each other.
+  const Bytes& cq_command = scene.verbs.calls[4].command;
+  const Bytes& qp_command = scene.verbs.calls[5].command;
+  CHECK(mlx5::get(cq_command, {72 * 8, 64}) == 8192 + 64);
+  CHECK(mlx5::get(qp_command, {184 * 8, 64}) == 8192);
+
+  // What the adapter was told is what the view says.
+  CHECK(address_of(pair.ring) == address_of(view.ring));
+  CHECK(pair.depth == view.depth);
+  CHECK(pair.record + 1 == view.doorbell_record);
+  CHECK(address_of(pair.completions) == address_of(view.completion));
+  CHECK(pair.doorbell == view.doorbell);
+  CHECK(view.number == pair.number);
+  CHECK(view.nic_error == nullptr);
+  CHECK(view.completion->tail == ~std::uint64_t{0});
+  CHECK(view.fetch_turns[15] == 15);
+  CHECK_FALSE(queue.is_rung_by_processor());
+  CHECK(queue.state().value() == QueueState::reset);
+}
+
+TEST_CASE("B4 3.12 a queue with receives has a ring of them, and a completion queue for them") {
+  Scene scene;
+  NicMlx5 nic = scene.open().value();
+  scene.verbs.calls.clear();
+  Mlx5Queue::Options options;
+  options.receives = 8;
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
+  CHECK(scene.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
+                                     "mlx5dv_devx_umem_reg", "mlx5dv_devx_alloc_uar", "CREATE_CQ",
+                                     "CREATE_CQ", "CREATE_QP"});
+  const dq::QueueView& view = queues[0].view();
+  const dq::ReceiveView& receives = queues[0].receives();
+  const auto& pair = scene.verbs.queue_pairs.at(queues[0].number());
+  using Arguments = std::vector<std::uint64_t>;
+  // 8 receives of 16 bytes before the 8192 bytes of blocks.
+  CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
+  CHECK(scene.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
+  // Three records, apart from each other: of the queue, of both completion queues.
+  CHECK(mlx5::get(scene.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
+  CHECK(mlx5::get(scene.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
+  CHECK(mlx5::get(scene.verbs.calls[7].command, {184 * 8, 64}) == 8192);
+  CHECK(scene.verbs.calls[6].command[28] == std::byte{3});  // 2^3 elements
+  CHECK(address_of(pair.ring) == address_of(view.ring));
+  CHECK(address_of(pair.receives) + 128 == address_of(view.ring));
+  CHECK(pair.receive_count == 8);
+  CHECK(address_of(pair.received) == address_of(receives.completions));
+  CHECK(pair.received_elements == receives.count);
+  CHECK(pair.record == receives.record);
+  CHECK(pair.record + 1 == view.doorbell_record);
+  CHECK(receives.completions[7].tail == ~std::uint64_t{0});
+  CHECK(receives.position->taken == 0);
+  CHECK(receives.position->posted == 8);
+  CHECK(scene.verbs.violations.empty());
+  for (const std::uint32_t wrong : {1u, 2u, 12u, 65536u}) {
+    options.receives = wrong;
+    CHECK_FALSE(scene.create(nic, 1, options).ok());
+  }
+}
+
+TEST_CASE("B4 3.12 the adapter is told of receives in init, also after a step has failed") {
+  Scene scene;
+  NicMlx5 nic = scene.open().value();
+  Mlx5Queue::Options options;
+  options.receives = 16;
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
+  const std::uint32_t* const record = queues[0].receives().record;
+  using Told = std::vector<std::pair<std::string, std::uint32_t>>;
+  Told told;
+  scene.verbs.spoil = [&](const std::string& call, Bytes&) {
+    told.emplace_back(call, dq::big_endian(*record));
+  };
+  scene.verbs.fail_at = scene.verbs.counted + 3;
+  CHECK_FALSE(queues[0].connect(peer_of(queues[0])).ok());
+  CHECK(scene.verbs.failed == "RTR2RTS_QP");
+  REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
+  REQUIRE(queues[0].reset(0).ok());
+  CHECK(*record == 0);
+  REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
+  CHECK(told == Told{{"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"2RST_QP", 16},
+                     {"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"RTR2RTS_QP", 16},
+                     {"2RST_QP", 16},
+                     {"RST2INIT_QP", 0},
+                     {"INIT2RTR_QP", 16},
+                     {"RTR2RTS_QP", 16}});
+}
+
+TEST_CASE("3.12 A5 a queue is connected over InfiniBand by its three steps") {
+  Scene scene;
+  NicMlx5 nic = scene.open().value();
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
+  Mlx5Queue& queue = queues[0];
+  const std::uint32_t number = queue.number();
+  SECTION("in one subnet") {
+    scene.verbs.calls.clear();
+    REQUIRE(queue.connect(peer_of(queue)).ok());
+    CHECK(scene.verbs.names() == Names{"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
+    CHECK(scene.verbs.calls[0].command == mlx5::reset_to_init(number, 1, 0));
+    const Bytes& receive = scene.verbs.calls[1].command;
+    CHECK(scene.verbs.queue_pairs.at(number).remote == 0x654321);
+    CHECK(scene.verbs.queue_pairs.at(number).remote_lid == 0x1234);
+    CHECK((receive[53] & std::byte{0x80}) == std::byte{0});  // no global route
+    CHECK(queue.state().value() == QueueState::ready_to_send);
+  }
+  SECTION("to a peer that can do less") {
+    Mlx5QueueHandle peer = peer_of(queue);
+    peer.mtu = 3;
+    peer.log_reads_answered = 2;
+    REQUIRE(queue.connect(peer).ok());
+    CHECK(scene.verbs.find("INIT2RTR_QP")->command[32] == static_cast<std::byte>(3 << 5 | 30));
+    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(2 << 5 | 7));
+  }
+  SECTION("to a peer that can do more") {
+    Mlx5QueueHandle peer = peer_of(queue);
+    peer.log_reads_answered = 7;
+    REQUIRE(queue.connect(peer).ok());
+    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(4 << 5 | 7));
+  }
+  SECTION("to another subnet") {
+    Mlx5QueueHandle peer = peer_of(queue);
+    peer.gid[7] ^= 1;
+    REQUIRE(queue.connect(peer).ok());
+    CHECK((scene.verbs.find("INIT2RTR_QP")->command[53] & std::byte{0x80}) == std::byte{0x80});
+  }
+  SECTION("through a port that always needs a global route") {
+    scene.adapter().port_flags = 1;
+    NicMlx5 other = scene.open().value();
+    std::vector<Mlx5Queue> more = scene.create(other, 1).value();
+    REQUIRE(more[0].connect(peer_of(more[0])).ok());
+    CHECK((scene.verbs.find("INIT2RTR_QP")->command[53] & std::byte{0x80}) == std::byte{0x80});
+  }
+  CHECK(scene.verbs.violations == Names{});
+}
+
+TEST_CASE("3.12 over Ethernet the kernel is asked for the peer's link address first") {
+  Scene scene;
+  scene.use_ethernet();
+  NicMlx5 nic = scene.open().value();
+  CHECK(nic.device().gid_index() == 2);
+  CHECK(nic.device().roce_version() == 2);
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
+  scene.verbs.calls.clear();
+  REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
+  CHECK(scene.verbs.names() == Names{"ibv_create_ah", "mlx5dv_init_obj", "ibv_destroy_ah",
+                                     "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
+  CHECK(scene.verbs.calls[0].arguments == std::vector<std::uint64_t>{2, 255, 1, 1});
+  const Bytes& receive = scene.verbs.calls[4].command;
+  for (std::size_t i = 0; i < 6; ++i) CHECK(receive[86 + i] == static_cast<std::byte>(0x10 + i));
+  CHECK(receive[57] == std::byte{2});     // own GID
+  CHECK(receive[79] == std::byte{1});     // the end of the peer's
+  CHECK(receive[82] >= std::byte{0xc0});  // a UDP port of RoCE v2
+}
+
+TEST_CASE("3.12 everything is given back in reverse, also by a queue that outlives its NIC") {
+  Scene scene;
+  REQUIRE(whole_life(scene).ok());
+  CHECK(scene.verbs.given_back ==
+        Names{"region", "QP", "CQ", "uar", "umem", "umem", "region", "domain", "context"});
+  check_nothing_left(scene);
+  {
+    std::vector<Mlx5Queue> queues;
+    {
+      NicMlx5 nic = scene.open().value();
+      queues = scene.create(nic, 2).value();
+    }
+    CHECK(queues[1].connect(peer_of(queues[1])).ok());
+    Mlx5Queue moved = std::move(queues[0]);
+    moved = std::move(queues[1]);
+  }
+  CHECK(scene.verbs.live() == 0);
+  CHECK(scene.verbs.violations == Names{});
+}
+
+TEST_CASE("B4 3.12 receives are given back in reverse too") {
+  Scene scene;
+  scene.receives = 4;
+  REQUIRE(whole_life(scene).ok());
+  CHECK(scene.verbs.given_back == Names{"region", "QP", "CQ", "CQ", "uar", "umem", "umem", "umem",
+                                        "region", "domain", "context"});
+  check_nothing_left(scene);
+}
+
+TEST_CASE("3.12 an owner that takes over another thing gives its own back first") {
+  Scene scene;
+  const auto device = Mlx5Device::open(scene.options.device).value();
+  Mlx5UmemOwner first = device->register_umem(scene.window.data(), 64, {}).value();
+  Mlx5UmemOwner second = device->register_umem(scene.window.data(), 128, {}).value();
+  const std::uint32_t id = second->id;
+  first = std::move(second);
+  CHECK(first->id == id);
+  CHECK_FALSE(second);  // NOLINT(bugprone-use-after-move): it holds nothing now
+  CHECK(scene.verbs.given_back == Names{"umem"});
+  first.reset();
+  first.reset();
+  CHECK(scene.verbs.given_back == Names{"umem", "umem"});
+  CHECK(scene.verbs.violations == Names{});
+}
+
+TEST_CASE("3.12 B4 whichever call fails, all is undone and the error says which it was") {
+  const bool ethernet = GENERATE(false, true);
+  const std::uint32_t receives = GENERATE(0u, 8u);
+  long calls = 0;
+  {
+    Scene scene;
+    scene.receives = receives;
+    if (ethernet) scene.use_ethernet();
+    REQUIRE(whole_life(scene).ok());
+    calls = scene.verbs.counted;
+  }
+  REQUIRE(calls > 25);
+  for (long k = 1; k <= calls; ++k) {
+    Scene scene;
+    scene.receives = receives;
+    if (ethernet) scene.use_ethernet();
+    scene.verbs.fail_at = k;
+    scene.verbs.status = EREMOTEIO;
+    const Status status = whole_life(scene);
+    const std::string& failed = scene.verbs.failed;
+    INFO("call " << k << " of " << calls << ": " << failed);
+    REQUIRE_FALSE(failed.empty());
+    check_nothing_left(scene);
+    const bool gives_back = is_one_of(failed, kReleases);
+    // A register of the other kind does as well.
+    if (gives_back || failed == "mlx5dv_devx_alloc_uar") {
+      CHECK(status.ok());
+      continue;
+    }
+    REQUIRE_FALSE(status.ok());
+    const std::string text = status.error().to_string();
+    INFO(text);
+    CHECK(text.find("mlx5_0 port 1") != std::string::npos);
+    CHECK(text.find(failed.substr(failed[0] == '_' ? 1 : 0)) != std::string::npos);
+    CHECK(status.error().native().domain == NativeDomain::os_errno);
+    CHECK(status.error().native().value == EREMOTEIO);
+    CHECK_FALSE(status.error().hint().empty());
+    if (is_one_of(failed, kCommands)) {
+      CHECK(text.find("status 0x03") != std::string::npos);
+      CHECK(text.find("syndrome 0x00c0ffee") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("3.12 a step that fails takes the queue back to reset, from where it can be connected") {
+  for (const char* call : {"INIT2RTR_QP", "RTR2RTS_QP"}) {
+    Scene scene;
+    NicMlx5 nic = scene.open().value();
+    std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
+    scene.verbs.fail_at = scene.verbs.counted + (std::string(call) == "INIT2RTR_QP" ? 2 : 3);
+    const Status status = queues[0].connect(peer_of(queues[0]));
+    REQUIRE_FALSE(status.ok());
+    CHECK(scene.verbs.failed == call);
+    CHECK(scene.verbs.names().back() == "2RST_QP");
+    CHECK(queues[0].state().value() == QueueState::reset);
+    CHECK(queues[0].connect(peer_of(queues[0])).ok());
+  }
+}
+
+TEST_CASE("3.12 whichever system call fails, all is undone") {
+  for (long k = 1;; ++k) {
+    Scene scene;
+    NicMlx5 nic = scene.open().value();
+    oriel::test::FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = ENOMEM;
+    {
+      const oriel::test::ScopedSystemFaults faults(plan);
+      const auto queues = scene.create(nic, 1);
+      INFO("call " << k);
+      const char* failed = plan.failed.load();
+      const bool matters = failed != nullptr && std::string(failed) != "munmap";
+      CHECK(queues.ok() != matters);
+    }
+    CHECK(scene.verbs.live() == 2);  // the context and the domain
+    CHECK(scene.verbs.violations == Names{});
+    if (!plan.hit()) break;
+  }
+}
+
+TEST_CASE("3.12 answers that cannot be are refused, and nothing is left") {
+  struct Spoiled {
+    const char* call;
+    std::function<void(Bytes&)> change;
+    const char* says;
+    int nth = 1;  ///< of its calls
+  };
+  const std::vector<Spoiled> all = {
+      {"CREATE_CQ", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
+       "number 0"},
+      {"CREATE_CQ", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); }, "number 0",
+       2},
+      {"CREATE_QP", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
+       "number 0"},
+      {"CREATE_QP", [](Bytes& out) { out[0] = std::byte{0x05}; }, "status 0x05"},
+      {"RST2INIT_QP", [](Bytes& out) { out[0] = std::byte{0x06}; }, "status 0x06"},
+      {"INIT2RTR_QP", [](Bytes& out) { out[0] = std::byte{0x06}; }, "status 0x06"},
+      {"RTR2RTS_QP", [](Bytes& out) { out[0] = std::byte{0x06}; }, "status 0x06"},
+      {"QUERY_QP", [](Bytes& out) { out[0] = std::byte{0x04}; }, "status 0x04"},
+      {"QUERY_QP", [](Bytes& out) { out[24] = std::byte{0x90}; }, "state 9"},
+      {"QUERY_HCA_CAP", [](Bytes& out) { out[0] = std::byte{0x02}; }, "status 0x02"},
+      {"QUERY_HCA_CAP", [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); },
+       "cannot be used"},
+  };
+  const std::uint32_t receives = GENERATE(0u, 8u);
+  for (const Spoiled& each : all) {
+    Scene scene;
+    scene.receives = receives;
+    int seen = 0;
+    scene.verbs.spoil = [&](const std::string& call, Bytes& out) {
+      if (call == each.call && ++seen >= each.nth) each.change(out);
+    };
+    if (each.nth > 1 && receives == 0) continue;
+    const Status status = whole_life(scene);
+    INFO(each.call << ", " << each.says);
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().to_string().find(each.says) != std::string::npos);
+    check_nothing_left(scene);
+  }
+}

@@ -1,0 +1,442 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/shared_memory.hpp"
+#include "net/process/nic_process_ring.hpp"
+#include "net/process/nic_process_socket.hpp"
+#include "net/queue/syndrome.hpp"
+#include "net/soft/gpu_side.hpp"
+#include "support/fault_cuda.hpp"
+
+// The process that copies for software NICs (3.9), on a model of the driver: as a thread of this
+// process where calls are to fail, as a program of its own where it is to die.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using std::chrono::seconds;
+
+namespace {
+
+Deadline soon() {
+  return Deadline::after(seconds(20));
+}
+
+/// Has the model's streams run until the mover has nothing under way. Whether it is well.
+bool finish(LateModel& model, CudaMover& mover) {
+  const Deadline due = soon();
+  while (mover.flush()) {
+    model.made->run_streams(4);
+    std::this_thread::yield();
+    REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+  }
+  return !mover.has_failed();
+}
+
+struct Moving {
+  explicit Moving(std::size_t bytes, std::uint32_t slot_bytes = 128 << 10)
+      : server(0), memory(0, bytes) {
+    REQUIRE(server.process->show(memory.data(), memory.bytes, memory.handle()).ok());
+    mover.emplace(NicProcess::open_stream(server.process, 8, slot_bytes).value(), 8);
+  }
+  NicServerThread server;
+  ShareableGpuMemory memory;
+  std::optional<CudaMover> mover;
+};
+
+/// Messages of a client that says what it likes.
+struct RawClient {
+  RawClient() {
+    auto [own, other] = nic_sockets();
+    socket = std::move(own);
+    thread = std::thread([this, end = std::move(other)]() mutable {
+      NicServer server(std::move(end));
+      ended = server.run();
+    });
+  }
+  ~RawClient() {
+    socket.reset();
+    thread.join();
+  }
+  NicAnswer say(ByteView message, const OwnedFd* descriptor) {
+    REQUIRE(send_nic_message(socket, message, descriptor, soon()).ok());
+    REQUIRE(await_nic_message(socket, soon()).ok());
+    const auto got = receive_nic_message(socket);
+    REQUIRE(got.ok());
+    auto answer = decode_nic_answer(got->bytes);
+    REQUIRE(answer.ok());
+    return answer.value();
+  }
+  NicAnswer say(const NicRequest& request, const OwnedFd* descriptor = nullptr) {
+    const Bytes message = encode(request);
+    return say(message, descriptor);
+  }
+  void greet() {
+    nic_request::Hello hello;
+    hello.gpu = uuid_of(0);
+    const OwnedFd bell(::eventfd(0, EFD_CLOEXEC));
+    REQUIRE_FALSE(say(hello, &bell).failed);
+  }
+  OwnedFd socket;
+  Status ended;
+  std::thread thread;
+};
+
+}  // namespace
+
+TEST_CASE("3.9 stores and copies of every length, aligned or not, change what they should") {
+  LateModel model(1);
+  {
+    Moving moving(2 << 20);
+    std::mt19937_64 random(3);
+    Bytes expected(moving.memory.bytes);
+    std::generate(expected.begin(), expected.end(),
+                  [&] { return static_cast<std::byte>(random()); });
+    std::memcpy(moving.memory.data(), expected.data(), expected.size());
+    std::vector<std::size_t> lengths = {4095, 4096, 32767, 32768, 32769, 65535, 65536, 131072};
+    for (std::size_t length = 1; length < 40; ++length) lengths.push_back(length);
+    for (const std::size_t length : lengths) {
+      INFO(length << " bytes");
+      Bytes fresh(length);
+      std::generate(fresh.begin(), fresh.end(), [&] { return static_cast<std::byte>(random()); });
+      const std::size_t at = random() % (expected.size() / 2 - length);
+      MoveTicket ticket = 0;
+      REQUIRE(moving.mover->store(moving.memory.data() + at, fresh, ticket) == length);
+      std::copy(fresh.begin(), fresh.end(), expected.begin() + static_cast<long>(at));
+      const std::size_t to = expected.size() / 2 + random() % (expected.size() / 2 - length);
+      REQUIRE(
+          moving.mover->copy(moving.memory.data() + to, moving.memory.data() + at, length, ticket));
+      std::copy_n(expected.begin() + static_cast<long>(at), length,
+                  expected.begin() + static_cast<long>(to));
+      REQUIRE(finish(model, *moving.mover));
+      CHECK(moving.mover->is_done(ticket));
+      CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
+    }
+    // More than the pinned memory through which it goes.
+    MoveTicket ticket = 0;
+    const std::size_t half = expected.size() / 2;
+    REQUIRE(moving.mover->copy(moving.memory.data() + half, moving.memory.data() + 1, half - 1,
+                               ticket));
+    std::copy_n(expected.begin() + 1, half - 1, expected.begin() + static_cast<long>(half));
+    REQUIRE(finish(model, *moving.mover));
+    CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
+    moving.server.process->hide(moving.memory.data());
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 more steps than the ring has room for wait for their turn") {
+  LateModel model(1);
+  {
+    Moving moving(2 << 20);
+    int refused = 0;
+    const Deadline due = soon();
+    for (std::uint64_t i = 0; i < 5000; ++i) {
+      MoveTicket ticket = 0;
+      const std::uint64_t value = i + 1;
+      const ByteView word(reinterpret_cast<const std::byte*>(&value), 8);
+      while (moving.mover->store(moving.memory.data() + i % 100 * 8, word, ticket) == 0) {
+        ++refused;
+        REQUIRE_FALSE(moving.mover->has_failed());
+        REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+        std::this_thread::yield();
+      }
+    }
+    REQUIRE(finish(model, *moving.mover));
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, moving.memory.data() + i * 8, 8);
+      CHECK(value == 4901 + i);
+    }
+    INFO("refused " << refused << " times");
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 memory that was not shown ends the mover by name, also after it was hidden") {
+  LateModel model(1);
+  {
+    Moving moving(2 << 20);
+    REQUIRE(moving.server.process
+                ->show(moving.memory.data(), moving.memory.bytes, moving.memory.handle())
+                .ok());
+    moving.server.process->hide(moving.memory.data());
+    const Bytes bytes(100);
+    MoveTicket ticket = 0;
+    CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);  // still held once
+    REQUIRE(finish(model, *moving.mover));
+    moving.server.process->hide(moving.memory.data());
+    CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 0);
+    REQUIRE(moving.mover->has_failed());
+    CHECK(moving.mover->failure().error().message().find("software NIC") != std::string::npos);
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 when streams fail in the process the mover fails with the driver's own status") {
+  LateModel model(1);
+  {
+    Moving moving(2 << 20);
+    const Bytes bytes(100);
+    MoveTicket ticket = 0;
+    REQUIRE(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);
+    static_cast<void>(moving.mover->flush());
+    model.made->fail_streams(CUDA_ERROR_ILLEGAL_ADDRESS);
+    const Deadline due = soon();
+    while (moving.mover->flush()) {
+      std::this_thread::yield();
+      REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+    }
+    REQUIRE(moving.mover->has_failed());
+    CHECK(moving.mover->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(moving.mover->drain().ok());  // nothing moves any more
+  }
+  model.made->fail_streams(CUDA_SUCCESS);
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 whichever call of the driver fails in the process, all is undone and it is said") {
+  int failures = 0;
+  long k = 1;
+  for (bool hit = true; hit; ++k) {
+    INFO(k);
+    LateModel model(1);
+    const oriel::test::CudaFaultHooks hooks;
+    oriel::test::FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+    {
+      ShareableGpuMemory memory(0, 2 << 20);
+      AllocationHandle handle = memory.handle();
+      const GpuUuid gpu = uuid_of(0);
+      const oriel::test::ScopedCudaFaults faults(plan, oriel::test::Reach::process);
+      auto [own, other] = nic_sockets();
+      std::thread thread([socket = std::move(other)]() mutable {
+        NicServer server(std::move(socket));
+        static_cast<void>(server.run());
+      });
+      auto process = NicProcess::join(std::move(own), {.gpu = gpu}).value();
+      Status went = process->await_ready(soon());
+      if (went.ok()) went = process->show(memory.data(), memory.bytes, std::move(handle));
+      if (went.ok()) {
+        auto stream = NicProcess::open_stream(process, 4, 4096);
+        if (!stream.ok()) {
+          went = stream.error();
+        } else {
+          CudaMover mover(std::move(stream).value(), 4);
+          MoveTicket ticket = 0;
+          const Bytes bytes(100, std::byte{1});
+          REQUIRE(mover.store(memory.data(), bytes, ticket) == 100);
+          REQUIRE(mover.copy(memory.data() + 200, memory.data(), 99, ticket));
+          went = finish(model, mover) ? Status() : mover.failure();
+          if (went.ok()) CHECK(std::memcmp(memory.data() + 200, bytes.data(), 99) == 0);
+        }
+      }
+      process->hide(memory.data());
+      process.reset();
+      thread.join();
+      if (!went.ok()) {
+        ++failures;
+        CHECK(went.error().native().value == CUDA_ERROR_OUT_OF_MEMORY);
+      }
+    }
+    hit = plan.hit();
+    model.check_nothing_left();
+  }
+  CHECK(failures > 15);
+}
+
+TEST_CASE("3.23 what is no request ends the process, what cannot be served is refused by name") {
+  LateModel model(1);
+  {
+    RawClient client;
+    const NicAnswer early = client.say(nic_request::Close{1});
+    CHECK(early.failed);
+    CHECK(early.text.find("hello") != std::string::npos);
+  }
+  {
+    RawClient client;
+    client.greet();
+    const OwnedFd file = make_sealed_memfd(4096).value();
+    CHECK(client.say(nic_request::Close{1}).failed);
+    CHECK(client.say(nic_request::Remove{1}).failed);
+    CHECK(client.say(nic_request::Open{1, 4, 4096}).failed);         // without its memory
+    CHECK(client.say(nic_request::Open{1, 4, 4096}, &file).failed);  // of another size
+    CHECK(client.say(nic_request::Add{1, 4096, false, {}}, &file).failed);
+    CHECK(client.say(nic_request::Add{1, 2 << 20, false, {}}, &file).failed);
+    CHECK(client.say(nic_request::Close{1}, &file).failed);  // with one too many
+    nic_request::Hello again;
+    CHECK(client.say(again, &file).failed);
+    const OwnedFd memory = make_sealed_memfd(channel_bytes(4, 4096)).value();
+    CHECK_FALSE(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);
+    CHECK(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);  // there already
+    const Bytes noise(40, std::byte{0x5a});
+    CHECK(client.say(noise, nullptr).failed);
+    client.thread.join();
+    CHECK_FALSE(client.ended.ok());
+    client.thread = std::thread([] {});
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.23 a spoilt ring ends its own stream, with what was wrong, and no other") {
+  LateModel model(1);
+  {
+    RawClient client;
+    client.greet();
+    struct Channel {
+      OwnedFd fd = make_sealed_memfd(channel_bytes(4, 4096)).value();
+      SharedMapping mapping = SharedMapping::map(fd, channel_bytes(4, 4096)).value();
+      NicChannelMemory memory{mapping.data()};
+    };
+    Channel channels[3];
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      REQUIRE_FALSE(client.say(nic_request::Open{i, 4, 4096}, &channels[i].fd).failed);
+    }
+    const auto wait_for = [](const auto& condition) {
+      const Deadline due = soon();
+      while (!condition()) {
+        REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+        std::this_thread::yield();
+      }
+    };
+    // A command that names memory which is not there, and a counter that cannot be.
+    channels[0].memory.command(0).kind = NicCommand::load;
+    channels[0].memory.command(0).region = 12;
+    channels[0].memory.command(0).bytes = 8;
+    channels[0].memory.produced().store(1);
+    channels[1].memory.produced().store(kNicCommands + 1);
+    for (const int i : {0, 1}) {
+      wait_for([&] { return channels[i].memory.failed().load() != 0; });
+      CHECK(channels[i].memory.header().text[0] != '\0');
+    }
+    channels[2].memory.command(0).kind = NicCommand::tell;
+    channels[2].memory.command(0).value = 5;
+    channels[2].memory.produced().store(1);
+    wait_for([&] {
+      model.made->run_streams(4);
+      return channels[2].memory.count().load() == 5;
+    });
+    CHECK(channels[2].memory.failed().load() == 0);
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 the program is looked for beside the library, and a wrong name is refused by name") {
+  const auto named = NicProcess::find_program("/nowhere/oriel-nic");
+  REQUIRE_FALSE(named.ok());
+  CHECK(named.error().message().find("ORIEL_NIC_PROGRAM") != std::string::npos);
+  CHECK(NicProcess::find_program("/bin/true").value() == "/bin/true");
+  // A program that does not serve: it has ended before it has said a word.
+  auto silent = NicProcess::start({.program = "/bin/true"});
+  if (silent.ok()) CHECK_FALSE(silent.value()->await_ready(soon()).ok());
+  CHECK_FALSE(NicProcess::start({.program = "/bin/false"}).ok());
+  CHECK_FALSE(NicProcess::start({.program = "/nowhere"}).ok());
+}
+
+TEST_CASE("3.9 the process is nobody's child, and its death ends queues with an error") {
+  LateModel model(1);
+  {
+    auto process =
+        NicProcess::start({.program = ORIEL_TEST_NIC_PROGRAM, .gpu = uuid_of(0)}).value();
+    const Status ready = process->await_ready(soon());
+    REQUIRE(ready.ok());
+    REQUIRE(process->pid() > 0);
+    CHECK(::waitpid(-1, nullptr, WNOHANG) < 0);
+    ShareableGpuMemory memory(0, 2 << 20);
+    REQUIRE(process->show(memory.data(), memory.bytes, memory.handle()).ok());
+    CudaMover mover(NicProcess::open_stream(process, 4, 4096).value(), 4);
+    MoveTicket ticket = 0;
+    const Bytes bytes(3001, std::byte{1});
+    REQUIRE(mover.store(memory.data() + 1, bytes, ticket) == 3001);
+    const Deadline due = soon();
+    while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+    REQUIRE_FALSE(mover.has_failed());
+    CHECK(std::memcmp(memory.data() + 1, bytes.data(), bytes.size()) == 0);
+    REQUIRE(::kill(process->pid(), SIGKILL) == 0);
+    static_cast<void>(mover.store(memory.data() + 1, bytes, ticket));
+    while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+    REQUIRE(mover.has_failed());
+    CHECK(mover.failure().error().message().find("has ended") != std::string::npos);
+    CHECK(mover.drain().ok());  // nothing moves any more
+    CHECK_FALSE(process->look().ok());
+    process->hide(memory.data());
+  }
+  model.check_nothing_left();
+}
+
+TEST_CASE("3.9 the process ends with its rank, also while a child of the rank holds the socket") {
+  int pipe_ends[2] = {-1, -1};
+  REQUIRE(::pipe(pipe_ends) == 0);
+  const pid_t rank = ::fork();
+  REQUIRE(rank >= 0);
+  if (rank == 0) {
+    LateModel model(1);
+    auto process = NicProcess::start({.program = ORIEL_TEST_NIC_PROGRAM, .gpu = uuid_of(0)});
+    pid_t pids[2] = {0, 0};
+    if (process.ok() && process.value()->await_ready(soon()).ok()) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::pause();
+        ::_exit(0);
+      }
+      pids[0] = process.value()->pid();
+      pids[1] = child;
+    }
+    const bool written = ::write(pipe_ends[1], pids, sizeof pids) == sizeof pids;
+    ::_exit(written ? 0 : 1);
+  }
+  pid_t pids[2] = {0, 0};
+  REQUIRE(::read(pipe_ends[0], pids, sizeof pids) == sizeof pids);
+  REQUIRE(pids[0] != 0);
+  const OwnedFd server(sys().pidfd_open(pids[0], 0));
+  int status = 0;
+  REQUIRE(::waitpid(rank, &status, 0) == rank);
+  if (server) {  // or it has ended already
+    pollfd entry{server.get(), POLLIN, 0};
+    CHECK(::poll(&entry, 1, 20'000) == 1);
+  }
+  ::kill(pids[1], SIGKILL);
+  ::close(pipe_ends[0]);
+  ::close(pipe_ends[1]);
+}
+
+TEST_CASE("3.9 whom an answer has come from is what the kernel says, not what it says itself") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  const OwnedFd own(ends[0]);
+  OwnedFd other(ends[1]);
+  const Bytes bytes(5, std::byte{7});
+  REQUIRE(send_nic_message(other, bytes, &other, soon()).ok());
+  auto unasked = receive_nic_message(own);
+  REQUIRE(unasked.ok());
+  CHECK(unasked->sender == 0);
+  REQUIRE(show_senders(own).ok());
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(send_nic_message(other, bytes, &other, soon()).ok() ? 0 : 1);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  auto asked = receive_nic_message(own);
+  REQUIRE(asked.ok());
+  CHECK(asked->sender == child);
+  CHECK(asked->bytes == bytes);
+  CHECK(asked->descriptor.valid());
+  CHECK_FALSE(asked->cut);
+  CHECK_FALSE(show_senders(OwnedFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))).ok());
+}

@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/queue/memory_keys.hpp"
+
+#include <set>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+using namespace oriel;
+using namespace oriel::net;
+
+namespace {
+
+struct Fixture {
+  MemoryKeys keys;
+  std::uint32_t domain = keys.add_domain();
+  std::vector<std::byte> memory = std::vector<std::byte>(4096);
+  MemoryRange range{0x7000'0000'0000, 4096, memory.data(),
+                    kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic};
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(Fixture, "3.8 a key is good for its whole range and not one byte more") {
+  const std::uint32_t key = keys.add(domain, range).value();
+  const std::uint64_t at = range.address;
+  CHECK(keys.find_local(domain, key, at, 4096, true).memory == memory.data());
+  CHECK(keys.find_local(domain, key, at + 4095, 1, false).memory == memory.data() + 4095);
+  CHECK(keys.find_remote(domain, key, at + 8, 8, kRemoteAtomic).memory == memory.data() + 8);
+  CHECK(keys.find_local(domain, key, at, 4097, false).syndrome == Syndrome::local_protection);
+  CHECK(keys.find_local(domain, key, at - 1, 2, false).syndrome == Syndrome::local_protection);
+  CHECK(keys.find_remote(domain, key, at + 4096, 1, kRemoteRead).syndrome ==
+        Syndrome::remote_access);
+  CHECK(keys.find_remote(domain, key, at + 1, ~std::uint64_t{0}, kRemoteRead).syndrome ==
+        Syndrome::remote_access);
+  CHECK(keys.find_remote(domain, key, ~std::uint64_t{0}, 2, kRemoteRead).syndrome ==
+        Syndrome::remote_access);
+  // Without bytes there is nothing to protect.
+  CHECK(keys.find_local(domain, 0, 0, 0, true).syndrome == Syndrome::none);
+  CHECK(keys.find_remote(domain, 0, 0, 0, kRemoteWrite).syndrome == Syndrome::none);
+}
+
+TEST_CASE_METHOD(Fixture, "3.8 each right has to be granted") {
+  range.access = 0;
+  const std::uint32_t mine = keys.add(domain, range).value();
+  CHECK(keys.find_local(domain, mine, range.address, 8, false).syndrome == Syndrome::none);
+  CHECK(keys.find_local(domain, mine, range.address, 8, true).syndrome ==
+        Syndrome::local_protection);
+  for (const Access right : {kRemoteWrite, kRemoteRead, kRemoteAtomic}) {
+    CHECK(keys.find_remote(domain, mine, range.address, 8, right).syndrome ==
+          Syndrome::remote_access);
+    range.access = static_cast<std::uint8_t>(right | kLocalWrite);
+    const std::uint32_t key = keys.add(domain, range).value();
+    for (const Access asked : {kRemoteWrite, kRemoteRead, kRemoteAtomic}) {
+      CHECK((keys.find_remote(domain, key, range.address, 8, asked).syndrome == Syndrome::none) ==
+            (asked == right));
+    }
+  }
+  range.access = kRemoteWrite;
+  CHECK(keys.add(domain, range).error().code() == ErrorCode::invalid_argument);
+  range.access = 0x10;
+  CHECK_FALSE(keys.add(domain, range).ok());
+}
+
+TEST_CASE_METHOD(Fixture, "3.8 keys of another domain, key 0 and keys given back are none") {
+  const std::uint32_t other = keys.add_domain();
+  const std::uint32_t key = keys.add(domain, range).value();
+  CHECK(keys.find_local(other, key, range.address, 8, false).syndrome ==
+        Syndrome::local_protection);
+  CHECK(keys.find_remote(other, key, range.address, 8, kRemoteRead).syndrome ==
+        Syndrome::remote_access);
+  CHECK(keys.find_local(domain, 0, range.address, 8, false).syndrome == Syndrome::local_protection);
+  CHECK(keys.find_local(domain, key + 1, range.address, 8, false).syndrome ==
+        Syndrome::local_protection);
+  CHECK(keys.remove_domain(domain).error().code() == ErrorCode::invalid_usage);
+  REQUIRE(keys.remove(key).ok());
+  CHECK_FALSE(keys.remove(key).ok());
+  CHECK(keys.find_local(domain, key, range.address, 8, false).syndrome ==
+        Syndrome::local_protection);
+  // Its owner is at fault, not who still has it.
+  CHECK(keys.find_remote(domain, key, range.address, 8, kRemoteRead).syndrome ==
+        Syndrome::remote_gone);
+  for (const std::uint32_t never : {key + 1, key - 1, 0u, key + 0x9e3779b1u, key - 0x9e3779b1u}) {
+    CHECK(keys.find_remote(domain, never, range.address, 8, kRemoteRead).syndrome ==
+          Syndrome::remote_access);
+  }
+  CHECK(keys.remove_domain(domain).ok());
+  CHECK_FALSE(keys.remove_domain(domain).ok());
+  CHECK_FALSE(keys.add(domain, range).ok());
+}
+
+TEST_CASE_METHOD(Fixture, "3.8 a key does not come again soon after it was given back") {
+  std::set<std::uint32_t> seen{0};
+  for (int i = 0; i < 200'000; ++i) {
+    const std::uint32_t key = keys.add(domain, range).value();
+    REQUIRE(seen.insert(key).second);
+    REQUIRE(keys.remove(key).ok());
+  }
+  CHECK(keys.size() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "3.8 what is no memory cannot be registered") {
+  MemoryRange bad = range;
+  bad.bytes = 0;
+  CHECK_FALSE(keys.add(domain, bad).ok());
+  bad = range;
+  bad.memory = nullptr;
+  CHECK_FALSE(keys.add(domain, bad).ok());
+  bad = range;
+  bad.address = ~std::uint64_t{0} - 100;
+  CHECK_FALSE(keys.add(domain, bad).ok());
+}

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "oriel/device/queue/work_entry.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "net/queue/golden_entries.hpp"
+
+// What device code writes, against vectors that were written by hand (3.12).
+using namespace oriel::device::queue;
+namespace golden = oriel::net::golden;
+
+namespace {
+
+constexpr Place kPlace{golden::kQueue, golden::kIndex};
+constexpr RemoteAddress kRemote{golden::kRemote, golden::kRemoteKey};
+constexpr LocalRange local(std::uint32_t bytes) {
+  return {golden::kLocal, golden::kLocalKey, bytes};
+}
+
+// The parts that the entry says it has.
+template <std::uint32_t kParts>
+std::vector<std::byte> bytes_of(const Entry<kParts>& entry) {
+  std::vector<std::byte> bytes(kParts * 16);
+  std::memcpy(bytes.data(), entry.part, bytes.size());
+  const auto parts = static_cast<std::size_t>(bytes[7]) & 0x3f;
+  REQUIRE(parts <= kParts);
+  bytes.resize(parts * 16);
+  return bytes;
+}
+
+InlineBytes counting(std::uint32_t count) {
+  unsigned char bytes[28];
+  std::iota(std::begin(bytes), std::end(bytes), static_cast<unsigned char>(1));
+  return {bytes, count};
+}
+
+}  // namespace
+
+TEST_CASE("3.12 writes and reads are the bytes of the format") {
+  CHECK(bytes_of(transfer_entry(Opcode::write, kPlace, kSignalled, kRemote,
+                                local(golden::kBytes))) == golden::bytes_of(golden::kWrite));
+  CHECK(bytes_of(transfer_entry(Opcode::write_immediate, kPlace, kSignalled, kRemote,
+                                local(golden::kBytes), 0x5a6b7c8d)) ==
+        golden::bytes_of(golden::kWriteImmediate));
+  CHECK(bytes_of(transfer_entry(Opcode::read, kPlace, kFenced, kRemote, local(golden::kBytes))) ==
+        golden::bytes_of(golden::kReadFenced));
+  CHECK(bytes_of(inline_write_entry(kPlace, 0, kRemote, counting(1))) ==
+        golden::bytes_of(golden::kInline1));
+  CHECK(bytes_of(inline_write_entry(kPlace, kSignalled, kRemote, counting(12))) ==
+        golden::bytes_of(golden::kInline12));
+  CHECK(bytes_of(inline_write_entry(kPlace, kSignalled, kRemote, counting(28))) ==
+        golden::bytes_of(golden::kInline28));
+}
+
+TEST_CASE("3.1 bytes in an entry are those of the source, wherever it lies") {
+  const InlineBytes none(nullptr, 0);
+  CHECK(none.bytes == 0);
+  CHECK(none.word[0] == 0);
+  alignas(8) unsigned char memory[40];
+  std::iota(std::begin(memory), std::end(memory), static_cast<unsigned char>(1));
+  for (std::uint32_t skip = 0; skip < 8; ++skip) {
+    for (std::uint32_t count = 1; count <= kInlineBytesMost; ++count) {
+      const InlineBytes bytes(memory + skip, count);
+      unsigned char expected[kInlineBytesMost] = {};
+      std::memcpy(expected, memory + skip, count);
+      INFO(count << " bytes at " << skip);
+      CHECK(bytes.bytes == count);
+      CHECK(std::memcmp(bytes.word, expected, sizeof expected) == 0);
+    }
+  }
+}
+
+// The thread sanitizer, which would call it a race, leaves this program out (ONE_THREAD).
+TEST_CASE("3.1 a word that another thread stores comes into an entry as a whole") {
+  constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+  alignas(8) std::uint64_t words[3] = {};
+  std::atomic<bool> stop = false;
+  std::thread writer([&] {
+    for (std::uint64_t value = kOnes; !stop; value = ~value) {
+      for (auto& word : words) std::atomic_ref(word).store(value, std::memory_order_relaxed);
+    }
+  });
+  const auto is_torn = [](std::uint32_t low, std::uint32_t high) {
+    return low != high || (low != 0 && low != 0xffffffffu);
+  };
+  int torn = 0;
+  for (int i = 0; i < 1'000'000; ++i) {
+    const InlineBytes bytes(reinterpret_cast<const unsigned char*>(words), sizeof words);
+    for (int k = 0; k < 6; k += 2) torn += is_torn(bytes.word[k], bytes.word[k + 1]) ? 1 : 0;
+  }
+  stop = true;
+  writer.join();
+  CHECK(torn == 0);
+}
+
+TEST_CASE("3.12 A12 atomics are the bytes of the format") {
+  CHECK(bytes_of(compare_swap_entry(kPlace, kSignalled, kRemote, 0xa1a2a3a4a5a6a7a8,
+                                    0xb1b2b3b4b5b6b7b8, local(8))) ==
+        golden::bytes_of(golden::kCompareSwap));
+  CHECK(bytes_of(fetch_add_entry(kPlace, kSignalled | kFenced, kRemote, 0xa1a2a3a4a5a6a7a8,
+                                 local(8))) == golden::bytes_of(golden::kFetchAdd));
+}
+
+TEST_CASE("3.12 A12 masked atomics, dump and nop are the bytes of the description; unverified") {
+  const MaskedSwap<std::uint32_t> swap4{0xa1a2a3a4, 0xb1b2b3b4, 0xc1c2c3c4, 0xd1d2d3d4};
+  CHECK(bytes_of(masked_compare_swap_entry(kPlace, kSignalled, kRemote, swap4, local(4))) ==
+        golden::bytes_of(golden::kMaskedSwap4));
+  const MaskedSwap<std::uint64_t> swap8{0xa1a2a3a4a5a6a7a8, 0xb1b2b3b4b5b6b7b8, 0xc1c2c3c4c5c6c7c8,
+                                        0xd1d2d3d4d5d6d7d8};
+  CHECK(bytes_of(masked_compare_swap_entry(kPlace, 0, kRemote, swap8, local(8))) ==
+        golden::bytes_of(golden::kMaskedSwap8));
+  CHECK(bytes_of(masked_fetch_add_entry(kPlace, kSignalled, kRemote, std::uint32_t{0xa1a2a3a4},
+                                        0xe1e2e3e4, local(4))) ==
+        golden::bytes_of(golden::kMaskedAdd4));
+  CHECK(bytes_of(masked_fetch_add_entry(kPlace, kSignalled, kRemote,
+                                        std::uint64_t{0xa1a2a3a4a5a6a7a8}, 0xe1e2e3e4e5e6e7e8,
+                                        local(8))) == golden::bytes_of(golden::kMaskedAdd8));
+  CHECK(bytes_of(dump_entry(kPlace, kSignalled | kFenced, local(8))) ==
+        golden::bytes_of(golden::kDump));
+  CHECK(bytes_of(nop_entry(kPlace, kSignalled)) == golden::bytes_of(golden::kNop));
+}

@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/queue/work_reader.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/queue/golden_entries.hpp"
+
+// The reader of entries against vectors that were written by hand (3.12), each of which is then
+// spoilt in every way that the format does not allow (3.8).
+using namespace oriel;
+using namespace oriel::net;
+
+namespace {
+
+constexpr std::uint32_t kDepth = 128;
+
+struct Ring {
+  explicit Ring(std::string_view hex, std::uint64_t index = golden::kIndex)
+      : bytes(kDepth * 64, std::byte{0xee}) {
+    const auto entry = golden::bytes_of(hex);
+    for (std::size_t i = 0; i < entry.size(); ++i) at(index, i) = entry[i];
+  }
+  std::byte& at(std::uint64_t index, std::size_t offset) {
+    return bytes[((index + offset / 64) % kDepth) * 64 + offset % 64];
+  }
+  WorkReader::Entry read(std::uint64_t index = golden::kIndex, std::uint64_t blocks = 64) {
+    return WorkReader(bytes.data(), kDepth, golden::kQueue).read(index, index + blocks);
+  }
+  std::vector<std::byte> bytes;
+};
+
+WorkRequest work_of(std::string_view hex) {
+  const auto entry = Ring(hex).read();
+  REQUIRE(entry.complaint == Complaint::none);
+  REQUIRE(entry.syndrome == Syndrome::none);
+  CHECK(entry.work.index == golden::kIndex);
+  return entry.work;
+}
+
+void check_remote(const WorkRequest& work) {
+  CHECK(work.remote_address == golden::kRemote);
+  CHECK(work.remote_key == golden::kRemoteKey);
+}
+
+void check_local(const WorkRequest& work, std::uint64_t bytes) {
+  CHECK(work.local_address == golden::kLocal);
+  CHECK(work.local_key == golden::kLocalKey);
+  CHECK(work.bytes == bytes);
+}
+
+// A vector with the byte at `offset` replaced.
+WorkReader::Entry spoilt(std::string_view hex, std::size_t offset, unsigned value) {
+  Ring ring(hex);
+  ring.at(golden::kIndex, offset) = static_cast<std::byte>(value);
+  return ring.read();
+}
+
+const std::vector<std::string_view> kAll = {
+    golden::kWrite,       golden::kWriteImmediate, golden::kReadFenced,  golden::kWriteOfNothing,
+    golden::kInline1,     golden::kInline12,       golden::kInline28,    golden::kInline100,
+    golden::kCompareSwap, golden::kFetchAdd,       golden::kMaskedSwap4, golden::kMaskedSwap8,
+    golden::kMaskedAdd4,  golden::kMaskedAdd8,     golden::kDump,        golden::kNop};
+
+}  // namespace
+
+TEST_CASE("3.12 writes and reads are read as the format says") {
+  const WorkRequest write = work_of(golden::kWrite);
+  CHECK(write.kind == WorkKind::write);
+  CHECK(write.opcode == 0x08);
+  CHECK(write.blocks == 1);
+  CHECK(write.signalled);
+  CHECK(write.fence == FenceMode::none);
+  CHECK_FALSE(write.has_immediate);
+  CHECK_FALSE(write.is_inline);
+  check_remote(write);
+  check_local(write, golden::kBytes);
+
+  const WorkRequest immediate = work_of(golden::kWriteImmediate);
+  CHECK(immediate.kind == WorkKind::write);
+  CHECK(immediate.has_immediate);
+  CHECK(immediate.immediate == 0x5a6b7c8d);
+  check_local(immediate, golden::kBytes);
+
+  const WorkRequest read = work_of(golden::kReadFenced);
+  CHECK(read.kind == WorkKind::read);
+  CHECK_FALSE(read.signalled);
+  CHECK(read.fence == FenceMode::reads_and_atomics);
+  check_remote(read);
+  check_local(read, golden::kBytes);
+
+  CHECK(work_of(golden::kWriteOfNothing).bytes == 0);
+}
+
+TEST_CASE("3.12 bytes that stand in the entry are found, also across blocks and the ring's end") {
+  for (const auto& [hex, count, blocks] : {std::tuple{golden::kInline1, 1u, 1u},
+                                           {golden::kInline12, 12u, 1u},
+                                           {golden::kInline28, 28u, 1u},
+                                           {golden::kInline100, 100u, 3u}}) {
+    const WorkRequest work = work_of(hex);
+    CHECK(work.kind == WorkKind::write);
+    CHECK(work.is_inline);
+    CHECK(work.blocks == blocks);
+    check_remote(work);
+    REQUIRE(work.bytes == count);
+    REQUIRE(work.inline_bytes.size() == count);
+    for (unsigned i = 0; i < count; ++i) CHECK(work.inline_bytes[i] == std::byte(i + 1));
+  }
+  // Its three blocks are the ring's last, first and second.
+  const std::uint64_t last = 0x7f;
+  Ring ring(golden::kInline100, last);
+  ring.at(last, 1) = std::byte{0x00};
+  ring.at(last, 2) = std::byte{0x7f};
+  const auto entry = ring.read(last);
+  REQUIRE(entry.syndrome == Syndrome::none);
+  CHECK(entry.work.inline_bytes[99] == std::byte{100});
+}
+
+TEST_CASE("3.12 A12 atomics are read as the format says") {
+  const WorkRequest swap = work_of(golden::kCompareSwap);
+  CHECK(swap.kind == WorkKind::atomic);
+  CHECK(swap.atomic.form == AtomicWork::Form::swap);
+  CHECK(swap.atomic.operand == 0xa1a2a3a4a5a6a7a8);
+  CHECK(swap.atomic.compare == 0xb1b2b3b4b5b6b7b8);
+  CHECK(swap.atomic.swap_mask == ~std::uint64_t{0});
+  CHECK(swap.atomic.compare_mask == ~std::uint64_t{0});
+  check_remote(swap);
+  check_local(swap, 8);
+
+  const WorkRequest add = work_of(golden::kFetchAdd);
+  CHECK(add.atomic.form == AtomicWork::Form::add);
+  CHECK(add.atomic.operand == 0xa1a2a3a4a5a6a7a8);
+  CHECK(add.atomic.boundary == 0);
+  CHECK(add.signalled);
+  CHECK(add.fence == FenceMode::reads_and_atomics);
+  check_local(add, 8);
+}
+
+TEST_CASE("3.12 A12 masked atomics and dumps are read; unverified on hardware") {
+  const WorkRequest swap4 = work_of(golden::kMaskedSwap4);
+  CHECK(swap4.atomic.form == AtomicWork::Form::swap);
+  CHECK(swap4.atomic.bytes == 4);
+  CHECK(swap4.atomic.operand == 0xa1a2a3a4);
+  CHECK(swap4.atomic.compare == 0xb1b2b3b4);
+  CHECK(swap4.atomic.swap_mask == 0xc1c2c3c4);
+  CHECK(swap4.atomic.compare_mask == 0xd1d2d3d4);
+  check_local(swap4, 4);
+
+  const WorkRequest swap8 = work_of(golden::kMaskedSwap8);
+  CHECK(swap8.blocks == 2);
+  CHECK_FALSE(swap8.signalled);
+  CHECK(swap8.atomic.bytes == 8);
+  CHECK(swap8.atomic.operand == 0xa1a2a3a4a5a6a7a8);
+  CHECK(swap8.atomic.compare == 0xb1b2b3b4b5b6b7b8);
+  CHECK(swap8.atomic.swap_mask == 0xc1c2c3c4c5c6c7c8);
+  CHECK(swap8.atomic.compare_mask == 0xd1d2d3d4d5d6d7d8);
+  check_local(swap8, 8);
+
+  const WorkRequest add4 = work_of(golden::kMaskedAdd4);
+  CHECK(add4.atomic.form == AtomicWork::Form::add);
+  CHECK(add4.atomic.bytes == 4);
+  CHECK(add4.atomic.operand == 0xa1a2a3a4);
+  CHECK(add4.atomic.boundary == 0xe1e2e3e4);
+  check_local(add4, 4);
+
+  const WorkRequest add8 = work_of(golden::kMaskedAdd8);
+  CHECK(add8.atomic.operand == 0xa1a2a3a4a5a6a7a8);
+  CHECK(add8.atomic.boundary == 0xe1e2e3e4e5e6e7e8);
+  check_local(add8, 8);
+
+  const WorkRequest dump = work_of(golden::kDump);
+  CHECK(dump.kind == WorkKind::dump);
+  CHECK(dump.fence == FenceMode::reads_and_atomics);
+  check_local(dump, 8);
+
+  const WorkRequest nop = work_of(golden::kNop);
+  CHECK(nop.kind == WorkKind::nop);
+  CHECK(nop.signalled);
+}
+
+TEST_CASE("3.8 an entry of another index or queue, or one that was poisoned, is refused") {
+  for (const auto hex : kAll) {
+    CHECK(spoilt(hex, 1, 0xac).complaint == Complaint::wrong_index);
+    CHECK(spoilt(hex, 2, 0xcc).complaint == Complaint::wrong_index);
+    CHECK(spoilt(hex, 4, 0x02).complaint == Complaint::wrong_queue);
+    CHECK(spoilt(hex, 6, 0x44).complaint == Complaint::wrong_queue);
+    CHECK(spoilt(hex, 6, 0x44).syndrome == Syndrome::local_operation);
+  }
+  Ring poisoned(golden::kNop);
+  std::memset(poisoned.bytes.data(), 0xdd, poisoned.bytes.size());
+  CHECK(poisoned.read().complaint == Complaint::wrong_index);
+  // Even where the poison is the index that is looked for.
+  CHECK(poisoned.read(0xdddd).complaint == Complaint::wrong_queue);
+}
+
+TEST_CASE("3.8 sizes, modifiers, flags and reserved bits that the format lacks are refused") {
+  for (const auto hex : kAll) {
+    const auto parts = static_cast<unsigned>(golden::bytes_of(hex)[7]);
+    CHECK(spoilt(hex, 7, 0).complaint == Complaint::wrong_size);
+    CHECK(spoilt(hex, 7, parts | 0x40).complaint == Complaint::reserved_bits);
+    CHECK(spoilt(hex, 7, parts | 0x80).complaint == Complaint::reserved_bits);
+    CHECK(spoilt(hex, 0, 0x0a).complaint == Complaint::wrong_modifier);
+    for (const std::size_t reserved : {8u, 9u, 10u}) {
+      CHECK(spoilt(hex, reserved, 1).complaint == Complaint::reserved_bits);
+    }
+    for (const unsigned flags : {0x01u, 0x10u, 0xa0u, 0xc8u, 0xe0u}) {
+      CHECK(spoilt(hex, 11, flags).complaint == Complaint::wrong_flags);
+    }
+    if (hex != golden::kWriteImmediate) {
+      CHECK(spoilt(hex, 15, 1).complaint == Complaint::reserved_bits);
+    }
+    if (hex != golden::kNop && hex != golden::kDump) {
+      CHECK(spoilt(hex, 31, 1).complaint == Complaint::reserved_bits);
+    }
+    for (unsigned other = 1; other < 64; ++other) {
+      const bool valid = other == parts || (hex == golden::kNop && other == 2) ||
+                         (hex == golden::kWrite && other == 2) ||
+                         (hex == golden::kWriteImmediate && other == 2) ||
+                         (hex == golden::kReadFenced && other == 2) ||
+                         (other == 2 && golden::bytes_of(hex)[3] == std::byte{0x08});
+      CHECK((spoilt(hex, 7, other).syndrome == Syndrome::none) == valid);
+    }
+  }
+  CHECK(spoilt(golden::kFetchAdd, 47, 1).complaint == Complaint::reserved_bits);
+  CHECK(spoilt(golden::kMaskedAdd4, 40, 1).complaint == Complaint::reserved_bits);
+  CHECK(spoilt(golden::kMaskedAdd4, 0, 0).complaint == Complaint::wrong_modifier);
+  CHECK(spoilt(golden::kMaskedSwap8, 0, 0x08).complaint == Complaint::wrong_size);
+}
+
+TEST_CASE("3.8 no opcode but those of the NIC is taken") {
+  const std::vector<unsigned> known = {0x00, 0x08, 0x09, 0x10, 0x11, 0x12, 0x14, 0x15, 0x23};
+  for (unsigned opcode = 0; opcode < 256; ++opcode) {
+    if (std::find(known.begin(), known.end(), opcode) != known.end()) continue;
+    const auto entry = spoilt(golden::kNop, 3, opcode);
+    CHECK(entry.complaint == Complaint::wrong_opcode);
+    CHECK(entry.syndrome == Syndrome::local_operation);
+    CHECK(entry.work.opcode == opcode);
+  }
+}
+
+TEST_CASE("3.8 an entry that goes on behind what was rung is not read") {
+  CHECK(Ring(golden::kInline100).read(golden::kIndex, 3).syndrome == Syndrome::none);
+  CHECK(Ring(golden::kInline100).read(golden::kIndex, 2).complaint == Complaint::not_rung);
+  CHECK(Ring(golden::kMaskedSwap8).read(golden::kIndex, 1).complaint == Complaint::not_rung);
+}
+
+TEST_CASE("3.8 lengths that do not fit the operation are refused with the syndrome for lengths") {
+  for (const auto hex : {golden::kFetchAdd, golden::kCompareSwap, golden::kMaskedAdd8,
+                         golden::kMaskedAdd4, golden::kMaskedSwap4}) {
+    const auto entry = spoilt(hex, 51, 16);
+    CHECK(entry.complaint == Complaint::data_length);
+    CHECK(entry.syndrome == Syndrome::local_length);
+  }
+  CHECK(spoilt(golden::kMaskedSwap8, 67, 4).complaint == Complaint::data_length);
+  // 0x40123456 bytes are more than 1 GiB; none is 2 GiB.
+  CHECK(spoilt(golden::kWrite, 32, 0x40).complaint == Complaint::data_length);
+  Ring none(golden::kReadFenced);
+  for (std::size_t i = 32; i < 36; ++i) none.at(golden::kIndex, i) = std::byte{0};
+  CHECK(none.read().complaint == Complaint::data_length);
+  // A read has nowhere to put bytes in its entry.
+  CHECK(spoilt(golden::kReadFenced, 32, 0x80).complaint == Complaint::data_length);
+  CHECK(spoilt(golden::kInline12, 35, 13).complaint == Complaint::inline_length);
+  CHECK(spoilt(golden::kInline28, 35, 12).complaint == Complaint::inline_length);
+  CHECK(spoilt(golden::kInline100, 33, 0xff).complaint == Complaint::inline_length);
+}
+
+TEST_CASE("3.8 random blocks are read without harm, and hardly ever taken for work") {
+  const unsigned seed = 20261;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> ring(kDepth * 64);
+  WorkReader reader(ring.data(), kDepth, golden::kQueue);
+  unsigned taken = 0;
+  for (int round = 0; round < 2000; ++round) {
+    for (std::size_t i = 0; i < ring.size(); i += 8) {
+      const std::uint64_t value = random();
+      std::memcpy(&ring[i], &value, 8);
+    }
+    const std::uint64_t start = random() % 1'000'000;
+    for (std::uint64_t index = start; index < start + kDepth; ++index) {
+      const std::uint64_t rung = index + 1 + random() % kDepth;
+      const auto entry = reader.read(index, rung);
+      if (entry.syndrome == Syndrome::none) ++taken;
+      CHECK((entry.work.blocks >= 1 && entry.work.blocks <= rung - index));
+    }
+  }
+  CHECK(taken == 0);
+}

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/copy/host_memory.hpp"
+#include "net/soft/nic_pair.hpp"
+
+// What each atomic operation does (A12, 3.1), against a reference that works bit by bit.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::AtomicOp;
+using dq::QueueOutcome;
+
+namespace {
+
+// Addition with a carry that dies behind each bit that is set in `boundary`.
+std::uint64_t ripple(std::uint64_t a, std::uint64_t b, std::uint64_t boundary, int bits) {
+  std::uint64_t sum = 0;
+  unsigned carry = 0;
+  for (int i = 0; i < bits; ++i) {
+    const unsigned x = a >> i & 1, y = b >> i & 1;
+    sum |= std::uint64_t{x ^ y ^ carry} << i;
+    carry = (x & y) | (x & carry) | (y & carry);
+    if ((boundary >> i & 1) != 0) carry = 0;
+  }
+  return sum;
+}
+
+std::uint64_t select(std::uint64_t old, const AtomicWork& work, int bits) {
+  bool equal = true;
+  for (int i = 0; i < bits; ++i) {
+    const bool differs = (old >> i & 1) != (work.compare >> i & 1);
+    if ((work.compare_mask >> i & 1) != 0 && differs) equal = false;
+  }
+  std::uint64_t value = 0;
+  for (int i = 0; i < bits; ++i) {
+    const bool swapped = equal && (work.swap_mask >> i & 1) != 0;
+    value |= ((swapped ? work.operand : old) >> i & 1) << i;
+  }
+  return value;
+}
+
+template <AtomicOp kOp, class T>
+T expected(T old, T operand, T compare) {
+  switch (kOp) {
+    case AtomicOp::add:
+      return static_cast<T>(old + operand);
+    case AtomicOp::bit_and:
+      return old & operand;
+    case AtomicOp::bit_or:
+      return old | operand;
+    case AtomicOp::bit_xor:
+      return old ^ operand;
+    case AtomicOp::swap:
+      return operand;
+    default:
+      return old == compare ? operand : old;
+  }
+}
+
+// Through a queue: the word, its neighbours, and the old value.
+template <AtomicOp kOp, class T>
+void check_operation(NicPair& pair, std::mt19937_64& random) {
+  auto* words = reinterpret_cast<T*>(pair.b.memory.data());
+  const T edges[] = {0, 1, static_cast<T>(~T{0}), static_cast<T>(T{1} << (sizeof(T) * 8 - 1))};
+  for (int i = 0; i < 60; ++i) {
+    const auto pick = [&] {
+      return random() % 3 == 0 ? edges[random() % 4] : static_cast<T>(random());
+    };
+    const T old = pick(), operand = pick();
+    const T compare = random() % 2 == 0 ? old : pick();
+    words[10] = words[12] = static_cast<T>(0x5a5a5a5a5a5a5a5a);
+    words[11] = old;
+    T fetched = 0;
+    const auto outcome = dq::fetch_atomic<kOp, T, DrivingMemory>(
+        pair.view(), pair.b.region, 11 * sizeof(T), operand, fetched, pair.control, compare);
+    REQUIRE(outcome == QueueOutcome::done);
+    CHECK(fetched == old);
+    CHECK(words[11] == expected<kOp>(old, operand, compare));
+    CHECK(words[10] == static_cast<T>(0x5a5a5a5a5a5a5a5a));
+    CHECK(words[12] == static_cast<T>(0x5a5a5a5a5a5a5a5a));
+    // The same without the old value.
+    words[11] = old;
+    const auto posted = dq::atomic<kOp, Thread, T, DrivingMemory>(
+        Thread(), pair.view(), pair.b.region, 11 * sizeof(T), operand, pair.control, compare);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+    CHECK(words[11] == expected<kOp>(old, operand, compare));
+  }
+}
+
+template <class T>
+void check_operations(NicPair& pair, std::mt19937_64& random) {
+  check_operation<AtomicOp::add, T>(pair, random);
+  check_operation<AtomicOp::bit_and, T>(pair, random);
+  check_operation<AtomicOp::bit_or, T>(pair, random);
+  check_operation<AtomicOp::bit_xor, T>(pair, random);
+  check_operation<AtomicOp::swap, T>(pair, random);
+  check_operation<AtomicOp::compare_swap, T>(pair, random);
+}
+
+}  // namespace
+
+TEST_CASE("A12 masked formulas equal a bit-by-bit reference") {
+  const unsigned seed = 12;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 50'000; ++i) {
+    AtomicWork work;
+    work.bytes = random() % 2 == 0 ? 4 : 8;
+    const int bits = work.bytes * 8;
+    const std::uint64_t all = bits == 64 ? ~std::uint64_t{0} : 0xffffffffu;
+    const auto sparse = [&] {
+      const std::uint64_t one = random(), two = random();
+      return one & two & all;
+    };
+    const std::uint64_t old = random() & all;
+    work.operand = random() & all;
+    work.boundary = random() % 4 == 0 ? 0 : random() % 4 == 1 ? all : sparse();
+    work.form = AtomicWork::Form::add;
+    REQUIRE(apply_atomic(work, old) == ripple(old, work.operand, work.boundary, bits));
+    work.form = AtomicWork::Form::swap;
+    work.compare = random() % 2 == 0 ? old ^ sparse() : random() & all;
+    work.compare_mask = random() % 2 == 0 ? sparse() : all;
+    work.swap_mask = random() & all;
+    REQUIRE(apply_atomic(work, old) == select(old, work, bits));
+  }
+}
+
+TEST_CASE("A12 3.1 every operation of 4 and 8 bytes, with and without its old value") {
+  const unsigned seed = 4;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
+    SendQueue::Options options;
+    options.publication = publication;
+    options.gets_need_dump = publication == dq::Publication::out_of_order;
+    NicPair pair(options);
+    check_operations<std::uint32_t>(pair, random);
+    check_operations<std::uint64_t>(pair, random);
+  }
+}
+
+TEST_CASE("A12 old values land as an adapter lands them: 8 bytes as the host's, 4 big-endian") {
+  NicPair pair;
+  RawPoster raw(pair.view());
+  pair.b.memory[0] = 0x0102030405060708;
+  pair.b.memory[1] = 0xffffffff11223344;
+  const auto at = [&](std::uint64_t word, std::uint32_t bytes) {
+    return dq::LocalRange{pair.a.region.address + word * 8, pair.a.key, bytes};
+  };
+  raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), 1, at(0, 8)));
+  raw.add(dq::masked_fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), std::uint64_t{1}, 0,
+                                     at(1, 8)));
+  raw.add(dq::compare_swap_entry(raw.place(), 0, pair.b.region.remote(0), 5, 6, at(2, 8)));
+  raw.add(dq::masked_fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(8), 1u, 0u,
+                                     at(3, 4)));
+  raw.ring();
+  pair.run();
+  CHECK(pair.a.memory[0] == 0x0102030405060708);
+  CHECK(pair.a.memory[1] == 0x0102030405060709);
+  CHECK(pair.a.memory[2] == 0x010203040506070a);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&pair.a.memory[3]);
+  CHECK((bytes[0] == 0x11 && bytes[1] == 0x22 && bytes[2] == 0x33 && bytes[3] == 0x44));
+  CHECK(pair.b.memory[1] == 0xffffffff11223345);
+}

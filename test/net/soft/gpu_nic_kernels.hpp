@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/queue.hpp"
+
+#include "net/queue/operations_body.hpp"
+#include "net/soft/immediates_body.hpp"
+
+/// Kernels that give a software NIC work. Each launcher returns a cudaError_t as int and does not
+/// synchronise; `stream` is a cudaStream_t. What they point to the kernel can reach.
+namespace oriel::net::test {
+
+/// What one warp posts, one after the other.
+struct GpuOp {
+  enum Kind : std::uint32_t { put, get, value, add, fetch_add };
+  Kind kind = put;
+  std::uint64_t local = 0;  ///< offsets in the regions
+  std::uint64_t remote = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t operand = 0;
+  std::uint64_t old = 0;  ///< of a fetch_add, once it is done
+};
+
+/// Queue and memory of one side.
+struct GpuPath {
+  device::queue::QueueView queue;
+  device::queue::Region local;
+  device::queue::Region remote;
+  /// A word in `local` that the peer's NIC adds to, and that in `remote` which this side's adds to.
+  std::uint64_t own_signal = 0;
+  std::uint64_t far_signal = 0;
+  device::WaitControl control;
+};
+
+struct OpsJob {
+  GpuPath path;
+  GpuOp* ops = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
+};
+
+/// Every operation, by each thread, lane, warp or CTA of a kernel of kOperationsCtas CTAs.
+struct OperationsJob {
+  OperationsPath path;
+  std::uint32_t* wrong = nullptr;  ///< of each group, what OperationsBody::run() says
+};
+enum class OperationsGroup : std::uint32_t { thread, lanes, warp, cta };
+inline constexpr std::uint32_t kOperationsCtas = 2;
+inline constexpr std::uint32_t kOperationsThreads = 64;
+
+/// One end of bytes that come with immediates, by one warp or CTA.
+struct ImmediatesJob {
+  ImmediatesPath path;
+  std::uint32_t rounds = 0;
+  bool sends = false;                ///< else it waits for them
+  std::uint32_t* wrong = nullptr;    ///< rounds
+  std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
+};
+
+/// Fetches of a word, by each thread of a kernel of kTicketCtas CTAs.
+struct TicketsJob {
+  OperationsPath path;
+  std::uint64_t offset = 0;          ///< of the word
+  std::uint32_t each = 0;            ///< fetches of a thread
+  std::uint64_t* tickets = nullptr;  ///< of each thread, what they gave
+  std::uint32_t* outcome = nullptr;  ///< of each thread, a QueueOutcome
+};
+inline constexpr std::uint32_t kTicketCtas = 32;
+inline constexpr std::uint32_t kTicketThreads = 128;
+
+/// `rounds` puts, of which never more than `in_flight` are incomplete.
+struct PutsJob {
+  GpuPath path;
+  std::uint64_t bytes = 0;
+  std::uint32_t rounds = 0;
+  std::uint32_t in_flight = 1;
+  std::uint32_t* outcome = nullptr;
+};
+
+/// One side of a game in which puts with signals go to and fro. The bytes of round r all have the
+/// value r; whoever receives them checks each.
+struct PingJob {
+  GpuPath path;
+  std::uint64_t from = 0;  ///< offsets of what is sent, and of where the peer's arrives
+  std::uint64_t to = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t rounds = 0;
+  bool begins = false;
+  std::uint64_t* cycles = nullptr;       ///< of each round trip, of who begins; may be null
+  std::uint64_t* wrong = nullptr;        ///< bytes
+  std::uint64_t* nanoseconds = nullptr;  ///< of all rounds
+  std::uint32_t* outcome = nullptr;
+};
+
+/// What the processor and the copy engine take alone: a word in pinned memory is written, and one
+/// in the GPU's memory waited for, `rounds` times.
+struct FloorJob {
+  std::uint64_t* asked = nullptr;
+  const std::uint64_t* answered = nullptr;
+  std::uint32_t rounds = 0;
+  std::uint64_t* cycles = nullptr;
+  std::uint64_t* nanoseconds = nullptr;
+};
+
+/// Has all kernels loaded into the current device.
+int load_gpu_nic_kernels();
+int launch_ops(const OpsJob& job, void* stream);
+int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);
+int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream);
+int launch_tickets(const TicketsJob& job, void* stream);
+int launch_puts(const PutsJob& job, void* stream);
+int launch_ping(const PingJob& job, void* stream);
+int launch_floor(const FloorJob& job, void* stream);
+/// A kernel that does next to nothing, for applications to launch.
+int launch_nothing(std::uint32_t* word, void* stream);
+
+}  // namespace oriel::net::test

@@ -1,0 +1,453 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+
+#include <catch2/catch.hpp>
+
+#include "net/soft/nic_pair.hpp"
+
+// A software NIC that is slow, wrong or dead because it was told to be (3.10), on a clock that the
+// test moves, and what producers make of it.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+dq::Posted put_word(NicPair& pair, std::uint64_t word) {
+  return dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(word * 8, word * 8, 8),
+                                        pair.control);
+}
+
+dq::Posted add_one(NicPair& pair, std::uint64_t word) {
+  return dq::atomic<dq::AtomicOp::add, Thread, std::uint64_t, DrivingMemory>(
+      Thread(), pair.view(), pair.b.region, word * 8, 1, pair.control);
+}
+
+dq::LocalRange word_of(const Side& side, std::uint64_t word) {
+  return {side.region.address + word * 8, side.key, 8};
+}
+
+void add_read(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t to,
+              std::uint32_t flags) {
+  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), flags, pair.b.region.remote(from * 8),
+                             word_of(pair.a, to)));
+}
+
+void add_write(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t to,
+               std::uint32_t flags = dq::kSignalled) {
+  raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(to * 8),
+                             word_of(pair.a, from)));
+}
+
+}  // namespace
+
+TEST_CASE("3.10 F2 a delayed entry holds up its queue, in order, and no other queue") {
+  ManualClock clock;
+  NicPair pair({}, clock);
+  SendQueue other = pair.a.make_queue(), peer = pair.b.make_queue();
+  connect(pair.a, other, pair.b, peer);
+  NicFaults faults;
+  faults.delays = {{{pair.there.number(), 1}, milliseconds(5), {}}};
+  pair.a.nic.set_faults(faults);
+  for (std::uint64_t i = 0; i < 4; ++i) pair.a.memory[i] = 50 + i;
+  RawPoster raw(pair.view()), fast(other.view());
+  for (std::uint64_t i = 0; i < 3; ++i) add_write(pair, raw, i, i);
+  add_write(pair, fast, 3, 3);
+  // The entry names the queue it stands in.
+  raw.ring(), fast.ring();
+  pair.run();
+  CHECK(pair.b.memory[0] == 50);
+  CHECK(pair.b.memory[1] == 0);
+  CHECK(pair.b.memory[2] == 0);
+  CHECK(pair.b.memory[3] == 53);
+  CHECK(pair.tail().index == 0);
+  clock.advance(milliseconds(4));
+  pair.run();
+  CHECK(pair.tail().index == 0);
+  clock.advance(milliseconds(1));
+  pair.run();
+  CHECK(pair.b.memory[1] == 51);
+  CHECK(pair.tail().index == 2);
+}
+
+TEST_CASE("3.10 A9 a wait does not end before a delayed completion") {
+  NicPair pair;
+  NicFaults faults;
+  faults.delays = {{{}, milliseconds(2), milliseconds(2)}};
+  pair.a.nic.set_faults(faults);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    pair.a.memory[i] = i + 1;
+    REQUIRE(put_word(pair, i).outcome == QueueOutcome::done);
+    const auto before = std::chrono::steady_clock::now();
+    REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
+    CHECK(pair.b.memory[i] == i + 1);
+    if (i > 0) CHECK(std::chrono::steady_clock::now() - before >= milliseconds(1));
+  }
+}
+
+TEST_CASE("3.10 F1 a dropped doorbell is made good by the next one, or ends a wait in time") {
+  NicPair pair;
+  NicFaults faults;
+  faults.dropped_doorbells = {{pair.there.number(), 2}};
+  pair.a.nic.set_faults(faults);
+  REQUIRE(pair.wait(put_word(pair, 0)) == QueueOutcome::done);
+  pair.a.memory[1] = 77;
+  const auto lost = put_word(pair, 1);
+  pair.run();
+  CHECK(pair.b.memory[1] == 0);
+  SECTION("the next one") {
+    REQUIRE(pair.wait(put_word(pair, 2)) == QueueOutcome::done);
+    CHECK(pair.b.memory[1] == 77);
+    CHECK(pair.wait(lost) == QueueOutcome::done);
+  }
+  SECTION("none comes") {
+    pair.control.timeout_ns = 20'000'000;
+    CHECK(pair.wait(lost) == QueueOutcome::timed_out);
+    CHECK(put_word(pair, 2).outcome != QueueOutcome::done);
+  }
+  CHECK(pair.a.nic.counters().dropped_doorbells == 1);
+}
+
+TEST_CASE(
+    "3.10 F3 an entry fails with any syndrome, those before it are done, those after flushed") {
+  for (const unsigned syndrome :
+       {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x15u, 0x16u, 0x22u}) {
+    for (std::uint64_t k = 0; k < 64; ++k) {
+      NicPair pair;
+      NicFaults faults;
+      faults.fails = {{{pair.there.number(), k}, static_cast<Syndrome>(syndrome), false}};
+      pair.a.nic.set_faults(faults);
+      RawPoster raw(pair.view());
+      for (std::uint64_t i = 0; i < 64; ++i) {
+        pair.a.memory[i] = i + 1;
+        add_write(pair, raw, i, i, 0);
+      }
+      raw.ring();
+      pair.run();
+      REQUIRE(pair.error().syndrome == syndrome);
+      REQUIRE(pair.error().index == k);
+      REQUIRE(pair.a.nic.counters().flushed == 63 - k);
+      for (std::uint64_t i = 0; i < 64; ++i) REQUIRE(pair.b.memory[i] == (i < k ? i + 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("3.10 F4 an entry may be done and fail all the same") {
+  NicPair pair;
+  NicFaults faults;
+  faults.fails = {{{pair.there.number(), 1}, Syndrome::transport_retry, true}};
+  pair.a.nic.set_faults(faults);
+  RawPoster raw(pair.view());
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    pair.a.memory[i] = i + 1;
+    add_write(pair, raw, i, i);
+  }
+  raw.ring();
+  pair.run();
+  CHECK(pair.error().syndrome == 0x15);
+  CHECK(pair.error().index == 1);
+  CHECK(pair.b.memory[0] == 1);
+  CHECK(pair.b.memory[1] == 2);
+  CHECK(pair.b.memory[2] == 0);
+}
+
+TEST_CASE("3.10 F4 a lost response is asked for again, and nothing is executed twice") {
+  for (std::uint64_t nth = 1; nth <= 40; ++nth) {
+    ManualClock clock;
+    SendQueue::Options options;
+    options.receives = 64;
+    NicPair pair(options, clock);
+    REQUIRE(pair.back.post_receives(64).ok());
+    NicFaults faults;
+    faults.lost_responses = {{pair.back.number(), nth, 2}};
+    pair.b.nic.set_faults(faults);
+    RawPoster raw(pair.view());
+    for (std::uint32_t i = 0; i < 10; ++i) {
+      pair.a.memory[i] = i + 1;
+      raw.add(dq::transfer_entry(dq::Opcode::write_immediate, raw.place(), 0,
+                                 pair.b.region.remote(i * 8), word_of(pair.a, i), i));
+      raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(800), 1,
+                                  word_of(pair.a, 200 + i)));
+      raw.add(dq::masked_compare_swap_entry(
+          raw.place(), 0, pair.b.region.remote(808),
+          dq::MaskedSwap<std::uint32_t>{i + 1, i, 0xffffffff, 0xffffffff},
+          {pair.a.region.address + 8 * (300 + i), pair.a.key, 4}));
+      add_read(pair, raw, i, 400 + i, dq::kSignalled);
+    }
+    raw.ring();
+    for (int i = 0; i < 12; ++i) {
+      pair.run();
+      clock.advance(seconds(5));
+    }
+    REQUIRE(*pair.there.memory().first_error == 0);
+    REQUIRE(pair.tail().index == 39);
+    REQUIRE(pair.b.memory[100] == 10);
+    REQUIRE(static_cast<std::uint32_t>(pair.b.memory[101]) == 10);
+    for (std::uint32_t i = 0; i < 10; ++i) {
+      SendQueue::Immediate immediate;
+      REQUIRE(pair.back.take_immediate(immediate));
+      REQUIRE(immediate.value == i);
+      REQUIRE(pair.a.memory[200 + i] == i);
+      REQUIRE(dq::big_endian(static_cast<std::uint32_t>(pair.a.memory[300 + i])) == i);
+      REQUIRE(pair.a.memory[400 + i] == i + 1);
+    }
+    SendQueue::Immediate none;
+    REQUIRE_FALSE(pair.back.take_immediate(none));
+    // A later response tells that an earlier write is done; what fetches has to be asked for again.
+    if (nth % 4 != 1) REQUIRE(pair.b.nic.counters().duplicates >= 1);
+  }
+}
+
+TEST_CASE("3.10 a peer that stops is waited for, one that stays silent is given up") {
+  ManualClock clock;
+  SendQueue::Options options;
+  options.repeats_most = 2;
+  NicPair pair(options, clock);
+  pair.a.memory[0] = 1;
+  pair.b.nic.stop();
+  RawPoster raw(pair.view());
+  add_write(pair, raw, 0, 0);
+  raw.ring();
+  pair.run();
+  for (int i = 0; i < 2; ++i) {
+    clock.advance(seconds(5));
+    pair.run();
+    CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+  }
+  SECTION("back in time") {
+    pair.b.nic.resume();
+    pair.run();
+    CHECK(pair.tail().kind == dq::CompletionKind::request);
+    CHECK(pair.b.memory[0] == 1);
+    CHECK(pair.b.nic.counters().duplicates == 2);
+  }
+  SECTION("too late") {
+    clock.advance(seconds(5));
+    pair.run();
+    CHECK(pair.error().syndrome == 0x15);
+    pair.b.nic.resume();
+    pair.run();
+    CHECK(pair.syndromes().syndrome == 0x15);
+  }
+}
+
+TEST_CASE("3.10 a NIC stops and goes on, or dies, at an entry") {
+  NicPair pair;
+  NicFaults faults;
+  faults.ends = {{{pair.there.number(), 1}, false}, {{pair.there.number(), 3}, true}};
+  pair.a.nic.set_faults(faults);
+  RawPoster raw(pair.view());
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    pair.a.memory[i] = i + 1;
+    add_write(pair, raw, i, i);
+  }
+  raw.ring();
+  pair.run();
+  CHECK(pair.b.memory[0] == 1);
+  CHECK(pair.b.memory[1] == 0);
+  pair.a.nic.resume();
+  pair.run();
+  CHECK(pair.b.memory[2] == 3);
+  CHECK(pair.b.memory[3] == 0);
+  const auto before = pair.tail().index;
+  pair.a.nic.resume();
+  pair.run();
+  CHECK(pair.b.memory[3] == 0);
+  CHECK(pair.tail().index == before);
+}
+
+TEST_CASE("3.10 F6 producers give up on a dead NIC in time, with a full ring too") {
+  SendQueue::Options options;
+  options.depth = 128;
+  NicPair pair(options);
+  pair.a.nic.die();
+  pair.control.timeout_ns = 20'000'000;
+  QueueOutcome outcome = QueueOutcome::done;
+  int posted = 0;
+  while (outcome == QueueOutcome::done && posted < 1000) {
+    outcome = put_word(pair, 0).outcome;
+    posted += outcome == QueueOutcome::done ? 1 : 0;
+  }
+  CHECK(outcome == QueueOutcome::timed_out);
+  CHECK(posted == 128);
+  CHECK(pair.b.memory[0] == 0);
+}
+
+TEST_CASE("3.10 reads may fall behind later writes, but not with a fence between") {
+  ManualClock clock;
+  NicPair pair({}, clock);
+  NicFaults faults;
+  faults.reads_behind_writes = milliseconds(3);
+  pair.b.nic.set_faults(faults);
+  pair.b.memory[0] = 1;
+  pair.a.memory[5] = 2;
+  const bool fenced = GENERATE(false, true);
+  RawPoster raw(pair.view());
+  add_read(pair, raw, 0, 9, dq::kSignalled);
+  add_write(pair, raw, 5, 0, dq::kSignalled | (fenced ? dq::kFenced : 0));
+  raw.ring();
+  pair.run();
+  CHECK(pair.b.memory[0] == (fenced ? 1 : 2));
+  CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+  clock.advance(milliseconds(3));
+  pair.run();
+  CHECK(pair.a.memory[9] == (fenced ? 1 : 2));
+  CHECK(pair.b.memory[0] == 2);
+  CHECK(pair.tail().index == 1);
+}
+
+TEST_CASE("3.8 a fence waits for the answers of earlier reads and atomics") {
+  ManualClock clock;
+  NicPair pair({}, clock);
+  NicFaults faults;
+  faults.response_delay = milliseconds(3);
+  pair.b.nic.set_faults(faults);
+  pair.a.memory[5] = 2;
+  const bool fenced = GENERATE(false, true);
+  RawPoster raw(pair.view());
+  raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), 1, word_of(pair.a, 9)));
+  add_write(pair, raw, 5, 1, dq::kSignalled | (fenced ? dq::kFenced : 0));
+  raw.ring();
+  pair.run();
+  CHECK(pair.b.memory[0] == 1);
+  CHECK(pair.b.memory[1] == (fenced ? 0 : 2));
+  CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+  clock.advance(milliseconds(3));
+  pair.run();
+  CHECK(pair.b.memory[1] == 2);
+  CHECK(pair.tail().index == 1);
+}
+
+TEST_CASE("3.10 A10 3.4 late reads are not seen without a dump behind them, and are with one") {
+  ManualClock clock;
+  for (const bool dump : {false, true}) {
+    SendQueue::Options options;
+    options.gets_need_dump = dump;
+    NicPair pair(options, clock);
+    NicFaults faults;
+    faults.late_reads = seconds(1);
+    faults.response_delay = Duration(1);  // a dump without a fence would come too early
+    pair.a.nic.set_faults(faults);
+    pair.b.memory[0] = 41;
+    const auto got = dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                             pair.transfer(8, 0, 8), pair.control);
+    REQUIRE(got == QueueOutcome::done);
+    CHECK(pair.a.memory[1] == (dump ? 41 : 0));
+    std::uint64_t old = 0;
+    const auto fetched = dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, DrivingMemory>(
+        pair.view(), pair.b.region, 0, 1, old, pair.control);
+    REQUIRE(fetched == QueueOutcome::done);
+    CHECK(old == (dump ? 41 : 0));
+    // Without blocking, and made visible later.
+    const auto later = dq::get<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                      pair.transfer(16, 0, 8), pair.control);
+    REQUIRE(pair.wait(later) == QueueOutcome::done);
+    CHECK(pair.a.memory[2] == 0);
+    REQUIRE(dq::wait_visible<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
+    CHECK(pair.a.memory[2] == (dump ? 42 : 0));
+    clock.advance(seconds(1));
+    pair.run();
+    CHECK(pair.a.memory[1] == 41);
+    CHECK(pair.a.memory[2] == 42);
+  }
+}
+
+TEST_CASE("3.10 A10 what is on its way lands before memory is given back") {
+  NicPair pair;
+  NicFaults faults;
+  faults.late_reads = std::chrono::hours(1);
+  pair.a.nic.set_faults(faults);
+  pair.b.memory[0] = 41;
+  RawPoster raw(pair.view());
+  add_read(pair, raw, 0, 9, dq::kSignalled);
+  raw.ring();
+  pair.run();
+  CHECK(pair.tail().index == 0);
+  CHECK(pair.a.memory[9] == 0);
+  REQUIRE(pair.a.nic.deregister_memory(pair.a.key).ok());
+  CHECK(pair.a.memory[9] == 41);
+}
+
+TEST_CASE("3.10 A13 a signal never comes before its data, however queues and pieces are shuffled") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SendQueue::Options options;
+    options.piece_bytes = 64;
+    NicPair pair(options);
+    SendQueue second = pair.a.make_queue(options), peer = pair.b.make_queue(options);
+    connect(pair.a, second, pair.b, peer);
+    NicFaults faults;
+    faults.seed = seed;
+    faults.shuffle_queues = faults.shuffle_pieces = true;
+    faults.delays = {{{pair.there.number()}, Duration(0), std::chrono::microseconds(50)}};
+    pair.a.nic.set_faults(faults);
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      for (std::uint64_t i = 0; i < 1024; ++i) pair.a.memory[i] = round * 10'000 + i;
+      const dq::QueueView* views[] = {&pair.view(), &second.view()};
+      for (std::uint64_t q = 0; q < 2; ++q) {
+        const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+            Thread(), *views[q], pair.transfer(0, 8192 * (q + 1), 8192), pair.b.region,
+            8 * (8000 + q), 1, pair.control);
+        REQUIRE(posted.outcome == QueueOutcome::done);
+      }
+      std::uint64_t seen[2] = {round - 1, round - 1};
+      while (seen[0] != round || seen[1] != round) {
+        pair.a.nic.progress(), pair.b.nic.progress();
+        for (std::uint64_t q = 0; q < 2; ++q) {
+          if (seen[q] == round || pair.b.memory[8000 + q] != round) continue;
+          seen[q] = round;
+          for (std::uint64_t i = 0; i < 1024; ++i) {
+            REQUIRE(pair.b.memory[1024 * (q + 1) + i] == round * 10'000 + i);
+          }
+        }
+      }
+      for (const auto* view : views) {
+        REQUIRE(dq::wait_all<DrivingMemory>(*view, pair.control) == QueueOutcome::done);
+      }
+    }
+  }
+}
+
+TEST_CASE("3.10 A13 a signal in another queue than its data does come first: the check can fail") {
+  ManualClock clock;
+  NicPair pair({}, clock);
+  SendQueue second = pair.a.make_queue(), peer = pair.b.make_queue();
+  connect(pair.a, second, pair.b, peer);
+  NicFaults faults;
+  faults.delays = {{{pair.there.number()}, milliseconds(1), {}}};
+  pair.a.nic.set_faults(faults);
+  pair.a.memory[0] = 5;
+  REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);
+  const auto signal = dq::atomic<dq::AtomicOp::add, Thread, std::uint64_t, DrivingMemory>(
+      Thread(), second.view(), pair.b.region, 80, 1, pair.control);
+  REQUIRE(signal.outcome == QueueOutcome::done);
+  pair.run();
+  CHECK(pair.b.memory[10] == 1);
+  CHECK(pair.b.memory[0] == 0);
+}
+
+TEST_CASE("3.10 the same seed gives the same run") {
+  const auto run = [](std::uint64_t seed) {
+    ManualClock clock;
+    NicPair pair({}, clock);
+    NicFaults faults;
+    faults.seed = seed;
+    faults.delays = {{{}, milliseconds(1), milliseconds(1000)}};
+    pair.a.nic.set_faults(faults);
+    REQUIRE(add_one(pair, 0).outcome == QueueOutcome::done);
+    int steps = 0;
+    while (pair.b.memory[0] == 0 && steps < 5000) {
+      pair.run();
+      clock.advance(milliseconds(1));
+      ++steps;
+    }
+    return steps;
+  };
+  CHECK(run(1) == run(1));
+  CHECK(run(2) == run(2));
+  CHECK((run(1) != run(2) || run(2) != run(3)));
+}

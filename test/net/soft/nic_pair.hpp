@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/soft/driving_memory.hpp"
+#include "net/soft/nic_soft.hpp"
+#include "net/soft/soft_send_queue.hpp"
+#include "net/wire/wire_local.hpp"
+
+namespace oriel::net::test {
+
+namespace dq = oriel::device::queue;
+
+/// A clock that stands still until it is moved.
+class ManualClock final : public Clock {
+ public:
+  TimePoint now() const override { return now_; }
+  void advance(Duration by) { now_ += by; }
+
+ private:
+  TimePoint now_{std::chrono::seconds(1000)};
+};
+
+inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+
+/// A rank: its NIC, a domain and registered memory.
+struct Side {
+  explicit Side(LocalExchange& exchange, const Clock& clock, std::size_t words = 8192)
+      : nic(NicSoft::Options{.clock = &clock, .faults = {}}), memory(words) {
+    nic.add_wire(exchange.attach());
+    domain = nic.create_domain();
+    region.address = reinterpret_cast<std::uint64_t>(memory.data());
+    region.bytes = words * 8;
+    key = add_key(kAllAccess);
+    region.keys[0] = key;
+  }
+  std::uint32_t add_key(std::uint8_t access) {
+    return nic
+        .register_memory(domain, {region.address, region.bytes,
+                                  reinterpret_cast<std::byte*>(memory.data()), access})
+        .value();
+  }
+  /// Another view of the memory, with this key.
+  dq::Region with_key(std::uint32_t other) const {
+    dq::Region made = region;
+    made.keys[0] = other;
+    return made;
+  }
+  SendQueue make_queue(SendQueue::Options options = {}) {
+    options.domain = domain;
+    return SendQueue::create(nic, options).value();
+  }
+
+  NicSoft nic;
+  std::vector<std::uint64_t> memory;
+  std::uint32_t domain = 0;
+  std::uint32_t key = 0;
+  dq::Region region;
+};
+
+inline void connect(Side& a, SendQueue& from, Side& b, SendQueue& to) {
+  REQUIRE(from.connect({0, b.nic.address(0), to.number()}).ok());
+  REQUIRE(to.connect({0, a.nic.address(0), from.number()}).ok());
+}
+
+/// Two ranks with one connected queue, all driven by the calling thread.
+struct NicPair {
+  explicit NicPair(const SendQueue::Options& options = {},
+                   const Clock& with = SteadyClock::instance(), std::size_t words = 8192)
+      : a(exchange, with, words),
+        b(exchange, with, words),
+        there(a.make_queue(options)),
+        back(b.make_queue(options)),
+        all{&a.nic, &b.nic},
+        scope(all) {
+    connect(a, there, b, back);
+    control.timeout_ns = 20'000'000'000;
+  }
+  /// Until both NICs have had nothing to do a few times in a row.
+  void run() {
+    for (int idle = 0; idle < 8;) {
+      const bool worked = a.nic.progress();
+      idle = b.nic.progress() || worked ? 0 : idle + 1;
+    }
+  }
+  const dq::QueueView& view() const { return there.view(); }
+  dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
+    return {a.region, from, b.region, to, bytes};
+  }
+  dq::QueueOutcome wait(dq::Posted posted) {
+    if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
+    return dq::wait_complete<DrivingMemory>(view(), posted.end, control);
+  }
+  dq::QueueError error() const { return dq::decode_error(*there.memory().first_error); }
+  dq::CompletionTail tail() const { return dq::decode_tail(view().completion->tail); }
+  dq::Syndromes syndromes() const { return dq::decode_syndromes(view().completion->status); }
+
+  LocalExchange exchange;
+  Side a, b;
+  SendQueue there, back;
+  std::array<NicSoft*, 2> all;
+  DrivingScope scope;
+  device::WaitControl control;
+};
+
+/// Entries written one by one at the lowest level, for what the calls above would never write.
+class RawPoster {
+ public:
+  explicit RawPoster(const dq::QueueView& view, std::uint64_t base = 0)
+      : view_(view), next_(base) {}
+  template <std::uint32_t kParts>
+  std::uint64_t add(const dq::Entry<kParts>& entry) {
+    const std::uint64_t index = next_;
+    dq::write_entry(view_, {.base = index, .blocks = dq::Entry<kParts>::kBlocks}, 0, entry);
+    next_ += dq::Entry<kParts>::kBlocks;
+    return index;
+  }
+  dq::Place place() const { return {view_.number, next_}; }
+  std::uint64_t next() const { return next_; }
+  void ring() const { ring(next_, next_); }
+  void ring(std::uint64_t record, std::uint64_t doorbell) const {
+    set_record(record);
+    set_doorbell(doorbell, view_.number);
+  }
+  void set_record(std::uint64_t index) const {
+    if (view_.doorbell_record == nullptr) return;  // DoorbellMode::alone
+    device::Memory::store<device::Order::release>(
+        view_.doorbell_record, dq::big_endian(static_cast<std::uint32_t>(index & 0xffff)));
+  }
+  void set_doorbell(std::uint64_t index, std::uint32_t queue) const {
+    const auto low = static_cast<std::uint32_t>(index & 0xffff) << 8;
+    device::Memory::store<device::Order::release>(
+        view_.doorbell, std::uint64_t{dq::big_endian(queue << 8)} << 32 | dq::big_endian(low));
+  }
+
+ private:
+  const dq::QueueView& view_;
+  std::uint64_t next_;
+};
+
+}  // namespace oriel::net::test

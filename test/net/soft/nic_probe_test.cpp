@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/queue/queue_records.hpp"
+#include "net/queue/reserve_if_empty.hpp"
+#include "net/soft/nic_pair.hpp"
+
+// Whether a peer's NIC is there, asked without an entry in the ring (3.19).
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+
+namespace {
+
+struct ProbedPair : NicPair {
+  explicit ProbedPair(const Clock& with = SteadyClock::instance())
+      : NicPair({.depth = 128}, with, 512) {}
+  void probe() { REQUIRE(a.nic.probe(there.number()).ok()); }
+  std::uint64_t probes() const { return a.nic.counters().probes; }
+  dq::Posted put(std::uint64_t word) {
+    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(0, word * 8, 8), control);
+  }
+};
+
+/// Longer than a queue waits for an answer.
+void let_time_pass(ManualClock& clock, ProbedPair& pair) {
+  const QueueSetup usual;
+  for (std::uint32_t i = 0; i <= usual.repeats_most + 1; ++i) {
+    clock.advance(usual.answer_timeout);
+    pair.run();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a probe takes no block of the ring, whatever is posted before and behind it") {
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  ProbedPair pair;
+  std::uint64_t posted = 0;
+  dq::Posted last;
+  for (int step = 0; step < 3000; ++step) {
+    if (random() % 3 == 0) pair.probe();
+    for (int turns = static_cast<int>(random() % 4); turns > 0; --turns) {
+      (random() % 2 == 0 ? pair.a : pair.b).nic.progress();
+    }
+    if (random() % 2 == 0) continue;
+    pair.a.memory[0] = ++posted;
+    last = pair.put(1);
+    REQUIRE(last.outcome == QueueOutcome::done);
+    if (random() % 2 != 0) continue;
+    REQUIRE(pair.wait(last) == QueueOutcome::done);
+    REQUIRE(pair.b.memory[1] == posted);
+  }
+  REQUIRE(pair.wait(last) == QueueOutcome::done);
+  pair.run();
+  CHECK(pair.probes() > 10);
+  CHECK(pair.a.nic.is_idle());
+  // Puts have taken all blocks.
+  CHECK(pair.view().indexes->reserved == posted);
+}
+
+TEST_CASE("3.19 who does not answer a probe ends the queue, and what was done stays done") {
+  ManualClock clock;
+  ProbedPair pair(clock);
+  pair.a.memory[0] = 5;
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+  pair.b.nic.stop();
+  pair.probe();
+  pair.run();
+  clock.advance(QueueSetup().answer_timeout * 7);
+  pair.run();
+  CHECK(*pair.there.memory().first_error == 0);
+  let_time_pass(clock, pair);
+  CHECK(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
+  CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::transport_retry));
+  CHECK(pair.error().opcode == kProbeOpcode);
+  CHECK(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
+  CHECK(pair.wait(pair.put(2)) == QueueOutcome::failed);
+  CHECK(pair.b.memory[1] == 5);
+  pair.probe();  // of a queue that has ended
+  CHECK(pair.probes() == 1);
+}
+
+TEST_CASE(
+    "3.19 slow is not dead: an answer in the last moment is one, and a lost one is repeated") {
+  ManualClock clock;
+  ProbedPair pair(clock);
+  const bool is_lost = GENERATE(false, true);
+  if (is_lost) {
+    NicFaults faults;
+    faults.lost_responses.push_back({.queue = 0, .nth = 1, .count = 3});
+    pair.b.nic.set_faults(std::move(faults));
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (!is_lost) pair.b.nic.stop();
+    pair.probe();
+    pair.run();
+    clock.advance(QueueSetup().answer_timeout * 7 / 2);
+    pair.run();
+    if (!is_lost) pair.b.nic.resume();
+    let_time_pass(clock, pair);
+    CHECK(pair.probes() == static_cast<std::uint64_t>(i + 1));
+  }
+  CHECK(*pair.there.memory().first_error == 0);
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+}
+
+TEST_CASE("3.19 nobody is probed who has yet to answer, after an abort, or over several paths") {
+  ManualClock clock;
+  ProbedPair pair(clock);
+  CHECK_FALSE(pair.a.nic.probe(pair.there.number() ^ 1).ok());
+  SECTION("work that is not done will tell") {
+    pair.b.nic.stop();
+    REQUIRE(pair.put(1).outcome == QueueOutcome::done);
+    pair.run();
+    pair.probe();
+    let_time_pass(clock, pair);
+    CHECK(pair.probes() == 0);
+    CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
+  }
+  SECTION("a probe that is not answered will tell") {
+    pair.b.nic.stop();
+    pair.probe();
+    pair.probe();
+    CHECK(pair.probes() == 1);
+  }
+  SECTION("after an abort nothing is sent") {
+    pair.a.nic.end_sending();
+    pair.probe();
+    pair.run();
+    CHECK(pair.probes() == 0);
+    CHECK(pair.a.nic.counters().requests == 0);
+  }
+  SECTION("a queue that goes on elsewhere has entries for it") {
+    QueueRecords records;
+    const SendQueue queue = pair.a.make_queue({.depth = 128, .records = &records});
+    const Status refused = pair.a.nic.probe(queue.number());
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code() == ErrorCode::invalid_usage);
+  }
+}
+
+TEST_CASE("3.19 what is posted behind a probe without an answer is what has failed") {
+  ManualClock clock;
+  ProbedPair pair(clock);
+  pair.a.memory[0] = 5;
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+  pair.b.nic.stop();
+  pair.probe();
+  pair.run();
+  const bool is_under_way = GENERATE(true, false);
+  dq::Posted put;
+  if (is_under_way) put = pair.put(2);
+  let_time_pass(clock, pair);
+  if (!is_under_way) {
+    CHECK(pair.error().opcode == kProbeOpcode);
+    put = pair.put(2);
+    pair.run();
+  }
+  CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
+  CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::transport_retry));
+  CHECK(pair.error().index == 1);
+  CHECK(pair.wait(put) == QueueOutcome::failed);
+  CHECK(pair.view().indexes->completed == 1);
+}
+
+namespace {
+
+/// Memory of a thread that is interrupted before its compare-and-swap.
+struct Interrupted : device::Memory {
+  static inline void (*interrupt)(const dq::QueueView&) = nullptr;
+  static inline const dq::QueueView* queue = nullptr;
+  template <device::Order order, device::Scope scope, class T>
+  static T compare_swap(T* at, T expected, T desired) {
+    if (interrupt != nullptr) interrupt(*queue);
+    return device::Memory::compare_swap<order, scope>(at, expected, desired);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("3.19 a probe takes a block if nobody else comes, and never waits for one") {
+  ProbedPair pair;
+  dq::Reservation place;
+  Interrupted::queue = &pair.view();
+  Interrupted::interrupt = nullptr;
+  REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
+  REQUIRE(reserve_if_empty<Interrupted>(pair.view(), place));
+  CHECK(place.base == 1);
+  CHECK(place.blocks == 1);
+  CHECK(place.is_next);
+  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // that one is not complete
+  dq::write_entry(pair.view(), place, 0,
+                  dq::inline_write_entry({pair.view().number, place.base}, dq::kSignalled, {},
+                                         dq::InlineBytes(nullptr, 0)));
+  REQUIRE(dq::publish(Thread(), pair.view(), place, pair.control) == QueueOutcome::done);
+  REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
+  // Others fill the ring in between.
+  Interrupted::interrupt = [](const dq::QueueView& queue) {
+    queue.indexes->reserved += queue.depth;
+  };
+  const std::uint64_t before = pair.view().indexes->reserved;
+  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));
+  CHECK(pair.view().indexes->reserved == before + pair.view().depth);  // none of them its own
+}

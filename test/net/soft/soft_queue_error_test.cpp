@@ -1,0 +1,351 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/soft/nic_pair.hpp"
+
+// What the software NIC makes of entries that it must not execute (3.8, 3.23): the syndrome of an
+// adapter, one completion with it, flushed entries behind it, and untouched memory.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+
+namespace {
+
+using Make = std::function<void(NicPair&, RawPoster&)>;
+
+// Two good entries, the bad one, two good ones; and one that is rung when all is over.
+void expect_failure(std::uint8_t syndrome, const Make& bad) {
+  NicPair pair;
+  RawPoster raw(pair.view());
+  for (auto& word : pair.b.memory) word = 7;
+  const auto mark = [&](std::uint64_t word, std::uint64_t value) {
+    raw.add(dq::inline_write_entry(raw.place(), dq::kSignalled, pair.b.region.remote(word * 8),
+                                   {reinterpret_cast<const unsigned char*>(&value), 8}));
+  };
+  mark(0, 100);
+  mark(1, 101);
+  const std::uint64_t index = raw.next();
+  bad(pair, raw);
+  mark(2, 102);
+  mark(3, 103);
+  raw.ring();
+  pair.run();
+  CHECK(pair.error().syndrome == syndrome);
+  CHECK(pair.error().index == index);
+  CHECK(pair.tail().kind == dq::CompletionKind::request_error);
+  CHECK(pair.syndromes().syndrome == dq::kFlushed);
+  CHECK(pair.tail().index == raw.next() - 1);
+  CHECK(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
+  CHECK(pair.a.nic.counters().flushed == 2);
+  CHECK(pair.b.memory[0] == 100);
+  CHECK(pair.b.memory[1] == 101);
+  for (std::size_t i = 2; i < pair.b.memory.size(); ++i) REQUIRE(pair.b.memory[i] == 7);
+  mark(4, 104);
+  raw.ring();
+  pair.run();
+  CHECK(pair.tail().index == raw.next() - 1);
+  CHECK(pair.syndromes().syndrome == dq::kFlushed);
+  CHECK(pair.error().syndrome == syndrome);
+  CHECK(pair.b.memory[4] == 7);
+  // Blocks that were not executed are left as they are, for whoever wants to post them elsewhere.
+  CHECK((static_cast<unsigned>(pair.there.memory().ring[(raw.next() - 1) * 64 + 3])) == 0x08);
+}
+
+dq::LocalRange local(const Side& side, std::uint64_t offset, std::uint32_t bytes,
+                     std::uint32_t key) {
+  return {side.region.address + offset, key, bytes};
+}
+
+void write(NicPair& pair, RawPoster& raw, dq::LocalRange from, dq::RemoteAddress to) {
+  static_cast<void>(pair);
+  raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), 0, to, from));
+}
+void read(NicPair& pair, RawPoster& raw, dq::LocalRange to, dq::RemoteAddress from) {
+  static_cast<void>(pair);
+  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, from, to));
+}
+
+}  // namespace
+
+TEST_CASE("3.8 3.23 a wrong local key, range, right or domain is a local protection error") {
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, local(pair.a, 0, 64, pair.a.key + 1), pair.b.region.remote(64));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, local(pair.a, 0, 64, 0), pair.b.region.remote(64));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, local(pair.a, pair.a.region.bytes - 63, 64, pair.a.key),
+          pair.b.region.remote(64));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t other = pair.a.nic.create_domain();
+    const auto key = pair.a.nic.register_memory(
+        other, {pair.a.region.address, pair.a.region.bytes,
+                reinterpret_cast<std::byte*>(pair.a.memory.data()), kAllAccess});
+    write(pair, raw, local(pair.a, 0, 64, key.value()), pair.b.region.remote(64));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    read(pair, raw, local(pair.a, 0, 64, pair.a.add_key(0)), pair.b.region.remote(64));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(64), 1,
+                                local(pair.a, 0, 8, pair.a.add_key(0))));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    raw.add(dq::dump_entry(raw.place(), 0, local(pair.a, 0, 8, pair.b.key)));
+  });
+  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t gone = pair.a.add_key(kAllAccess);
+    REQUIRE(pair.a.nic.deregister_memory(gone).ok());
+    write(pair, raw, local(pair.a, 0, 64, gone), pair.b.region.remote(64));
+  });
+}
+
+TEST_CASE("3.8 3.23 a wrong remote key, range, right or domain is a remote access error") {
+  const auto good = [](NicPair& pair) { return local(pair.a, 0, 64, pair.a.key); };
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), {pair.b.region.address + 64, pair.b.key + 1});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), {pair.b.region.address + 64, 0});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), pair.b.region.remote(pair.b.region.bytes - 63));
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), {pair.b.region.address - 1, pair.b.key});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), {~std::uint64_t{0} - 8, pair.b.key});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    write(pair, raw, good(pair), {pair.b.region.address + 64, pair.b.add_key(kLocalWrite)});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t key = pair.b.add_key(kLocalWrite | kRemoteWrite);
+    read(pair, raw, good(pair), {pair.b.region.address + 64, key});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t key = pair.b.add_key(kLocalWrite | kRemoteWrite | kRemoteRead);
+    raw.add(dq::fetch_add_entry(raw.place(), 0, {pair.b.region.address + 64, key}, 1,
+                                local(pair.a, 0, 8, pair.a.key)));
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t other = pair.b.nic.create_domain();
+    const auto key = pair.b.nic.register_memory(
+        other, {pair.b.region.address, pair.b.region.bytes,
+                reinterpret_cast<std::byte*>(pair.b.memory.data()), kAllAccess});
+    write(pair, raw, good(pair), {pair.b.region.address + 64, key.value()});
+  });
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t gone = pair.b.add_key(kAllAccess);
+    REQUIRE(pair.b.nic.deregister_memory(gone).ok());
+    write(pair, raw, good(pair), {pair.b.region.address + 64, gone});
+  });
+  // A write of bytes in the entry has the same checks at the peer.
+  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint64_t value = 9;
+    raw.add(dq::inline_write_entry(raw.place(), 0, {pair.b.region.address + 64, 5},
+                                   {reinterpret_cast<const unsigned char*>(&value), 8}));
+  });
+}
+
+TEST_CASE("3.8 3.23 an atomic that is not aligned is a request that the peer refuses") {
+  expect_failure(0x12, [](NicPair& pair, RawPoster& raw) {
+    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(68), 1,
+                                local(pair.a, 0, 8, pair.a.key)));
+  });
+  expect_failure(0x12, [](NicPair& pair, RawPoster& raw) {
+    raw.add(dq::masked_fetch_add_entry(raw.place(), 0, pair.b.region.remote(66), 1u, 0u,
+                                       local(pair.a, 0, 4, pair.a.key)));
+  });
+}
+
+TEST_CASE("3.8 entries that make no sense are operation errors, those of a wrong length too") {
+  const auto nop = [](dq::Place place) { return dq::nop_entry(place, dq::kSignalled); };
+  expect_failure(0x02, [&](NicPair&, RawPoster& raw) {
+    raw.add(nop({raw.place().queue ^ 1, raw.place().index}));
+  });
+  expect_failure(0x02, [&](NicPair&, RawPoster& raw) {
+    raw.add(nop({raw.place().queue, raw.place().index + 1}));
+  });
+  expect_failure(0x02, [&](NicPair&, RawPoster& raw) {
+    raw.add(nop({raw.place().queue, raw.place().index + 0x10000 + 0x8000}));
+  });
+  expect_failure(0x02, [&](NicPair&, RawPoster& raw) {
+    raw.add(dq::Entry<1>{{dq::control_part(static_cast<dq::Opcode>(0x0a), 0, raw.place(), 1, 0)}});
+  });
+  expect_failure(0x01, [&](NicPair& pair, RawPoster& raw) {
+    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(64), 1,
+                                local(pair.a, 0, 16, pair.a.key)));
+  });
+  expect_failure(0x01, [&](NicPair& pair, RawPoster& raw) {
+    read(pair, raw, local(pair.a, 0, 0, pair.a.key), pair.b.region.remote(64));
+  });
+}
+
+TEST_CASE("3.8 B6 the peer's queue ends as well, and its own entries are flushed") {
+  NicPair pair;
+  RawPoster raw(pair.view()), answer(pair.back.view());
+  write(pair, raw, local(pair.a, 0, 64, pair.a.key), {pair.b.region.address, 5});
+  raw.ring();
+  pair.run();
+  CHECK(pair.b.nic.state(pair.back.number()).value() == QueueState::error);
+  answer.add(dq::nop_entry(answer.place(), 0));
+  answer.ring();
+  pair.run();
+  const auto tail = dq::decode_tail(pair.back.view().completion->tail);
+  CHECK(tail.kind == dq::CompletionKind::request_error);
+  CHECK(dq::decode_error(*pair.back.memory().first_error).syndrome == dq::kFlushed);
+}
+
+TEST_CASE("3.6 3.8 a queue that is told to end flushes what is not complete") {
+  NicPair pair;
+  pair.b.nic.stop();
+  RawPoster raw(pair.view());
+  for (int i = 0; i < 10; ++i) {
+    write(pair, raw, local(pair.a, 0, 64, pair.a.key), pair.b.region.remote(0));
+  }
+  raw.ring();
+  for (int i = 0; i < 10; ++i) pair.a.nic.progress();
+  REQUIRE(pair.a.nic.to_error(pair.there.number()).ok());
+  for (int i = 0; i < 10; ++i) pair.a.nic.progress();
+  CHECK(pair.a.nic.counters().flushed == 10);
+  CHECK(pair.error().syndrome == dq::kFlushed);
+  CHECK(pair.error().index == 0);
+  pair.b.nic.resume();
+  pair.run();  // answers to a queue that has ended
+  CHECK(pair.tail().index == 9);
+}
+
+TEST_CASE("3.19 a NIC that takes nothing more answers what has come, and refuses nothing") {
+  NicPair pair;
+  const Thread self;
+  const auto post = [&](std::uint64_t word) {
+    return dq::put_value<Thread, std::uint64_t>(self, pair.view(), 100 + word, pair.b.region,
+                                                word * 8, pair.control);
+  };
+  const dq::Posted before = post(0);
+  const auto accept = [&] {
+    pair.a.nic.progress();
+    pair.b.nic.progress();
+  };
+  for (int turn = 0; turn < 1000 && pair.b.memory[0] == 0; ++turn) accept();
+  REQUIRE(pair.b.memory[0] == 100);
+  pair.b.nic.end_receiving();
+  REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
+  const dq::Posted after = post(1);
+  pair.run();
+  CHECK(pair.wait(before) == QueueOutcome::done);
+  CHECK(pair.error().syndrome == 0);
+  CHECK_FALSE(pair.a.nic.is_idle());
+  CHECK(pair.b.memory[1] == 0);
+  // It goes on asking.
+  pair.control.timeout_ns = 1'000'000;
+  CHECK(pair.wait(after) == QueueOutcome::timed_out);
+}
+
+TEST_CASE("3.6 what is posted once a NIC sends nothing more reaches nobody, and is refused") {
+  const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
+  NicPair pair({.publication = publication});
+  const Thread self;
+  const auto post = [&](std::uint64_t word) {
+    return dq::put_value<Thread, std::uint64_t>(self, pair.view(), 100 + word, pair.b.region,
+                                                word * 8, pair.control);
+  };
+  CHECK(pair.wait(post(0)) == QueueOutcome::done);
+  const dq::Posted before = post(1);  // the NIC has not looked since
+  pair.a.nic.end_sending();
+  const dq::Posted after = post(2);
+  CHECK(before.outcome == QueueOutcome::done);
+  CHECK(after.outcome == QueueOutcome::done);
+  pair.run();
+  CHECK(pair.a.nic.is_idle());
+
+  // As long as the peer has not heard of it, it is answered.
+  const dq::Posted other = dq::put_value<Thread, std::uint64_t>(self, pair.back.view(), 7,
+                                                                pair.a.region, 0, pair.control);
+  CHECK(dq::wait_complete<DrivingMemory>(pair.back.view(), other.end, pair.control) ==
+        QueueOutcome::done);
+  CHECK(pair.a.memory[0] == 7);
+
+  REQUIRE(pair.there.refuse_posts().ok());
+  CHECK(post(3).outcome == QueueOutcome::aborted);
+  CHECK(dq::put(self, pair.view(), pair.transfer(0, 32, 8), pair.control).outcome ==
+        QueueOutcome::aborted);
+  CHECK(dq::atomic<dq::AtomicOp::add>(self, pair.view(), pair.b.region, 40, std::uint64_t{1},
+                                      pair.control)
+            .outcome == QueueOutcome::aborted);
+  CHECK(pair.wait(before) == QueueOutcome::aborted);
+  CHECK(pair.wait(after) == QueueOutcome::aborted);
+  pair.run();
+  CHECK(pair.b.memory[0] == 100);
+  for (std::size_t i = 1; i < pair.b.memory.size(); ++i) REQUIRE(pair.b.memory[i] == 0);
+}
+
+TEST_CASE("3.6 producers learn the first error, with its entry, whoever waits and however late") {
+  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
+    SendQueue::Options options;
+    options.publication = publication;
+    NicPair pair(options);
+    dq::Posted good, bad, late;
+    const auto put = [&](const dq::Region& to) {
+      return dq::put<Thread, DrivingMemory>(Thread(), pair.view(), {pair.a.region, 0, to, 0, 64},
+                                            pair.control);
+    };
+    good = put(pair.b.region);
+    bad = put(pair.b.with_key(pair.b.key + 2));
+    late = put(pair.b.region);
+    pair.run();
+    CHECK(pair.wait(bad) == QueueOutcome::failed);
+    CHECK(pair.wait(late) == QueueOutcome::failed);
+    CHECK(pair.wait(good) == QueueOutcome::done);
+    const auto error = dq::decode_error(pair.view().indexes->error);
+    CHECK(error.syndrome == 0x13);
+    CHECK(error.opcode == 0x08);
+    CHECK(error.index == 1);
+  }
+}
+
+TEST_CASE("3.8 rings full of random bytes end in an error and touch nothing") {
+  const unsigned seed = 81;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 400; ++round) {
+    NicPair pair;
+    auto* ring = pair.there.memory().ring;
+    for (std::size_t i = 0; i < 1024 * 64; i += 8) {
+      const std::uint64_t value = random();
+      std::memcpy(ring + i, &value, 8);
+    }
+    RawPoster raw(pair.view());
+    const std::uint64_t good = random() % 4;
+    for (std::uint64_t i = 0; i < good; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    // From pure noise to entries whose control part is sound and the rest is noise.
+    if (round % 2 == 1) {
+      const std::uint8_t opcodes[] = {0x08, 0x09, 0x10, 0x11, 0x12, 0x14, 0x15, 0x23};
+      const std::uint32_t modifier = static_cast<std::uint32_t>(random() % 2 + 8);
+      const std::uint8_t opcode = opcodes[random() % 8];
+      const bool masked = opcode == 0x14 || opcode == 0x15;
+      raw.add(dq::Entry<1>{
+          {dq::control_part(static_cast<dq::Opcode>(opcode), masked ? modifier : 0, raw.place(),
+                            static_cast<std::uint32_t>(random() % 63 + 1), dq::kSignalled)}});
+    }
+    const std::uint64_t end = good + 1 + random() % 1000;
+    raw.ring(end, end);
+    pair.run();
+    REQUIRE(pair.tail().kind == dq::CompletionKind::request_error);
+    REQUIRE(pair.error().index == good);
+    REQUIRE(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
+    for (const std::uint64_t word : pair.b.memory) REQUIRE(word == 0);
+    for (const std::uint64_t word : pair.a.memory) REQUIRE(word == 0);
+  }
+}

@@ -1,0 +1,369 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "net/soft/nic_pair.hpp"
+
+// One queue of the software NIC, filled by the device headers and driven by the thread that waits
+// (3.8): what operations do, in which order they complete, and what states and doorbells allow.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using dq::QueueOutcome;
+
+namespace {
+
+constexpr std::uint64_t kPoison = 0xdddddddddddddddd;
+
+void fill(std::vector<std::uint64_t>& words, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (auto& word : words) word = random();
+}
+
+}  // namespace
+
+TEST_CASE("3.8 A4 a put, a get and a value arrive, and their blocks are poisoned") {
+  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
+    SendQueue::Options options;
+    options.publication = publication;
+    options.piece_bytes = 1000;  // so that writes and reads cross the wire in several pieces
+    NicPair pair(options);
+    fill(pair.a.memory, 1);
+    fill(pair.b.memory, 2);
+    const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                    pair.transfer(8, 16, 4001), pair.control);
+    REQUIRE(pair.wait(put) == QueueOutcome::done);
+    const auto* from = reinterpret_cast<const std::byte*>(pair.a.memory.data());
+    auto* to = reinterpret_cast<std::byte*>(pair.b.memory.data());
+    CHECK(std::memcmp(from + 8, to + 16, 4001) == 0);
+    CHECK(pair.tail().kind == dq::CompletionKind::request);
+    CHECK(pair.tail().queue == pair.there.number());
+    CHECK(pair.tail().index == 0);
+    for (std::size_t i = 0; i < 8; ++i) {
+      CHECK(reinterpret_cast<const std::uint64_t*>(pair.there.memory().ring)[i] == kPoison);
+    }
+    REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair.view(),
+                                                    pair.transfer(20000, 30001, 5003),
+                                                    pair.control) == QueueOutcome::done);
+    CHECK(std::memcmp(from + 20000, to + 30001, 5003) == 0);
+    const std::array<std::uint8_t, 28> value{1, 2, 3, 4, 5, 6, 7};
+    const auto small = dq::put_value<Thread, std::array<std::uint8_t, 28>, DrivingMemory>(
+        Thread(), pair.view(), value, pair.b.region, 40003, pair.control);
+    REQUIRE(pair.wait(small) == QueueOutcome::done);
+    CHECK(std::memcmp(to + 40003, value.data(), 28) == 0);
+    CHECK(*pair.there.memory().first_error == 0);
+  }
+}
+
+TEST_CASE("3.8 A5 a queue goes from state to state, one by one") {
+  LocalExchange exchange;
+  Side a(exchange, SteadyClock::instance());
+  SendQueue queue = a.make_queue();
+  const std::uint32_t number = queue.number();
+  const QueuePeer peer{0, a.nic.address(0), number};
+  CHECK(a.nic.to_ready_to_send(number).error().code() == ErrorCode::invalid_usage);
+  CHECK_FALSE(a.nic.to_ready_to_receive(number, peer).ok());
+  REQUIRE(a.nic.to_init(number).ok());
+  CHECK_FALSE(a.nic.to_init(number).ok());
+  CHECK_FALSE(a.nic.to_ready_to_receive(number, {7, a.nic.address(0), number}).ok());
+  REQUIRE(a.nic.to_ready_to_receive(number, peer).ok());
+  CHECK(a.nic.state(number).value() == QueueState::ready_to_receive);
+  REQUIRE(a.nic.to_ready_to_send(number).ok());
+  REQUIRE(a.nic.to_error(number).ok());
+  CHECK_FALSE(a.nic.to_init(number).ok());
+  CHECK_FALSE(a.nic.to_init(number + 1).ok());
+  CHECK_FALSE(a.nic.state(number + 1).ok());
+}
+
+TEST_CASE("3.8 A5 a doorbell before the queue can send is dropped, one of another queue ignored") {
+  LocalExchange exchange;
+  Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
+  SendQueue there = a.make_queue(), back = b.make_queue();
+  RawPoster raw(there.view());
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.ring();
+  a.nic.progress();
+  REQUIRE(a.nic.to_init(there.number()).ok());
+  a.nic.progress();
+  REQUIRE(a.nic.to_ready_to_receive(there.number(), {0, b.nic.address(0), back.number()}).ok());
+  REQUIRE(a.nic.to_ready_to_send(there.number()).ok());
+  a.nic.progress();
+  CHECK(dq::decode_tail(there.view().completion->tail).kind == dq::CompletionKind::invalid);
+  CHECK(a.nic.counters().dropped_doorbells == 1);
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.set_record(raw.next());
+  raw.set_doorbell(raw.next(), there.number() ^ 1);
+  a.nic.progress();
+  CHECK(dq::decode_tail(there.view().completion->tail).kind == dq::CompletionKind::invalid);
+  CHECK(a.nic.counters().strays == 1);
+  raw.ring();
+  a.nic.progress();
+  const auto tail = dq::decode_tail(there.view().completion->tail);
+  CHECK(tail.kind == dq::CompletionKind::request);
+  CHECK(tail.index == 1);
+}
+
+TEST_CASE("3.8 A5 nothing is delivered that does not come from the queue's peer") {
+  LocalExchange exchange;
+  ManualClock clock;
+  Side a(exchange, clock), b(exchange, clock), c(exchange, clock);
+  SendQueue::Options options;
+  options.repeats_most = 0;
+  SendQueue wrong = a.make_queue(options), there = a.make_queue(), back = b.make_queue();
+  connect(a, there, b, back);
+  // This one names b's queue, which is another's.
+  REQUIRE(wrong.connect({0, b.nic.address(0), back.number()}).ok());
+  RawPoster raw(wrong.view());
+  raw.add(dq::inline_write_entry(raw.place(), dq::kSignalled, b.region.remote(0),
+                                 {reinterpret_cast<const unsigned char*>("mischief"), 8}));
+  raw.ring();
+  for (int i = 0; i < 10; ++i) a.nic.progress(), b.nic.progress();
+  CHECK(b.memory[0] == 0);
+  CHECK(b.nic.counters().strays == 1);
+  clock.advance(std::chrono::seconds(5));
+  a.nic.progress();
+  CHECK(dq::decode_error(*wrong.memory().first_error).syndrome == 0x15);
+}
+
+TEST_CASE("3.8 a strict doorbell is never ahead of its record") {
+  NicPair pair;
+  RawPoster raw(pair.view());
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.ring(raw.next(), raw.next());
+  pair.run();
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  SECTION("up to the doorbell only, where the record is ahead") {
+    raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    raw.ring(3, 2);
+    pair.run();
+    CHECK(pair.tail().index == 1);
+    raw.ring(3, 3);
+    pair.run();
+    CHECK(pair.tail().index == 2);
+  }
+  SECTION("an error where it is behind") {
+    raw.ring(1, 2);
+    pair.run();
+    CHECK(pair.error().syndrome == 0x02);
+    CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::record_behind));
+    CHECK(pair.tail().kind == dq::CompletionKind::request_error);
+    CHECK(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
+  }
+  SECTION("an error where both tell of more than the ring holds") {
+    raw.ring(1 + 1024 + 1, 1 + 1024 + 1);
+    pair.run();
+    CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
+  }
+}
+
+TEST_CASE("3.8 a loose doorbell leads to the record, an early one waits for it") {
+  SendQueue::Options options;
+  SECTION("loose") {
+    options.mode = DoorbellMode::loose;
+    NicPair pair(options);
+    RawPoster raw(pair.view());
+    for (int i = 0; i < 3; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    raw.ring(3, 1);
+    pair.run();
+    CHECK(pair.tail().index == 2);
+    raw.ring(3, 2);
+    pair.run();
+    CHECK(*pair.there.memory().first_error == 0);
+  }
+  SECTION("early") {
+    options.mode = DoorbellMode::early_ring;
+    NicPair pair(options);
+    RawPoster raw(pair.view());
+    for (int i = 0; i < 3; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    raw.ring(0, 3);
+    pair.run();
+    CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+    raw.set_record(2);
+    pair.run();
+    CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+    raw.ring(3, 3);
+    pair.run();
+    CHECK(pair.tail().index == 2);
+    CHECK(*pair.there.memory().first_error == 0);
+  }
+}
+
+TEST_CASE("3.8 3.21 a doorbell alone says all, and its queue is idle once all of that is done") {
+  SendQueue::Options options;
+  options.mode = DoorbellMode::alone;
+  NicPair pair(options);
+  CHECK(pair.view().doorbell_record == nullptr);
+  RawPoster raw(pair.view());
+  for (int i = 0; i < 5; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.set_doorbell(3, pair.view().number);
+  CHECK_FALSE(pair.a.nic.is_idle());
+  pair.run();
+  CHECK(pair.tail().index == 2);
+  CHECK(pair.a.nic.is_idle());
+  raw.set_doorbell(5, pair.view().number);
+  pair.run();
+  CHECK(pair.tail().index == 4);
+  raw.set_doorbell(5 + 1024 + 1, pair.view().number);
+  pair.run();
+  CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
+}
+
+TEST_CASE("3.8 A13 completions are in order, and only for entries that ask for one") {
+  NicPair pair;
+  RawPoster raw(pair.view());
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  for (int i = 0; i < 5; ++i) raw.add(dq::nop_entry(raw.place(), 0));
+  raw.ring();
+  pair.run();
+  CHECK(pair.tail().index == 0);
+  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.ring();
+  pair.run();
+  CHECK(pair.tail().index == 6);
+}
+
+TEST_CASE("3.8 A4 a completion queue that is not collapsed keeps them all, with owner bits") {
+  NicPair pair;
+  alignas(64) static std::byte elements[8 * 64];
+  std::memset(elements, 0xff, sizeof elements);
+  SendQueue memory = pair.a.make_queue(), other = pair.b.make_queue();
+  QueueSetup setup;
+  setup.memory = memory.memory();
+  setup.memory.completions = elements;
+  setup.memory.completion_count = 8;
+  setup.domain = pair.a.domain;
+  const std::uint32_t number = pair.a.nic.create_queue(setup).value();
+  REQUIRE(pair.a.nic.connect(number, {0, pair.b.nic.address(0), other.number()}).ok());
+  dq::QueueView view = memory.view();
+  view.number = number;
+  RawPoster raw(view);
+  for (unsigned i = 0; i < 20; ++i) {
+    raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    raw.ring();
+    pair.run();
+    std::uint64_t tail = 0;
+    std::memcpy(&tail, &elements[(i % 8) * 64 + 56], 8);
+    CHECK(dq::decode_tail(tail).index == i);
+    CHECK(dq::decode_tail(tail).kind == dq::CompletionKind::request);
+    CHECK((elements[(i % 8) * 64 + 63] & std::byte{1}) == std::byte(i / 8 % 2));
+    if (i < 7) CHECK(elements[(i + 1) * 64 + 63] == std::byte{0xff});
+  }
+  REQUIRE(pair.a.nic.destroy_queue(number).ok());
+}
+
+TEST_CASE("3.8 an immediate needs a receive at the peer, and comes with its bytes") {
+  ManualClock clock;
+  SendQueue::Options options;
+  options.receives = 4;
+  NicPair pair(options, clock);
+  fill(pair.a.memory, 3);
+  std::vector<dq::Posted> posted;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    posted.push_back(dq::put_immediate<Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(i * 800, i * 800, 800), 0x1000 + i, pair.control));
+  }
+  pair.run();
+  SendQueue::Immediate immediate;
+  CHECK_FALSE(pair.back.take_immediate(immediate));
+  CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+  REQUIRE(pair.back.post_receives(2).ok());
+  pair.run();  // the peer is not asked again before its time
+  CHECK_FALSE(pair.back.take_immediate(immediate));
+  clock.advance(std::chrono::milliseconds(1));
+  pair.run();
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    REQUIRE(pair.back.take_immediate(immediate));
+    CHECK(immediate.value == 0x1000 + i);
+    CHECK(immediate.bytes == 800);
+    CHECK(pair.b.memory[i * 100 + 99] == pair.a.memory[i * 100 + 99]);
+  }
+  CHECK_FALSE(pair.back.take_immediate(immediate));
+  CHECK(pair.b.memory[200] == 0);
+  CHECK_FALSE(pair.back.post_receives(5).ok());
+  REQUIRE(pair.back.post_receives(4).ok());
+  clock.advance(std::chrono::milliseconds(1));
+  pair.run();
+  REQUIRE(pair.back.take_immediate(immediate));
+  CHECK(immediate.value == 0x1002);
+  CHECK(pair.tail().index == 2);
+}
+
+TEST_CASE("3.8 immediates go on for many rounds of the receive queue") {
+  SendQueue::Options options;
+  options.receives = 2;
+  NicPair pair(options);
+  REQUIRE(pair.back.post_receives(2).ok());
+  for (std::uint32_t i = 0; i < 70'000; ++i) {
+    const auto posted = dq::put_immediate<Thread, DrivingMemory>(
+        Thread(), pair.view(), pair.transfer(0, 0, 8), i, pair.control);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+    SendQueue::Immediate immediate;
+    REQUIRE(pair.back.take_immediate(immediate));
+    REQUIRE(immediate.value == i);
+    REQUIRE(pair.back.post_receives(1).ok());
+  }
+}
+
+TEST_CASE("3.8 a queue's numbers, depth, batch and slots are checked") {
+  LocalExchange exchange;
+  Side a(exchange, SteadyClock::instance());
+  const auto refused = [&](auto change) {
+    SendQueue::Options options;
+    options.domain = a.domain;
+    change(options);
+    const auto made = SendQueue::create(a.nic, options);
+    return !made.ok() && made.error().code() == ErrorCode::invalid_argument;
+  };
+  using Options = SendQueue::Options;
+  CHECK(refused([](Options& o) { o.depth = 64; }));
+  CHECK(refused([](Options& o) { o.depth = 65536; }));
+  CHECK(refused([](Options& o) { o.depth = 1000; }));
+  CHECK(refused([](Options& o) { o.batch = 0; }));
+  CHECK(refused([](Options& o) { o.batch = 33; }));
+  CHECK(refused([](Options& o) { o.depth = 128, o.batch = 128; }));
+  CHECK(refused([](Options& o) { o.fetch_slots = 3; }));
+  CHECK(refused([](Options& o) { o.receives = 1; }));
+  CHECK(refused([](Options& o) { o.domain = 77; }));
+  CHECK(refused([](Options& o) { o.piece_bytes = 0; }));
+  SendQueue first = a.make_queue(), second = a.make_queue();
+  CHECK(first.number() != second.number());
+  CHECK(first.number() < 1u << 24);
+  CHECK(a.nic.destroy_domain(a.domain).error().code() == ErrorCode::invalid_usage);
+}
+
+TEST_CASE("3.8 a NIC forgets a queue and a key at once") {
+  NicPair pair;
+  auto posted =
+      dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(0, 0, 800), pair.control);
+  REQUIRE(posted.outcome == QueueOutcome::done);
+  pair.a.nic.progress();  // the request is on its way
+  { const SendQueue gone = std::move(pair.there); }
+  pair.run();
+  CHECK(pair.b.nic.counters().strays == 0);
+}
+
+TEST_CASE("3.8 a queue gets the number that its setup names, if that is free") {
+  NicPair pair;
+  SendQueue::Options options;
+  options.domain = pair.a.domain;
+  options.number = pair.there.number() ^ 1;
+  SendQueue named = SendQueue::create(pair.a.nic, options).value();
+  CHECK(named.number() == options.number);
+  CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
+  options.number = 1u << 24;
+  CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
+  // Its entries and its peer's answers find it.
+  SendQueue back = pair.b.make_queue();
+  connect(pair.a, named, pair.b, back);
+  pair.a.memory[0] = 77;
+  const auto posted = dq::put<device::Thread, DrivingMemory>(device::Thread(), named.view(),
+                                                             pair.transfer(0, 8, 8), pair.control);
+  REQUIRE(posted.outcome == dq::QueueOutcome::done);
+  CHECK(dq::wait_complete<DrivingMemory>(named.view(), posted.end, pair.control) ==
+        dq::QueueOutcome::done);
+  CHECK(pair.b.memory[1] == 77);
+}

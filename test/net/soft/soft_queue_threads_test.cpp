@@ -1,0 +1,539 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <new>
+#include <random>
+#include <set>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <unistd.h>
+
+#include "net/queue/byte_order.hpp"
+#include "net/queue/completion_writer.hpp"
+#include "net/soft/nic_pair.hpp"
+#include "net/soft/nic_thread.hpp"
+#include "support/long_run.hpp"
+#include "support/sanitized.hpp"
+
+// Queues filled by many threads and executed by NICs that have threads of their own.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using device::WaitControl;
+using dq::AtomicOp;
+using dq::Publication;
+using dq::QueueOutcome;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+using oriel::test::kSanitized;
+using oriel::test::repeats;
+
+WaitControl patient() {
+  WaitControl control;
+  control.timeout_ns = 60'000'000'000;
+  return control;
+}
+
+/// Two ranks whose NICs have a thread each.
+struct Ranks {
+  explicit Ranks(const SendQueue::Options& options = {}, std::size_t words = 8192)
+      : a(exchange, SteadyClock::instance(), words),
+        b(exchange, SteadyClock::instance(), words),
+        there(a.make_queue(options)),
+        back(b.make_queue(options)) {
+    connect(a, there, b, back);
+    threads.push_back(NicThread::start(a.nic).value());
+    threads.push_back(NicThread::start(b.nic).value());
+  }
+  ~Ranks() {
+    for (NicThread& thread : threads) CHECK(thread.stop(Deadline::after(seconds(20))).ok());
+  }
+  LocalExchange exchange;
+  Side a, b;
+  SendQueue there, back;
+  std::vector<NicThread> threads;
+};
+
+std::uint64_t load(const std::uint64_t& word) {
+  return device::Memory::load<device::Order::acquire>(&word);
+}
+
+struct Walk {
+  std::uint32_t depth;
+  int threads;
+  std::uint64_t base;
+  Publication publication;
+};
+
+// Every thread writes its counter to a word of its own and adds one to a word of all.
+void walk(const Walk& at) {
+  INFO("depth " << at.depth << ", " << at.threads << " threads, from " << at.base);
+  SendQueue::Options options;
+  options.depth = at.depth;
+  options.base = at.base;
+  options.publication = at.publication;
+  options.batch = 32;
+  Ranks ranks(options);
+  // Two blocks a round: more than the ring holds, and beyond the wrap.
+  const std::uint32_t rings = kSanitized ? 1 : 3;
+  const std::uint32_t rounds = rings * at.depth / static_cast<std::uint32_t>(at.threads) + 20;
+  std::atomic<int> good = 0;
+  {
+    std::vector<std::jthread> producers;
+    producers.reserve(static_cast<std::size_t>(at.threads));
+    for (int t = 0; t < at.threads; ++t) {
+      producers.emplace_back([&, t] {
+        const auto& view = ranks.there.view();
+        const auto control = patient();
+        bool fine = true;
+        for (std::uint64_t i = 1; i <= rounds && fine; ++i) {
+          const auto value = dq::put_value(Thread(), view, i, ranks.b.region,
+                                           static_cast<std::uint64_t>(t) * 8, control);
+          const auto add = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 8 * 1000,
+                                                     std::uint64_t{1}, control);
+          fine = value.outcome == QueueOutcome::done && add.outcome == QueueOutcome::done;
+          if (i % 64 == 0)
+            fine = fine && dq::wait_complete(view, add.end, control) == QueueOutcome::done;
+        }
+        fine = fine && dq::wait_all(view, control) == QueueOutcome::done;
+        good += fine;
+      });
+    }
+  }
+  CHECK(good == at.threads);
+  CHECK(*ranks.there.memory().first_error == 0);
+  for (int t = 0; t < at.threads; ++t) {
+    CHECK(load(ranks.b.memory[static_cast<std::size_t>(t)]) == rounds);
+  }
+  CHECK(load(ranks.b.memory[1000]) == std::uint64_t{rounds} * static_cast<unsigned>(at.threads));
+  CHECK(ranks.there.view().indexes->completed ==
+        at.base + 2ull * rounds * static_cast<unsigned>(at.threads));
+}
+
+/// What one rank has done to the words of the target, such that it does not matter in which order:
+/// what all have done, one after another, is the merged tally.
+struct Tally {
+  std::uint64_t sum = 0, bits = 0, set = 0, kept = ~std::uint64_t{0}, low_sum = 0;
+  std::uint64_t swapped_in = 0, swapped_out = 0, swaps = 0;
+  std::uint64_t lanes[8] = {};
+  std::vector<std::uint64_t> tickets;
+
+  void merge(const Tally& other) {
+    sum += other.sum, bits ^= other.bits, set |= other.set, kept &= other.kept;
+    low_sum += other.low_sum, swapped_in += other.swapped_in, swapped_out += other.swapped_out;
+    swaps += other.swaps;
+    for (int lane = 0; lane < 8; ++lane) lanes[lane] += other.lanes[lane];
+    tickets.insert(tickets.end(), other.tickets.begin(), other.tickets.end());
+  }
+};
+
+/// Random atomics through one queue, whose NIC the calling thread drives.
+class AtomicMix {
+ public:
+  AtomicMix(const dq::QueueView& view, const dq::Region& target, Tally& tally, std::uint64_t seed)
+      : view_(view), target_(target), tally_(tally), random_(seed) {}
+
+  /// One that does not wait.
+  bool post() {
+    const std::uint64_t value = random_();
+    const std::uint64_t bit = std::uint64_t{1} << (value >> 32) % 61;
+    switch (value % 6) {
+      case 0:
+        tally_.sum += value;
+        return post_word<AtomicOp::add>(0, value);
+      case 1:
+        tally_.bits ^= value;
+        return post_word<AtomicOp::bit_xor>(1, value);
+      case 2:
+        tally_.set |= bit;
+        return post_word<AtomicOp::bit_or>(2, bit);
+      case 3:
+        tally_.kept &= ~bit;
+        return post_word<AtomicOp::bit_and>(3, ~bit);
+      case 4:
+        tally_.low_sum += value >> 32;
+        return post_word<AtomicOp::add>(4, static_cast<std::uint32_t>(value >> 32));
+      default:
+        return post_lanes(value);
+    }
+  }
+  /// One whose old value is waited for.
+  bool fetch() {
+    const std::uint64_t value = random_();
+    std::uint64_t old = 0;
+    if (value % 3 == 0) {
+      if (!fetch_word<AtomicOp::add>(5, 1, old)) return false;
+      tally_.tickets.push_back(old);
+      return true;
+    }
+    if (value % 3 == 1) {
+      if (!fetch_word<AtomicOp::swap>(6, value, old)) return false;
+      tally_.swapped_in += value;
+      tally_.swapped_out += old;
+      return true;
+    }
+    if (!fetch_word<AtomicOp::add>(7, 0, old)) return false;
+    const std::uint64_t seen = old;
+    if (!fetch_word<AtomicOp::compare_swap>(7, seen + 1, old, seen)) return false;
+    tally_.swaps += old == seen ? 1 : 0;
+    return true;
+  }
+  bool finish() { return dq::wait_all<DrivingMemory>(view_, control_) == QueueOutcome::done; }
+
+ private:
+  template <AtomicOp kOp, class T>
+  bool post_word(std::uint64_t word, T operand) {
+    return dq::atomic<kOp, Thread, T, DrivingMemory>(Thread(), view_, target_, word * 8, operand,
+                                                     control_)
+               .outcome == QueueOutcome::done;
+  }
+  template <AtomicOp kOp>
+  bool fetch_word(std::uint64_t word, std::uint64_t operand, std::uint64_t& old,
+                  std::uint64_t compare = 0) {
+    return dq::fetch_atomic<kOp, std::uint64_t, DrivingMemory>(
+               view_, target_, word * 8, operand, old, control_, compare) == QueueOutcome::done;
+  }
+  /// Eight sums of eight bits in one word, which no call offers.
+  bool post_lanes(std::uint64_t value) {
+    constexpr std::uint64_t kTops = 0x8080808080808080;
+    dq::Reservation place;
+    if (dq::reserve<Thread, DrivingMemory>(Thread(), view_, 1, place, control_) !=
+        QueueOutcome::done) {
+      return false;
+    }
+    dq::write_entry(
+        view_, place, 0,
+        dq::masked_fetch_add_entry({view_.number, place.base}, dq::kSignalled,
+                                   target_.remote(8 * 8), value, kTops, view_.spare_word()));
+    for (int lane = 0; lane < 8; ++lane) tally_.lanes[lane] += value >> (8 * lane) & 0xff;
+    return dq::publish<Thread, DrivingMemory>(Thread(), view_, place, control_) ==
+           QueueOutcome::done;
+  }
+
+  const dq::QueueView& view_;
+  const dq::Region& target_;
+  Tally& tally_;
+  std::mt19937_64 random_;
+  const WaitControl control_ = patient();
+};
+
+}  // namespace
+
+constexpr std::uint32_t kDepths[] = {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+
+TEST_CASE("A4 Q1 3.3 every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (const auto publication : {Publication::ordered, Publication::out_of_order}) {
+    for (const std::uint32_t depth : kDepths) {
+      const bool is_long = depth > 4096;  // those take longer than all others together
+      if (kSanitized && is_long) continue;
+      const std::uint64_t wraps[] = {std::uint64_t{1} << 16, std::uint64_t{1} << 32};
+      const std::uint64_t drawn = wraps[random() % 2];
+      for (const std::uint64_t wrap : wraps) {
+        if (is_long && wrap != drawn) continue;
+        walk({depth, depth == 1024 ? 4 : 2, wrap - depth - 3, publication});
+      }
+    }
+    for (const int threads : {1, 8, 16}) walk({256, threads, (1u << 16) - 100, publication});
+    if (!oriel::test::is_long_run()) continue;
+    for (const int threads : {2, 4, 32, 64}) {
+      for (const std::uint32_t depth : {128u, 1024u}) {
+        walk({depth, threads, (std::uint64_t{1} << 32) - depth - 3, publication});
+      }
+    }
+  }
+}
+
+TEST_CASE("3.8 a completion's last bytes are written last") {
+  constexpr std::uint64_t kRecords = 400'000;
+  alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
+  CompletionWriter writer(element.data(), 1);
+  const auto write = [&](std::uint64_t number) {
+    CompletionRecord record;
+    record.index = static_cast<std::uint16_t>(number);
+    record.time = number;
+    writer.write(record);
+  };
+  write(0);
+  std::atomic<bool> is_reading = false, has_ended = false;
+  std::atomic<std::uint64_t> early = 0;
+  std::thread reader([&] {
+    const auto word_at = [&](std::size_t at, std::memory_order order) {
+      return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(&element[at])).load(order);
+    };
+    while (!has_ended) {
+      std::uint64_t tail = word_at(56, std::memory_order_acquire);
+      std::uint64_t time = word_at(48, std::memory_order_relaxed);
+      const auto index = static_cast<std::uint16_t>(
+          load_big32(reinterpret_cast<const std::byte*>(&tail) + 4) >> 16);
+      const std::uint64_t number = load_big64(reinterpret_cast<const std::byte*>(&time));
+      // What comes with a tail is of the same completion, or of a later one.
+      if (static_cast<std::uint16_t>(number - index) >= 0x8000) ++early;
+      is_reading = true;
+    }
+  });
+  while (!is_reading) std::this_thread::yield();
+  for (std::uint64_t number = 1; number <= kRecords; ++number) write(number);
+  has_ended = true;
+  reader.join();
+  CHECK(early == 0);
+}
+
+TEST_CASE("A12 a million random atomics from four NICs are as if done one after another") {
+  const unsigned seed = 412;
+  INFO("seed " << seed);
+  LocalExchange exchange;
+  Side target(exchange, SteadyClock::instance());
+  auto& words = target.memory;
+  words[3] = ~std::uint64_t{0};
+  std::vector<std::unique_ptr<Side>> sides;
+  std::vector<SendQueue> queues, ends;
+  for (int i = 0; i < 4; ++i) {
+    sides.push_back(std::make_unique<Side>(exchange, SteadyClock::instance()));
+    SendQueue::Options options;
+    options.publication = i % 2 == 0 ? Publication::ordered : Publication::out_of_order;
+    queues.push_back(sides.back()->make_queue(options));
+    ends.push_back(target.make_queue());
+    connect(*sides.back(), queues.back(), target, ends.back());
+  }
+  NicThread thread = NicThread::start(target.nic).value();
+  std::vector<Tally> tallies(4);
+  std::atomic<int> good = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        NicSoft* const nics[] = {&sides[i]->nic};
+        const DrivingScope driving(nics);
+        AtomicMix mix(queues[i].view(), target.region, tallies[i], seed + i);
+        bool fine = true;
+        for (std::uint64_t n = 0; n < repeats(250'000u, 25u) && fine; ++n) {
+          fine = n % 32 == 0 ? mix.fetch() : mix.post();
+        }
+        good += fine && mix.finish();
+      });
+    }
+  }
+  REQUIRE(thread.stop(Deadline::after(seconds(20))).ok());
+  REQUIRE(good == 4);
+  Tally all;
+  for (const Tally& tally : tallies) all.merge(tally);
+  CHECK(words[0] == all.sum);
+  CHECK(words[1] == all.bits);
+  CHECK(words[2] == all.set);
+  CHECK(words[3] == all.kept);
+  CHECK(words[4] == (all.low_sum & 0xffffffff));
+  // Each ticket once: a permutation.
+  const std::set<std::uint64_t> tickets(all.tickets.begin(), all.tickets.end());
+  CHECK(words[5] == all.tickets.size());
+  CHECK(tickets.size() == all.tickets.size());
+  CHECK((tickets.empty() || *tickets.rbegin() == tickets.size() - 1));
+  // What was swapped in came out again, but for the last.
+  CHECK(all.swapped_in == all.swapped_out + words[6]);
+  CHECK(words[7] == all.swaps);
+  for (int lane = 0; lane < 8; ++lane) {
+    CHECK((words[8] >> (8 * lane) & 0xff) == (all.lanes[lane] & 0xff));
+  }
+}
+
+TEST_CASE("A13 a reader that sees the signal sees the data, with queues of different speeds") {
+  SendQueue::Options options;
+  options.piece_bytes = 512;
+  Ranks ranks(options);
+  SendQueue second = ranks.a.make_queue(options), peer = ranks.b.make_queue(options);
+  connect(ranks.a, second, ranks.b, peer);
+  NicFaults faults;
+  faults.delays = {{{ranks.there.number()}, Duration(0), std::chrono::microseconds(100)}};
+  faults.shuffle_pieces = true;
+  ranks.a.nic.set_faults(faults);
+  const std::uint64_t rounds = repeats(400u);
+  constexpr std::uint64_t kWords = 512;
+  std::atomic<int> bad = 0;
+  std::uint64_t acknowledged[2] = {0, 0};
+  const auto read = [&](std::uint64_t q) {
+    for (std::uint64_t round = 1; round <= rounds; ++round) {
+      while (load(ranks.b.memory[8000 + q]) < round) std::this_thread::yield();
+      for (std::uint64_t i = 0; i < kWords; ++i) {
+        if (ranks.b.memory[kWords * (q + 1) + i] != round * 1000 + i) ++bad;
+      }
+      device::Memory::store<device::Order::release>(&acknowledged[q], round);
+    }
+  };
+  const auto write = [&](std::uint64_t q) {
+    const auto& view = q == 0 ? ranks.there.view() : second.view();
+    for (std::uint64_t round = 1; round <= rounds; ++round) {
+      for (std::uint64_t i = 0; i < kWords; ++i) {
+        ranks.a.memory[kWords * (q + 1) + i] = round * 1000 + i;
+      }
+      const std::uint64_t at = kWords * (q + 1) * 8;
+      const auto posted = dq::put_signal<dq::SignalOp::set>(
+          Thread(), view, {ranks.a.region, at, ranks.b.region, at, kWords * 8}, ranks.b.region,
+          8 * (8000 + q), round, patient());
+      if (posted.outcome != QueueOutcome::done) ++bad;
+      if (dq::wait_complete(view, posted.end, patient()) != QueueOutcome::done) ++bad;
+      while (load(acknowledged[q]) < round) std::this_thread::yield();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint64_t q = 0; q < 2; ++q)
+      threads.emplace_back(read, q), threads.emplace_back(write, q);
+  }
+  CHECK(bad == 0);
+}
+
+TEST_CASE("3.6 3.10 when an entry fails all producers learn it, and none hangs") {
+  for (const auto publication : {Publication::ordered, Publication::out_of_order}) {
+    for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
+      SendQueue::Options options;
+      options.depth = 128;
+      options.publication = publication;
+      Ranks ranks(options);
+      NicFaults faults;
+      faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
+      ranks.a.nic.set_faults(faults);
+      std::atomic<int> failed = 0, done = 0;
+      {
+        std::vector<std::jthread> producers;
+        producers.reserve(4);
+        for (int t = 0; t < 4; ++t) {
+          producers.emplace_back([&] {
+            const auto& view = ranks.there.view();
+            for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
+              const auto posted = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 0,
+                                                            std::uint64_t{1}, patient());
+              QueueOutcome outcome = posted.outcome;
+              if (outcome == QueueOutcome::done) {
+                outcome = dq::wait_complete(view, posted.end, patient());
+              }
+              if (outcome == QueueOutcome::done) {
+                ++done;
+                continue;
+              }
+              failed += outcome == QueueOutcome::failed;
+              return;
+            }
+          });
+        }
+      }
+      CHECK(failed == 4);
+      CHECK(static_cast<std::uint64_t>(done) <= k);
+      CHECK(load(ranks.b.memory[0]) == k);
+      const auto error = dq::decode_error(ranks.there.view().indexes->error);
+      CHECK(error.syndrome == 0x14);
+      CHECK(error.index == k);
+    }
+  }
+}
+
+TEST_CASE("A9 puts are visible to a reader once their wait has ended, whoever drives the NICs") {
+  LocalExchange exchange;
+  Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
+  SendQueue there = a.make_queue(), back = b.make_queue();
+  connect(a, there, b, back);
+  // One NIC by waiting ranks, both by a thread besides: progress() may be called by all at once.
+  NicThread thread = NicThread::start(b.nic).value();
+  {
+    std::vector<std::jthread> ranks;
+    std::atomic<int> bad = 0;
+    ranks.reserve(3);
+    for (std::uint64_t t = 0; t < 3; ++t) {
+      ranks.emplace_back([&, t] {
+        NicSoft* const nics[] = {&a.nic, &b.nic};
+        const DrivingScope driving(nics);
+        for (std::uint64_t i = 1; i <= repeats(3000u); ++i) {
+          const auto posted = dq::put_value<Thread, std::uint64_t, DrivingMemory>(
+              Thread(), there.view(), i, b.region, t * 8, patient());
+          if (dq::wait_complete<DrivingMemory>(there.view(), posted.end, patient()) !=
+                  QueueOutcome::done ||
+              load(b.memory[t]) != i) {
+            ++bad;
+            return;
+          }
+        }
+      });
+    }
+    ranks.clear();
+    CHECK(bad == 0);
+  }
+}
+
+TEST_CASE("3.8 a NIC's thread ends when told to, takes no signals, and may be moved") {
+  NicSoft nic;
+  static std::atomic<int> taken;
+  taken = 0;
+  struct sigaction before {
+  }, mine{};
+  mine.sa_handler = [](int) { ++taken; };
+  ::sigaction(SIGUSR1, &mine, &before);
+  sigset_t set, old;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGUSR1);
+  NicThread first = NicThread::start(nic).value();
+  ::pthread_sigmask(SIG_BLOCK, &set, &old);
+  ::kill(::getpid(), SIGUSR1);  // no thread but the NIC's could take it now
+  std::this_thread::sleep_for(milliseconds(30));
+  CHECK(taken == 0);
+  ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  NicThread second = std::move(first);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(second.stop(Deadline::after(seconds(5))).ok());
+  CHECK(std::chrono::steady_clock::now() - start < seconds(5));
+  CHECK(second.stop(Deadline::after(seconds(5))).ok());
+  NicThread third = NicThread::start(nic).value();
+  third = NicThread::start(nic).value();
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_CASE("2.5 a NIC's thread whose beginning fails works all the same") {
+  std::atomic<int> looks{0};
+  NicThread::Options options;
+  options.begin = [] { throw std::bad_alloc(); };
+  options.progress = [&looks] {
+    ++looks;
+    return false;
+  };
+  NicThread thread = NicThread::start(std::move(options)).value();
+  const auto limit = std::chrono::steady_clock::now() + seconds(20);
+  while (looks == 0) {
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+    std::this_thread::yield();
+  }
+  CHECK(thread.stop(Deadline::after(seconds(20))).ok());
+}
+
+TEST_CASE("3.9 a NIC's thread that has a bell works when it is rung, and ends at once") {
+  device::Doorbell bell{};
+  std::atomic<int> work = 0, done = 0, begun = 0;
+  NicThread::Options options;
+  options.bell = &bell;
+  options.begin = [&] { ++begun; };
+  options.progress = [&] {
+    if (work == 0) return false;
+    --work;
+    ++done;
+    return true;
+  };
+  NicThread thread = NicThread::start(std::move(options)).value();
+  for (int round = 1; round <= 20; ++round) {
+    // Some of these find it asleep, the others do not.
+    if (round % 4 == 0) std::this_thread::sleep_for(milliseconds(1));
+    work += 10;
+    device::ring(bell);
+    while (done < 10 * round) std::this_thread::yield();
+  }
+  CHECK(begun == 1);
+  std::this_thread::sleep_for(milliseconds(2));
+  CHECK(thread.stop(Deadline::after(seconds(20))).ok());
+  CHECK(done == 200);
+}

@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstring>
+
+#include <catch2/catch.hpp>
+
+#include "net/fabric/byte_window.hpp"
+#include "net/failover/failover_pair.hpp"
+
+// Slow is not dead (3.14, 3.19): links that are slow, busy in both directions, and on which
+// whatever is asked or answered stands behind the data, on a clock that the test moves.
+using namespace oriel;
+using namespace oriel::net;
+using namespace oriel::net::test;
+using device::Thread;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr std::size_t kHalf = std::size_t{8} << 20;  // of each side's memory
+constexpr std::uint64_t kTenMegabit = 125;           // bytes in a step of 100 us
+
+void fill(FailoverRank& rank, std::uint64_t seed) {
+  for (auto& word : rank.memory) word = seed += 0x9e3779b97f4a7c15;
+}
+
+/// The first half of one side's memory into the second half of the other's.
+dq::Posted put(const dq::QueueView& view, const FailoverRank& from, const FailoverRank& to,
+               const device::WaitControl& control, std::uint64_t bytes = kHalf) {
+  return dq::put<Thread, DrivingMemory>(Thread(), view, {from.region, 0, to.region, kHalf, bytes},
+                                        control);
+}
+
+bool has_arrived(const FailoverRank& from, const FailoverRank& to) {
+  return std::memcmp(from.memory.data(), to.memory.data() + kHalf / 8, kHalf) == 0;
+}
+
+/// Two ranks with one path and a queue that has no other.
+struct LonePair {
+  explicit LonePair(Duration answer_timeout = QueueSetup().answer_timeout)
+      : exchanges(FailoverPair::make_exchanges(1)),
+        a(exchanges, clock, kHalf / 4),
+        b(exchanges, clock, kHalf / 4),
+        there(make(a, answer_timeout)),
+        back(make(b, answer_timeout)) {
+    REQUIRE(there.connect({0, b.nics[0]->address(0), back.number(), 1}).ok());
+    REQUIRE(back.connect({0, a.nics[0]->address(0), there.number(), 1}).ok());
+    fill(a, 1);
+    fill(b, 2);
+    control.timeout_ns = 1;
+  }
+  static SendQueue make(FailoverRank& rank, Duration answer_timeout) {
+    SendQueue::Options options;
+    options.domain = rank.domains[0];
+    options.answer_timeout = answer_timeout;
+    return SendQueue::create(*rank.nics[0], options).value();
+  }
+  void slow_down(std::uint64_t bytes_per_step) {
+    for (FailoverRank* const rank : {&a, &b}) rank->faults[0]->bytes_per_pass = bytes_per_step;
+  }
+  void step() {
+    for (FailoverRank* const rank : {&a, &b}) {
+      rank->nics[0]->progress();
+      rank->wires[0]->pass();
+    }
+    clock.advance(FailoverPair::kStep);
+  }
+  void run_for(Duration time) {
+    for (const TimePoint end = clock.now() + time; clock.now() < end;) step();
+  }
+  template <class Done>
+  bool run_until(const Done& done, Duration most) {
+    for (const TimePoint end = clock.now() + most; clock.now() < end; step()) {
+      if (done()) return true;
+    }
+    return done();
+  }
+  static bool is_over(const SendQueue& queue, const dq::Posted& posted) {
+    return FailoverPair::completed(queue.view()) >= posted.end || queue.view().indexes->error != 0;
+  }
+  bool has_failed(const SendQueue& queue) const { return *queue.memory().first_error != 0; }
+
+  ManualClock clock;
+  std::vector<std::unique_ptr<LocalExchange>> exchanges;
+  FailoverRank a, b;
+  SendQueue there, back;
+  device::WaitControl control;
+};
+
+}  // namespace
+
+TEST_CASE("3.14 F2 a long entry each way on a slow link is no reason to leave it") {
+  FailoverPairOptions options;
+  options.words = kHalf / 4;
+  FailoverPair pair(options);
+  fill(pair.a, 1);
+  fill(pair.b, 2);
+  for (FailoverRank* const rank : {&pair.a, &pair.b}) {
+    for (const auto& fault : rank->faults) fault->bytes_per_pass = kTenMegabit;
+  }
+  const dq::Posted there = put(pair.there->view(), pair.a, pair.b, pair.control);
+  const dq::Posted back = put(pair.back->view(), pair.b, pair.a, pair.control);
+  REQUIRE(pair.run_until([&] {
+    return FailoverPair::completed(pair.there->view()) >= there.end &&
+           FailoverPair::completed(pair.back->view()) >= back.end;
+  }));
+  INFO(pair.states());
+  CHECK(pair.both_on(0));
+  CHECK(pair.there->sight().epoch == 1);
+  CHECK(has_arrived(pair.a, pair.b));
+  CHECK(has_arrived(pair.b, pair.a));
+  // Once, and probes.
+  CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 50);
+}
+
+TEST_CASE("3.19 a long entry each way on a slow link ends no queue without backups") {
+  LonePair pair(milliseconds(700));  // 5.6 s until a queue is given up, 6.7 s for its bytes
+  pair.slow_down(kTenMegabit);
+  const dq::Posted there = put(pair.there.view(), pair.a, pair.b, pair.control);
+  const dq::Posted back = put(pair.back.view(), pair.b, pair.a, pair.control);
+  REQUIRE(pair.run_until(
+      [&] { return pair.is_over(pair.there, there) && pair.is_over(pair.back, back); },
+      seconds(60)));
+  CHECK_FALSE(pair.has_failed(pair.there));
+  CHECK_FALSE(pair.has_failed(pair.back));
+  CHECK(has_arrived(pair.a, pair.b));
+  CHECK(has_arrived(pair.b, pair.a));
+  CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 5);
+}
+
+TEST_CASE("3.19 of a long entry that stays without an answer one piece is repeated at a time") {
+  LonePair pair;
+  pair.slow_down(2);  // a piece in 13 s, three timeouts
+  const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
+  REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
+  CHECK_FALSE(pair.has_failed(pair.there));
+  CHECK(pair.a.nics[0]->counters().repeated <= 7);  // with all that is under way each time it is 14
+}
+
+TEST_CASE("3.19 pieces that were lost are repeated soon after the first of them was answered") {
+  LonePair pair;
+  pair.a.faults[0]->cut = true;
+  const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control);
+  pair.run_for(seconds(1));
+  pair.a.faults[0]->cut = false;
+  REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); },
+                         QueueSetup().answer_timeout));
+  CHECK_FALSE(pair.has_failed(pair.there));
+  CHECK(has_arrived(pair.a, pair.b));
+  CHECK(pair.a.nics[0]->counters().repeated <= 4);  // what was under way
+}
+
+TEST_CASE("3.19 who says anything at all is not given up like one who is silent, but in the end") {
+  const QueueSetup usual;
+  const Duration until_silent = usual.answer_timeout * (usual.repeats_most + 1);
+  LonePair pair;
+  WireFault& answers = *pair.b.faults[0];
+  answers.hold = true;
+  const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 8);
+  const auto talk_for = [&](Duration time, bool talks) {
+    for (const TimePoint end = pair.clock.now() + time; pair.clock.now() < end;) {
+      if (talks) pair.a.faults[0]->sign.heard = pair.clock.now();
+      pair.step();
+      pair.clock.advance(milliseconds(50));
+    }
+  };
+  SECTION("its answers come late") {
+    talk_for(until_silent * 3 / 2, true);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    answers.hold = false;
+    pair.b.wires[0]->release();
+    REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(1)));
+    CHECK_FALSE(pair.has_failed(pair.there));
+  }
+  SECTION("it falls silent") {
+    talk_for(usual.answer_timeout, true);
+    talk_for(until_silent, false);
+    CHECK(pair.has_failed(pair.there));
+  }
+  SECTION("it was never heard") {
+    talk_for(until_silent - usual.answer_timeout / 2, false);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    talk_for(usual.answer_timeout, false);
+    CHECK(pair.has_failed(pair.there));
+  }
+  SECTION("it never answers, and nobody knows whether it was ever asked") {
+    talk_for(until_silent * 3 / 2, true);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    talk_for(until_silent * 7, true);
+    CHECK(pair.has_failed(pair.there));
+  }
+  SECTION("it has what it is asked for, and never answers") {
+    pair.a.faults[0]->sign.arrived = ~std::uint64_t{0};
+    talk_for(until_silent - usual.answer_timeout / 2, true);
+    CHECK_FALSE(pair.has_failed(pair.there));
+    talk_for(usual.answer_timeout, true);
+    CHECK(pair.has_failed(pair.there));
+  }
+}
+
+TEST_CASE("a window narrows where answers are slow, and widens where they are fast") {
+  const Duration slow = milliseconds(100);
+  const std::uint64_t piece = std::uint64_t{256} << 10;
+  TimePoint now{seconds(1)};
+  ByteWindow window(slow);
+  CHECK(window.has_room(0, ByteWindow::kMost * 2));  // one alone always
+  CHECK(window.has_room(piece, piece));
+  CHECK_FALSE(window.has_room(2 * piece, 1));
+  CHECK(window.has_room(2 * piece, 0));
+  SECTION("fast") {
+    window.ended(2 * piece, piece, now, now + slow / 4);
+    CHECK(window.most() == ByteWindow::kFirst + piece);
+    window.ended(piece, piece, now, now + slow / 4);  // it was in nobody's way
+    CHECK(window.most() == ByteWindow::kFirst + piece);
+    for (int i = 0; i < 1000; ++i) window.ended(window.most(), piece, now, now);
+    CHECK(window.most() == ByteWindow::kMost);
+  }
+  SECTION("neither") {
+    window.ended(2 * piece, piece, now, now + slow * 3 / 4);
+    CHECK(window.most() == ByteWindow::kFirst);
+  }
+  SECTION("slow, once for what was under way together") {
+    window.ended(2 * piece, piece, now, now + slow * 2);
+    window.ended(piece, piece, now + slow, now + slow * 3);
+    CHECK(window.most() == ByteWindow::kFirst / 2);
+    for (int i = 3; i < 20; ++i) window.ended(piece, piece, now + slow * i, now + slow * (i + 2));
+    CHECK(window.most() == ByteWindow::kLeast);
+  }
+}
