@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "api/api_ranks.hpp"
-#include "comm/held.hpp"
+#include "comm/support/held.hpp"
 
 /// The C++ interface: communicators, buffers and windows.
 namespace oriel::test {

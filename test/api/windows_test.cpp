@@ -11,7 +11,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include "comm/held.hpp"
+#include "comm/support/held.hpp"
 
 /// The life of windows through the C interface, on the CPU.
 namespace oriel::test {

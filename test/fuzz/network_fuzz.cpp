@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/key_chunks.hpp"
-#include "comm/network_message.hpp"
+#include "comm/network/key_chunks.hpp"
+#include "comm/network/network_message.hpp"
 #include "input.hpp"
 
 using namespace oriel;

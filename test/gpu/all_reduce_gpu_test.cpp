@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "comm/all_reduce_reference.hpp"
-#include "comm/random_all_reduces.hpp"
+#include "comm/communicator/all_reduce_reference.hpp"
+#include "comm/communicator/random_all_reduces.hpp"
 #include "gpu/gpu_ranks.hpp"
 
 /// Results of all-reduces on GPU memory of every kind.

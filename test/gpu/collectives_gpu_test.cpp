@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-#include "comm/collective_calls.hpp"
+#include "comm/communicator/collective_calls.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/path_players.hpp"
+#include "comm/support/path_players.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/world_ranks.hpp"
 

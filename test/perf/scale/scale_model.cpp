@@ -30,7 +30,7 @@
 #include "boot/auth/socket_address.hpp"
 #include "boot/link/rank_group.hpp"
 #include "boot/session/rendezvous.hpp"
-#include "comm/network_message.hpp"
+#include "comm/network/network_message.hpp"
 #include "perf/scale/model.hpp"
 #include "perf/scale/modelled_all_reduce.hpp"
 #include "perf/scale/modelled_network.hpp"
@@ -229,7 +229,7 @@ void run_network(int size, double agreement_ms) {
 void print_holdings(int size) {
   const int others = size - std::min(size, kRanksOfNode);
   const std::size_t links = boot::link_neighbours(0, size).size();
-  const double queue_kib = 40.0 * others;  // comm/network_soft.hpp
+  const double queue_kib = 40.0 * others;  // comm/network/network_soft.hpp
   const double ring_mib = 0.5 * others;    // shared memory, where peers are on this machine
   const double regions = static_cast<double>(sizeof(device::queue::Region)) * size;
   fmt::print(

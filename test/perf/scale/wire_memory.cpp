@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "boot/auth/secret.hpp"
-#include "comm/network_soft.hpp"
+#include "comm/network/network_soft.hpp"
 #include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/wire/wire_format.hpp"

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/abi/front_door.hpp"
+
+#include <fmt/format.h>
+
+#include "base/settings.hpp"
+#include "base/try.hpp"
+#include "boot/session/rendezvous.hpp"
+#include "comm/group/comm_entry.hpp"
+
+namespace oriel::comm {
+
+Result<boot::UniqueId> make_unique_id() {
+  ORIEL_TRY(const Settings* settings, process_settings());
+  boot::SocketOptions options;
+  options.ifname = settings->socket_ifname;
+  return boot::create_unique_id(options);
+}
+
+Status destroy_communicator(ncclComm_t handle) {
+  if (const auto parents = comm_table().get(handle); parents && parents->inherited()) {
+    keep_for_ever(parents);
+    comm_table().remove(handle);
+    return {};
+  }
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  const auto communicator = entry->close();
+  Status drained;
+  if (communicator != nullptr) drained = communicator->drain();
+  // Kernels of it may still be to come. (After an error of CUDA's there are none.)
+  if (!drained.ok() && drained.error().code() != ErrorCode::cuda) keep_for_ever(entry);
+  comm_table().remove(handle);
+  return drained;
+}
+
+Status check_rank(int rank, int size) {
+  if (size > boot::kMaxRanks) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} ranks; there can be at most {}", size, boot::kMaxRanks));
+  }
+  if (rank >= 0 && rank < size) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
+      .with_hint("ranks go from 0 to nranks - 1");
+}
+
+}  // namespace oriel::comm

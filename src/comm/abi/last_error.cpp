@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/abi/last_error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/log.hpp"
+#include "base/thread_object.hpp"
+
+namespace oriel::comm {
+namespace {
+
+/// A text of the thread after it has destroyed its objects, when nothing would free a string.
+using LateText = std::array<char, 1024>;
+
+thread_local LateText late_last_text{};
+thread_local LateText late_held_text{};
+thread_local bool no_memory = false;  // came last, instead of a text
+
+void copy(std::string_view text, LateText& out) {
+  const std::size_t length = std::min(text.size(), out.size() - 1);
+  std::copy_n(text.begin(), length, out.begin());
+  out[length] = '\0';
+}
+
+struct Texts {
+  Texts() = default;
+  ~Texts() { copy(last, late_last_text); }
+  Texts(const Texts&) = delete;
+  Texts& operator=(const Texts&) = delete;
+
+  std::string last;
+  std::string held;
+};
+using ThreadTexts = ThreadObject<Texts>;
+
+}  // namespace
+
+void remember_error(const Error& error) {
+  no_memory = false;
+  std::string text = std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
+                     "): " + error.to_string();
+  Log().warn("{}", text);
+  if (ThreadTexts::ended()) {
+    copy(text, late_last_text);
+  } else {
+    ThreadTexts::get().last = std::move(text);
+  }
+}
+
+void remember_no_memory() noexcept {
+  no_memory = true;
+}
+
+const char* last_error_text() {
+  if (no_memory) return "system error (request): out of memory";
+  return ThreadTexts::ended() ? late_last_text.data() : ThreadTexts::get().last.c_str();
+}
+
+const char* hold_text(std::string text) {
+  if (ThreadTexts::ended()) {
+    copy(text, late_held_text);
+    return late_held_text.data();
+  }
+  std::string& held = ThreadTexts::get().held;
+  held = std::move(text);
+  return held.c_str();
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,522 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "nccl.h"
+
+#include "base/descriptor_room.hpp"
+#include "base/try.hpp"
+#include "boot/auth/unique_id_format.hpp"
+#include "comm/abi/front_door.hpp"
+#include "comm/abi/last_error.hpp"
+#include "comm/abi/nccl_config.hpp"
+#include "comm/device/device.hpp"
+#include "comm/group/comm_entry.hpp"
+#include "comm/group/group_call.hpp"
+#include "kernels/plan/most_ranks.hpp"
+
+/// NCCL's C interface: each entry is one guarded call into the rooms.
+namespace oriel::comm {
+namespace {
+
+// When the library is loaded, for the process mostly has one thread then.
+[[maybe_unused]] const bool room_made = [] {
+  make_room_for_descriptors();
+  return true;
+}();
+
+ncclResult_t to_nccl(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::cuda:
+      return ncclUnhandledCudaError;
+    case ErrorCode::system:
+      return ncclSystemError;
+    case ErrorCode::internal:
+      return ncclInternalError;
+    case ErrorCode::invalid_argument:
+      return ncclInvalidArgument;
+    case ErrorCode::invalid_usage:
+      return ncclInvalidUsage;
+    case ErrorCode::remote:
+      return ncclRemoteError;
+    case ErrorCode::timeout:
+      return ncclSystemError;
+    case ErrorCode::aborted:
+      return ncclInvalidUsage;
+  }
+  return ncclInternalError;
+}
+
+ncclResult_t report(Error error, const char* call) {
+  const Error full = std::move(error).with_context(call);
+  remember_error(full);
+  ThreadGroup::current().remember(full);
+  return to_nccl(full.code());
+}
+
+// There may be no memory for a message either.
+ncclResult_t report_exception(const char* call, ErrorCode code, const char* what) noexcept {
+  try {
+    return report(Error(code, what), call);
+  } catch (...) {
+    remember_no_memory();
+    ThreadGroup::current().remember_no_memory();
+    return to_nccl(code);
+  }
+}
+
+/// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
+/// here and would leave other ranks without this one: it ends behind the call.
+class NotCancelled {
+ public:
+  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
+/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C.
+template <class Body>
+ncclResult_t guard(const char* call, const Body& body) noexcept {
+  const NotCancelled whole_call;
+  try {
+    Status status = body();
+    return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
+  } catch (const std::bad_alloc&) {
+    return report_exception(call, ErrorCode::system, "out of memory");
+  } catch (const std::exception& exception) {
+    return report_exception(call, ErrorCode::internal, exception.what());
+  } catch (...) {
+    return report_exception(call, ErrorCode::internal, "an unknown exception");
+  }
+}
+
+/// The same for calls that may go on in the background.
+template <class Body>
+ncclResult_t guard_progress(const char* call, const Body& body) noexcept {
+  bool in_progress = false;
+  const ncclResult_t result = guard(call, [&] { return body(in_progress); });
+  return result == ncclSuccess && in_progress ? ncclInProgress : result;
+}
+
+template <class T>
+Status require(const T* pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
+}
+
+Status get_version(int* version) {
+  ORIEL_CHECK(require(version, "version"));
+  *version = NCCL_VERSION_CODE;
+  return {};
+}
+
+Status get_unique_id(ncclUniqueId* out) {
+  ORIEL_CHECK(require(out, "uniqueId"));
+  ORIEL_TRY(const auto id, make_unique_id());
+  const auto bytes = id.encode();
+  static_assert(sizeof out->internal == boot::UniqueId::kBytes);
+  std::memcpy(out->internal, bytes.data(), bytes.size());
+  return {};
+}
+
+Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
+                 const ncclConfig_t* config, bool& in_progress) {
+  Status place = require(out, "comm");
+  if (place.ok()) *out = nullptr;
+  const auto decoded = boot::UniqueId::decode(std::as_bytes(std::span(id.internal)));
+  const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
+  if (!known.ok()) return place.ok() ? known : place;
+  // From here on the other ranks can be told of what is wrong with this one.
+  std::optional<InitJob> job;
+  try {
+    const auto options =
+        place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+    const bool blocking =
+        options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
+    job.emplace(make_init_job(decoded.value(), rank, size, options, blocking, current_device()));
+  } catch (const std::bad_alloc&) {
+    tell_no_memory(decoded.value(), rank, size);
+    throw;
+  }
+  if (place.ok()) job->handle.show(out);
+  ORIEL_CHECK(ThreadGroup::current().submit(std::move(*job), in_progress));
+  return place;
+}
+
+/// The group of a call that notes several starts. Should it run out of memory in between, what it
+/// has noted so far is forgotten, and the thread's group is as before.
+class OwnGroup {
+ public:
+  OwnGroup() { group_.start(); }
+  ~OwnGroup() {
+    if (complete_) return;
+    group_.drop_inits(static_cast<std::size_t>(noted_));
+    group_.leave();
+  }
+  OwnGroup(const OwnGroup&) = delete;
+  OwnGroup& operator=(const OwnGroup&) = delete;
+  ThreadGroup& group() { return group_; }
+  int& noted() { return noted_; }
+  void is_complete() { complete_ = true; }
+
+ private:
+  ThreadGroup& group_ = ThreadGroup::current();
+  int noted_ = 0;
+  bool complete_ = false;
+};
+
+Status init_all(ncclComm_t* out, int count, const int* devices) {
+  ORIEL_CHECK(require(out, "comm"));
+  if (count < 1) {
+    return Error(ErrorCode::invalid_argument, fmt::format("ndev is {}", count));
+  }
+  ORIEL_CHECK(check_rank(0, count));
+  for (int i = 0; i < count; ++i) out[i] = nullptr;
+  ORIEL_TRY(const int gpus, gpu_count());
+  // They are of one node, so there is no need for all of them to start and find out.
+  const int most = kernels::most_ranks(kernels::Backend::host);
+  if (gpus == 0 && count > most) {
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("ndev is {}, but at most {} ranks of one node can be on the CPU", count, most));
+  }
+  if (gpus == 0 && devices != nullptr) {
+    return Error(ErrorCode::invalid_argument, "devlist is given, but there is no GPU")
+        .with_hint("pass null: all ranks then live on the CPU");
+  }
+  ORIEL_TRY(const auto id, make_unique_id());
+  bool in_progress = false;
+  OwnGroup own;
+  ThreadGroup& group = own.group();
+  Status refused;
+  int& noted = own.noted();
+  for (int rank = 0; rank < count && refused.ok(); ++rank) {
+    const Result<Device*> device =
+        gpus == 0 ? Result<Device*>(&host_device())
+                  : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
+    if (!device.ok()) {
+      refused = device.error();
+      break;
+    }
+    InitJob job = make_init_job(id, rank, count, CommunicatorOptions{}, true, device);
+    job.handle.show(&out[rank]);
+    refused = group.submit(std::move(job), in_progress);
+    ++noted;
+  }
+  if (!refused.ok()) {
+    group.remember(refused.error());
+    group.drop_inits(static_cast<std::size_t>(noted));  // nobody else waits for them
+  }
+  own.is_complete();
+  return group.end(in_progress);
+}
+
+Status finalize(ncclComm_t handle, bool& in_progress) {
+  ORIEL_TRY(auto entry, find_entry(handle));
+  ORIEL_TRY(auto communicator, entry->communicator());
+  return ThreadGroup::current().submit(FinalizeJob{std::move(entry), std::move(communicator)},
+                                       in_progress);
+}
+
+Status destroy(ncclComm_t handle) {
+  return handle == nullptr ? Status() : destroy_communicator(handle);
+}
+
+Status abort(ncclComm_t handle) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called").with_origin(entry->rank()));
+  return destroy_communicator(handle);
+}
+
+Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
+  ORIEL_CHECK(require(out, "asyncError"));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  if (entry->in_progress()) {
+    *out = ncclInProgress;
+    return {};
+  }
+  const auto error = entry->async_error();
+  *out = error ? to_nccl(error->code()) : ncclSuccess;
+  return {};
+}
+
+Status query(ncclComm_t handle, int* out, const char* name, int (CommEntry::*value)() const) {
+  ORIEL_CHECK(require(out, name));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  *out = (entry.get()->*value)();
+  return {};
+}
+
+Status allocate(void** out, std::size_t bytes) {
+  ORIEL_CHECK(require(out, "ptr"));
+  *out = nullptr;
+  ORIEL_TRY(Device* const device, current_device());
+  ORIEL_TRY(*out, device->memory().allocate(bytes));
+  return {};
+}
+
+Status free_memory(void* pointer) {
+  if (pointer == nullptr) return {};
+  ORIEL_TRY(Device* const device, device_of_allocation(pointer));
+  return device->memory().free(pointer);
+}
+
+Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclWindow_t* out,
+                       int flags, bool& in_progress) {
+  if (out != nullptr) *out = nullptr;
+  WindowJob job;
+  ORIEL_TRY(job.entry, find_entry(handle));
+  ORIEL_TRY(job.communicator, job.entry->communicator());
+  job.request.pointer = buffer;
+  job.request.bytes = bytes;
+  job.request.flags = static_cast<std::uint32_t>(flags);
+  // The other ranks are on their way to this call; they learn of the mistake there.
+  if (const Status given = require(out, "win"); !given.ok()) job.request.refused = given.error();
+  job.out = out;
+  return ThreadGroup::current().submit(std::move(job), in_progress);
+}
+
+Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
+  ORIEL_TRY(const auto communicator, find_communicator(handle));
+  if (window == nullptr) return Error(ErrorCode::invalid_argument, "win is null");
+  return communicator->deregister_window(window);
+}
+
+Result<DataType> read_type(ncclDataType_t type) {
+  if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
+                           static_cast<int>(ncclNumTypes)));
+}
+
+Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
+                         ncclScalarResidence_t residence, ncclComm_t handle) {
+  ORIEL_CHECK(require(out, "op"));
+  ORIEL_CHECK(require(scalar, "scalar"));
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  UserReduction reduction;
+  ORIEL_TRY(reduction.type, read_type(type));
+  if (residence == ncclScalarHostImmediate) {
+    std::memcpy(&reduction.scalar_bits, scalar, size_of(reduction.type));
+  } else if (residence == ncclScalarDevice) {
+    reduction.scalar_pointer = scalar;
+  } else {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("residence is {}", static_cast<int>(residence)))
+        .with_hint("use ncclScalarDevice or ncclScalarHostImmediate");
+  }
+  ORIEL_TRY(const int number, entry->reductions().add(reduction));
+  *out = static_cast<ncclRedOp_t>(number);
+  return {};
+}
+
+Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  return entry->reductions().remove(op);
+}
+
+Status collective(kernels::Collective collective, const void* input, void* output,
+                  std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t handle,
+                  cudaStream_t stream) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  CollectiveRequest request;
+  request.collective = collective;
+  request.input = input;
+  request.output = output;
+  request.count = count;
+  request.stream = stream;
+  ORIEL_TRY(request.type, read_type(type));
+  if (op >= 0 && op < ncclNumOps) {
+    request.op = static_cast<ReduceOp>(op);
+  } else {
+    ORIEL_TRY(const auto reduction, entry->reductions().find(op));
+    if (reduction.type != request.type) {
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("the operation was made for {}, but the elements are {}",
+                               name_of(reduction.type), name_of(request.type)));
+    }
+    request.op = ReduceOp::premul_sum;
+    request.scalar_bits = reduction.scalar_bits;
+    request.scalar_pointer = reduction.scalar_pointer;
+  }
+  ThreadGroup& group = ThreadGroup::current();
+  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
+    return started->collective(request);
+  }
+  ORIEL_TRY(auto communicator, entry->communicator());
+  return group.submit(CollectiveJob{std::move(communicator), request});
+}
+
+const char* result_name(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "CUDA error";
+    case ncclSystemError:
+      return "system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote error: another rank failed, died or aborted";
+    case ncclInProgress:
+      return "in progress";
+    case ncclNumResults:
+      break;
+  }
+  return "unknown result";
+}
+
+const char* last_error(ncclComm_t handle) noexcept {
+  try {
+    if (handle == nullptr) return last_error_text();
+    const auto entry = comm_table().get(handle);
+    const bool ours = entry != nullptr && !entry->inherited();
+    const auto error = ours ? entry->async_error() : std::nullopt;
+    return error ? hold_text(error->to_string()) : last_error_text();
+  } catch (...) {
+    return "";
+  }
+}
+
+}  // namespace
+}  // namespace oriel::comm
+
+namespace front = oriel::comm;
+using oriel::kernels::Collective;
+
+// Each entry is defined under its pnccl name; the nccl name is another name for the same code,
+// which a profiler may replace.
+#if defined(__GNUC__) && !defined(__clang__)
+// gcc finds out that the targets do not throw and would have the aliases say so.
+#pragma GCC diagnostic ignored "-Wmissing-attributes"
+#endif
+#define ORIEL_ENTRY(result, name, ...)                                                          \
+  extern "C" result name(__VA_ARGS__) __attribute__((alias("p" #name), visibility("default"))); \
+  extern "C" __attribute__((visibility("default"))) result p##name(__VA_ARGS__)
+
+ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
+  return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGetUniqueId, ncclUniqueId* id) {
+  return front::guard("ncclGetUniqueId", [&] { return front::get_unique_id(id); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank) {
+  return front::guard_progress("ncclCommInitRank", [&](bool& in_progress) {
+    return front::init_rank(comm, nranks, id, rank, nullptr, in_progress);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId id,
+            int rank, ncclConfig_t* config) {
+  return front::guard_progress("ncclCommInitRankConfig", [&](bool& in_progress) {
+    return front::init_rank(comm, nranks, id, rank, config, in_progress);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
+  return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
+  return front::guard_progress(
+      "ncclCommFinalize", [&](bool& in_progress) { return front::finalize(comm, in_progress); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
+  return front::guard("ncclCommDestroy", [&] { return front::destroy(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
+  return front::guard("ncclCommAbort", [&] { return front::abort(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
+  return front::guard("ncclCommGetAsyncError",
+                      [&] { return front::get_async_error(comm, asyncError); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
+  return front::guard("ncclCommCount",
+                      [&] { return front::query(comm, count, "count", &front::CommEntry::size); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
+  return front::guard("ncclCommCuDevice", [&] {
+    return front::query(comm, device, "device", &front::CommEntry::device);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {
+  return front::guard("ncclCommUserRank",
+                      [&] { return front::query(comm, rank, "rank", &front::CommEntry::rank); });
+}
+ORIEL_ENTRY(const char*, ncclGetErrorString, ncclResult_t result) {
+  return front::result_name(result);
+}
+ORIEL_ENTRY(const char*, ncclGetLastError, ncclComm_t comm) {
+  return front::last_error(comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclMemAlloc, void** ptr, size_t size) {
+  return front::guard("ncclMemAlloc", [&] { return front::allocate(ptr, size); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclMemFree, void* ptr) {
+  return front::guard("ncclMemFree", [&] { return front::free_memory(ptr); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size,
+            ncclWindow_t* win, int winFlags) {
+  return front::guard_progress("ncclCommWindowRegister", [&](bool& in_progress) {
+    return front::register_window(comm, buff, size, win, winFlags, in_progress);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
+  return front::guard("ncclCommWindowDeregister",
+                      [&] { return front::deregister_window(comm, win); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar,
+            ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm) {
+  return front::guard("ncclRedOpCreatePreMulSum", [&] {
+    return front::create_premul_sum(op, scalar, datatype, residence, comm);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  return front::guard("ncclRedOpDestroy", [&] { return front::destroy_reduction(op, comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclAllReduce", [&] {
+    return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op, comm,
+                             stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
+            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclAllGather", [&] {
+    return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
+                             ncclSum, comm, stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
+            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard("ncclReduceScatter", [&] {
+    return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount, datatype,
+                             op, comm, stream);
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
+  return front::guard("ncclGroupStart", [] {
+    front::ThreadGroup::current().start();
+    return oriel::Status();
+  });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupEnd, void) {
+  return front::guard_progress("ncclGroupEnd", [](bool& in_progress) {
+    return front::ThreadGroup::current().end(in_progress);
+  });
+}

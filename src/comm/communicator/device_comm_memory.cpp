@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/device_comm_memory.hpp"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "oriel/device/barrier.hpp"
+#include "oriel/device/world_barrier.hpp"
+
+#include "base/fork.hpp"
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "comm/communicator/rank_communicator.hpp"
+#include "comm/device/rank_affinity.hpp"
+
+namespace oriel::comm {
+namespace {
+
+// Far more CTAs than any GPU runs at once; bounds what a wrong argument can allocate.
+constexpr std::uint32_t kBarrierSlotsMost = 65536;
+constexpr std::uint32_t kSignalsMost = 65536;
+constexpr std::uint32_t kCountersMost = 4096;
+
+Status check_count(const char* name, std::uint32_t value, std::uint32_t least, std::uint32_t most,
+                   const char* hint) {
+  if (value >= least && value <= most) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value))
+      .with_hint(fmt::format("{} to {} are allowed{}", least, most, hint));
+}
+
+Status check_request(const DeviceCommRequest& request) {
+  if (request.device_version != device::kDeviceVersion) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("the caller was compiled with version {} of Oriel's device headers, "
+                             "this library with {}",
+                             request.device_version, device::kDeviceVersion))
+        .with_hint("compile the program and its kernels with the headers of this library");
+  }
+  ORIEL_CHECK(check_count("barrier_slots", request.barrier_slots, 1, kBarrierSlotsMost,
+                          ": the number of CTAs of the largest kernel"));
+  ORIEL_CHECK(check_count("signals", request.signals, 0, kSignalsMost, ""));
+  return check_count("counters", request.counters, 0, kCountersMost, "");
+}
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+DeviceCommMemory::DeviceCommMemory(std::shared_ptr<Communicator> communicator)
+    : communicator_(std::move(communicator)) {}
+
+DeviceCommMemory::DeviceCommMemory(DeviceCommMemory&& other) noexcept
+    : forks_(other.forks_),
+      communicator_(std::move(other.communicator_)),
+      layout_(other.layout_),
+      world_(other.world_),
+      has_doorbell_(std::exchange(other.has_doorbell_, false)),
+      memory_(std::exchange(other.memory_, nullptr)),
+      handle_(std::exchange(other.handle_, nullptr)),
+      view_(std::exchange(other.view_, {})) {}
+
+DeviceCommMemory::~DeviceCommMemory() {
+  if (memory_ == nullptr || forks_ != fork_count()) return;
+  if (has_doorbell_) communicator_->network_->remove_doorbell(*view_.wait.doorbell);
+  Status released;
+  if (handle_ != nullptr) released = communicator_->windows_->deregister(handle_);
+  Status freed = communicator_->device_->memory().free(memory_);
+  for (const Status* status : {&released, &freed}) {
+    if (!status->ok()) Log(communicator_->rank()).warn("{}", status->error().to_string());
+  }
+}
+
+Task<Status> DeviceCommMemory::prepare(EventLoop& loop, DeviceCommRequest request,
+                                       Deadline deadline) {
+  ORIEL_CO_CHECK(check_request(request));
+  const auto& facts = communicator_->team_facts_;
+  const auto lsa_size = static_cast<std::int32_t>(facts.members.size());
+  const auto ranks = std::as_bytes(std::span(facts.members));
+  std::vector<std::byte> table(ranks.begin(), ranks.end());
+  lay_out(request);
+
+  auto& device = *communicator_->device_;
+  ORIEL_CO_TRY(memory_, co_await device.make_control(loop, layout_.total_bytes, layout_.ranks,
+                                                     std::move(table), deadline));
+  view_.world_rank = facts.world_rank;
+  view_.world_size = facts.world_size;
+  view_.communicator = facts.communicator;
+  view_.lsa_rank = facts.index;
+  view_.lsa_size = lsa_size;
+  view_.barrier_slots = request.barrier_slots;
+  view_.barrier_offset = layout_.barrier;
+  view_.doorbell_offset = layout_.doorbell;
+  view_.signals = request.signals;
+  view_.counters = request.counters;
+  view_.signal_offset = layout_.signals;
+  view_.counter_offset = layout_.counters;
+  view_.world_barrier_slots = request.world ? request.barrier_slots : 0;
+  view_.world_barrier_offset = layout_.world_barrier;
+  world_ = request.world;
+  co_return Status();
+}
+
+void DeviceCommMemory::lay_out(const DeviceCommRequest& request) {
+  const auto world_size = static_cast<std::uint64_t>(communicator_->size());
+  layout_.ranks = round_up(layout_.doorbell + sizeof(device::Doorbell), 64);
+  // Windows have one size on all ranks: that which the largest team needs.
+  const auto largest = static_cast<std::uint64_t>(communicator_->largest_team_);
+  layout_.barrier = round_up(layout_.ranks + largest * sizeof(std::int32_t), 64);
+  layout_.signals = layout_.barrier + device::LsaBarrierLayout::bytes_needed(
+                                          communicator_->largest_team_, request.barrier_slots);
+  layout_.counters = round_up(layout_.signals + request.signals * sizeof(device::SignalWords), 64);
+  layout_.world_barrier =
+      round_up(layout_.counters + request.counters * world_size * sizeof(std::uint64_t), 64);
+  layout_.total_bytes = layout_.world_barrier;
+  if (request.world) {
+    layout_.total_bytes += request.barrier_slots * sizeof(device::WorldBarrierSlot);
+  }
+}
+
+void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
+  view_.control_base = control_base;
+  view_.control_stride_4g = stride_4g;
+  view_.lsa_world_ranks =
+      reinterpret_cast<const std::int32_t*>(view_.control(view_.lsa_rank, layout_.ranks));
+  view_.wait = communicator_->wait_control(view_.control(view_.lsa_rank, layout_.doorbell));
+  const device::WindowView window = communicator_->window_view(handle_);
+  view_.lsa_index_of = window.lsa_index_of;
+  if (!world_ || communicator_->network_ == nullptr) return;
+  view_.network = communicator_->network_->kernel_view();
+  view_.control_network = window.network;
+  if (view_.wait.doorbell == nullptr) return;  // kernels of GPUs do not sleep
+  communicator_->network_->add_doorbell(*view_.wait.doorbell);
+  has_doorbell_ = true;
+}
+
+Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
+  if (network_ != nullptr || topology_.teams.members.size() == 1) co_return Status();
+  NetworkOptions options;
+  options.world = &session_->world();
+  options.rank = rank();
+  options.topology = &topology_;
+  options.key = session_->key(boot::KeyPurpose::fd_exchange);
+  options.wire_key = session_->key(boot::KeyPurpose::wire);
+  options.settings = settings_;
+  options.has_left = [session = session_.get()](int other) { return session->has_left(other); };
+  options.make_channel = [session = session_.get()](int other) {
+    return std::make_unique<net::SessionFailoverChannel>(*session, other);
+  };
+  options.communicator = team_facts_.communicator;
+  options.cpus = affinity_of(*device_).cpus;
+  options.device = device_;
+  options.windows = network_windows_.get();
+  auto made = co_await Network::make(loop, std::move(options), deadline);
+  if (!made.ok()) {
+    co_return std::move(made).error().with_context("making queues to the ranks of other nodes");
+  }
+  network_ = std::move(made).value();
+  live_network_ = network_.get();
+  if (on_host()) network_->add_doorbell(*own_doorbell());
+  if (poisoned_) network_->abort();  // by somebody who has not seen it
+  no_network_.reset();
+  co_return Status();
+}
+
+Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
+                                                               DeviceCommRequest request) {
+  ORIEL_CO_CHECK(check_usable());
+  const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
+  ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+  DeviceCommMemory made(shared_from_this());
+  Status local = co_await made.prepare(loop, request, deadline);
+  std::vector<boot::AgreedField> fields = {
+      {"the number of barrier slots (barrier_slots)", request.barrier_slots},
+      {"the number of signals (signals)", request.signals},
+      {"the number of counters (counters)", request.counters},
+      {"whether all nodes are to be reached (world)", request.world ? 1u : 0u}};
+  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::control_window, std::move(local),
+                                                  std::move(fields)));
+
+  if (request.world) ORIEL_CO_CHECK(co_await make_network(loop, deadline));
+
+  // Signals, which peers' NICs add to.
+  if (network_windows_ != nullptr) network_windows_->expect_own_words(made.memory_);
+  std::vector<window::WindowRequest> requests;
+  requests.push_back({made.memory_, made.layout_.total_bytes, window::kWindowFlagsKnown});
+  auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,
+                                                      std::move(requests), deadline);
+  // Whatever lies there later is somebody else's.
+  if (network_windows_ != nullptr) network_windows_->expect_own_words(nullptr);
+  if (!registered.ok()) {
+    co_return std::move(registered).error().with_context("making a device communicator");
+  }
+  const window::RegisteredWindow& control = registered.value().front();
+  made.handle_ = control.handle;
+  made.show(reinterpret_cast<char*>(control.flat_base),
+            static_cast<std::uint32_t>(slot_bytes_ >> 32));
+  co_return std::move(made);
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "oriel/device/window.hpp"
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+#include "comm/device/device.hpp"
+#include "comm/device/window_sink.hpp"
+#include "kernels/host/all_reduce_host.hpp"
+#include "topo/choice/gpu_rank_info.hpp"
+#include "topo/choice/placement.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "window/memory/memory_host.hpp"
+
+namespace oriel::comm {
+namespace {
+
+class HostNoticeBoard final : public NoticeBoard {
+ public:
+  Notices& host() override { return notices_; }
+  Notices* on_device() override { return &notices_; }
+
+ private:
+  alignas(64) Notices notices_;
+};
+
+class HostExecutor final : public Executor {
+ public:
+  Status check_stream(void* stream) override {
+    if (stream == nullptr) return {};
+    return Error(ErrorCode::invalid_argument, "the stream is not null, but there is no GPU")
+        .with_hint("pass a null stream: without a GPU a collective ends when its call returns");
+  }
+  Status prepare(const kernels::Plan& /*plan*/,
+                 const kernels::AllReduceArguments& /*arguments*/) override {
+    return {};
+  }
+  Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
+             void* /*stream*/) override {
+    // Two calls of one communicator share its scratch; the second thread waits here.
+    const std::lock_guard lock(mutex_);
+    if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
+    return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
+  }
+  Status prepare_hierarchy(const kernels::HierarchyArguments& /*arguments*/) override { return {}; }
+  Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* /*stream*/) override {
+    const std::lock_guard lock(mutex_);
+    if (kernels::run_hierarchy_on_host(arguments)) return {};
+    return Error(ErrorCode::internal,
+                 fmt::format("a wait of an {} was given up for no known reason",
+                             name_of(arguments.collective)));
+  }
+  void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
+    const std::lock_guard lock(mutex_);
+    kernels::record_call(record, call);
+  }
+  Status drain(Deadline /*deadline*/) override { return {}; }
+
+ private:
+  std::mutex mutex_;
+};
+
+class HostDevice final : public Device {
+ public:
+  kernels::Backend backend() const override { return kernels::Backend::host; }
+  int ordinal() const override { return -1; }
+  window::Memory& memory() override { return window::host_memory(); }
+  int max_ctas(int /*ranks_here*/) const override { return 1; }
+
+  Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
+                                   topo::Wanted wanted) override {
+    const long pages = sys().sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = sys().sysconf(_SC_PAGESIZE);
+    if (pages < 0 || page_bytes < 0) return system_error("asking for the size of the memory");
+    ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(false, settings));
+    topo::RankInfo info = topo::host_rank_info(node, *machine, topo::cpus_of_this_thread());
+    topo::add_network(info, settings, wanted);
+    info.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+    return info;
+  }
+  Task<Result<void*>> make_scratch(EventLoop& /*loop*/, kernels::ScratchLayout layout,
+                                   kernels::HierarchyLayout /*hierarchy*/,
+                                   Deadline /*deadline*/) override {
+    // Few calls use all of it, and making it present costs a rank more than the rest of its start.
+    // A fresh memfd is zero, which is what flagged lines and counters begin with.
+    co_return memory().allocate(layout.total_bytes, window::Backing::on_demand);
+  }
+  Task<Result<void*>> make_control(EventLoop& /*loop*/, std::size_t bytes, std::size_t offset,
+                                   std::vector<std::byte> part, Deadline /*deadline*/) override {
+    ORIEL_CO_TRY(void* const made, memory().allocate(bytes));
+    std::memcpy(static_cast<std::byte*>(made) + offset, part.data(), part.size());
+    co_return made;
+  }
+  Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
+    return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
+  }
+  Result<std::unique_ptr<Executor>> make_executor() override {
+    return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
+  }
+  Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {
+    auto windows = shadow::host_pool(sizeof(device::WindowObject), alignof(device::WindowObject));
+    auto tables = shadow::host_pool(PooledWindowSink::table_bytes(facts.world_size), 64);
+    return PooledWindowSink::make(std::move(windows), std::move(tables), facts);
+  }
+  Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
+                                                          std::size_t alignment) override {
+    return shadow::host_pool(bytes, alignment);
+  }
+  Result<std::unique_ptr<net::Mlx5Memory>> make_adapter_memory() override {
+    return std::unique_ptr<net::Mlx5Memory>(std::make_unique<net::Mlx5HostMemory>());
+  }
+  Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> /*process*/) override {
+    return NicMemory();
+  }
+};
+
+}  // namespace
+
+Device& host_device() {
+  static HostDevice* const device =
+      new HostDevice;  // never destroyed: communicators may outlive us
+  return *device;
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/device/nic_process_starter.hpp"
+
+#include <atomic>
+
+#include "base/log.hpp"
+
+namespace oriel::comm {
+
+void warn_of_no_nic_process(const Error& why) {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  Log().warn(
+      "bytes of GPUs between nodes are copied by a thread of this process ({}): a call that frees "
+      "memory or waits for the device while a kernel waits for them may keep both waiting",
+      why.to_string());
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/device/topology.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace oriel::comm {
+
+boot::AgreedField Topology::agreed_field() const {
+  const auto text = [](std::uint64_t hash) {
+    return fmt::format("ones with the hash {:#018x}", hash);
+  };
+  return {"the teams and paths that follow from what the ranks have told",
+          topo::add_teams(paths.hash(), teams), text};
+}
+
+std::string Topology::summary() const {
+  return fmt::format("{}; {}", topo::text_of(teams), paths.summary());
+}
+
+namespace {
+
+bool are_complete(const std::vector<Bytes>& messages) {
+  return std::none_of(messages.begin(), messages.end(),
+                      [](const Bytes& message) { return message.empty(); });
+}
+
+void conclude(Topology& topology, int most_gpus) {
+  topology.teams = topo::form_lsa_teams(topology.infos, most_gpus);
+  topology.paths = topo::RankPaths(topology.infos);
+}
+
+}  // namespace
+
+Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus) {
+  Topology topology;
+  if (!are_complete(messages)) return topology;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto info = topo::decode_rank_info(messages[rank]);
+    if (!info.ok()) return std::move(info).error().with_origin(static_cast<int>(rank));
+    topology.infos.push_back(std::move(info).value());
+  }
+  conclude(topology, most_gpus);
+  return topology;
+}
+
+Result<Topology> complete_topology(Topology first, const std::vector<Bytes>& messages,
+                                   int most_gpus) {
+  if (!are_complete(messages)) return Topology{};
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    const topo::Wanted wanted = first.paths.wanted_of(static_cast<int>(rank));
+    Status told = topo::add_supplement(first.infos[rank], messages[rank], wanted);
+    if (!told.ok()) return std::move(told).error().with_origin(static_cast<int>(rank));
+  }
+  conclude(first, most_gpus);
+  return first;
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/comm_entry.hpp"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+
+namespace oriel::comm {
+
+bool CommEntry::in_progress() const {
+  const std::lock_guard lock(mutex_);
+  return working_ || (communicator_ == nullptr && !error_);
+}
+
+Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
+  const std::lock_guard lock(mutex_);
+  if (error_) return *error_;
+  if (communicator_ != nullptr && !working_) return communicator_;
+  return Error(ErrorCode::invalid_usage,
+               working_ ? "an earlier call on the communicator is still in progress"
+                        : "the communicator has not started yet")
+      .with_scope(Scope::communicator)
+      .with_hint("end the group, or poll ncclCommGetAsyncError until it is not ncclInProgress");
+}
+
+std::optional<Error> CommEntry::async_error() const {
+  std::shared_ptr<Communicator> started;
+  std::optional<Error> of_work;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return error_;
+    started = communicator_;
+    of_work = work_error_;
+  }
+  if (started == nullptr) return std::nullopt;
+  started->look_for_failure();
+  auto error = started->async_error();
+  return error ? error : of_work;
+}
+
+void CommEntry::works_in(EventLoop* loop) {
+  const std::lock_guard lock(mutex_);
+  loop_ = loop;
+  if (loop != nullptr && abort_) loop->stop(*abort_);
+}
+
+Status CommEntry::begin_work() {
+  const std::lock_guard lock(mutex_);
+  if (working_) {
+    return Error(ErrorCode::invalid_usage,
+                 "an earlier call on the communicator is still in progress")
+        .with_scope(Scope::communicator);
+  }
+  working_ = true;
+  work_error_.reset();
+  started_.store(nullptr, std::memory_order_release);
+  return {};
+}
+
+std::shared_ptr<Communicator> CommEntry::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  return communicator_;
+}
+
+void CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
+  const std::lock_guard lock(mutex_);
+  if (outcome.ok()) {
+    communicator_ = std::move(outcome).value();
+    started_.store(communicator_.get(), std::memory_order_release);
+  } else {
+    error_ = std::move(outcome).error();
+  }
+}
+
+void CommEntry::abort(const Error& reason) {
+  std::shared_ptr<Communicator> started;
+  {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) loop_->stop(reason);
+    abort_ = reason;
+    started = communicator_;
+  }
+  if (started != nullptr) started->abort(reason);
+}
+
+HandleTable<CommEntry, ncclComm_t>& comm_table() {
+  // Never destroyed: threads of the application may still call while the process exits.
+  static auto* const table = new HandleTable<CommEntry, ncclComm_t>;
+  return *table;
+}
+
+void keep_for_ever(std::shared_ptr<CommEntry> entry) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<CommEntry>>;
+  if (!entry->inherited()) {
+    Log(entry->rank())
+        .warn("the communicator's work has not ended, so its memory is not given back");
+  }
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(entry));
+}
+
+Error inherited_error(int rank) {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("the communicator is that of the process which this one was forked from,"
+                           " as its rank {}",
+                           rank))
+      .with_hint("start one with ncclCommInitRank after the fork; this handle may be destroyed");
+}
+
+Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
+  if (handle == nullptr) return Error(ErrorCode::invalid_argument, "the communicator is null");
+  auto entry = comm_table().get(handle);
+  if (entry == nullptr) {
+    return Error(ErrorCode::invalid_argument, "this is no communicator")
+        .with_hint("it was destroyed or aborted, or its handle was overwritten");
+  }
+  if (entry->inherited()) return inherited_error(entry->rank());
+  return entry;
+}
+
+Result<std::shared_ptr<Communicator>> find_communicator(ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  return entry->communicator();
+}
+
+}  // namespace oriel::comm

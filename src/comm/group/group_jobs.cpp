@@ -1,0 +1,552 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group/group_jobs.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/descriptor_room.hpp"
+#include "base/log.hpp"
+#include "base/settings.hpp"
+#include "base/short_memory.hpp"
+#include "base/spare_descriptor.hpp"
+#include "base/try.hpp"
+#include "comm/device/rank_affinity.hpp"
+
+namespace oriel::comm {
+namespace {
+
+// For what this rank cannot take part in.
+constexpr Duration kTellingTime = std::chrono::seconds(2);
+
+void keep_first(Status& first, Status next) {
+  if (first.ok() && !next.ok()) first = std::move(next);
+}
+
+/// While it lives, aborting one of the entries ends the waits of `loop`.
+class LoopScope {
+ public:
+  LoopScope(EventLoop& loop, std::vector<std::shared_ptr<CommEntry>> entries)
+      : entries_(std::move(entries)) {
+    for (const auto& entry : entries_) entry->works_in(&loop);
+  }
+  ~LoopScope() {
+    for (const auto& entry : entries_) entry->works_in(nullptr);
+  }
+  LoopScope(const LoopScope&) = delete;
+  LoopScope& operator=(const LoopScope&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<CommEntry>> entries_;
+};
+
+/// Instead of joining: the other ranks are on their way to this call, and would wait for this one.
+Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest request) {
+  Error reason =
+      std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
+  Error told = reason;
+  const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
+  boot::SessionOptions options;
+  if (const auto settings = process_settings(); settings.ok()) {
+    options.socket.ifname = settings.value()->socket_ifname;
+  }
+  const Status status = co_await boot::Session::decline(
+      loop, request.id, request.rank, request.size, std::move(told), std::move(options), deadline);
+  // Their deadlines name this rank.
+  if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
+  co_return reason;
+}
+
+/// What a process does about descriptors while it starts communicators.
+class DescriptorsForStart {
+ public:
+  explicit DescriptorsForStart(const GroupJobs& jobs) : starting_(jobs.inits.size()) {
+    if (jobs.inits.empty()) return;
+    constexpr std::size_t kEach = 24;  // links, and what only a start has
+    const std::size_t starting = starting_.before + starting_.ranks;
+    if (const auto limit = raise_descriptor_limit(starting * kEach)) {
+      Log(jobs.inits.front().request.rank)
+          .info("raised RLIMIT_NOFILE of this process to {}: its communicators need more", *limit);
+    }
+    spare_ = SpareDescriptor::hold();
+  }
+  DescriptorsForStart(const DescriptorsForStart&) = delete;
+  DescriptorsForStart& operator=(const DescriptorsForStart&) = delete;
+
+ private:
+  /// The ranks that all threads of the process are starting.
+  struct Starting {
+    static inline std::atomic<std::size_t> total{0};
+    explicit Starting(std::size_t count) : ranks(count), before(total.fetch_add(count)) {}
+    ~Starting() { total.fetch_sub(ranks); }
+    std::size_t ranks;
+    std::size_t before;
+  };
+  Starting starting_;
+  std::shared_ptr<SpareDescriptor> spare_;
+};
+
+Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, InitJob& job) {
+  job.begun = true;
+  if (!job.request.refused) {
+    try {
+      JoinRequest request = job.request;
+      co_return co_await Communicator::join(loop, std::move(request));
+    } catch (const std::bad_alloc&) {
+      job.request.refused.emplace(ErrorCode::system, "out of memory");
+    }
+  }
+  JoinRequest refused = job.request;
+  co_return co_await decline(loop, std::move(refused));
+}
+
+Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
+  std::vector<std::shared_ptr<CommEntry>> entries;
+  entries.reserve(jobs.size());
+  for (const InitJob& job : jobs) entries.push_back(job.handle.entry());
+  const LoopScope scope(loop, std::move(entries));
+  std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
+  tasks.reserve(jobs.size());
+  for (InitJob& job : jobs) tasks.push_back(start_rank(loop, job));
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!results[i].ok() && first.ok()) {
+      first = despite_short_memory([&] { return results[i].error(); });
+    }
+    jobs[i].handle.finish(std::move(results[i]));
+  }
+  return first;
+}
+
+// There is no loop to work in, and the other ranks are on their way to these calls as well.
+Status give_up(GroupJobs& jobs, const Error& error) {
+  Status first;
+  // Perhaps for want of a descriptor, of which telling takes one.
+  const SpareDescriptor::Loan loan;
+  EventLoop loop = EventLoop::without_wake();
+  for (InitJob& job : jobs.inits) {
+    const JoinRequest& request = job.request;
+    Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
+    keep_first(first, Error(reason));
+    job.request.refused = reason;
+    static_cast<void>(loop.run(decline(loop, request)));
+    job.handle.finish(std::move(reason));
+  }
+  const auto abort = [&](const auto& job) {
+    job.communicator->abort(error);
+    keep_first(first, *job.communicator->async_error());
+  };
+  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
+  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
+  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
+  return first;
+}
+
+void tell_all_no_memory(GroupJobs& jobs) noexcept {
+  tell_no_memory(jobs.inits);
+  for (WindowJob& job : jobs.windows) tell_no_memory(job);
+  for (FinalizeJob& job : jobs.finalizes) tell_no_memory(job);
+}
+
+/// The windows that one communicator registers at once.
+struct WindowBatch {
+  Communicator* communicator;
+  std::vector<WindowJob*> jobs;
+};
+
+/// In the order of the calls.
+std::vector<WindowBatch> make_batches(std::vector<WindowJob>& jobs) {
+  std::map<Communicator*, std::size_t> places;
+  std::vector<WindowBatch> batches;
+  for (WindowJob& job : jobs) {
+    Communicator* const communicator = job.communicator.get();
+    const auto place = places.try_emplace(communicator, batches.size()).first->second;
+    if (place == batches.size()) batches.push_back({communicator, {}});
+    batches[place].jobs.push_back(&job);
+  }
+  return batches;
+}
+
+using WindowTask = Task<Result<std::vector<void*>>>;
+
+std::vector<WindowTask> make_tasks(EventLoop& loop, const std::vector<WindowBatch>& batches) {
+  std::vector<WindowTask> tasks;
+  for (const WindowBatch& batch : batches) {
+    std::vector<window::WindowRequest> requests;
+    for (const WindowJob* job : batch.jobs) requests.push_back(job->request);
+    tasks.push_back(batch.communicator->register_windows(loop, std::move(requests)));
+  }
+  return tasks;
+}
+
+Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
+  // The other ranks are on their way, and a communicator should not end for so little.
+  const auto batches = despite_short_memory([&] { return make_batches(jobs); });
+  auto tasks = despite_short_memory([&] { return make_tasks(loop, batches); });
+  auto results = loop.run_all(std::move(tasks));
+  Status first;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto& batch = batches[i].jobs;
+    for (std::size_t k = 0; k < batch.size() && results[i].ok(); ++k) {
+      batch[k]->registered = results[i].value()[k];
+    }
+    if (!results[i].ok()) keep_first(first, std::move(results[i]).error());
+  }
+  return first;
+}
+
+void store_windows(const std::vector<WindowJob>& jobs) {
+  for (const WindowJob& job : jobs) {
+    if (job.out != nullptr) *job.out = static_cast<ncclWindow_t>(job.registered);
+  }
+}
+
+Error no_thread(const std::system_error& error) {
+  return system_error("starting a thread for a group's call", error.code().value());
+}
+
+struct PlannedCall {
+  const CollectiveJob* job;
+  CallPlan plan;
+};
+
+Status run_sequence(const std::vector<PlannedCall>& calls) {
+  for (const PlannedCall& call : calls) {
+    // Those behind it would wait for ranks that the failure may have kept from coming.
+    ORIEL_CHECK(call.job->communicator->run(call.job->request, call.plan));
+  }
+  return {};
+}
+
+/// Ends the waits of the other ranks, perhaps threads of this very group, for one that cannot come.
+void end_for_all(Communicator& communicator, const Error& reason) noexcept {
+  try {
+    communicator.abort(reason);
+  } catch (const std::bad_alloc&) {
+    return;  // their waits end by what the user does next
+  }
+}
+
+/// The calls of one communicator on the host. On a thread of its own there is nobody to catch what
+/// it throws.
+struct HostCalls {
+  Communicator* communicator = nullptr;
+  const std::vector<PlannedCall>* calls = nullptr;
+  Status outcome{};
+  Error no_memory{ErrorCode::system, "out of memory in a group's call"};
+
+  void run() noexcept {
+    try {
+      outcome = run_sequence(*calls);
+    } catch (const std::exception&) {
+      fail(std::move(no_memory));
+    }
+  }
+  void fail(Error reason) noexcept {
+    outcome = std::move(reason);
+    end_for_all(*communicator, outcome.error());
+  }
+};
+
+/// Each communicator needs a thread, if there are several: a call ends when the other ranks have
+/// come.
+Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& calls) {
+  std::vector<HostCalls> works(calls.size());
+  std::size_t next = 0;
+  for (const auto& [communicator, sequence] : calls) {
+    works[next].communicator = communicator;
+    works[next++].calls = &sequence;
+  }
+  std::vector<std::jthread> threads;
+  threads.reserve(works.size());
+  for (HostCalls& work : works) {
+    if (&work == &works.back()) {  // on this thread
+      work.run();
+      continue;
+    }
+    try {
+      threads.emplace_back([&work] { work.run(); });
+    } catch (const std::system_error& error) {
+      work.fail(no_thread(error));
+    } catch (const std::bad_alloc&) {
+      work.fail(std::move(work.no_memory));
+    }
+  }
+  threads.clear();  // joins them
+  Status first;
+  for (HostCalls& work : works) keep_first(first, std::move(work.outcome));
+  return first;
+}
+
+Status run_collectives(const std::vector<CollectiveJob>& jobs) {
+  // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
+  std::vector<PlannedCall> enqueued;
+  std::map<Communicator*, std::vector<PlannedCall>> on_host;
+  for (const CollectiveJob& job : jobs) {
+    Communicator& communicator = *job.communicator;
+    ORIEL_TRY(const auto plan, communicator.plan_for(job.request));
+    const bool is_host = communicator.device().backend() == kernels::Backend::host;
+    (is_host ? on_host[&communicator] : enqueued).push_back({&job, plan});
+  }
+  for (const PlannedCall& call : enqueued) {
+    if (jobs.size() == 1) break;
+    ORIEL_CHECK(call.job->communicator->prepare(call.job->request, call.plan));
+  }
+  ORIEL_CHECK(run_sequence(enqueued));
+  return on_host.empty() ? Status() : run_on_host(on_host);
+}
+
+Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
+  auto tasks = despite_short_memory([&] {
+    std::vector<Task<Status>> made;
+    made.reserve(jobs.size());
+    for (const FinalizeJob& job : jobs) {
+      made.push_back(job.communicator->finalize(loop, job.refused));
+    }
+    return made;
+  });
+  Status first;
+  for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
+  return first;
+}
+
+Status carry_out(EventLoop& loop, GroupJobs& jobs) {
+  Status first;
+  if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
+  if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
+  if (!jobs.collectives.empty()) keep_first(first, run_collectives(jobs.collectives));
+  if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
+  return first;
+}
+
+/// The work of one non-blocking communicator.
+struct Background {
+  std::shared_ptr<CommEntry> entry;
+  GroupJobs jobs;
+  Error no_memory{ErrorCode::system, "out of memory in the background"};
+  bool begun = false;  // on a communicator that had started
+
+  bool starts() const { return !jobs.inits.empty(); }
+  /// Null for a start that has been refused.
+  const Device* device() const {
+    if (starts()) return jobs.inits.front().request.device;
+    return jobs.windows.empty() ? &jobs.finalizes.front().communicator->device()
+                                : &jobs.windows.front().communicator->device();
+  }
+
+  Status begin() {
+    if (!starts()) ORIEL_CHECK(entry->begin_work());
+    begun = !starts();
+    return {};
+  }
+  void end(Status outcome) {
+    if (std::exchange(begun, false)) {
+      entry->end_work(std::move(outcome), [&] { store_windows(jobs.windows); });
+    }
+    jobs = {};  // a start without an outcome has failed
+  }
+  Status carry_out_alone() {
+    try {
+      const DescriptorsForStart descriptors(jobs);
+      auto loop = EventLoop::create();
+      if (!loop.ok()) return give_up(jobs, loop.error());
+      const LoopScope scope(loop.value(), {entry});
+      return carry_out(loop.value(), jobs);
+    } catch (const std::bad_alloc&) {
+      tell_all_no_memory(jobs);
+      throw;
+    }
+  }
+  /// No thread could be had.
+  Status fail(Error reason) {
+    try {
+      static_cast<void>(give_up(jobs, reason));
+    } catch (const std::bad_alloc&) {  // the others' deadlines name this rank
+    }
+    end(Error(reason));
+    return reason;
+  }
+  void run() noexcept {
+    if (const Device* near = device(); near != nullptr) work_near(*near);
+    Status outcome;
+    try {
+      outcome = carry_out_alone();
+      if (!outcome.ok())
+        Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
+    } catch (const std::exception&) {
+      if (outcome.ok()) outcome = std::move(no_memory);
+    }
+    end(std::move(outcome));
+  }
+};
+
+Status start(const std::shared_ptr<Background>& work) {
+  ORIEL_CHECK(work->begin());
+  try {
+    // The caller polls ncclCommGetAsyncError. The thread ends by the deadline of set-up at the
+    // latest, and sooner if the communicator is aborted; it holds all that it uses.
+    for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
+    std::thread([work] { work->run(); }).detach();
+    return {};
+  } catch (const std::system_error& error) {
+    return work->fail(no_thread(error));
+  } catch (const std::bad_alloc&) {
+    return work->fail(std::move(work->no_memory));
+  }
+}
+
+/// The background work of `entry` among `works`, new if it has none yet.
+GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
+                   const std::shared_ptr<CommEntry>& entry) {
+  for (const auto& work : works) {
+    if (work->entry == entry) return work->jobs;
+  }
+  works.push_back(std::make_shared<Background>());
+  works.back()->entry = entry;
+  return works.back()->jobs;
+}
+
+}  // namespace
+
+void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept {
+  try {
+    JoinRequest request;
+    request.id = id;
+    request.rank = rank;
+    request.size = size;
+    request.refused.emplace(ErrorCode::system, "out of memory");
+    const SpareDescriptor::Loan loan;
+    EventLoop loop = EventLoop::without_wake();
+    static_cast<void>(loop.run(decline(loop, std::move(request))));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
+  }
+}
+
+void tell_no_memory(std::span<InitJob> jobs) noexcept {
+  try {
+    const SpareDescriptor::Loan loan;
+    EventLoop loop = EventLoop::without_wake();
+    std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
+    for (InitJob& job : jobs) {
+      if (std::exchange(job.begun, true)) continue;
+      job.request.refused.emplace(ErrorCode::system, "out of memory");
+      tasks.push_back(decline(loop, job.request));
+    }
+    static_cast<void>(loop.run_all(std::move(tasks)));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
+  }
+}
+
+void tell_no_memory(Communicator& communicator) noexcept {
+  try {
+    static_cast<void>(communicator.run_out_of_memory());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as above
+  }
+}
+
+void tell_no_memory(InitJob& job) noexcept {
+  tell_no_memory(std::span(&job, 1));
+}
+
+void tell_no_memory(WindowJob& job) noexcept {
+  tell_no_memory(*job.communicator);
+}
+
+void tell_no_memory(FinalizeJob& job) noexcept {
+  tell_no_memory(*job.communicator);
+}
+
+void refuse(GroupJobs& jobs, const Error& error) {
+  const auto refuse_one = [&error](std::optional<Error>& refused) {
+    if (!refused) refused = despite_short_memory([&error] { return error; });
+  };
+  for (InitJob& job : jobs.inits) {
+    job.handle.end();
+    refuse_one(job.request.refused);
+  }
+  for (WindowJob& job : jobs.windows) refuse_one(job.request.refused);
+  for (FinalizeJob& job : jobs.finalizes) refuse_one(job.refused);
+  jobs.collectives.clear();
+}
+
+Status run_jobs(GroupJobs jobs) {
+  if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
+    return run_collectives(jobs.collectives);
+  }
+  try {
+    const DescriptorsForStart descriptors(jobs);
+    auto loop = despite_short_memory([] { return EventLoop::create(); });
+    if (!loop.ok()) return give_up(jobs, loop.error());
+    Status first = carry_out(loop.value(), jobs);
+    store_windows(jobs.windows);
+    return first;
+  } catch (const std::bad_alloc&) {
+    tell_all_no_memory(jobs);
+    throw;
+  }
+}
+
+namespace {
+
+bool all_blocking(const GroupJobs& jobs) {
+  const auto starts = [](const InitJob& job) { return job.handle.entry()->blocking(); };
+  const auto blocks = [](const auto& job) { return job.entry->blocking(); };
+  return std::all_of(jobs.inits.begin(), jobs.inits.end(), starts) &&
+         std::all_of(jobs.windows.begin(), jobs.windows.end(), blocks) &&
+         std::all_of(jobs.finalizes.begin(), jobs.finalizes.end(), blocks);
+}
+
+/// Divides `jobs` between what goes on in the background and the rest.
+void divide(GroupJobs& jobs, GroupJobs& rest, std::vector<std::shared_ptr<Background>>& works) {
+  for (InitJob& job : jobs.inits) {
+    const auto entry = job.handle.entry();
+    (entry->blocking() ? rest : jobs_of(works, entry)).inits.push_back(std::move(job));
+  }
+  const auto stays = [&](const auto& job) {
+    return job.entry->blocking() ||
+           std::any_of(jobs.collectives.begin(), jobs.collectives.end(),
+                       [&](const auto& call) { return call.communicator == job.communicator; });
+  };
+  for (WindowJob& job : jobs.windows) {
+    const auto entry = job.entry;
+    (stays(job) ? rest : jobs_of(works, entry)).windows.push_back(std::move(job));
+  }
+  for (FinalizeJob& job : jobs.finalizes) {
+    const auto entry = job.entry;
+    (stays(job) ? rest : jobs_of(works, entry)).finalizes.push_back(std::move(job));
+  }
+  rest.collectives = std::move(jobs.collectives);
+}
+
+}  // namespace
+
+Status start_in_background(GroupJobs& jobs, bool& in_progress) {
+  if (all_blocking(jobs)) return {};
+  std::vector<std::shared_ptr<Background>> works;
+  GroupJobs rest;
+  try {
+    divide(jobs, rest, works);
+  } catch (const std::bad_alloc&) {
+    tell_all_no_memory(jobs);
+    tell_all_no_memory(rest);
+    for (const auto& work : works) tell_all_no_memory(work->jobs);
+    throw;
+  }
+  jobs = std::move(rest);
+  Status first;
+  for (const auto& work : works) {
+    const Status started = start(work);
+    in_progress = in_progress || started.ok();
+    keep_first(first, started);
+  }
+  return first;
+}
+
+}  // namespace oriel::comm

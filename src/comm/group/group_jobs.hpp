@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "nccl.h"
+#include "oriel/error.hpp"
+
+#include "comm/communicator/rank_communicator.hpp"
+#include "comm/group/comm_entry.hpp"
+#include "comm/group/init_job.hpp"
+
+/// What the calls of a group have asked for, and how it is carried out for all communicators of a
+/// thread at once.
+namespace oriel::comm {
+
+struct WindowJob {
+  std::shared_ptr<CommEntry> entry;
+  std::shared_ptr<Communicator> communicator;
+  window::WindowRequest request;
+  ncclWindow_t* out = nullptr;
+  void* registered = nullptr;  ///< the outcome, not yet stored for the user
+};
+
+struct CollectiveJob {
+  std::shared_ptr<Communicator> communicator;
+  CollectiveRequest request;
+};
+
+/// A communicator to finalize.
+struct FinalizeJob {
+  std::shared_ptr<CommEntry> entry;
+  std::shared_ptr<Communicator> communicator;
+  std::optional<Error> refused{};  ///< why this rank cannot take part: all ranks then learn of that
+};
+
+/// The noted calls of one group, in four lists that are carried out in this order.
+struct GroupJobs {
+  std::vector<InitJob> inits;
+  std::vector<WindowJob> windows;
+  std::vector<CollectiveJob> collectives;
+  std::vector<FinalizeJob> finalizes;
+};
+
+/// Tells the other ranks, which are on their way to this call, that memory has run out here, as far
+/// as there is some to tell them.
+void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept;
+/// Together, for they may wait for each other.
+void tell_no_memory(std::span<InitJob> jobs) noexcept;
+void tell_no_memory(Communicator& communicator) noexcept;
+void tell_no_memory(InitJob& job) noexcept;
+void tell_no_memory(WindowJob& job) noexcept;
+void tell_no_memory(FinalizeJob& job) noexcept;
+
+/// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
+/// ranks, which all get the same error; of collectives nobody is told.
+void refuse(GroupJobs& jobs, const Error& error);
+
+/// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
+/// host collectives of different communicators on threads of their own (they wait for each other).
+/// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
+/// returned. Blocking. Where memory runs out the other ranks are told.
+Status run_jobs(GroupJobs jobs);
+
+/// Has the jobs of non-blocking communicators carried out in the background, each communicator's on
+/// a thread of its own, and takes them from `jobs`: starts, and the registrations and finalization
+/// of communicators that have no collective here, for that is to have ended when the group has.
+/// What can be done before other ranks come is an error here; `in_progress` is set if there is
+/// work under way.
+Status start_in_background(GroupJobs& jobs, bool& in_progress);
+
+}  // namespace oriel::comm

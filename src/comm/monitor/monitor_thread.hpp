@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "boot/link/poller.hpp"
+#include "comm/monitor/monitor.hpp"
+
+namespace oriel::comm {
+
+/// The monitor's thread with all it watches. It ends when nothing is left and is then of no more
+/// use: the next watch() makes a new one.
+///
+/// Locks: mutex_ guards everything; it is not held during callbacks nor while a session is pumped.
+/// Under it session locks may be taken, never the other way round.
+class Monitor::Thread {
+ public:
+  static Result<std::shared_ptr<Thread>> start();
+
+  /// Where it fails or throws nothing is watched.
+  Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
+             std::vector<int> cpus);
+  /// Whether something is left to watch. Ends the thread if not.
+  bool remove(Watched& watched);
+  bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
+  /// Ends the thread if nothing is watched; whether it did.
+  bool stop_if_idle();
+  void stop();
+  void join() { thread_.join(); }
+  /// In a forked child: closes the copies of the parent's descriptors.
+  void close_copies();
+
+ private:
+  using Token = boot::Poller::Token;
+  struct Death {
+    int rank;
+    pid_t pid;
+    Deadline believed;  // dead from then on, unless it turns out to have left
+  };
+  struct Entry {
+    Watched* watched;
+    boot::Session* session;
+    std::vector<Watch> processes;
+    std::vector<int> cpus;  // near its device; may be empty
+    Error last_words;       // made in time: for when there is no memory left to make it of
+    std::vector<Death> deaths{};
+    Token token = 0;
+    bool ready = false;
+    bool removed = false;
+    bool told = false;  // of last_words
+  };
+  using EntryRef = std::shared_ptr<Entry>;
+  /// One process, whoever watches it.
+  struct Process {
+    OwnedFd fd;
+    Token token = 0;
+  };
+
+  explicit Thread(boot::Poller poller) : poller_(std::move(poller)) {}
+  void run();
+  /// Moves this thread to the processors near the devices of all entries, if these have changed.
+  void move_near_devices() noexcept;
+  void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
+  /// Ends what is watched, because something of it may have been missed.
+  void give_up_all(std::unique_lock<std::mutex>& lock);
+  static bool give_up(Entry& entry) noexcept;
+  Deadline next_wake(TimePoint next_tick);
+  void watch_process(pid_t pid);
+  void on_process_end(pid_t pid);
+  void drop_unused_processes();
+  /// Runs `work` for the entry without the lock, unless it has been removed.
+  template <typename Work>
+  void visit(std::unique_lock<std::mutex>& lock, const EntryRef& entry, Work work);
+  static void settle_deaths(Entry& entry, const std::vector<Death>& due);
+  bool still_watched(const EntryRef& entry);
+
+  std::mutex mutex_;
+  std::condition_variable visited_;
+  boot::Poller poller_;
+  OwnedFd wake_;
+  std::vector<EntryRef> entries_;
+  std::map<pid_t, Process> processes_;
+  EntryRef visiting_;
+  bool cpus_changed_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace oriel::comm

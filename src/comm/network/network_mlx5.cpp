@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/network_mlx5.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/try.hpp"
+#include "comm/network/network_places.hpp"
+#include "comm/network/queue_failure.hpp"
+#include "net/mlx5/mlx5_exchange.hpp"
+#include "net/queue/syndrome.hpp"
+#include "topo/choice/interface_choice.hpp"
+#include "topo/choice/placement.hpp"
+
+namespace oriel::comm {
+
+namespace dq = device::queue;
+
+namespace {
+
+constexpr std::uint32_t kAdapterQueueDepth = 512;
+constexpr std::uint32_t kAdapterFetchSlots = 16;
+constexpr Duration kAdapterProbeInterval = std::chrono::seconds(1);
+
+/// Another one for each communicator and pair, so that late packets are taken for nobody else's.
+std::uint32_t first_packet(std::uint64_t communicator, int from, int to) {
+  std::uint64_t mixed = communicator;
+  for (const int rank : {from, to}) {
+    mixed = (mixed ^ static_cast<std::uint64_t>(rank + 1)) * 0x9e3779b97f4a7c15u;
+    mixed ^= mixed >> 29;
+  }
+  return static_cast<std::uint32_t>(mixed >> 40);
+}
+
+}  // namespace
+
+Result<WindowNic::Keys> Mlx5WindowNic::register_memory(const net::MemoryRange& range) {
+  ORIEL_TRY(net::Mlx5Region region,
+            nic_.register_memory(memory_, range.memory, range.bytes, range.access));
+  const Keys keys{region.local_key(), region.remote_key()};
+  if (keys.local == 0 || keys.remote == 0) {
+    return Error(ErrorCode::system,
+                 fmt::format("{} has given {} bytes of memory the key 0, which stands for none",
+                             nic_.device().place().device, range.bytes));
+  }
+  const std::lock_guard lock(mutex_);
+  regions_.insert_or_assign(keys.local, std::move(region));
+  return keys;
+}
+
+void Mlx5WindowNic::deregister_memory(std::uint32_t local_key) noexcept {
+  const std::lock_guard lock(mutex_);
+  regions_.erase(local_key);
+}
+
+Mlx5Network::Mlx5Network(NetworkOptions options)
+    : Network(std::move(options)), on_gpu_(options_.device->backend() != kernels::Backend::host) {}
+
+Mlx5Network::~Mlx5Network() {
+  if (options_.windows != nullptr) options_.windows->detach();
+  hide_from_kernels();
+}
+
+Task<Result<std::unique_ptr<Network>>> Mlx5Network::make(NetworkOptions options) {
+  std::unique_ptr<Mlx5Network> self(new Mlx5Network(std::move(options)));
+  boot::Group& world = *self->options_.world;
+  const NetworkPlace place = place_of_this_process();
+  ORIEL_CO_CHECK(co_await self->gather_places(place));
+  KeysMessage keys;
+  Status local = self->prepare(keys);
+  ORIEL_CO_CHECK(co_await net::connect_queues(world, std::move(local), self->queues_));
+  Bytes message = encode(keys);
+  auto gathered = co_await world.all_gather(boot::Operation::network, std::move(message));
+  if (!gathered.ok()) co_return std::move(gathered).error();
+  Status ready = self->learn_windows(gathered.value());
+  if (ready.ok()) ready = self->start();
+  std::vector<boot::AgreedField> none;
+  ORIEL_CO_CHECK(co_await world.agree(boot::Operation::network, std::move(ready), std::move(none)));
+  co_return std::unique_ptr<Network>(std::move(self));
+}
+
+Status Mlx5Network::prepare(KeysMessage& keys) {
+  const auto own = static_cast<std::size_t>(options_.rank);
+  const auto user = topo::interface_user(options_.topology->infos, own);
+  auto port = topo::own_adapter(user, *options_.settings);
+  if (!port.ok()) {
+    return std::move(port).error().with_context("choosing an adapter (ORIEL_NIC=mlx5)");
+  }
+  net::NicMlx5::Options adapter;
+  adapter.device.name = port->name;
+  adapter.device.port = static_cast<std::uint32_t>(port->port);
+  adapter.begin = [cpus = options_.cpus] { topo::run_this_thread_on(cpus); };
+  ORIEL_TRY(nic_, net::NicMlx5::open(adapter));
+  ORIEL_TRY(memory_, options_.device->make_adapter_memory());
+  ORIEL_CHECK(make_queues());
+  windows_.emplace(*nic_, *memory_);
+  WindowNics nics;
+  nics.ports.push_back(&*windows_);
+  nics.memory = &options_.device->memory();
+  ORIEL_TRY(keys, options_.windows->attach(std::move(nics), options_.communicator, {}));
+  return {};
+}
+
+Status Mlx5Network::make_queues() {
+  std::vector<net::Mlx5Queue::Options> wanted;
+  for (const int rank : peers_of_rank_) {
+    net::Mlx5Queue::Options queue;
+    queue.depth = kAdapterQueueDepth;
+    queue.fetch_slots = kAdapterFetchSlots;
+    queue.publication = dq::Publication::out_of_order;
+    queue.peer = rank;
+    queue.ring_on_host = on_gpu_;  // where the host sees errors, and what is under way
+    queue.doorbell = options_.settings->doorbell;
+    queue.psn = first_packet(options_.communicator, options_.rank, rank);
+    wanted.push_back(queue);
+  }
+  ORIEL_TRY(std::vector<net::Mlx5Queue> made, nic_->create_queues(*memory_, wanted));
+  queues_.resize(static_cast<std::size_t>(options_.world->size()));
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    queues_[static_cast<std::size_t>(peers_of_rank_[i])].push_back(std::move(made[i]));
+  }
+  return {};
+}
+
+Status Mlx5Network::learn_windows(const std::vector<Bytes>& messages) {
+  std::vector<KeysMessage> windows;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto decoded = decode_keys(messages[rank]);
+    if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
+    windows.push_back(std::move(decoded).value());
+  }
+  return options_.windows->learn(windows);
+}
+
+Status Mlx5Network::start() {
+  std::vector<dq::QueueView> views(static_cast<std::size_t>(options_.world->size()));
+  bool by_processor = false;
+  for (const int rank : peers_of_rank_) {
+    views[static_cast<std::size_t>(rank)] = queue_to(rank).view();
+    by_processor = by_processor || queue_to(rank).is_rung_by_processor();
+  }
+  fill_view(std::move(views));
+  if (by_processor) {
+    // Sooner than the thread that does it for those who do not wait.
+    view_.nic = &*nic_;
+    view_.drive = [](void* nic) { static_cast<void>(static_cast<net::NicMlx5*>(nic)->progress()); };
+  }
+  return on_gpu_ ? show_to_kernels() : Status();
+}
+
+std::optional<dq::QueueError> Mlx5Network::error_of(int peer) const {
+  const net::Mlx5Queue& queue = queue_to(peer);
+  std::optional<dq::QueueError> error;
+  if (!on_gpu_) {
+    // What a thread of the rank's has seen before other completions covered it.
+    const std::uint64_t word = device::Memory::load<device::Order::acquire, device::Scope::device>(
+        &queue.view().indexes->error);
+    if (word != 0) error = dq::decode_error(word);
+  }
+  if (!error.has_value()) error = queue.error();
+  // A peer that has left answers no more; what matters is whether it was asked for something.
+  if (error.has_value() && is_of_probe(peer, *error) && has_left(peer)) return std::nullopt;
+  return error;
+}
+
+bool Mlx5Network::is_of_probe(int peer, const dq::QueueError& error) const {
+  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
+  const std::lock_guard lock(probe_mutex_);
+  const auto probe = probes_.find(peer);
+  return probe != probes_.end() && is_of_lone_probe(queue_to(peer).view(), probe->second, error);
+}
+
+Error Mlx5Network::queue_failure(int peer, const dq::QueueError& error) const {
+  const bool is_lost = static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::flushed;
+  const net::Mlx5Place& place = nic_->device().place();
+  const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
+                                                    : fmt::format("operation {:#04x}, entry {}",
+                                                                  error.opcode, error.index);
+  const bool is_late = may_be_of_leaving(error.syndrome) && has_left(peer);
+  const int origin = is_lost || is_late || is_of_peer(error.syndrome) ? peer : options_.rank;
+  const std::string how = fmt::format("{} (syndrome {:#04x}, vendor's {:#04x}, {}; {} port {})",
+                                      describe_syndrome(error.syndrome), error.syndrome,
+                                      error.vendor_syndrome, what, place.device, place.port);
+  return Error(ErrorCode::remote,
+               describe_failure(options_.rank, peer, origin == peer && has_left(peer), how))
+      .with_origin(origin);
+}
+
+std::optional<Error> Mlx5Network::failure(TimePoint now, const std::uint32_t* /*abort*/) {
+  if (aborted_) return std::nullopt;
+  bool is_refused = false;
+  for (const int rank : peers_of_rank_) {
+    const auto error = error_of(rank);
+    if (!error.has_value()) continue;
+    if (!may_be_of_leaving(error->syndrome) || is_told(rank, now)) {
+      return queue_failure(rank, *error);
+    }
+    is_refused = true;
+  }
+  is_in_doubt_ = is_refused;
+  return std::nullopt;
+}
+
+bool Mlx5Network::is_told(int refuser, TimePoint now) {
+  const std::lock_guard lock(leaving_mutex_);
+  return leaving_.is_over(has_left(refuser), now);
+}
+
+void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
+  if (on_gpu_ || aborted_) return;
+  const std::lock_guard lock(probe_mutex_);
+  if (now - probed_ < kAdapterProbeInterval) return;
+  probed_ = now;
+  for (const int rank : peers_of_rank_) {
+    if (has_left(rank)) continue;
+    if (const auto at = post_probe(queue_to(rank).view(), abort)) probes_[rank] = *at;
+  }
+}
+
+bool Mlx5Network::is_idle() const {
+  return std::all_of(peers_of_rank_.begin(), peers_of_rank_.end(),
+                     [this](int rank) { return has_left(rank) || queue_to(rank).is_idle(); });
+}
+
+void Mlx5Network::abort() {
+  aborted_ = true;
+  for (const int rank : peers_of_rank_) {
+    net::Mlx5Queue& queue = queues_[static_cast<std::size_t>(rank)].front();
+    if (!on_gpu_) {
+      dq::detail::give_up<device::Memory>(queue.view());
+      continue;
+    }
+    const Status ended = queue.to_error();
+    if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
+  }
+}
+
+void Mlx5Network::leave() {
+  for (const int rank : peers_of_rank_) {
+    const Status ended = queues_[static_cast<std::size_t>(rank)].front().to_error();
+    if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
+  }
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/silence_judge.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "net/queue/syndrome.hpp"
+
+namespace oriel::comm {
+namespace {
+
+/// One rank that answers says more of its host than one that has not yet, and that one more than
+/// one that does not.
+int weight(boot::HostSight sight) {
+  switch (sight) {
+    case boot::HostSight::answers:
+      return 3;
+    case boot::HostSight::slow:
+      return 2;
+    case boot::HostSight::unknown:
+      return 1;
+    case boot::HostSight::silent:
+      return 0;
+  }
+  return 0;
+}
+
+/// Of a rank, by what was asked `since` then, when a queue had been silent for `silence`.
+boot::HostSight look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
+  if (peer.answered >= since) return boot::HostSight::answers;
+  if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostSight::silent;
+  const bool is_slow = peer.answered > since - silence && now - since < silence;
+  return is_slow ? boot::HostSight::slow : boot::HostSight::unknown;
+}
+
+/// What is known of hosts; nothing of one that all have left.
+std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> peers,
+                                                     TimePoint since, TimePoint now,
+                                                     Duration silence) {
+  std::map<std::size_t, boot::HostSight> hosts;
+  for (const PeerSight& peer : peers) {
+    if (peer.has_left) continue;
+    const boot::HostSight sight = look_at(peer, since, now, silence);
+    const auto [known, is_first] = hosts.emplace(peer.host, sight);
+    if (!is_first && weight(sight) > weight(known->second)) known->second = sight;
+  }
+  return hosts;
+}
+
+}  // namespace
+
+bool is_silence(const device::queue::QueueError& error) {
+  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
+}
+
+void SilenceJudge::end_doubt() {
+  if (!is_in_doubt_) return;
+  const std::lock_guard lock(mutex_);
+  doubted_since_.reset();
+  leaving_.end();
+  is_in_doubt_ = false;
+}
+
+bool SilenceJudge::is_told(const PeerSight& refuser, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  return leaving_.is_over(refuser.has_left, now);
+}
+
+Duration SilenceJudge::late_after(Duration silence) {
+  constexpr Duration kLeast = std::chrono::milliseconds(1500);
+  return std::max(silence / 4, std::min(silence, kLeast));
+}
+
+/// Only answers to what is asked from the first look on tell: an earlier one may have come before
+/// whatever has broken.
+std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSight> peers,
+                                                         std::size_t own_host, TimePoint now,
+                                                         Duration silence) {
+  std::optional<std::size_t> silent;
+  bool is_refused = false;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const PeerSight& peer = peers[i];
+    if (!peer.error.has_value()) continue;
+    if (is_silence(*peer.error)) {
+      if (!silent.has_value()) silent = i;
+    } else if (!may_be_of_leaving(peer.error->syndrome) || is_told(peer, now)) {
+      return Verdict{i, boot::CutOff::peer};
+    } else {
+      is_refused = true;
+    }
+  }
+  if (is_refused) {
+    is_in_doubt_ = true;
+    return std::nullopt;
+  }
+  if (!silent.has_value()) {
+    end_doubt();
+    return std::nullopt;
+  }
+  const PeerSight& peer = peers[*silent];
+  if (peer.host == own_host || peer.has_left) return Verdict{*silent, boot::CutOff::peer};
+  const std::lock_guard lock(mutex_);
+  if (!doubted_since_.has_value()) doubted_since_ = now;
+  if (who_ == boot::CutOff::undecided) {
+    auto hosts = look_at_hosts(peers, *doubted_since_, now, silence);
+    hosts.erase(own_host);
+    std::vector<boot::HostSight> others;
+    std::size_t at = 0;
+    for (const auto& [host, sight] : hosts) {
+      if (host == peer.host) at = others.size();  // it is there, as the peer has not left
+      others.push_back(sight);
+    }
+    const bool is_late = now - *doubted_since_ >= late_after(silence);
+    who_ = boot::judge_silence(others, at, is_late);
+    is_in_doubt_ = who_ == boot::CutOff::undecided;
+  }
+  if (who_ == boot::CutOff::undecided) return std::nullopt;
+  return Verdict{*silent, who_};
+}
+
+}  // namespace oriel::comm

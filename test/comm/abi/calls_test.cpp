@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+#include "comm/support/held.hpp"
+#include "support/ranks.hpp"
+#include "support/sanitized.hpp"
+
+/// Every entry of the C interface: what it gives, what it refuses and in which words, and that a
+/// refused call leaves nothing behind.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kCycles = 3 + repeats(1000, 25);
+
+TEST_CASE("1.31 queries answer, and refuse null pointers") {
+  run_alone([] {
+    int version = 0;
+    require(ncclGetVersion(&version), "ncclGetVersion");
+    require(version == 22809, "the version");
+    expect_error(ncclGetVersion(nullptr), ncclInvalidArgument, "ncclGetVersion", {"version"});
+    expect_error(ncclGetUniqueId(nullptr), ncclInvalidArgument, "ncclGetUniqueId", {"null"});
+
+    ncclComm_t comm = init_alone();
+    int value = -7;
+    require(ncclCommCount(comm, &value), "ncclCommCount");
+    require(value == 1, "the count");
+    require(ncclCommUserRank(comm, &value), "ncclCommUserRank");
+    require(value == 0, "the rank");
+    require(ncclCommCuDevice(comm, &value), "ncclCommCuDevice");
+    require(value == -1, "the device of a host rank");
+    ncclResult_t state = ncclInternalError;
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclSuccess, "the asynchronous error");
+
+    expect_error(ncclCommCount(comm, nullptr), ncclInvalidArgument, "ncclCommCount", {"count"});
+    expect_error(ncclCommUserRank(comm, nullptr), ncclInvalidArgument, "ncclCommUserRank");
+    expect_error(ncclCommCuDevice(comm, nullptr), ncclInvalidArgument, "ncclCommCuDevice");
+    expect_error(ncclCommGetAsyncError(comm, nullptr), ncclInvalidArgument, "async error");
+    expect_error(ncclCommCount(nullptr, &value), ncclInvalidArgument, "ncclCommCount", {"null"});
+    expect_error(ncclCommGetAsyncError(nullptr, &state), ncclInvalidArgument, "async error");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.31 results and errors have words") {
+  run_alone([] {
+    for (int result = -1; result <= 9; ++result) {
+      const char* text = ncclGetErrorString(static_cast<ncclResult_t>(result));
+      require(text != nullptr && *text != '\0', "ncclGetErrorString");
+      require(text == pncclGetErrorString(static_cast<ncclResult_t>(result)) ||
+                  std::strcmp(text, pncclGetErrorString(static_cast<ncclResult_t>(result))) == 0,
+              "the twin's words");
+    }
+    require(std::string(ncclGetLastError(nullptr)).empty(), "no error yet");
+    expect_error(ncclCommInitRank(nullptr, 1, ncclUniqueId{}, 0), ncclInvalidArgument,
+                 "ncclCommInitRank", {"ncclCommInitRank", "comm is null"});
+    // Another thread has its own.
+    std::string elsewhere = "?";
+    std::thread([&] { elsewhere = ncclGetLastError(nullptr); }).join();
+    require(elsewhere.empty(), "another thread's error text: " + elsewhere);
+    int value = 0;
+    expect_error(pncclGetVersion(nullptr), ncclInvalidArgument, "pncclGetVersion");
+    require(pncclGetVersion(&value), "pncclGetVersion");
+  });
+}
+
+TEST_CASE("1.32 1.38 a destroyed communicator is refused by every call") {
+  run_alone([] {
+    for (const bool by_abort : {false, true}) {
+      ncclComm_t comm = init_alone();
+      Buffer buffer(4096);
+      require(by_abort ? ncclCommAbort(comm) : ncclCommDestroy(comm), "the end");
+      int value = 0;
+      ncclResult_t state;
+      ncclWindow_t window = nullptr;
+      ncclRedOp_t op;
+      float scalar = 2;
+      const std::vector<std::string> words = {"no communicator", "destroyed"};
+      const auto refused = [&](ncclResult_t result, const char* call) {
+        expect_error(result, ncclInvalidArgument, call, words);
+      };
+      refused(ncclCommCount(comm, &value), "ncclCommCount");
+      refused(ncclCommUserRank(comm, &value), "ncclCommUserRank");
+      refused(ncclCommCuDevice(comm, &value), "ncclCommCuDevice");
+      refused(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      refused(ncclCommFinalize(comm), "ncclCommFinalize");
+      refused(ncclCommDestroy(comm), "ncclCommDestroy");
+      refused(ncclCommAbort(comm), "ncclCommAbort");
+      refused(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0), "register");
+      refused(ncclCommWindowDeregister(comm, reinterpret_cast<ncclWindow_t>(&value)), "deregister");
+      refused(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat, ncclScalarHostImmediate, comm),
+              "ncclRedOpCreatePreMulSum");
+      refused(ncclRedOpDestroy(static_cast<ncclRedOp_t>(7), comm), "ncclRedOpDestroy");
+      refused(ncclAllReduce(buffer.at(), buffer.at(), 1, ncclFloat, ncclSum, comm, nullptr),
+              "ncclAllReduce");
+      require(std::string(ncclGetLastError(comm)).find("no communicator") != std::string::npos,
+              "the text for a destroyed communicator");
+      // The place in the table is taken again: the old handle still stands for nothing.
+      ncclComm_t next = init_alone();
+      require(next != comm, "a handle is not given twice");
+      refused(ncclCommCount(comm, &value), "ncclCommCount");
+      require(ncclCommDestroy(next), "ncclCommDestroy");
+    }
+    int value = 0;
+    expect_error(ncclCommCount(reinterpret_cast<ncclComm_t>(&value), &value), ncclInvalidArgument,
+                 "a pointer to anything");
+    require(ncclCommDestroy(nullptr), "ncclCommDestroy of null");
+    require(ncclCommAbort(nullptr), "ncclCommAbort of null");
+    expect_error(ncclCommFinalize(nullptr), ncclInvalidArgument, "ncclCommFinalize of null");
+  });
+}
+
+TEST_CASE("1.38 memory calls refuse what they cannot do") {
+  run_alone([] {
+    void* pointer = &pointer;
+    expect_error(ncclMemAlloc(nullptr, 4096), ncclInvalidArgument, "ncclMemAlloc", {"null"});
+    expect_error(ncclMemAlloc(&pointer, 0), ncclInvalidArgument, "ncclMemAlloc", {"0 bytes"});
+    require(pointer == nullptr, "a failed allocation leaves null");
+    expect_error(ncclMemAlloc(&pointer, SIZE_MAX), ncclInvalidArgument, "ncclMemAlloc");
+    require(ncclMemFree(nullptr), "ncclMemFree of null");
+    int anything = 0;
+    expect_error(ncclMemFree(&anything), ncclInvalidArgument, "ncclMemFree", {"ncclMemAlloc"});
+    require(ncclMemAlloc(&pointer, 1), "ncclMemAlloc");
+    require(reinterpret_cast<std::uintptr_t>(pointer) % NCCL_WIN_REQUIRED_ALIGNMENT == 0,
+            "aligned");
+    expect_error(ncclMemFree(static_cast<char*>(pointer) + 1), ncclInvalidArgument, "ncclMemFree");
+    require(ncclMemFree(pointer), "ncclMemFree");
+    expect_error(ncclMemFree(pointer), ncclInvalidArgument, "a second ncclMemFree");
+  });
+}
+
+TEST_CASE("1.38 an all-reduce refuses what it cannot do, and goes on") {
+  run_alone([] {
+    ncclComm_t comm = init_alone();
+    std::array<float, 64> in{}, out{};
+    in[3] = 4;
+    const auto call = [&](const void* from, void* to, std::size_t count, int type, int op,
+                          void* stream = nullptr) {
+      return ncclAllReduce(from, to, count, static_cast<ncclDataType_t>(type),
+                           static_cast<ncclRedOp_t>(op), comm, static_cast<cudaStream_t>(stream));
+    };
+    const auto refused = [&](ncclResult_t result, const std::vector<std::string>& words) {
+      expect_error(result, ncclInvalidArgument, "ncclAllReduce", words);
+    };
+    refused(call(nullptr, out.data(), 8, ncclFloat, ncclSum), {"sendbuff", "null"});
+    refused(call(in.data(), nullptr, 8, ncclFloat, ncclSum), {"recvbuff", "null"});
+    refused(call(in.data(), out.data(), 8, ncclNumTypes, ncclSum), {"datatype", "12"});
+    refused(call(in.data(), out.data(), 8, -1, ncclSum), {"datatype", "-1"});
+    refused(call(in.data(), out.data(), 8, ncclFloat, ncclNumOps), {"5"});
+    refused(call(in.data(), out.data(), 8, ncclFloat, -1), {"-1"});
+    refused(call(in.data(), out.data(), 8, ncclFloat, INT_MAX), {"reduction"});
+    refused(call(in.data(), out.data(), SIZE_MAX / 2, ncclFloat, ncclSum), {"count"});
+    refused(call(in.data(), in.data() + 1, 8, ncclFloat, ncclSum), {"overlap"});
+    refused(call(reinterpret_cast<char*>(in.data()) + 2, out.data(), 8, ncclFloat, ncclSum),
+            {"sendbuff", "aligned"});
+    refused(call(in.data(), reinterpret_cast<char*>(out.data()) + 1, 8, ncclFloat, ncclSum),
+            {"recvbuff", "aligned"});
+    refused(call(in.data(), out.data(), 8, ncclFloat, ncclSum, &in), {"stream", "null"});
+    require(call(nullptr, nullptr, 0, ncclFloat, ncclSum), "a count of 0");
+    require(call(in.data(), in.data() + 8, 8, ncclFloat, ncclSum), "adjacent buffers");
+    require(call(in.data(), out.data(), 64, ncclFloat, ncclSum), "after all that");
+    require(out == in, "the result of one rank");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.31 pre-multiplied sums live and die with their communicator") {
+  run_alone([] {
+    ncclComm_t comm = init_alone();
+    ncclComm_t other = init_alone();
+    double scalar = 3;
+    ncclRedOp_t op;
+    const auto create = [&](ncclRedOp_t* out, void* value, int type, int residence) {
+      return ncclRedOpCreatePreMulSum(out, value, static_cast<ncclDataType_t>(type),
+                                      static_cast<ncclScalarResidence_t>(residence), comm);
+    };
+    expect_error(create(nullptr, &scalar, ncclDouble, 0), ncclInvalidArgument, "create", {"op"});
+    expect_error(create(&op, nullptr, ncclDouble, 0), ncclInvalidArgument, "create", {"scalar"});
+    expect_error(create(&op, &scalar, 12, 0), ncclInvalidArgument, "create", {"12"});
+    expect_error(create(&op, &scalar, ncclDouble, 2), ncclInvalidArgument, "create", {"residence"});
+    require(create(&op, &scalar, ncclDouble, ncclScalarHostImmediate), "create");
+    scalar = 100;  // was read before the call returned
+    double in = 2;
+    double out = 0;
+    require(ncclAllReduce(&in, &out, 1, ncclDouble, op, comm, nullptr), "ncclAllReduce");
+    require(out == 6, "2 x 3");
+    expect_error(ncclAllReduce(&in, &out, 1, ncclFloat, op, comm, nullptr), ncclInvalidArgument,
+                 "another type", {"f64", "f32"});
+    expect_error(ncclAllReduce(&in, &out, 1, ncclDouble, op, other, nullptr), ncclInvalidArgument,
+                 "another communicator", {"reduction"});
+    expect_error(ncclRedOpDestroy(op, other), ncclInvalidArgument, "another communicator");
+    ncclRedOp_t later;
+    require(create(&later, &scalar, ncclDouble, ncclScalarDevice), "create");
+    scalar = 5;  // is read at each call
+    require(ncclAllReduce(&in, &out, 1, ncclDouble, later, comm, nullptr), "ncclAllReduce");
+    require(out == 10, "2 x 5");
+    require(ncclRedOpDestroy(op, comm), "ncclRedOpDestroy");
+    expect_error(ncclRedOpDestroy(op, comm), ncclInvalidArgument, "a second destroy");
+    expect_error(ncclAllReduce(&in, &out, 1, ncclDouble, op, comm, nullptr), ncclInvalidArgument,
+                 "a destroyed operation", {"destroyed"});
+    expect_error(ncclRedOpDestroy(ncclSum, comm), ncclInvalidArgument, "a built-in one");
+    require(ncclCommDestroy(other), "ncclCommDestroy");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leaves nothing") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 3, [](Players& players) {
+      auto comms = players.init();
+      std::vector<Buffer> buffers;
+      for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
+      players.barrier();
+      const Held before = settled();
+      players.barrier();
+      // What rank 1 does wrong; the others call correctly.
+      std::vector<char> foreign(1 << 16);
+      struct Misuse {
+        const char* name;
+        std::function<ncclResult_t(ncclComm_t, Buffer&, ncclWindow_t*)> call;
+        std::vector<std::string> words;
+      };
+      const auto misuse = [&](const char* name, void* (*pointer)(Buffer&, char*), std::size_t bytes,
+                              int flags, std::vector<std::string> words) {
+        return Misuse{name,
+                      [=, &foreign](ncclComm_t comm, Buffer& buffer, ncclWindow_t* out) {
+                        return ncclCommWindowRegister(comm, pointer(buffer, foreign.data()), bytes,
+                                                      out, flags);
+                      },
+                      std::move(words)};
+      };
+      const auto own = [](Buffer& buffer, char*) -> void* { return buffer.at(); };
+      const std::vector<Misuse> misuses = {
+          misuse("null", [](Buffer&, char*) -> void* { return nullptr; }, 65536, 1, {"null"}),
+          misuse("size 0", own, 0, 1, {"0"}),
+          misuse("past the end", own, 8 << 20, 1, {"8388608"}),
+          misuse("misaligned", [](Buffer& b, char*) -> void* { return b.at(8); }, 65536, 1,
+                 {"4096"}),
+          misuse("malloc",
+                 [](Buffer&, char* p) -> void* {
+                   return reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(p) + 4095) /
+                                                  4096 * 4096);
+                 },
+                 4096, 1, {"ncclMemAlloc"}),
+          Misuse{"no place for the window",
+                 [](ncclComm_t comm, Buffer& buffer, ncclWindow_t* out) {
+                   *out = nullptr;
+                   return ncclCommWindowRegister(comm, buffer.at(), 65536, nullptr, 1);
+                 },
+                 {"win", "null"}},
+          misuse("unknown flags", own, 65536, 0x40, {"flag"}),
+          misuse("another size", own, 131072, 1, {"size"}),
+          misuse("other flags", own, 65536, 0, {"flags"}),
+      };
+      for (const Misuse& wrong : misuses) {
+        std::vector<ncclWindow_t> windows(comms.size(), reinterpret_cast<ncclWindow_t>(&foreign));
+        const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+          return rank == 1
+                     ? wrong.call(comms[i], buffers[i], &windows[i])
+                     : ncclCommWindowRegister(comms[i], buffers[i].at(), 65536, &windows[i], 1);
+        });
+        const std::string text = ncclGetLastError(nullptr);
+        require(result != ncclSuccess, std::string(wrong.name) + " was not refused");
+        for (ncclWindow_t window : windows) {
+          require(window == nullptr, std::string(wrong.name) + ": a window was given out");
+        }
+        for (const std::string& word : wrong.words) {
+          require(text.find(word) != std::string::npos,
+                  fmt::format("{}: no \"{}\" in \"{}\"", wrong.name, word, text));
+        }
+        require(text.find("rank") != std::string::npos,
+                fmt::format("{}: no rank in \"{}\"", wrong.name, text));
+        players.barrier();
+        require_held(before, wrong.name);
+        players.barrier();
+      }
+      ncclResult_t result = ncclGroupStart();
+      std::vector<ncclWindow_t> windows(2 * comms.size(), nullptr);
+      for (std::size_t i = 0; i < comms.size(); ++i) {
+        require(ncclCommWindowRegister(comms[i], buffers[i].at(), 4096, &windows[2 * i], 1),
+                "note");
+        if (players.ranks()[i] != 1) continue;
+        require(ncclCommWindowRegister(comms[i], buffers[i].at(), 4096, &windows[2 * i + 1], 1),
+                "note");
+      }
+      result = ncclGroupEnd();
+      require(result == ncclInvalidUsage,
+              fmt::format("another number of windows: {}", ncclGetLastError(nullptr)));
+      players.barrier();
+      require_held(before, "another number of windows");
+      players.barrier();
+      // The communicators are as good as new.
+      std::vector<void*> pointers;
+      for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
+      const auto good = players.register_windows(comms, pointers, 65536);
+      for (std::size_t i = 0; i < comms.size(); ++i) {
+        require(ncclCommWindowDeregister(comms[i], good[i]), "deregister");
+        expect_error(ncclCommWindowDeregister(comms[i], good[i]), ncclInvalidArgument,
+                     "a second deregistration", {"window"});
+        expect_error(ncclCommWindowDeregister(comms[i], nullptr), ncclInvalidArgument, "null");
+      }
+      players.destroy(comms);
+    }));
+  }
+}
+
+TEST_CASE("1.38 a window of another communicator is refused") {
+  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+    auto first = players.init();
+    auto second = players.init();
+    Buffer buffer(65536);
+    const auto window = players.register_windows(first, {buffer.at()}, 65536)[0];
+    expect_error(ncclCommWindowDeregister(second[0], window), ncclInvalidArgument,
+                 "a window of another communicator", {"window"});
+    ncclWindow_t out;
+    require(ncclCommWindowRegister(second[0], buffer.at(), 65536, &out, 1), "in both");
+    require(ncclCommWindowDeregister(second[0], out), "deregister");
+    require(ncclCommWindowDeregister(first[0], window), "deregister");
+    players.destroy(first);
+    players.destroy(second);
+  }));
+}
+
+TEST_CASE("1.38 after finalize only queries and the end are allowed") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      auto comms = players.init();
+      require(players.together([&](std::size_t i, int) { return ncclCommFinalize(comms[i]); }),
+              "ncclCommFinalize");
+      float value = 1;
+      ncclWindow_t window = nullptr;
+      Buffer buffer(4096);
+      int rank = -1;
+      for (ncclComm_t comm : comms) {
+        expect_error(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr),
+                     ncclInvalidUsage, "ncclAllReduce", {"finalized"});
+        expect_error(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0), ncclInvalidUsage,
+                     "ncclCommWindowRegister", {"finalized"});
+        expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "ncclCommFinalize", {"finalized"});
+        require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
+      }
+      players.destroy(comms);
+    }));
+  }
+}
+
+TEST_CASE("promise 3 cycle 1,003 of create and destroy holds what cycle 3 held") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(
+        cast, 2,
+        [](Players& players) {
+          Held third{};
+          for (int cycle = 1; cycle <= kCycles; ++cycle) {
+            auto comms = players.init();
+            std::vector<Buffer> buffers;
+            std::vector<void*> pointers;
+            for (std::size_t i = 0; i < comms.size(); ++i) {
+              pointers.push_back(buffers.emplace_back(65536).at());
+            }
+            players.register_windows(comms, pointers, 65536);
+            require(players.together([&](std::size_t i, int) {
+              return ncclAllReduce(pointers[i], pointers[i], 1000, ncclFloat, ncclSum, comms[i],
+                                   nullptr);
+            }),
+                    "ncclAllReduce");
+            players.destroy(comms);
+            buffers.clear();
+            players.barrier();
+            if (cycle == 3) third = settled();
+            players.barrier();
+            if (cycle == kCycles) require_held(third, fmt::format("cycle {}", cycle));
+            players.barrier();
+          }
+        },
+        100s));
+  }
+}
+
+}  // namespace
+}  // namespace oriel::test

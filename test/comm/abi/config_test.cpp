@@ -1,0 +1,376 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+#include "base/log.hpp"
+#include "base/settings_table.hpp"
+#include "comm/support/held.hpp"
+#include "kernels/plan/algorithm.hpp"
+#include "support/ranks.hpp"
+
+/// What starting a communicator refuses, of its configuration and of the environment.
+namespace oriel::test {
+namespace {
+
+TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
+  run_alone([] {
+    ncclUniqueId id;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const auto refuse = [&](int size, int rank, const std::vector<std::string>& words) {
+      int sentinel = 0;
+      auto* comm = reinterpret_cast<ncclComm_t>(&sentinel);
+      expect_error(ncclCommInitRank(&comm, size, id, rank), ncclInvalidArgument, "init", words);
+      require(comm == nullptr, "a failed init leaves null");
+    };
+    refuse(0, 0, {"rank 0 of 0"});
+    refuse(-1, 0, {"-1"});
+    refuse(2, 2, {"rank 2 of 2"});
+    refuse(2, -1, {"rank -1 of 2"});
+    ncclComm_t comm = nullptr;
+    ncclUniqueId zero{};
+    const ncclResult_t bad_id = ncclCommInitRank(&comm, 1, zero, 0);
+    require(bad_id == ncclInvalidArgument || bad_id == ncclInvalidUsage,
+            std::string("an id of zeros: ") + ncclGetLastError(nullptr));
+    require(comm == nullptr, "a failed init leaves null");
+
+    const auto refuse_config = [&](const std::function<void(ncclConfig_t&)>& set,
+                                   const std::vector<std::string>& words) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      set(config);
+      require(ncclGetUniqueId(&id), "ncclGetUniqueId");  // each ends with its refused init
+      expect_error(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInvalidArgument,
+                   "ncclCommInitRankConfig", words);
+      require(comm == nullptr, "a failed init leaves null");
+    };
+    refuse_config([](auto& c) { c.magic = 1; }, {"NCCL_CONFIG_INITIALIZER"});
+    refuse_config([](auto& c) { c.size = 4; }, {"ncclConfig_t"});
+    refuse_config([](auto& c) { c.size = sizeof c + 8; }, {"bytes"});
+    refuse_config([](auto& c) { c.blocking = 2; }, {"blocking", "2"});
+    refuse_config([](auto& c) { c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
+    refuse_config([](auto& c) { c.minCTAs = 0; }, {"minCTAs"});
+    refuse_config([](auto& c) { c.maxCTAs = -3; }, {"maxCTAs", "-3"});
+    refuse_config([](auto& c) { c.minCTAs = 8, c.maxCTAs = 4; }, {"minCTAs", "maxCTAs"});
+    refuse_config([](auto& c) { c.netName = "IB"; }, {"netName", "IB", "ORIEL_FABRIC_PROVIDER"});
+    refuse_config([](auto& c) { c.splitShare = 1; }, {"splitShare"});
+    refuse_config([](auto& c) { c.trafficClass = 3; }, {"trafficClass", "carry no traffic class"});
+    refuse_config([](auto& c) { c.nChannelsPerNetPeer = 2; },
+                  {"nChannelsPerNetPeer", "how many queues"});
+    refuse_config([](auto& c) { c.collnetEnable = 1; }, {"collnetEnable"});
+    refuse_config([](auto& c) { c.CTAPolicy = NCCL_CTA_POLICY_ZERO; }, {"CTAPolicy"});
+    refuse_config([](auto& c) { c.shrinkShare = 1; }, {"shrinkShare"});
+    refuse_config([](auto& c) { c.nvlsCTAs = 2; }, {"nvlsCTAs"});
+    refuse_config([](auto& c) { c.nChannelsPerNetPeer = 2; }, {"nChannelsPerNetPeer"});
+    refuse_config([](auto& c) { c.nvlinkCentricSched = 1; }, {"nvlinkCentricSched"});
+
+    ncclConfig_t good = NCCL_CONFIG_INITIALIZER;
+    good.blocking = 1;
+    good.minCTAs = 1;
+    good.maxCTAs = 16;
+    good.commName = "one";
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    require(ncclCommInitRankConfig(&comm, 1, id, 0, &good), "a good configuration");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    comm = init_alone();  // and none at all
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+
+    // An older program's shorter one, whose last bytes are padding and may hold anything.
+    ncclConfig_t older = NCCL_CONFIG_INITIALIZER;
+    older.version = NCCL_VERSION(2, 14, 3);
+    older.blocking = 1;
+    older.cgaClusterSize = 77;
+    older.size = 24;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.14");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    older = NCCL_CONFIG_INITIALIZER;
+    older.version = NCCL_VERSION(2, 18, 0);
+    older.trafficClass = 0;
+    older.size = 56;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.18");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    refuse_config([](auto& c) { c.size = 24, c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
+    refuse_config([](auto& c) { c.size = 16; }, {"NCCL_CONFIG_INITIALIZER"});
+  });
+}
+
+TEST_CASE("1.38 a configuration refused on one rank is the same error on all, at once") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const auto begin = std::chrono::steady_clock::now();
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        if (rank == 1) config.cgaClusterSize = 4;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      expect_error(result, ncclInvalidArgument, "init", {"rank 1", "cgaClusterSize is 4"});
+      require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");
+      require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
+    }));
+  }
+}
+
+TEST_CASE("1.38 a non-blocking communicator's refused configuration arrives on all ranks") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t begun = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        if (rank == 1) config.cgaClusterSize = 4;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      require(begun == ncclInProgress, ncclGetLastError(nullptr));
+      for (std::size_t i = 0; i < players.ranks().size(); ++i) {
+        ncclResult_t state = ncclInProgress;
+        for (int k = 0; k < 1000 && state == ncclInProgress; ++k) {
+          std::this_thread::sleep_for(10ms);
+          require(ncclCommGetAsyncError(comms[i], &state), "ncclCommGetAsyncError");
+        }
+        const std::string text = ncclGetLastError(comms[i]);
+        require(state == ncclInvalidArgument, text);
+        require(text.find("rank 1") != std::string::npos, text);
+        require(text.find("cgaClusterSize is 4") != std::string::npos, text);
+        require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
+      }
+    }));
+  }
+}
+
+/// A signal stops the threads of a process one by one: waits until the last has stopped.
+bool all_threads_stop(pid_t process) {
+  for (int i = 0; i < 1000; ++i) {
+    bool all = true;
+    for (const auto& thread :
+         std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
+      std::ifstream file(thread.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const std::size_t name_end = stat.rfind(") ");
+      all = all && name_end != std::string::npos && stat.compare(name_end, 3, ") T") == 0;
+    }
+    if (all) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+TEST_CASE("1.38 ranks are told when the process that made the unique id is stopped") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    if (players.first() == 0) {
+      players.word(0) = 1;
+      while (players.word(1) == 0) std::this_thread::sleep_for(1ms);  // stopped meanwhile
+      return;
+    }
+    while (players.word(2) == 0) std::this_thread::sleep_for(1ms);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, 2, id, 1);
+    players.word(1) = 1;
+    expect_error(result, ncclSystemError, "init",
+                 {"connecting to", "made the unique id is stopped, gone or unreachable"});
+  });
+  const bool made = stage.wait_for_word(0, 1, 20s);
+  stage.kill(0, SIGSTOP);
+  const bool stopped = all_threads_stop(stage.pid(0));
+  stage.board().words[2] = 1;
+  const bool tried = stage.wait_for_word(1, 1, 20s);
+  stage.kill(0, SIGCONT);
+  CHECK(made);
+  CHECK(stopped);
+  CHECK(tried);
+  check_all_ok(stage.collect(20s));
+}
+
+TEST_CASE("1.38 a bad environment value on one rank is the same error on all, at once") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    Environment environment(Variables{{"ORIEL_SPIN", players.first() == 1 ? "much" : "-1"}});
+    ncclComm_t comm = nullptr;
+    const auto begin = std::chrono::steady_clock::now();
+    expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
+                 {"rank 1", "ORIEL_SPIN", "much"});
+    require(comm == nullptr, "a failed init leaves null");
+    require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
+  }));
+}
+
+TEST_CASE("1.31 1.38 a number of CTAs that cannot be had is refused by name") {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.minCTAs = 8;
+        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+      });
+      // A CPU rank computes in one.
+      expect_error(result, ncclInvalidArgument, "init", {"minCTAs is 8", "but 1 is the most"});
+    }));
+  }
+}
+
+TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
+  char path[] = "/tmp/oriel-name-XXXXXX";
+  const int fd = ::mkstemp(path);
+  REQUIRE(fd >= 0);
+  REQUIRE(::close(fd) == 0);
+  const auto verdicts = play(Cast::processes, 2, [&](Players& players) {
+    Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path}});
+    reread_log_settings();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    std::string name = "the twins";
+    config.commName = name.c_str();
+    config.minCTAs = 8;
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    expect_error(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config),
+                 ncclInvalidArgument, "init",
+                 {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
+    config.minCTAs = NCCL_CONFIG_UNDEF_INT;
+    comm = players.init(&config)[0];
+    name = "forgotten";  // was copied
+    players.barrier();   // an abort that comes sooner ends the others' init
+    if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; i < 500 && state == ncclSuccess; ++i) {
+      std::this_thread::sleep_for(10ms);
+      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    }
+    require(state != ncclSuccess, "rank 1's abort did not arrive");
+    const std::string text = ncclGetLastError(comm);
+    require(text.find("in \"the twins\"") != std::string::npos, "no name in " + text);
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+  std::ostringstream log;
+  log << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  check_all_ok(verdicts);
+  for (const char* words :
+       {"VERSION Oriel 0.1.0 with the interface of NCCL 2.28.9",
+        "joined \"the twins\" as rank 0 of 2", "rank 1: in \"the twins\": ncclCommAbort"}) {
+    INFO("\"" << words << "\" in " << log.str());
+    CHECK(log.str().find(words) != std::string::npos);
+  }
+}
+
+TEST_CASE("1.38 a bad environment value is named, with what is allowed") {
+  Environment environment(Variables{{"ORIEL_TIMEOUT", "soon"}});
+  run_alone([] {
+    ncclUniqueId id;
+    expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId",
+                 {"ORIEL_TIMEOUT", "soon"});
+    void* pointer;
+    expect_error(ncclMemAlloc(&pointer, 1), ncclInvalidUsage, "ncclMemAlloc", {"ORIEL_TIMEOUT"});
+  });
+}
+
+TEST_CASE("1.38 1.39 the algorithms of the settings are those of the kernels") {
+  for (const auto& row : settings_table::rows()) {
+    if (std::string_view(row.name) != "ORIEL_ALGORITHM") continue;
+    std::string names = "auto";
+    for (int i = 0; i < kernels::kAlgorithmCount; ++i) {
+      const std::string name = kernels::name_of(static_cast<kernels::Algorithm>(i));
+      names += ", " + name;
+      Settings settings;
+      REQUIRE(settings_table::parse(row.kind, name, settings));
+      CHECK(static_cast<int>(settings.algorithm) == i + 1);
+    }
+    CHECK(settings_table::allowed(row.kind) == names);
+    return;
+  }
+  FAIL("there is no ORIEL_ALGORITHM");
+}
+
+TEST_CASE("1.38 an algorithm that does not exist is refused at the first call") {
+  Environment environment(Variables{{"ORIEL_ALGORITHM", "ring"}});
+  run_alone([] {
+    ncclUniqueId id;
+    expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId",
+                 {"ORIEL_ALGORITHM", "\"ring\"", "one_shot, two_shot, stream, eager"});
+  });
+}
+
+TEST_CASE("1.38 a number of CTAs in the environment that cannot be had is refused") {
+  Environment environment(Variables{{"ORIEL_CTAS", "2"}});
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, 2, [](Players& players) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comms[2] = {};
+      const ncclResult_t result = players.together(
+          [&](std::size_t i, int rank) { return ncclCommInitRank(&comms[i], 2, id, rank); });
+      expect_error(result, ncclInvalidUsage, "init", {"ORIEL_CTAS is 2", "but 1 is the most"});
+    }));
+  }
+}
+
+TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had is refused") {
+  char table[] = "/tmp/oriel-test-table-XXXXXX";
+  const int fd = ::mkstemp(table);
+  REQUIRE(fd >= 0);
+  ::close(fd);
+  std::ofstream(table) << "host 2 max stream 1 1 65536 -1 2\n";
+  const std::string pipe = std::string(table) + ".pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::pair<Variables, std::vector<std::string>> cases[] = {
+      {{{"ORIEL_DEPTH", "1"}}, {"ORIEL_DEPTH is 1, but must be 2 to 16, or 0"}},
+      {{{"ORIEL_TABLE", table}}, {"line 1 of the table: depth is \"-1\", but must be 2 to 16"}},
+      {{{"ORIEL_LOG_FILE", pipe}, {"ORIEL_LOG", "version"}},
+       {"ORIEL_LOG_FILE is", "nobody reads from it"}},
+  };
+  for (const auto& [variables, parts] : cases) {
+    Environment environment(variables);
+    check_all_ok(play(Cast::processes, 2, [&, parts = parts](Players& players) {
+      reread_log_settings();
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comm = nullptr;
+      expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
+                   parts);
+      require(comm == nullptr, "a failed init leaves null");
+    }));
+  }
+  ::unlink(table);
+  ::unlink(pipe.c_str());
+}
+
+TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const Held before = held();
+    Environment environment(
+        Variables{{"ORIEL_ALGORITHM", players.first() == 1 ? "stream" : "one_shot"}});
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    expect_error(ncclCommInitRank(&comm, 3, id, players.first()), ncclInvalidUsage, "init",
+                 {"ORIEL_ALGORITHM", "one_shot on rank 0, stream on rank 1"});
+    require(comm == nullptr, "a failed init leaves null");
+    players.barrier();
+    require_held(before, "after a refused init");
+  }));
+}
+
+}  // namespace
+}  // namespace oriel::test

@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "comm/support/held.hpp"
+#include "support/ranks.hpp"
+
+/// Communicators whose calls go on in the background.
+namespace oriel::test {
+namespace {
+
+using std::chrono::steady_clock;
+
+ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
+  return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
+}
+
+/// What the state is once it is no longer in progress.
+ncclResult_t settled_state(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  for (int i = 0; i < 5000 && state == ncclInProgress; ++i) {
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    if (state == ncclInProgress) std::this_thread::sleep_for(2ms);
+  }
+  return state;
+}
+
+void require_success(ncclComm_t comm, const char* what) {
+  const ncclResult_t state = settled_state(comm);
+  require(state == ncclSuccess, fmt::format("{}: {}: {}", what, static_cast<int>(state),
+                                            state == ncclSuccess ? "" : ncclGetLastError(comm)));
+}
+
+void require_in_progress(ncclResult_t result, const char* what) {
+  require(
+      result == ncclInProgress,
+      fmt::format("{} returned {}: {}", what, static_cast<int>(result), ncclGetLastError(nullptr)));
+}
+
+ncclComm_t begin_init(const ncclUniqueId& id, int size, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  require_in_progress(ncclCommInitRankConfig(&comm, size, id, rank, &config), "init");
+  return comm;
+}
+
+/// Both ranks of a non-blocking communicator, by calls of this thread one after the other.
+std::array<ncclComm_t, 2> init_pair() {
+  ncclUniqueId id;
+  require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  const std::array<ncclComm_t, 2> comms = {begin_init(id, 2, 0), begin_init(id, 2, 1)};
+  for (ncclComm_t comm : comms) require_success(comm, "init");
+  return comms;
+}
+
+void require_sum(const std::array<ncclComm_t, 2>& comms) {
+  std::array<float, 2> data = {1, 2};
+  require(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t i = 0; i < 2; ++i) require(sum(&data[i], 1, comms[i]), "note");
+  require(ncclGroupEnd(), "ncclGroupEnd");
+  require(data[0] == 3 && data[1] == 3, "the sum");
+}
+
+TEST_CASE("1.31 one thread registers, finalizes and destroys two non-blocking ranks in turn") {
+  run_alone([] {
+    const auto comms = init_pair();
+    const Buffer first(8192), second(8192);
+    const std::array<void*, 2> buffers = {first.at(), second.at()};
+    std::array<ncclWindow_t, 2> windows{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      require_in_progress(ncclCommWindowRegister(comms[i], buffers[i], 4096, &windows[i], 1),
+                          "ncclCommWindowRegister");
+    }
+    for (ncclComm_t comm : comms) require_success(comm, "registration");
+    require(windows[0] != nullptr && windows[1] != nullptr, "windows");
+    require_sum(comms);
+    for (std::size_t i = 0; i < 2; ++i) {
+      require(ncclCommWindowDeregister(comms[i], windows[i]), "ncclCommWindowDeregister");
+    }
+    const auto begun = steady_clock::now();
+    for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
+    for (ncclComm_t comm : comms) require_success(comm, "finalize");
+    require(steady_clock::now() - begun < 15s, "one rank's finalize waited for the other's");
+    for (ncclComm_t comm : comms) {
+      expect_error(sum(nullptr, 1, comm), ncclInvalidUsage, "after finalize", {"finalized"});
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+    }
+  });
+}
+
+TEST_CASE("1.31 calls on a communicator in progress are refused, queries answer") {
+  run_alone([] {
+    const auto comms = init_pair();
+    const Buffer buffer(8192), other(8192);
+    ncclWindow_t window = nullptr, ignored = nullptr;
+    require_in_progress(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1),
+                        "ncclCommWindowRegister");
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+    require(state == ncclInProgress, "the other rank has not come");
+    const auto refused = [](ncclResult_t result, const char* what) {
+      expect_error(result, ncclInvalidUsage, what, {"in progress", "poll"});
+    };
+    float value = 1;
+    refused(sum(&value, 1, comms[0]), "ncclAllReduce");
+    refused(ncclCommWindowRegister(comms[0], other.at(), 4096, &ignored, 1), "register");
+    refused(ncclCommFinalize(comms[0]), "ncclCommFinalize");
+    int rank = -1;
+    require(ncclCommUserRank(comms[0], &rank), "ncclCommUserRank");
+    require(rank == 0 && window == nullptr, "no window yet");
+    ncclWindow_t second = nullptr;
+    require_in_progress(ncclCommWindowRegister(comms[1], other.at(), 4096, &second, 1), "register");
+    for (ncclComm_t comm : comms) require_success(comm, "registration");
+    require(window != nullptr && second != nullptr, "windows");
+    require_sum(comms);
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.31 a refused non-blocking registration is told, and the communicator stays good") {
+  run_alone([] {
+    const auto comms = init_pair();
+    const Buffer buffer(8192);
+    std::array<ncclWindow_t, 2> windows{};
+    require_in_progress(ncclCommWindowRegister(comms[0], buffer.at(8), 4096, &windows[0], 1),
+                        "bad");
+    require_in_progress(ncclCommWindowRegister(comms[1], buffer.at(), 4096, &windows[1], 1),
+                        "good");
+    for (ncclComm_t comm : comms) {
+      require(settled_state(comm) == ncclInvalidArgument, "the state");
+      require(std::string(ncclGetLastError(comm)).find("4096") != std::string::npos,
+              ncclGetLastError(comm));
+    }
+    require(windows[0] == nullptr && windows[1] == nullptr, "windows");
+    require_sum(comms);
+    for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
+    for (ncclComm_t comm : comms) require_success(comm, "finalize");
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+void end_in_progress(bool by_abort) {
+  auto comms = init_pair();
+  const Buffer buffer(8192);
+  auto* const untouched = reinterpret_cast<ncclWindow_t>(&comms);
+  ncclWindow_t window = nullptr;
+  const auto begun = steady_clock::now();
+  if (by_abort) {
+    require_in_progress(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1),
+                        "ncclCommWindowRegister");
+    require(ncclCommAbort(comms[0]), "ncclCommAbort");
+    window = untouched;
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; i < 2000 && state == ncclSuccess; ++i) {
+      std::this_thread::sleep_for(1ms);
+      state = settled_state(comms[1]);
+    }
+    require(state == ncclRemoteError, "the other rank learns of it");
+    require(ncclCommDestroy(comms[1]), "ncclCommDestroy");
+    std::this_thread::sleep_for(50ms);
+    require(window == untouched, "written behind the user's back");
+  } else {
+    for (ncclComm_t comm : comms) {
+      require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
+      require(ncclCommDestroy(comm), "ncclCommDestroy right after");
+    }
+  }
+  require(steady_clock::now() - begun < 15s, "it waited");
+}
+
+TEST_CASE("1.31 destroy and abort end what is in progress without waiting for other ranks") {
+  run_alone([] {
+    end_in_progress(false);
+    const Held before = settled();
+    for (const bool by_abort : {false, true}) {
+      end_in_progress(by_abort);
+      require_held(before, by_abort ? "abort" : "destroy");
+    }
+  });
+}
+
+TEST_CASE("1.10 aborting one non-blocking communicator leaves the others of its group alone") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const ncclUniqueId first = players.next_id(), second = players.next_id();
+    if (players.first() == 1) {
+      players.barrier();
+      ncclComm_t comm = nullptr;
+      require(ncclCommInitRank(&comm, 2, first, 1), "ncclCommInitRank");
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+      return;
+    }
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    std::array<ncclComm_t, 2> comms{};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommInitRankConfig(&comms[0], 2, first, 0, &config), "note");
+    require(ncclCommInitRankConfig(&comms[1], 2, second, 0, &config), "note");
+    require_in_progress(ncclGroupEnd(), "ncclGroupEnd");
+    require(ncclCommAbort(comms[1]), "ncclCommAbort");
+    std::this_thread::sleep_for(100ms);
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
+    require(state == ncclInProgress, fmt::format("{}", ncclGetLastError(comms[0])));
+    players.barrier();
+    require_success(comms[0], "init");
+    require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("1.33 a group that starts a non-blocking communicator ends behind its all-reduces") {
+  run_alone([] {
+    std::array<ncclComm_t, 2> comms{};
+    require(ncclCommInitAll(comms.data(), 2, nullptr), "ncclCommInitAll");
+    ncclUniqueId id;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    std::vector<float> ones(1 << 20, 1), twos(1 << 20, 2);
+    ncclComm_t later = nullptr;
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommInitRankConfig(&later, 2, id, 0, &config), "note");
+    require(sum(ones.data(), ones.size(), comms[0]), "note");
+    require(sum(twos.data(), twos.size(), comms[1]), "note");
+    require_in_progress(ncclGroupEnd(), "ncclGroupEnd");
+    require(ones.front() == 3 && ones.back() == 3 && twos.back() == 3, "the sum");
+    require(ncclCommAbort(later), "ncclCommAbort");
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("1.33 a non-blocking rank's registration ends with the group that also all-reduces") {
+  run_alone([] {
+    const auto comms = init_pair();
+    const Buffer first(8192), second(8192);
+    const std::array<const Buffer*, 2> buffers = {&first, &second};
+    std::array<ncclWindow_t, 2> windows{};
+    require(ncclGroupStart(), "ncclGroupStart");
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto* const data = reinterpret_cast<float*>(buffers[i]->at());
+      data[0] = static_cast<float>(i + 1);
+      require(ncclCommWindowRegister(comms[i], data, 4096, &windows[i], 1), "note");
+      require(sum(data, 1, comms[i]), "note");
+    }
+    require(ncclGroupEnd(), "ncclGroupEnd");
+    for (std::size_t i = 0; i < 2; ++i) {
+      require(windows[i] != nullptr, "a window");
+      require(*reinterpret_cast<float*>(buffers[i]->at()) == 3, "the sum");
+      require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace oriel::test

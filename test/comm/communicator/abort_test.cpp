@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <sys/wait.h>
+
+#include "nccl.h"
+
+#include "comm/support/held.hpp"
+#include "support/fair_timer.hpp"
+#include "support/ranks.hpp"
+#include "support/stop_at_message.hpp"
+
+/// An abort, one's own or another rank's, ends what is running, whatever it waits for.
+namespace oriel::test {
+namespace {
+
+// Words of the board.
+constexpr std::size_t kGo = 0;     // the rank that aborts may do so
+constexpr std::size_t kEnded = 1;  // ranks whose call has ended
+
+bool wait_for_stop(pid_t pid) {
+  const auto end = std::chrono::steady_clock::now() + 30s;
+  while (std::chrono::steady_clock::now() < end) {
+    siginfo_t info{};
+    const int seen = ::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG | WNOWAIT);
+    if (seen == 0 && info.si_pid == pid) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+/// Rank 1 of three stops as it sends its descriptors; rank `aborter` then aborts.
+void register_beside_a_stop(Players& players, int aborter) {
+  const Held before = settled();
+  {
+    auto comms = players.init();
+    Buffer buffer(65536);
+    ncclWindow_t window = nullptr;
+    const auto call = [&] {
+      return ncclCommWindowRegister(comms[0], buffer.at(), 65536, &window, 1);
+    };
+    players.barrier();
+    if (players.first() == 1) {
+      const StopAtMessage stop(1, StopAtMessage::Counts::with_descriptors);
+      expect_error(call(), ncclRemoteError, "the call that slept", {});
+      players.destroy(comms);
+    } else if (players.first() == aborter) {
+      std::thread thread([&] {
+        while (players.word(kGo) == 0) std::this_thread::sleep_for(1ms);
+        require(ncclCommAbort(comms[0]), "ncclCommAbort");
+      });
+      const ncclResult_t result = call();
+      ++players.word(kEnded);
+      thread.join();
+      expect_error(result, ncclInvalidUsage, "the registration", {"ncclCommAbort was called"});
+    } else {
+      const ncclResult_t result = call();
+      ++players.word(kEnded);
+      expect_error(result, ncclRemoteError, "the registration beside an abort",
+                   {"ncclCommAbort was called", aborter == 0 ? "rank 0" : "rank 2"});
+      players.destroy(comms);
+    }
+    require(window == nullptr, "there can be no window");
+  }
+  require_held(before, "after the abort");
+}
+
+TEST_CASE("1.12 an abort ends a registration that waits for the descriptors of a stopped rank") {
+  for (const int aborter : {0, 2}) {
+    INFO("rank " << aborter << " aborts");
+    Stage stage(Cast::processes, 3, [&](Players& p) { register_beside_a_stop(p, aborter); });
+    REQUIRE(wait_for_stop(stage.pid(1)));
+    std::this_thread::sleep_for(300ms);  // the others have come to the same exchange
+    CHECK(stage.board().words[kEnded] == 0);
+    const FairTimer timer;
+    stage.board().words[kGo] = 1;
+    CHECK(stage.wait_for_word(kEnded, 2, 60s));
+    CHECK(timer.spent() < 5s);  // ORIEL_TIMEOUT is 30 s
+    stage.kill(1, SIGCONT);
+    check_all_ok(stage.collect(60s));
+  }
+}
+
+TEST_CASE("1.12 an abort ends a finalization that waits") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    if (players.first() == 0) {
+      const FairTimer timer;
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(200ms);
+        require(ncclCommAbort(comms[0]), "ncclCommAbort");
+      });
+      const ncclResult_t result = ncclCommFinalize(comms[0]);
+      aborter.join();
+      expect_error(result, ncclInvalidUsage, "ncclCommFinalize", {"ncclCommAbort was called"});
+      require(timer.spent() < 5s, "the abort took too long");
+    }
+    players.barrier();
+    if (players.first() == 1) players.destroy(comms);
+  }));
+}
+
+}  // namespace
+}  // namespace oriel::test

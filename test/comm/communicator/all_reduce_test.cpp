@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "nccl.h"
+
+#include "comm/communicator/all_reduce_reference.hpp"
+#include "comm/communicator/random_all_reduces.hpp"
+#include "kernels/loops/reduce_loops.hpp"
+#include "support/ranks.hpp"
+
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const Venue kHost = host_venue();
+
+TEST_CASE("1.40 1.26 1.27 2,000 random all-reduces equal the reference bit for bit") {
+  std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  std::mt19937_64 rng(seed);
+  const char* const algorithms[] = {"", "one_shot", "two_shot", "stream", "eager"};
+  std::vector<std::string> simds = {"auto", "baseline"};
+  for (const auto isa : {kernels::host::Isa::avx2, kernels::host::Isa::avx512}) {
+    if (kernels::host::is_available(isa)) simds.push_back(kernels::host::name_of(isa));
+  }
+  std::uint64_t batch = seed;
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    ++batch;  // as there are 15 of them for each number of ranks
+    for (const Cast cast : kCasts) {
+      for (const char* algorithm : algorithms) {
+        // Where time is short, a third of them: every cast with every algorithm, and both with
+        // every number of ranks.
+        if (++batch % 3 != 0 && scaled(100) < 100) continue;
+        Variables variables = {{"ORIEL_ALGORITHM", algorithm},
+                               {"ORIEL_SCRATCH_SIZE", rng() % 4 == 0 ? "1M" : "16M"}};
+        if (rng() % 2 == 0) {
+          variables.emplace_back("ORIEL_CHUNK", std::to_string(128 << rng() % 8));
+          variables.emplace_back("ORIEL_DEPTH", std::to_string(2 + rng() % 6));
+        }
+        if (rng() % 4 == 0) variables.emplace_back("ORIEL_SPIN", "0");
+        variables.emplace_back("ORIEL_SIMD", simds[rng() % simds.size()]);
+        const std::size_t most = variables.size() > 3 ? 40'000 : 300'000;
+        run_batch(kHost, cast, ranks, variables, {rng(), scaled(17), most});
+      }
+    }
+  }
+}
+
+TEST_CASE("1.28 1.40 random all-reduces among 16 and 64 ranks") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  std::mt19937_64 rng(seed);
+  std::uint64_t batch = seed;
+  for (const char* algorithm : {"", "one_shot", "two_shot", "stream", "eager"}) {
+    const Variables variables = {{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_SCRATCH_SIZE", "1M"}};
+    ++batch;
+    for (const Cast cast : kCasts) {
+      if (++batch % 3 != 0 && scaled(100) < 100) continue;
+      run_batch(kHost, cast, 16, variables, {rng(), scaled(8), 20'000});
+    }
+    if (batch % 5 != 0 && scaled(100) < 100) continue;
+    run_batch(kHost, Cast::processes, 64, variables, {rng(), scaled(4), 4'000});
+  }
+}
+
+// The hash of one result for each algorithm: they must be equal, with the setting and without.
+TEST_CASE("1.29 bits do not depend on the algorithm") {
+  for (const int ranks : {3, 6}) {
+    std::vector<std::uint64_t> hashes;
+    for (const char* deterministic : {"0", "1"}) {
+      for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
+        for (const char* chunk : {"1024", "32K"}) {
+          Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm},
+                                            {"ORIEL_DETERMINISTIC", deterministic},
+                                            {"ORIEL_CHUNK", chunk},
+                                            {"ORIEL_SCRATCH_SIZE", "16M"}});
+          Stage stage(Cast::threads, ranks, [](Players& players) {
+            auto comms = players.init();
+            std::vector<std::byte> data(77'777 * 4);
+            fill_elements(DataType::f32, Inputs::moderate,
+                          static_cast<std::uint64_t>(players.first()), data.data(), 77'777);
+            require(ncclAllReduce(data.data(), data.data(), 77'777, ncclFloat32, ncclSum, comms[0],
+                                  nullptr),
+                    "ncclAllReduce");
+            players.word(static_cast<std::size_t>(players.first())) =
+                hash_bytes(data.data(), data.size());
+            players.destroy(comms);
+          });
+          check_all_ok(stage.collect(60s));
+          for (int rank = 0; rank < ranks; ++rank) {
+            hashes.push_back(stage.board().words[static_cast<std::size_t>(rank)]);
+          }
+        }
+      }
+    }
+    CHECK(hashes.front() != 0);
+    CHECK(std::count(hashes.begin(), hashes.end(), hashes.front()) ==
+          static_cast<std::ptrdiff_t>(hashes.size()));
+  }
+}
+
+}  // namespace
+}  // namespace oriel::test

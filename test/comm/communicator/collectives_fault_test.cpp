@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl.h"
+
+#include "comm/communicator/collective_calls.hpp"
+
+/// Collectives among nodes that end early, or are refused (3.16, 3.19, 3.23).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+void on_node(const Nodes& nodes, const Players& players, const auto& body) {
+  const int node = nodes[static_cast<std::size_t>(players.ranks().front())];
+  const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+  body();
+}
+
+/// All-reduces until one fails, and its error.
+Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behind_each) {
+  std::vector<float> data(count, 1);
+  for (;;) {
+    const Status done = comm.all_reduce(
+        {.input = data.data(), .output = data.data(), .count = count, .op = ReduceOp::max});
+    if (!done.ok()) return done.error();
+    behind_each();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a rank that is killed during a collective is named by all others") {
+  for (const std::size_t count : {std::size_t{100}, std::size_t{60'000}}) {
+    const Nodes nodes{0, 0, 1, 1};
+    constexpr int kVictim = 2;
+    Stage stage(Cast::processes, 4, [&](Players& players) {
+      on_node(nodes, players, [&] {
+        auto comm = join(players);
+        const Error error = reduce_until_error(comm, count, [&] { ++players.word(0); });
+        require(error.origin_rank() == kVictim, error.to_string());
+        require(error.code() == ErrorCode::remote, error.to_string());
+        require(comm.async_error().has_value(), "the communicator knows");
+      });
+    });
+    REQUIRE(stage.wait_for_word(0, 40, 60s));
+    stage.kill(kVictim, SIGKILL);
+    const auto verdicts = stage.collect(60s);
+    for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
+      if (rank != kVictim) CHECK(verdicts[rank] == "ok");
+    }
+  }
+}
+
+TEST_CASE("3.19 a rank that does not come is named when the time is over") {
+  const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}});
+  const Nodes nodes{0, 1};
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    on_node(nodes, players, [&] {
+      auto comm = join(players);
+      std::vector<float> data(50'000, 1);
+      if (players.first() == 0) {
+        const auto error =
+            comm.reduce_scatter({.input = data.data(), .output = data.data(), .count = 25'000});
+        must_fail(error, ErrorCode::timeout, {"rank 0 has waited for rank 1"});
+      }
+      players.barrier();
+    });
+  }));
+}
+
+TEST_CASE("3.16 an abort ends the collectives of all ranks") {
+  const Nodes nodes{0, 1, 1};
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    on_node(nodes, players, [&] {
+      auto comm = join(players);
+      if (players.first() == 0) {
+        while (players.word(0) < 2) std::this_thread::sleep_for(1ms);
+        comm.abort();
+      } else {
+        std::vector<float> data(300, 1), all(900);
+        ++players.word(0);
+        const Status done =
+            comm.all_gather({.input = data.data(), .output = all.data(), .count = 300});
+        require(!done.ok(), "nobody can have all");
+        require(done.error().origin_rank() == 0, done.error().to_string());
+      }
+      players.barrier();
+    });
+  }));
+}
+
+TEST_CASE("3.16 ranks in different calls get an error that says so") {
+  const Nodes nodes{0, 1};
+  struct Pair {
+    Kind kinds[2];
+    std::size_t counts[2];
+  };
+  const Pair pairs[] = {{{Kind::all_reduce, Kind::all_reduce}, {100, 101}},
+                        {{Kind::all_reduce, Kind::all_reduce}, {100, 30'000}},
+                        {{Kind::all_reduce, Kind::all_reduce}, {30'000, 30'001}},
+                        {{Kind::all_gather, Kind::reduce_scatter}, {500, 500}},
+                        {{Kind::all_gather, Kind::all_gather}, {500, 501}},
+                        {{Kind::all_gather, Kind::all_gather}, {500, 30'000}},
+                        {{Kind::all_gather, Kind::reduce_scatter}, {30'000, 30'000}},
+                        {{Kind::all_gather, Kind::all_gather}, {30'000, 30'001}},
+                        {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 101}},
+                        {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 30'000}},
+                        {{Kind::reduce_scatter, Kind::all_reduce}, {100, 100}}};
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    on_node(nodes, players, [&] {
+      const auto me = static_cast<std::size_t>(players.first());
+      std::vector<float> in(70'000, 1), out(70'000, 0);
+      for (const Pair& pair : pairs) {
+        auto comm = join(players);
+        const std::size_t count = pair.counts[me];
+        const Status done =
+            pair.kinds[me] == Kind::all_reduce
+                ? comm.all_reduce({.input = in.data(), .output = out.data(), .count = count})
+            : pair.kinds[me] == Kind::all_gather
+                ? comm.all_gather({.input = in.data(), .output = out.data(), .count = count})
+                : comm.reduce_scatter({.input = in.data(), .output = out.data(), .count = count});
+        must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
+        players.barrier();
+      }
+    });
+  }));
+}
+
+TEST_CASE("3.23 arguments of collectives are checked") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comm = join(players);
+    ncclComm_t const handle = comm.handle();
+    std::vector<std::int64_t> data(64);
+    auto* const base = data.data();
+    const auto gather = [&](const void* in, void* out, std::size_t count) {
+      return ncclAllGather(in, out, count, ncclInt64, handle, nullptr);
+    };
+    const auto scatter = [&](const void* in, void* out, std::size_t count) {
+      return ncclReduceScatter(in, out, count, ncclInt64, ncclSum, handle, nullptr);
+    };
+    const auto expect_bad = [](ncclResult_t result, const std::vector<std::string>& words) {
+      expect_error(result, ncclInvalidArgument, "a collective", words);
+    };
+    expect_bad(gather(nullptr, base, 4), {"sendbuff is null", "all-gather"});
+    expect_bad(scatter(base, nullptr, 4), {"recvbuff is null", "reduce-scatter"});
+    expect_bad(gather(reinterpret_cast<char*>(base) + 1, base + 8, 1), {"sendbuff", "aligned"});
+    expect_bad(gather(base + 1, base, 4), {"overlap", "rank * sendcount"});
+    expect_bad(scatter(base, base + 2, 4), {"overlap", "rank * recvcount"});
+    expect_bad(gather(base, base + 8, SIZE_MAX / 16), {"larger than memory"});
+    expect_bad(ncclAllGather(base, base + 8, 1, static_cast<ncclDataType_t>(ncclNumTypes), handle,
+                             nullptr),
+               {"datatype is 12"});
+    expect_bad(ncclReduceScatter(base, base + 8, 1, ncclInt64, static_cast<ncclRedOp_t>(ncclNumOps),
+                                 handle, nullptr),
+               {});
+    expect_bad(
+        ncclAllGather(base, base + 8, 1, ncclInt64, handle, reinterpret_cast<cudaStream_t>(base)),
+        {"stream"});
+    require(gather(nullptr, nullptr, 0), "nothing to gather");
+    require(scatter(nullptr, nullptr, 0), "nothing to scatter");
+    players.barrier();
+  }));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,367 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "nccl.h"
+
+#include "comm/communicator/collective_calls.hpp"
+#include "comm/group/comm_entry.hpp"
+
+/// Collectives inside one node and among several, against a reference (3.16, 3.17).
+namespace oriel::test {
+namespace {
+
+/// Every type with every operation, small and in several rounds; other things vary along.
+void call_everything(Players& players, std::uint64_t seed, bool exact) {
+  constexpr std::size_t kMost = 2100;
+  Caller caller(players, (kMost + 8) * 8);
+  const std::size_t counts[] = {1, 63, 777, kMost};
+  std::uint64_t step = 0;
+  for (const DataType type : kTypes) {
+    for (const ReduceOp op : kOps) {
+      for (const bool gathers : {false, true}) {
+        if (gathers && op != ReduceOp::sum) continue;
+        const std::uint64_t drawn = mix(seed, ++step);
+        if (drawn >> 32 & 1 && scaled(100) < 100) continue;
+        const Kind kind = gathers                 ? Kind::all_gather
+                          : drawn / 1024 % 2 == 0 ? Kind::all_reduce
+                                                  : Kind::reduce_scatter;
+        Call call;
+        call.kind = kind;
+        call.type = type;
+        call.op = op;
+        call.count = counts[drawn % 4];
+        call.buffers = static_cast<Buffers>(drawn / 4 % kBuffers);
+        call.skew = drawn / 16 % 8;
+        if (exact) call.inputs = static_cast<Inputs>(drawn / 128 % 3);
+        call.seed = drawn;
+        const std::uint64_t hash = caller.check(call, exact);
+        if (kind == Kind::all_reduce && step % 5 == 0) agree(players, hash, call.text());
+      }
+    }
+  }
+  Call nothing;
+  for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+    nothing.kind = kind;
+    caller.check(nothing, exact);
+  }
+  players.barrier();
+}
+
+/// The nodes of 1 to 6 ranks that the demands name, and others.
+const std::vector<Nodes> kSplits = {
+    {0},          {0, 0, 0},          {0, 1},       {0, 0, 1, 1},
+    {0, 1, 1, 1}, {0, 0, 0, 1, 2, 2}, {0, 1, 2, 3}, {0, 1, 0, 1, 0},
+};
+
+/// All ways to share out the ranks among nodes such that the ranks of some node do not follow each
+/// other. Nodes are numbered as they first occur.
+std::vector<Nodes> splits_not_in_runs(int ranks) {
+  std::vector<Nodes> all{{0}};
+  for (int rank = 1; rank < ranks; ++rank) {
+    std::vector<Nodes> longer;
+    for (const Nodes& nodes : all) {
+      const int used = *std::max_element(nodes.begin(), nodes.end()) + 1;
+      for (int node = 0; node <= used; ++node) {
+        longer.push_back(nodes);
+        longer.back().push_back(node);
+      }
+    }
+    all = std::move(longer);
+  }
+  std::erase_if(all, [](const Nodes& nodes) { return std::is_sorted(nodes.begin(), nodes.end()); });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("3.16 the smallest all-reduce between two nodes") {
+  play_on(
+      {0, 1}, {},
+      [](Players& players) {
+        Caller caller(players, 400'000);
+        Call call;
+        for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{100'000}}) {
+          call.count = count;
+          call.seed = count;
+          agree(players, caller.check(call, true), call.text());
+        }
+      },
+      __LINE__);
+}
+
+TEST_CASE("3.16 every type and operation among nodes of all kinds") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  for (const Nodes& nodes : kSplits) {
+    play_on(
+        nodes, {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
+        [&](Players& players) { call_everything(players, mix(seed, nodes.size()), false); },
+        __LINE__);
+  }
+}
+
+TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits do not depend on the nodes") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  for (const Nodes& nodes : kSplits) {
+    play_on(
+        nodes, {{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
+        [&](Players& players) { call_everything(players, mix(seed, nodes.size()), true); },
+        __LINE__);
+  }
+}
+
+TEST_CASE("3.17 every split of up to 6 ranks into nodes gives the same bits") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  std::mt19937_64 rng(seed);
+  for (int ranks = 2; ranks <= 6; ++ranks) {
+    std::vector<Nodes> splits;
+    for (unsigned cuts = 0; cuts < 1u << (ranks - 1); ++cuts) {
+      Nodes nodes{0};
+      for (int rank = 1; rank < ranks; ++rank) {
+        nodes.push_back(nodes.back() + static_cast<int>(cuts >> (rank - 1) & 1));
+      }
+      if (scaled(100) >= 100 || mix(seed, cuts) % 3 == 0) splits.push_back(nodes);
+    }
+    // Of all others, which are 215, some: ORIEL_TEST_PERCENT=6000 has them all.
+    std::vector<Nodes> mixed = splits_not_in_runs(ranks);
+    std::shuffle(mixed.begin(), mixed.end(), rng);
+    mixed.resize(std::min(mixed.size(), static_cast<std::size_t>(std::max(scaled(3), 1))));
+    splits.insert(splits.end(), mixed.begin(), mixed.end());
+    const Environment common(Variables{{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "1024"}});
+    check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+      for (const Nodes& nodes : splits) {
+        const int node = nodes[static_cast<std::size_t>(players.first())];
+        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+        Caller caller(players, 9'000);
+        for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter}) {
+          for (const DataType type : {DataType::f32, DataType::bf16}) {
+            for (const std::size_t count : {std::size_t{200}, std::size_t{2'001}}) {
+              Call call;
+              call.kind = kind;
+              call.type = type;
+              call.count = count;
+              call.seed = seed + count;
+              const std::uint64_t hash = caller.check(call, true);
+              if (kind == Kind::all_reduce) agree(players, hash, text_of(nodes) + call.text());
+            }
+          }
+        }
+        players.barrier();
+      }
+    }));
+  }
+}
+
+TEST_CASE("3.16 large messages, whose rounds overlap") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  const auto body = [&](Players& players) {
+    const auto most = static_cast<std::size_t>(scaled(150'000));
+    Caller caller(players, (most + 8) * 4);
+    std::uint64_t step = seed;
+    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+      for (const DataType type : {DataType::f32, DataType::bf16}) {
+        for (const Buffers buffers : {Buffers::apart, Buffers::window_in_place,
+                                      Buffers::input_in_window, Buffers::some_in_place}) {
+          Call call;
+          call.kind = kind;
+          call.type = type;
+          call.count = most / (type == DataType::f32 ? 1 : 3) - step % 1000;
+          call.buffers = buffers;
+          call.seed = ++step;
+          caller.check(call, false);
+        }
+      }
+    }
+    players.barrier();
+  };
+  for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}, Nodes{0, 0, 0}}) {
+    play_on(nodes, {}, body, __LINE__);
+  }
+  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+  play_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}, {"ORIEL_SPIN", "0"}}, body, __LINE__);
+}
+
+TEST_CASE("3.16 eight ranks whose nodes take turns") {
+  play_on(
+      {0, 1, 0, 1, 0, 1, 0, 1}, {},
+      [](Players& players) {
+        Caller caller(players, 100'000);
+        for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+          for (const std::size_t count : {std::size_t{100}, std::size_t{20'000}}) {
+            Call call;
+            call.kind = kind;
+            call.count = count;
+            call.seed = count;
+            caller.check(call, false);
+          }
+        }
+        players.barrier();
+      },
+      __LINE__);
+}
+
+TEST_CASE("3.16 what is sent from a window does not pass through the scratch memory") {
+  constexpr std::size_t kScratchBytes = 4 << 20;
+  constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads ring at any time
+  constexpr std::size_t kUnit = 1024;   // elements
+  constexpr std::size_t kCount = 64 * kUnit;
+  const auto body = [&](Players& players) {
+    auto comm = join(players);
+    const auto internal = must(comm::find_communicator(comm.handle()));
+    const device::CommView view = internal->scratch_view();
+    const auto* const scratch =
+        reinterpret_cast<const std::int32_t*>(view.control(view.lsa_rank, kWords));
+    const auto memory = must(comm.allocate(4 * kCount * sizeof(std::int32_t)));
+    const auto window = must(comm.register_window(memory));
+    std::vector<std::int32_t> plain(4 * kCount);
+    std::int32_t mark = 0x5eed0000 + players.first();
+    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+      for (const bool in_window : {false, true}) {
+        auto* const input = in_window ? static_cast<std::int32_t*>(memory.data()) : plain.data();
+        auto* const output = input + 2 * kCount;
+        mark += 256;
+        std::fill(input, input + 2 * kCount, mark);
+        const Status done =
+            kind == Kind::all_gather
+                ? comm.all_gather(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
+            : kind == Kind::all_reduce
+                ? comm.all_reduce(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
+                : comm.reduce_scatter(
+                      {.input = input, .output = output, .count = kCount, .type = DataType::i32});
+        require(done.ok(), "a collective");
+        players.barrier();
+        const auto marks = static_cast<std::size_t>(
+            std::count(scratch, scratch + (kScratchBytes - kWords) / sizeof *scratch, mark));
+        // All that there is room for, the last two rounds, or none.
+        const std::size_t units = !in_window ? 6 : kind == Kind::all_reduce ? 0 : 2;
+        require(marks == units * kUnit,
+                fmt::format("{}, in a window {}: {} copied elements",
+                            kKindNames[static_cast<int>(kind)], in_window, marks));
+        players.barrier();
+      }
+    }
+  };
+  play_on({0, 1}, {{"ORIEL_CHUNK", "4096"}, {"ORIEL_SCRATCH_SIZE", "4M"}}, body, __LINE__);
+}
+
+TEST_CASE("3.16 small calls follow each other whoever is late, more than there are regions") {
+  const std::uint64_t seed = test_seed();
+  WARN("ORIEL_TEST_SEED=" << seed);
+  const auto body = [&](Players& players) {
+    Caller caller(players, 5'000 * 4);
+    const int calls = scaled(240);
+    for (int i = 0; i < calls; ++i) {
+      const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(i));
+      Call call;
+      call.kind = static_cast<Kind>(drawn % 3);
+      call.type = drawn / 4 % 2 == 0 ? DataType::f32 : DataType::u8;
+      call.op = drawn / 8 % 4 == 0 ? ReduceOp::premul_sum : ReduceOp::sum;
+      // One entry of a queue, bytes that the NIC fetches, and now and then several rounds.
+      const std::size_t counts[] = {1 + drawn / 64 % 7, drawn / 64 % 500, 5'000};
+      call.count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2];
+      call.buffers = static_cast<Buffers>(drawn / 65'536 % kBuffers);
+      call.seed = drawn;
+      const auto late = static_cast<int>(drawn >> 40) % (2 * players.size());
+      if (players.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      caller.check(call, false);
+    }
+    players.barrier();
+  };
+  for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 0, 1}}) {
+    play_on(nodes, {}, body, __LINE__);
+  }
+  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+}
+
+TEST_CASE("3.16 a rank may leave as soon as its last call has ended") {
+  play_on(
+      {0, 1, 1}, {},
+      [](Players& players) {
+        for (int i = 0; i < 12; ++i) {
+          Caller caller(players, 40'000);
+          Call call;
+          call.kind = static_cast<Kind>(i % 3);
+          call.count = i < 6 ? 10 : 9'000;
+          call.seed = static_cast<std::uint64_t>(i);
+          if (players.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+          caller.check(call, false);
+        }
+      },
+      __LINE__);
+}
+
+TEST_CASE("3.16 two ranks of one thread on each of two nodes, through groups of the C interface") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const int node = players.first();
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comms[2] = {};
+    const auto together = [&](const char* what, const auto& call) {
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (int i = 0; i < 2; ++i) require(call(i, 2 * node + i), what);
+      require(ncclGroupEnd(), what);
+    };
+    together("ncclCommInitRank",
+             [&](int i, int rank) { return ncclCommInitRank(&comms[i], 4, id, rank); });
+    std::vector<std::int32_t> data[2], all[2], part[2];
+    for (int i = 0; i < 2; ++i) {
+      data[i].assign(4'000, 2 * node + i + 1);
+      all[i].assign(16'000, 0);
+      part[i].assign(1'000, 0);
+    }
+    together("three collectives", [&](int i, int) {
+      ncclAllGather(data[i].data(), all[i].data(), 4'000, ncclInt32, comms[i], nullptr);
+      pncclReduceScatter(data[i].data(), part[i].data(), 1'000, ncclInt32, ncclMax, comms[i],
+                         nullptr);
+      return ncclAllReduce(data[i].data(), data[i].data(), 4'000, ncclInt32, ncclSum, comms[i],
+                           nullptr);
+    });
+    for (int i = 0; i < 2; ++i) {
+      for (int k = 0; k < 16'000; ++k) {
+        require(all[i][static_cast<std::size_t>(k)] == k / 4'000 + 1, "what was gathered");
+      }
+      for (const std::int32_t value : part[i]) require(value == 4, "the largest");
+      for (const std::int32_t value : data[i]) require(value == 10, "the sum");
+      require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
+    }
+  }));
+}
+
+TEST_CASE("3.16 ranks that are threads of each node's process") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const int node = players.first();
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    std::string wrong[2];
+    const auto rank_of = [&](int i) {
+      auto comm = must(Communicator::init(id, 2 * node + i, 4));
+      std::vector<float> data(10'000, static_cast<float>(2 * node + i + 1));
+      for (int call = 0; call < 20; ++call) {
+        const Status done = comm.all_reduce({.input = data.data(),
+                                             .output = data.data(),
+                                             .count = data.size(),
+                                             .op = call == 0 ? ReduceOp::sum : ReduceOp::avg});
+        if (!done.ok()) wrong[i] = done.error().to_string();
+      }
+      if (data.front() != 10 || data.back() != 10) wrong[i] += " not the sum";
+    };
+    {
+      const std::jthread other([&] { rank_of(1); });
+      rank_of(0);
+    }
+    require(wrong[0].empty() && wrong[1].empty(), wrong[0] + wrong[1]);
+  }));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator/collective_calls.hpp"
+
+/// Ranks in calls that take different numbers of rounds, of which one may be far ahead of the other
+/// when that comes (3.16, 3.23).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kShort = 50, kLong = 5000;  // elements: one round, and many
+
+void on_node_of_its_own(const Players& players, const auto& body) {
+  const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())},
+                                  {"ORIEL_CHUNK", "512"},
+                                  {"ORIEL_COLLECTIVE_TIMEOUT", "8s"}});
+  body();
+}
+
+Status call(Communicator& comm, Kind kind, std::size_t count) {
+  const std::size_t all = count * static_cast<std::size_t>(comm.size());
+  std::vector<float> in(kind == Kind::reduce_scatter ? all : count, 1);
+  std::vector<float> out(kind == Kind::all_gather ? all : count, 0);
+  if (kind == Kind::all_gather) {
+    return comm.all_gather({.input = in.data(), .output = out.data(), .count = count});
+  }
+  if (kind == Kind::reduce_scatter) {
+    return comm.reduce_scatter({.input = in.data(), .output = out.data(), .count = count});
+  }
+  return comm.all_reduce({.input = in.data(), .output = out.data(), .count = count});
+}
+
+/// What each rank calls; rank 1 is the one that differs.
+struct SmallCall {
+  Kind kind = Kind::all_reduce;
+  DataType type = DataType::f32;
+  ReduceOp op = ReduceOp::sum;
+  std::size_t count = 2;
+};
+struct Mistake {
+  SmallCall right, wrong;
+  const char* wrong_text;
+};
+
+// CPU ranks take one_shot up to 32 bytes and eager up to 512 or more.
+constexpr Mistake kMistakes[] = {
+    {{}, {.type = DataType::i32}, "all-reduce (sum) of 2 x i32"},
+    {{}, {.op = ReduceOp::max}, "all-reduce (max) of 2 x f32"},
+    {{}, {.count = 4}, "all-reduce (sum) of 4 x f32"},
+    {{.count = 50}, {.op = ReduceOp::prod, .count = 50}, "all-reduce (prod) of 50 x f32"},
+    {{.count = 50}, {.count = 48}, "all-reduce (sum) of 48 x f32"},
+    {{}, {.count = 50}, "all-reduce (sum) of 50 x f32"},
+    {{.count = 50}, {.count = 5000}, "all-reduce (sum) of 5000 x f32"},
+    {{.count = 5000}, {.type = DataType::u32, .count = 5000}, "all-reduce (sum) of 5000 x u32"},
+    {{.count = 50}, {.kind = Kind::all_gather, .count = 50}, "all-gather of 50 x f32"},
+};
+
+Status call(Communicator& comm, const SmallCall& what) {
+  std::vector<std::byte> in(what.count * 8), out(what.count * 8 * 4);
+  if (what.kind == Kind::all_gather) {
+    return comm.all_gather(
+        {.input = in.data(), .output = out.data(), .count = what.count, .type = what.type});
+  }
+  return comm.all_reduce({.input = in.data(),
+                          .output = out.data(),
+                          .count = what.count,
+                          .type = what.type,
+                          .op = what.op});
+}
+
+/// All mistakes at once, each on a communicator of its own, as each takes a second to be noticed.
+void make_mistakes(Players& players) {
+  std::vector<Communicator> comms;
+  for (std::size_t i = 0; i < std::size(kMistakes); ++i) comms.push_back(join(players));
+  for (Communicator& comm : comms) {  // they agree for a while
+    for (const std::size_t count : {2, 50, 2, 5000}) must(call(comm, {.count = count}));
+  }
+  std::vector<Status> done(comms.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < comms.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const Mistake& mistake = kMistakes[i];
+      done[i] = call(comms[i], players.first() == 1 ? mistake.wrong : mistake.right);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (std::size_t i = 0; i < comms.size(); ++i) {
+    must_fail(done[i], ErrorCode::invalid_usage,
+              {"are in different calls", fmt::format("rank 1 in an {}", kMistakes[i].wrong_text)});
+  }
+  players.barrier();
+}
+
+/// Plays two ranks. Rank 0 waits until rank 1 is as far in its first call as it comes.
+void play_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    on_node_of_its_own(players, [&] {
+      auto comm = join(players);
+      players.barrier();
+      if (players.first() == 0) std::this_thread::sleep_for(200ms);
+      Status done;
+      for (const std::size_t count : players.first() == 0 ? late : early) {
+        if (done.ok()) done = call(comm, kind, count);
+      }
+      players.barrier();
+      must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
+    });
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("1.38 ranks that differ in a small call get an error that says how") {
+  const Cast cast = GENERATE(Cast::processes, Cast::threads);
+  INFO(name_of(cast));
+  const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
+  check_all_ok(play(cast, 3, make_mistakes));
+}
+
+TEST_CASE("1.38 a call with no elements on one rank alone is not its next call") {
+  const Cast cast = GENERATE(Cast::processes, Cast::threads);
+  const std::string algorithm = GENERATE("one_shot", "two_shot", "eager", "stream");
+  INFO(name_of(cast) << ", " << algorithm);
+  const Environment forced(Variables{{"ORIEL_ALGORITHM", algorithm}});
+  check_all_ok(play(cast, 3, [&](Players& players) {
+    auto comm = join(players);
+    for (const std::size_t count : {4, 4, 0, 4}) must(call(comm, {.count = count}));
+    Status done = call(comm, {.count = players.first() == 2 ? std::size_t{0} : std::size_t{4}});
+    if (done.ok()) done = call(comm, {.count = 4});
+    must_fail(done, ErrorCode::invalid_usage, {"2", "are in different calls"});
+    players.barrier();
+  }));
+}
+
+TEST_CASE("1.38 packets of ranks that differ in a call are not taken for each other's") {
+  const std::string algorithm = GENERATE("one_shot", "two_shot", "eager");
+  INFO(algorithm);
+  const Environment forced(
+      Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    auto comm = join(players);
+    const bool wrong = players.first() == 1;
+    must_fail(call(comm, {.op = wrong ? ReduceOp::min : ReduceOp::max, .count = 70}),
+              ErrorCode::invalid_usage,
+              {"rank 0 in an all-reduce (max) of 70 x f32, rank 1 in an all-reduce (min)"});
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.16 ranks in calls of different lengths get an error that says so") {
+  const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather, Kind::all_reduce);
+  INFO(kKindNames[static_cast<int>(kind)]);
+  SECTION("who comes late has the shorter one") {
+    play_calls(kind, {kShort}, {kLong});
+  }
+  SECTION("who comes late has the longer one") {
+    play_calls(kind, {kLong}, {kShort});
+  }
+}
+
+TEST_CASE("3.16 a rank that makes one call more gets an error that says so, and so do others") {
+  const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather);
+  INFO(kKindNames[static_cast<int>(kind)]);
+  play_calls(kind, {kShort, kLong}, {kLong});
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/support/held.hpp"
+#include "comm/support/network_faults.hpp"
+#include "net/fabric/fabric_faults.hpp"
+#include "net/fabric/fabric_pair.hpp"
+#include "support/fabric_provider.hpp"
+#include "support/sanitized.hpp"
+
+/// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):
+/// all ranks have the same error, which names that rank, and nothing is left.
+namespace oriel::test {
+namespace {
+
+const net::test::NeedsFabric needs_fabric;
+
+constexpr int kRanks = 2;
+constexpr int kEachMost = 3;  // of calls of one name
+constexpr std::array kCalls = {"fi_getinfo", "fi_dupinfo",  "fi_fabric",  "fi_domain",
+                               "fi_av_open", "fi_cq_open",  "fi_control", "fi_endpoint",
+                               "fi_ep_bind", "fi_enable",   "fi_getname", "fi_mr_reg",
+                               "fi_recv",    "fi_av_insert"};
+
+/// Which call fails next in this process, the how many-th of its name.
+struct Aim {
+  std::atomic<const char*> call = nullptr;
+  std::atomic<int> left = 0;
+  std::atomic<bool> hit = false;
+
+  void at(const char* name, int which) {
+    hit = false;
+    left = which;
+    call = name;
+  }
+  long status_of(const char* name) {
+    const char* const wanted = call;
+    if (wanted == nullptr || std::string_view(wanted) != name || --left != 0) return 0;
+    hit = true;
+    return -FI_ENOMEM;
+  }
+};
+
+struct Tally {
+  int runs = 0;
+  int errors = 0;
+  std::string complaints;
+};
+
+/// Whether there was such a call.
+bool fail_one(Players& players, Aim& aim, int victim, const char* call, int which, Tally& tally) {
+  const bool is_victim = players.first() == victim;
+  const Seen seen = live(
+      players, [&] { aim.at(is_victim ? call : nullptr, which); }, [&] { aim.call = nullptr; });
+  if (is_victim) players.word(kHitIn) = aim.hit ? 1 : 0;
+  const bool agreed = agree(players, seen, victim);
+  const bool was_hit = players.word(kHitIn) != 0;
+  ++tally.runs;
+  if (!seen.ok) ++tally.errors;
+  // A rank that does not make the wire cannot have one.
+  const bool is_named = seen.ok || seen.text.find("libfabric") != std::string::npos;
+  if (!agreed || !is_named || seen.ok == was_hit) {
+    tally.complaints += fmt::format("\nrank {}, {} number {}: {}", victim, call, which,
+                                    seen.ok ? "no error" : seen.text);
+  }
+  players.barrier();
+  return was_hit;
+}
+
+void walk(Players& players, std::size_t stride, std::size_t first) {
+  net::test::FabricPlan plan;  // until the last wire has gone
+  Aim aim;
+  plan.fail = [&](const char* name) { return aim.status_of(name); };
+  const net::ScopedFabricTable table(net::test::planned_fabric());
+  const Held before = held_after_good_starts(players);
+  Tally tally;
+  for (std::size_t i = first; i < kRanks * kCalls.size(); i += stride) {
+    const auto victim = static_cast<int>(i / kCalls.size());
+    const char* const call = kCalls[i % kCalls.size()];
+    // An endpoint without addresses is left to the process (FabricEndpoint::open_endpoint).
+    const int first_of_call = std::string_view(call) == "fi_ep_bind" ? 2 : 1;
+    for (int which = first_of_call; which <= kEachMost; ++which) {
+      if (!fail_one(players, aim, victim, call, which, tally)) break;
+    }
+  }
+  require(plan.open.empty(), fmt::format("{} of libfabric's objects are left", plan.open.size()));
+  Held allowed = before;
+  static_cast<void>(settled());
+  allowed.fds += forgotten_connections();
+  require_held(allowed, "after the walk");
+  players.barrier();
+  if (players.first() == 0) {
+    std::fprintf(stderr, "%d errors on all ranks in %d runs\n", tally.errors, tally.runs);
+  }
+  require(tally.complaints.empty(), tally.complaints);
+  require(tally.errors > 0, "some calls were needed");
+}
+
+}  // namespace
+
+// Every call: ORIEL_TEST_STRIDE=1.
+TEST_CASE("3.13 whichever call of libfabric's fails while a communicator starts, all ranks agree") {
+  const auto stride = static_cast<std::size_t>(number_from("ORIEL_TEST_STRIDE", 5));
+  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
+  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  const Environment environment(Variables{{"ORIEL_TIMEOUT", "60s"},
+                                          {"ORIEL_SOCKET_IFNAME", "lo"},
+                                          {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
+                                          {"ORIEL_WIRE", "fabric"}});
+  check_all_ok(play(
+      Cast::processes, kRanks,
+      [&](Players& players) {
+        const Environment node(
+            Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
+        walk(players, stride, static_cast<std::size_t>(seed) % stride);
+      },
+      std::chrono::seconds(kSanitized ? 220 : 110)));
+}
+
+}  // namespace oriel::test

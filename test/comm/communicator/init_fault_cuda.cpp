@@ -1,0 +1,367 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/init_fault_cuda.hpp"
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "base/cuda_scope.hpp"
+#include "comm/support/fault_outcome.hpp"
+#include "support/cuda_tally.hpp"
+#include "support/fake_cuda.hpp"
+#include "support/fault_cuda.hpp"
+#include "support/process_state.hpp"
+
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+constexpr int kRanks = 3;
+// Which thread opens a shared device depends on timing, so one run that ends before call k is not
+// yet the end of a walk of small steps.
+constexpr int kMissesToEnd = 3;
+constexpr long kCallsMost = 2'000;
+constexpr int kFailuresMost = 5;  // enough to see what is wrong
+constexpr std::size_t kHoldingWords = 64;
+
+constexpr std::array kStatuses = {CUDA_ERROR_OUT_OF_MEMORY,    CUDA_ERROR_INVALID_VALUE,
+                                  CUDA_ERROR_UNKNOWN,          CUDA_ERROR_NOT_PERMITTED,
+                                  CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_NOT_SUPPORTED,
+                                  CUDA_ERROR_INVALID_DEVICE};
+
+/// What stands between the library and the driver in a process of ranks. Never destroyed.
+struct Instruments {
+  explicit Instruments(const DriverWalk& walk)
+      : model(walk.on_model ? std::make_unique<FakeCuda>(FakeCuda::Options{.devices = walk.devices})
+                            : nullptr) {}
+  std::unique_ptr<FakeCuda> model;
+  CudaTally tally;
+  CudaFaultHooks hooks;
+};
+
+Instruments& instruments(const DriverWalk& walk) {
+  static auto* const made = new Instruments(walk);
+  return *made;
+}
+
+struct Holding {
+  CudaHoldings cuda;
+  std::size_t fds = 0;
+  bool operator==(const Holding&) const = default;
+  bool within(const Holding& other) const { return cuda.within(other.cuda) && fds <= other.fds; }
+  std::string text() const { return fmt::format("{}, {} fds", cuda.text(), fds); }
+};
+
+Holding holding(const DriverWalk& walk) {
+  return {instruments(walk).tally.holdings(), count_fds()};
+}
+
+/// Waits until the process holds no more than it did: threads of the library close what they have
+/// and end on their own. If that was still to come before, less counts from now on.
+bool settles_at(const DriverWalk& walk, Holding& before) {
+  const auto end = steady_clock::now() + 20s;
+  for (;;) {
+    const Holding now = holding(walk);
+    if (now.within(before)) {
+      before = now;
+      return true;
+    }
+    if (steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+/// The calling thread's device, as after cudaSetDevice.
+class ThreadDevice {
+ public:
+  explicit ThreadDevice(int ordinal) {
+    const Status ready = cuda_ready();
+    require(ready.ok(), ready.ok() ? "" : ready.error().to_string());
+    auto context = PrimaryContext::retain(ordinal);
+    require(context.ok(), "no primary context");
+    context_.emplace(std::move(context).value());
+    require(cuda().ctx_push_current(context_->get()) == CUDA_SUCCESS, "cuCtxPushCurrent");
+  }
+  ~ThreadDevice() {
+    CUcontext popped = nullptr;
+    static_cast<void>(cuda().ctx_pop_current(&popped));
+  }
+  ThreadDevice(const ThreadDevice&) = delete;
+  ThreadDevice& operator=(const ThreadDevice&) = delete;
+
+  /// Empty if the thread is as it was.
+  std::string changed() const {
+    CUcontext current = nullptr;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    require(cuda().ctx_get_current(&current) == CUDA_SUCCESS, "cuCtxGetCurrent");
+    require(cuda().thread_exchange_stream_capture_mode(&mode) == CUDA_SUCCESS,
+            "cuThreadExchangeStreamCaptureMode");
+    if (current != context_->get()) return "the thread is in another context";
+    return mode != CU_STREAM_CAPTURE_MODE_GLOBAL ? "the thread has another capture mode" : "";
+  }
+
+ private:
+  std::optional<PrimaryContext> context_;
+};
+
+/// One communicator's life, in which the calls of this rank can fail by `plan`.
+struct Life {
+  Outcome outcome;
+  Phase hit_in = Phase::none;
+  std::string refused;  // what destroy said
+
+  Life(Players& players, const ncclUniqueId& id, FaultPlan* plan) {
+    std::optional<ScopedCudaFaults> faults;
+    if (plan != nullptr) faults.emplace(*plan);
+    const auto end = [&](Phase phase) {
+      if (plan != nullptr && plan->hit() && hit_in == Phase::none) hit_in = phase;
+    };
+    ncclComm_t comm = nullptr;
+    outcome.note(ncclCommInitRank(&comm, kRanks, id, players.first()), "ncclCommInitRank");
+    end(Phase::set_up);
+    if (comm == nullptr) return;
+    if (outcome.result == ncclSuccess) {
+      outcome.note(ncclCommFinalize(comm), "ncclCommFinalize");
+      end(Phase::finalize);
+    }
+    if (ncclCommDestroy(comm) != ncclSuccess) refused = ncclGetLastError(nullptr);
+    end(Phase::destroy);
+  }
+};
+
+FaultPlan* make_plan(std::optional<FaultPlan>& plan, const DriverWalk& walk, long k) {
+  plan.emplace();
+  plan->fail_at = k;
+  plan->status = kStatuses[static_cast<std::size_t>(walk.seed + k) % kStatuses.size()];
+  return &*plan;
+}
+
+/// One life with a fault, judged by all players. What is wrong is appended to `complaints`.
+Verdict fail_once(Players& players, const ThreadDevice& device, const DriverWalk& walk, int victim,
+                  long k, std::string& complaints) {
+  const ncclUniqueId id = players.next_id();
+  const bool mine = players.first() == victim;
+  std::optional<FaultPlan> plan;
+  const Life life(players, id, mine ? make_plan(plan, walk, k) : nullptr);
+  players.word(kOutcome + static_cast<std::size_t>(players.first())) = life.outcome.word();
+  if (mine) players.word(kHitIn) = static_cast<std::uint64_t>(life.hit_in);
+  players.barrier();
+  const Verdict verdict = judge(players, victim);
+  const std::string where =
+      fmt::format("\nrank {}, call {}{}: ", victim, k,
+                  mine && plan->hit() ? fmt::format(", {}", plan->failed.load()) : "");
+  if (!verdict.agreed) complaints += where + life.outcome.text;
+  if (!life.refused.empty()) complaints += where + life.refused;
+  if (const std::string changed = device.changed(); !changed.empty()) complaints += where + changed;
+  return verdict;
+}
+
+bool counts(const Players& players, const DriverWalk& walk) {
+  return walk.cast == Cast::processes || players.first() == 0;
+}
+
+/// What the model of the driver objects to.
+std::string violations(const DriverWalk& walk) {
+  const auto& model = instruments(walk).model;
+  std::string text;
+  if (model == nullptr) return text;
+  for (const std::string& violation : model->violations()) text += "\n" + violation;
+  return text;
+}
+
+void live_well(Players& players) {
+  const Life life(players, players.next_id(), nullptr);
+  require(life.outcome.result == ncclSuccess && life.refused.empty(),
+          life.outcome.text + life.refused);
+  players.barrier();
+}
+
+struct Count {
+  int agreed = 0, harmless = 0;
+  void add(const Verdict& verdict) {
+    if (verdict.hit) ++(verdict.harmless ? harmless : agreed);
+  }
+};
+
+void report(const DriverWalk& walk, const char* which, const Count& count) {
+  std::fprintf(stderr, "%s, %s: %d errors on all ranks, %d without effect\n",
+               describe(walk).c_str(), which, count.agreed, count.harmless);
+}
+
+std::size_t free_bytes(const DriverWalk& walk) {
+  const auto& model = instruments(walk).model;
+  if (model != nullptr) return (std::size_t{1} << 40) - model->held().physical_bytes;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  require(cuda().mem_get_info(&free, &total) == CUDA_SUCCESS, "cuMemGetInfo");
+  return free;
+}
+
+/// One player's part of walk_again().
+void walk_as_player(Players& players, const DriverWalk& walk) {
+  instruments(walk);
+  const ThreadDevice device(players.first() % walk.devices);
+  // An id that nobody uses keeps the root service running, so that its descriptors stay the same.
+  static_cast<void>(players.next_id());
+  for (int i = 0; i < 3; ++i) live_well(players);
+  std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
+  Holding before = holding(walk);
+  const std::size_t free_before = free_bytes(walk);
+  players.barrier();
+
+  std::string complaints;
+  Count count;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    long misses = 0;
+    for (long k = 1 + walk.seed % walk.stride;
+         misses * walk.stride < kMissesToEnd && k < kCallsMost; k += walk.stride) {
+      const Verdict verdict = fail_once(players, device, walk, victim, k, complaints);
+      misses = verdict.hit ? 0 : misses + 1;
+      count.add(verdict);
+      if (counts(players, walk) && !settles_at(walk, before)) {
+        const Holding now = holding(walk);
+        complaints +=
+            fmt::format("\nrank {}, call {} left: {} -> {}", victim, k, before.text(), now.text());
+        before = now;  // told once
+      }
+      players.barrier();
+      if (!verdict.harmless) live_well(players);
+    }
+  }
+  players.barrier();
+  // A driver keeps some memory for itself.
+  constexpr std::size_t kTolerance = std::size_t{64} << 20;
+  const std::size_t free_after = free_bytes(walk);
+  if (free_after + (walk.on_model ? 0 : kTolerance) < free_before) {
+    complaints += fmt::format("\n{} bytes are free of {}", free_after, free_before);
+  }
+  if (players.first() == 0) report(walk, "again", count);
+  complaints += violations(walk);
+  require(complaints.empty(), complaints);
+  require(count.agreed > 3 * 10 / walk.stride, "too few calls failed");
+}
+
+/// Holdings go through the board to the test's own process.
+constexpr std::size_t kNumbers = 8;
+
+std::array<std::uint64_t, kNumbers> numbers_of(const Holding& held) {
+  const CudaHoldings& cuda = held.cuda;
+  const auto number = [](long value) { return static_cast<std::uint64_t>(value); };
+  return {
+      number(cuda.contexts), number(cuda.handles), number(cuda.reservations), number(cuda.mappings),
+      number(cuda.buffers),  number(cuda.streams), number(cuda.events),       held.fds};
+}
+
+Holding holding_of(const std::array<std::uint64_t, kNumbers>& numbers) {
+  const auto number = [&](std::size_t i) { return static_cast<long>(numbers[i]); };
+  return {{number(0), number(1), number(2), number(3), number(4), number(5), number(6)},
+          numbers[7]};
+}
+
+/// What a process of rank r holds after two communicators in whose life nothing failed.
+std::vector<Holding> hold_at_rest(const DriverWalk& walk) {
+  Stage stage(walk.cast, kRanks, [&](Players& players) {
+    instruments(walk);
+    const ThreadDevice device(players.first() % walk.devices);
+    static_cast<void>(players.next_id());
+    for (int i = 0; i < 2; ++i) live_well(players);
+    std::this_thread::sleep_for(50ms);
+    const auto numbers = numbers_of(holding(walk));
+    const std::size_t first = kHoldingWords + static_cast<std::size_t>(players.first()) * kNumbers;
+    for (std::size_t i = 0; i < kNumbers; ++i) players.word(first + i) = numbers[i];
+    players.barrier();
+  });
+  check_all_ok(stage.collect(60s));
+  std::vector<Holding> held;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    std::array<std::uint64_t, kNumbers> numbers{};
+    for (std::size_t i = 0; i < kNumbers; ++i) {
+      numbers[i] = stage.board().words[kHoldingWords + rank * kNumbers + i];
+    }
+    held.push_back(holding_of(numbers));
+  }
+  return held;
+}
+
+/// One player's part of one step of walk_at_first().
+void fail_at_first(Players& players, const DriverWalk& walk, const Holding& at_rest, int victim,
+                   long k) {
+  instruments(walk);
+  std::string complaints;
+  const ThreadDevice device(players.first() % walk.devices);
+  static_cast<void>(players.next_id());
+  const Verdict verdict = fail_once(players, device, walk, victim, k, complaints);
+  const auto compare = [&](const char* when) {
+    Holding most = at_rest;
+    if (!counts(players, walk) || settles_at(walk, most)) return;
+    complaints += fmt::format("\n{}: {} -> {}", when, at_rest.text(), holding(walk).text());
+  };
+  compare("after the error");
+  players.barrier();
+  live_well(players);
+  compare("after the next communicator");
+  players.barrier();
+  complaints += violations(walk);
+  require(complaints.empty(), complaints);
+  // For the test's own process.
+  if (players.first() == 0) players.word(kOutcome) = verdict.harmless ? 0 : 1;
+}
+
+Variables variables() {
+  return {{"ORIEL_BACKEND", "cuda"},
+          {"ORIEL_TIMEOUT", "4s"},
+          {"ORIEL_SCRATCH_SIZE", "1M"},
+          {"ORIEL_SOCKET_IFNAME", "lo"}};
+}
+
+}  // namespace
+
+std::string describe(const DriverWalk& walk) {
+  return fmt::format("{} on {} {}", name_of(walk.cast), walk.devices,
+                     walk.on_model ? "devices of the model" : "GPUs");
+}
+
+void walk_again(const DriverWalk& walk) {
+  INFO(describe(walk));
+  const Environment environment(variables());
+  check_all_ok(play(
+      walk.cast, kRanks, [&](Players& players) { walk_as_player(players, walk); }, 280s));
+}
+
+void walk_at_first(const DriverWalk& walk) {
+  INFO(describe(walk));
+  const Environment environment(variables());
+  const std::vector<Holding> at_rest = hold_at_rest(walk);
+  Count count;
+  int failures = 0;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    long misses = 0;
+    for (long k = 1 + walk.seed % walk.stride;
+         misses * walk.stride < kMissesToEnd && k < kCallsMost && failures < kFailuresMost;
+         k += walk.stride) {
+      INFO("rank " << victim << ", call " << k);
+      Stage stage(walk.cast, kRanks, [&](Players& players) {
+        const auto rank = static_cast<std::size_t>(players.first());
+        fail_at_first(players, walk, at_rest[rank], victim, k);
+      });
+      for (const std::string& verdict : stage.collect(60s)) {
+        CHECK(verdict == "ok");
+        failures += verdict != "ok" ? 1 : 0;
+      }
+      const bool hit = stage.board().words[kHitIn] != static_cast<std::uint64_t>(Phase::none);
+      misses = hit ? 0 : misses + 1;
+      count.add({hit, true, stage.board().words[kOutcome] == 0});
+    }
+  }
+  report(walk, "at first", count);
+}
+
+}  // namespace oriel::test

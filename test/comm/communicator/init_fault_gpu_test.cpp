@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "comm/communicator/init_fault_cuda.hpp"
+#include "comm/support/fault_outcome.hpp"
+#include "support/gpu_count.hpp"
+#include "support/needs_gpu.hpp"
+
+// The same with the real driver. The test itself never initialises CUDA, because its forked ranks
+// could not use it then.
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus_or_skip(driver_gpus);
+
+DriverWalk walk_on_gpus(Cast cast, long stride) {
+  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
+  DriverWalk walk{false, std::min(kGpus, 3), cast, number_from("ORIEL_TEST_STRIDE", stride), seed};
+  WARN(describe(walk) << ", ORIEL_TEST_STRIDE=" << walk.stride << " ORIEL_TEST_SEED=" << seed);
+  return walk;
+}
+
+}  // namespace
+
+TEST_CASE("1.41 whichever driver call of init to destroy fails on GPUs, all agree") {
+  walk_again(walk_on_gpus(Cast::threads, 1));
+  walk_again(walk_on_gpus(Cast::processes, 3));
+}
+
+// Starting CUDA takes longer than all else, so this is a sample of the calls.
+TEST_CASE("1.41 whichever driver call of a process's first communicator on GPUs fails, all agree") {
+  walk_at_first(walk_on_gpus(Cast::threads, 17));
+  walk_at_first(walk_on_gpus(Cast::processes, 41));
+}
+
+}  // namespace oriel::test

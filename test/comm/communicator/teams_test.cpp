@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+
+#include <catch2/catch.hpp>
+#include <unistd.h>
+
+#include "base/system_table.hpp"
+#include "comm/support/in_teams.hpp"
+
+// CPU ranks in teams of different sizes, on machines with other memories than this one.
+namespace oriel::test {
+namespace {
+
+constexpr std::size_t kGiB = std::size_t{1} << 30;
+
+#ifdef __SANITIZE_THREAD__
+constexpr std::size_t kTeamBytes = 128 * kGiB;
+#else
+constexpr std::size_t kTeamBytes = 2048 * kGiB;
+#endif
+
+std::atomic<std::size_t> memory_of_machine{0};
+
+long sysconf_of_machine(int name) {
+  if (name != _SC_PHYS_PAGES) return real_system_table().sysconf(name);
+  const auto page_bytes = static_cast<std::size_t>(real_system_table().sysconf(_SC_PAGESIZE));
+  return static_cast<long>(memory_of_machine / page_bytes);
+}
+
+/// This process is on a machine with so much memory. For the rest of its life.
+void pretend_memory(std::size_t bytes) {
+  memory_of_machine = bytes;
+  static SystemTable table = sys();
+  table.sysconf = sysconf_of_machine;
+  static const ScopedSystemTable scoped(table);
+}
+
+struct Machines {
+  TwoNodes nodes;
+  std::size_t memory_of_first;
+  std::size_t memory_of_second;
+};
+
+void start_on(const Machines& machines) {
+  INFO(machines.nodes.first << " ranks of " << machines.nodes.ranks << " with "
+                            << machines.memory_of_first / kGiB << " GiB, the others with "
+                            << machines.memory_of_second / kGiB);
+  check_all_ok(play(Cast::processes, machines.nodes.ranks, [&](Players& players) {
+    const int rank = players.first();
+    const TwoNodes& nodes = machines.nodes;
+    const Environment own(nodes.variables_of(rank));
+    const std::size_t memory =
+        nodes.in_first(rank) ? machines.memory_of_first : machines.memory_of_second;
+    pretend_memory(memory);
+    const std::size_t share = kTeamBytes / nodes.team_of(rank).size();
+    const std::size_t expected = std::min(memory, share / (4 * kGiB) * (4 * kGiB));
+    const std::size_t slot_bytes = start_in_team(players, nodes);
+    require(slot_bytes == expected, fmt::format("slots of {} bytes", slot_bytes));
+  }));
+}
+
+/// Every rank is refused with the same words.
+void expect_too_many(Players& players, const std::vector<std::string>& words) {
+  const ncclUniqueId bytes = players.next_id();
+  UniqueId id;
+  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+  must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+            words);
+}
+
+}  // namespace
+
+TEST_CASE("1.28 64 CPU ranks of one node all-reduce, and 65 are refused when they start") {
+  check_all_ok(play(Cast::threads, 64, [](Players& players) {
+    auto comm = join(players);
+    int value = players.first();
+    must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
+    require(value == 64 * 63 / 2, "the sum");
+    players.barrier();
+  }));
+  check_all_ok(play(Cast::threads, 65, [](Players& players) {
+    expect_too_many(players, {"rank 64: ", "65 CPU ranks", "at most 64", "ORIEL_HOSTID"});
+  }));
+}
+
+TEST_CASE("2.3 3.16 ranks of several teams all-reduce, and each knows its own team") {
+  check_all_ok(play(Cast::processes, 5, [](Players& players) {
+    const TwoNodes nodes{5, 3};
+    const Environment own(nodes.variables_of(players.first()));
+    auto comm = join(players);
+    require(comm.lsa_team() == nodes.team_of(players.first()), "the team");
+    int value = players.first();
+    must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
+    require(value == 10, "the sum");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("1.14 teams whose slots differ in size make one communicator") {
+  start_on({{4, 1}, 1024 * kGiB, 1024 * kGiB});
+  start_on({{15, 7}, 512 * kGiB, 512 * kGiB});
+  start_on({{4, 2}, 16 * kGiB, 24 * kGiB});
+}
+
+TEST_CASE("1.15 ranks of one team that know different sizes of memory agree on the largest") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const TwoNodes one_node{3, 3};
+    const Environment own(one_node.variables_of(players.first()));
+    pretend_memory(static_cast<std::size_t>(8 + 4 * players.first()) * kGiB);
+    require(start_in_team(players, one_node) == 16 * kGiB, "the size of a slot");
+  }));
+}
+
+TEST_CASE("1.15 a slot size that the user sets is the same on all ranks, or refused") {
+  check_all_ok(play(Cast::processes, 4, [](Players& players) {
+    const TwoNodes nodes{4, 1};
+    const Environment node(nodes.variables_of(players.first()));
+    {
+      const Environment size(Variables{{"ORIEL_BIG_SIZE", "8G"}});
+      require(start_in_team(players, nodes) == 8 * kGiB, "the size of a slot");
+    }
+    const Environment size(Variables{{"ORIEL_BIG_SIZE", players.first() == 2 ? "4G" : ""}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+              {"the size of a slot (ORIEL_BIG_SIZE)", "rank 2", "4294967296", "automatic"});
+  }));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,347 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// GPU ranks whose teams follow from reach: cliques on one host, hidden devices, and a fabric of
+// NVLink switches between hosts. On the models of the CUDA driver and of NVML; each process has the
+// files of its own host, so that what tells hosts apart is what tells them apart in reality.
+#include <atomic>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include "base/system_table.hpp"
+#include "comm/support/in_teams.hpp"
+#include "support/fault_cuda.hpp"
+#include "support/model_gpu.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/temporary_tree.hpp"
+
+namespace oriel::test {
+namespace {
+
+/// A machine of GPUs, as one process finds it.
+struct Host {
+  int number = 0;
+  int gpus = 1;                  ///< that it has, all visible unless
+  int visible = -1;              ///< the first visible one is this
+  int shown = 1;                 ///< and then so many are
+  int clique = 0;                ///< GPUs reach each other in groups of so many; 0: all
+  bool fabric = false;           ///< the GPUs are in the fabric clique of all hosts
+  bool fabric_permitted = true;  ///< and the IMEX service serves this process
+};
+
+/// The host in this process, for the rest of its life.
+class HostInProcess {
+ public:
+  HostInProcess(const Host& host, int device) {
+    tree_.file("/etc/machine-id", fmt::format("machine {}\n", host.number));
+    tree_.file("/proc/sys/kernel/random/boot_id", fmt::format("boot {}\n", host.number));
+    tree_.file("/sys/devices/system/node/online", "0\n");
+    if (host.fabric) tree_.file("/dev/nvidia-caps-imex-channels/channel0", "");
+    for (int gpu = 0; gpu < host.gpus; ++gpu) add_gpu(host, gpu);
+    library_ = nvml_.library();
+    FakeCuda::Options options;
+    options.devices = host.visible < 0 ? host.gpus : host.shown;
+    options.first_device = std::max(0, host.visible);
+    options.machine = host.number;
+    options.clique = host.clique;
+    options.fabric = host.fabric;
+    options.fabric_permitted = host.fabric_permitted;
+    model_ = &model_with_current_device(options, device);
+  }
+  FakeCuda& model() { return *model_; }
+  int nvml_asked() const { return nvml_asked_; }
+
+ private:
+  void add_gpu(const Host& host, int gpu) {
+    tree_.folder(fmt::format("/proc/driver/nvidia/gpus/0000:{:02x}:00.0", gpu + 1));
+    topo::FakeNvml::Device device;
+    device.pci = fmt::format("00000000:{:02X}:00.0", gpu + 1);
+    device.uuid = fmt::format("GPU-{:02x}{:02x}5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a", gpu, host.number);
+    device.links.resize(18);
+    if (host.fabric) {
+      device.fabric.state = topo::NvmlConstants::kFabricReady;
+      device.fabric.cluster[0] = 3;
+      device.fabric.clique = 77;
+    }
+    nvml_.devices.push_back(device);
+    for (int other = 0; host.clique > 0 && other < host.gpus; ++other) {
+      if (other / host.clique == gpu / host.clique) continue;
+      nvml_.refused.push_back({gpu, other, topo::NvmlConstants::read});
+    }
+  }
+
+  topo::TemporaryTree tree_;
+  topo::FakeNvml nvml_;
+  topo::NvmlLibrary library_;
+  int nvml_asked_ = 0;
+  topo::ProcessMachine machine_{
+      {topo::FileTree(tree_.root()), [this]() -> const auto& {++nvml_asked_;
+  return library_;
+}
+}  // namespace
+};  // namespace oriel::test
+topo::ScopedProcessMachine scoped_{machine_};
+FakeCuda* model_ = nullptr;
+}
+;
+
+/// How many unix sockets this process has opened.
+std::atomic<int> unix_sockets{0};
+
+int socket_counted(int domain, int type, int protocol) {
+  if (domain == AF_UNIX) ++unix_sockets;
+  return real_system_table().socket(domain, type, protocol);
+}
+
+void count_unix_sockets() {
+  static SystemTable table = sys();
+  table.socket = socket_counted;
+  static const ScopedSystemTable scoped(table);
+}
+
+using HostOf = std::function<Host(int rank)>;
+using Part = std::function<void(Players&, HostInProcess&)>;
+
+/// Every rank is a process; rank r has device r % (devices of its host), or the visible one.
+void play_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "10s"}});
+  check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+    const Host host = host_of(players.first());
+    // The tree of its files goes with it; the model stays.
+    HostInProcess process(host, players.first() % (host.visible < 0 ? host.gpus : host.shown));
+    count_unix_sockets();
+    part(players, process);
+    for (const std::string& violation : process.model().violations()) require(false, violation);
+  }));
+}
+
+/// All ranks join, register a window and see each other's stores, in these teams.
+void meet_in(Players& players, const std::vector<std::vector<int>>& teams) {
+  auto comm = join(players);
+  const int rank = players.first();
+  for (const auto& team : teams) {
+    if (std::find(team.begin(), team.end(), rank) == team.end()) continue;
+    see_each_other(players, comm, team);
+    return;
+  }
+  require(false, "a rank without a team");
+}
+
+std::string text_of_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("2.3 two cliques on one host are two teams") {
+  const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
+  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}, {2, 3}});
+    require(host.nvml_asked() == 0, "NVML was asked though CUDA shows all GPUs");
+  });
+}
+
+TEST_CASE(
+    "2.3 H1 cliques of GPUs that are hidden from each other's processes are known from NVML") {
+  const auto host_of = [](int rank) { return Host{.gpus = 4, .visible = rank, .clique = 2}; };
+  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}, {2, 3}});
+    require(host.nvml_asked() == 1, "NVML was not asked once");
+    meet_in(players, {{0, 1}, {2, 3}});
+    require(host.nvml_asked() == 1, "the machine was looked for again");
+  });
+}
+
+TEST_CASE("2.10 NVML is not asked about GPUs that are hidden but no rank's") {
+  const auto host_of = [](int) { return Host{.gpus = 4, .visible = 2, .shown = 2}; };
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}});
+    require(host.nvml_asked() == 0, "NVML was asked");
+  });
+  // One rank does not see the other's GPU: it asks, and the other, who sees both, does not.
+  const auto uneven = [](int rank) {
+    return Host{.gpus = 4, .visible = rank, .shown = 2 - rank, .clique = 2};
+  };
+  play_on_hosts(2, uneven, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}});
+    require(host.nvml_asked() == players.first(), "who has asked NVML");
+  });
+}
+
+TEST_CASE("2.3 H4 an allocation is mapped by its owner, and by its team once it is a window") {
+  const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
+  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
+    auto comm = join(players);
+    const auto mappings = [&] { return host.model().held().mappings; };
+    const int before = mappings();
+    const auto memory = must(comm.allocate(4096));
+    require(mappings() == before + 1, "more than its owner maps an allocation");
+    players.barrier();
+    {
+      const auto window = must(comm.register_window(memory));
+      // This rank's view of the windows of its team, of which the other two ranks are no part.
+      require(mappings() == before + 1 + 2, "other than the team maps a window");
+      players.barrier();
+    }
+    require(mappings() == before + 1, "a window that is gone is mapped");
+    players.barrier();
+  });
+}
+
+TEST_CASE("2.3 a fabric clique across hosts is one team, whose handles travel without sockets") {
+  const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
+    meet_in(players, {{0, 1}});
+    require(unix_sockets == 0, fmt::format("{} unix sockets", unix_sockets.load()));
+  });
+}
+
+TEST_CASE("2.3 only the ranks of one host open sockets for descriptors where a team spans two") {
+  const auto host_of = [](int rank) { return Host{.number = rank / 2, .gpus = 2, .fabric = true}; };
+  play_on_hosts(4, host_of, [](Players& players, HostInProcess&) {
+    meet_in(players, {{0, 1, 2, 3}});
+    // One pair on each host: one listens, the other connects.
+    require(unix_sockets == 1, fmt::format("{} unix sockets", unix_sockets.load()));
+  });
+}
+
+TEST_CASE("2.3 named nodes, other cliques and machines without the service stay apart") {
+  const auto fabric_host = [](int rank) {
+    return Host{.number = rank / 2, .gpus = 2, .fabric = true};
+  };
+  play_on_hosts(4, fabric_host, [](Players& players, HostInProcess&) {
+    const Environment named(Variables{{"ORIEL_HOSTID", players.first() < 2 ? "a" : "b"}});
+    meet_in(players, {{0, 1}, {2, 3}});
+  });
+  const auto plain_host = [](int rank) { return Host{.number = rank / 2, .gpus = 2}; };
+  play_on_hosts(4, plain_host, [](Players& players, HostInProcess& host) {
+    meet_in(players, {{0, 1}, {2, 3}});
+    require(host.nvml_asked() == 0, "NVML was asked though there is no fabric");
+  });
+  const std::string log = fmt::format("/tmp/oriel-fabric-test-{}", ::getpid());
+  const auto refused_host = [](int rank) {
+    return Host{.number = rank / 2, .gpus = 2, .fabric = true, .fabric_permitted = false};
+  };
+  play_on_hosts(4, refused_host, [&](Players& players, HostInProcess&) {
+    const std::string path = fmt::format("{}.{}", log, players.first());
+    const Environment logged(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path}});
+    meet_in(players, {{0, 1}, {2, 3}});
+    meet_in(players, {{0, 1}, {2, 3}});
+    const std::string text = text_of_file(path);
+    std::filesystem::remove(path);
+    const auto count = [&](const std::string& words) {
+      int found = 0;
+      for (auto at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
+        ++found;
+      }
+      return found;
+    };
+    require(count("the driver gives this process none") == 1, text);
+    require(count("found the GPUs of the machine in") == 1, text);
+    require(count("NVML asked about fabric cliques") == 1, text);
+    require(count("2 LSA teams: 0-1, 2-3; 6 pairs of ranks: ") == (players.first() == 0 ? 2 : 0),
+            text);
+  });
+}
+
+TEST_CASE("2.3 a team across hosts registers on all ranks or on none") {
+  const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(4096));
+    const auto before = host.model().held();
+    {
+      CudaTable failing = cuda();
+      failing.mem_import_from_shareable_handle = [](CUmemGenericAllocationHandle*, void*,
+                                                    CUmemAllocationHandleType) {
+        return CUDA_ERROR_UNKNOWN;
+      };
+      std::optional<ScopedCudaTable> scoped;
+      if (players.first() == 1) scoped.emplace(failing);
+      must_fail(comm.register_window(memory), ErrorCode::cuda, {"rank 1", "by fabric handle"});
+    }
+    require(host.model().held() == before, "something is left");
+    players.barrier();
+    const auto window = must(comm.register_window(memory));
+    require(window.view().lsa_size == 2, "the size of the team");
+    players.barrier();
+  });
+}
+
+TEST_CASE("2.3 whichever driver call of a registration across hosts fails, both ranks agree") {
+  const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
+  constexpr std::size_t kText = 100;
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
+    const CudaFaultHooks hooks;
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(4096));
+    const auto rank = static_cast<std::size_t>(players.first());
+    int errors = 0;
+    for (int victim = 0; victim < 2; ++victim) {
+      for (long k = 1, hit = 1; hit != 0; ++k) {
+        players.barrier();
+        const auto before = host.model().held();
+        FaultPlan plan;
+        plan.fail_at = k;
+        plan.status = CUDA_ERROR_UNKNOWN;
+        std::string text = "ok";
+        {
+          std::optional<ScopedCudaFaults> faults;
+          if (players.first() == victim) faults.emplace(plan);
+          const auto window = comm.register_window(memory);
+          if (!window.ok()) text = window.error().to_string();
+        }
+        require(host.model().held() == before, fmt::format("call {} left something", k));
+        players.word(kText + rank) = std::hash<std::string>()(text);
+        if (players.first() == victim) players.word(kText + 2) = plan.hit() ? 1 : 0;
+        players.barrier();
+        require(players.word(kText).load() == players.word(kText + 1).load(),
+                fmt::format("call {}: {}", k, text));
+        hit = static_cast<long>(players.word(kText + 2).load());
+        if (text != "ok") ++errors;
+      }
+    }
+    require(errors >= 10, fmt::format("{} errors only", errors));
+  });
+}
+
+TEST_CASE("2.3 memory without a fabric handle is refused to a team across hosts, on all ranks") {
+  const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
+  play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
+    auto comm = join(players);
+    constexpr std::size_t kBytes = std::size_t{2} << 20;
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = device_location(0);
+    const bool with_fabric = players.first() == 0;
+    wanted.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (with_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0));
+    CUmemAccessDesc access{device_location(0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr base = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    require(cuda().mem_address_reserve(&base, kBytes, 0, 0, 0) == CUDA_SUCCESS, "reserve");
+    require(cuda().mem_create(&handle, kBytes, &wanted, 0) == CUDA_SUCCESS, "create");
+    require(cuda().mem_map(base, kBytes, 0, handle, 0) == CUDA_SUCCESS, "map");
+    require(cuda().mem_set_access(base, kBytes, &access, 1) == CUDA_SUCCESS, "access");
+    must_fail(comm.register_window(MemoryRange{reinterpret_cast<void*>(base), kBytes}),
+              ErrorCode::invalid_argument, {"rank 1", "has no fabric handle", "ncclMemAlloc"});
+    require(unix_sockets == 0, "a unix socket");
+    players.barrier();
+    require(cuda().mem_unmap(base, kBytes) == CUDA_SUCCESS, "unmap");
+    require(cuda().mem_release(handle) == CUDA_SUCCESS, "release");
+    require(cuda().mem_address_free(base, kBytes) == CUDA_SUCCESS, "free");
+  });
+}
+
+}  // namespace oriel::test

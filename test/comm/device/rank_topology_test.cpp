@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// What ranks make of what they have told each other, and that they agree on it.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "api/api_ranks.hpp"
+#include "base/fd.hpp"
+#include "boot/link/rank_group.hpp"
+#include "boot/link/sim_transport.hpp"
+#include "comm/device/topology.hpp"
+#include "support/fair_timer.hpp"
+#include "topo/machine/process_machine.hpp"
+#include "topo/sources/temporary_tree.hpp"
+
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+topo::RankInfo on_host(int rank) {
+  topo::RankInfo info = topo::host_rank_info(topo::NodeIdentity{1, 2});
+  info.process = static_cast<std::uint64_t>(rank) + 1;
+  info.numa = 0;
+  return info;
+}
+
+std::vector<Bytes> messages_of(int size) {
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < size; ++rank) messages.push_back(topo::encode(on_host(rank)));
+  return messages;
+}
+
+/// Paths of a file that is there only while the object lives.
+struct TemporaryPath {
+  std::string text = fmt::format("/tmp/oriel-topology-test-{}", ::getpid());
+  ~TemporaryPath() {
+    std::error_code error;
+    for (int rank = 0; rank < 8; ++rank) std::filesystem::remove(of(rank), error);
+  }
+  std::string of(int rank) const { return fmt::format("{}.{}", text, rank); }
+};
+
+}  // namespace
+
+TEST_CASE("2.6 a rank that makes something else of it is named in everybody's error") {
+  constexpr int kSize = 7;
+  constexpr int kOdd = 4;
+  boot::SimNetwork network(kSize, {.latency = 10us}, 1);
+  std::vector<int> all;
+  for (int rank = 0; rank < kSize; ++rank) all.push_back(rank);
+  std::vector<boot::Group> groups;
+  for (int rank = 0; rank < kSize; ++rank) groups.emplace_back(network.transport(rank), all, rank);
+  std::vector<Task<Status>> tasks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    auto messages = messages_of(kSize);
+    if (rank == kOdd) {
+      topo::RankInfo other = on_host(2);
+      other.numa = 1;  // so 2 is farther from all others
+      messages[2] = topo::encode(other);
+    }
+    auto made = comm::make_topology(messages, 8);
+    REQUIRE(made.ok());
+    std::vector<boot::AgreedField> fields = {made->agreed_field()};
+    tasks.push_back(groups[static_cast<std::size_t>(rank)].agree(boot::Operation::topology,
+                                                                 Status(), std::move(fields)));
+  }
+  const auto results = network.run(std::move(tasks));
+  for (const auto& result : results) {
+    REQUIRE(result);
+    REQUIRE_FALSE(result->ok());
+    const std::string text = result->error().to_string();
+    INFO(text);
+    CHECK(text.find("the teams and paths that follow from what the ranks have told") !=
+          std::string::npos);
+    CHECK(text.find(fmt::format("on rank {}", kOdd)) != std::string::npos);
+  }
+}
+
+TEST_CASE("2.6 ranks that hold the same messages agree; a malformed one is named") {
+  auto messages = messages_of(5);
+  const auto first = comm::make_topology(messages, 8);
+  const auto second = comm::make_topology(messages, 8);
+  REQUIRE(first.ok());
+  CHECK(first->agreed_field().value == second->agreed_field().value);
+  CHECK(first->summary() == "1 LSA team: 0-4; 10 pairs of ranks: 10 by host memory, 1 hop");
+  messages[3].pop_back();
+  const auto cut = comm::make_topology(messages, 8);
+  REQUIRE_FALSE(cut.ok());
+  CHECK(cut.error().origin_rank() == 3);
+  messages[3].clear();  // it has failed, and says so itself
+  CHECK(comm::make_topology(messages, 8).ok());
+}
+
+TEST_CASE("2.6 what ranks add is part of what they agree on; a malformed word is named") {
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < 4; ++rank) {
+    topo::RankInfo info = on_host(rank);
+    info.node.host = rank < 2 ? 1 : 2;
+    messages.push_back(topo::encode(info));
+  }
+  const auto first = comm::make_topology(messages, 8);
+  REQUIRE(first.ok());
+  CHECK(first->summary().ends_with("4 by network"));
+  REQUIRE(first->paths.leave_questions());
+  std::vector<Bytes> more;
+  for (int rank = 0; rank < 4; ++rank) {
+    const topo::Wanted wanted = first->paths.wanted_of(rank);
+    CHECK(wanted == topo::Wanted{.network = true});
+    topo::RankInfo info = on_host(rank);
+    info.network_class = rank == 3 ? 7 : 9;
+    more.push_back(topo::encode_supplement(info, wanted));
+  }
+  const auto whole = comm::complete_topology(*first, more, 8);
+  REQUIRE(whole.ok());
+  CHECK(whole->summary().ends_with("2 by network, from 256 Gbit/s; 2 by network, from 64 Gbit/s"));
+  CHECK(whole->agreed_field().value != first->agreed_field().value);
+  CHECK(whole->agreed_field().value ==
+        comm::complete_topology(*first, more, 8)->agreed_field().value);
+  more[2].push_back(std::byte{0});
+  const auto padded = comm::complete_topology(*first, more, 8);
+  REQUIRE_FALSE(padded.ok());
+  CHECK(padded.error().origin_rank() == 2);
+  more[2].clear();  // it has failed, and says so itself
+  CHECK(comm::complete_topology(*first, more, 8).ok());
+}
+
+TEST_CASE("2.10 files of network ports are read by ranks that need a network, and once") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
+    const int rank = players.first();
+    const topo::TemporaryTree tree;
+    tree.file("/sys/devices/system/node/online", "0\n");
+    topo::add_network(tree);
+    std::vector<std::string> asked;
+    std::mutex mutex;
+    const topo::FileTree files(tree.root(), [&](std::string_view one) {
+      const std::lock_guard lock(mutex);
+      asked.emplace_back(one);
+    });
+    const auto about_network = [&] {
+      const std::lock_guard lock(mutex);
+      return topo::asked_about_network(asked);
+    };
+    topo::ProcessMachine machine({files});
+    const topo::ScopedProcessMachine scoped(machine);
+    const Environment logged(Variables{
+        {"ORIEL_BACKEND", "host"}, {"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path.of(rank)}});
+    {
+      const Environment one(Variables{{"ORIEL_HOSTID", "one"}});
+      const auto comm = join(players);
+      require(!asked.empty() && about_network() == 0, "ports were read for one node");
+    }
+    players.barrier();
+    std::size_t read = 0;
+    for (int round = 0; round < 2; ++round) {
+      const Environment two(Variables{{"ORIEL_HOSTID", rank < 2 ? "one" : "two"}});
+      const auto comm = join(players);
+      require(about_network() > 0, "no port was read");
+      require(round == 0 || about_network() == read, "ports were read again");
+      read = about_network();
+      players.barrier();
+    }
+    std::ostringstream text;
+    text << std::ifstream(path.of(rank)).rdbuf();
+    const bool says = text.str().find("4 by network, from 128 Gbit/s") != std::string::npos;
+    require(says == (rank == 0), text.str());
+  }));
+}
+
+TEST_CASE("2.7 a description that one rank cannot use ends the start of all with its reason") {
+  const TemporaryPath path;
+  std::ofstream(path.of(0)) << "<system>\n<cpu numaid=\"0\"\n";
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    const std::string file = players.first() == 1 ? path.of(0) : "";
+    const Environment own(Variables{{"ORIEL_TOPO_FILE", file}});
+    const ncclUniqueId bytes = players.next_id();
+    UniqueId id;
+    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
+    const auto made = Communicator::init(id, players.first(), players.size(), {});
+    require(!made.ok(), "it started");
+    const std::string text = made.error().to_string();
+    require(made.error().code() == ErrorCode::invalid_usage, text);
+    require(text.find("ORIEL_TOPO_FILE") != std::string::npos, text);
+    require(text.find("rank 1") != std::string::npos, text);
+    require(text.find("line") != std::string::npos, text);
+    require(text.find(path.of(0)) != std::string::npos, text);
+  }));
+}
+
+TEST_CASE("2.7 the machine is described by one rank of each node, once") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
+    const int rank = players.first();
+    const Environment own(Variables{{"ORIEL_TOPO_DUMP_FILE", path.of(rank)},
+                                    {"ORIEL_HOSTID", rank % 2 == 0 ? "even" : "odd"}});
+    for (int round = 0; round < 2; ++round) {
+      const auto comm = join(players);
+      players.barrier();
+      const bool writes = rank < 2 && round == 0;
+      require(std::filesystem::exists(path.of(rank)) == writes, "who has written");
+      std::filesystem::remove(path.of(rank));
+      players.barrier();
+    }
+  }));
+}
+
+TEST_CASE("1.41 2.7 a pipe that nobody writes to does not hold a start up") {
+  const TemporaryPath path;
+  REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const std::string file = players.first() == 1 ? path.of(0) : "";
+    const Environment own(Variables{{"ORIEL_TOPO_FILE", file}, {"ORIEL_TIMEOUT", "4s"}});
+    const ncclUniqueId id = players.next_id();
+    const FairTimer timer;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, players.size(), id, players.first());
+    require(timer.spent() < std::chrono::seconds(2), "it took too long");
+    expect_error(result, ncclInvalidUsage, "ncclCommInitRank",
+                 {"rank 1", "ORIEL_TOPO_FILE", path.of(0), "nobody has open to write"});
+  }));
+}
+
+TEST_CASE("1.41 2.7 a pipe whose writer is slow holds a start up for a part of its time") {
+  const TemporaryPath path;
+  REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const bool reads = players.first() == 1;
+    const OwnedFd writer(reads ? ::open(path.of(0).c_str(), O_RDWR | O_CLOEXEC) : -1);
+    const Environment own(
+        Variables{{"ORIEL_TOPO_FILE", reads ? path.of(0) : ""}, {"ORIEL_TIMEOUT", "2s"}});
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRank(&comm, players.size(), id, players.first());
+    expect_error(result, ncclInvalidUsage, "ncclCommInitRank",
+                 {"rank 1", path.of(0), "has not ended within 500 ms"});
+  }));
+}
+
+TEST_CASE("2.7 a description that cannot be written is a warning, and the start goes on") {
+  const TemporaryPath path;
+  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
+    const std::string nowhere = path.of(0) + "/none/machine.xml";
+    const Environment own(Variables{
+        {"ORIEL_TOPO_DUMP_FILE", nowhere}, {"ORIEL_LOG", "warn"}, {"ORIEL_LOG_FILE", path.of(1)}});
+    static_cast<void>(join(players));
+    std::ostringstream text;
+    text << std::ifstream(path.of(1)).rdbuf();
+    for (const std::string& word : {nowhere, std::string("ENOENT"), std::string("WARN")}) {
+      require(text.str().find(word) != std::string::npos, word + " in: " + text.str());
+    }
+  }));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/network/network_soft.hpp"
+#include "comm/support/network_players.hpp"
+#include "support/fabric_provider.hpp"
+#include "support/sanitized.hpp"
+
+/// What becomes of those who stay when a rank of another node leaves (3.19).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
+constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
+
+comm::SoftNetwork& network_of(const DeviceComm& kernels) {
+  return *static_cast<comm::SoftNetwork*>(kernels.view().network->nic);
+}
+
+void await_word(Players& players, std::size_t word) {
+  while (players.word(word) == 0) std::this_thread::sleep_for(1ms);
+}
+
+/// Tells of the probe of the rank that leaves, and then of its failure.
+void watch_probe(Players& players, comm::SoftNetwork& network) {
+  const device::queue::QueueView& queue = network.view().queues[kLeaves];
+  const std::atomic_ref reserved(queue.indexes->reserved);
+  const std::uint64_t before = reserved.load();
+  // An entry if there are backup paths, else the NIC's own.
+  while (reserved.load() == before && network.nic().counters().probes < 2) {
+    std::this_thread::sleep_for(1ms);
+  }
+  players.word(kProbed) = 1;
+  const std::atomic_ref error(*const_cast<std::uint64_t*>(queue.nic_error));
+  while (error.load() == 0) std::this_thread::sleep_for(1ms);
+  players.word(kFailed) = 1;
+}
+
+/// What the rank that stays asks of the one that has left.
+enum class Asked : std::uint8_t { signal, collective };
+
+/// From now on the queue refuses what is posted.
+void ask_in_vain(Communicator& comm, const DeviceComm& kernels, Asked asked) {
+  const device::Thread self;
+  if (asked == Asked::signal) {
+    static_cast<void>(device::world_signal(self, kernels.view(), kLeaves, 0));
+    require_outcome(device::world_flush(self, kernels.view()), device::WorldOutcome::failed,
+                    "the probe had no answer");
+    const auto error = error_of(comm);
+    test::require(error.has_value(), "an error that tells of the signal that has failed");
+    test::require(error->origin_rank() == kLeaves, error->to_string());
+  }
+  std::vector<float> data(100, 1);
+  const Status done =
+      comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
+  must_fail(done, ErrorCode::remote, {"rank 1"});
+  test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
+}
+
+/// Rank 1 leaves while it is probed, and does not answer.
+void leave_unanswered(const Variables& settings, Asked asked) {
+  const Environment common(settings);
+  const Nodes nodes{{1, 1, 1}};
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    {
+      auto comm = join(players);
+      auto kernels = must(comm.device_comm(kWorld));
+      players.barrier();
+      const device::Thread self;
+      if (players.first() == kWaits) {
+        {
+          const std::jthread watcher([&] { watch_probe(players, network_of(kernels)); });
+          require(device::wait_signal(self, kernels.view(), 0, 1, kSignals), "the wait");
+        }
+        test::require(!comm.async_error().has_value(), "nothing was asked of the rank that left");
+        ask_in_vain(comm, kernels, asked);
+        players.word(kTried) = 1;
+      } else if (players.first() == kLeaves) {
+        comm::SoftNetwork& network = network_of(kernels);
+        network.nic().stop();
+        if (network.failover(kWaits) != nullptr) network.nic(1).stop();
+        await_word(players, kProbed);
+      } else {
+        await_word(players, kFailed);
+        require(device::world_signal(self, kernels.view(), kWaits, 0).outcome, "the signal");
+        await_word(players, kTried);
+      }
+    }
+    players.barrier();
+  }));
+}
+
+/// One of several communicators, with a window.
+struct Member {
+  Member(Players& players, std::size_t count)
+      : comm(join(players)),
+        memory(must(comm.allocate(count * sizeof(float)))),
+        window(must(comm.register_window(memory))) {}
+  Status sum(std::size_t count) {
+    auto* const data = static_cast<float*>(memory.data());
+    return comm.all_reduce({.input = data, .output = data, .count = count});
+  }
+
+  Communicator comm;
+  oriel::Buffer memory;
+  Window window;
+};
+
+/// Some calls of all ranks; then one destroys the communicator, and the others go on calling.
+void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, std::size_t count) {
+  constexpr int kCalls = 20;
+  for (int call = 0; call < kCalls; ++call) must(self->sum(count));
+  if (rank == leaver) return;
+  Status done;
+  while (done.ok()) done = self->sum(count);
+  const std::string text = done.error().to_string();
+  test::require(done.error().origin_rank() == leaver,
+                fmt::format("rank {} names another than rank {}: {}", rank, leaver, text));
+  const auto is_said = [&](const char* what) {
+    return text.find(fmt::format("rank {} has {} ", leaver, what)) != std::string::npos;
+  };
+  test::require(is_said("destroyed its") || is_said("left the"), text);
+}
+
+/// Each of them loses one of its ranks while the others are in the next call, or on their way.
+void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t count) {
+  const std::size_t communicators = kSanitized ? 3 : 9;
+  const Environment common(settings);
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    std::vector<std::unique_ptr<Member>> members;
+    for (std::size_t i = 0; i < communicators; ++i) {
+      members.push_back(std::make_unique<Member>(players, count));
+    }
+    players.barrier();
+    std::vector<std::future<void>> calls;
+    for (std::size_t i = 0; i < communicators; ++i) {
+      const int leaver = static_cast<int>(i) % players.size();
+      calls.push_back(std::async(std::launch::async, call_until_one_leaves, std::move(members[i]),
+                                 players.first(), leaver, count));
+    }
+    for (auto& call : calls) call.wait();
+    for (auto& call : calls) call.get();
+  }));
+}
+
+/// Over the loopback. False where libfabric has no tcp.
+bool with_fabric(Variables& settings) {
+  const auto wire =
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
+  if (!wire.ok()) {
+    WARN("no fabric: " << wire.error().to_string());
+    return false;
+  }
+  const Variables more = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
+                          {"ORIEL_SOCKET_IFNAME", "lo"},
+                          {"ORIEL_WIRE", "fabric"}};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, over rings") {
+  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
+  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
+}
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by libfabric") {
+  Variables settings;
+  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 75'000);
+}
+
+TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by two paths") {
+  Variables settings = {{"ORIEL_PATHS", "lo,lo"}};
+  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 1000);
+}
+
+TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
+  // Silence is a third of it, with backups that of one path a bit more than an eighth: rank 2's NIC
+  // must get its turn within that time on a busy machine, too.
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::collective);
+}
+
+TEST_CASE("3.15 what is asked of a rank that has left fails with an error that names it") {
+  leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::signal);
+}
+
+TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
+  Variables settings = {{"ORIEL_COLLECTIVE_TIMEOUT", "15s"}, {"ORIEL_PATHS", "lo,lo"}};
+  if (with_fabric(settings)) leave_unanswered(settings, Asked::signal);
+}
+
+}  // namespace oriel::test

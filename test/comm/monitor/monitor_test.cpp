@@ -1,0 +1,429 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/monitor/monitor.hpp"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/try.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/inherited_memory.hpp"
+#include "boot/session/served_id.hpp"
+#include "boot/session/session.hpp"
+#include "support/fair_timer.hpp"
+#include "support/numa_system.hpp"
+
+namespace oriel::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using boot::Operation;
+using boot::Session;
+
+const boot::SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
+
+std::size_t count_entries(const char* path) {
+  const auto begin = std::filesystem::directory_iterator(path);
+  return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
+}
+std::size_t threads() {
+  return count_entries("/proc/self/task");
+}
+
+Result<std::unique_ptr<Session>> join(const boot::UniqueId& id, int rank, int size) {
+  ORIEL_TRY(EventLoop loop, EventLoop::create());
+  return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(20s)));
+}
+
+/// Notes the calls; what it does in peer_lost can be chosen.
+class Notes final : public Watched {
+ public:
+  void peer_lost(Error error) override {
+    if (losses == 0) {
+      lost_rank = error.origin_rank();
+      lost_at = std::chrono::steady_clock::now().time_since_epoch().count();
+      const std::lock_guard lock(mutex_);
+      text_ = error.to_string();
+    }
+    ++losses;
+    if (on_lost) on_lost();
+  }
+  void peer_left(int) override { ++departures; }
+  void tick(TimePoint) override {
+    ++ticks;
+    if (on_tick) on_tick();
+  }
+
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+  std::function<void()> on_lost;
+  std::function<void()> on_tick;
+  std::atomic<int> lost_rank{-1};
+  std::atomic<std::int64_t> lost_at{0};
+  std::atomic<int> losses{0};
+  std::atomic<int> departures{0};
+  std::atomic<int> ticks{0};
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+/// Only a test that fails waits so long.
+constexpr auto kPatience = 30s;
+
+template <typename Predicate>
+bool wait_for(std::chrono::milliseconds patience, Predicate predicate) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+struct Board {
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  std::atomic<std::int64_t> killed_at{0};
+  std::array<std::atomic<pid_t>, 64> pids{};
+};
+
+/// Joins, watches the other ranks, and reports what it saw of `victim`.
+Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, bool with_pidfds,
+                     Board& board) {
+  ORIEL_TRY(const auto session, join(id, rank, size));
+  board.pids[static_cast<std::size_t>(rank)] = ::getpid();
+  ++board.ready;
+  if (!wait_for(kPatience, [&] { return board.ready == size; })) {
+    return Error(ErrorCode::internal, "not all joined");
+  }
+  std::vector<Watch> processes;
+  for (int peer = 0; peer < size && with_pidfds; ++peer) {
+    if (peer != rank) processes.push_back({peer, board.pids[static_cast<std::size_t>(peer)]});
+  }
+  Notes notes;
+  ORIEL_CHECK(Monitor::instance().watch(notes, *session, std::move(processes)));
+  board.go = true;
+  const bool seen = wait_for(kPatience, [&] { return notes.losses > 0; });
+  Monitor::instance().unwatch(notes);
+  if (rank == victim) return Error(ErrorCode::internal, "the victim lives");
+  if (!seen) return Error(ErrorCode::internal, "the death was not seen");
+  if (notes.lost_rank != victim) {
+    return Error(ErrorCode::internal, "wrong rank: " + notes.text());
+  }
+  const auto spent = std::chrono::nanoseconds(notes.lost_at - board.killed_at);
+  return Error(ErrorCode::aborted, fmt::format("{}", spent.count()));  // the figure, for the test
+}
+
+}  // namespace
+
+TEST_CASE("1.12 the death of an idle rank is reported to every rank within a second") {
+  test::FairTimer timer;
+  for (const int size : {2, 3, 5, 8}) {
+    for (const bool with_pidfds : {true, false}) {
+      const int victim = size / 2;
+      CAPTURE(size, with_pidfds);
+      const Shared<Board> board;
+      const ServedId id;
+      ForkedRanks ranks(size, [&](int rank) {
+        return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
+      });
+      REQUIRE(wait_for(kPatience, [&] { return board->ready == size && board->go; }));
+      std::this_thread::sleep_for(50ms);
+      timer.restart();
+      board->killed_at = std::chrono::steady_clock::now().time_since_epoch().count();
+      ranks.kill(victim, SIGKILL);
+      std::int64_t slowest = 0;
+      const auto verdicts = ranks.collect(60s);
+      const std::chrono::nanoseconds most = 1s + timer.withheld();
+      for (int rank = 0; rank < size; ++rank) {
+        if (rank == victim) continue;
+        const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+        CAPTURE(rank, verdict);
+        REQUIRE(verdict.find_first_not_of("0123456789") == std::string::npos);
+        CHECK(std::stoll(verdict) <= most.count());
+        slowest = std::max<std::int64_t>(slowest, std::stoll(verdict));
+      }
+      WARN("size " << size << (with_pidfds ? ", links and pidfds" : ", links only")
+                   << ": SIGKILL to the last callback " << slowest / 1000 << " us");
+    }
+  }
+}
+
+TEST_CASE("1.12 the monitor ticks while something is watched and ends its thread with the last") {
+  const std::size_t threads_before = threads();
+  const std::size_t fds_before = count_entries("/proc/self/fd");
+  {
+    auto id = boot::create_unique_id(kLoopback.socket);
+    auto other = boot::create_unique_id(kLoopback.socket);
+    REQUIRE((id.ok() && other.ok()));
+    auto first = join(id.value(), 0, 1);
+    auto second = join(other.value(), 0, 1);
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    Notes one, two;
+    REQUIRE(Monitor::instance().watch(one, *first.value(), {}).ok());
+    REQUIRE(Monitor::instance().watch(two, *second.value(), {}).ok());
+    CHECK(wait_for(kPatience, [&] { return one.ticks >= 5 && two.ticks >= 5; }));
+    Monitor::instance().unwatch(one);
+    const int ticks = one.ticks;
+    CHECK(Monitor::instance().running());
+    const int others = two.ticks;
+    CHECK(wait_for(kPatience, [&] { return two.ticks >= others + 2; }));
+    CHECK(one.ticks == ticks);
+    Monitor::instance().unwatch(two);
+    Monitor::instance().unwatch(two);  // of what is not watched: nothing
+    CHECK_FALSE(Monitor::instance().running());
+  }
+  // The sanitizer starts a thread of its own with our first.
+  if (!kThreadSanitizer) CHECK(wait_for(kPatience, [&] { return threads() <= threads_before; }));
+  // The thread that served the ids ends by itself.
+  CHECK(wait_for(kPatience, [&] { return count_entries("/proc/self/fd") == fds_before; }));
+}
+
+namespace {
+
+struct Pair {
+  std::unique_ptr<Session> a, b;
+};
+
+Pair join_pair() {
+  auto id = boot::create_unique_id(kLoopback.socket);
+  REQUIRE(id.ok());
+  auto loop = std::move(EventLoop::create()).value();
+  std::vector<Task<Result<std::unique_ptr<Session>>>> tasks;
+  for (int rank = 0; rank < 2; ++rank) {
+    tasks.push_back(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s)));
+  }
+  auto sessions = loop.run_all(std::move(tasks));
+  for (auto& session : sessions) REQUIRE(session.ok());
+  return {std::move(sessions[0]).value(), std::move(sessions[1]).value()};
+}
+
+}  // namespace
+
+TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
+  Notes notes;
+  SECTION("left") {
+    Pair pair = join_pair();
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
+    pair.b.reset();
+    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
+    CHECK(notes.losses == 0);
+    CHECK(pair.a->has_left(1));
+    CHECK_FALSE(pair.a->failure());
+    Monitor::instance().unwatch(notes);
+  }
+  SECTION("aborted") {
+    Pair pair = join_pair();
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
+    pair.b->abort(Error(ErrorCode::aborted, "the user has had enough"));
+    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
+    CHECK(notes.lost_rank == 1);
+    CHECK(notes.text().find("the user has had enough") != std::string::npos);
+    REQUIRE(pair.a->failure());
+    CHECK(pair.a->failure()->code() == ErrorCode::aborted);
+    Monitor::instance().unwatch(notes);
+  }
+  SECTION("a process that has ended and has not left") {
+    Pair pair = join_pair();
+    const ForkedRanks other(1, [](int) -> Status {
+      std::this_thread::sleep_for(20ms);
+      return {};
+    });
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
+    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
+    CHECK(notes.lost_rank == 1);
+    CHECK(notes.text().find(std::to_string(other.pid(0))) != std::string::npos);
+    // Rank 1 is told that it counts as dead.
+    CHECK(pair.a->failure());
+    Monitor::instance().unwatch(notes);
+  }
+  SECTION("a process that has ended after it left") {
+    Pair pair = join_pair();
+    const ForkedRanks other(1, [](int) -> Status { return {}; });
+    pair.b.reset();
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
+    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
+    std::this_thread::sleep_for(Monitor::kGrace + 100ms);
+    CHECK(notes.losses == 0);
+    Monitor::instance().unwatch(notes);
+  }
+}
+
+TEST_CASE(
+    "1.12 a monitor that runs out of memory ends what it watches, with a reason, and goes on") {
+  Pair pair = join_pair();
+  Pair other = join_pair();
+  Notes starved, peer, bystander;
+  std::atomic<bool> out_of_memory{false};
+  starved.on_tick = [&] {
+    if (out_of_memory) throw std::bad_alloc();
+  };
+  starved.on_lost = [&] { out_of_memory = false; };
+  // And once more while it tells of it.
+  std::atomic<bool> once{true};
+  bystander.on_lost = [&] {
+    if (once.exchange(false)) throw std::bad_alloc();
+  };
+  REQUIRE(Monitor::instance().watch(starved, *pair.a, {}).ok());
+  REQUIRE(Monitor::instance().watch(peer, *pair.b, {}).ok());
+  REQUIRE(Monitor::instance().watch(bystander, *other.a, {}).ok());
+  out_of_memory = true;
+  CHECK(wait_for(kPatience,
+                 [&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 1; }));
+  for (Notes* notes : {&starved, &peer, &bystander}) {
+    CHECK(notes->text().find("the thread that watches the other ranks") != std::string::npos);
+  }
+  CHECK(pair.a->failure());
+  CHECK(pair.b->failure());
+  CHECK(other.a->failure());
+  for (Notes* notes : {&starved, &peer, &bystander}) Monitor::instance().unwatch(*notes);
+  CHECK_FALSE(Monitor::instance().running());
+
+  Pair next = join_pair();
+  Notes notes;
+  REQUIRE(Monitor::instance().watch(notes, *next.a, {}).ok());
+  next.b->abort(Error(ErrorCode::aborted, "over"));
+  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
+  Monitor::instance().unwatch(notes);
+}
+
+TEST_CASE("1.12 unwatch waits for a callback, and may be called from one") {
+  SECTION("waits") {
+    Pair pair = join_pair();
+    Notes notes;
+    std::atomic<bool> inside{false}, after{false};
+    notes.on_lost = [&] {
+      inside = true;
+      std::this_thread::sleep_for(100ms);
+      after = true;
+    };
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
+    pair.b->abort(Error(ErrorCode::aborted, "over"));
+    REQUIRE(wait_for(kPatience, [&] { return inside.load(); }));
+    Monitor::instance().unwatch(notes);
+    CHECK(after);
+  }
+  SECTION("from the callback, also of the last") {
+    Pair pair = join_pair();
+    Notes notes;
+    notes.on_lost = [&] { Monitor::instance().unwatch(notes); };
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
+    pair.b->abort(Error(ErrorCode::aborted, "over"));
+    REQUIRE(wait_for(kPatience, [&] { return notes.losses == 1; }));
+    CHECK(wait_for(kPatience, [&] { return !Monitor::instance().running(); }));
+    // A new one can be watched at once, and sees something.
+    Pair other = join_pair();
+    Notes more;
+    REQUIRE(Monitor::instance().watch(more, *other.a, {}).ok());
+    CHECK(wait_for(kPatience, [&] { return more.ticks > 0; }));
+    Monitor::instance().unwatch(more);
+    CHECK_FALSE(Monitor::instance().running());
+  }
+}
+
+namespace {
+
+// Operations of both ranks, with pauses in which the monitor has the links.
+Task<Status> barriers(EventLoop& loop, Session& session, int count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const Deadline pause = Deadline::after(std::chrono::microseconds(random() % 300));
+    ORIEL_CO_CHECK(co_await loop.sleep_until(pause));
+    ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
+    ORIEL_CO_CHECK(co_await session.world().barrier(Operation::test));
+  }
+  co_return Status();
+}
+
+}  // namespace
+
+TEST_CASE("1.9 the links change hands between the monitor and operations") {
+  Pair pair = join_pair();
+  Notes notes_a, notes_b;
+  REQUIRE(Monitor::instance().watch(notes_a, *pair.a, {}).ok());
+  REQUIRE(Monitor::instance().watch(notes_b, *pair.b, {}).ok());
+  std::array<std::string, 2> verdicts;
+  {
+    const auto run = [&](Session& session, int rank) {
+      auto loop = std::move(EventLoop::create()).value();
+      const Status status =
+          loop.run(barriers(loop, session, 500, static_cast<std::uint64_t>(rank)));
+      verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
+    };
+    const std::jthread first([&] { run(*pair.a, 0); });
+    const std::jthread second([&] { run(*pair.b, 1); });
+  }
+  CHECK(verdicts[0] == "ok");
+  CHECK(verdicts[1] == "ok");
+  CHECK(notes_a.losses == 0);
+  Monitor::instance().unwatch(notes_a);
+  Monitor::instance().unwatch(notes_b);
+}
+
+TEST_CASE("2.5 the monitor runs near the devices of all whom it watches; user threads stay") {
+  const test::NumaSystem system;
+  using Numbers = std::vector<int>;
+  const auto last_cpus = [&] {
+    const auto placements = system.seen_placements();
+    return placements.empty() ? Numbers() : placements.back().cpus;
+  };
+  Pair pair = join_pair();
+  Pair other = join_pair();
+  Notes first, second, indifferent;
+  REQUIRE(Monitor::instance().watch(indifferent, *other.a, {}).ok());
+  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > 0; }));
+  CHECK(system.seen_placements().empty());
+  REQUIRE(Monitor::instance().watch(first, *pair.a, {}, {0, 1, 2}).ok());
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2}; }));
+  REQUIRE(Monitor::instance().watch(second, *pair.b, {}, {2, 7}).ok());
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
+  Monitor::instance().unwatch(first);
+  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{2, 7}; }));
+  Monitor::instance().unwatch(second);
+  const int ticks = indifferent.ticks;
+  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > ticks + 1; }));
+  CHECK(last_cpus() == Numbers{2, 7});
+  CHECK(system.seen_placements().size() == 3);
+  for (const auto& placement : system.seen_placements()) {
+    CHECK(placement.thread != static_cast<pid_t>(::syscall(SYS_gettid)));
+  }
+  Monitor::instance().unwatch(indifferent);
+}
+
+TEST_CASE("2.5 a monitor that may not move watches from where it is") {
+  test::NumaSystem system;
+  system.cpu_status = GENERATE(EPERM, EINVAL);
+  Pair pair = join_pair();
+  Notes notes;
+  REQUIRE(Monitor::instance().watch(notes, *pair.a, {}, {3}).ok());
+  CHECK(wait_for(kPatience, [&] { return system.seen_placements().size() == 1; }));
+  pair.b->abort(Error(ErrorCode::aborted, "over"));
+  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
+  Monitor::instance().unwatch(notes);
+}
+
+}  // namespace oriel::comm

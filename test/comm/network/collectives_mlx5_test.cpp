@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/communicator/collective_calls.hpp"
+#include "comm/support/adapter_players.hpp"
+
+/// Collectives among nodes whose queues mlx5 adapters execute (3.11, 3.16): on the model of verbs,
+/// which shows nothing of hardware.
+namespace oriel::test {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitized = true;
+#else
+constexpr bool kThreadSanitized = false;
+#endif
+
+/// All kinds and places of buffers, small messages and some of several rounds.
+void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
+  constexpr std::array<std::size_t, 5> kCounts = {1, 63, 777, 5000, 40'000};
+  constexpr std::size_t kMost = 40'000;
+  Caller caller(players, (kMost + 8) * 8);
+  std::uint64_t step = 0;
+  for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+    for (const std::size_t count : kCounts) {
+      for (std::uint64_t buffers = 0; buffers < kBuffers; ++buffers) {
+        const std::uint64_t drawn = mix(seed, ++step);
+        Call call;
+        call.kind = kind;
+        call.type = kTypes[drawn % std::size(kTypes)];
+        call.op = kOps[drawn / 64 % std::size(kOps)];
+        call.count = count;
+        call.buffers = static_cast<Buffers>(buffers);
+        call.skew = drawn / 4096 % 8;
+        call.seed = drawn;
+        // What a result overwrites the adapter has read, as the result shows: see Adapter::sync().
+        const bool in_place =
+            call.buffers == Buffers::window_in_place || call.buffers == Buffers::some_in_place;
+        if (kThreadSanitized && in_place) continue;
+        adapter.sync();
+        const std::uint64_t hash = caller.check(call, false);
+        if (kind == Kind::all_reduce) agree(players, hash, call.text());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("3.11 3.16 collectives among nodes by queues of adapters") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
+    play_on_adapters(nodes, {}, {{"ORIEL_CHUNK", "16K"}}, [&](Players& players, Adapter& adapter) {
+      call_some(players, adapter, seed);
+    });
+  }
+}
+
+TEST_CASE("3.11 3.16 collectives whose doorbells a processor rings") {
+  play_on_adapters({0, 1}, {.rung_by_processor = true}, {},
+                   [&](Players& players, Adapter& adapter) { call_some(players, adapter, 7); });
+}
+
+TEST_CASE("3.11 an adapter's error in the middle of a collective names the peer") {
+  // What the peer does not answer, and what is this rank's own fault.
+  const auto syndrome = GENERATE(net::Syndrome::transport_retry, net::Syndrome::remote_operation);
+  play_on_adapters({0, 0, 1, 1}, {}, {}, [&](Players& players, Adapter& adapter) {
+    auto comm = join(players);
+    std::vector<float> data(100'000, 1);
+    const auto sum = [&] {
+      return comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
+    };
+    for (int call = 0; call < 3; ++call) require(sum().ok(), "a good call");
+    require(data.front() == 64 && data.back() == 64, "the sum");
+    players.barrier();
+    if (players.first() == 0) {
+      // It has queues to ranks 2 and 3.
+      net::NicFaults faults;
+      faults.fails.push_back({.syndrome = syndrome});
+      adapter.nic().set_faults(std::move(faults));
+    }
+    players.barrier();
+    Status done;
+    for (int call = 0; call < 10 && done.ok(); ++call) done = sum();
+    require(!done.ok(), "no error");
+    const std::string text = done.error().to_string();
+    const int origin = done.error().origin_rank();
+    require(origin == 2 || origin == 3, text);
+    require(text.find(fmt::format("the queue from rank 0 to rank {} has failed", origin)) !=
+                std::string::npos,
+            text);
+    // The last of several errors, or the first.
+    require(text.find(fmt::format("syndrome {:#04x}", static_cast<int>(syndrome))) !=
+                    std::string::npos ||
+                text.find("syndrome 0x05") != std::string::npos,
+            text);
+    require(text.find("mlx5_0 port 1") != std::string::npos, text);
+    players.barrier();
+  });
+}
+
+}  // namespace oriel::test

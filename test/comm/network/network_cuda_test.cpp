@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+
+#include <catch2/catch.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm/communicator/rank_communicator.hpp"
+#include "comm/group/comm_entry.hpp"
+#include "comm/support/network_players.hpp"
+#include "comm/support/on_model.hpp"
+#include "support/fault_cuda.hpp"
+
+// GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
+// threads do in the model's memory.
+namespace oriel::test {
+namespace {
+
+/// A file to which each process that has copied adds a letter as it ends.
+struct Witness {
+  Witness() : fd(::memfd_create("witness", 0)) {}
+  ~Witness() { ::close(fd); }
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+  std::string path() const {
+    return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+  }
+  std::string text() const {
+    char letters[4096] = {};
+    const ssize_t count = ::pread(fd, letters, sizeof letters, 0);
+    return std::string(letters, count > 0 ? static_cast<std::size_t>(count) : 0);
+  }
+  int fd;
+};
+
+/// `process`: one copies for each rank's NIC, on a model of the driver of its own.
+void play_on(const Nodes& nodes, bool process, const Body& body) {
+  const Witness witness;
+  INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
+  const Environment environment(
+      Variables{{"ORIEL_BACKEND", "cuda"},
+                {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
+                {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
+                {"ORIEL_TEST_NIC_WITNESS", witness.path()},
+                {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}});
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment own(on_node(nodes, players.first()));
+    const OnModel on_model(nodes.ranks(), players.first());
+    body(players);
+  }));
+  const std::string witnessed = witness.text();
+  CHECK(witnessed.find('!') == std::string::npos);
+  CHECK(witnessed.size() >= static_cast<std::size_t>(process ? nodes.ranks() : 0));
+  if (!process) CHECK(witnessed.empty());
+}
+
+}  // namespace
+
+TEST_CASE("3.9 3.15 random puts, gets and signals between GPUs of several nodes, byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  const bool process = GENERATE(false, true);
+  INFO("seed " << seed);
+  for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {
+    play_on(nodes, process, [&](Players& players) { Traffic(players, seed).run(25); });
+  }
+}
+
+TEST_CASE("3.9 windows of GPUs from before and after their network, and its end") {
+  const bool process = GENERATE(false, true);
+  play_on({{1, 1}}, process, [](Players& players) {
+    auto comm = join(players);
+    const int peer = 1 - players.first();
+    auto memory = must(comm.allocate(1 << 20));
+    auto before = must(comm.register_window(memory));
+    {
+      const auto kernels = must(comm.device_comm(kWorld));
+      auto more = must(comm.allocate(1 << 20));
+      auto after = must(comm.register_window(more));
+      auto* const bytes = static_cast<std::uint8_t*>(memory.data());
+      bytes[7] = static_cast<std::uint8_t>(40 + players.first());
+      const device::Thread self;
+      require(device::world_put_signal(self, kernels.view(), peer, after.view(), 100, before.view(),
+                                       7, 1, 2)
+                  .outcome,
+              "the put");
+      require(device::wait_signal(self, kernels.view(), 2, 1, peer), "the signal");
+      test::require(static_cast<std::uint8_t*>(more.data())[100] == 40 + peer, "the byte");
+      device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
+      require(barrier.sync(), "the barrier");
+      const auto refused =
+          device::world_put(self, kernels.view(), peer, after.view(), 1 << 20, before.view(), 0, 1);
+      require_outcome(refused.outcome, device::WorldOutcome::out_of_range, "past the end");
+      players.barrier();
+    }
+  });
+}
+
+TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+  const bool process = GENERATE(false, true);
+  play_on({{1, 1}}, process, [](Players& players) {
+    const CudaFaultHooks hooks;
+    const bool is_victim = players.first() == 0;
+    std::optional<Communicator> comm;
+    int failures = 0;
+    long misses = 0;
+    for (long k = 1; misses < 2; k += 3) {
+      if (!comm) comm.emplace(join(players));
+      players.barrier();
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+      bool good = false;
+      std::string text;
+      {
+        std::optional<ScopedCudaFaults> faults;
+        if (is_victim) faults.emplace(plan);
+        auto kernels = comm->device_comm(kWorld);
+        faults.reset();
+        good = kernels.ok();
+        if (!good) text = kernels.error().to_string();
+        players.word(static_cast<std::size_t>(players.first())) = good ? 1 : 0;
+        if (is_victim) players.word(2) = plan.hit() ? 1 : 0;
+        players.barrier();
+        test::require(players.word(0) == players.word(1),
+                      "call " + std::to_string(k) + ": one rank has an error: " + text);
+        if (good) {
+          device::WorldBarrier<device::Thread> barrier({}, kernels->view(), 0);
+          require(barrier.sync(), "the barrier");
+        }
+        players.barrier();
+      }
+      if (!good) test::require(text.find("rank 0") != std::string::npos, text);
+      failures += good ? 0 : 1;
+      misses = players.word(2) != 0 ? 0 : misses + 1;
+      if (good) comm.reset();  // its network would be found there
+      players.barrier();
+    }
+    test::require(failures > 5, "failures: " + std::to_string(failures));
+  });
+}
+
+TEST_CASE("3.6 what kernels post after an abort reaches no peer, and is refused before long") {
+  play_on({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
+}
+
+TEST_CASE("3.19 a GPU's NIC that dies is named by all, though nothing is asked of it") {
+  const Environment patience(kPatience);
+  play_on({{1, 1, 1}}, false, [](Players& players) {
+    constexpr int kDead = 1;
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    if (players.first() == kDead) network_of(rank.comm).nic().die();
+    wait_until_named(rank, kDead, kDead);
+    players.barrier();
+  });
+}
+
+}  // namespace oriel::test

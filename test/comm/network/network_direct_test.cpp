@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fstream>
+#include <optional>
+#include <random>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "comm/network/network_soft.hpp"
+#include "comm/support/network_players.hpp"
+
+// Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
+namespace oriel::test {
+namespace {
+
+void play_on(const Nodes& nodes, bool direct, const Body& body) {
+  INFO(nodes.text() << (direct ? ", direct copy" : ", by the wire"));
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    Variables variables = on_node(nodes, players.first());
+    variables.push_back({"ORIEL_DIRECT_COPY", direct ? "1" : "0"});
+    const Environment environment(variables);
+    body(players);
+  }));
+}
+
+std::uint64_t direct_copies(const DeviceComm& kernels) {
+  return static_cast<comm::SoftNetwork*>(kernels.view().network->nic)
+      ->nic()
+      .counters()
+      .direct_copies;
+}
+
+/// Stretches of shared memory that this process has mapped.
+int shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("3.9 random puts, gets and signals between nodes of one machine, with and without wire") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const bool direct : {true, false}) {
+    play_on({{2, 1}}, direct, [&](Players& players) { Traffic(players, seed).run(60); });
+  }
+}
+
+TEST_CASE("3.9 windows of near nodes are mapped as long as both sides have them") {
+  for (const bool direct : {true, false}) {
+    play_on({{1, 1, 1}}, direct, [&](Players& players) {
+      auto comm = join(players);
+      auto kernels = must(comm.device_comm(kWorld));
+      auto memory = must(comm.allocate(std::size_t{1} << 20));
+      players.barrier();
+      const int before = shared_mappings();
+      {
+        auto window = must(comm.register_window(memory));
+        // Its own in the team, and that of each rank of another node, of one stretch or more.
+        const int made = shared_mappings() - before;
+        test::require(direct ? made >= 3 : made == 1, "mappings: " + std::to_string(made));
+        players.barrier();
+      }
+      test::require(shared_mappings() == before, "mappings are left behind");
+      players.barrier();
+    });
+  }
+}
+
+TEST_CASE("3.9 windows that begin inside an allocation are mapped where they begin") {
+  play_on({{1, 1}}, true, [](Players& players) {
+    auto comm = join(players);
+    auto kernels = must(comm.device_comm(kWorld));
+    auto memory = must(comm.allocate(std::size_t{4} << 20));
+    constexpr std::size_t kSkip = 12'288, kBytes = 100'000;
+    auto* const base = static_cast<std::uint8_t*>(memory.data());
+    auto window = must(comm.register_window(MemoryRange{base + kSkip, 2 * kBytes}));
+    const int me = players.first(), peer = 1 - me;
+    for (std::size_t i = 0; i < kBytes; ++i) base[kSkip + i] = pattern(me, 3, i);
+    const device::Thread self;
+    const auto view = window.view();
+    require(device::world_put_signal(self, kernels.view(), peer, view, kBytes, view, 0, kBytes, 0)
+                .outcome,
+            "the put");
+    require(device::wait_signal(self, kernels.view(), 0, 1, peer), "the signal");
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      test::require(base[kSkip + kBytes + i] == pattern(peer, 3, i), "what the peer has put");
+    }
+    test::require(direct_copies(kernels) == 1, "a direct copy");
+    device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
+    require(barrier.sync(), "the barrier");
+  });
+}
+
+TEST_CASE("3.9 a window that the peer has deregistered is still a source of puts to it") {
+  play_on({{1, 1}}, true, [](Players& players) {
+    auto comm = join(players);
+    auto kernels = must(comm.device_comm(kWorld));
+    constexpr std::size_t kBytes = 300'000;
+    auto from = must(comm.allocate(kBytes)), to = must(comm.allocate(kBytes));
+    std::optional<Window> source = must(comm.register_window(from));
+    auto target = must(comm.register_window(to));
+    const int me = players.first(), peer = 1 - me;
+    auto* const bytes = static_cast<std::uint8_t*>(from.data());
+    const device::Thread self;
+    // The world's: the thread sanitizer cannot see how another process orders this one's threads.
+    device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      for (std::size_t i = 0; i < kBytes; ++i) {
+        bytes[i] = pattern(me, static_cast<unsigned>(round), i);
+      }
+      if (round == 2 && me == 1) {
+        test::require(direct_copies(kernels) == 1, "a direct copy");
+        source.reset();
+      }
+      require(barrier.sync(), "the barrier");
+      if (me == 0) {
+        require(device::world_put_signal(self, kernels.view(), peer, target.view(), 0,
+                                         source->view(), 0, kBytes, 0)
+                    .outcome,
+                "the put");
+        require(device::world_flush(self, kernels.view(), peer), "its end");
+      } else {
+        require(device::wait_signal(self, kernels.view(), 0, round, peer), "the signal");
+        for (std::size_t i = 0; i < kBytes; ++i) {
+          test::require(static_cast<std::uint8_t*>(to.data())[i] ==
+                            pattern(peer, static_cast<unsigned>(round), i),
+                        "what the peer has put");
+        }
+      }
+      require(barrier.sync(), "the barrier");
+    }
+    test::require(direct_copies(kernels) == (me == 1 ? 1 : 0), "no other one");
+  });
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/support/held.hpp"
+#include "comm/support/network_faults.hpp"
+#include "net/fabric/wire_fabric.hpp"
+#include "support/fabric_provider.hpp"
+#include "support/fault.hpp"
+#include "support/sanitized.hpp"
+
+/// Has every system call of a rank fail, one at a time, while it makes its queues to the ranks of
+/// other nodes (3.15): all ranks have the same error, and nothing is left.
+namespace oriel::test {
+namespace {
+
+constexpr int kRanks = 3;  // on nodes of one and two
+constexpr int kMissesToEnd = 3;
+constexpr long kCallsMost = 2000;
+constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS};
+
+/// As above, with system calls that fail.
+Seen live_with(Players& players, FaultPlan* plan) {
+  std::optional<ScopedSystemFaults> faults;
+  const auto arm = [&] {
+    if (plan != nullptr) faults.emplace(*plan, Reach::process);
+  };
+  return live(players, arm, [&] { faults.reset(); });
+}
+
+void walk(Players& players, long stride, long first, bool by_fabric) {
+  const Held before = held_after_good_starts(players);
+  std::string complaints;
+  int failures = 0, harmless = 0;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    int misses = 0;
+    for (long k = first; misses < kMissesToEnd && k < kCallsMost; k += stride) {
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = kStatuses[static_cast<std::size_t>(k) % kStatuses.size()];
+      const bool is_victim = players.first() == victim;
+      const Seen seen = live_with(players, is_victim ? &plan : nullptr);
+      if (is_victim) players.word(kHitIn) = plan.hit() ? 1 : 0;
+      const bool agreed = agree(players, seen, victim);
+      misses = players.word(kHitIn) != 0 ? 0 : misses + 1;
+      ++(seen.ok ? harmless : failures);
+      if (agreed) continue;
+      complaints += fmt::format("\nrank {}, call {} {}: {}", victim, k,
+                                plan.hit() ? plan.failed.load() : "", seen.text);
+    }
+    Held allowed = before;
+    if (by_fabric) {
+      static_cast<void>(settled());
+      allowed.fds += forgotten_connections();
+    }
+    require_held(allowed, fmt::format("after the walk over rank {}", victim));
+    players.barrier();
+  }
+  if (players.first() == 0) {
+    std::fprintf(stderr, "%d errors on all ranks, %d without effect\n", failures, harmless);
+  }
+  require(complaints.empty(), complaints);
+  require(failures > 0, "some calls were needed");
+}
+
+}  // namespace
+
+namespace {
+
+void walk_with(const Variables& settings, long stride, bool by_fabric) {
+  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
+  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  const Environment common(Variables{{"ORIEL_TIMEOUT", "20s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
+  const Environment environment(settings);
+  check_all_ok(play(
+      Cast::processes, kRanks,
+      [&](Players& players) {
+        const Environment node(
+            Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
+        walk(players, stride, 1 + seed % stride, by_fabric);
+      },
+      std::chrono::seconds(kSanitized ? 220 : 110)));
+}
+
+}  // namespace
+
+// Every call: ORIEL_TEST_STRIDE=1.
+TEST_CASE("3.15 whichever system call fails while queues are made, all ranks agree") {
+  walk_with({}, number_from("ORIEL_TEST_STRIDE", kSanitized ? 11 : 5), false);
+}
+
+TEST_CASE("3.14 whichever system call fails while queues with backups are made, all ranks agree") {
+  const auto wire =
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
+  if (!wire.ok()) {
+    WARN("no fabric: " << wire.error().to_string());
+    return;
+  }
+  walk_with({{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
+             {"ORIEL_WIRE", "fabric"},
+             {"ORIEL_PATHS", "lo,lo"}},
+            number_from("ORIEL_TEST_STRIDE", kSanitized ? 61 : 31), true);
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "comm/support/network_players.hpp"
+#include "comm/support/on_model.hpp"
+#include "comm/support/test_hosts.hpp"
+#include "support/fabric_provider.hpp"
+
+// GPU ranks on hosts of their own, which are network namespaces, over libfabric's tcp: on the model
+// of the CUDA driver, where the ranks' threads do what kernels would do (3.19).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const bool kPermitted = skip_without_hosts();
+
+const Variables kGpuOnHost = {{"ORIEL_BACKEND", "cuda"},
+                              {"ORIEL_NIC_PROCESS", "0"},
+                              {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
+                              {"ORIEL_SOCKET_IFNAME", "net0"}};
+
+}  // namespace
+
+TEST_CASE("3.19 a host whose link goes down while GPUs wait for it is named by all others") {
+  constexpr int kCut = 2, kRanks = 3;
+  const TestHosts hosts(kRanks);
+  Stage stage(Cast::processes, kRanks, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kGpuOnHost), patience(kPatience);
+    const OnModel on_model(kRanks, players.first());
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    test::require(network_of(rank.comm).fabric() != nullptr, "a fabric wire");
+    ++players.word(0);
+    // The host itself names itself: it hears nobody.
+    wait_until_named(rank, players.first() != kCut ? kCut : 0, kCut);
+    players.barrier();  // the end of a process can be seen on all of them
+  });
+  REQUIRE(stage.wait_for_word(0, kRanks, 30s));
+  hosts.cut(kCut);
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,438 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/cuda_table.hpp"
+#include "comm/support/adapter_players.hpp"
+#include "comm/support/network_faults.hpp"
+#include "comm/support/network_players.hpp"
+#include "comm/support/on_model.hpp"
+#include "shadow/shadow_pool_cuda.hpp"
+#include "support/fault_cuda.hpp"
+#include "window/memory/framework_memory.hpp"
+
+/// GPU ranks of several nodes whose queues mlx5 adapters execute (3.2, 3.11, 3.15): on the models
+/// of the driver and of verbs, where what kernels would do the ranks' threads do in the model's
+/// memory.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::Thread;
+
+constexpr Thread kThread;
+
+/// What an adapter needs of the driver, over its model.
+class AdapterDriver {
+ public:
+  AdapterDriver() {
+    model() = cuda();
+    table_ = cuda();
+    table_.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice device) {
+      if (which == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) {
+        *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
+        return CUDA_SUCCESS;
+      }
+      *value = 1;
+      const bool is_there = which == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
+                            which == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED;
+      return is_there ? CUDA_SUCCESS : model().device_get_attribute(value, which, device);
+    };
+    table_.pointer_set_attribute = [](const void*, CUpointer_attribute, CUdeviceptr) {
+      return CUDA_SUCCESS;
+    };
+    table_.mem_get_handle_for_address_range = [](void* out, CUdeviceptr begin, std::size_t bytes,
+                                                 CUmemRangeHandleType, unsigned long long) {
+      CUdeviceptr base = 0;
+      std::size_t size = 0;
+      const bool is_known = model().mem_get_address_range(&base, &size, begin) == CUDA_SUCCESS;
+      // One dma-buf is of one allocation.
+      if (is_known && begin + bytes > base + size) return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<int*>(out) = ::dup(0);
+      return CUDA_SUCCESS;
+    };
+    scoped_.emplace(table_);
+  }
+
+ private:
+  static CudaTable& model() {
+    static CudaTable table;
+    return table;
+  }
+  CudaTable table_;
+  std::optional<ScopedCudaTable> scoped_;
+};
+
+/// Plays with a GPU for each rank.
+void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
+  const auto ranks = static_cast<int>(nodes.size());
+  play_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}}, [&](Players& players, Adapter& adapter) {
+    const OnModel on_model(ranks, players.first());
+    // As long as the process: threads of the library may call it to the end.
+    static auto* const driver = new AdapterDriver;
+    static_cast<void>(driver);
+    body(players, adapter);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("3.11 3.15 puts, gets and signals of GPUs by queues of adapters, byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1}}) {
+    play_on_gpus(nodes, [&](Players& players, Adapter&) { Traffic(players, seed).run(25); });
+  }
+}
+
+TEST_CASE("3.6 3.11 what a GPU's kernels post after an abort reaches no peer") {
+  play_on_gpus({0, 1}, [](Players& players, Adapter&) {
+    Rank rank(players, 4096, kWorld);
+    const auto window = rank.window.view();
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    if (players.first() == 0) {
+      *rank.at(8) = 77;
+      rank.comm.abort();
+      static_cast<void>(device::world_put(kThread, rank.view(), 1, window, 0, window, 8, 1));
+      static_cast<void>(device::world_signal(kThread, rank.view(), 1, 0));
+      test::require(device::world_flush(kThread, rank.view()) != device::WorldOutcome::done,
+                    "it was done");
+    }
+    players.barrier();
+    std::this_thread::sleep_for(20ms);
+    test::require(*rank.at(0) == 0 && device::read_signal(rank.view(), 0) == 0, "something came");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.11 an adapter's error on a queue of a GPU names the peer, opcode and syndrome") {
+  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
+    Rank rank(players, 4096, kWorld);
+    const auto window = rank.window.view();
+    rank.sync("the first barrier");
+    players.barrier();
+    if (players.first() == 0) {
+      net::NicFaults faults;
+      faults.fails.push_back({.syndrome = net::Syndrome::transport_retry});
+      adapter.nic().set_faults(faults);
+      const auto posted = device::world_put(kThread, rank.view(), 1, window, 0, window, 8, 1);
+      require(posted.outcome, "posting");
+    }
+    const auto error = error_of(rank.comm);
+    test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    for (const char* word : {"rank 0 to rank 1", "did not answer", "0x15", "operation 0x08"}) {
+      test::require(error->to_string().find(word) != std::string::npos, error->to_string());
+    }
+    players.barrier();
+  });
+}
+
+TEST_CASE(
+    "3.11 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+  const long seed = static_cast<long>(std::random_device{}() >> 1);
+  INFO("seed " << seed);
+  play_on_gpus({0, 1}, [&](Players& players, Adapter& adapter) {
+    const CudaFaultHooks hooks;
+    constexpr long kStride = 3;
+    int errors = 0;
+    for (long k = 1 + seed % kStride, misses = 0; misses < 2; k += kStride) {
+      const bool is_victim = players.first() == 0;
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+      std::optional<ScopedCudaFaults> faults;
+      const Seen seen = live(
+          players,
+          [&] {
+            // What comes before the network others walk over.
+            adapter.verbs.on_list = [&] {
+              if (is_victim) faults.emplace(plan);
+            };
+          },
+          [&] { faults.reset(); });
+      if (is_victim) players.word(kHitIn) = plan.hit() ? 1 : 0;
+      test::require(agree(players, seen, 0), "call " + std::to_string(k) + ": " + seen.text);
+      adapter.verbs.on_list = nullptr;
+      adapter.require_clean();
+      misses = players.word(kHitIn) != 0 ? 0 : misses + 1;
+      errors += seen.ok ? 0 : 1;
+      players.barrier();
+    }
+    test::require(errors > 3, "errors: " + std::to_string(errors));
+  });
+}
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+/// Of memory in allocations of so many MiB, mapped back to back, what a window has.
+struct Layout {
+  std::vector<std::size_t> sizes;
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+
+  std::vector<std::size_t> allocations() const {
+    std::vector<std::size_t> made;
+    for (const std::size_t size : sizes) made.push_back(size * kMiB);
+    return made;
+  }
+  /// Where allocations end in the window.
+  std::vector<std::size_t> ends() const {
+    std::vector<std::size_t> made;
+    std::size_t end = 0;
+    for (const std::size_t size : allocations()) {
+      end += size;
+      if (end > begin && end < begin + bytes) made.push_back(end - begin);
+    }
+    return made;
+  }
+};
+
+/// Odd ranks have windows over ten allocations, which have to be cut into more chunks than a region
+/// has keys; even ones three, in longer chunks.
+Layout layout_of(int rank) {
+  constexpr std::size_t kBytes = 21 * kMiB + 4321;
+  if (rank % 2 == 0) return {{4, 12, 8}, 2 * kMiB + 12'288, kBytes};
+  return {{2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 12'288, kBytes};
+}
+
+/// That memory of a rank's GPU.
+class Pieces {
+ public:
+  explicit Pieces(int rank)
+      : layout_(layout_of(rank)),
+        framework_(layout_.allocations(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                   {CU_MEM_LOCATION_TYPE_DEVICE, {rank}}) {}
+  std::uint8_t* at(std::size_t offset) const {
+    return reinterpret_cast<std::uint8_t*>(framework_.base()) + layout_.begin + offset;
+  }
+  std::size_t bytes() const { return layout_.bytes; }
+  MemoryRange range() const { return {at(0), bytes()}; }
+  std::size_t count() const { return layout_.ends().size() + 1; }
+
+ private:
+  const Layout layout_;
+  const Framework framework_;
+};
+
+/// Ranks with a window over several allocations each, of which one at a time puts and gets. It
+/// knows what every byte of all windows has to be.
+class Crossings {
+ public:
+  Crossings(Players& players, Communicator& comm, const Pieces& mine, std::uint64_t seed)
+      : players_(players),
+        mine_(mine),
+        window_(must(comm.register_window(mine.range()))),
+        kernels_(must(comm.device_comm(kWorld))),
+        random_(seed) {}
+  device::WindowView view() const { return window_.view(); }
+  void close() { must(window_.close()); }
+
+  /// Before a rank's turn.
+  void begin() {
+    images_.clear();
+    for (int rank = 0; rank < players_.size(); ++rank) {
+      auto& image = images_.emplace_back(mine_.bytes());
+      for (std::size_t i = 0; i < image.size(); ++i) image[i] = pattern(rank, 1, i);
+    }
+    std::copy(own().begin(), own().end(), mine_.at(0));
+    players_.barrier();
+  }
+  void put_to(int peer, int step) {
+    const std::size_t bytes = random_bytes();
+    const std::size_t near = across(players_.first(), bytes), far = across(peer, bytes);
+    for (std::size_t i = near; i < near + bytes; ++i) {
+      *mine_.at(i) = own()[i] = pattern(7, static_cast<std::uint64_t>(step), i);
+    }
+    std::copy_n(mine_.at(near), bytes, image_of(peer).data() + far);
+    const auto posted = device::world_put_signal(kThread, kernels_.view(), peer, view(), far,
+                                                 view(), near, bytes, kSignal, 1);
+    require(device::world_wait(kThread, kernels_.view(), posted), "a put");
+  }
+  void get_from(int peer) {
+    const std::size_t bytes = random_bytes();
+    const std::size_t near = across(players_.first(), bytes), far = across(peer, bytes);
+    get(peer, far, near, bytes, "what was read");
+  }
+  /// All of a peer's window comes into this rank's.
+  void get_all(int peer) { get(peer, 0, 0, mine_.bytes(), "what is at the peer"); }
+  void await_signals(int from, std::uint64_t count) {
+    require(device::wait_signal(kThread, kernels_.view(), kSignal, count, from), "the signals");
+    test::require(device::read_signal(kernels_.view(), kSignal) == count, "no more signals");
+  }
+
+ private:
+  static constexpr std::uint32_t kSignal = 3;
+  std::vector<std::uint8_t>& image_of(int rank) { return images_[static_cast<std::size_t>(rank)]; }
+  std::vector<std::uint8_t>& own() { return image_of(players_.first()); }
+  /// Few enough for an entry; some; or over several allocations.
+  std::size_t random_bytes() {
+    const auto kind = random_() % 8;
+    if (kind == 0) return 5 * kMiB + random_() % kMiB;
+    return kind < 4 ? 2 + random_() % 27 : 29 + random_() % 5000;
+  }
+  /// Where so many bytes cross an end of one of the rank's allocations.
+  std::size_t across(int rank, std::size_t bytes) {
+    const std::vector<std::size_t> ends = layout_of(rank).ends();
+    const std::size_t end = ends[random_() % ends.size()];
+    const std::size_t before = std::min(end, 1 + random_() % (bytes - 1));
+    return std::min(end - before, mine_.bytes() - bytes);
+  }
+  void get(int peer, std::size_t far, std::size_t near, std::size_t bytes,
+           const std::string& what) {
+    const auto posted =
+        device::world_get(kThread, kernels_.view(), peer, view(), far, view(), near, bytes);
+    require(device::world_wait(kThread, kernels_.view(), posted), "a get");
+    std::copy_n(image_of(peer).data() + far, bytes, own().data() + near);
+    if (std::memcmp(own().data(), mine_.at(0), mine_.bytes()) == 0) return;
+    const auto wrong = std::mismatch(own().begin(), own().end(), mine_.at(0));
+    test::require(false, what + ", at " + std::to_string(wrong.first - own().begin()));
+  }
+
+  Players& players_;
+  const Pieces& mine_;
+  Window window_;
+  DeviceComm kernels_;
+  std::mt19937_64 random_;
+  std::vector<std::vector<std::uint8_t>> images_;  // of the windows of all ranks
+};
+
+/// Keys that stand outside of regions, in tables of kernels' memory, and other small objects.
+std::size_t tables_of_keys(int device) {
+  return must(shadow::cuda_pool(device, 256, 64))->live();
+}
+
+}  // namespace
+
+TEST_CASE("3.2 windows over several allocations: what crosses them on both sides, byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1}}) {
+    play_on_gpus(nodes, [&](Players& players, Adapter& adapter) {
+      constexpr int kSteps = 12;
+      const int me = players.first();
+      const auto is_far = [&](int peer) {
+        return nodes[static_cast<std::size_t>(peer)] != nodes[static_cast<std::size_t>(me)];
+      };
+      auto comm = join(players);
+      const Pieces memory(me);
+      const std::size_t regions = adapter.verbs.live("region");
+      const std::size_t tables = tables_of_keys(me);
+      players.barrier();
+      Crossings crossings(players, comm, memory, seed + static_cast<std::uint64_t>(me));
+      const device::queue::Region& local = crossings.view().network->local;
+      test::require(local.chunk_shift == (me % 2 == 0 ? 22 : 21), "the size of its chunks");
+      test::require((local.more_keys != nullptr) == (me % 2 == 1), "keys outside of the region");
+      // The device communicator has a window of its own.
+      test::require(adapter.verbs.live("region") == regions + memory.count() + 1, "its regions");
+      std::uint64_t signals = 0;
+      for (int turn = 0; turn < players.size(); ++turn) {
+        players.barrier();
+        crossings.begin();
+        for (int peer = 0; turn == me && peer < players.size(); ++peer) {
+          if (!is_far(peer)) continue;
+          for (int step = 0; step < kSteps; ++step) {
+            crossings.put_to(peer, step);
+            crossings.get_from(peer);
+          }
+          crossings.get_all(peer);
+        }
+        if (is_far(turn)) crossings.await_signals(turn, signals += kSteps);
+      }
+      players.barrier();
+      const std::size_t used = tables_of_keys(me);
+      crossings.close();
+      players.barrier();
+      test::require(used > tables || me % 2 == 0, "a table of its own keys");
+      test::require(tables_of_keys(me) == tables, "which has gone");
+      test::require(adapter.verbs.live("region") == regions + 1, "and so have its regions");
+      players.barrier();
+    });
+  }
+}
+
+TEST_CASE("3.2 when one allocation of a window cannot be registered nobody has the window") {
+  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
+    auto comm = join(players);
+    const int me = players.first();
+    const Pieces memory(me);
+    const std::size_t regions = adapter.verbs.live("region");
+    const std::size_t tables = tables_of_keys(me);
+    for (int victim = 0; victim < 2; ++victim) {
+      const std::size_t count = layout_of(victim).ends().size() + 1;
+      for (std::size_t k = 1; k <= count; ++k) {
+        players.barrier();
+        adapter.verbs.counted = 0;
+        adapter.verbs.fail_at = me == victim ? static_cast<long>(k) : 0;
+        const auto window = comm.register_window(memory.range());
+        adapter.verbs.fail_at = 0;
+        test::require(!window.ok() && window.error().origin_rank() == victim, "who has failed");
+        const std::string text = window.error().to_string();
+        const std::string place = fmt::format("allocation {} of {}", k, count);
+        for (const std::string& word : {place, std::string("ibv_reg_dmabuf_mr")}) {
+          test::require(text.find(word) != std::string::npos, text);
+        }
+        test::require(adapter.verbs.live("region") == regions, "regions are left");
+        test::require(tables_of_keys(me) == tables, "tables are left");
+      }
+    }
+    players.barrier();
+    auto window = must(comm.register_window(memory.range()));
+    players.barrier();
+    test::require(adapter.verbs.live("region") == regions + memory.count(), "its regions");
+    players.barrier();
+    must(window.close());
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.2 when a call of the driver fails for a window of pieces both ranks know it") {
+  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
+    auto comm = join(players);
+    const int me = players.first();
+    const Pieces memory(me);
+    const CudaFaultHooks hooks;
+    const std::size_t regions = adapter.verbs.live("region");
+    const std::size_t tables = tables_of_keys(me);
+    int errors = 0;
+    bool was_hit = true;
+    for (long k = 1; was_hit; k += 3) {
+      players.barrier();
+      FaultPlan plan;
+      plan.fail_at = k;
+      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
+      std::optional<ScopedCudaFaults> faults;
+      if (me == 1) faults.emplace(plan);
+      auto window = comm.register_window(memory.range());
+      faults.reset();
+      if (me == 1) players.word(kHitIn) = plan.hit() ? 1 : 0;
+      const std::string text = window.ok() ? "" : window.error().to_string();
+      const Seen seen = window.ok() ? Seen{} : seen_of(window.error());
+      test::require(agree(players, seen, 1), "call " + std::to_string(k) + ": " + text);
+      if (window.ok()) must(window.value().close());
+      players.barrier();
+      test::require(adapter.verbs.live("region") == regions, "regions are left");
+      test::require(tables_of_keys(me) == tables, "tables are left");
+      was_hit = players.word(kHitIn) != 0;
+      errors += window.ok() ? 0 : 1;
+    }
+    test::require(errors > 5, "errors: " + std::to_string(errors));
+    players.barrier();
+  });
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/support/adapter_players.hpp"
+#include "comm/support/network_faults.hpp"
+#include "comm/support/network_players.hpp"
+
+/// Ranks of several nodes whose queues mlx5 adapters execute (3.11, 3.15): on the model of verbs,
+/// which shows nothing of hardware.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::Thread;
+
+constexpr Thread kThread;
+
+/// A text that an error has to have.
+void require_text(const std::optional<Error>& error, const std::vector<std::string>& words) {
+  require(error.has_value(), "no error");
+  for (const std::string& word : words) {
+    require(error->to_string().find(word) != std::string::npos,
+            fmt::format("no \"{}\" in \"{}\"", word, error->to_string()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("3.11 3.15 random puts, gets and signals by queues of adapters, byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  const bool rung_by_processor = GENERATE(false, true);
+  for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1, 1}}) {
+    play_on_adapters(nodes, {.rung_by_processor = rung_by_processor}, {},
+                     [&](Players& players, Adapter&) { Traffic(players, seed).run(30); });
+  }
+}
+
+TEST_CASE("3.11 3.15 windows have keys of the adapter as long as they are registered") {
+  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
+    const int peer = 1 - players.first();
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(2 * 4096));
+    auto* const base = static_cast<std::uint8_t*>(memory.data());
+    players.barrier();
+    const std::size_t before = adapter.verbs.live("region");
+    players.barrier();
+    auto window = must(comm.register_window(MemoryRange{base, 4096}));
+    players.barrier();
+    require(adapter.verbs.live("region") == before + 1, "a region of its own");
+    players.barrier();
+    const auto kernels = must(comm.device_comm(kWorld));
+    require(kernels.view().wait.doorbell == nullptr, "nobody rings for what an adapter writes");
+    auto later = must(comm.register_window(MemoryRange{base + 4096, 4096}));
+    base[4096 + 10] = static_cast<std::uint8_t>(50 + peer);
+    const auto put = [&] {
+      return device::world_put_signal(kThread, kernels.view(), peer, window.view(), 20,
+                                      later.view(), 10, 1, 3)
+          .outcome;
+    };
+    require(put(), "the put");
+    require(device::wait_signal(kThread, kernels.view(), 3, 1, peer), "the signal");
+    adapter.sync();
+    require(base[20] == 50 + players.first(), "what the peer has put");
+    require(device::world_flush(kThread, kernels.view()), "the flush");
+    players.barrier();
+    must(later.close());
+    must(window.close());
+    require_outcome(put(), device::WorldOutcome::no_window, "a put to a window that was closed");
+    players.barrier();
+    // The device communicator has one of its own.
+    require(adapter.verbs.live("region") == before + 1, "those of both windows have gone");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.11 an entry that a peer's adapter refuses is named with opcode and syndrome") {
+  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter&) {
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    if (players.first() == 0) {
+      // Past the checks of the device headers: an entry by hand, with a key that is none.
+      namespace dq = device::queue;
+      dq::Region there = rank.window.view().network->peers[1];
+      there.keys[0] ^= 0x5555;
+      const dq::Transfer strange{rank.window.view().network->local, 0, there, 0, 8};
+      const auto& queue = rank.view().network->queues[1];
+      const auto posted = dq::put(kThread, queue, strange, rank.view().wait);
+      require(posted.outcome == dq::QueueOutcome::done, "posting");
+      const auto outcome =
+          dq::wait_complete<device::WorldMemory>(queue, posted.end, rank.view().wait);
+      require(outcome == dq::QueueOutcome::failed || outcome == dq::QueueOutcome::aborted,
+              "the put");
+    }
+    const auto error = error_of(rank.comm);
+    require_text(error, {"rank 0 to rank 1", "refused the key", "0x13", "0x08", "mlx5_0 port 1"});
+    require(error->origin_rank() == 0, "whose fault it is");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.6 3.11 what is posted after an abort is refused, and reaches no peer") {
+  play_on_adapters({0, 1}, {}, {},
+                   [](Players& players, Adapter&) { post_after_abort(players, true); });
+}
+
+TEST_CASE("3.11 3.19 an adapter that dies is named by a rank that asks nothing of it") {
+  play_on_adapters({0, 1}, {.answer_timeout = 50ms}, {}, [](Players& players, Adapter& adapter) {
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    if (players.first() == 1) adapter.nic().die();
+    players.barrier();
+    // A rank whose own adapter is dead would name the other one, whom it asks.
+    if (players.first() == 0) {
+      require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1),
+                      device::WorldOutcome::aborted, "the wait");
+    }
+    const auto error = error_of(rank.comm);
+    require_text(error, {"rank 0 to rank 1", "did not answer", "asked whether it is there"});
+    require(error->origin_rank() == 1, "who is named");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.11 whichever call of verbs fails while a communicator starts, all ranks agree") {
+  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
+    std::string complaints;
+    int errors = 0;
+    for (int victim = 0; victim < 2; ++victim) {
+      const bool is_victim = players.first() == victim;
+      for (long k = 1;; ++k) {
+        const Seen seen = live(
+            players,
+            [&] {
+              adapter.verbs.counted = 0;
+              adapter.verbs.failed.clear();
+              adapter.verbs.fail_at = is_victim ? k : 0;
+            },
+            [&] { adapter.verbs.fail_at = 0; });
+        const std::string failed = adapter.verbs.failed;
+        if (is_victim) players.word(kHitIn) = failed.empty() ? 0 : 1;
+        const bool agreed = agree(players, seen, victim);
+        // Registers that are mapped another way will do, and what was given back is gone.
+        const bool is_harmless = failed == "mlx5dv_devx_alloc_uar" || failed == "ibv_dereg_mr";
+        if (!agreed || (is_victim && seen.ok == !failed.empty() && !is_harmless)) {
+          complaints += fmt::format("\nrank {}, call {} {}: {}", victim, k, failed, seen.text);
+        }
+        errors += seen.ok ? 0 : 1;
+        players.barrier();
+        if (adapter.verbs.live() != 0) complaints += fmt::format("\n{} left", k);
+        const bool was_hit = players.word(kHitIn) != 0;
+        players.barrier();
+        if (!was_hit) break;
+      }
+    }
+    require(complaints.empty(), complaints);
+    require(errors > 30, fmt::format("{} errors", errors));
+  });
+}
+
+TEST_CASE("3.11 ranks that choose different NICs, or an adapter and backups, are told so") {
+  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter&) {
+    const Environment own(Variables{{"ORIEL_NIC", players.first() == 0 ? "mlx5" : "soft"}});
+    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+              {"ORIEL_NIC", "mlx5 on rank 0, soft on rank 1"});
+    players.barrier();
+  });
+  play_on_adapters({0, 1}, {}, {{"ORIEL_PATHS", "lo,lo"}}, [](Players& players, Adapter&) {
+    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+              {"ORIEL_PATHS names 2 interfaces", "ORIEL_NIC=mlx5"});
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.11 A3 who rings is the user's choice, and an error of all where it cannot be") {
+  play_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
+                   [&](Players& players, Adapter&) { Traffic(players, 5).run(10); });
+  play_on_adapters({0, 1}, {.rung_by_processor = true}, {}, [](Players& players, Adapter& adapter) {
+    const Environment own(Variables{{"ORIEL_DOORBELL", players.first() == 0 ? "gpu" : "auto"}});
+    const Seen seen = live(players);
+    require(!seen.ok && seen.origin == 0, seen.text);
+    for (const char* const words : {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"}) {
+      require(seen.text.find(words) != std::string::npos, seen.text);
+    }
+    require(adapter.verbs.live() == 0, "nothing is left");
+    players.barrier();
+  });
+}
+
+namespace {
+
+/// A communicator of two nodes in processes, of which the first has no adapter that works; what the
+/// error says on both.
+void play_without(bool library, const std::vector<std::string>& words) {
+  const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
+                                          {"ORIEL_SOCKET_IFNAME", "lo"},
+                                          {"ORIEL_CPU_AFFINITY", "0"},
+                                          {"ORIEL_NIC", "mlx5"}});
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const int me = players.first();
+    const std::string name = "mlx5_" + std::to_string(me);
+    const topo::TemporaryTree files;
+    files.file("/machine.xml", machine_with(me == 0 && library ? "" : name));
+    const Environment own(
+        Variables{{"ORIEL_HOSTID", name}, {"ORIEL_TOPO_FILE", files.root() + "/machine.xml"}});
+    net::test::FakeVerbs verbs;
+    verbs.adapters = {net::test::FakeVerbs::adapter(name)};
+    if (me == 0) verbs.library.missing = "there is no such library";
+    const net::ScopedVerbsLibrary scoped(verbs.library);
+    const Seen seen = live(players);
+    require(!seen.ok && seen.origin == 0, seen.text);
+    for (const std::string& word : words) {
+      require(seen.text.find(word) != std::string::npos, seen.text);
+    }
+    require(verbs.live() == 0 && verbs.violations.empty(), "nothing is left");
+    require(me == 0 || verbs.counted > 0, "the other one had an adapter");
+    players.barrier();
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("3.11 a rank without libraries or without an adapter is named on all") {
+  play_without(false, {"mlx5_0 cannot be opened", "no such library", "libibverbs1"});
+  play_without(true, {"ORIEL_NIC=mlx5", "no RDMA port that is active"});
+}
+
+}  // namespace oriel::test

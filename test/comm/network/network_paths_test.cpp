@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "comm/communicator/collective_sums.hpp"
+#include "comm/support/foreign_key.hpp"
+#include "comm/support/network_players.hpp"
+#include "comm/support/path_players.hpp"
+
+/// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
+/// loopback: it is the NICs that fail here.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::Thread;
+
+const bool kHasFabric = skip_without_fabric();
+
+void play_with(const Nodes& nodes, const Variables& settings, const Body& body) {
+  INFO(nodes.text());
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment common(settings), node(on_node(nodes, players.first()));
+    body(players);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("3.14 ranks with a backup path use the first one as long as it works") {
+  play_with({{2, 1}}, with_patience(), [&](Players& players) {
+    Traffic traffic(players, 1);
+    traffic.run(15);
+    Rank& rank = traffic.rank();
+    const int peer = players.first() == 2 ? 0 : 2;
+    const auto sight = sight_of(rank, peer);
+    require(sight.epoch == 1 && sight.path == 0, "the first path");
+    require(network_of(rank).failover(players.first()) == nullptr, "no queue to itself");
+    require(network_of(rank).fabric(1)->counters().sent == 0, "nothing goes by the backup");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.14 near ranks, whose memory cannot fail apart, have no backup") {
+  Variables settings = kTwoPaths;
+  settings.push_back({"ORIEL_WIRE", "auto"});
+  play_with({{1, 1}}, settings, [&](Players& players) {
+    Traffic traffic(players, 1);
+    traffic.run(5);
+    require(network_of(traffic.rank()).failover(1 - players.first()) == nullptr, "one path");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.6 3.14 3.23 an entry that is refused is named by its operation with two paths too") {
+  play_with({{1, 1}}, with_patience(), write_by_foreign_key);
+}
+
+TEST_CASE("3.14 F3 entries that fail on a path are done once, by the other, which is left again") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  play_with({{1, 1, 1}}, with_patience(), [&](Players& players) {
+    Traffic traffic(players, seed);
+    Rank& rank = traffic.rank();
+    std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
+    const int next = (players.first() + 1) % 3;
+    for (int flap = 0; flap < 3; ++flap) {
+      const auto reserved =
+          std::atomic_ref(network_of(rank).view().queues[next].indexes->reserved).load();
+      const auto epoch = sight_of(rank, next).epoch;
+      network_of(rank).nic().set_faults(fail_at(reserved + random() % 8, random() % 2 == 0));
+      players.barrier();
+      traffic.run(10);
+      collect(rank.comm, 3000);
+      network_of(rank).nic().set_faults({});
+      // Its peer may have left the path first.
+      require(sight_of(rank, next).epoch > epoch, "another epoch");
+      players.barrier();
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer != players.first() && flap != 2) await_path(rank, peer, 0);
+      }
+      players.barrier();
+    }
+    require(!rank.comm.async_error(), "no error");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.14 F6 collectives go on by the backup when a NIC stops or dies, and windows as well") {
+  play_with({{1, 2, 1}}, kTwoPaths, [&](Players& players) {
+    Rank rank(players, 4096, kWorld);
+    collect(rank.comm, 100);
+    players.barrier();
+    if (players.first() == 0) network_of(rank).nic().stop();
+    if (players.first() == 3) {
+      net::NicFaults faults;
+      faults.ends = {{{}, true}};
+      network_of(rank).nic().set_faults(std::move(faults));
+    }
+    for (const std::size_t count : {1U, 2000U, 40'000U}) collect(rank.comm, count);
+    // Whether 1 and 2 have gone on by the first path to each other's nodes is no matter.
+    for (int peer : {0, 3}) {
+      if (peer == players.first()) continue;
+      await_path(rank, peer, 1);
+    }
+    players.barrier();
+    auto memory = must(rank.comm.allocate(4096));
+    std::memset(memory.data(), 0, 4096);
+    static_cast<std::uint8_t*>(memory.data())[8] = static_cast<std::uint8_t>(7 + players.first());
+    {
+      auto window = must(rank.comm.register_window(memory));
+      const auto view = window.view();
+      const int peer = 3 - players.first();
+      const auto posted = device::world_put(Thread(), rank.view(), peer, view, 0, view, 8, 1);
+      require(device::world_wait(Thread(), rank.view(), posted), "a put into a later window");
+      rank.sync("the puts");
+      require(*static_cast<std::uint8_t*>(memory.data()) == 7 + peer, "what was put");
+      players.barrier();
+    }
+    // The one that only stopped comes back.
+    if (players.first() == 0) network_of(rank).nic().resume();
+    for (int other : {1, 2}) {
+      if (players.first() == 0) await_path(rank, other, 0);
+      if (players.first() == other) await_path(rank, 0, 0);
+    }
+    players.barrier();
+    collect(rank.comm, 2000);
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.14 F4 what a NIC has done, and lost its answers to, is not done again by the other") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  play_with({{1, 1}}, kTwoPaths, [&](Players& players) {
+    Traffic traffic(players, seed);
+    if (players.first() == 1) {
+      net::NicFaults faults;  // from the first barrier's answers on
+      faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
+      network_of(traffic.rank()).nic().set_faults(std::move(faults));
+    }
+    players.barrier();
+    // Signals are counted at the end.
+    traffic.run(12);
+    collect(traffic.rank().comm, 1000);
+    require(sight_of(traffic.rank(), 1 - players.first()).epoch > 1, "another path");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
+  play_with({{1, 1, 1}}, kTwoPaths, [&](Players& players) {
+    Rank rank(players, 4096, kWorld);
+    collect(rank.comm, 100);
+    players.barrier();
+    if (players.first() == 1) {
+      network_of(rank).nic(0).die();
+      network_of(rank).nic(1).die();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<float> values(1000, 1);
+    while (
+        rank.comm
+            .all_reduce({.input = values.data(), .output = values.data(), .count = values.size()})
+            .ok()) {
+      std::fill(values.begin(), values.end(), 1.0F);
+    }
+    const auto error = error_of(rank.comm);
+    require(error && error->code() == ErrorCode::remote, error ? error->to_string() : "no error");
+    require(std::chrono::steady_clock::now() - begin < 9s, "before the collective's own timeout");
+    if (players.first() != 1) require(error->origin_rank() == 1, error->to_string());
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.19 a rank that hears nobody, and is the first to say so, names itself") {
+  Variables settings = kTwoPaths;
+  settings.push_back({"ORIEL_PATHS", "lo"});  // with backups: test_comm_path_hosts
+  play_with({{1, 1, 1}}, settings, [&](Players& players) {
+    constexpr int kCutOff = 1;
+    Rank rank(players, 4096, kWorld);
+    rank.sync("the first barrier");
+    players.barrier();  // nobody is in the other one any more
+    // To that rank it looks the same, and the others ask for nothing.
+    if (players.first() != kCutOff) network_of(rank).nic().stop();
+    players.barrier();
+    if (players.first() == kCutOff) {
+      require(device::world_signal(Thread(), rank.view(), 0, 0).outcome, "a signal");
+    }
+    const auto error = error_of(rank.comm);
+    require(error && error->origin_rank() == kCutOff, error ? error->to_string() : "no error");
+    require(error->code() == ErrorCode::remote, error->to_string());
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.6 a queue with a backup path refuses what is posted after an abort") {
+  play_with({{1, 1}}, with_patience(), [&](Players& players) { post_after_abort(players, true); });
+}
+
+TEST_CASE("3.23 ORIEL_PATHS that differ, or ask for what is not there, are refused by name") {
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const Environment common(kTwoPaths), node(on_node({{1, 1}}, players.first()));
+    const auto attempt = [&](const std::string& of_first, const std::string& of_second) {
+      const Environment own(
+          Variables{{"ORIEL_PATHS", players.first() == 0 ? of_first : of_second}});
+      auto comm = try_to_join(players);
+      players.barrier();
+      return comm;
+    };
+    const auto alike = attempt("lo,lo", "lo");
+    must_fail(alike, ErrorCode::invalid_usage,
+              {"ORIEL_PATHS", "names 2 interfaces on rank 0, names 1 interface on rank 1"});
+    test::require(alike.error().origin_rank() == 1, alike.error().to_string());
+    must_fail(attempt("auto", ""), ErrorCode::invalid_usage,
+              {"ORIEL_PATHS", "is auto on rank 0, names no interface on rank 1"});
+    auto joined = attempt("lo,lo", "lo,none7");
+    const auto none = must(std::move(joined)).device_comm(kWorld);
+    must_fail(none, ErrorCode::invalid_usage, {"ORIEL_PATHS names none7", "rank 1"});
+    test::require(none.error().origin_rank() == 1, none.error().to_string());
+  }));
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <dlfcn.h>
+
+#include "comm/support/foreign_key.hpp"
+#include "comm/support/network_players.hpp"
+
+/// Ranks of several nodes reach each other's windows through queues (3.9, 3.15).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+using device::Thread;
+using device::world_flush;
+using device::world_get;
+using device::world_put;
+using device::world_put_signal;
+using device::world_signal;
+using device::world_wait;
+using device::WorldOutcome;
+using WorldBarrier = device::WorldBarrier<Thread>;
+
+constexpr Thread kThread;
+
+void play_on(const Nodes& nodes, const Body& body) {
+  INFO(nodes.text());
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    body(players);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("3.15 random puts, gets and signals between nodes, checked byte by byte") {
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
+    play_on(nodes, [&](Players& players) { Traffic(players, seed).run(60); });
+  }
+}
+
+TEST_CASE("3.15 within one node the same kernels go by loads and stores, and nothing is made") {
+  for (const Cast cast : {Cast::processes, Cast::threads}) {
+    check_all_ok(play(cast, 3, [](Players& players) {
+      Traffic(players, 5).run(60);
+      auto comm = join(players);
+      const auto kernels = must(comm.device_comm(kWorld));
+      test::require(kernels.view().network == nullptr, "no network");
+      players.barrier();
+    }));
+  }
+}
+
+TEST_CASE("3.15 a peer that sees the signal sees the bytes") {
+  play_on({{1, 1}}, [](Players& players) {
+    constexpr std::size_t kBytes = 300'000;
+    Rank rank(players, 2 * kBytes, kWorld);
+    const auto view = rank.window.view();
+    const int peer = 1 - players.first();
+    rank.sync("the first barrier");
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      for (std::size_t i = 0; i < kBytes; i += 997) {
+        *rank.at(kBytes + i) = pattern(players.first(), round, i);
+      }
+      require(
+          world_put_signal(kThread, rank.view(), peer, view, 0, view, kBytes, kBytes, 3).outcome,
+          "the put");
+      require(device::wait_signal(kThread, rank.view(), 3, round, peer), "the signal");
+      for (std::size_t i = 0; i < kBytes; i += 997) {
+        test::require(*rank.at(i) == pattern(peer, round, i), "the bytes before the signal");
+      }
+      // The peer has read what this rank overwrites next, and this rank's source is free.
+      require(world_flush(kThread, rank.view()), "the flush");
+      require(world_signal(kThread, rank.view(), peer, 4).outcome, "the answer");
+      require(device::wait_signal(kThread, rank.view(), 4, round, peer), "the peer's answer");
+    }
+    rank.sync("the last barrier");
+  });
+}
+
+TEST_CASE("3.15 a barrier of the world orders what ranks have done to third ones") {
+  // By the ring a put is under way for longer than a barrier; direct copies may overtake it.
+  const Environment environment(Variables{{"ORIEL_DIRECT_COPY", GENERATE("0", "1")}});
+  play_on({{2, 1, 1}}, [](Players& players) {
+    constexpr std::size_t kBytes = 512 * 1024;
+    Rank rank(players, 2 * kBytes, kWorld);
+    const auto view = rank.window.view();
+    const int me = players.first(), size = players.size();
+    // One that hears of this rank's arrival through another one only. Its barrier could well end
+    // before as much as this has come.
+    const int third = (me + 3) % size, giver = (me + 1) % size;
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      std::fill_n(rank.at(0), kBytes, pattern(me, round, 0));
+      require(world_put(kThread, rank.view(), third, view, kBytes, view, 0, kBytes).outcome,
+              "a put");
+      rank.sync("the barrier");
+      test::require(*rank.at(kBytes) == pattern(giver, round, 0), "the first byte");
+      test::require(*rank.at(2 * kBytes - 1) == pattern(giver, round, 0), "the last byte");
+      rank.sync("the second barrier");
+    }
+    // Other slots are other barriers.
+    for (std::uint32_t slot = 1; slot < 4; ++slot) {
+      for (std::uint32_t round = 0; round < slot; ++round) {
+        WorldBarrier barrier(kThread, rank.view(), slot);
+        require(barrier.sync(), "a barrier of another slot");
+      }
+    }
+    WorldBarrier outside(kThread, rank.view(), 4);
+    require_outcome(outside.sync(), WorldOutcome::out_of_range, "a slot that does not exist");
+    rank.sync("the last barrier");
+  });
+}
+
+TEST_CASE("3.15 a rank that only computes is reached all the same") {
+  play_on({{1, 1}}, [](Players& players) {
+    Rank rank(players, 4096, kWorld);
+    const auto view = rank.window.view();
+    rank.sync("the first barrier");
+    if (players.first() == 0) {
+      *rank.at(96) = 77;
+      require(world_wait(kThread, rank.view(),
+                         world_put(kThread, rank.view(), 1, view, 96, view, 96, 8)),
+              "a put to a rank that does not wait");
+      players.word(0) = 1;
+    } else {
+      // Through the board only, so that this thread does nothing for its NIC.
+      while (players.word(0) == 0) std::this_thread::sleep_for(1ms);
+      // As a word, which the NIC has stored as one: no tool sees the order that the board brings.
+      const auto* const word = reinterpret_cast<const std::uint64_t*>(rank.at(96));
+      test::require(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 77, "what was put");
+    }
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.15 windows come and go beside the network") {
+  play_on({{1, 2}}, [](Players& players) {
+    const int me = players.first(), peer = me == 0 ? 1 : 0;
+    auto comm = join(players);
+    const auto memory = must(comm.allocate(5 * 4096));
+    auto* const base = static_cast<std::uint8_t*>(memory.data());
+    const auto range = [&](std::size_t i) { return MemoryRange{base + i * 4096, 4096}; };
+    auto first = must(comm.register_window(range(0)));
+    auto gone = must(comm.register_window(range(1)));
+    auto both = must(comm.register_windows(std::vector{range(2), range(3)}));
+    if (me == 1) must(gone.close());  // others still have it, and do not use it
+    const auto kernels = must(comm.device_comm(kWorld));
+    const auto later = must(comm.register_window(range(4)));
+    players.barrier();
+    const auto put = [&](const Window& to, std::uint8_t value) {
+      base[4096 * 4 + 10] = value;
+      return world_wait(
+          kThread, kernels.view(),
+          world_put(kThread, kernels.view(), peer, to.view(), 20, later.view(), 10, 1));
+    };
+    if (me != 2) {
+      require(put(first, 1), "a window by itself");
+      require(put(both[0], 2), "one of two");
+      require(put(both[1], 3), "the other one");
+      require(put(later, 4), "one from afterwards");
+      require_outcome(me == 1 ? put(gone, 5) : WorldOutcome::no_window, WorldOutcome::no_window,
+                      "a window that this rank has closed");
+    }
+    WorldBarrier arrived(kThread, kernels.view(), 1);
+    require(arrived.sync(), "the barrier behind the puts");
+    if (me != 2) {
+      const std::uint8_t expected[] = {1, 0, 2, 3, 4};
+      for (std::size_t i = 0; i < 5; ++i) {
+        test::require(base[i * 4096 + 20] == expected[i], "window " + std::to_string(i));
+      }
+    }
+    players.barrier();
+    must(both[0].close());
+    if (me == 0) {
+      require_outcome(put(both[0], 9), WorldOutcome::no_window, "a window that was closed here");
+    }
+    // A second device communicator uses the same network.
+    const auto second = must(comm.device_comm(kWorld));
+    test::require(second.view().network == kernels.view().network, "one network");
+    WorldBarrier barrier(kThread, second.view(), 0);
+    require(barrier.sync(), "its barrier");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.23 what cannot be done is refused by name, and nothing is written") {
+  play_on({{1, 1}}, [](Players& players) {
+    const int me = players.first(), peer = 1 - me;
+    Rank rank(players, 8192, kWorld);
+    const auto view = rank.window.view();
+    const auto outcome = [&](int to, const device::WindowView& there, std::uint64_t at,
+                             const device::WindowView& here, std::uint64_t from,
+                             std::uint64_t bytes) {
+      const auto put = world_put(kThread, rank.view(), to, there, at, here, from, bytes);
+      const auto get = world_get(kThread, rank.view(), to, there, at, here, from, bytes);
+      test::require(put.outcome == get.outcome, "puts and gets alike");
+      require(world_flush(kThread, rank.view()), "the flush");
+      return put.outcome;
+    };
+    for (const int nobody : {-1, 2, 1 << 30}) {
+      require_outcome(outcome(nobody, view, 0, view, 0, 8), WorldOutcome::no_peer, "the peer");
+      require_outcome(world_signal(kThread, rank.view(), nobody, 0).outcome, WorldOutcome::no_peer,
+                      "the peer of a signal");
+      require_outcome(world_flush(kThread, rank.view(), nobody), WorldOutcome::no_peer, "a flush");
+    }
+    constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+    for (const int to : {me, peer}) {
+      require_outcome(outcome(to, view, 8185, view, 0, 8), WorldOutcome::out_of_range, "there");
+      require_outcome(outcome(to, view, 0, view, 8185, 8), WorldOutcome::out_of_range, "here");
+      require_outcome(outcome(to, view, kHuge, view, 0, 8), WorldOutcome::out_of_range, "far");
+      require_outcome(outcome(to, view, 8, view, 0, kHuge), WorldOutcome::out_of_range, "much");
+      require_outcome(outcome(to, {}, 0, view, 0, 8), WorldOutcome::no_window, "an empty view");
+      require_outcome(outcome(to, view, 0, {}, 0, 8), WorldOutcome::no_window, "an empty source");
+      require_outcome(world_signal(kThread, rank.view(), to, 16).outcome,
+                      WorldOutcome::out_of_range, "a signal");
+    }
+    require_outcome(outcome(peer, view, 8192 - 8, view, 0, 8), WorldOutcome::done, "the last word");
+    require_outcome(device::wait_signal(kThread, rank.view(), 16, 0), WorldOutcome::out_of_range,
+                    "a wait for a signal");
+    require_outcome(device::wait_counter(kThread, rank.view(), 2), WorldOutcome::out_of_range,
+                    "a counter");
+
+    // A window of another communicator, with and without queues of its own.
+    auto other = join(players);
+    const auto memory = must(other.allocate(8192));
+    const auto foreign = must(other.register_window(memory));
+    require_outcome(outcome(peer, foreign.view(), 0, view, 0, 8), WorldOutcome::no_window,
+                    "a window of another communicator");
+    const auto others = must(other.device_comm(kWorld));
+    require_outcome(outcome(peer, foreign.view(), 0, view, 0, 8), WorldOutcome::no_window,
+                    "one that has keys");
+    require_outcome(outcome(peer, view, 0, foreign.view(), 0, 8), WorldOutcome::no_window,
+                    "a source of another communicator");
+
+    // Without `world` there is no path.
+    const auto local = must(rank.comm.device_comm({.barrier_slots = 1, .signals = 1}));
+    require_outcome(world_signal(kThread, local.view(), peer, 0).outcome, WorldOutcome::no_path,
+                    "a rank of another node");
+    require(world_signal(kThread, local.view(), me, 0).outcome, "a rank of this node");
+    WorldBarrier none(kThread, local.view(), 0);
+    require_outcome(none.sync(), WorldOutcome::out_of_range, "a barrier without world");
+    rank.sync("the barrier");
+    test::require(!rank.comm.async_error(), "nothing has failed");
+    for (std::size_t i = 0; i < 8192; ++i) test::require(*rank.at(i) == 0, "nothing was written");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.23 a window of another communicator is refused within one node too") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const int me = players.first();
+    Rank rank(players, 4096, kWorld);
+    // With as many ranks, and in another order.
+    auto other = join_as(players, me == 0 ? 0 : 3 - me);
+    const auto memory = must(other.allocate(4096));
+    const auto foreign = must(other.register_window(memory));
+    const auto own = rank.window.view();
+    for (int peer = 0; peer < 3; ++peer) {
+      for (const auto& [there, here] :
+           {std::pair(foreign.view(), own), std::pair(own, foreign.view())}) {
+        require_outcome(world_put(kThread, rank.view(), peer, there, 0, here, 0, 8).outcome,
+                        WorldOutcome::no_window, "a put");
+        require_outcome(world_get(kThread, rank.view(), peer, there, 0, here, 0, 8).outcome,
+                        WorldOutcome::no_window, "a get");
+        const auto both =
+            device::world_put_signal(kThread, rank.view(), peer, there, 0, here, 0, 8, 0, 1);
+        require_outcome(both.outcome, WorldOutcome::no_window, "a put with a signal");
+      }
+    }
+    rank.sync("the barrier");
+    test::require(device::read_signal(rank.view(), 0) == 0, "no signal");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.23 a key of another communicator is refused by the peer's NIC and named") {
+  play_on({{1, 1}}, write_by_foreign_key);
+}
+
+TEST_CASE("3.19 a peer that dies in the middle ends the others' waits, and is named") {
+  const Nodes nodes{{1, 2}};
+  Stage stage(Cast::processes, 3, [&](Players& players) {
+    const Environment environment(on_node(nodes, players.first()));
+    Rank rank(players, 1 << 20, kWorld);
+    const auto view = rank.window.view();
+    rank.sync("the first barrier");
+    players.word(0) += 1;
+    if (players.first() == 1) std::this_thread::sleep_for(60s);
+    WorldOutcome outcome = WorldOutcome::done;
+    if (players.first() == 0) {
+      // Puts until the peer's NIC answers no more.
+      while (outcome == WorldOutcome::done) {
+        outcome = world_wait(kThread, rank.view(),
+                             world_put(kThread, rank.view(), 1, view, 0, view, 0, 1 << 20));
+      }
+    } else {
+      WorldBarrier barrier(kThread, rank.view(), 0);
+      outcome = barrier.sync();
+    }
+    require_outcome(outcome, WorldOutcome::aborted, "a wait for a dead rank");
+    const auto error = error_of(rank.comm);
+    test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    must_fail(rank.comm.device_comm(kWorld), error->code(), {"rank 1"});
+  });
+  REQUIRE(stage.wait_for_word(0, 3, 30s));
+  std::this_thread::sleep_for(50ms);
+  const auto killed = std::chrono::steady_clock::now();
+  stage.kill(1, SIGKILL);
+  const auto verdicts = stage.collect(30s);
+  CHECK(std::chrono::steady_clock::now() - killed < 10s);
+  CHECK(verdicts[0] == "ok");
+  CHECK(verdicts[2] == "ok");
+}
+
+TEST_CASE("3.6 a wait for a signal that nobody sends ends by abort and by the timeout") {
+  play_on({{1, 1}}, [](Players& players) {
+    Rank rank(players, 4096, kWorld);
+    WorldOutcome outcome = WorldOutcome::done;
+    std::jthread waiter(
+        [&] { outcome = device::wait_signal(kThread, rank.view(), 0, 1, 1 - players.first()); });
+    std::this_thread::sleep_for(50ms);
+    if (players.first() == 0) rank.comm.abort();
+    waiter.join();
+    require_outcome(outcome, WorldOutcome::aborted, "the wait");
+    require_outcome(world_flush(kThread, rank.view()), WorldOutcome::done, "nothing was posted");
+    players.barrier();
+  });
+  const Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "300ms"}});
+  play_on({{1, 1}}, [](Players& players) {
+    Rank rank(players, 4096, kWorld);
+    players.barrier();
+    if (players.first() == 0) {
+      require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1), WorldOutcome::timed_out,
+                      "the wait");
+    }
+    const auto error = error_of(rank.comm);
+    test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.6 what is posted after an abort is refused, and reaches no peer") {
+  play_on({{1, 1}}, [](Players& players) { post_after_abort(players, true); });
+}
+
+TEST_CASE("3.15 ranks that ask for different networks get the same error") {
+  play_on({{1, 1}}, [](Players& players) {
+    auto comm = join(players);
+    const auto mine = static_cast<std::uint32_t>(players.first());
+    must_fail(comm.device_comm({.world = players.first() == 0}), ErrorCode::invalid_usage,
+              {"world"});
+    must_fail(comm.device_comm({.world = true, .signals = 1 + mine}), ErrorCode::invalid_usage,
+              {"signals", "1", "2"});
+    must_fail(comm.device_comm({.world = true, .signals = 65537}), ErrorCode::invalid_argument,
+              {"signals is 65537"});
+    must_fail(comm.device_comm({.world = true, .counters = 4097}), ErrorCode::invalid_argument,
+              {"counters is 4097"});
+    const auto kernels = must(comm.device_comm(kWorld));
+    WorldBarrier barrier(kThread, kernels.view(), 0);
+    require(barrier.sync(), "a barrier after all that");
+    players.barrier();
+  });
+}
+
+TEST_CASE("3.13 libfabric is loaded before other ranks wait for one that starts") {
+  // On a busy machine that takes seconds. Here rank 1 does not come at all.
+  const auto load = [](int flags) { return ::dlopen("libfabric.so.1", RTLD_NOW | flags); };
+  REQUIRE(load(RTLD_NOLOAD) == nullptr);
+  for (const char* const wire : {"auto", "fabric"}) {
+    check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+      const Environment environment({{"ORIEL_WIRE", wire}, {"ORIEL_TIMEOUT", "100ms"}});
+      if (players.first() == 1) return;
+      must_fail(try_to_join(players), ErrorCode::timeout, {});
+      const bool is_loaded = load(RTLD_NOLOAD) != nullptr;
+      const bool is_there = load(0) != nullptr;
+      test::require(is_loaded == (is_there && std::string(wire) == "fabric"), wire);
+    }));
+  }
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,281 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "comm/communicator/collective_sums.hpp"
+#include "comm/network/network_soft.hpp"
+#include "comm/paths/path_interfaces.hpp"
+#include "comm/support/network_players.hpp"
+#include "comm/support/test_hosts.hpp"
+#include "support/fabric_provider.hpp"
+#include "support/sanitized.hpp"
+
+/// Hosts with two links, which are network namespaces, and ranks that go on by the second one when
+/// the first one is down (3.14).
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const bool kPermitted = skip_without_hosts();
+
+/// Silence is 3 s, of which a path may have 1.2, twice that with sanitizers. Set-up uses the link
+/// that stays.
+const Variables kOnHost = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
+                           {"ORIEL_SOCKET_IFNAME", "net1"},
+                           {"ORIEL_PATHS", "net0,net1"},
+                           {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
+const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS", "auto"}};
+
+enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // of each rank but the last
+
+comm::SoftNetwork& network_of(const Rank& rank) {
+  return *static_cast<comm::SoftNetwork*>(rank.view().network->nic);
+}
+
+/// Collectives until the director says so, in the same round on all ranks.
+void collect_until_told(Players& players, Rank& rank, int other) {
+  const auto self = static_cast<std::size_t>(players.first());
+  std::int64_t finish = 0;
+  while (finish == 0) {
+    collect(rank.comm, 500);
+    ++players.word(kRounds + self);
+    const auto sight = network_of(rank).failover(other)->sight();
+    const bool is_running = sight.stage == net::PathStage::running;
+    players.word(kPath + self) = is_running ? static_cast<std::uint64_t>(sight.path) + 1 : 0;
+    std::int64_t said = self == 0 ? static_cast<std::int64_t>(players.word(kFinish).load()) : 0;
+    must(rank.comm.all_reduce(
+        {.input = &said, .output = &finish, .count = 1, .type = DataType::i64}));
+  }
+}
+
+/// Set-up uses the first of three links, and ranks find the others.
+const Variables kFound = {{"ORIEL_SOCKET_IFNAME", "net0,net1,net2"}, {"ORIEL_PATHS", "auto"}};
+
+/// The same interfaces at both ends, in the same order.
+void check_ends(Players& players, const Rank& rank, int other) {
+  const auto place = [&](int from, int to) {
+    return static_cast<std::size_t>(32 + from * players.size() + to);
+  };
+  const int self = players.first();
+  std::string names;
+  for (const std::string& one : network_of(rank).interfaces_to(other)) names += one.back();
+  players.word(place(self, other)) = std::stoull(names);
+  players.barrier();
+  test::require(
+      players.word(place(other, self)) == std::stoull(names),
+      "the ends of the paths between " + std::to_string(self) + " and " + std::to_string(other));
+  players.barrier();
+}
+
+/// Old values come by all paths: of bytes that nobody changes.
+void fetch(Rank& rank, int peer, std::size_t offset) {
+  namespace dq = device::queue;
+  const auto at = static_cast<std::size_t>(peer);
+  std::uint64_t old = 0, expected = 0;
+  for (std::size_t i = 0; i < sizeof expected; ++i) {
+    expected |= static_cast<std::uint64_t>(pattern(peer, 1, i)) << (8 * i);
+  }
+  const auto outcome = dq::fetch_atomic<dq::AtomicOp::add>(
+      device::Thread(), rank.view().network->queues[at], rank.window.view().network->peers[at],
+      offset, std::uint64_t{0}, old, {});
+  test::require(outcome == dq::QueueOutcome::done, "an atomic");
+  test::require(old == expected, "the old value");
+}
+
+bool await_path(Stage& stage, int ranks, std::uint64_t path) {
+  const auto is_there = [&] {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (stage.board().words[kPath + static_cast<std::size_t>(rank)] != path + 1) return false;
+    }
+    return true;
+  };
+  for (int i = 0; i < 3000 && !is_there(); ++i) std::this_thread::sleep_for(10ms);
+  return is_there();
+}
+
+}  // namespace
+
+TEST_CASE("3.14 a link that goes down in collectives is left, and taken again once it is up") {
+  const TestHosts hosts = TestHosts::with_links(2, 2);
+  const Nodes nodes{{2, 1}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost);
+    Rank rank(players, 4096, kWorld);
+    collect_until_told(players, rank, players.first() == 2 ? 0 : 2);
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  hosts.cut(1, 0);
+  CHECK(await_path(stage, nodes.ranks(), 1));
+  const std::uint64_t rounds = stage.board().words[kRounds];
+  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
+  hosts.mend(1, 0);
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  stage.board().words[kFinish] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 the paths that a rank finds itself end with the link that set-up uses") {
+  const TestHosts hosts = TestHosts::with_links(2, 2);
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), chosen(kChosen);
+    Settings settings;
+    settings.socket_ifname = "net1,net0";  // of which set-up takes the system's first one
+    settings.paths = "auto";
+    test::require(
+        must(comm::choose_paths(settings, {})) == std::vector<std::string>{"net1", "net0"},
+        "the paths");
+    settings.socket_ifname = "net0";
+    test::require(must(comm::choose_paths(settings, {})) == std::vector<std::string>{""},
+                  "no path beside that of set-up");
+    Traffic traffic(players, 7);
+    traffic.run(5);
+    const auto* const queue = network_of(traffic.rank()).failover(1 - players.first());
+    test::require(queue != nullptr && queue->sight().paths.size() == 2, "a backup");
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.14 the paths that ranks find themselves do not cross from one network to another") {
+  // Each rank's first link is another one than its neighbour's on the host.
+  const TestHosts hosts = TestHosts::with_links(2, 3);
+  const bool is_strict = GENERATE(false, true);
+  if (is_strict) hosts.refuse_detours();
+  const Nodes nodes{{2, 2}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(nodes.node_of(players.first()));
+    const Environment environment(kOnHost), found(kFound);
+    Rank rank(players, 4096, kWorld);
+    const int first_other = players.first() < 2 ? 2 : 0;
+    check_ends(players, rank, first_other + players.first() % 2);
+    check_ends(players, rank, first_other + 1 - players.first() % 2);
+    // The one with another place on its node.
+    collect_until_told(players, rank, 3 - players.first());
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path(stage, nodes.ranks(), 0));
+  hosts.cut(1, 1);
+  const std::uint64_t rounds = stage.board().words[kRounds];
+  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
+  stage.board().words[kFinish] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 hosts that name their links in another order use each for one path") {
+  const TestHosts hosts = TestHosts::with_links(2, 3);
+  hosts.refuse_detours();
+  constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic has words before them
+  Stage stage(Cast::processes, 2, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost);
+    const char* const paths = players.first() == 0 ? "net0,net1" : "net1,net0";
+    const Environment own(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths}});
+    Traffic traffic(players, 11);
+    const int other = 1 - players.first();
+    for (const int path : {0, 1}) {
+      traffic.run(20);
+      fetch(traffic.rank(), other, 2 * kPart);
+      const auto sight = network_of(traffic.rank()).failover(other)->sight();
+      test::require(sight.path == path, "the path is " + std::to_string(sight.path));
+      players.barrier();
+      ++players.word(kDone);
+      while (path == 0 && players.word(kGoOn) == 0) std::this_thread::sleep_for(1ms);
+    }
+    check_ends(players, traffic.rank(), other);
+  });
+  REQUIRE(stage.wait_for_word(kDone, 2, 30s));
+  hosts.cut(1, 0);
+  stage.board().words[kGoOn] = 1;
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 a host with one link is reached by the same one of others, which have two") {
+  const TestHosts hosts = TestHosts::with_links(3, 2);
+  hosts.refuse_detours();
+  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), chosen(kChosen);
+    const bool has_one = players.first() == 1;
+    const Environment own(has_one ? Variables{{"ORIEL_SOCKET_IFNAME", "net0"}} : Variables{});
+    Traffic traffic(players, 13);
+    traffic.run(20);
+    for (int other = 0; other < 3; ++other) {
+      if (other == players.first()) continue;
+      fetch(traffic.rank(), other, 3 * kPart);
+      const bool is_alone = has_one || other == 1;
+      const auto names = network_of(traffic.rank()).interfaces_to(other);
+      test::require(names.size() == (is_alone ? 1 : 2), "the number of paths");
+      test::require(!is_alone || has_one || names[0] == "net0", "the link of both");
+    }
+    collect(traffic.rank().comm, 500);
+    players.barrier();
+  }));
+}
+
+TEST_CASE("3.14 a host whose links are both down is named by all others") {
+  const TestHosts hosts = TestHosts::with_links(3, 3);
+  const Nodes nodes{{1, 1, 1}};
+  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+    hosts.enter(players.first());
+    const Environment environment(kOnHost), set_up(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}});
+    Rank rank(players, 4096, kWorld);
+    std::vector<float> values(1000, 1);
+    while (rank.comm.all_reduce({.input = values.data(), .output = values.data(), .count = 1000})
+               .ok()) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      ++players.word(kRounds + static_cast<std::size_t>(players.first()));
+    }
+    const auto error = error_of(rank.comm);
+    test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    test::require(error->code() == ErrorCode::remote, error->to_string());
+    players.barrier();
+  });
+  REQUIRE(stage.wait_for_word(kRounds, 5, 30s));
+  hosts.cut(1, 0);
+  hosts.cut(1, 1);
+  for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+}
+
+TEST_CASE("3.14 3.19 a host that is cut off, and is the first to say so, names itself") {
+  // Set-up, over which all hear of it, goes by the third link. Only this host asks for anything.
+  constexpr int kCutOff = 1;
+  for (const char* const paths : {"net0", "net0,net1"}) {
+    INFO(paths);
+    const TestHosts hosts = TestHosts::with_links(3, 3);
+    const Nodes nodes{{1, 1, 1}};
+    Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
+      hosts.enter(players.first());
+      const Environment environment(kOnHost);
+      const Environment links(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths}});
+      Rank rank(players, 4096, kWorld);
+      rank.sync("the first barrier");
+      players.barrier();  // nobody is in the other one any more
+      ++players.word(kRounds);
+      while (players.word(kFinish) == 0) std::this_thread::sleep_for(1ms);
+      if (players.first() == kCutOff) {
+        require(device::world_signal(device::Thread(), rank.view(), 0, 0).outcome, "a signal");
+      }
+      const auto error = error_of(rank.comm);
+      test::require(error && error->origin_rank() == kCutOff,
+                    error ? error->to_string() : "no error");
+      test::require(error->code() == ErrorCode::remote, error->to_string());
+      players.barrier();
+    });
+    REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
+    hosts.cut(kCutOff, 0);
+    hosts.cut(kCutOff, 1);
+    stage.board().words[kFinish] = 1;
+    for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
+  }
+}
+
+}  // namespace oriel::test

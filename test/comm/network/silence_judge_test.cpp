@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/silence_judge.hpp"
+
+#include <chrono>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "net/queue/syndrome.hpp"
+
+/// Whom a rank names whose queues have failed (3.19).
+namespace oriel::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using boot::CutOff;
+
+constexpr std::size_t kOwn = 0;  // host
+constexpr Duration kSilence = 20s;
+const Duration kLate = SilenceJudge::late_after(kSilence);
+constexpr TimePoint kBegin{100s};
+
+device::queue::QueueError error_of(net::Syndrome syndrome) {
+  device::queue::QueueError error;
+  error.syndrome = static_cast<std::uint8_t>(syndrome);
+  return error;
+}
+const device::queue::QueueError kSilent = error_of(net::Syndrome::transport_retry);
+
+/// Of the hosts 1, 2, ...: one rank each.
+std::vector<PeerSight> hosts(std::size_t count) {
+  std::vector<PeerSight> made;
+  for (std::size_t host = 1; host <= count; ++host)
+    made.push_back({host, false, kBegin - kSilence, {}});
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("3.19 a queue without a failure is none, and ends the doubt") {
+  SilenceJudge judge;
+  auto peers = hosts(3);
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(judge.is_in_doubt());
+  peers[1].error = kSilent;
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK(judge.is_in_doubt());
+  // It has left, and was only asked whether it is there.
+  peers[1].has_left = true;
+  peers[1].error.reset();
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 10s, kSilence).has_value());
+  CHECK_FALSE(judge.is_in_doubt());
+}
+
+TEST_CASE("3.19 one that has left and was asked for something is at fault, whoever else answers") {
+  for (const bool others_answer : {false, true}) {
+    SilenceJudge judge;
+    auto peers = hosts(3);
+    peers[2].error = kSilent;
+    // Its host's last rank: nobody is left there who could be asked.
+    peers[2].has_left = true;
+    for (auto& peer : peers) peer.answered = others_answer ? kBegin + 1ms : kBegin - kSilence;
+    const auto verdict = judge.judge(peers, kOwn, kBegin + 2ms, kSilence);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->peer == 2);
+    CHECK(verdict->who == CutOff::peer);
+  }
+}
+
+TEST_CASE(
+    "3.19 a rank that leaves while it is in doubt is judged by what is known when it is asked") {
+  SilenceJudge judge;
+  auto peers = hosts(4);
+  peers[0].error = peers[3].error = kSilent;
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  // The first one leaves. It was asked for nothing, but the last one is silent as well.
+  peers[0].has_left = true;
+  peers[0].error.reset();
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 1ms, kSilence).has_value());
+  CHECK(judge.is_in_doubt());
+  peers[1].answered = peers[2].answered = kBegin + 1ms;
+  const auto verdict = judge.judge(peers, kOwn, kBegin + 2ms, kSilence);
+  REQUIRE(verdict.has_value());
+  CHECK(verdict->peer == 3);
+  CHECK(verdict->who == CutOff::peer);
+}
+
+TEST_CASE("3.19 what is no silence is named at once, and so is a rank of the own host") {
+  SilenceJudge judge;
+  auto peers = hosts(3);
+  peers[0].error = kSilent;
+  peers[2].error = error_of(net::Syndrome::remote_operation);
+  auto verdict = judge.judge(peers, kOwn, kBegin, kSilence);
+  REQUIRE(verdict.has_value());
+  CHECK(verdict->peer == 2);
+  peers[2].error.reset();
+  peers[0].host = kOwn;
+  verdict = judge.judge(peers, kOwn, kBegin, kSilence);
+  REQUIRE(verdict.has_value());
+  CHECK(verdict->peer == 0);
+  CHECK(verdict->who == CutOff::peer);
+}
+
+TEST_CASE("3.19 who hears nobody is cut off itself, once it is late") {
+  SilenceJudge judge;
+  auto peers = hosts(3);
+  peers[0].error = kSilent;
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + kLate / 2, kSilence).has_value());
+  const auto verdict = judge.judge(peers, kOwn, kBegin + kLate, kSilence);
+  REQUIRE(verdict.has_value());
+  CHECK(verdict->who == CutOff::self);
+}
+
+TEST_CASE("3.19 who has answered while another was silent is waited for as long as any") {
+  SilenceJudge judge;
+  auto peers = hosts(2);
+  peers[0].error = kSilent;
+  peers[1].answered = kBegin - kSilence / 2;
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 3 * kLate, kSilence).has_value());
+  CHECK(judge.is_in_doubt());
+  SECTION("it answers") {
+    peers[1].answered = kBegin + 1ms;
+    const auto verdict = judge.judge(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->peer == 0);
+    CHECK(verdict->who == CutOff::peer);
+  }
+  SECTION("its queue fails") {
+    peers[1].error = kSilent;
+    const auto verdict = judge.judge(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->who == CutOff::self);
+  }
+  SECTION("it does not") {
+    const auto verdict = judge.judge(peers, kOwn, kBegin + kSilence, kSilence);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->who == CutOff::self);
+  }
+}
+
+TEST_CASE("3.19 where queues are given up soon, who is asked has as long, or a second and a half") {
+  CHECK(SilenceJudge::late_after(34s) == 8500ms);
+  CHECK(SilenceJudge::late_after(4s) == 1500ms);
+  CHECK(SilenceJudge::late_after(1300ms) == 1300ms);
+}
+
+TEST_CASE("3.19 one that refuses a key is named once it is told whether it has left") {
+  for (const bool leaves : {false, true}) {
+    SilenceJudge judge;
+    auto peers = hosts(3);
+    peers[1].error = error_of(net::Syndrome::remote_access);
+    CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+    CHECK(judge.is_in_doubt());
+    CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 300ms, kSilence).has_value());
+    peers[1].has_left = leaves;
+    const auto verdict = judge.judge(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kSilence);
+    REQUIRE(verdict.has_value());
+    CHECK(verdict->peer == 1);
+    CHECK(verdict->who == CutOff::peer);
+  }
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "comm/support/network_players.hpp"
+
+namespace oriel::test {
+
+/// Rank 0 writes to rank 1 by a key of another communicator, past the checks of the device headers.
+/// It is refused, and the error says whose entry it was, what it was and why (3.23).
+inline void write_by_foreign_key(Players& players) {
+  namespace dq = device::queue;
+  constexpr device::Thread kSelf;
+  Rank rank(players, 4096, kWorld);
+  Rank other(players, 4096, kWorld);
+  rank.sync("the first barrier");
+  if (players.first() == 0) {
+    const auto& queue = rank.view().network->queues[1];
+    const dq::Transfer strange{rank.window.view().network->local, 0,
+                               other.window.view().network->peers[1], 0, 8};
+    const auto posted = dq::put(kSelf, queue, strange, rank.view().wait);
+    require(posted.outcome == dq::QueueOutcome::done, "posting");
+    const device::detail::Driving driving(rank.view().network);
+    const auto outcome =
+        dq::wait_complete<device::WorldMemory>(queue, posted.end, rank.view().wait);
+    require(outcome == dq::QueueOutcome::failed || outcome == dq::QueueOutcome::aborted, "the put");
+    const auto error = error_of(rank.comm);
+    require(error && error->origin_rank() == 0, error ? error->to_string() : "no error");
+    for (const char* word : {"rank 0 to rank 1", "refused the key", "0x13", "0x08"}) {
+      require(error->to_string().find(word) != std::string::npos, error->to_string());
+    }
+    must_fail(rank.comm.device_comm(), ErrorCode::remote, {"rank 0 to rank 1"});
+  } else {
+    const auto error = error_of(rank.comm);
+    require(error && error->origin_rank() == 0, error ? error->to_string() : "no error");
+  }
+  require(!other.comm.async_error(), "the other communicator goes on");
+  require(*other.at(0) == 0, "its window");
+  other.sync("its barrier");
+}
+
+}  // namespace oriel::test
