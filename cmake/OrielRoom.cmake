@@ -101,7 +101,8 @@ function(oriel_add_corpus_run name)
     return()
   endif()
   set(fuzz ${PROJECT_SOURCE_DIR}/test/fuzz)
-  add_executable(corpus_${name} ${fuzz}/${name}_fuzz.cpp ${fuzz}/plain_mutator.cpp
+  file(GLOB source ${fuzz}/*/${name}_fuzz.cpp)
+  add_executable(corpus_${name} ${source} ${fuzz}/plain_mutator.cpp
     ${fuzz}/plain_run.cpp)
   target_compile_definitions(corpus_${name} PRIVATE ORIEL_RUN_MILLISECONDS=200)
   target_link_libraries(corpus_${name} PRIVATE oriel_build_flags)

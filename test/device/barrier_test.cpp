@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "device/bodies.hpp"
-#include "device/ranks.hpp"
+#include "device/device_ranks.hpp"
 
 namespace oriel::test {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/cuda_table.hpp"
 #include "device/bodies.hpp"
 #include "device/device_kernels.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 namespace oriel::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "../examples/fused_scale_all_reduce.hpp"
 #include "device/bodies.hpp"
-#include "device/ranks.hpp"
+#include "device/device_ranks.hpp"
 
 namespace oriel::test {
 namespace {

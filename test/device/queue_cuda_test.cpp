@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "device/queue_gpu.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 /// Queues that kernels fill, drained by a resident kernel and by CPU threads.
 namespace oriel::test {

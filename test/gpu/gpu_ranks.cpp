@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "support/gpu_count.hpp"
+#include "support/cuda/gpu_count.hpp"
 
 namespace oriel::test {
 namespace {

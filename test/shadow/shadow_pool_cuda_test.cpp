@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 // The GPU half of the pool, over the model of the driver.
 namespace oriel::shadow {

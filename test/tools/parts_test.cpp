@@ -12,12 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "perf/barrier.hpp"
 #include "perf/channel.hpp"
 #include "perf/launcher_environment.hpp"
 #include "perf/options.hpp"
 #include "perf/report.hpp"
 #include "perf/results.hpp"
+#include "perf/shared_barrier.hpp"
 #include "perf/statistics.hpp"
 
 using namespace oriel;

@@ -12,7 +12,7 @@
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
-#include "perf/barrier.hpp"
+#include "perf/shared_barrier.hpp"
 #include "perf/values.hpp"
 
 namespace oriel::perf {

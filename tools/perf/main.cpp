@@ -12,9 +12,9 @@
 #include "base/try.hpp"
 #include "common/process.hpp"
 #include "perf/launcher_environment.hpp"
+#include "perf/measurement.hpp"
 #include "perf/options.hpp"
 #include "perf/rank_set.hpp"
-#include "perf/session.hpp"
 
 namespace oriel::perf {
 namespace {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "perf/barrier.hpp"
 #include "perf/channel.hpp"
 #include "perf/options.hpp"
+#include "perf/shared_barrier.hpp"
 
 namespace oriel::perf {
 

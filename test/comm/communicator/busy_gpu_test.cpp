@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "api/api_ranks.hpp"
+#include "support/cuda/model_gpu.hpp"
 #include "support/fair_timer.hpp"
-#include "support/model_gpu.hpp"
 
 // Set-up on a GPU that other work fills, on the model of the CUDA driver.
 namespace oriel::test {

@@ -14,7 +14,7 @@
 #include "comm/support/network_faults.hpp"
 #include "net/fabric/fabric_faults.hpp"
 #include "net/fabric/fabric_pair.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):

@@ -13,9 +13,9 @@
 
 #include "base/cuda_scope.hpp"
 #include "comm/support/fault_outcome.hpp"
-#include "support/cuda_tally.hpp"
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/cuda_tally.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "support/process_state.hpp"
 
 namespace oriel::test {

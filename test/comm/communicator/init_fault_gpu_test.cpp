@@ -7,8 +7,8 @@
 
 #include "comm/communicator/init_fault_cuda.hpp"
 #include "comm/support/fault_outcome.hpp"
-#include "support/gpu_count.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/gpu_count.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 // The same with the real driver. The test itself never initialises CUDA, because its forked ranks
 // could not use it then.

@@ -19,7 +19,7 @@
 
 #include "nccl.h"
 
-#include "support/model_gpu.hpp"
+#include "support/cuda/model_gpu.hpp"
 #include "support/numa_system.hpp"
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"

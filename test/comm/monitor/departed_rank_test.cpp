@@ -15,7 +15,7 @@
 
 #include "comm/network/network_soft.hpp"
 #include "comm/support/network_players.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// What becomes of those who stay when a rank of another node leaves (3.19).

@@ -13,7 +13,7 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 // GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
 // threads do in the model's memory.

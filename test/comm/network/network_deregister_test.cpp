@@ -11,7 +11,7 @@
 #include "comm/communicator/collective_sums.hpp"
 #include "comm/network/network_soft.hpp"
 #include "comm/support/network_players.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// Windows that are deregistered once collectives have ended, though answers to what these have

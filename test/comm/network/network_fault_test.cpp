@@ -16,7 +16,7 @@
 #include "comm/support/held.hpp"
 #include "comm/support/network_faults.hpp"
 #include "net/fabric/wire_fabric.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/fault.hpp"
 #include "support/sanitized.hpp"
 

@@ -8,7 +8,7 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
 #include "comm/support/test_hosts.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 
 // GPU ranks on hosts of their own, which are network namespaces, over libfabric's tcp: on the model
 // of the CUDA driver, where the ranks' threads do what kernels would do (3.19).

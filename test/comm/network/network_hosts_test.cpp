@@ -17,7 +17,7 @@
 #include "comm/network/network_soft.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/test_hosts.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,

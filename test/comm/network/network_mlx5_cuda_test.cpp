@@ -20,7 +20,7 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "window/memory/framework_memory.hpp"
 
 /// GPU ranks of several nodes whose queues mlx5 adapters execute (3.2, 3.11, 3.15): on the models

@@ -20,7 +20,7 @@
 #include "comm/support/network_faults.hpp"
 #include "comm/support/on_model.hpp"
 #include "comm/support/path_players.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 // Has every call of the driver fail, one at a time, of GPU ranks that reach each other by two
 // paths (3.14), on the model of the driver.

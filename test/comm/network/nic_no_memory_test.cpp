@@ -18,7 +18,7 @@
 #include "comm/support/held.hpp"
 #include "comm/support/network_players.hpp"
 #include "net/fabric/wire_fabric.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/failing_memory.hpp"
 #include "support/fair_timer.hpp"
 #include "support/sanitized.hpp"

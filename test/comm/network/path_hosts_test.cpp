@@ -11,7 +11,7 @@
 #include "comm/paths/path_interfaces.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/test_hosts.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// Hosts with two links, which are network namespaces, and ranks that go on by the second one when

@@ -11,7 +11,7 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/network/network_soft.hpp"
 #include "comm/support/network_players.hpp"
-#include "support/model_gpu.hpp"
+#include "support/cuda/model_gpu.hpp"
 
 namespace oriel::test {
 

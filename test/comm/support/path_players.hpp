@@ -13,7 +13,7 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/network/network_soft.hpp"
 #include "comm/support/network_players.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the

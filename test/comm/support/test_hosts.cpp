@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "net/fabric/wire_fabric.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 
 namespace oriel::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/algorithms/reference.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/plan/hierarchy_plan.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 // How the CTAs of a collective among nodes meet.
 namespace {

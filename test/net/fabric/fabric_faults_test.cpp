@@ -13,7 +13,7 @@
 #include "net/fabric/fabric_owner.hpp"
 #include "net/fabric/fabric_pair.hpp"
 #include "net/fabric/fabric_provider.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 #include "support/process_state.hpp"
 
 // What the wire makes of a libfabric that fails (3.13): each call in turn, calls that have no room,

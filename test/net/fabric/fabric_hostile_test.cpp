@@ -19,7 +19,7 @@
 #include "net/fabric/fabric_pair.hpp"
 #include "net/fabric/fabric_provider.hpp"
 #include "net/wire/wire_format.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 
 // Who connects to the port of a fabric wire without the communicator's key, or sends what no NIC
 // does (3.13, 3.23).

@@ -14,7 +14,7 @@
 #include "net/fabric/fabric_table.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/soft/nic_pair.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 
 namespace oriel::net::test {
 

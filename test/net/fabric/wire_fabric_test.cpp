@@ -13,7 +13,7 @@
 #include "net/fabric/fabric_address.hpp"
 #include "net/fabric/fabric_faults.hpp"
 #include "net/fabric/fabric_pair.hpp"
-#include "support/fabric_provider.hpp"
+#include "support/fabric_provider_name.hpp"
 
 // The wire over libfabric (3.13), between two ends in one process over loopback.
 using namespace oriel;

@@ -17,8 +17,8 @@
 #include "net/mlx5/mlx5_memory_cuda.hpp"
 #include "net/mlx5/nic_mlx5.hpp"
 #include "net/queue/memory_keys.hpp"
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "support/process_state.hpp"
 
 // Queues in the memory of a GPU (3.11), on models of the driver and of verbs.

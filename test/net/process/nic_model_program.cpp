@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "net/process/nic_server_cuda.hpp"
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 int main() {
   using namespace oriel;

@@ -19,7 +19,7 @@
 #include "net/process/nic_process_socket.hpp"
 #include "net/queue/syndrome.hpp"
 #include "net/soft/gpu_side.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 // The process that copies for software NICs (3.9), on a model of the driver: as a thread of this
 // process where calls are to fail, as a program of its own where it is to die.

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "net/soft/gpu_nic_ranks.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 
 // Kernels that put, get, signal and add through software NICs of this process (3.9), and what that
 // takes (3.21): "[figures]" prints it. With one GPU both ranks are on it.

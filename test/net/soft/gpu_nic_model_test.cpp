@@ -15,7 +15,7 @@
 #include "net/queue/syndrome.hpp"
 #include "net/soft/gpu_side.hpp"
 #include "net/wire/ring_pair.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 
 // The software NIC and the memory of GPUs (3.9), on a model of the driver whose streams run late.
 using namespace oriel;

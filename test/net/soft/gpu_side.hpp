@@ -18,7 +18,7 @@
 #include "net/mlx5/queue_pages_cuda.hpp"
 #include "net/process/nic_server_thread.hpp"
 #include "net/soft/nic_pair.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
 
 namespace oriel::net::test {
 

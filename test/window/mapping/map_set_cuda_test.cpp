@@ -3,8 +3,8 @@
 // Rows H5 and H7 over the model of the driver, which knows what is mapped.
 #include <catch2/catch.hpp>
 
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "window/mapping/map_set.hpp"
 #include "window/memory/memory_cuda.hpp"
 

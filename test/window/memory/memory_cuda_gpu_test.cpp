@@ -20,7 +20,7 @@
 #include "base/try.hpp"
 #include "framework_memory.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
-#include "support/needs_gpu.hpp"
+#include "support/cuda/needs_gpu.hpp"
 #include "support/process_state.hpp"
 #include "window/mapping/flat_space.hpp"
 #include "window/memory/memory_cuda.hpp"

@@ -14,8 +14,8 @@
 #include "base/process_number.hpp"
 #include "base/try.hpp"
 #include "framework_memory.hpp"
-#include "support/fake_cuda.hpp"
-#include "support/fault_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "support/process_state.hpp"
 #include "window/mapping/flat_space.hpp"
 

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/cuda/fake_cuda.hpp"
 #include "window/memory/memory_cuda.hpp"
 #include "window/registration/window_ranks.hpp"
 

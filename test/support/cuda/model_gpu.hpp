@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/cuda_scope.hpp"
+#include "support/cuda/fake_cuda.hpp"
+#include "support/ranks.hpp"
+
+namespace oriel::test {
+
+/// The model of the driver in the process of one rank, with `device` current as after
+/// cudaSetDevice. Never destroyed: threads of the library may outlive the rank's body.
+inline FakeCuda& model_with_current_device(FakeCuda::Options options, int device) {
+  static auto* const model = new FakeCuda(std::move(options));
+  const Status ready = cuda_ready();
+  require(ready.ok(), ready.ok() ? "" : ready.error().to_string());
+  auto context = PrimaryContext::retain(device);
+  require(context.ok(), "no primary context");
+  static auto* const retained = new PrimaryContext(std::move(context).value());
+  require(cuda().ctx_push_current(retained->get()) == CUDA_SUCCESS, "cuCtxPushCurrent");
+  return *model;
+}
+
+}  // namespace oriel::test
