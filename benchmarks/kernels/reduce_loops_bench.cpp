@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Throughput of the CPU's reduction loops beside memcpy's in the same run.
-//   bench_reduce_loops [--srcs N] [--op NAME] [--type NAME] [--isa NAME] [--offset BYTES]
+//   reduce_loops_bench [--srcs N] [--op NAME] [--type NAME] [--isa NAME] [--offset BYTES]
 // One row per type and instruction set, one column per size of the destination; figures are
 // destination bytes per nanosecond (GB/s), the best of several rounds. `+nt` rows store past the
 // caches.

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/scale/modelled_all_reduce.hpp"
+#include "scale/modelled_all_reduce.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "kernels/plan/hierarchy_plan.hpp"
-#include "perf/scale/model.hpp"
+#include "scale/model.hpp"
 
 namespace oriel::scale {
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/scale/modelled_network.hpp"
+#include "scale/modelled_network.hpp"
 
 #include <deque>
 #include <map>

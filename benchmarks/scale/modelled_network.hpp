@@ -14,7 +14,7 @@
 #include "base/bytes.hpp"
 #include "base/task.hpp"
 #include "boot/link/transport.hpp"
-#include "perf/scale/model.hpp"
+#include "scale/model.hpp"
 
 namespace oriel::scale {
 

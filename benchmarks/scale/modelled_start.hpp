@@ -18,7 +18,7 @@
 #include "boot/link/frame.hpp"
 #include "boot/link/rank_group.hpp"
 #include "boot/session/rendezvous.hpp"
-#include "perf/scale/modelled_network.hpp"
+#include "scale/modelled_network.hpp"
 
 namespace oriel::scale {
 

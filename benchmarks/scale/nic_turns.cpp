@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/scale/nic_turns.hpp"
+#include "scale/nic_turns.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
 #include "net/wire/wire_local.hpp"
-#include "perf/scale/model.hpp"
+#include "scale/model.hpp"
 
 namespace oriel::scale {
 namespace {

@@ -31,12 +31,12 @@
 #include "boot/link/rank_group.hpp"
 #include "boot/session/rendezvous.hpp"
 #include "comm/network/network_message.hpp"
-#include "perf/scale/model.hpp"
-#include "perf/scale/modelled_all_reduce.hpp"
-#include "perf/scale/modelled_network.hpp"
-#include "perf/scale/modelled_start.hpp"
-#include "perf/scale/nic_turns.hpp"
-#include "perf/scale/wire_memory.hpp"
+#include "scale/model.hpp"
+#include "scale/modelled_all_reduce.hpp"
+#include "scale/modelled_network.hpp"
+#include "scale/modelled_start.hpp"
+#include "scale/nic_turns.hpp"
+#include "scale/wire_memory.hpp"
 #include "topo/choice/rank_info.hpp"
 
 namespace oriel::scale {

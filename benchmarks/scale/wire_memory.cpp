@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/scale/wire_memory.hpp"
+#include "scale/wire_memory.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/wire/wire_format.hpp"
-#include "perf/scale/model.hpp"
+#include "scale/model.hpp"
 
 namespace oriel::scale {
 namespace {

@@ -15,10 +15,10 @@
 #include "perf/channel.hpp"
 #include "perf/launcher_environment.hpp"
 #include "perf/options.hpp"
-#include "perf/report.hpp"
-#include "perf/results.hpp"
+#include "perf/report/report.hpp"
+#include "perf/report/results.hpp"
+#include "perf/report/statistics.hpp"
 #include "perf/shared_barrier.hpp"
-#include "perf/statistics.hpp"
 
 using namespace oriel;
 using namespace oriel::perf;

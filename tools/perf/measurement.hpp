@@ -8,8 +8,8 @@
 
 #include "perf/options.hpp"
 #include "perf/rank_set.hpp"
-#include "perf/report.hpp"
-#include "perf/results.hpp"
+#include "perf/report/report.hpp"
+#include "perf/report/results.hpp"
 
 namespace oriel::perf {
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/write_file.hpp"
-#include "perf/report.hpp"
+#include "perf/report/report.hpp"
 
 namespace oriel::perf {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/report.hpp"
+#include "perf/report/report.hpp"
 
 #include <cmath>
 #include <cstdio>

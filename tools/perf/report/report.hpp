@@ -8,7 +8,7 @@
 
 #include "perf/channel.hpp"
 #include "perf/options.hpp"
-#include "perf/results.hpp"
+#include "perf/report/results.hpp"
 
 namespace oriel::perf {
 

@@ -11,7 +11,7 @@
 #include "oriel/types.hpp"
 
 #include "perf/options.hpp"
-#include "perf/statistics.hpp"
+#include "perf/report/statistics.hpp"
 
 namespace oriel::perf {
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "perf/statistics.hpp"
+#include "perf/report/statistics.hpp"
 
 #include <algorithm>
 #include <cmath>
