@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a builder can choose, and the compiler settings that every room shares.
+# What a builder can choose, and the compiler settings that every module shares.
 include(CheckLanguage)
 
 option(ORIEL_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
@@ -8,7 +8,7 @@ option(ORIEL_WERROR "Treat warnings as errors (the presets turn it on)" OFF)
 set(ORIEL_CUDA AUTO CACHE STRING "Build the CUDA half: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE ORIEL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ORIEL_SANITIZE "" CACHE STRING "Sanitizer for the host half: address, thread")
-set(ORIEL_SANITIZE_ROOMS "" CACHE STRING "Further sanitizers for src/ alone: bounds, shift, ...")
+set(ORIEL_SANITIZE_MODULES "" CACHE STRING "Further sanitizers for src/ alone: bounds, shift, ...")
 # Off by default: a file that forgets an include of its own compiles all the same. The release preset
 # does it for tests alone.
 set(ORIEL_PRECOMPILE OFF CACHE STRING
@@ -20,7 +20,7 @@ endif()
 # Off by default: one changed file would compile its neighbours again, and a file that forgets an
 # include of its own compiles all the same (tools/check_includes.py finds most). Where all is compiled
 # it takes half of the time.
-option(ORIEL_UNITY "Compile the files of a room a few together" OFF)
+option(ORIEL_UNITY "Compile the files of a module a few together" OFF)
 set(ORIEL_UNITY_FILES 15)
 set(CMAKE_PCH_WARN_INVALID OFF)  # files with flags of their own do without
 set(ORIEL_COMMON_HEADERS <algorithm> <array> <chrono> <functional> <map> <memory> <mutex> <optional>
@@ -122,8 +122,8 @@ if(ORIEL_SANITIZE)  # programs that are large, of which there are many; lld take
     target_link_options(oriel_build_flags INTERFACE -fuse-ld=gold)
   endif()
 endif()
-if(ORIEL_SANITIZE_ROOMS)
-  target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE_ROOMS})
+if(ORIEL_SANITIZE_MODULES)
+  target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE_MODULES})
 endif()
 target_compile_definitions(oriel_build_flags INTERFACE
   _GNU_SOURCE ORIEL_HAVE_CUDA=$<BOOL:${ORIEL_HAVE_CUDA}>)

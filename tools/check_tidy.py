@@ -177,7 +177,7 @@ def findings_in_texts(texts):
         root = pathlib.Path(folder)
         shutil.copy(lint.ROOT / ".clang-tidy", root / ".clang-tidy")
         (root / "build").mkdir()
-        sources = [root / "src" / "room" / f"f{i}.cpp" for i in range(len(texts))]
+        sources = [root / "src" / "module" / f"f{i}.cpp" for i in range(len(texts))]
         lint.write_tree(root, {str(path): text for path, text in zip(sources, texts)})
         commands = [{"directory": folder, "file": str(path),
                      "command": f"c++ -std=c++20 -Wall -Werror -Wno-restrict -c {path}"}

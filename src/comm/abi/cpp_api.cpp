@@ -20,7 +20,7 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/group_call.hpp"
 
-/// The C++ interface: each function is one guarded call into the rooms.
+/// The C++ interface: each function is one guarded call into the modules.
 namespace oriel {
 namespace {
 

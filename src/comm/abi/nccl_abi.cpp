@@ -20,7 +20,7 @@
 #include "comm/group/group_call.hpp"
 #include "kernels/plan/most_ranks.hpp"
 
-/// NCCL's C interface: each entry is one guarded call into the rooms.
+/// NCCL's C interface: each entry is one guarded call into the modules.
 namespace oriel::comm {
 namespace {
 

@@ -18,7 +18,7 @@
 
 namespace oriel::topo {
 
-/// Where a rank's windows live. The values are those of window::MemoryKind, which this room may not
+/// Where a rank's windows live. The values are those of window::MemoryKind, which this module may not
 /// know.
 enum class DeviceKind : std::uint8_t { host = 1, cuda = 2 };
 

@@ -11,11 +11,11 @@ function(oriel_unite target)
   endif()
 endfunction()
 
-# oriel_add_room(NAME SOURCES ... [CUDA_SOURCES ...] [ROOMS ...] [LIBRARIES ...])
-#   A room of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; ROOMS are
-#   the rooms that stand below it; LIBRARIES are what it links to besides.
-function(oriel_add_room name)
-  cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;ROOMS;LIBRARIES" ${ARGN})
+# oriel_add_module(NAME SOURCES ... [CUDA_SOURCES ...] [MODULES ...] [LIBRARIES ...])
+#   A module of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; MODULES are
+#   the modules that stand below it; LIBRARIES are what it links to besides.
+function(oriel_add_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
   endif()
@@ -27,12 +27,12 @@ function(oriel_add_room name)
   endif()
   target_link_libraries(oriel_${name} PUBLIC Threads::Threads oriel_fmt
     PRIVATE oriel_build_flags)
-  if(ORIEL_SANITIZE_ROOMS)
+  if(ORIEL_SANITIZE_MODULES)
     target_compile_options(oriel_${name} PRIVATE
-      "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE_ROOMS};-fno-sanitize-recover=all>")
+      "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${ORIEL_SANITIZE_MODULES};-fno-sanitize-recover=all>")
   endif()
-  foreach(room ${arg_ROOMS})
-    target_link_libraries(oriel_${name} PUBLIC oriel_${room})
+  foreach(module ${arg_MODULES})
+    target_link_libraries(oriel_${name} PUBLIC oriel_${module})
   endforeach()
   target_link_libraries(oriel_${name} PUBLIC ${arg_LIBRARIES})
   oriel_unite(oriel_${name})
@@ -43,15 +43,15 @@ function(oriel_add_room name)
   endif()
 endfunction()
 
-# oriel_add_test(NAME SOURCES ... ROOMS ... [LABELS ...] [TIMEOUT seconds] [COST seconds]
+# oriel_add_test(NAME SOURCES ... MODULES ... [LABELS ...] [TIMEOUT seconds] [COST seconds]
 #                [LIBRARIES ...] [ONE_THREAD])
-#   A Catch2 program test/ROOM/NAME; its exit status is the verdict. A program that has nothing it
+#   A Catch2 program test/MODULE/NAME; its exit status is the verdict. A program that has nothing it
 #   could run on this machine exits with 77, which ctest counts as skipped. ctest begins with the
 #   tests of the greatest COST, so that none of the long ones is left over at the end. ONE_THREAD
 #   says that neither the test nor what it tests starts a thread.
 function(oriel_add_test name)
   cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST"
-    "SOURCES;CUDA_SOURCES;ROOMS;LABELS;LIBRARIES" ${ARGN})
+    "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
   endif()
@@ -67,8 +67,8 @@ function(oriel_add_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE oriel_test_support oriel_build_flags ${arg_LIBRARIES})
-  foreach(room ${arg_ROOMS})
-    target_link_libraries(${name} PRIVATE oriel_${room})
+  foreach(module ${arg_MODULES})
+    target_link_libraries(${name} PRIVATE oriel_${module})
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE STREQUAL "address")
     # What computes takes a fifth less time where the runtime's thread locals are its own.
@@ -96,7 +96,7 @@ endfunction()
 # A fuzz target of test/fuzz, run for a moment in every build; what libFuzzer does with it stands in
 # test/fuzz.
 function(oriel_add_corpus_run name)
-  cmake_parse_arguments(arg "" "" "ROOMS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "MODULES" ${ARGN})
   if(ORIEL_SANITIZE STREQUAL "thread")  # they start none
     return()
   endif()
@@ -106,8 +106,8 @@ function(oriel_add_corpus_run name)
     ${fuzz}/plain_run.cpp)
   target_compile_definitions(corpus_${name} PRIVATE ORIEL_RUN_MILLISECONDS=200)
   target_link_libraries(corpus_${name} PRIVATE oriel_build_flags)
-  foreach(room ${arg_ROOMS})
-    target_link_libraries(corpus_${name} PRIVATE oriel_${room})
+  foreach(module ${arg_MODULES})
+    target_link_libraries(corpus_${name} PRIVATE oriel_${module})
   endforeach()
   file(GLOB corpus CONFIGURE_DEPENDS ${fuzz}/corpus/${name}/*)
   add_test(NAME fuzz_corpus_${name} COMMAND corpus_${name} ${corpus})

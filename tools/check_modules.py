@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the layout of the sources: includes point downward between modules and between the folders
+of a module, public headers include nothing of src, no two headers share a name, folders stay small,
+tests lie in the folders of what they test, and assembly stands only where it belongs."""
+import collections
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+import lint  # noqa: E402
+
+# Each module and the modules that it may include; docs/architecture.md says why.
+MODULES = {
+    "base": set(),
+    "boot": {"base"},
+    "shadow": {"base"},
+    "topo": {"boot", "base"},
+    "window": {"shadow", "topo", "boot", "base"},
+    "net": {"window", "shadow", "topo", "boot", "base"},
+    "kernels": {"window", "shadow", "base"},
+    "comm": {"kernels", "net", "window", "shadow", "topo", "boot", "base"},
+}
+# The folders of each module, top first: a folder may include those that stand after it. Modules
+# that are not listed are flat.
+FOLDERS = {
+    "boot": ["session", "link", "auth"],
+    "topo": ["choice", "machine", "sources", "xml", "model"],
+    "window": ["registration", "mapping", "memory", "exchange"],
+    "net": ["mlx5", "failover", "process", "soft", "fabric", "wire", "copy", "queue"],
+    "kernels": ["cuda", "host", "algorithms", "plan", "loops"],
+    "comm": ["abi", "group", "communicator", "network", "paths", "device", "monitor"],
+}
+# Folders below test/<module> that are no folder of the module.
+TEST_FOLDERS = {"support", "fixtures", "captured"}
+MOST_FILES = 30
+EXEMPT_FROM_MOST_FILES = {"src/base"}  # many small things that share nothing
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+MODULE_LIST = re.compile(r"oriel_add_module\(\s*(\w+)(.*?)\)", re.S)
+# An empty statement is a barrier for the compiler and no assembly.
+ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile|__volatile__)?\s*\((?!\s*\"\")")
+HEADERS = {".h", ".hpp", ".cuh"}
+
+
+def place_of(parts):
+    """(module, folder) of the parts of a path below src; the folder of a flat module is ""."""
+    if parts[0] != "src" or len(parts) < 3:
+        return None
+    return parts[1], parts[2] if len(parts) > 3 else ""
+
+
+def target_of(include, path, root):
+    """(module, folder) of what an include names, or None for anything outside src."""
+    beside = (path.parent / include).resolve()
+    if beside.exists() and beside.is_relative_to(root):
+        return place_of(beside.relative_to(root).parts)
+    parts = include.split("/")
+    return place_of(["src", *parts]) if parts[0] in MODULES and len(parts) > 1 else None
+
+
+def check_include(path, root, number, include):
+    parts = path.relative_to(root).parts
+    where = f"{path.relative_to(root)}:{number}"
+    target = target_of(include, path, root)
+    if target is None:
+        return None
+    if parts[0] == "include":
+        return f'{where}: a public header includes "{include}" of src'
+    place = place_of(parts)
+    if place is None:
+        return None
+    (module, folder), (other_module, other_folder) = place, target
+    if module not in MODULES:
+        return None  # said once, by check_folders
+    if other_module != module:
+        if other_module in MODULES[module]:
+            return None
+        return f'{where}: module {module} may not include "{include}" of module {other_module}'
+    order = FOLDERS.get(module, [""])
+    if folder in order and other_folder in order and order.index(folder) > order.index(other_folder):
+        return f'{where}: folder {module}/{folder} may not include "{include}" of the folder above it'
+    return None
+
+
+def check_assembly(path, root, number, line):
+    inside = path.relative_to(root).parts
+    allowed = inside[:4] == ("include", "oriel", "device", "arch")
+    for_cpus = inside[:2] == ("src", "kernels") and bool({"host", "loops"} & set(inside))
+    device_code = (path.suffix in (".cu", ".cuh") or inside[:3] == ("include", "oriel", "device")
+                   or inside[:2] == ("src", "kernels") and not for_cpus)
+    if device_code and not allowed and ASSEMBLY.search(line):
+        return (f"{path.relative_to(root)}:{number}: assembly belongs in "
+                "include/oriel/device/arch")
+    return None
+
+
+def check_cmake(path, root):
+    findings = []
+    for module, body in MODULE_LIST.findall(path.read_text()):
+        words = body.split()
+        named = words[words.index("MODULES") + 1:] if "MODULES" in words else []
+        for other in named:
+            if other.isupper():
+                break
+            if other not in MODULES.get(module, set()):
+                findings.append(f"{path.relative_to(root)}: module {module} may not link to {other}")
+    return findings
+
+
+def check_folders(names):
+    """Files in folders that the tables do not know, and folders that hold too many files."""
+    findings = set()
+    count = collections.Counter(str(name.parent) for name in names)
+    for name in names:
+        parts = name.parts
+        if len(parts) < 3 or parts[-1] == "CMakeLists.txt":
+            continue
+        if parts[0] == "src":
+            module, folder = place_of(parts)
+            if module not in MODULES:
+                findings.add(f"src/{module} is not a module of the table in tools/check_modules.py")
+            elif folder not in FOLDERS.get(module, [""]) or len(parts) > 4:
+                findings.add(f"{name.parent} is not a folder of the table in "
+                             "tools/check_modules.py")
+        elif parts[0] == "test" and parts[1] in FOLDERS:
+            folder = parts[2] if len(parts) > 3 else ""
+            if folder not in FOLDERS[parts[1]] and folder not in TEST_FOLDERS:
+                findings.add(f"{name}: src/{parts[1]} has no folder '{folder}'")
+    for folder, files in count.items():
+        if folder.split("/")[0] in ("src", "test") and files > MOST_FILES:
+            if folder not in EXEMPT_FROM_MOST_FILES:
+                findings.add(f"{folder} holds {files} files, more than {MOST_FILES}")
+    return sorted(findings)
+
+
+def are_siblings(one, other):
+    """Whether two headers of one name are two sides of one public concept: `window.hpp` for the host
+    and `device/window.hpp` for kernels, or a concept and its instructions in `arch`."""
+    public = one.parts[0] == "include" and other.parts[0] == "include"
+    return public and (one.parent in other.parents or other.parent in one.parents)
+
+
+def check_names(names):
+    findings = []
+    named = collections.defaultdict(list)
+    for name in names:
+        # catch_v3 stands in for a header of another library under that library's name.
+        if name.suffix in HEADERS and "catch_v3" not in name.parts:
+            named[name.name].append(name)
+    for name, places in sorted(named.items()):
+        for index, place in enumerate(places):
+            findings += [f"{place}: {other} has the same name" for other in places[:index]
+                         if not are_siblings(place, other)]
+    return findings
+
+
+def check(root):
+    findings = []
+    for path in lint.sources(root):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            include = INCLUDE.match(line)
+            if include and include.group(1) == '"':
+                findings.append(check_include(path, root, number, include.group(2)))
+            findings.append(check_assembly(path, root, number, line))
+    files = lint.tracked_files(root)
+    for path in files:
+        if path.name == "CMakeLists.txt" and path.parent.parent == root / "src":
+            findings += check_cmake(path, root)
+    names = [path.relative_to(root) for path in files]
+    findings += check_folders(names) + check_names(names)
+    return [finding for finding in findings if finding]
+
+
+CLEAN = {
+    "src/base/fd.hpp": '#include <vector>\n#include "base/try.hpp"\n#include "oriel/error.hpp"\n',
+    "src/boot/link/a.cpp": '#include <net/if.h>\n#include "boot/auth/secret.hpp"\n',
+    "src/kernels/host/a.hpp": 'asm volatile("stmxcsr %0" : "=m"(x));\n',
+    "include/oriel/device/keep.hpp": 'asm("" : "+x"(product));\n',
+    "include/oriel/keep.hpp": "",
+    "src/comm/group/run.cpp": '#include "window/memory/m.hpp"\n#include "comm/device/d.hpp"\n',
+    "src/comm/CMakeLists.txt": "oriel_add_module(comm SOURCES run.cpp MODULES window base)\n",
+    "include/oriel/device/arch/cuda.cuh": 'asm volatile("nanosleep.u32 1;");\n',
+    "test/comm/group/comm_test.cpp": '#include "comm/abi/comm.hpp"\n',
+    "test/comm/support/held.hpp": "",
+    **{f"src/base/b{i}.hpp": "" for i in range(31)},
+}
+PLANTS = [
+    ({"src/base/fd.hpp": '#include "boot/link/group.hpp"\n'}, "module base may not include"),
+    ({"src/window/memory/w.cpp": '#include "comm/abi/comm.hpp"\n'},
+     "module window may not include"),
+    ({"src/kernels/plan/k.cu": '#include "boot/link/group.hpp"\n'},
+     "module kernels may not include"),
+    ({"src/base/a.cpp": '#include "../boot/link/b.hpp"\n', "src/boot/link/b.hpp": ""},
+     "module base may not include"),
+    ({"src/boot/auth/a.cpp": '#include "boot/link/b.hpp"\n'}, "folder boot/auth may not include"),
+    ({"src/net/wire/a.cpp": '#include "../soft/b.hpp"\n', "src/net/soft/b.hpp": ""},
+     "folder net/wire may not include"),
+    ({"include/oriel/window.hpp": '#include "window/memory/m.hpp"\n'}, "a public header includes"),
+    ({"src/attic/a.cpp": '#include "base/fd.hpp"\n'}, "src/attic is not a module"),
+    ({"src/net/attic/a.cpp": ""}, "src/net/attic is not a folder"),
+    ({"src/net/a.cpp": ""}, "src/net is not a folder"),
+    ({"src/net/wire/deep/a.cpp": ""}, "src/net/wire/deep is not a folder"),
+    ({"test/net/a_test.cpp": ""}, "src/net has no folder ''"),
+    ({"test/net/attic/a_test.cpp": ""}, "src/net has no folder 'attic'"),
+    ({f"test/gpu/t{i}.cpp": "" for i in range(31)}, "test/gpu holds 31 files"),
+    ({"src/net/wire/queue.hpp": "", "src/net/soft/queue.hpp": ""}, "has the same name"),
+    ({"include/oriel/window.hpp": "", "src/window/memory/window.hpp": ""}, "has the same name"),
+    ({"src/kernels/cuda/k.cuh": 'asm volatile ("ld.acquire");\n'}, "assembly belongs in"),
+    ({"src/shadow/CMakeLists.txt": "oriel_add_module(shadow SOURCES a.cpp MODULES base window)\n"},
+     "module shadow may not link to window"),
+]
+
+if __name__ == "__main__":
+    lint.main("layout of the sources", check, CLEAN, PLANTS)
