@@ -7,7 +7,7 @@
 #include "facts.h"
 #include "signatures.hpp"
 
-TEST_CASE("1.31 the header's numbers are NCCL 2.28.9's") {
+TEST_CASE("the header's numbers are NCCL 2.28.9's", "[req:1.31]") {
   int compared = 0;
   for (; oriel_abi_facts[compared].name != nullptr; ++compared) {
     REQUIRE(vendor_abi_facts[compared].name != nullptr);
@@ -19,7 +19,7 @@ TEST_CASE("1.31 the header's numbers are NCCL 2.28.9's") {
   CHECK(vendor_abi_facts[compared].name == nullptr);
 }
 
-TEST_CASE("1.31 a configuration starts from the same values") {
+TEST_CASE("a configuration starts from the same values", "[req:1.31]") {
   int field = 0;
   for (; oriel_abi_initial(field) != -1; ++field) {
     INFO("field " << field);
@@ -28,7 +28,7 @@ TEST_CASE("1.31 a configuration starts from the same values") {
   CHECK(field == 17);
 }
 
-TEST_CASE("1.31 the functions have the same types") {
+TEST_CASE("the functions have the same types", "[req:1.31]") {
   const Signatures ours = oriel_signatures();
   const Signatures theirs = vendor_signatures();
   REQUIRE(ours.size() == theirs.size());

@@ -41,7 +41,7 @@ void require_held_at_rest(Players& players, const Held& expected, const std::str
   players.barrier();
 }
 
-TEST_CASE("1.25 a C++ program makes an id, a communicator, windows and an all-reduce") {
+TEST_CASE("a C++ program makes an id, a communicator, windows and an all-reduce", "[req:1.25]") {
   on_all_casts(3, [](Players& players) {
     auto comm = join(players);
     const int rank = players.first();
@@ -71,7 +71,7 @@ TEST_CASE("1.25 a C++ program makes an id, a communicator, windows and an all-re
   });
 }
 
-TEST_CASE("1.25 a window's view reaches all ranks' memory, and nothing after close()") {
+TEST_CASE("a window's view reaches all ranks' memory, and nothing after close()", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     const int rank = players.first();
@@ -97,7 +97,7 @@ TEST_CASE("1.25 a window's view reaches all ranks' memory, and nothing after clo
   });
 }
 
-TEST_CASE("1.25 windows and their communicator may go in any order") {
+TEST_CASE("windows and their communicator may go in any order", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     std::optional<Window> window;
     oriel::Buffer memory;
@@ -130,7 +130,7 @@ TEST_CASE("1.25 windows and their communicator may go in any order") {
   });
 }
 
-TEST_CASE("1.25 several windows are registered at once, or none") {
+TEST_CASE("several windows are registered at once, or none", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     const auto memory = must(comm.allocate(kBytes));
@@ -148,7 +148,7 @@ TEST_CASE("1.25 several windows are registered at once, or none") {
   });
 }
 
-TEST_CASE("1.25 wrong arguments of the C++ interface are named") {
+TEST_CASE("wrong arguments of the C++ interface are named", "[req:1.25]") {
   check_all_ok(play(Cast::processes, 1, [](Players&) {
     const auto refused = Communicator::init(UniqueId{}, 0, 1);
     must_fail(refused, ErrorCode::invalid_argument, {"unique id", "Communicator::init"});
@@ -185,7 +185,7 @@ TEST_CASE("1.25 wrong arguments of the C++ interface are named") {
   }));
 }
 
-TEST_CASE("1.25 the C and the C++ interface take each other's communicators") {
+TEST_CASE("the C and the C++ interface take each other's communicators", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     const float expected = 3;
     {
@@ -214,7 +214,7 @@ TEST_CASE("1.25 the C and the C++ interface take each other's communicators") {
   });
 }
 
-TEST_CASE("1.25 abort() from another thread ends a call, and the communicator says why") {
+TEST_CASE("abort() from another thread ends a call, and the communicator says why", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     if (players.first() == 0) {
@@ -233,7 +233,7 @@ TEST_CASE("1.25 abort() from another thread ends a call, and the communicator sa
   });
 }
 
-TEST_CASE("1.25 cycles of the C++ interface leave nothing behind") {
+TEST_CASE("cycles of the C++ interface leave nothing behind", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     Held after_third{};
     for (int cycle = 1; cycle <= 23; ++cycle) {

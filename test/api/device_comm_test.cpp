@@ -37,7 +37,8 @@ std::optional<Error> error_of(const Communicator& comm) {
   return comm.async_error();
 }
 
-TEST_CASE("1.25 a device communicator's view says who is where, and its barriers begin at zero") {
+TEST_CASE("a device communicator's view says who is where, and its barriers begin at zero",
+          "[req:1.25]") {
   on_all_casts(3, [](Players& players) {
     auto comm = join(players);
     const auto kernels = must(comm.device_comm({.barrier_slots = 5}));
@@ -63,8 +64,8 @@ TEST_CASE("1.25 a device communicator's view says who is where, and its barriers
   });
 }
 
-TEST_CASE(
-    "1.25 a user's kernel, another one and the library's all-reduce do not disturb each other") {
+TEST_CASE("a user's kernel, another one and the library's all-reduce do not disturb each other",
+          "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     constexpr std::uint64_t kCount = 777;
     constexpr int kRounds = 50;
@@ -111,7 +112,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("1.12 who waits for a waiting rank does not take that one for the culprit") {
+TEST_CASE("who waits for a waiting rank does not take that one for the culprit", "[req:1.12]") {
   const Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "1200ms"}});
   on_all_casts(3, [](Players& players) {
     auto comm = join(players);
@@ -132,7 +133,7 @@ TEST_CASE("1.12 who waits for a waiting rank does not take that one for the culp
   });
 }
 
-TEST_CASE("1.25 ranks that ask for different device communicators get the same error") {
+TEST_CASE("ranks that ask for different device communicators get the same error", "[req:1.25]") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     const auto rank = static_cast<std::uint32_t>(players.first());
@@ -151,7 +152,7 @@ TEST_CASE("1.25 ranks that ask for different device communicators get the same e
   });
 }
 
-TEST_CASE("1.12 a user's kernel ends when a peer dies, and the communicator names it") {
+TEST_CASE("a user's kernel ends when a peer dies, and the communicator names it", "[req:1.12]") {
   Stage stage(Cast::processes, 3, [](Players& players) {
     auto comm = join(players);
     const auto kernels = must(comm.device_comm());
@@ -173,7 +174,8 @@ TEST_CASE("1.12 a user's kernel ends when a peer dies, and the communicator name
   CHECK(verdicts[2] == "ok");
 }
 
-TEST_CASE("1.12 a user's kernel gives up after ORIEL_COLLECTIVE_TIMEOUT, which names the culprit") {
+TEST_CASE("a user's kernel gives up after ORIEL_COLLECTIVE_TIMEOUT, which names the culprit",
+          "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "500ms"}});
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
@@ -189,7 +191,7 @@ TEST_CASE("1.12 a user's kernel gives up after ORIEL_COLLECTIVE_TIMEOUT, which n
   });
 }
 
-TEST_CASE("1.12 abort() ends the waits of a user's kernel on both ranks") {
+TEST_CASE("abort() ends the waits of a user's kernel on both ranks", "[req:1.12]") {
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     const auto kernels = must(comm.device_comm());
@@ -208,7 +210,7 @@ TEST_CASE("1.12 abort() ends the waits of a user's kernel on both ranks") {
   });
 }
 
-TEST_CASE("1.14 with several nodes a device communicator speaks of its own node") {
+TEST_CASE("with several nodes a device communicator speaks of its own node", "[req:1.14]") {
   check_all_ok(play(Cast::processes, 4, [](Players& players) {
     // Nodes {0, 2} and {1, 3}.
     const Environment environment(
@@ -231,7 +233,7 @@ TEST_CASE("1.14 with several nodes a device communicator speaks of its own node"
   }));
 }
 
-TEST_CASE("1.14 device communicators of teams whose tables differ in size") {
+TEST_CASE("device communicators of teams whose tables differ in size", "[req:1.14]") {
   constexpr int kFirst = 16, kRanks = 33;
   check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
     const int begin = players.first() < kFirst ? 0 : kFirst;
@@ -253,7 +255,8 @@ TEST_CASE("1.14 device communicators of teams whose tables differ in size") {
   }));
 }
 
-TEST_CASE("1.14 fifteen ranks on nodes of seven and eight register windows in their teams") {
+TEST_CASE("fifteen ranks on nodes of seven and eight register windows in their teams",
+          "[req:1.14]") {
   constexpr int kFirst = 7, kRanks = 15;
   check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
     const int rank = players.first();

@@ -53,7 +53,8 @@ void fill(void* memory, std::size_t count, float value) {
 
 }  // namespace
 
-TEST_CASE("1.18 ncclMemFree refuses memory under a window, naming the call to make first") {
+TEST_CASE("ncclMemFree refuses memory under a window, naming the call to make first",
+          "[req:1.18]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& self) {
@@ -87,7 +88,7 @@ TEST_CASE("1.18 ncclMemFree refuses memory under a window, naming the call to ma
   }
 }
 
-TEST_CASE("1.21 cycles of registration hold neither heap nor pages in the end") {
+TEST_CASE("cycles of registration hold neither heap nor pages in the end", "[req:1.21]") {
   const int cycles = wanted_cycles();
   const auto seed = std::random_device{}();
   INFO("seed " << seed << ", " << cycles << " cycles (ORIEL_TEST_CYCLES changes them)");

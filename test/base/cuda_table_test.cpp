@@ -7,7 +7,7 @@
 namespace oriel {
 namespace {
 
-TEST_CASE("1.2 a machine without a driver gets an error that says so") {
+TEST_CASE("a machine without a driver gets an error that says so", "[req:1.2]") {
   const Status ready = cuda_ready();
   if (ready.ok()) {
     int version = 0;
@@ -25,7 +25,7 @@ TEST_CASE("1.2 a machine without a driver gets an error that says so") {
   CHECK(cuda().mem_unmap(0, 0) != CUDA_SUCCESS);
 }
 
-TEST_CASE("1.38 a driver error carries its number, and its name where there is a driver") {
+TEST_CASE("a driver error carries its number, and its name where there is a driver", "[req:1.38]") {
   const Error error = cuda_error("mapping 2097152 bytes", CUDA_ERROR_INVALID_VALUE);
   CHECK(error.native().value == CUDA_ERROR_INVALID_VALUE);
   CHECK(error.message().find("mapping 2097152 bytes failed") == 0);
@@ -44,7 +44,7 @@ CUresult fake_name(CUresult, const char** name) {
   return CUDA_SUCCESS;
 }
 
-TEST_CASE("1.41 a test puts its own table in the driver's place") {
+TEST_CASE("a test puts its own table in the driver's place", "[req:1.41]") {
   CudaTable table = cuda();
   table.init = fake_init;
   table.device_get_count = fake_count;

@@ -30,7 +30,7 @@ long open_descriptors() {
   return std::distance(Iterator("/proc/self/fd"), Iterator());
 }
 
-TEST_CASE("1.11 a process of one thread gets room for descriptors and keeps none") {
+TEST_CASE("a process of one thread gets room for descriptors and keeps none", "[req:1.11]") {
   rlimit limit{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
   if (!__libc_single_threaded || limit.rlim_cur < 512) {

@@ -24,7 +24,7 @@ Result<int> quarter(int number) {
 
 }  // namespace
 
-TEST_CASE("1.38 a result carries its value or the first cause") {
+TEST_CASE("a result carries its value or the first cause", "[req:1.38]") {
   CHECK(quarter(12).value() == 3);
   const auto failed = quarter(6);
   REQUIRE_FALSE(failed.ok());
@@ -32,7 +32,7 @@ TEST_CASE("1.38 a result carries its value or the first cause") {
   CHECK(failed.error().message() == "the number is odd");
 }
 
-TEST_CASE("1.38 an error says what, where, why and what to do") {
+TEST_CASE("an error says what, where, why and what to do", "[req:1.38]") {
   const Error error = Error(ErrorCode::system, "mmap failed")
                           .with_native(NativeDomain::os_errno, ENOMEM)
                           .with_origin(3)

@@ -41,7 +41,7 @@ Task<Result<char>> echo(EventLoop& loop, int from, int to, Deadline deadline) {
 
 }  // namespace
 
-TEST_CASE("1.9 two protocols of one thread advance together") {
+TEST_CASE("two protocols of one thread advance together", "[req:1.9]") {
   auto loop = std::move(EventLoop::create()).value();
   Pipe first, second;
   const auto deadline = Deadline::after(5s);
@@ -55,7 +55,7 @@ TEST_CASE("1.9 two protocols of one thread advance together") {
   CHECK(results.at(1).value() == 'x');
 }
 
-TEST_CASE("1.12 a wait ends at its deadline") {
+TEST_CASE("a wait ends at its deadline", "[req:1.12]") {
   auto loop = std::move(EventLoop::create()).value();
   const Pipe pipe;
   const auto begin = SteadyClock::instance().now();
@@ -67,7 +67,7 @@ TEST_CASE("1.12 a wait ends at its deadline") {
   CHECK(spent < 5s);
 }
 
-TEST_CASE("1.12 another thread can stop the loop, with its reason") {
+TEST_CASE("another thread can stop the loop, with its reason", "[req:1.12]") {
   auto loop = std::move(EventLoop::create()).value();
   const Pipe pipe;
   std::jthread stopper([&] {

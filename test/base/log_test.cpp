@@ -58,7 +58,7 @@ class LogSetup {
 
 }  // namespace
 
-TEST_CASE("promise 7: nothing is written unless asked") {
+TEST_CASE("nothing is written unless asked", "[promise:7]") {
   const LogSetup setup("none");
   Log().warn("unheard");
   Log(2).info("unheard");
@@ -66,7 +66,7 @@ TEST_CASE("promise 7: nothing is written unless asked") {
   CHECK_FALSE(setup.has_file());
 }
 
-TEST_CASE("promise 7: without any setting standard error stays empty") {
+TEST_CASE("without any setting standard error stays empty", "[promise:7]") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   const int saved = ::dup(STDERR_FILENO);
@@ -116,7 +116,7 @@ void block_pipe_signal(bool block) {
 
 }  // namespace
 
-TEST_CASE("promise 7: a log whose reader has gone does not end the process") {
+TEST_CASE("a log whose reader has gone does not end the process", "[promise:7]") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   const std::string path = "/dev/fd/" + std::to_string(ends[1]);
@@ -219,7 +219,7 @@ TEST_CASE("lines of several threads do not mix") {
   }));
 }
 
-TEST_CASE("1.39 an unknown ORIEL_ name is warned about once, in the log") {
+TEST_CASE("an unknown ORIEL_ name is warned about once, in the log", "[req:1.39]") {
   ::setenv("ORIEL_TIMOUT", "3", 1);
   const LogSetup setup("warn");
   Log().warn("first");
@@ -230,7 +230,7 @@ TEST_CASE("1.39 an unknown ORIEL_ name is warned about once, in the log") {
   CHECK(lines.at(0).find("did you mean ORIEL_TIMEOUT?") != std::string::npos);
 }
 
-TEST_CASE("1.38 a pipe without a reader, and what is no file, are refused as logs") {
+TEST_CASE("a pipe without a reader, and what is no file, are refused as logs", "[req:1.38]") {
   const LogSetup setup("warn", "pipe");
   const std::string path = std::getenv("ORIEL_LOG_FILE");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);

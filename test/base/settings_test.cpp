@@ -65,7 +65,7 @@ std::string value_other_than_default(const settings_table::Row& row) {
 
 }  // namespace
 
-TEST_CASE("1.39 an empty environment gives the defaults") {
+TEST_CASE("an empty environment gives the defaults", "[req:1.39]") {
   const auto settings = read({});
   REQUIRE(settings.ok());
   CHECK(settings->timeout == 30s);
@@ -75,7 +75,7 @@ TEST_CASE("1.39 an empty environment gives the defaults") {
   CHECK(settings->log_level == LogLevel::none);
 }
 
-TEST_CASE("1.39 every kind of value is read") {
+TEST_CASE("every kind of value is read", "[req:1.39]") {
   const auto settings = read({{"ORIEL_SOCKET_IFNAME", "=eth0,ib"},
                               {"ORIEL_TIMEOUT", "1500ms"},
                               {"ORIEL_COLLECTIVE_TIMEOUT", "2min"},
@@ -100,7 +100,7 @@ TEST_CASE("1.39 every kind of value is read") {
   CHECK(settings->log_level == LogLevel::info);
 }
 
-TEST_CASE("1.39 units of time and of bytes") {
+TEST_CASE("units of time and of bytes", "[req:1.39]") {
   CHECK(read({{"ORIEL_TIMEOUT", "5"}})->timeout == 5s);
   CHECK(read({{"ORIEL_TIMEOUT", "5s"}})->timeout == 5s);
   CHECK(read({{"ORIEL_TIMEOUT", "5000us"}})->timeout == 5ms);
@@ -111,7 +111,7 @@ TEST_CASE("1.39 units of time and of bytes") {
   CHECK_FALSE(read({{"ORIEL_COLLECTIVE_TIMEOUT", "off"}})->collective_timeout.has_value());
 }
 
-TEST_CASE("1.39 NCCL's names are read, and ours win") {
+TEST_CASE("NCCL's names are read, and ours win", "[req:1.39]") {
   CHECK(read({{"NCCL_DEBUG", "WARN"}})->log_level == LogLevel::warn);
   CHECK(read({{"NCCL_DEBUG", "WARN"}, {"ORIEL_LOG", "trace"}})->log_level == LogLevel::trace);
   CHECK(read({{"NCCL_DEBUG", "ABORT"}})->log_level == LogLevel::info);
@@ -120,7 +120,7 @@ TEST_CASE("1.39 NCCL's names are read, and ours win") {
   CHECK(read({{"NCCL_SOCKET_IFNAME", "^lo"}})->socket_ifname == "^lo");
 }
 
-TEST_CASE("1.38 a bad value is named, with the allowed ones") {
+TEST_CASE("a bad value is named, with the allowed ones", "[req:1.38]") {
   CHECK(message_of({{"ORIEL_BACKEND", "gpu"}}) ==
         "environment variable ORIEL_BACKEND has the value \"gpu\"; allowed: auto, cuda, host");
   CHECK(message_of({{"NCCL_DEBUG", "loud"}}) ==
@@ -148,7 +148,7 @@ TEST_CASE("1.38 a bad value is named, with the allowed ones") {
   for (const char* right : {"a", "auto", ",a,b,,c,d,"}) CHECK(read({{"ORIEL_PATHS", right}}).ok());
 }
 
-TEST_CASE("1.38 what does not parse to the last letter is refused") {
+TEST_CASE("what does not parse to the last letter is refused", "[req:1.38]") {
   for (const char* value : {"x", "-1s", "1 s", " 1", "1.5", "0", "25h", "1week", "s",
                             "99999999999999999999", "18446744073709551615h"}) {
     CAPTURE(value);
@@ -172,7 +172,7 @@ TEST_CASE("1.38 what does not parse to the last letter is refused") {
   }
 }
 
-TEST_CASE("1.39 every row has a name, a sentence and a default that reads back") {
+TEST_CASE("every row has a name, a sentence and a default that reads back", "[req:1.39]") {
   std::set<std::string> names;
   for (const auto& row : settings_table::rows()) {
     CAPTURE(row.name);
@@ -195,7 +195,7 @@ TEST_CASE("1.39 every row has a name, a sentence and a default that reads back")
   }
 }
 
-TEST_CASE("1.39 no two rows fill the same member") {
+TEST_CASE("no two rows fill the same member", "[req:1.39]") {
   const auto before = describe_settings(Settings{});
   for (const auto& row : settings_table::rows()) {
     CAPTURE(row.name);
@@ -208,7 +208,7 @@ TEST_CASE("1.39 no two rows fill the same member") {
   }
 }
 
-TEST_CASE("1.39 unknown names are warned about, with the nearest known one") {
+TEST_CASE("unknown names are warned about, with the nearest known one", "[req:1.39]") {
   const std::vector<std::string> names = {"PATH",      "ORIEL_TIMEOUT",       "ORIEL_TIMOUT",
                                           "NCCL_ALGO", "ORIEL_TEST_ANYTHING", "ORIEL_ZEBRA_STRIPES",
                                           "ORIEL_CTA"};
@@ -221,7 +221,7 @@ TEST_CASE("1.39 unknown names are warned about, with the nearest known one") {
         "environment variable ORIEL_CTA is not a setting of Oriel; did you mean ORIEL_CTAS?");
 }
 
-TEST_CASE("1.39 the process reads its environment once, errors included") {
+TEST_CASE("the process reads its environment once, errors included", "[req:1.39]") {
   REQUIRE(::setenv("ORIEL_CTAS", "many", 1) == 0);
   reread_process_settings();
   const auto first = process_settings();
@@ -242,7 +242,7 @@ TEST_CASE("1.39 the process reads its environment once, errors included") {
   CHECK((*third)->ctas == 7);
 }
 
-TEST_CASE("1.39 docs/settings.md is what the table says") {
+TEST_CASE("docs/settings.md is what the table says", "[req:1.39]") {
   std::ifstream file(ORIEL_TEST_SOURCE_DIR "/docs/settings.md");
   REQUIRE(file.is_open());
   std::ostringstream page;

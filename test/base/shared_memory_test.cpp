@@ -25,7 +25,8 @@ int status_of(const std::function<int()>& body) {
 
 }  // namespace
 
-TEST_CASE("promise 7: memory beyond the limit of file sizes is an error, not the process's end") {
+TEST_CASE("memory beyond the limit of file sizes is an error, not the process's end",
+          "[promise:7]") {
   const int status = status_of([] {
     const rlimit most{1 << 20, 1 << 20};
     if (::setrlimit(RLIMIT_FSIZE, &most) != 0) return 1;
@@ -37,7 +38,8 @@ TEST_CASE("promise 7: memory beyond the limit of file sizes is an error, not the
   CHECK(status == 0);
 }
 
-TEST_CASE("promise 7: no descriptor of ours takes the place of a standard one that was closed") {
+TEST_CASE("no descriptor of ours takes the place of a standard one that was closed",
+          "[promise:7]") {
   const int status = status_of([] {
     ::close(STDIN_FILENO);
     ::close(STDERR_FILENO);
@@ -51,7 +53,7 @@ TEST_CASE("promise 7: no descriptor of ours takes the place of a standard one th
   CHECK(status == 0);
 }
 
-TEST_CASE("promise 7: a standard descriptor's place that cannot be left is an error") {
+TEST_CASE("a standard descriptor's place that cannot be left is an error", "[promise:7]") {
   const int status = status_of([] {
     ::close(STDIN_FILENO);
     const rlimit most{3, 3};

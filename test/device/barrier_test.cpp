@@ -37,14 +37,14 @@ void set_epoch(LsaMemory& memory, int ranks, std::uint32_t epoch) {
   }
 }
 
-TEST_CASE("1.22 slots of the barrier share no cache line") {
+TEST_CASE("slots of the barrier share no cache line", "[req:1.22]") {
   CHECK(LsaBarrierLayout::bytes_needed(1, 1) == 128);
   CHECK(LsaBarrierLayout::bytes_needed(16, 4) == 512);
   CHECK(LsaBarrierLayout::bytes_needed(17, 4) == 768);
   static_assert(LsaBarrierLayout::bytes_needed(8, 64) == 8192);
 }
 
-TEST_CASE("1.22 the LSA barrier orders memory among ranks, also where its epoch wraps") {
+TEST_CASE("the LSA barrier orders memory among ranks, also where its epoch wraps", "[req:1.22]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   const int ranks = GENERATE(1, 2, 3, 5, 8);
   const std::uint32_t epoch = GENERATE(0u, 0u - kRounds / 2, 0x80000000u - kRounds / 2);
@@ -56,7 +56,7 @@ TEST_CASE("1.22 the LSA barrier orders memory among ranks, also where its epoch 
   }));
 }
 
-TEST_CASE("1.22 the LSA barrier is one of warps and CTAs too") {
+TEST_CASE("the LSA barrier is one of warps and CTAs too", "[req:1.22]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   LsaMemory memory(3, ControlLayout::kBytes);
   CHECK(run_ranks(kind, memory, 3, [](const device::CommView& comm) {
@@ -65,7 +65,7 @@ TEST_CASE("1.22 the LSA barrier is one of warps and CTAs too") {
   }));
 }
 
-TEST_CASE("1.22 slots of the LSA barrier are independent") {
+TEST_CASE("slots of the LSA barrier are independent", "[req:1.22]") {
   constexpr int kRanks = 2;
   LsaMemory memory(kRanks, ControlLayout::kBytes);
   CHECK(run_ranks(RankKind::threads, memory, kRanks, [](const device::CommView& comm) {
@@ -77,7 +77,7 @@ TEST_CASE("1.22 slots of the LSA barrier are independent") {
   }));
 }
 
-TEST_CASE("1.22 an LSA barrier ends when the communicator is aborted") {
+TEST_CASE("an LSA barrier ends when the communicator is aborted", "[req:1.22]") {
   LsaMemory memory(2, ControlLayout::kBytes);
   const LsaMemory::Mapping mapping(memory);
   const device::CommView comm = make_comm(mapping.base(), 0, 2);
@@ -99,7 +99,7 @@ TEST_CASE("1.22 an LSA barrier ends when the communicator is aborted") {
   CHECK(barrier.wait() == WaitOutcome::aborted);
 }
 
-TEST_CASE("1.12 an LSA barrier that times out names the rank that did not come") {
+TEST_CASE("an LSA barrier that times out names the rank that did not come", "[req:1.12]") {
   LsaMemory memory(4, ControlLayout::kBytes);
   const bool good = run_ranks(RankKind::threads, memory, 4, [](const device::CommView& view) {
     if (view.lsa_rank == 2) return true;  // stays away
@@ -114,7 +114,7 @@ TEST_CASE("1.12 an LSA barrier that times out names the rank that did not come")
   CHECK(good);
 }
 
-TEST_CASE("1.22 a barrier slot out of range is refused and touches nothing") {
+TEST_CASE("a barrier slot out of range is refused and touches nothing", "[req:1.22]") {
   LsaMemory memory(2, ControlLayout::kBytes);
   const LsaMemory::Mapping mapping(memory);
   const device::CommView comm = make_comm(mapping.base(), 0, 2);

@@ -119,20 +119,20 @@ class GpuTeam {
   Host* host_ = nullptr;
 };
 
-TEST_CASE("1.22 groups know their threads on a GPU") {
+TEST_CASE("groups know their threads on a GPU", "[req:1.22]") {
   GpuTeam team(1);
   team.finish(launch_groups(team.arguments(), team.stream()));
   CHECK(team.host().results[0] == 1);
 }
 
-TEST_CASE("1.22 every memory access works on a GPU") {
+TEST_CASE("every memory access works on a GPU", "[req:1.22]") {
   GpuTeam team(1);
   team.finish(
       launch_accesses(team.arguments(), team.at(0, ControlLayout::kPackets), team.stream()));
   CHECK(team.host().results[0] == 1);
 }
 
-TEST_CASE("1.22 packets carry an exchange among CTAs, also where flags wrap") {
+TEST_CASE("packets carry an exchange among CTAs, also where flags wrap", "[req:1.22]") {
   const auto kind = GENERATE(PacketKind::packet8, PacketKind::packet16);
   const int ranks = GENERATE(2, 5, 8);
   const std::uint32_t flag = GENERATE(1u, 0xffffffffu - 2000);
@@ -143,7 +143,7 @@ TEST_CASE("1.22 packets carry an exchange among CTAs, also where flags wrap") {
 }
 
 // With a warp it is the vote that hands what one lane has acquired to the others.
-TEST_CASE("1.22 the LSA barrier orders memory among CTAs and among warps") {
+TEST_CASE("the LSA barrier orders memory among CTAs and among warps", "[req:1.22]") {
   const int ranks = GENERATE(1, 2, 8);
   const std::uint32_t slots = GENERATE(1u, 4u);
   const GroupKind kind = GENERATE(GroupKind::cta, GroupKind::warp);
@@ -155,7 +155,7 @@ TEST_CASE("1.22 the LSA barrier orders memory among CTAs and among warps") {
   }
 }
 
-TEST_CASE("1.22 a barrier's epoch goes on in replayed graphs and plain launches") {
+TEST_CASE("a barrier's epoch goes on in replayed graphs and plain launches", "[req:1.22]") {
   constexpr int kRanks = 4;
   GpuTeam team(kRanks);
   // Just before the wrap, as if there had been as many barriers already.
@@ -184,7 +184,7 @@ TEST_CASE("1.22 a barrier's epoch goes on in replayed graphs and plain launches"
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
 }
 
-TEST_CASE("1.12 a wait in a kernel ends at its deadline and names the culprit") {
+TEST_CASE("a wait in a kernel ends at its deadline and names the culprit", "[req:1.12]") {
   GpuTeam team(1);
   KernelArguments arguments = team.arguments();
   arguments.view.wait.timeout_ns = 150'000'000;
@@ -198,7 +198,7 @@ TEST_CASE("1.12 a wait in a kernel ends at its deadline and names the culprit") 
   CHECK(team.host().stalls[0].waiting == 0);
 }
 
-TEST_CASE("1.12 the abort word ends a wait in a kernel") {
+TEST_CASE("the abort word ends a wait in a kernel", "[req:1.12]") {
   GpuTeam team(1);
   KernelArguments arguments = team.arguments();
   arguments.view.wait.timeout_ns = 0;
@@ -212,7 +212,7 @@ TEST_CASE("1.12 the abort word ends a wait in a kernel") {
   CHECK(team.host().results[0] == 100 + static_cast<std::uint32_t>(WaitOutcome::aborted));
 }
 
-TEST_CASE("1.12 a long wait in a kernel is on record until it ends") {
+TEST_CASE("a long wait in a kernel is on record until it ends", "[req:1.12]") {
   GpuTeam team(1);
   const auto start = steady_clock::now();
   REQUIRE(launch_wait(team.arguments(), &team.host().flag, 1, {3, 0xabcdef0123u}, team.stream()) ==
@@ -232,7 +232,8 @@ TEST_CASE("1.12 a long wait in a kernel is on record until it ends") {
   CHECK(stall.gave_up == 0);
 }
 
-TEST_CASE("1.12 a barrier in a kernel that gave up names the culprit and publishes nothing more") {
+TEST_CASE("a barrier in a kernel that gave up names the culprit and publishes nothing more",
+          "[req:1.12]") {
   GpuTeam team(2);
   KernelArguments arguments = team.arguments();
   arguments.view.wait.timeout_ns = 50'000'000;
@@ -244,7 +245,7 @@ TEST_CASE("1.12 a barrier in a kernel that gave up names the culprit and publish
   CHECK(epoch == 1);
 }
 
-TEST_CASE("1.22 a kernel reads a window's addresses from its handle") {
+TEST_CASE("a kernel reads a window's addresses from its handle", "[req:1.22]") {
   GpuTeam team(3);
   const std::int32_t lsa_index_of[] = {-1, 0, 1, -1, 2};
   team.copy_in(0, ControlLayout::kPackets + 512, lsa_index_of, sizeof lsa_index_of);
@@ -271,7 +272,7 @@ TEST_CASE("1.22 a kernel reads a window's addresses from its handle") {
   }
 }
 
-TEST_CASE("1.22 bulk copies go through shared memory") {
+TEST_CASE("bulk copies go through shared memory", "[req:1.22]") {
   const std::uint32_t bytes = GENERATE(16u, 4096u, 32768u);
   GpuTeam team(1);
   std::vector<unsigned char> from(bytes);
@@ -289,7 +290,7 @@ TEST_CASE("1.22 bulk copies go through shared memory") {
   CHECK(from == to);
 }
 
-TEST_CASE("1.25 a user's kernel fuses an element-wise step with an all-reduce on a GPU") {
+TEST_CASE("a user's kernel fuses an element-wise step with an all-reduce on a GPU", "[req:1.25]") {
   const int ranks = GENERATE(1, 2, 3, 8);
   const std::uint32_t blocks = GENERATE(1u, 4u);
   CAPTURE(ranks, blocks);

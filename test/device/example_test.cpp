@@ -27,7 +27,8 @@ float input(int rank, std::uint64_t i) {
   return static_cast<float>(rank + 1) * static_cast<float>(i % 64) - 60;
 }
 
-TEST_CASE("1.25 a user's kernel fuses an element-wise step with an all-reduce on CPU ranks") {
+TEST_CASE("a user's kernel fuses an element-wise step with an all-reduce on CPU ranks",
+          "[req:1.25]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   const int ranks = GENERATE(1, 2, 3, 8);
   CAPTURE(static_cast<int>(kind), ranks);
@@ -51,7 +52,7 @@ TEST_CASE("1.25 a user's kernel fuses an element-wise step with an all-reduce on
   }));
 }
 
-TEST_CASE("1.25 the user's kernel refuses more elements than the windows hold") {
+TEST_CASE("the user's kernel refuses more elements than the windows hold", "[req:1.25]") {
   LsaMemory memory(1, ControlLayout::kBytes);
   CHECK(run_ranks(RankKind::threads, memory, 1, [](const device::CommView& comm) {
     FusedScaleAllReduce job{comm, make_window(comm, kX), make_window(comm, kY), kCount + 1, 1};

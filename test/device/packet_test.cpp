@@ -59,7 +59,7 @@ std::uint64_t count_torn() {
   return torn;
 }
 
-TEST_CASE("1.22 a packet is received only with its own flag") {
+TEST_CASE("a packet is received only with its own flag", "[req:1.22]") {
   Packet8 small{};
   std::uint32_t data32 = 0;
   CHECK_FALSE(Packet8::try_receive(&small, 1, data32));
@@ -85,7 +85,7 @@ TEST_CASE("1.22 a packet is received only with its own flag") {
   CHECK_FALSE(Packet16::try_receive(&wide, 7, data64));
 }
 
-TEST_CASE("1.22 several packets are received in one wait") {
+TEST_CASE("several packets are received in one wait", "[req:1.22]") {
   std::vector<Packet8> inbox(12);
   device::WaitControl control;
   control.timeout_ns = 20'000'000;
@@ -99,7 +99,7 @@ TEST_CASE("1.22 several packets are received in one wait") {
   for (std::uint32_t i = 0; i < 4; ++i) CHECK(data[i] == 100 + i);
 }
 
-TEST_CASE("1.22 flags skip zero and keep the rotation where they wrap") {
+TEST_CASE("flags skip zero and keep the rotation where they wrap", "[req:1.22]") {
   CHECK(device::next_flag(0) == 1);
   CHECK(device::next_flag(0xfffffffeu) == 0xffffffffu);
   CHECK(device::next_flag(0xffffffffu) == 1);
@@ -111,7 +111,7 @@ TEST_CASE("1.22 flags skip zero and keep the rotation where they wrap") {
   }
 }
 
-TEST_CASE("1.22 every packet of every rotating buffer is cleared in time") {
+TEST_CASE("every packet of every rotating buffer is cleared in time", "[req:1.22]") {
   constexpr std::uint32_t kCount = 37;
   std::vector<int> cleared(kCount * device::kRotation);
   std::uint32_t flag = 0xffffffffu - kCount;  // across the wrap
@@ -122,12 +122,12 @@ TEST_CASE("1.22 every packet of every rotating buffer is cleared in time") {
   for (const int count : cleared) CHECK(count >= 1);
 }
 
-TEST_CASE("1.22 packets are never torn") {
+TEST_CASE("packets are never torn", "[req:1.22]") {
   CHECK(count_torn<Packet8>() == 0);
   CHECK(count_torn<Packet16>() == 0);
 }
 
-TEST_CASE("1.22 packets carry an exchange among ranks, also where flags wrap") {
+TEST_CASE("packets carry an exchange among ranks, also where flags wrap", "[req:1.22]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   const int ranks = GENERATE(2, 3, 8);
   const std::uint32_t flag = GENERATE(1u, 0xffffffffu - kEpochs / 2);

@@ -28,7 +28,8 @@ void check_case(const PublishCase& at) {
 
 }  // namespace
 
-TEST_CASE("A7 A8 3.5 warps and threads of many CTAs fill queues that kernels and CPUs drain") {
+TEST_CASE("warps and threads of many CTAs fill queues that kernels and CPUs drain",
+          "[A7][A8][req:3.5]") {
   for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
     for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
       for (const PublishMethod method :
@@ -57,7 +58,7 @@ TEST_CASE("A7 A8 3.5 warps and threads of many CTAs fill queues that kernels and
   }
 }
 
-TEST_CASE("3.7 a lock for each entry is right too, for comparison") {
+TEST_CASE("a lock for each entry is right too, for comparison", "[req:3.7]") {
   PublishCase at;
   at.method = PublishMethod::lock_per_entry;
   at.ctas = 8;

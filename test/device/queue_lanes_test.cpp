@@ -67,7 +67,8 @@ void publish_by_lanes(Publication publication, const LaneBlocks& blocks, std::ui
 
 }  // namespace
 
-TEST_CASE("3.2 3.5 lanes that need unlike numbers of blocks get blocks of their own") {
+TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
+          "[req:3.2][req:3.5]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -88,7 +89,7 @@ TEST_CASE("3.2 3.5 lanes that need unlike numbers of blocks get blocks of their 
   }
 }
 
-TEST_CASE("3.2 lanes that put lengths of one to three entries post each piece once") {
+TEST_CASE("lanes that put lengths of one to three entries post each piece once", "[req:3.2]") {
   QueueMemory memory(128, Publication::out_of_order);
   q::Region local;
   local.address = std::uint64_t{1} << 40;

@@ -156,7 +156,7 @@ bool get_and_look(Publication publication, const Interleaving::Choose& choose) {
 
 }  // namespace
 
-TEST_CASE("A10 any thread of a CTA may wait for what the CTA has just read") {
+TEST_CASE("any thread of a CTA may wait for what the CTA has just read", "[A10]") {
   for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
     bool good = true;
     const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
@@ -169,7 +169,7 @@ TEST_CASE("A10 any thread of a CTA may wait for what the CTA has just read") {
   }
 }
 
-TEST_CASE("Q2 3.5 no wake-up is lost, whichever two preemptions happen") {
+TEST_CASE("no wake-up is lost, whichever two preemptions happen", "[Q2][req:3.5]") {
   for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
     for (const Scene& scene :
          {Scene{publication, 2, 2, 1}, Scene{publication, 2, 1, 3}, Scene{publication, 3, 1, 1}}) {
@@ -186,7 +186,7 @@ TEST_CASE("Q2 3.5 no wake-up is lost, whichever two preemptions happen") {
   }
 }
 
-TEST_CASE("Q2 3.5 no wake-up is lost in random orders of up to five threads") {
+TEST_CASE("no wake-up is lost in random orders of up to five threads", "[Q2][req:3.5]") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
   for (int round = 0; round < repeats(20'000); ++round) {

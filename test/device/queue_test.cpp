@@ -95,8 +95,8 @@ void publish_from_threads(Publication publication, const Case& at) {
 
 }  // namespace
 
-TEST_CASE(
-    "A7 A8 3.3 3.5 every entry is handed over once, in index order, and no doorbell is lost") {
+TEST_CASE("every entry is handed over once, in index order, and no doorbell is lost",
+          "[A7][A8][req:3.3][req:3.5]") {
   constexpr std::uint64_t k16 = 1 << 16, k32 = std::uint64_t{1} << 32;
   for (const Publication publication : kPublications) {
     for (const Case& at : {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
@@ -116,7 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Q1 3.5 marks and tickets pass 2^32, 2^56 and 2^62") {
+TEST_CASE("marks and tickets pass 2^32, 2^56 and 2^62", "[Q1][req:3.5]") {
   for (const int bits : {32, 56, 62}) {
     for (const Publication publication : kPublications) {
       publish_from_threads(publication, {128, 4, 3, (std::uint64_t{1} << bits) - 500});
@@ -124,7 +124,7 @@ TEST_CASE("Q1 3.5 marks and tickets pass 2^32, 2^56 and 2^62") {
   }
 }
 
-TEST_CASE("3.3 the collapsed completion is right across its 16-bit wrap for every depth") {
+TEST_CASE("the collapsed completion is right across its 16-bit wrap for every depth", "[req:3.3]") {
   for (const std::uint32_t depth : {128u, 256u, 1024u, 4096u, 16384u, 32768u}) {
     for (const std::uint64_t around : {std::uint64_t{0}, std::uint64_t{1} << 16,
                                        std::uint64_t{1} << 17, std::uint64_t{1} << 32}) {
@@ -144,7 +144,8 @@ TEST_CASE("3.3 the collapsed completion is right across its 16-bit wrap for ever
   }
 }
 
-TEST_CASE("3.3 a completion that is much newer than what is known is never taken for more") {
+TEST_CASE("a completion that is much newer than what is known is never taken for more",
+          "[req:3.3]") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
   for (int i = 0; i < 1'000'000; ++i) {
@@ -157,7 +158,7 @@ TEST_CASE("3.3 a completion that is much newer than what is known is never taken
   }
 }
 
-TEST_CASE("A6 3.2 pieces make up the transfer and cross no chunk of either side") {
+TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6][req:3.2]") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
   for (int round = 0; round < 20'000; ++round) {
@@ -203,7 +204,7 @@ TEST_CASE("A6 3.2 pieces make up the transfer and cross no chunk of either side"
   }
 }
 
-TEST_CASE("3.23 what leads outside a region is refused and posts nothing") {
+TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23]") {
   QueueMemory memory(128, Publication::ordered);
   q::Region region;
   region.bytes = 4096;
@@ -235,7 +236,7 @@ TEST_CASE("3.23 what leads outside a region is refused and posts nothing") {
   CHECK(memory.doorbell == 0);
 }
 
-TEST_CASE("3.6 an abort ends every wait, and nothing is published after it") {
+TEST_CASE("an abort ends every wait, and nothing is published after it", "[req:3.6]") {
   for (const Publication publication : kPublications) {
     INFO(name_of(publication));
     QueueMemory memory(128, publication);  // nobody drains it
@@ -262,7 +263,8 @@ TEST_CASE("3.6 an abort ends every wait, and nothing is published after it") {
   }
 }
 
-TEST_CASE("3.6 a dead NIC times out with the peer's name, and one that gives up ends all") {
+TEST_CASE("a dead NIC times out with the peer's name, and one that gives up ends all",
+          "[req:3.6]") {
   for (const Publication publication : kPublications) {
     INFO(name_of(publication));
     QueueMemory memory(128, publication);
@@ -291,7 +293,8 @@ TEST_CASE("3.6 a dead NIC times out with the peer's name, and one that gives up 
   }
 }
 
-TEST_CASE("3.6 an error surfaces with its syndrome and opcode; what came before it is complete") {
+TEST_CASE("an error surfaces with its syndrome and opcode; what came before it is complete",
+          "[req:3.6]") {
   for (const bool nic_word : {true, false}) {
     QueueMemory memory(128, Publication::ordered);
     if (!nic_word) memory.view.nic_error = nullptr;
@@ -321,7 +324,8 @@ TEST_CASE("3.6 an error surfaces with its syndrome and opcode; what came before 
   }
 }
 
-TEST_CASE("3.6 a completion that says only flushed does not make what came before it complete") {
+TEST_CASE("a completion that says only flushed does not make what came before it complete",
+          "[req:3.6]") {
   QueueMemory memory(128, Publication::ordered);
   memory.view.nic_error = nullptr;
   REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
@@ -343,7 +347,7 @@ TEST_CASE("3.6 a completion that says only flushed does not make what came befor
   CHECK(q::decode_error(memory.indexes.error).syndrome == q::kFlushed);
 }
 
-TEST_CASE("A8 3.3 there are no more doorbells than batches and pauses") {
+TEST_CASE("there are no more doorbells than batches and pauses", "[A8][req:3.3]") {
   constexpr std::uint32_t kBatch = 32;
   for (const std::uint64_t base : {0u, 5u, 31u, (1u << 16) - 50}) {
     for (const std::uint32_t blocks : {1u, 2u, 5u, 32u, 64u}) {
@@ -377,7 +381,7 @@ TEST_CASE("A8 3.3 there are no more doorbells than batches and pauses") {
   }
 }
 
-TEST_CASE("Q2 3.5 one doorbell tells of all that was marked behind a gap") {
+TEST_CASE("one doorbell tells of all that was marked behind a gap", "[Q2][req:3.5]") {
   QueueMemory memory(128, Publication::out_of_order);
   QueueDrain drain = memory.drain();
   std::vector<q::Reservation> all(40);
@@ -397,7 +401,7 @@ TEST_CASE("Q2 3.5 one doorbell tells of all that was marked behind a gap") {
   CHECK(drain.wrong_blocks == 0);
 }
 
-TEST_CASE("3.6 of a queue that has given up the card is told nothing more") {
+TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.6]") {
   for (const Publication publication : kPublications) {
     for (const bool is_next : {true, false}) {
       INFO(name_of(publication) << (is_next ? ", next" : ", marked"));
@@ -429,7 +433,8 @@ TEST_CASE("3.6 of a queue that has given up the card is told nothing more") {
   }
 }
 
-TEST_CASE("3.5 a slow writer holds up those behind it, and nobody else's entries are lost") {
+TEST_CASE("a slow writer holds up those behind it, and nobody else's entries are lost",
+          "[req:3.5]") {
   for (const Publication publication : kPublications) {
     INFO(name_of(publication));
     QueueMemory memory(128, publication);

@@ -80,7 +80,7 @@ std::vector<std::size_t> layout() {
 
 #undef ORIEL_AT
 
-TEST_CASE("1.22 whoever changes what kernels of others read counts the version up") {
+TEST_CASE("whoever changes what kernels of others read counts the version up", "[req:1.22]") {
   // Another hash: raise kDeviceVersion (oriel/device/comm.hpp) and write both here.
   CHECK(device::kDeviceVersion == 1);
   CHECK(hash_of(layout()) == 0x45149a6a9575177d);

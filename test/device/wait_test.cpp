@@ -36,7 +36,7 @@ WaitControl idle_by(int way, Doorbell* doorbell) {
   return control;
 }
 
-TEST_CASE("1.22 a wait whose condition holds returns at once, aborted or not") {
+TEST_CASE("a wait whose condition holds returns at once, aborted or not", "[req:1.22]") {
   const std::uint32_t abort_word = 1;
   WaitControl control;
   control.abort = &abort_word;
@@ -45,7 +45,7 @@ TEST_CASE("1.22 a wait whose condition holds returns at once, aborted or not") {
   CHECK(polls == 1);
 }
 
-TEST_CASE("1.22 a wait ends at its deadline and names the culprit") {
+TEST_CASE("a wait ends at its deadline and names the culprit", "[req:1.22]") {
   const int way = GENERATE(0, 1, 2, 3);  // 3: naps, without a doorbell
   Doorbell doorbell{};
   StallRecord stall{};
@@ -63,7 +63,7 @@ TEST_CASE("1.22 a wait ends at its deadline and names the culprit") {
   CHECK(doorbell.sleeping == 0);
 }
 
-TEST_CASE("1.12 the abort word ends a wait in whatever way it idles") {
+TEST_CASE("the abort word ends a wait in whatever way it idles", "[req:1.12]") {
   const int way = GENERATE(0, 1, 2, 3);
   Doorbell doorbell{};
   std::uint32_t abort_word = 0;
@@ -80,7 +80,7 @@ TEST_CASE("1.12 the abort word ends a wait in whatever way it idles") {
   aborter.join();
 }
 
-TEST_CASE("1.12 an abort that rings wakes a sleeper before its slice ends") {
+TEST_CASE("an abort that rings wakes a sleeper before its slice ends", "[req:1.12]") {
   std::uint64_t best_ms = ~std::uint64_t{0};
   for (int i = 0; i < 10; ++i) {  // the best of ten: other programs may hold the processor
     Doorbell doorbell{};
@@ -103,7 +103,7 @@ TEST_CASE("1.12 an abort that rings wakes a sleeper before its slice ends") {
   CHECK(best_ms < 50);
 }
 
-TEST_CASE("1.12 a wait of more than a second is on record until it ends") {
+TEST_CASE("a wait of more than a second is on record until it ends", "[req:1.12]") {
   const int way = GENERATE(0, 2);
   Doorbell doorbell{};
   StallRecord stall{};
@@ -174,7 +174,7 @@ std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::ui
   return longest_ms;
 }
 
-TEST_CASE("1.30 no wake-up is lost between a sleeper and a publisher") {
+TEST_CASE("no wake-up is lost between a sleeper and a publisher", "[req:1.30]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   CAPTURE(static_cast<int>(kind));
   LsaMemory memory(2, ControlLayout::kBytes);
@@ -184,7 +184,7 @@ TEST_CASE("1.30 no wake-up is lost between a sleeper and a publisher") {
   }));
 }
 
-TEST_CASE("1.30 waits that sleep at once still complete an exchange among 8 ranks") {
+TEST_CASE("waits that sleep at once still complete an exchange among 8 ranks", "[req:1.30]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   CAPTURE(static_cast<int>(kind));
   LsaMemory memory(8, ControlLayout::kBytes);
@@ -196,7 +196,7 @@ TEST_CASE("1.30 waits that sleep at once still complete an exchange among 8 rank
   }));
 }
 
-TEST_CASE("1.22 several threads of a rank may sleep on one doorbell") {
+TEST_CASE("several threads of a rank may sleep on one doorbell", "[req:1.22]") {
   constexpr int kSleepers = 4;
   Doorbell doorbell{};
   std::uint32_t flag = 0;

@@ -65,7 +65,7 @@ WindowObject make_object(std::uint64_t size_bytes, std::uint32_t stride_4g) {
   return object;
 }
 
-TEST_CASE("1.22 a window's peers lie one slot apart") {
+TEST_CASE("a window's peers lie one slot apart", "[req:1.22]") {
   const std::uint32_t stride = GENERATE(1u, 2u, 64u);
   const WindowObject object = make_object(1000, stride);
   const WindowView view = WindowView::of(&object);
@@ -79,7 +79,7 @@ TEST_CASE("1.22 a window's peers lie one slot apart") {
   CHECK(view.world_peer(4, 24, 8) == view.lsa_peer(2, 24, 8));
 }
 
-TEST_CASE("1.22 ranks out of reach or out of range give null") {
+TEST_CASE("ranks out of reach or out of range give null", "[req:1.22]") {
   const WindowObject object = make_object(1000, 1);
   const WindowView view = WindowView::of(&object);
   for (const int rank : {0, 3, 5, 6, -1, INT32_MAX, INT32_MIN}) {
@@ -90,7 +90,7 @@ TEST_CASE("1.22 ranks out of reach or out of range give null") {
   }
 }
 
-TEST_CASE("1.22 ranges that leave the window give null") {
+TEST_CASE("ranges that leave the window give null", "[req:1.22]") {
   const WindowObject object = make_object(1000, 1);
   const WindowView view = WindowView::of(&object);
   CHECK(view.local(0, 1000) != nullptr);
@@ -106,7 +106,7 @@ TEST_CASE("1.22 ranges that leave the window give null") {
   CHECK(view.local(kSlotBytes, 1) == nullptr);
 }
 
-TEST_CASE("1.22 whatever is asked for, no address outside the rank's window is given") {
+TEST_CASE("whatever is asked for, no address outside the rank's window is given", "[req:1.22]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -129,7 +129,7 @@ TEST_CASE("1.22 whatever is asked for, no address outside the rank's window is g
   CHECK(given > 1000);
 }
 
-TEST_CASE("1.22 a handle that is no window of Oriel gives an empty view") {
+TEST_CASE("a handle that is no window of Oriel gives an empty view", "[req:1.22]") {
   CHECK(WindowView::of(static_cast<const WindowObject*>(nullptr)).local(0, 1) == nullptr);
   WindowObject object = make_object(1000, 1);
   object.magic = 0;

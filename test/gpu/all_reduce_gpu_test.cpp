@@ -27,7 +27,8 @@ struct Round {
   std::size_t most;
 };
 
-TEST_CASE("1.40 1.26 1.27 1.10 1,100 random all-reduces on GPUs equal the reference bit for bit") {
+TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
+          "[req:1.40][req:1.26][req:1.27][req:1.10]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed << " on " << kGpus << " GPU(s)");
   std::mt19937_64 rng(seed);
@@ -61,7 +62,7 @@ TEST_CASE("1.40 1.26 1.27 1.10 1,100 random all-reduces on GPUs equal the refere
   }
 }
 
-TEST_CASE("1.10 processes that share a GPU take turns and agree") {
+TEST_CASE("processes that share a GPU take turns and agree", "[req:1.10]") {
   const int ranks = kGpus + 1;
   if (ranks > 5) {
     WARN("skipped: " << kGpus << " GPUs");
@@ -99,7 +100,7 @@ void hash_sums(Players& players) {
 }
 
 // With the setting and without: inside one team the additions are always the same.
-TEST_CASE("1.29 bits do not depend on the algorithm or the number of CTAs") {
+TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.29]") {
   constexpr int kRanks = 4;
   std::vector<std::uint64_t> hashes;
   const auto run = [&](const char* algorithm, const char* ctas, const char* deterministic) {
@@ -167,7 +168,8 @@ void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, f
 }
 
 // Kernels start while the last one runs, so the factor must not be read before that has ended.
-TEST_CASE("1.26 1.27 1.29 a call multiplies by the factor that the call before it has made") {
+TEST_CASE("a call multiplies by the factor that the call before it has made",
+          "[req:1.26][req:1.27][req:1.29]") {
   const int ranks = std::min(std::max(kGpus, 2), 4);
   for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
     INFO(algorithm);

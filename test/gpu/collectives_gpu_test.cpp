@@ -117,7 +117,7 @@ void call_everything(Players& players, std::uint64_t seed, bool exact, int strid
 
 }  // namespace
 
-TEST_CASE("3.16 3.18 the smallest collectives of GPUs on two nodes") {
+TEST_CASE("the smallest collectives of GPUs on two nodes", "[req:3.16][req:3.18]") {
   for (const Path& path : kPaths) {
     for (const bool in_graphs : {false, true}) {
       play_gpus(
@@ -141,7 +141,7 @@ TEST_CASE("3.16 3.18 the smallest collectives of GPUs on two nodes") {
   }
 }
 
-TEST_CASE("3.16 3.18 every type and operation among GPUs of nodes of all kinds") {
+TEST_CASE("every type and operation among GPUs of nodes of all kinds", "[req:3.16][req:3.18]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Path& path : kPaths) {
@@ -159,7 +159,7 @@ TEST_CASE("3.16 3.18 every type and operation among GPUs of nodes of all kinds")
   }
 }
 
-TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes") {
+TEST_CASE("with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
@@ -172,7 +172,7 @@ TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the n
   }
 }
 
-TEST_CASE("3.16 3.18 large messages of GPUs, whose rounds overlap") {
+TEST_CASE("large messages of GPUs, whose rounds overlap", "[req:3.16][req:3.18]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Path& path : kPaths) {
@@ -202,7 +202,7 @@ TEST_CASE("3.16 3.18 large messages of GPUs, whose rounds overlap") {
   }
 }
 
-TEST_CASE("3.16 ranks of GPUs may leave as soon as their last call has ended") {
+TEST_CASE("ranks of GPUs may leave as soon as their last call has ended", "[req:3.16]") {
   play_gpus(
       {0, 1}, {}, kPaths[1],
       [](Players& players) {

@@ -108,7 +108,7 @@ void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
 
 }  // namespace
 
-TEST_CASE("1.38 ranks on GPUs that differ in a call of any size get an error") {
+TEST_CASE("ranks on GPUs that differ in a call of any size get an error", "[req:1.38]") {
   INFO(kRanks << " ranks on " << kGpus << " GPU(s)");
   const auto body = [](Players& players) {
     RankGpu gpu(players.first());

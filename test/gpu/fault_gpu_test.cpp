@@ -126,7 +126,8 @@ struct Load {
   std::size_t count;
 };
 
-TEST_CASE("1.12 1.41 survivors of a killed rank get an error that names it, and go on") {
+TEST_CASE("survivors of a killed rank get an error that names it, and go on",
+          "[req:1.12][req:1.41]") {
   const std::uint64_t limit_ms = kShared ? 8000 : 2000;
   for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
     INFO(load.algorithm << ", " << load.count << " elements, " << kRanks << " ranks on " << kGpus
@@ -158,7 +159,7 @@ TEST_CASE("1.12 1.41 survivors of a killed rank get an error that names it, and 
   }
 }
 
-TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped rank") {
+TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped rank", "[req:1.12]") {
   for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
     INFO(load.algorithm);
     Environment environment(
@@ -189,7 +190,7 @@ TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stoppe
   }
 }
 
-TEST_CASE("1.12 without the timeout a stopped rank may come back") {
+TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
   Stage stage(Cast::processes, kRanks, [](Players& players) {
     Rank rank(players);
     ncclComm_t comm = init_rank(players, rank.gpu);
@@ -249,7 +250,8 @@ void abort_blocked_call(Players& players, std::size_t count) {
   check_new_communicator(players.next_id(), rank, players.first(), 2);
 }
 
-TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked kernel, and the GPU is of use") {
+TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU is of use",
+          "[req:1.12]") {
   for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
     INFO(load.algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
@@ -305,7 +307,7 @@ void live(Players& players, bool stop) {
   }
 }
 
-TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
+TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();

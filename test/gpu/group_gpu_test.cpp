@@ -118,7 +118,8 @@ struct Pair {
   }
 };
 
-TEST_CASE("1.31 two non-blocking ranks of one thread register, reduce, finalize, end on GPUs") {
+TEST_CASE("two non-blocking ranks of one thread register, reduce, finalize, end on GPUs",
+          "[req:1.31]") {
   run_alone([] {
     Pair pair;
     for (int round = 0; round < 2; ++round) {
@@ -138,7 +139,7 @@ TEST_CASE("1.31 two non-blocking ranks of one thread register, reduce, finalize,
   });
 }
 
-TEST_CASE("1.38 1.33 a group with a wrong call in it launches nothing on a GPU") {
+TEST_CASE("a group with a wrong call in it launches nothing on a GPU", "[req:1.38][req:1.33]") {
   run_alone([] {
     Pair pair;
     pair.init(true);
@@ -211,7 +212,7 @@ class FullGpus {
   int* end_ = nullptr;
 };
 
-TEST_CASE("1.20 windows are registered while kernels of the user's fill the GPUs") {
+TEST_CASE("windows are registered while kernels of the user's fill the GPUs", "[req:1.20]") {
   run_alone([] {
     Pair pair;
     pair.init(true);

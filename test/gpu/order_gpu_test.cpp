@@ -137,7 +137,7 @@ void run(const std::function<void(Rank&)>& body) {
       45s));
 }
 
-TEST_CASE("1.13 plain calls on two streams run in the order of the calls") {
+TEST_CASE("plain calls on two streams run in the order of the calls", "[req:1.13]") {
   run([](Rank& rank) {
     std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
     for (const std::size_t count : kCounts) {
@@ -160,7 +160,7 @@ TEST_CASE("1.13 plain calls on two streams run in the order of the calls") {
   });
 }
 
-TEST_CASE("1.13 a call follows the last one although its stream was destroyed") {
+TEST_CASE("a call follows the last one although its stream was destroyed", "[req:1.13]") {
   run([](Rank& rank) {
     for (int round = 0; round < 20; ++round) {
       rank.set(0, 20'000, 0);
@@ -176,7 +176,7 @@ TEST_CASE("1.13 a call follows the last one although its stream was destroyed") 
   });
 }
 
-TEST_CASE("1.13 captured and plain calls alternate") {
+TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(0, count, 0);
@@ -199,7 +199,7 @@ TEST_CASE("1.13 captured and plain calls alternate") {
   });
 }
 
-TEST_CASE("1.13 several graphs of one communicator live and are launched in any order") {
+TEST_CASE("several graphs of one communicator live and are launched in any order", "[req:1.13]") {
   run([](Rank& rank) {
     constexpr std::size_t kGraphs = 6;
     std::mt19937_64 rng(77);  // the same order on every rank
@@ -241,7 +241,7 @@ TEST_CASE("1.13 several graphs of one communicator live and are launched in any 
 }
 
 // CUDA lets a launch of a graph wait for the one before, also on another stream.
-TEST_CASE("1.13 one graph is launched on two streams") {
+TEST_CASE("one graph is launched on two streams", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(0, count, 0);
@@ -258,7 +258,7 @@ TEST_CASE("1.13 one graph is launched on two streams") {
   });
 }
 
-TEST_CASE("1.13 two graphs and plain calls on two streams run as events order them") {
+TEST_CASE("two graphs and plain calls on two streams run as events order them", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       for (std::size_t i = 0; i < 4; ++i) rank.set(i, count, 1000);
@@ -284,7 +284,7 @@ TEST_CASE("1.13 two graphs and plain calls on two streams run as events order th
   });
 }
 
-TEST_CASE("1.13 a capture takes in a group") {
+TEST_CASE("a capture takes in a group", "[req:1.13]") {
   run([](Rank& rank) {
     const auto mode = natural_cast(kRanks) == Cast::processes ? cudaStreamCaptureModeGlobal
                                                               : cudaStreamCaptureModeThreadLocal;
@@ -308,7 +308,7 @@ TEST_CASE("1.13 a capture takes in a group") {
   });
 }
 
-TEST_CASE("1.13 a captured call may be the first of its kernel") {
+TEST_CASE("a captured call may be the first of its kernel", "[req:1.13]") {
   run([](Rank& rank) {
     auto* const data = reinterpret_cast<float*>(rank.buffer(0));
     const auto value = static_cast<float>(rank.players().first());
@@ -328,7 +328,7 @@ TEST_CASE("1.13 a captured call may be the first of its kernel") {
   });
 }
 
-TEST_CASE("1.13 calls on two streams of one capture run in the order of the calls") {
+TEST_CASE("calls on two streams of one capture run in the order of the calls", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       for (std::size_t i = 0; i < 7; ++i) rank.set(i, count, 1000);
@@ -376,7 +376,7 @@ void capture_beside_plain_calls(Rank& rank, std::size_t count) {
   rank.players().barrier();
 }
 
-TEST_CASE("1.13 plain calls on one stream while another is captured") {
+TEST_CASE("plain calls on one stream while another is captured", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(4, count, 0);
@@ -387,7 +387,7 @@ TEST_CASE("1.13 plain calls on one stream while another is captured") {
   });
 }
 
-TEST_CASE("1.13 plain calls while the stream of the last plain call is captured") {
+TEST_CASE("plain calls while the stream of the last plain call is captured", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(4, count, 0);

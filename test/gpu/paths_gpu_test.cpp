@@ -101,8 +101,8 @@ void fail_in_kernel(Players& players, bool dies) {
 
 }  // namespace
 
-TEST_CASE(
-    "3.14 B5 a GPU's NIC dies, or stops, in the midst of a kernel, which ends on the backup") {
+TEST_CASE("a GPU's NIC dies, or stops, in the midst of a kernel, which ends on the backup",
+          "[req:3.14][B5]") {
   const bool dies = GENERATE(true, false);
   const bool process = GENERATE(true, false);
   INFO((dies ? "it dies" : "it stops") << (process ? ", a process copies" : ""));

@@ -165,7 +165,8 @@ void churn(Players& players, std::uint64_t seed, int windows) {
   std::fflush(stdout);
 }
 
-TEST_CASE("1.21 10,000 windows come and go in random order on each rank and hold nothing") {
+TEST_CASE("10,000 windows come and go in random order on each rank and hold nothing",
+          "[req:1.21]") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
@@ -207,7 +208,7 @@ void register_large(Players& players) {
   require(slowest <= 12, fmt::format("a window took {:.2f} ms:{}", slowest, text));
 }
 
-TEST_CASE("1.21 windows 2 to 10 of 1 GiB register in at most 12 ms each") {
+TEST_CASE("windows 2 to 10 of 1 GiB register in at most 12 ms each", "[req:1.21]") {
   check_all_ok(play(Cast::processes, kRanks, register_large, 60s));
 }
 

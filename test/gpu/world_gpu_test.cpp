@@ -126,12 +126,14 @@ void wait_for_still_rank(Players& players) {
 
 }  // namespace
 
-TEST_CASE("3.19 a rank that stands still while a kernel waits for it is named by its silence") {
+TEST_CASE("a rank that stands still while a kernel waits for it is named by its silence",
+          "[req:3.19]") {
   const bool direct = GENERATE(true, false);
   play_in_nodes(2, 1, direct, wait_for_still_rank);
 }
 
-TEST_CASE("3.9 3.15 kernels of GPUs on several nodes put, signal, get and meet, byte by byte") {
+TEST_CASE("kernels of GPUs on several nodes put, signal, get and meet, byte by byte",
+          "[req:3.9][req:3.15]") {
   const bool direct = GENERATE(true, false);
   for (const std::uint64_t bytes :
        {std::uint64_t{8}, std::uint64_t{3001}, std::uint64_t{2} << 20}) {
@@ -144,7 +146,7 @@ TEST_CASE("3.9 3.15 kernels of GPUs on several nodes put, signal, get and meet, 
   }
 }
 
-TEST_CASE("3.21 world_put_signal of 8 bytes to visible signal", "[.][figures]") {
+TEST_CASE("world_put_signal of 8 bytes to visible signal", "[req:3.21][.][figures]") {
   for (const bool direct : {true, false}) {
     play_in_nodes(2, 1, direct, [&](Players& players) {
       ping(players, 8, 2000, direct ? "direct copy" : "memfd ring");

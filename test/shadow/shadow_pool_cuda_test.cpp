@@ -44,14 +44,14 @@ void check_clean(const FakeCuda& fake) {
   CHECK(fake.capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
-TEST_CASE("1.20 objects on a GPU go up in one copy") {
+TEST_CASE("objects on a GPU go up in one copy", "[req:1.20]") {
   FakeCuda fake;
   CHECK(work(1000).ok());
   CHECK(fake.copies() == 1);  // and no fill, which would take a kernel
   check_clean(fake);
 }
 
-TEST_CASE("1.20 a pool is one for its process, device and size") {
+TEST_CASE("a pool is one for its process, device and size", "[req:1.20]") {
   FakeCuda fake({.devices = 2});
   {
     auto first = cuda_pool(0, 64, 64);
@@ -67,7 +67,7 @@ TEST_CASE("1.20 a pool is one for its process, device and size") {
   check_clean(fake);
 }
 
-TEST_CASE("1.20 the pool waits for its own stream only, and breaks nobody's capture") {
+TEST_CASE("the pool waits for its own stream only, and breaks nobody's capture", "[req:1.20]") {
   FakeCuda fake;
   fake.begin_foreign_capture();
   CHECK(work(100).ok());
@@ -75,7 +75,7 @@ TEST_CASE("1.20 the pool waits for its own stream only, and breaks nobody's capt
   check_clean(fake);  // the model notes a stream that is not non-blocking, and calls in a capture
 }
 
-TEST_CASE("1.41 whichever driver call of the pool fails, nothing leaks") {
+TEST_CASE("whichever driver call of the pool fails, nothing leaks", "[req:1.41]") {
   long calls = 0;
   for (long k = 0; k == 0 || k <= calls; ++k) {
     FakeCuda fake;

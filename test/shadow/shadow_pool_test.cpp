@@ -76,7 +76,7 @@ struct Fixture {
   std::shared_ptr<ShadowPool> pool;
 };
 
-TEST_CASE("1.20 an object follows its copy with the next flush") {
+TEST_CASE("an object follows its copy with the next flush", "[req:1.20]") {
   Fixture fixture;
   Object* object = fixture.make(7);
   CHECK(reinterpret_cast<std::uintptr_t>(object) % 16 == 0);
@@ -96,7 +96,7 @@ TEST_CASE("1.20 an object follows its copy with the next flush") {
   CHECK(object->values[0] == 7);
 }
 
-TEST_CASE("1.20 uploads are batched") {
+TEST_CASE("uploads are batched", "[req:1.20]") {
   Fixture fixture;
   std::vector<Object*> objects;
   for (std::uint64_t i = 0; i < 256; ++i) objects.push_back(fixture.make(i));
@@ -115,7 +115,7 @@ TEST_CASE("1.20 uploads are batched") {
   CHECK(objects[200]->values[0] == 1);
 }
 
-TEST_CASE("1.20 what lies far apart, or in different chunks, is copied by itself") {
+TEST_CASE("what lies far apart, or in different chunks, is copied by itself", "[req:1.20]") {
   Fixture fixture(16);  // 1024 objects of 48 bytes a chunk
   std::vector<Object*> objects;
   for (std::uint64_t i = 0; i < 2048; ++i) objects.push_back(fixture.make(i));
@@ -129,7 +129,7 @@ TEST_CASE("1.20 what lies far apart, or in different chunks, is copied by itself
   CHECK(fixture.backend->copies == 2 + 3);
 }
 
-TEST_CASE("1.38 a handle is recognised as stale long after its end") {
+TEST_CASE("a handle is recognised as stale long after its end", "[req:1.38]") {
   Fixture fixture;
   Object* stale = fixture.make(1);
   REQUIRE(fixture.pool->free(stale).ok());
@@ -150,7 +150,8 @@ TEST_CASE("1.38 a handle is recognised as stale long after its end") {
   CHECK_FALSE(fixture.pool->free(&on_stack).ok());
 }
 
-TEST_CASE("1.20 a freed object becomes zeros, a new one starts with zeros behind its contents") {
+TEST_CASE("a freed object becomes zeros, a new one starts with zeros behind its contents",
+          "[req:1.20]") {
   Fixture fixture;
   Object* object = fixture.make(5);
   REQUIRE(fixture.pool->flush().ok());
@@ -169,7 +170,7 @@ TEST_CASE("1.20 a freed object becomes zeros, a new one starts with zeros behind
   CHECK(object->values[1] == 0);
 }
 
-TEST_CASE("1.38 writes and contents past the object are refused") {
+TEST_CASE("writes and contents past the object are refused", "[req:1.38]") {
   Fixture fixture;
   Object* object = fixture.make(1);
   const std::array<std::byte, sizeof(Object) + 1> long_bytes{};
@@ -180,7 +181,8 @@ TEST_CASE("1.38 writes and contents past the object are refused") {
   CHECK(fixture.pool->write(object, sizeof(Object) - 1, std::span(long_bytes).first(1)).ok());
 }
 
-TEST_CASE("1.41 a failed upload is made up for by the next, and a full device is an error") {
+TEST_CASE("a failed upload is made up for by the next, and a full device is an error",
+          "[req:1.41]") {
   Fixture fixture;
   Object* object = fixture.make(1);
   fixture.backend->fail = true;
@@ -194,7 +196,7 @@ TEST_CASE("1.41 a failed upload is made up for by the next, and a full device is
   CHECK(fixture.pool->allocate({}).ok());
 }
 
-TEST_CASE("1.20 the host's objects are their own copies") {
+TEST_CASE("the host's objects are their own copies", "[req:1.20]") {
   const Shadows<Object> first(host_pool(sizeof(Object), alignof(Object)));
   Shadows<Object> second(host_pool(sizeof(Object), alignof(Object)));
   Result<Object*> object = second.allocate(object_of(3));
@@ -209,7 +211,7 @@ TEST_CASE("1.20 the host's objects are their own copies") {
   CHECK(host_pool(sizeof(Object) + 8, 8) != host_pool(sizeof(Object), alignof(Object)));
 }
 
-TEST_CASE("1.21 10,000 random steps keep every object right and the pool small") {
+TEST_CASE("10,000 random steps keep every object right and the pool small", "[req:1.21]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -243,7 +245,7 @@ TEST_CASE("1.21 10,000 random steps keep every object right and the pool small")
   CHECK(fixture.pool->capacity() <= 100 + ShadowPool::kQuarantine + 4 * 64);
 }
 
-TEST_CASE("1.10 threads share a pool") {
+TEST_CASE("threads share a pool", "[req:1.10]") {
   Fixture fixture;
   std::vector<std::thread> threads;
   std::vector<int> failures(4, 0);

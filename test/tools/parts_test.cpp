@@ -78,7 +78,8 @@ std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) 
 
 }  // namespace
 
-TEST_CASE("1.35 a long run says on a terminal how far it has come, and takes the line away") {
+TEST_CASE("a long run says on a terminal how far it has come, and takes the line away",
+          "[req:1.35]") {
   const OwnedFd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK));
   REQUIRE(terminal.get() >= 0);
   REQUIRE(::grantpt(terminal.get()) == 0);
@@ -101,7 +102,7 @@ TEST_CASE("1.35 a long run says on a terminal how far it has come, and takes the
   CHECK(heard(out, in, [&] { two_of_four(std::chrono::milliseconds(0)); }).empty());
 }
 
-TEST_CASE("1.35 sizes are read as nccl-tests reads them") {
+TEST_CASE("sizes are read as nccl-tests reads them", "[req:1.35]") {
   CHECK(*parse_bytes("8") == 8);
   CHECK(*parse_bytes("4K") == 4096);
   CHECK(*parse_bytes("1m") == 1 << 20);
@@ -122,7 +123,7 @@ TEST_CASE("1.35 sizes are read as nccl-tests reads them") {
   }
 }
 
-TEST_CASE("1.35 ranges follow factor and step") {
+TEST_CASE("ranges follow factor and step", "[req:1.35]") {
   CHECK(parse({"-b", "8", "-e", "64", "-f", "2"}).sizes == std::vector<std::size_t>{8, 16, 32, 64});
   CHECK(parse({"-b", "8", "-e", "20", "-i", "4"}).sizes == std::vector<std::size_t>{8, 12, 16, 20});
   CHECK(parse({"--sizes", "3,1K"}).sizes == std::vector<std::size_t>{3, 1024});
@@ -133,7 +134,7 @@ TEST_CASE("1.35 ranges follow factor and step") {
   CHECK(parse({}).sizes.back() == std::size_t{64} << 20);
 }
 
-TEST_CASE("1.35 types, operations and placements have nccl-tests' names and ours") {
+TEST_CASE("types, operations and placements have nccl-tests' names and ours", "[req:1.35]") {
   const Options some = parse({"-d", "half,bf16,f8e4m3", "-o", "max,mulsum"});
   CHECK(some.types == std::vector<DataType>{DataType::f16, DataType::bf16, DataType::e4m3});
   CHECK(some.ops == std::vector<ReduceOp>{ReduceOp::max, ReduceOp::premul_sum});
@@ -144,7 +145,7 @@ TEST_CASE("1.35 types, operations and placements have nccl-tests' names and ours
   CHECK(parse({"--out-of-place"}).placements == std::vector<Placement>{Placement::out_of_place});
 }
 
-TEST_CASE("1.35 registration follows -R or --register, and the opponent's its own") {
+TEST_CASE("registration follows -R or --register, and the opponent's its own", "[req:1.35]") {
   CHECK(parse({}).ours.registration == Registration::both);
   CHECK(parse({"-R", "0"}).ours.registration == Registration::none);
   CHECK(parse({"-R", "2"}).ours.registration == Registration::both);
@@ -155,7 +156,7 @@ TEST_CASE("1.35 registration follows -R or --register, and the opponent's its ow
   CHECK(two.rounds == 9);
 }
 
-TEST_CASE("1.35 buffer sets exceed the cache for small sizes and are bounded") {
+TEST_CASE("buffer sets exceed the cache for small sizes and are bounded", "[req:1.35]") {
   const Options options;
   CHECK(rotation(options, 8) == 8);
   CHECK(rotation(options, 16 << 20) == 5);
@@ -163,7 +164,7 @@ TEST_CASE("1.35 buffer sets exceed the cache for small sizes and are bounded") {
   CHECK(rotation(options, 0) == 1);
 }
 
-TEST_CASE("1.35 medians, percentiles and the bootstrap") {
+TEST_CASE("medians, percentiles and the bootstrap", "[req:1.35]") {
   CHECK(median({3, 1, 2}) == 2);
   CHECK(median({4, 1, 2, 3}) == 2.5);
   std::vector<double> hundred;
@@ -181,13 +182,13 @@ TEST_CASE("1.35 medians, percentiles and the bootstrap") {
   CHECK(wide.high <= 1.8);
 }
 
-TEST_CASE("1.35 bandwidths follow nccl-tests") {
+TEST_CASE("bandwidths follow nccl-tests", "[req:1.35]") {
   CHECK(algorithm_bandwidth(1'000'000, 10) == Approx(100));
   CHECK(bus_bandwidth(1'000'000, 10, 4) == Approx(150));
   CHECK(bus_bandwidth(1'000'000, 10, 1) == 0);
 }
 
-TEST_CASE("1.35 messages arrive whole, and the end, silence and nonsense are errors") {
+TEST_CASE("messages arrive whole, and the end, silence and nonsense are errors", "[req:1.35]") {
   auto [a, b] = channel_pair();
   const auto soon = [] { return Deadline::after(std::chrono::milliseconds(100)); };
   const std::string long_text(500'000, 'x');
@@ -208,7 +209,7 @@ TEST_CASE("1.35 messages arrive whole, and the end, silence and nonsense are err
   CHECK_FALSE(b.send({}, soon()).ok());
 }
 
-TEST_CASE("1.35 the ranks' barrier waits for all and gives up in time") {
+TEST_CASE("the ranks' barrier waits for all and gives up in time", "[req:1.35]") {
   auto barrier = SharedBarrier::create(2);
   REQUIRE(barrier.ok());
   const pid_t child = fork();
@@ -227,7 +228,7 @@ TEST_CASE("1.35 the ranks' barrier waits for all and gives up in time") {
         ErrorCode::timeout);
 }
 
-TEST_CASE("1.35 launchers are known by their variables") {
+TEST_CASE("launchers are known by their variables", "[req:1.35]") {
   CHECK_FALSE(find_launcher()->has_value());
   {
     const ScopedEnvironment torchrun({{"RANK", "3"},

@@ -54,7 +54,7 @@ Json read_json(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("1.35 the table has nccl-tests' columns") {
+TEST_CASE("the table has nccl-tests' columns", "[req:1.35]") {
   const auto result = perf({"-b", "8", "-e", "64", "-f", "2", "-n", "20", "--rounds", "3"});
   INFO(result.err);
   REQUIRE(result.status == 0);
@@ -77,7 +77,8 @@ TEST_CASE("1.35 the table has nccl-tests' columns") {
   CHECK(table[3][1] == "16");
 }
 
-TEST_CASE("1.35 types, operations, odd counts and more than two ranks are measured and checked") {
+TEST_CASE("types, operations, odd counts and more than two ranks are measured and checked",
+          "[req:1.35]") {
   const auto result = perf({"--counts", "0,1,7,1001", "-d", "int8,int32,uint64,float,double", "-o",
                             "sum,prod,max,min,avg", "-n", "3", "--rounds", "2", "--ranks", "3"});
   INFO(result.out << result.err);
@@ -85,14 +86,14 @@ TEST_CASE("1.35 types, operations, odd counts and more than two ranks are measur
   CHECK(rows(result.out).size() == 4 * 5 * 5);
 }
 
-TEST_CASE("1.35 each rank scales by its own factor under a pre-multiplied sum") {
+TEST_CASE("each rank scales by its own factor under a pre-multiplied sum", "[req:1.35]") {
   const auto result =
       perf({"--counts", "33", "-d", "int32,float", "-o", "mulsum", "-n", "3", "--rounds", "2"});
   INFO(result.out << result.err);
   CHECK(result.status == 0);
 }
 
-TEST_CASE("1.35 every kind of wrong result is counted") {
+TEST_CASE("every kind of wrong result is counted", "[req:1.35]") {
   const Words base{"--counts", "1000",     "-n", "4",  "--rounds",
                    "2",        "--rotate", "2",  "-J", json_path()};
   const auto with = [&](const std::string& fault) {
@@ -117,7 +118,8 @@ TEST_CASE("1.35 every kind of wrong result is counted") {
   CHECK(with("FAKE_NCCL_CHANGE_INPUT=1")["out_of_place"]["ours"]["changed_inputs"].get<int>() > 0);
 }
 
-TEST_CASE("1.35 results that differ in bits alone end a run with 1, but not the opponent's") {
+TEST_CASE("results that differ in bits alone end a run with 1, but not the opponent's",
+          "[req:1.35]") {
   // The lowest bit of a sum of two: within what rounding may do.
   const auto result =
       perf({"--counts", "1000", "-n", "4", "--rounds", "2", "--env", "FAKE_NCCL_OTHER_BITS_AT=7"});
@@ -130,7 +132,7 @@ TEST_CASE("1.35 results that differ in bits alone end a run with 1, but not the 
   CHECK(opponent.status == 0);
 }
 
-TEST_CASE("1.35 -w calls are made before the first round") {
+TEST_CASE("-w calls are made before the first round", "[req:1.35]") {
   const auto with = [](const std::string& warmup, const std::string& fail_at) {
     return perf({"--counts", "8", "-n", "2", "--rounds", "1", "-c", "0", "--out-of-place", "-w",
                  warmup, "--env", "FAKE_NCCL_RANK=0", "--env", "FAKE_NCCL_FAIL_AT_CALL=" + fail_at})
@@ -143,14 +145,14 @@ TEST_CASE("1.35 -w calls are made before the first round") {
   CHECK(with("1", "6") == 0);
 }
 
-TEST_CASE("1.35 nothing is checked with -c 0") {
+TEST_CASE("nothing is checked with -c 0", "[req:1.35]") {
   const auto result = perf(
       {"--counts", "10", "-n", "2", "--rounds", "1", "-c", "0", "--env", "FAKE_NCCL_WRONG_AT=3"});
   CHECK(result.status == 0);
   CHECK(rows(result.out).at(0).at(8) == "N/A");
 }
 
-TEST_CASE("1.35 the JSON holds every round, the median and p99") {
+TEST_CASE("the JSON holds every round, the median and p99", "[req:1.35]") {
   const auto result = perf({"--counts", "10", "-n", "20", "--rounds", "7", "--json", json_path(),
                             "--p99", "--jitter", "30"});
   REQUIRE(result.status == 0);
@@ -165,7 +167,7 @@ TEST_CASE("1.35 the JSON holds every round, the median and p99") {
   CHECK(rows(result.out).at(0).size() == 15);
 }
 
-TEST_CASE("1.36 two libraries are compared round by round") {
+TEST_CASE("two libraries are compared round by round", "[req:1.36]") {
   const auto result = perf({"--counts", "64", "-n", "10", "--env", "FAKE_NCCL_DELAY_US=1000",
                             "--against", FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_DELAY_US=4000",
                             "--out-of-place", "-J", json_path()});
@@ -189,13 +191,13 @@ TEST_CASE("1.36 two libraries are compared round by round") {
   CHECK(document["theirs"]["environment"]["FAKE_NCCL_DELAY_US"] == "4000");
 }
 
-TEST_CASE("1.36 a wrong opponent is found as well") {
+TEST_CASE("a wrong opponent is found as well", "[req:1.36]") {
   const auto result = perf({"--counts", "64", "-n", "4", "--rounds", "2", "--against",
                             FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_WRONG_AT=5"});
   CHECK(result.status == 1);
 }
 
-TEST_CASE("1.35 a rank that dies, fails or stops answering is named") {
+TEST_CASE("a rank that dies, fails or stops answering is named", "[req:1.35]") {
   const auto with = [](const std::string& fault) {
     return perf(
         {"--counts", "64", "-n", "20", "-T", "2", "--env", "FAKE_NCCL_RANK=1", "--env", fault});
@@ -215,7 +217,7 @@ TEST_CASE("1.35 a rank that dies, fails or stops answering is named") {
   CHECK(hanging.seconds < 30);
 }
 
-TEST_CASE("1.35 a report that cannot be written is refused before anything is measured") {
+TEST_CASE("a report that cannot be written is refused before anything is measured", "[req:1.35]") {
   const std::pair<std::string, std::string> places[] = {
       {"/tmp/no-such-folder/report.json", "No such file or directory"},
       {"/tmp", "this is a folder"}};
@@ -229,7 +231,7 @@ TEST_CASE("1.35 a report that cannot be written is refused before anything is me
   }
 }
 
-TEST_CASE("1.35 a report goes into a link or a device, and neither becomes a file") {
+TEST_CASE("a report goes into a link or a device, and neither becomes a file", "[req:1.35]") {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("oriel-report-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
@@ -247,7 +249,7 @@ TEST_CASE("1.35 a report goes into a link or a device, and neither becomes a fil
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("1.35 ranks that do not come are named, and where they were waited for") {
+TEST_CASE("ranks that do not come are named, and where they were waited for", "[req:1.35]") {
   const auto meeting =
       std::filesystem::temp_directory_path() / ("oriel-" + std::to_string(getpid()));
   const auto result = run_program(
@@ -259,7 +261,7 @@ TEST_CASE("1.35 ranks that do not come are named, and where they were waited for
   CHECK(result.err.find(meeting.string()) != std::string::npos);
 }
 
-TEST_CASE("1.35 an interrupted run takes its ranks along") {
+TEST_CASE("an interrupted run takes its ranks along", "[req:1.35]") {
   Program program(perf_command(
       {"--counts", "64", "-n", "10", "--rounds", "9999", "--env", "FAKE_NCCL_DELAY_US=1000"}));
   REQUIRE(program.wait_for_output("(elements)"));
@@ -277,7 +279,7 @@ TEST_CASE("1.35 an interrupted run takes its ranks along") {
   CHECK(found == 2);
 }
 
-TEST_CASE("1.35 a launcher's ranks find each other") {
+TEST_CASE("a launcher's ranks find each other", "[req:1.35]") {
   const Words measure = perf_command({"--counts", "64", "-n", "10", "--rounds", "2"});
   for (const Words& extra : {Words{}, Words{"--against", FAKE_NCCL_PATH},
                              Words{"--rendezvous", "file:/tmp/oriel-perf-test-meeting"}}) {
@@ -292,7 +294,7 @@ TEST_CASE("1.35 a launcher's ranks find each other") {
   }
 }
 
-TEST_CASE("1.35 a dead rank of a launcher ends the run") {
+TEST_CASE("a dead rank of a launcher ends the run", "[req:1.35]") {
   Words command{ORIEL_RUN_PATH, "-n", "2"};
   const Words measure = perf_command({"--counts", "64", "-n", "100", "-T", "5", "--env",
                                       "FAKE_NCCL_RANK=1", "--env", "FAKE_NCCL_DIE_AT_CALL=50"});
@@ -303,7 +305,7 @@ TEST_CASE("1.35 a dead rank of a launcher ends the run") {
   CHECK(result.seconds < 30);
 }
 
-TEST_CASE("1.35 rounds are served on demand") {
+TEST_CASE("rounds are served on demand", "[req:1.35]") {
   const auto result = perf({"--serve", "-e", "4K", "--out-of-place"}, "8 50\n4096 20\n8 50\n");
   INFO(result.err);
   CHECK(result.status == 0);
@@ -317,7 +319,7 @@ TEST_CASE("1.35 rounds are served on demand") {
   CHECK(perf({"--serve", "-e", "4K"}, "1000000 5\n").status == 1);
 }
 
-TEST_CASE("1.35 bad arguments are refused with the reason") {
+TEST_CASE("bad arguments are refused with the reason", "[req:1.35]") {
   CHECK(run_program({ORIEL_PERF_PATH, "all_to_all"}).status == 2);
   CHECK(perf({"-d", "float128"}).err.find("float128") != std::string::npos);
   CHECK(perf({"-b", "64", "-e", "8"}).status == 2);

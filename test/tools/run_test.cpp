@@ -49,7 +49,7 @@ std::string fresh_path(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("1.37 each rank learns its place") {
+TEST_CASE("each rank learns its place", "[req:1.37]") {
   const auto result = oriel_run(
       {"-n", "3", "sh", "-c", "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR"});
   CHECK(result.status == 0);
@@ -58,7 +58,7 @@ TEST_CASE("1.37 each rank learns its place") {
         Words{"0 3 0 3 127.0.0.1", "1 3 1 3 127.0.0.1", "2 3 2 3 127.0.0.1"});
 }
 
-TEST_CASE("1.37 all ranks get the same usable port") {
+TEST_CASE("all ranks get the same usable port", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "sh", "-c", "echo $MASTER_PORT"});
   const auto lines = sorted_lines(result.out);
   REQUIRE(lines.size() == 2);
@@ -69,12 +69,12 @@ TEST_CASE("1.37 all ranks get the same usable port") {
   CHECK(chosen.out == "::1 4711\n");
 }
 
-TEST_CASE("1.37 the program keeps its own options") {
+TEST_CASE("the program keeps its own options", "[req:1.37]") {
   const auto result = oriel_run({"-n", "1", "echo", "-n", "7", "--tag-output"});
   CHECK(result.out == "7 --tag-output");
 }
 
-TEST_CASE("1.37 tagged output comes in whole lines") {
+TEST_CASE("tagged output comes in whole lines", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "--tag-output", "sh", "-c",
                                  "printf one; sleep 0.1; echo ' line'; echo oops >&2; printf end"});
   CHECK(result.status == 0);
@@ -82,7 +82,7 @@ TEST_CASE("1.37 tagged output comes in whole lines") {
   CHECK(sorted_lines(result.err) == Words{"[0] oops", "[1] oops"});
 }
 
-TEST_CASE("1.37 a rank that fails is named and the others are stopped") {
+TEST_CASE("a rank that fails is named and the others are stopped", "[req:1.37]") {
   const auto result = oriel_run({"-n", "3", "sh", "-c", "[ $RANK = 1 ] && exit 7; sleep 60"});
   CHECK(result.status == 7);
   CHECK(result.seconds < 20);
@@ -90,14 +90,14 @@ TEST_CASE("1.37 a rank that fails is named and the others are stopped") {
   CHECK(result.err.find("exited with status 7; stopping the other 2") != std::string::npos);
 }
 
-TEST_CASE("1.37 a rank that is killed is named with its signal") {
+TEST_CASE("a rank that is killed is named with its signal", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "sh", "-c", "[ $RANK = 1 ] && kill -9 $$; sleep 60"});
   CHECK(result.status == 137);
   CHECK(result.err.find("rank 1 (pid ") != std::string::npos);
   CHECK(result.err.find("was killed by signal 9 (SIGKILL)") != std::string::npos);
 }
 
-TEST_CASE("1.37 a rank that ignores SIGTERM is killed, with what it started") {
+TEST_CASE("a rank that ignores SIGTERM is killed, with what it started", "[req:1.37]") {
   const std::string path = fresh_path("stubborn");
   const auto result = oriel_run(
       {"-n", "2", "--grace", "0.3", "sh", "-c",
@@ -114,7 +114,7 @@ TEST_CASE("1.37 a rank that ignores SIGTERM is killed, with what it started") {
   std::remove(path.c_str());
 }
 
-TEST_CASE("1.37 SIGTERM and SIGINT are passed on") {
+TEST_CASE("SIGTERM and SIGINT are passed on", "[req:1.37]") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string path = fresh_path("signal");
     // Background jobs of a shell ignore SIGINT, so the rank is one process that waits.
@@ -131,13 +131,13 @@ TEST_CASE("1.37 SIGTERM and SIGINT are passed on") {
   }
 }
 
-TEST_CASE("1.37 a run has a time limit if one is given") {
+TEST_CASE("a run has a time limit if one is given", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "--timeout", "0.3", "sleep", "60"});
   CHECK(result.status == 124);
   CHECK(result.err.find("the time limit has passed") != std::string::npos);
 }
 
-TEST_CASE("1.37 what cannot be run is said") {
+TEST_CASE("what cannot be run is said", "[req:1.37]") {
   const auto missing = oriel_run({"-n", "2", "/no/such/program"});
   CHECK(missing.status == 126);
   CHECK(missing.err.find("/no/such/program") != std::string::npos);

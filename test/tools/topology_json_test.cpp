@@ -34,7 +34,7 @@ topo::Machine many_gpus() {
 
 }  // namespace
 
-TEST_CASE("2.8 the JSON holds the machine and what is decided about it") {
+TEST_CASE("the JSON holds the machine and what is decided about it", "[req:2.8]") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     const Json document = Json::parse(json_of(summarise(machine)), nullptr, false);
@@ -68,7 +68,7 @@ TEST_CASE("2.8 the JSON holds the machine and what is decided about it") {
   CHECK_FALSE(Json::parse(json_of(summarise(odd)), nullptr, false).is_discarded());
 }
 
-TEST_CASE("2.8 the JSON is laid out for people, and ends without memory in words") {
+TEST_CASE("the JSON is laid out for people, and ends without memory in words", "[req:2.8]") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     const std::string text = json_of(summarise(machine));

@@ -128,7 +128,7 @@ bool is_part_of(const std::string& shown, const std::string& printed) {
 
 }  // namespace
 
-TEST_CASE("2.8 the examples of docs/topology.md are what oriel-topo prints") {
+TEST_CASE("the examples of docs/topology.md are what oriel-topo prints", "[req:2.8]") {
   const auto examples = examples_of_page("$");
   int compared = 0;
   for (const Example& example : examples) {
@@ -143,7 +143,8 @@ TEST_CASE("2.8 the examples of docs/topology.md are what oriel-topo prints") {
         run_in_tree("--file test/topo/fixtures/hgx-8/nccl.xml --svg"));
 }
 
-TEST_CASE("2.10 what docs/topology.md shows of real machines is what is printed of such now") {
+TEST_CASE("what docs/topology.md shows of real machines is what is printed of such now",
+          "[req:2.10]") {
   const auto examples = examples_of_page("h200$");
   REQUIRE(examples.size() == 4);  // with 2 GPUs, and in words; with 1 and 4, in part
   const tools::Summary two = virtual_machine(2, 32);

@@ -114,7 +114,7 @@ void check_ways(const topo::Machine& machine) {
 
 }  // namespace
 
-TEST_CASE("2.8 no line of the picture runs along another") {
+TEST_CASE("no line of the picture runs along another", "[req:2.8]") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     check_ways(machine);
@@ -125,7 +125,7 @@ TEST_CASE("2.8 no line of the picture runs along another") {
   for (int round = 0; round < 40; ++round) check_ways(topo::random_machine(random));
 }
 
-TEST_CASE("2.8 the bar of two GPUs, where there is little room, counts their links") {
+TEST_CASE("the bar of two GPUs, where there is little room, counts their links", "[req:2.8]") {
   const auto two = [](int links, topo::GpuVendor vendor, bool switches) {
     topo::MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
@@ -146,7 +146,7 @@ TEST_CASE("2.8 the bar of two GPUs, where there is little room, counts their lin
   CHECK(has(two(3, GpuVendor::amd, false), ">team 0: 3 xGMI links, 75 GB/s<"));
 }
 
-TEST_CASE("2.8 the bar of GPUs that are joined over others alone counts no links") {
+TEST_CASE("the bar of GPUs that are joined over others alone counts no links", "[req:2.8]") {
   topo::MachineBuilder build;
   const int root = build.host_bridge(build.numa(0, {0}));
   for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
@@ -170,7 +170,8 @@ TEST_CASE("2.8 the bar of GPUs that are joined over others alone counts no links
   CHECK_FALSE(has(four, "switches, 0 links"));
 }
 
-TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from another team") {
+TEST_CASE("links between teams are drawn, and who maps whose memory from another team",
+          "[req:2.8]") {
   // A ring of 8: teams of 3, 3 and 2.
   const Summary ring = summarise(topo::amd_partial_mesh());
   int direct = 0;
@@ -239,7 +240,7 @@ TEST_CASE("2.8 links between teams are drawn, and who maps whose memory from ano
   REQUIRE(links_to_draw(summarise(topo::uneven())).size() == 1);
 }
 
-TEST_CASE("2.8: a picture says that it does not know who maps whom, where no source does") {
+TEST_CASE("a picture says that it does not know who maps whom, where no source does", "[req:2.8]") {
   constexpr const char* kWords = "not drawn: what no source says, whether some GPUs map each other";
   topo::Machine machine = topo::workstation();
   CHECK_FALSE(has(svg_of(summarise(machine)), kWords));
@@ -249,7 +250,7 @@ TEST_CASE("2.8: a picture says that it does not know who maps whom, where no sou
   CHECK_FALSE(has(svg_of(summarise(machine)), kWords));
 }
 
-TEST_CASE("2.8 the numbers of links are those of all pairs, not of the first") {
+TEST_CASE("the numbers of links are those of all pairs, not of the first", "[req:2.8]") {
   CHECK(has(svg_of(summarise(three_gpus(4, 4))), "links all to all, 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(1, 4))), "links all to all, 1 to 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(4, 1))), "links all to all, 1 to 4 a pair"));
@@ -270,7 +271,7 @@ TEST_CASE("2.8 the numbers of links are those of all pairs, not of the first") {
   CHECK(has(svg_of(summarise(switches)), "NVLink through switches, 16 to 18 links a GPU"));
 }
 
-TEST_CASE("2.8 a bandwidth that only some pairs have told is not that of all") {
+TEST_CASE("a bandwidth that only some pairs have told is not that of all", "[req:2.8]") {
   topo::Machine machine = topo::two_cliques();
   CHECK(has(svg_of(summarise(machine)), "team 0: links all to all, 4 a pair, 100 GB/s one way<"));
   for (topo::Gpu& gpu : machine.gpus) gpu.link_gbps = gpu.pcie_gbps = 0;
@@ -279,7 +280,7 @@ TEST_CASE("2.8 a bandwidth that only some pairs have told is not that of all") {
   CHECK(has(svg_of(summarise(machine)), "4 a pair, 100 GB/s one way where known<"));
 }
 
-TEST_CASE("2.8 very many links are not drawn one by one") {
+TEST_CASE("very many links are not drawn one by one", "[req:2.8]") {
   topo::MachineBuilder build;
   build.numa(0, {0});
   const int root = build.host_bridge(0);
@@ -294,7 +295,7 @@ TEST_CASE("2.8 very many links are not drawn one by one") {
   CHECK(topo::parse_xml(svg_of(summary)).ok());
 }
 
-TEST_CASE("2.8 GPUs are called hidden only where CUDA was asked") {
+TEST_CASE("GPUs are called hidden only where CUDA was asked", "[req:2.8]") {
   topo::Machine machine = topo::uneven();
   const auto greys = [](const topo::Machine& one) {
     const std::string picture = svg_of(summarise(one));
@@ -310,7 +311,8 @@ TEST_CASE("2.8 GPUs are called hidden only where CUDA was asked") {
   CHECK(greys(machine));
 }
 
-TEST_CASE("2.8 sets of processors are cut to the width that is asked for, and else not at all") {
+TEST_CASE("sets of processors are cut to the width that is asked for, and else not at all",
+          "[req:2.8]") {
   topo::Machine machine = topo::workstation();
   std::vector<int>& cpus = machine.numa[0].cpus;
   cpus.clear();

@@ -60,7 +60,7 @@ std::vector<int> first_of_this_thread(int limit) {
 
 }  // namespace
 
-TEST_CASE("2.8 the table has paths, distances, teams, rails, NICs and processors") {
+TEST_CASE("the table has paths, distances, teams, rails, NICs and processors", "[req:2.8]") {
   const std::string hgx = table_of(summarise(topo::hgx_8()));
   INFO(hgx);
   CHECK(row_of(hgx, "GPU0") == Row{"GPU0", "X",      "NV18",   "NV18", "NV18", "NV18",
@@ -116,7 +116,7 @@ topo::Machine large_machine(int gpus, int nics) {
 
 }  // namespace
 
-TEST_CASE("2.8 a table that is wider than the terminal is broken into blocks of columns") {
+TEST_CASE("a table that is wider than the terminal is broken into blocks of columns", "[req:2.8]") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     const std::string free = table_of(summarise(machine));
@@ -135,7 +135,7 @@ TEST_CASE("2.8 a table that is wider than the terminal is broken into blocks of 
   CHECK(widest_line(matrix_of(table_of(summarise(topo::hgx_8()), 5))) < 20);
 }
 
-TEST_CASE("2.8 64 GPUs, 100 NICs, none of either, and NUMA nodes with gaps") {
+TEST_CASE("64 GPUs, 100 NICs, none of either, and NUMA nodes with gaps", "[req:2.8]") {
   const Summary many = summarise(large_machine(64, 100));
   const std::string table = table_of(many, 200);
   CHECK(widest_line(matrix_of(table)) <= 200);
@@ -153,7 +153,8 @@ TEST_CASE("2.8 64 GPUs, 100 NICs, none of either, and NUMA nodes with gaps") {
   CHECK(topo::parse_xml(svg_of(summarise(nothing))).ok());
 }
 
-TEST_CASE("2.8 names with control characters, foreign letters or no end are shown and do no harm") {
+TEST_CASE("names with control characters, foreign letters or no end are shown and do no harm",
+          "[req:2.8]") {
   topo::Machine odd = topo::uneven();
   odd.host = "\x1b[2Jhost\r\n";
   odd.gpus[0].name = std::string(5000, 'x');
@@ -189,7 +190,7 @@ TEST_CASE("2.8 names with control characters, foreign letters or no end are show
   CHECK((again.ok() ? "ok" : again.error().to_string()) == "ok");
 }
 
-TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
+TEST_CASE("the picture is well-formed and shows every device and choice", "[req:2.8]") {
   const char* const keep = std::getenv("ORIEL_TEST_PICTURES");  // a folder, to look at them
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
@@ -229,7 +230,7 @@ TEST_CASE("2.8 the picture is well-formed and shows every device and choice") {
   CHECK(topo::parse_xml(svg_of(summarise(odd))).ok());
 }
 
-TEST_CASE("2.8 switches in a row are boxes in boxes, a card with two functions is none") {
+TEST_CASE("switches in a row are boxes in boxes, a card with two functions is none", "[req:2.8]") {
   topo::MachineBuilder build;
   build.numa(0, {0, 1});
   const int root = build.host_bridge(0);
@@ -276,7 +277,8 @@ TEST_CASE("2.8 switches in a row are boxes in boxes, a card with two functions i
   }
 }
 
-TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assumed told") {
+TEST_CASE("what no source says of reach is marked, counted, and what is assumed told",
+          "[req:2.3]") {
   topo::Machine machine = topo::workstation();
   CHECK(table_of(summarise(machine)).find("no source says") == std::string::npos);
   machine.pairs.clear();
@@ -297,7 +299,7 @@ TEST_CASE("2.3 what no source says of reach is marked, counted, and what is assu
   }
 }
 
-TEST_CASE("2.5 the network interfaces of ranks are shown, of this machine alone") {
+TEST_CASE("the network interfaces of ranks are shown, of this machine alone", "[req:2.5]") {
   Summary summary = summarise(topo::workstation());
   CHECK(summary.interfaces.empty());
   CHECK(table_of(summary).find("Network interface") == std::string::npos);
@@ -314,7 +316,7 @@ TEST_CASE("2.5 the network interfaces of ranks are shown, of this machine alone"
   CHECK(here["cpu_rank_interfaces"].is_object());
 }
 
-TEST_CASE("2.1 parts of a GPU and virtual functions of a card are told as such") {
+TEST_CASE("parts of a GPU and virtual functions of a card are told as such", "[req:2.1]") {
   const auto all = topo::all_machines();
   const auto found = std::find_if(all.begin(), all.end(), [](const topo::NamedMachine& one) {
     return one.name == "amd-partitions";
@@ -331,7 +333,8 @@ TEST_CASE("2.1 parts of a GPU and virtual functions of a card are told as such")
   CHECK(json["nics"][2]["physical_function"] == "0000:09:00.0");
 }
 
-TEST_CASE("2.1 both speeds of a PCIe link are shown: the most, by which is decided, and now") {
+TEST_CASE("both speeds of a PCIe link are shown: the most, by which is decided, and now",
+          "[req:2.1]") {
   topo::Machine machine = topo::workstation();
   machine.gpus[0].pcie_gbps = 504.128;
   machine.gpus[0].pcie_now_gbps = 32;
@@ -350,7 +353,7 @@ TEST_CASE("2.1 both speeds of a PCIe link are shown: the most, by which is decid
   CHECK(count_of(table_of(summarise(machine)), "PCIe 504 Gbit/s, 8 of 16 lanes") == 1);
 }
 
-TEST_CASE("2.5 2.8 the processors shown are those that the library would take") {
+TEST_CASE("the processors shown are those that the library would take", "[req:2.5][req:2.8]") {
   const topo::Machine hgx = topo::hgx_8();
   const Summary other = summarise(hgx);
   CHECK_FALSE(other.processors);
@@ -410,7 +413,7 @@ void check_files_of_settings(const std::string& path, Row all) {
 
 }  // namespace
 
-TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
+TEST_CASE("oriel-topo describes this machine, or that of a file", "[req:2.8]") {
   const auto here = oriel_topo({});
   INFO(here.out << here.err);
   CHECK(here.status == 0);
@@ -460,7 +463,7 @@ TEST_CASE("2.8 oriel-topo describes this machine, or that of a file") {
         std::string::npos);
 }
 
-TEST_CASE("2.8 oriel-topo says why its output cannot be written") {
+TEST_CASE("oriel-topo says why its output cannot be written", "[req:2.8]") {
   const std::string program = ORIEL_TOPO_PATH;
   for (const char* where :
        {" >/dev/full", " >&-", " --json >/dev/full", " --help >/dev/full", " --help >&-"}) {
@@ -484,7 +487,7 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits with 1") {
+TEST_CASE("oriel-topo refuses what is no description, at once, and exits with 1", "[req:2.7]") {
   const std::string path = "/tmp/oriel-topo-odd-" + std::to_string(getpid());
   const auto said = [&](const std::string& text) {
     std::ofstream(path) << text;
@@ -522,7 +525,8 @@ TEST_CASE("2.7 oriel-topo refuses what is no description, at once, and exits wit
   CHECK(oriel_topo({"--file", "/"}).status == 1);
 }
 
-TEST_CASE("2.2 a container without /sys is described, and nothing is said on standard error") {
+TEST_CASE("a container without /sys is described, and nothing is said on standard error",
+          "[req:2.2]") {
   const auto hidden =
       run_program({"/bin/sh", "-c",
                    "exec unshare -m sh -c 'mount -t tmpfs none /sys && exec " ORIEL_TOPO_PATH "'"});
@@ -535,7 +539,7 @@ TEST_CASE("2.2 a container without /sys is described, and nothing is said on sta
   CHECK(hidden.out.find("hwloc: absent, there is no /sys/devices/system/cpu") != std::string::npos);
 }
 
-TEST_CASE("2.7 what HWLOC_XMLFILE names is read as carefully as any other description") {
+TEST_CASE("what HWLOC_XMLFILE names is read as carefully as any other description", "[req:2.7]") {
   const std::string odd = kRoot + "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml";
   const auto table_with = [](const std::string& path) {
     const auto result = run_program({ORIEL_TOPO_PATH}, {{"HWLOC_XMLFILE", path}});

@@ -107,7 +107,7 @@ void check_accepts_and_refuses() {
 
 }  // namespace
 
-TEST_CASE("1.35 the reference reads and writes every small float") {
+TEST_CASE("the reference reads and writes every small float", "[req:1.35]") {
   check_round_trip<Half>(1 << 16);
   check_round_trip<Bfloat>(1 << 16);
   check_round_trip<E4m3>(1 << 8);
@@ -123,7 +123,7 @@ TEST_CASE("1.35 the reference reads and writes every small float") {
   CHECK(E5m2::decode(0x7b) == 57344.0f);
 }
 
-TEST_CASE("1.35 an unwritten float is never right") {
+TEST_CASE("an unwritten float is never right", "[req:1.35]") {
   for (const DataType type : {DataType::f16, DataType::bf16, DataType::f32, DataType::f64,
                               DataType::e4m3, DataType::e5m2})
     with_type(type, [&](auto t) {
@@ -133,7 +133,7 @@ TEST_CASE("1.35 an unwritten float is never right") {
     });
 }
 
-TEST_CASE("1.35 right results pass and wrong ones do not, exact types and floats") {
+TEST_CASE("right results pass and wrong ones do not, exact types and floats", "[req:1.35]") {
   check_accepts_and_refuses<DataType::i8>();
   check_accepts_and_refuses<DataType::u8>();
   check_accepts_and_refuses<DataType::i32>();
@@ -144,7 +144,7 @@ TEST_CASE("1.35 right results pass and wrong ones do not, exact types and floats
   check_accepts_and_refuses<DataType::f64>();
 }
 
-TEST_CASE("1.35 inputs of 16- and 8-bit floats stay in range and results may round") {
+TEST_CASE("inputs of 16- and 8-bit floats stay in range and results may round", "[req:1.35]") {
   for (const DataType type : {DataType::f16, DataType::bf16, DataType::e4m3, DataType::e5m2})
     for (int op = 0; op < kReduceOpCount; ++op)
       with_type(type, [&](auto t) {
@@ -171,7 +171,7 @@ TEST_CASE("1.35 inputs of 16- and 8-bit floats stay in range and results may rou
       });
 }
 
-TEST_CASE("1.35 inputs differ between ranks, seeds and places") {
+TEST_CASE("inputs differ between ranks, seeds and places", "[req:1.35]") {
   std::map<std::uint64_t, int> seen;
   for (std::uint64_t seed = 0; seed < 4; ++seed)
     for (int rank = 0; rank < 4; ++rank)

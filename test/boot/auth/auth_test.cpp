@@ -19,7 +19,7 @@ AuthResponder::KeyLookup lookup(const Key& key) {
 
 }  // namespace
 
-TEST_CASE("1.8 both sides prove the key, and the responder learns the claim") {
+TEST_CASE("both sides prove the key, and the responder learns the claim", "[req:1.8]") {
   const Key key = Key::random();
   AuthResponder responder(KeyPurpose::link);
   AuthInitiator initiator(KeyPurpose::link, kRealm, key, kClaim);
@@ -32,7 +32,7 @@ TEST_CASE("1.8 both sides prove the key, and the responder learns the claim") {
   CHECK(responder.realm() == kRealm);
 }
 
-TEST_CASE("1.8 any changed bit of any message is refused") {
+TEST_CASE("any changed bit of any message is refused", "[req:1.8]") {
   const Key key = Key::random();
   for (std::size_t bit = 0; bit < 8 * AuthSizes::kChallenge; ++bit) {
     AuthResponder responder(KeyPurpose::link);
@@ -62,7 +62,8 @@ TEST_CASE("1.8 any changed bit of any message is refused") {
   }
 }
 
-TEST_CASE("1.8 a proof is refused with another key, realm or purpose, and when it is replayed") {
+TEST_CASE("a proof is refused with another key, realm or purpose, and when it is replayed",
+          "[req:1.8]") {
   const Key key = Key::random();
   const Key other = Key::random();
   const AuthResponder first(KeyPurpose::link);
@@ -91,7 +92,7 @@ TEST_CASE("1.8 a proof is refused with another key, realm or purpose, and when i
   CHECK_FALSE(initiator.confirm(echo).ok());
 }
 
-TEST_CASE("1.8 keys differ by purpose and by communicator") {
+TEST_CASE("keys differ by purpose and by communicator", "[req:1.8]") {
   const Key secret = Key::random();
   const auto bytes = [&](KeyPurpose purpose, std::uint64_t realm) {
     const Key key = Key::derive(secret, purpose, realm);

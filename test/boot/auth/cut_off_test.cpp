@@ -16,13 +16,15 @@ using Sights = std::vector<HostSight>;
 
 }  // namespace
 
-TEST_CASE("3.19 of two hosts neither can tell who is cut off, and each names the other at once") {
+TEST_CASE("of two hosts neither can tell who is cut off, and each names the other at once",
+          "[req:3.19]") {
   for (const HostSight sight : {kUnknown, kSilent}) {
     CHECK(judge_silence(Sights{sight}, 0, false) == CutOff::peer);
   }
 }
 
-TEST_CASE("3.19 of three hosts the one that hears nobody names itself, as soon as it knows") {
+TEST_CASE("of three hosts the one that hears nobody names itself, as soon as it knows",
+          "[req:3.19]") {
   CHECK(judge_silence(Sights{kSilent, kUnknown}, 0, false) == CutOff::undecided);
   CHECK(judge_silence(Sights{kUnknown, kUnknown}, 0, false) == CutOff::undecided);
   CHECK(judge_silence(Sights{kSilent, kSilent}, 0, false) == CutOff::self);
@@ -34,7 +36,7 @@ TEST_CASE("3.19 of three hosts the one that hears nobody names itself, as soon a
   }
 }
 
-TEST_CASE("3.19 a host that has answered while the other was silent is waited for") {
+TEST_CASE("a host that has answered while the other was silent is waited for", "[req:3.19]") {
   for (const bool is_late : {false, true}) {
     CHECK(judge_silence(Sights{kSilent, kSlow}, 0, is_late) == CutOff::undecided);
     CHECK(judge_silence(Sights{kUnknown, kSlow, kSlow}, 0, is_late) == CutOff::undecided);
@@ -43,11 +45,11 @@ TEST_CASE("3.19 a host that has answered while the other was silent is waited fo
   }
 }
 
-TEST_CASE("3.19 a rank whose host answers otherwise is named, whatever else is silent") {
+TEST_CASE("a rank whose host answers otherwise is named, whatever else is silent", "[req:3.19]") {
   CHECK(judge_silence(Sights{kSilent, kAnswers, kSilent, kSilent}, 1, false) == CutOff::peer);
 }
 
-TEST_CASE("3.19 however hosts are divided, ranks of the smaller side name their own") {
+TEST_CASE("however hosts are divided, ranks of the smaller side name their own", "[req:3.19]") {
   for (std::size_t hosts = 2; hosts <= 9; ++hosts) {
     for (std::size_t own = 1; own < hosts; ++own) {
       INFO(own << " of " << hosts);

@@ -42,7 +42,7 @@ const SocketAddress kV6 =
 
 }  // namespace
 
-TEST_CASE("1.7 a unique id carries address, port, scope, number and secret in 128 bytes") {
+TEST_CASE("a unique id carries address, port, scope, number and secret in 128 bytes", "[req:1.7]") {
   for (const SocketAddress& root : {kV4, kV6}) {
     const UniqueId id = some_id(root);
     const auto encoded = id.encode();
@@ -57,7 +57,7 @@ TEST_CASE("1.7 a unique id carries address, port, scope, number and secret in 12
   CHECK(kV6.to_string() == "[fe80::1%3]:4711");
 }
 
-TEST_CASE("1.7 any changed byte of a unique id is noticed") {
+TEST_CASE("any changed byte of a unique id is noticed", "[req:1.7]") {
   const auto encoded = some_id(kV4).encode();
   for (std::size_t i = 0; i < encoded.size(); ++i) {
     auto changed = encoded;
@@ -69,7 +69,7 @@ TEST_CASE("1.7 any changed byte of a unique id is noticed") {
   CHECK_FALSE(UniqueId::decode(UniqueId::Encoded{}).ok());
 }
 
-TEST_CASE("1.7 addresses that cannot be are refused") {
+TEST_CASE("addresses that cannot be are refused", "[req:1.7]") {
   const auto decode = [](std::uint8_t family, std::uint16_t port, std::uint32_t scope,
                          std::uint8_t last) {
     ByteWriter writer;
@@ -89,7 +89,7 @@ TEST_CASE("1.7 addresses that cannot be are refused") {
   CHECK_FALSE(decode(4, 1, 0, 7));  // and only four bytes
 }
 
-TEST_CASE("1.7 the interface is chosen by name, prefix, exclusion and family") {
+TEST_CASE("the interface is chosen by name, prefix, exclusion and family", "[req:1.7]") {
   const auto choose = [](const char* names, int family = AF_UNSPEC) {
     return choose_interface({.ifname = names, .family = family});
   };
@@ -127,7 +127,7 @@ SocketAddress v4(std::uint8_t last) {
 
 }  // namespace
 
-TEST_CASE("1.7 an interface without carrier is not chosen") {
+TEST_CASE("an interface without carrier is not chosen", "[req:1.7]") {
   const MadeUpInterfaces host(
       {{"lo", IFF_UP | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
        {"eth0", IFF_UP, v4(1)},
@@ -141,7 +141,7 @@ TEST_CASE("1.7 an interface without carrier is not chosen") {
   CHECK(down.error().message().find("eth0") != std::string::npos);
 }
 
-TEST_CASE("3.14 the interfaces that can be used begin with the one that is chosen") {
+TEST_CASE("the interfaces that can be used begin with the one that is chosen", "[req:3.14]") {
   const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
                                {"docker0", kRuns, v4(1)},
                                {"eth0", kRuns, link_local(1, 2)},
@@ -160,7 +160,7 @@ TEST_CASE("3.14 the interfaces that can be used begin with the one that is chose
   CHECK(usable_interfaces({}).value() == Names{"eth0", "eth1"});
 }
 
-TEST_CASE("1.7 a link-local root is dialled through this host's own interface") {
+TEST_CASE("a link-local root is dialled through this host's own interface", "[req:1.7]") {
   const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
                                {"eth0", kRuns, v4(1)},
                                {"eth0", kRuns, link_local(1, 2)},
@@ -185,7 +185,7 @@ TEST_CASE("1.7 a link-local root is dialled through this host's own interface") 
   CHECK(seen(global, "eth1") == global.to_string());
 }
 
-TEST_CASE("1.7 the root service ends by itself when its ids expire") {
+TEST_CASE("the root service ends by itself when its ids expire", "[req:1.7]") {
   {
     const auto first = create_unique_id({.ifname = "lo"}, 50ms);
     const auto second = create_unique_id({.ifname = "lo"}, 100ms);
@@ -203,7 +203,7 @@ TEST_CASE("1.7 the root service ends by itself when its ids expire") {
   CHECK(create_unique_id({.ifname = "lo"}, 10ms).ok());  // and starts again
 }
 
-TEST_CASE("1.8 frames come out of a stream cut anywhere, and bad headers are refused") {
+TEST_CASE("frames come out of a stream cut anywhere, and bad headers are refused", "[req:1.8]") {
   std::mt19937_64 random(5);
   Bytes stream;
   std::vector<Bytes> payloads;
@@ -239,7 +239,7 @@ TEST_CASE("1.8 frames come out of a stream cut anywhere, and bad headers are ref
   CHECK_FALSE(refused(static_cast<std::uint32_t>(kMaxMessageBytes), 1, 0));
 }
 
-TEST_CASE("1.9 every rank's link neighbours know it as theirs") {
+TEST_CASE("every rank's link neighbours know it as theirs", "[req:1.9]") {
   for (const int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 64, 100, 257}) {
     for (int rank = 0; rank < size; ++rank) {
       for (const int peer : link_neighbours(rank, size)) {
@@ -287,7 +287,8 @@ using Kinds = std::vector<FrameKind>;
 
 }  // namespace
 
-TEST_CASE("1.38 the rendezvous tells everybody of sizes that differ and of equal numbers") {
+TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numbers",
+          "[req:1.38]") {
   const TimePoint now{};
   Rendezvous sizes(kHere, Deadline::never());
   sizes.on_hello(10, hello(0, 4), now);
@@ -341,7 +342,8 @@ TEST_CASE("1.38 the rendezvous tells everybody of sizes that differ and of equal
   CHECK(kinds_sent_to(31, range.take_outgoing()) == Kinds{FrameKind::root_peers});
 }
 
-TEST_CASE("1.12 the next timer of a rendezvous is the shortest patience of those not done") {
+TEST_CASE("the next timer of a rendezvous is the shortest patience of those not done",
+          "[req:1.12]") {
   constexpr int kSize = 200;
   const TimePoint now{};
   std::mt19937 random(7);
@@ -373,7 +375,7 @@ TEST_CASE("1.12 the next timer of a rendezvous is the shortest patience of those
   CHECK(meeting.finished());
 }
 
-TEST_CASE("3.22 the next timer of a rendezvous takes no longer the more ranks there are") {
+TEST_CASE("the next timer of a rendezvous takes no longer the more ranks there are", "[req:3.22]") {
   constexpr int kSize = 65536, kTurns = 20'000;
   const TimePoint now{};
   Rendezvous meeting(kHere, Deadline::at(now + 1h));
@@ -390,8 +392,8 @@ TEST_CASE("3.22 the next timer of a rendezvous takes no longer the more ranks th
   CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 3);
 }
 
-TEST_CASE(
-    "1.12 the rendezvous names who is late and who has died, before and after it is complete") {
+TEST_CASE("the rendezvous names who is late and who has died, before and after it is complete",
+          "[req:1.12]") {
   const TimePoint now{};
   Rendezvous late(kHere, Deadline::never());
   late.on_hello(10, hello(1, 4), now);

@@ -75,7 +75,7 @@ Status exchange_notes(const UniqueId& id, int rank, int size, std::atomic<int>& 
 
 }  // namespace
 
-TEST_CASE("3.14 a note finds its way to every rank in few hops") {
+TEST_CASE("a note finds its way to every rank in few hops", "[req:3.14]") {
   for (const int size : {2, 3, 4, 5, 8, 17, 100, 1000}) {
     int most = 0;
     for (int from = 0; from < size; from += 1 + size / 50) {
@@ -100,7 +100,7 @@ TEST_CASE("3.14 a note finds its way to every rank in few hops") {
   CHECK(next_hop(0, 5, 16, {}) == -1);
 }
 
-TEST_CASE("3.23 a note that is not well formed is refused") {
+TEST_CASE("a note that is not well formed is refused", "[req:3.23]") {
   const Bytes good = encode_note({1, 2, Bytes(10, std::byte{7})});
   REQUIRE(decode_note(good, 4).ok());
   CHECK(decode_note(good, 4)->text == Bytes(10, std::byte{7}));
@@ -112,7 +112,7 @@ TEST_CASE("3.23 a note that is not well formed is refused") {
   CHECK_FALSE(decode_note(encode_note({1, 2, Bytes(kMaxNoteBytes + 1)}), 4).ok());
 }
 
-TEST_CASE("3.14 who takes no notes loses the oldest") {
+TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
   NoteBox box;
   for (int i = 0; i < 100; ++i) box.put({3, 0, {static_cast<std::byte>(i)}});
   box.put({4, 0, {std::byte{200}}});
@@ -122,7 +122,7 @@ TEST_CASE("3.14 who takes no notes loses the oldest") {
   CHECK_FALSE(box.take(5).has_value());
 }
 
-TEST_CASE("3.14 every rank has a note from every other, linked or not") {
+TEST_CASE("every rank has a note from every other, linked or not", "[req:3.14]") {
   constexpr int kRanks = 8;  // of which each has a link to 5
   const ServedId id;
   std::atomic<int> done = 0;

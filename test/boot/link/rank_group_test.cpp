@@ -53,7 +53,7 @@ const SimModel kModel = {.latency = 10us, .jitter = 0us};
 
 }  // namespace
 
-TEST_CASE("1.9 all-gather yields every member's bytes in ceil(log2 n) rounds") {
+TEST_CASE("all-gather yields every member's bytes in ceil(log2 n) rounds", "[req:1.9]") {
   for (const int size : sizes()) {
     CAPTURE(size);
     SimNetwork network(size, kModel, 1);
@@ -79,7 +79,8 @@ TEST_CASE("1.9 all-gather yields every member's bytes in ceil(log2 n) rounds") {
   }
 }
 
-TEST_CASE("1.9 broadcast reaches every member from any root in at most ceil(log2 n) rounds") {
+TEST_CASE("broadcast reaches every member from any root in at most ceil(log2 n) rounds",
+          "[req:1.9]") {
   for (const int size : sizes()) {
     for (int root = 0; root < size; root += std::max(1, size / 3)) {
       CAPTURE(size, root);
@@ -118,7 +119,7 @@ Task<Status> enter_and_note(Group& group, std::vector<std::string>& log) {
 
 }  // namespace
 
-TEST_CASE("1.9 no member leaves a barrier before all have entered it") {
+TEST_CASE("no member leaves a barrier before all have entered it", "[req:1.9]") {
   for (const int size : sizes()) {
     CAPTURE(size);
     SimNetwork network(size, {.latency = 10us, .jitter = 50us}, 7);
@@ -136,7 +137,7 @@ TEST_CASE("1.9 no member leaves a barrier before all have entered it") {
   }
 }
 
-TEST_CASE("1.38 agreement: the lowest failing rank's error is everybody's") {
+TEST_CASE("agreement: the lowest failing rank's error is everybody's", "[req:1.38]") {
   for (const int size : {1, 2, 3, 5, 8, 13, 64, 100}) {
     CAPTURE(size);
     SimNetwork network(size, kModel, 3);
@@ -176,7 +177,8 @@ TEST_CASE("1.38 agreement: the lowest failing rank's error is everybody's") {
   }
 }
 
-TEST_CASE("1.38 agreement: a field that differs is named with two ranks and their values") {
+TEST_CASE("agreement: a field that differs is named with two ranks and their values",
+          "[req:1.38]") {
   for (const int size : {2, 3, 7, 16, 33}) {
     CAPTURE(size);
     SimNetwork network(size, kModel, 3);
@@ -199,7 +201,8 @@ TEST_CASE("1.38 agreement: a field that differs is named with two ranks and thei
   }
 }
 
-TEST_CASE("1.38 agreement: texts too long for the record are cut the same way everywhere") {
+TEST_CASE("agreement: texts too long for the record are cut the same way everywhere",
+          "[req:1.38]") {
   SimNetwork network(3, kModel, 3);
   auto groups = groups_of(network, 3);
   std::vector<Task<Status>> tasks;
@@ -223,7 +226,7 @@ TEST_CASE("1.38 agreement: texts too long for the record are cut the same way ev
   }
 }
 
-TEST_CASE("1.38 ranks in different calls get an error that names both") {
+TEST_CASE("ranks in different calls get an error that names both", "[req:1.38]") {
   for (const int size : {2, 3, 8, 20}) {
     CAPTURE(size);
     SimNetwork network(size, kModel, 3);
@@ -269,7 +272,7 @@ Task<Status> every_protocol(Group& group, int rank) {
 
 }  // namespace
 
-TEST_CASE("1.12 a rank lost at any step: every survivor gets an error that names it") {
+TEST_CASE("a rank lost at any step: every survivor gets an error that names it", "[req:1.12]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -305,7 +308,7 @@ TEST_CASE("1.12 a rank lost at any step: every survivor gets an error that names
   }
 }
 
-TEST_CASE("1.12 a rank that stops: every survivor ends at the deadline") {
+TEST_CASE("a rank that stops: every survivor ends at the deadline", "[req:1.12]") {
   for (const int size : {2, 3, 8, 21}) {
     CAPTURE(size);
     SimNetwork network(size, {.latency = 10us, .deadline = 3s}, 9);

@@ -120,7 +120,7 @@ UniqueId new_id() {
 
 }  // namespace
 
-TEST_CASE("1.8 1,000 idle connections hold up nobody and are closed in time") {
+TEST_CASE("1,000 idle connections hold up nobody and are closed in time", "[req:1.8]") {
   allow_many_files();
   const UniqueId id = new_id();
   std::vector<OwnedFd> idle;
@@ -139,7 +139,7 @@ TEST_CASE("1.8 1,000 idle connections hold up nobody and are closed in time") {
   CHECK(closed_within(silent, 20s));
 }
 
-TEST_CASE("1.8 a storm of new connections cannot keep ranks from joining") {
+TEST_CASE("a storm of new connections cannot keep ranks from joining", "[req:1.8]") {
   const UniqueId id = new_id();
   std::atomic<bool> over{false};
   std::jthread storm([&] {
@@ -153,7 +153,7 @@ TEST_CASE("1.8 a storm of new connections cannot keep ranks from joining") {
   CHECK(spent < 5s);
 }
 
-TEST_CASE("1.8 web clients, scanners, random, cut and replayed bytes are turned away") {
+TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away", "[req:1.8]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -214,7 +214,7 @@ OwnedFd proven(const UniqueId& id) {
 
 }  // namespace
 
-TEST_CASE("1.8 hellos that are malformed, cut or missing are dropped, the others join") {
+TEST_CASE("hellos that are malformed, cut or missing are dropped, the others join", "[req:1.8]") {
   std::mt19937_64 random(11);
   const UniqueId id = new_id();
   std::vector<OwnedFd> bad;
@@ -265,7 +265,7 @@ Status join_and_pair_up(const UniqueId& id, int rank, std::barrier<>& joined,
 
 }  // namespace
 
-TEST_CASE("1.8 strangers at the ranks' own doors hold up nobody") {
+TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
   allow_many_files();
   const UniqueId id = new_id();
   std::barrier<> joined(9);
@@ -331,7 +331,7 @@ Status dial_impostor(const Bytes& challenge, const Bytes& last) {
 
 }  // namespace
 
-TEST_CASE("1.8 a dialer trusts no listener that does not prove the key") {
+TEST_CASE("a dialer trusts no listener that does not prove the key", "[req:1.8]") {
   const AuthResponder responder(KeyPurpose::link);
   const Bytes challenge(responder.challenge().begin(), responder.challenge().end());
   const Bytes made_up(AuthSizes::kConfirmation, std::byte{0x5a});
@@ -395,7 +395,7 @@ Status keep_doors(Doors& doors, const Key& key) {
 
 }  // namespace
 
-TEST_CASE("1.8 idle connections at many doors leave the application its descriptors") {
+TEST_CASE("idle connections at many doors leave the application its descriptors", "[req:1.8]") {
   allow_many_files();
   const Key key = Key::random();
   const Shared<Doors> doors;
@@ -417,7 +417,7 @@ TEST_CASE("1.8 idle connections at many doors leave the application its descript
   CHECK(keeper.collect(20s).at(0) == "ok");
 }
 
-TEST_CASE("1.8 an acceptor keeps at most 256 unproven connections, and drops the oldest") {
+TEST_CASE("an acceptor keeps at most 256 unproven connections, and drops the oldest", "[req:1.8]") {
   allow_many_files();
   auto poller = std::move(Poller::create()).value();
   int proofs = 0;

@@ -98,7 +98,7 @@ void wait_until_root_ends() {
 
 }  // namespace
 
-TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
+TEST_CASE("1,000 joins of two threads leave no descriptor and no thread", "[req:1.38]") {
   const auto cycle = [] {
     const UniqueId id = new_id();
     std::array<std::string, 2> verdicts;
@@ -128,7 +128,7 @@ TEST_CASE("1.38 1,000 joins of two threads leave no descriptor and no thread") {
   CHECK(threads() <= tasks);
 }
 
-TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
+TEST_CASE("64 ranks as processes join and meet in a barrier", "[req:1.11]") {
   const std::chrono::milliseconds most = test::kSanitized ? 20s : 2s;
   test::FairTimer timer;
   auto fastest = std::chrono::milliseconds::max();
@@ -146,7 +146,7 @@ TEST_CASE("1.11 64 ranks as processes join and meet in a barrier") {
   CHECK(fastest < most);
 }
 
-TEST_CASE("1.7 ranks meet over IPv6") {
+TEST_CASE("ranks meet over IPv6", "[req:1.7]") {
   const SocketOptions six = {.ifname = "lo", .family = AF_INET6};
   std::optional<ServedId> id;
   try {
@@ -161,7 +161,7 @@ TEST_CASE("1.7 ranks meet over IPv6") {
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
 }
 
-TEST_CASE("1.7 ranks meet on the default interface") {
+TEST_CASE("ranks meet on the default interface", "[req:1.7]") {
   const ServedId served{SocketOptions()};
   const UniqueId& id = served.value();
   const auto verdicts = run_forked(
@@ -176,7 +176,8 @@ TEST_CASE("1.7 ranks meet on the default interface") {
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
 }
 
-TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within a second") {
+TEST_CASE("a rank killed at a random moment: every survivor names it within a second",
+          "[req:1.12]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -216,7 +217,8 @@ TEST_CASE("1.12 a rank killed at a random moment: every survivor names it within
   WARN("SIGKILL to the last survivor's end, at worst: " << slowest.count() << " ms");
 }
 
-TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline and names it") {
+TEST_CASE("a rank that is stopped: every other rank ends at the deadline and names it",
+          "[req:1.12]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -261,7 +263,7 @@ TEST_CASE("1.12 a rank that is stopped: every other rank ends at the deadline an
   }
 }
 
-TEST_CASE("1.12 a rank that stops for a while and goes on harms nobody") {
+TEST_CASE("a rank that stops for a while and goes on harms nobody", "[req:1.12]") {
   const ServedId served;
   const UniqueId& id = served.value();
   ForkedRanks ranks(4, [&](int rank) -> Status {
@@ -280,7 +282,7 @@ TEST_CASE("1.12 a rank that stops for a while and goes on harms nobody") {
   for (const auto& verdict : ranks.collect(20s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("1.38 ranks that are missing are named at the deadline, to all that came") {
+TEST_CASE("ranks that are missing are named at the deadline, to all that came", "[req:1.38]") {
   const ServedId served;
   const UniqueId& id = served.value();
   const test::FairTimer timer;
@@ -300,7 +302,7 @@ TEST_CASE("1.38 ranks that are missing are named at the deadline, to all that ca
   }
 }
 
-TEST_CASE("1.38 sizes that differ and equal numbers are named to both") {
+TEST_CASE("sizes that differ and equal numbers are named to both", "[req:1.38]") {
   const auto outcome = [](std::array<std::pair<int, int>, 2> callers) {
     const ServedId served;
     const UniqueId& id = served.value();
@@ -325,7 +327,7 @@ TEST_CASE("1.38 sizes that differ and equal numbers are named to both") {
   }
 }
 
-TEST_CASE("1.16 ranks that come late to a failed rendezvous learn the same error") {
+TEST_CASE("ranks that come late to a failed rendezvous learn the same error", "[req:1.16]") {
   const ServedId served;
   const auto verdicts = run_forked(
       4,
@@ -343,7 +345,7 @@ TEST_CASE("1.16 ranks that come late to a failed rendezvous learn the same error
   }
 }
 
-TEST_CASE("1.8 a wrong secret is refused, and the communicator forms without it") {
+TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[req:1.8]") {
   const ServedId served;
   const UniqueId& id = served.value();
   UniqueId forged = id;
@@ -369,7 +371,7 @@ TEST_CASE("1.8 a wrong secret is refused, and the communicator forms without it"
   CHECK(steady_clock::now() - begin < 15s);  // the ranks' patience is 20 s
 }
 
-TEST_CASE("1.12 an abort ends the other ranks' operations at once") {
+TEST_CASE("an abort ends the other ranks' operations at once", "[req:1.12]") {
   const ServedId served;
   const UniqueId& id = served.value();
   const auto begin = steady_clock::now();
@@ -400,7 +402,7 @@ TEST_CASE("1.12 an abort ends the other ranks' operations at once") {
   }
 }
 
-TEST_CASE("1.12 another thread can stop an operation by aborting its session") {
+TEST_CASE("another thread can stop an operation by aborting its session", "[req:1.12]") {
   const UniqueId id = new_id();
   auto loop = std::move(EventLoop::create()).value();
   std::vector<Task<Result<std::unique_ptr<Session>>>> joins;
@@ -440,7 +442,7 @@ Task<Status> gather_large(EventLoop& loop, Session& session, std::size_t bytes) 
 
 }  // namespace
 
-TEST_CASE("1.9 messages larger than any socket buffer pass") {
+TEST_CASE("messages larger than any socket buffer pass", "[req:1.9]") {
   const ServedId served;
   const UniqueId& id = served.value();
   const auto verdicts = run_forked(

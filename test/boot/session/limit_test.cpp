@@ -55,7 +55,7 @@ Status allow_more_files(int extra) {
 
 }  // namespace
 
-TEST_CASE("1.15 a rank that may open too few files says so, and the others learn it") {
+TEST_CASE("a rank that may open too few files says so, and the others learn it", "[req:1.15]") {
   test::FairTimer timer;
   for (int victim = 0; victim < kRanks; ++victim) {
     timer.restart();
@@ -103,7 +103,7 @@ TEST_CASE("1.15 a rank that may open too few files says so, and the others learn
   }
 }
 
-TEST_CASE("1.15 the process that made the id says so when it may open too few files") {
+TEST_CASE("the process that made the id says so when it may open too few files", "[req:1.15]") {
   struct Scene {
     std::atomic<bool> made{false};
     UniqueId id;

@@ -158,7 +158,8 @@ Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
 
 }  // namespace
 
-TEST_CASE("1.15 a rank of 8 keeps 7 descriptors and no door once it has stopped listening") {
+TEST_CASE("a rank of 8 keeps 7 descriptors and no door once it has stopped listening",
+          "[req:1.15]") {
   const ServedId id;
   const auto verdicts = run_forked(
       8,
@@ -170,7 +171,7 @@ TEST_CASE("1.15 a rank of 8 keeps 7 descriptors and no door once it has stopped 
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
 }
 
-TEST_CASE("1.10 ranks as processes join, run every protocol and leave") {
+TEST_CASE("ranks as processes join, run every protocol and leave", "[req:1.10]") {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
     CAPTURE(size);
     const ServedId id;
@@ -180,7 +181,7 @@ TEST_CASE("1.10 ranks as processes join, run every protocol and leave") {
   }
 }
 
-TEST_CASE("1.10 ranks as threads join, run every protocol and leave") {
+TEST_CASE("ranks as threads join, run every protocol and leave", "[req:1.10]") {
   for (const int size : {1, 2, 3, 4, 7, 8}) {
     CAPTURE(size);
     auto id = create_unique_id(kLoopback.socket);
@@ -190,7 +191,8 @@ TEST_CASE("1.10 ranks as threads join, run every protocol and leave") {
   }
 }
 
-TEST_CASE("1.41 what fails on a rank that has left is not told to ranks in their last call") {
+TEST_CASE("what fails on a rank that has left is not told to ranks in their last call",
+          "[req:1.41]") {
   for (int i = 0; i < 24; ++i) {
     const int size = 2 + i % 4;
     const int hasty = i % size;
@@ -205,7 +207,7 @@ TEST_CASE("1.41 what fails on a rank that has left is not told to ranks in their
   }
 }
 
-TEST_CASE("1.38 what a rank said before it died is heard") {
+TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
   const ServedId id;
   const auto verdicts = run_forked(
       2,
@@ -217,7 +219,7 @@ TEST_CASE("1.38 what a rank said before it died is heard") {
   CHECK(verdicts[1] == "ok");
 }
 
-TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
+TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]") {
   constexpr int kSize = 4;
   for (int absent = 0; absent < kSize; ++absent) {
     CAPTURE(absent);
@@ -245,7 +247,7 @@ TEST_CASE("1.38 a rank that cannot begin to join tells the others why") {
   }
 }
 
-TEST_CASE("1.12 a rank that gives up while it is idle learns of it like the others") {
+TEST_CASE("a rank that gives up while it is idle learns of it like the others", "[req:1.12]") {
   auto id = create_unique_id(kLoopback.socket);
   REQUIRE(id.ok());
   std::atomic<int> joined{0};
@@ -270,7 +272,7 @@ TEST_CASE("1.12 a rank that gives up while it is idle learns of it like the othe
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
 }
 
-TEST_CASE("1.10 several ranks of one thread advance together in one loop") {
+TEST_CASE("several ranks of one thread advance together in one loop", "[req:1.10]") {
   for (const int size : {2, 3, 5, 8, 16}) {
     CAPTURE(size);
     auto id = create_unique_id(kLoopback.socket);
@@ -329,12 +331,14 @@ Status use_ids_again() {
 
 }  // namespace
 
-TEST_CASE("1.7 1.38 an id that is used again, or has expired, is named in its own process") {
+TEST_CASE("an id that is used again, or has expired, is named in its own process",
+          "[req:1.7][req:1.38]") {
   CHECK(run_forked(
             1, [](int) { return use_ids_again(); }, 20s) == std::vector<std::string>{"ok"});
 }
 
-TEST_CASE("1.7 1.38 an id that is used again is named in other processes as far as can be known") {
+TEST_CASE("an id that is used again is named in other processes as far as can be known",
+          "[req:1.7][req:1.38]") {
   struct Scene {
     std::atomic<int> step{0};
     UniqueId used;

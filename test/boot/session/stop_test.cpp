@@ -81,7 +81,8 @@ class Trio {
 
 }  // namespace
 
-TEST_CASE("1.12 a process that stops for seconds at any message of a join does not make it fail") {
+TEST_CASE("a process that stops for seconds at any message of a join does not make it fail",
+          "[req:1.12]") {
   std::vector<std::unique_ptr<Trio>> trios;
   std::vector<std::string> titles;
   for (const int victim : {0, 1}) {
@@ -122,7 +123,7 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("1.12 the death of the process that made the id is told within a second") {
+TEST_CASE("the death of the process that made the id is told within a second", "[req:1.12]") {
   test::FairTimer timer;
   const Shared<Scene> scene;
   ForkedRanks ranks(2, [&](int rank) -> Status {
@@ -153,7 +154,8 @@ std::atomic<bool> out_of_memory{false};
 
 }  // namespace
 
-TEST_CASE("1.38 a root service without memory ends its ranks' waits, and can start again") {
+TEST_CASE("a root service without memory ends its ranks' waits, and can start again",
+          "[req:1.38]") {
   static const SystemTable table = [] {
     SystemTable made = real_system_table();
     made.epoll_wait = [](int epoll_fd, epoll_event* events, int capacity, int timeout_ms) {

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 constexpr int kCycles = 3 + repeats(1000, 25);
 
-TEST_CASE("1.31 queries answer, and refuse null pointers") {
+TEST_CASE("queries answer, and refuse null pointers", "[req:1.31]") {
   run_alone([] {
     int version = 0;
     require(ncclGetVersion(&version), "ncclGetVersion");
@@ -56,7 +56,7 @@ TEST_CASE("1.31 queries answer, and refuse null pointers") {
   });
 }
 
-TEST_CASE("1.31 results and errors have words") {
+TEST_CASE("results and errors have words", "[req:1.31]") {
   run_alone([] {
     for (int result = -1; result <= 9; ++result) {
       const char* text = ncclGetErrorString(static_cast<ncclResult_t>(result));
@@ -78,7 +78,7 @@ TEST_CASE("1.31 results and errors have words") {
   });
 }
 
-TEST_CASE("1.32 1.38 a destroyed communicator is refused by every call") {
+TEST_CASE("a destroyed communicator is refused by every call", "[req:1.32][req:1.38]") {
   run_alone([] {
     for (const bool by_abort : {false, true}) {
       ncclComm_t comm = init_alone();
@@ -124,7 +124,7 @@ TEST_CASE("1.32 1.38 a destroyed communicator is refused by every call") {
   });
 }
 
-TEST_CASE("1.38 memory calls refuse what they cannot do") {
+TEST_CASE("memory calls refuse what they cannot do", "[req:1.38]") {
   run_alone([] {
     void* pointer = &pointer;
     expect_error(ncclMemAlloc(nullptr, 4096), ncclInvalidArgument, "ncclMemAlloc", {"null"});
@@ -143,7 +143,7 @@ TEST_CASE("1.38 memory calls refuse what they cannot do") {
   });
 }
 
-TEST_CASE("1.38 an all-reduce refuses what it cannot do, and goes on") {
+TEST_CASE("an all-reduce refuses what it cannot do, and goes on", "[req:1.38]") {
   run_alone([] {
     ncclComm_t comm = init_alone();
     std::array<float, 64> in{}, out{};
@@ -178,7 +178,7 @@ TEST_CASE("1.38 an all-reduce refuses what it cannot do, and goes on") {
   });
 }
 
-TEST_CASE("1.31 pre-multiplied sums live and die with their communicator") {
+TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31]") {
   run_alone([] {
     ncclComm_t comm = init_alone();
     ncclComm_t other = init_alone();
@@ -218,7 +218,8 @@ TEST_CASE("1.31 pre-multiplied sums live and die with their communicator") {
   });
 }
 
-TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leaves nothing") {
+TEST_CASE("a bad registration is the same error on every rank, leaves nothing",
+          "[req:1.38][req:1.16]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 3, [](Players& players) {
@@ -319,7 +320,7 @@ TEST_CASE("1.38 1.16 a bad registration is the same error on every rank and leav
   }
 }
 
-TEST_CASE("1.38 a window of another communicator is refused") {
+TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
   check_all_ok(play(Cast::threads, 2, [](Players& players) {
     auto first = players.init();
     auto second = players.init();
@@ -336,7 +337,7 @@ TEST_CASE("1.38 a window of another communicator is refused") {
   }));
 }
 
-TEST_CASE("1.38 after finalize only queries and the end are allowed") {
+TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -360,7 +361,7 @@ TEST_CASE("1.38 after finalize only queries and the end are allowed") {
   }
 }
 
-TEST_CASE("promise 3 cycle 1,003 of create and destroy holds what cycle 3 held") {
+TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise:3]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(

@@ -26,7 +26,8 @@ void alone(const Body& body) {
   check_all_ok(play(Cast::processes, 1, body));
 }
 
-TEST_CASE("1.31 a thread that ends within a group leaves the places of its handles alone") {
+TEST_CASE("a thread that ends within a group leaves the places of its handles alone",
+          "[req:1.31]") {
   alone([](Players& players) {
     ncclComm_t places[2] = {nullptr, nullptr};
     ncclComm_t noted = nullptr;
@@ -42,7 +43,7 @@ TEST_CASE("1.31 a thread that ends within a group leaves the places of its handl
   });
 }
 
-TEST_CASE("1.38 a communicator is finalized once in a group") {
+TEST_CASE("a communicator is finalized once in a group", "[req:1.38]") {
   alone([](Players& players) {
     auto comms = players.init();
     require(ncclGroupStart(), "ncclGroupStart");
@@ -54,7 +55,8 @@ TEST_CASE("1.38 a communicator is finalized once in a group") {
   });
 }
 
-TEST_CASE("1.28 more CPU ranks than a node can have are refused before any of them starts") {
+TEST_CASE("more CPU ranks than a node can have are refused before any of them starts",
+          "[req:1.28]") {
   alone([](Players&) {
     std::vector<ncclComm_t> comms(65'536, nullptr);
     for (const int count : {65, 2'000, 65'536}) {
@@ -64,7 +66,7 @@ TEST_CASE("1.28 more CPU ranks than a node can have are refused before any of th
   });
 }
 
-TEST_CASE("1.31 a thread that is cancelled in a call ends behind it") {
+TEST_CASE("a thread that is cancelled in a call ends behind it", "[req:1.31]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "500ms"}});
   alone([](Players& players) {
     const ncclUniqueId id = players.next_id();
@@ -84,7 +86,7 @@ TEST_CASE("1.31 a thread that is cancelled in a call ends behind it") {
   });
 }
 
-TEST_CASE("1.19 memory may take more descriptors than the soft limit allows") {
+TEST_CASE("memory may take more descriptors than the soft limit allows", "[req:1.19]") {
   alone([](Players&) {
     constexpr rlim_t kFew = 256;
     rlimit files{};
@@ -101,7 +103,8 @@ TEST_CASE("1.19 memory may take more descriptors than the soft limit allows") {
   });
 }
 
-TEST_CASE("1.18 a child that is forked while others allocate can free what it has inherited") {
+TEST_CASE("a child that is forked while others allocate can free what it has inherited",
+          "[req:1.18]") {
 #if defined(__SANITIZE_THREAD__)
   WARN("skipped: the thread sanitizer's own locks may be held in such a child");
   return;

@@ -27,7 +27,7 @@
 namespace oriel::test {
 namespace {
 
-TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
+TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31]") {
   run_alone([] {
     ncclUniqueId id;
     require(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -109,7 +109,7 @@ TEST_CASE("1.38 1.31 init refuses bad ranks, ids and configurations") {
   });
 }
 
-TEST_CASE("1.38 a configuration refused on one rank is the same error on all, at once") {
+TEST_CASE("a configuration refused on one rank is the same error on all, at once", "[req:1.38]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -128,7 +128,8 @@ TEST_CASE("1.38 a configuration refused on one rank is the same error on all, at
   }
 }
 
-TEST_CASE("1.38 a non-blocking communicator's refused configuration arrives on all ranks") {
+TEST_CASE("a non-blocking communicator's refused configuration arrives on all ranks",
+          "[req:1.38]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -175,7 +176,7 @@ bool all_threads_stop(pid_t process) {
   return false;
 }
 
-TEST_CASE("1.38 ranks are told when the process that made the unique id is stopped") {
+TEST_CASE("ranks are told when the process that made the unique id is stopped", "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
   Stage stage(Cast::processes, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
@@ -203,7 +204,7 @@ TEST_CASE("1.38 ranks are told when the process that made the unique id is stopp
   check_all_ok(stage.collect(20s));
 }
 
-TEST_CASE("1.38 a bad environment value on one rank is the same error on all, at once") {
+TEST_CASE("a bad environment value on one rank is the same error on all, at once", "[req:1.38]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
     Environment environment(Variables{{"ORIEL_SPIN", players.first() == 1 ? "much" : "-1"}});
@@ -216,7 +217,7 @@ TEST_CASE("1.38 a bad environment value on one rank is the same error on all, at
   }));
 }
 
-TEST_CASE("1.31 1.38 a number of CTAs that cannot be had is refused by name") {
+TEST_CASE("a number of CTAs that cannot be had is refused by name", "[req:1.31][req:1.38]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -233,7 +234,7 @@ TEST_CASE("1.31 1.38 a number of CTAs that cannot be had is refused by name") {
   }
 }
 
-TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
+TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]") {
   char path[] = "/tmp/oriel-name-XXXXXX";
   const int fd = ::mkstemp(path);
   REQUIRE(fd >= 0);
@@ -277,7 +278,7 @@ TEST_CASE("1.31 a communicator's name is in its errors and in the log") {
   }
 }
 
-TEST_CASE("1.38 a bad environment value is named, with what is allowed") {
+TEST_CASE("a bad environment value is named, with what is allowed", "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "soon"}});
   run_alone([] {
     ncclUniqueId id;
@@ -288,7 +289,7 @@ TEST_CASE("1.38 a bad environment value is named, with what is allowed") {
   });
 }
 
-TEST_CASE("1.38 1.39 the algorithms of the settings are those of the kernels") {
+TEST_CASE("the algorithms of the settings are those of the kernels", "[req:1.38][req:1.39]") {
   for (const auto& row : settings_table::rows()) {
     if (std::string_view(row.name) != "ORIEL_ALGORITHM") continue;
     std::string names = "auto";
@@ -305,7 +306,7 @@ TEST_CASE("1.38 1.39 the algorithms of the settings are those of the kernels") {
   FAIL("there is no ORIEL_ALGORITHM");
 }
 
-TEST_CASE("1.38 an algorithm that does not exist is refused at the first call") {
+TEST_CASE("an algorithm that does not exist is refused at the first call", "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_ALGORITHM", "ring"}});
   run_alone([] {
     ncclUniqueId id;
@@ -314,7 +315,7 @@ TEST_CASE("1.38 an algorithm that does not exist is refused at the first call") 
   });
 }
 
-TEST_CASE("1.38 a number of CTAs in the environment that cannot be had is refused") {
+TEST_CASE("a number of CTAs in the environment that cannot be had is refused", "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_CTAS", "2"}});
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
@@ -328,7 +329,8 @@ TEST_CASE("1.38 a number of CTAs in the environment that cannot be had is refuse
   }
 }
 
-TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had is refused") {
+TEST_CASE("a forced depth, scratch memory or table that cannot be had is refused",
+          "[req:1.38][req:1.39]") {
   char table[] = "/tmp/oriel-test-table-XXXXXX";
   const int fd = ::mkstemp(table);
   REQUIRE(fd >= 0);
@@ -357,7 +359,7 @@ TEST_CASE("1.38 1.39 a forced depth, scratch memory or table that cannot be had 
   ::unlink(pipe.c_str());
 }
 
-TEST_CASE("1.38 ranks whose settings differ are told so, all of them") {
+TEST_CASE("ranks whose settings differ are told so, all of them", "[req:1.38]") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const Held before = held();
     Environment environment(

@@ -71,7 +71,8 @@ void require_sum(const std::array<ncclComm_t, 2>& comms) {
   require(data[0] == 3 && data[1] == 3, "the sum");
 }
 
-TEST_CASE("1.31 one thread registers, finalizes and destroys two non-blocking ranks in turn") {
+TEST_CASE("one thread registers, finalizes and destroys two non-blocking ranks in turn",
+          "[req:1.31]") {
   run_alone([] {
     const auto comms = init_pair();
     const Buffer first(8192), second(8192);
@@ -98,7 +99,7 @@ TEST_CASE("1.31 one thread registers, finalizes and destroys two non-blocking ra
   });
 }
 
-TEST_CASE("1.31 calls on a communicator in progress are refused, queries answer") {
+TEST_CASE("calls on a communicator in progress are refused, queries answer", "[req:1.31]") {
   run_alone([] {
     const auto comms = init_pair();
     const Buffer buffer(8192), other(8192);
@@ -127,7 +128,8 @@ TEST_CASE("1.31 calls on a communicator in progress are refused, queries answer"
   });
 }
 
-TEST_CASE("1.31 a refused non-blocking registration is told, and the communicator stays good") {
+TEST_CASE("a refused non-blocking registration is told, and the communicator stays good",
+          "[req:1.31]") {
   run_alone([] {
     const auto comms = init_pair();
     const Buffer buffer(8192);
@@ -178,7 +180,8 @@ void end_in_progress(bool by_abort) {
   require(steady_clock::now() - begun < 15s, "it waited");
 }
 
-TEST_CASE("1.31 destroy and abort end what is in progress without waiting for other ranks") {
+TEST_CASE("destroy and abort end what is in progress without waiting for other ranks",
+          "[req:1.31]") {
   run_alone([] {
     end_in_progress(false);
     const Held before = settled();
@@ -189,7 +192,8 @@ TEST_CASE("1.31 destroy and abort end what is in progress without waiting for ot
   });
 }
 
-TEST_CASE("1.10 aborting one non-blocking communicator leaves the others of its group alone") {
+TEST_CASE("aborting one non-blocking communicator leaves the others of its group alone",
+          "[req:1.10]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclUniqueId first = players.next_id(), second = players.next_id();
     if (players.first() == 1) {
@@ -217,7 +221,8 @@ TEST_CASE("1.10 aborting one non-blocking communicator leaves the others of its 
   }));
 }
 
-TEST_CASE("1.33 a group that starts a non-blocking communicator ends behind its all-reduces") {
+TEST_CASE("a group that starts a non-blocking communicator ends behind its all-reduces",
+          "[req:1.33]") {
   run_alone([] {
     std::array<ncclComm_t, 2> comms{};
     require(ncclCommInitAll(comms.data(), 2, nullptr), "ncclCommInitAll");
@@ -238,7 +243,8 @@ TEST_CASE("1.33 a group that starts a non-blocking communicator ends behind its 
   });
 }
 
-TEST_CASE("1.33 a non-blocking rank's registration ends with the group that also all-reduces") {
+TEST_CASE("a non-blocking rank's registration ends with the group that also all-reduces",
+          "[req:1.33]") {
   run_alone([] {
     const auto comms = init_pair();
     const Buffer first(8192), second(8192);

@@ -70,7 +70,8 @@ void register_beside_a_stop(Players& players, int aborter) {
   require_held(before, "after the abort");
 }
 
-TEST_CASE("1.12 an abort ends a registration that waits for the descriptors of a stopped rank") {
+TEST_CASE("an abort ends a registration that waits for the descriptors of a stopped rank",
+          "[req:1.12]") {
   for (const int aborter : {0, 2}) {
     INFO("rank " << aborter << " aborts");
     Stage stage(Cast::processes, 3, [&](Players& p) { register_beside_a_stop(p, aborter); });
@@ -86,7 +87,7 @@ TEST_CASE("1.12 an abort ends a registration that waits for the descriptors of a
   }
 }
 
-TEST_CASE("1.12 an abort ends a finalization that waits") {
+TEST_CASE("an abort ends a finalization that waits", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     auto comms = players.init();
     if (players.first() == 0) {

@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 
 const Venue kHost = host_venue();
 
-TEST_CASE("1.40 1.26 1.27 2,000 random all-reduces equal the reference bit for bit") {
+TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
+          "[req:1.40][req:1.26][req:1.27]") {
   std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
@@ -51,7 +52,7 @@ TEST_CASE("1.40 1.26 1.27 2,000 random all-reduces equal the reference bit for b
   }
 }
 
-TEST_CASE("1.28 1.40 random all-reduces among 16 and 64 ranks") {
+TEST_CASE("random all-reduces among 16 and 64 ranks", "[req:1.28][req:1.40]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
@@ -69,7 +70,7 @@ TEST_CASE("1.28 1.40 random all-reduces among 16 and 64 ranks") {
 }
 
 // The hash of one result for each algorithm: they must be equal, with the setting and without.
-TEST_CASE("1.29 bits do not depend on the algorithm") {
+TEST_CASE("bits do not depend on the algorithm", "[req:1.29]") {
   for (const int ranks : {3, 6}) {
     std::vector<std::uint64_t> hashes;
     for (const char* deterministic : {"0", "1"}) {

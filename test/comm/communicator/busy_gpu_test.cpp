@@ -42,7 +42,7 @@ void expect_too_busy(const Call& call) {
 
 }  // namespace
 
-TEST_CASE("1.12 a start on a GPU that stays busy ends by its deadline, on all ranks") {
+TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks", "[req:1.12]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
@@ -60,7 +60,7 @@ TEST_CASE("1.12 a start on a GPU that stays busy ends by its deadline, on all ra
   }));
 }
 
-TEST_CASE("1.12 a device communicator on a GPU that stays busy fails by its deadline") {
+TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline", "[req:1.12]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
@@ -81,7 +81,7 @@ TEST_CASE("1.12 a device communicator on a GPU that stays busy fails by its dead
   }));
 }
 
-TEST_CASE("1.12 a start waits for a GPU that is busy for a while") {
+TEST_CASE("a start waits for a GPU that is busy for a while", "[req:1.12]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());

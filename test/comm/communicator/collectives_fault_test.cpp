@@ -35,7 +35,7 @@ Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behi
 
 }  // namespace
 
-TEST_CASE("3.19 a rank that is killed during a collective is named by all others") {
+TEST_CASE("a rank that is killed during a collective is named by all others", "[req:3.19]") {
   for (const std::size_t count : {std::size_t{100}, std::size_t{60'000}}) {
     const Nodes nodes{0, 0, 1, 1};
     constexpr int kVictim = 2;
@@ -57,7 +57,7 @@ TEST_CASE("3.19 a rank that is killed during a collective is named by all others
   }
 }
 
-TEST_CASE("3.19 a rank that does not come is named when the time is over") {
+TEST_CASE("a rank that does not come is named when the time is over", "[req:3.19]") {
   const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}});
   const Nodes nodes{0, 1};
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
@@ -74,7 +74,7 @@ TEST_CASE("3.19 a rank that does not come is named when the time is over") {
   }));
 }
 
-TEST_CASE("3.16 an abort ends the collectives of all ranks") {
+TEST_CASE("an abort ends the collectives of all ranks", "[req:3.16]") {
   const Nodes nodes{0, 1, 1};
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
     on_node(nodes, players, [&] {
@@ -95,7 +95,7 @@ TEST_CASE("3.16 an abort ends the collectives of all ranks") {
   }));
 }
 
-TEST_CASE("3.16 ranks in different calls get an error that says so") {
+TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
   const Nodes nodes{0, 1};
   struct Pair {
     Kind kinds[2];
@@ -132,7 +132,7 @@ TEST_CASE("3.16 ranks in different calls get an error that says so") {
   }));
 }
 
-TEST_CASE("3.23 arguments of collectives are checked") {
+TEST_CASE("arguments of collectives are checked", "[req:3.23]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     auto comm = join(players);
     ncclComm_t const handle = comm.handle();

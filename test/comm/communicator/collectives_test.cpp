@@ -78,7 +78,7 @@ std::vector<Nodes> splits_not_in_runs(int ranks) {
 
 }  // namespace
 
-TEST_CASE("3.16 the smallest all-reduce between two nodes") {
+TEST_CASE("the smallest all-reduce between two nodes", "[req:3.16]") {
   play_on(
       {0, 1}, {},
       [](Players& players) {
@@ -93,7 +93,7 @@ TEST_CASE("3.16 the smallest all-reduce between two nodes") {
       __LINE__);
 }
 
-TEST_CASE("3.16 every type and operation among nodes of all kinds") {
+TEST_CASE("every type and operation among nodes of all kinds", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
@@ -104,7 +104,7 @@ TEST_CASE("3.16 every type and operation among nodes of all kinds") {
   }
 }
 
-TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits do not depend on the nodes") {
+TEST_CASE("with ORIEL_DETERMINISTIC the bits do not depend on the nodes", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
@@ -115,7 +115,7 @@ TEST_CASE("3.17 with ORIEL_DETERMINISTIC the bits do not depend on the nodes") {
   }
 }
 
-TEST_CASE("3.17 every split of up to 6 ranks into nodes gives the same bits") {
+TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
@@ -158,7 +158,7 @@ TEST_CASE("3.17 every split of up to 6 ranks into nodes gives the same bits") {
   }
 }
 
-TEST_CASE("3.16 large messages, whose rounds overlap") {
+TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   const auto body = [&](Players& players) {
@@ -188,7 +188,7 @@ TEST_CASE("3.16 large messages, whose rounds overlap") {
   play_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}, {"ORIEL_SPIN", "0"}}, body, __LINE__);
 }
 
-TEST_CASE("3.16 eight ranks whose nodes take turns") {
+TEST_CASE("eight ranks whose nodes take turns", "[req:3.16]") {
   play_on(
       {0, 1, 0, 1, 0, 1, 0, 1}, {},
       [](Players& players) {
@@ -207,7 +207,7 @@ TEST_CASE("3.16 eight ranks whose nodes take turns") {
       __LINE__);
 }
 
-TEST_CASE("3.16 what is sent from a window does not pass through the scratch memory") {
+TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
   constexpr std::size_t kScratchBytes = 4 << 20;
   constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads ring at any time
   constexpr std::size_t kUnit = 1024;   // elements
@@ -253,7 +253,8 @@ TEST_CASE("3.16 what is sent from a window does not pass through the scratch mem
   play_on({0, 1}, {{"ORIEL_CHUNK", "4096"}, {"ORIEL_SCRATCH_SIZE", "4M"}}, body, __LINE__);
 }
 
-TEST_CASE("3.16 small calls follow each other whoever is late, more than there are regions") {
+TEST_CASE("small calls follow each other whoever is late, more than there are regions",
+          "[req:3.16]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   const auto body = [&](Players& players) {
@@ -282,7 +283,7 @@ TEST_CASE("3.16 small calls follow each other whoever is late, more than there a
   play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
 }
 
-TEST_CASE("3.16 a rank may leave as soon as its last call has ended") {
+TEST_CASE("a rank may leave as soon as its last call has ended", "[req:3.16]") {
   play_on(
       {0, 1, 1}, {},
       [](Players& players) {
@@ -299,7 +300,8 @@ TEST_CASE("3.16 a rank may leave as soon as its last call has ended") {
       __LINE__);
 }
 
-TEST_CASE("3.16 two ranks of one thread on each of two nodes, through groups of the C interface") {
+TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C interface",
+          "[req:3.16]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const int node = players.first();
     const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
@@ -336,7 +338,7 @@ TEST_CASE("3.16 two ranks of one thread on each of two nodes, through groups of 
   }));
 }
 
-TEST_CASE("3.16 ranks that are threads of each node's process") {
+TEST_CASE("ranks that are threads of each node's process", "[req:3.16]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const int node = players.first();
     const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});

@@ -70,7 +70,7 @@ void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>&
   require(ncclCommDestroy(comm), "ncclCommDestroy after the failure");
 }
 
-TEST_CASE("1.12 survivors of a killed rank get an error that names it within a second") {
+TEST_CASE("survivors of a killed rank get an error that names it within a second", "[req:1.12]") {
   FairTimer timer;
   for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
@@ -96,7 +96,7 @@ TEST_CASE("1.12 survivors of a killed rank get an error that names it within a s
   }
 }
 
-TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT names a stopped rank") {
+TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT names a stopped rank", "[req:1.12]") {
   for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(
@@ -115,7 +115,7 @@ TEST_CASE("1.12 ORIEL_COLLECTIVE_TIMEOUT names a stopped rank") {
   }
 }
 
-TEST_CASE("1.12 without the timeout a stopped rank may come back") {
+TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
   Stage stage(Cast::processes, 3, [](Players& players) {
     auto comms = players.init();
     std::vector<double> data(20'000);
@@ -142,7 +142,7 @@ std::string logged(const std::string& path, pid_t pid) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST_CASE("1.12 after ten seconds a rank says at INFO which stopped rank it waits for") {
+TEST_CASE("after ten seconds a rank says at INFO which stopped rank it waits for", "[req:1.12]") {
   constexpr std::size_t kMet = 128, kGo = 129;
   const std::string path = fmt::format("/tmp/oriel_stall_{}", ::getpid());
   Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path + ".%p"}});
@@ -180,7 +180,7 @@ TEST_CASE("1.12 after ten seconds a rank says at INFO which stopped rank it wait
   for (const pid_t one : pids) ::unlink(fmt::format("{}.{}", path, one).c_str());
 }
 
-TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
+TEST_CASE("ncclCommAbort from another thread ends a blocked all-reduce", "[req:1.12]") {
   for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
@@ -215,7 +215,7 @@ TEST_CASE("1.12 ncclCommAbort from another thread ends a blocked all-reduce") {
   }
 }
 
-TEST_CASE("1.31 a call whose data are complete succeeds whatever a peer does afterwards") {
+TEST_CASE("a call whose data are complete succeeds whatever a peer does afterwards", "[req:1.31]") {
   for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
@@ -237,7 +237,7 @@ TEST_CASE("1.31 a call whose data are complete succeeds whatever a peer does aft
   }
 }
 
-TEST_CASE("1.31 a peer's abort is a remote error of every call, one's own is not") {
+TEST_CASE("a peer's abort is a remote error of every call, one's own is not", "[req:1.31]") {
   check_all_ok(play(Cast::threads, 3, [](Players& players) {
     auto comms = players.init();
     players.barrier();
@@ -259,7 +259,7 @@ TEST_CASE("1.31 a peer's abort is a remote error of every call, one's own is not
   }));
 }
 
-TEST_CASE("1.31 a registration that waits learns of a peer's abort as a remote error") {
+TEST_CASE("a registration that waits learns of a peer's abort as a remote error", "[req:1.31]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     auto comms = players.init();
     Buffer buffer(4096);
@@ -277,7 +277,7 @@ TEST_CASE("1.31 a registration that waits learns of a peer's abort as a remote e
   }));
 }
 
-TEST_CASE("1.12 a collective call that ran into its deadline leaves the error at once") {
+TEST_CASE("a collective call that ran into its deadline leaves the error at once", "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "500ms"}});
   check_all_ok(play(Cast::threads, 2, [](Players& players) {
     auto comms = players.init();
@@ -292,7 +292,7 @@ TEST_CASE("1.12 a collective call that ran into its deadline leaves the error at
   }));
 }
 
-TEST_CASE("1.12 ncclCommAbort ends a blocked init of a non-blocking communicator") {
+TEST_CASE("ncclCommAbort ends a blocked init of a non-blocking communicator", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
     if (players.first() == 1) {
@@ -318,7 +318,7 @@ TEST_CASE("1.12 ncclCommAbort ends a blocked init of a non-blocking communicator
   }));
 }
 
-TEST_CASE("1.12 init names the rank that never came or died") {
+TEST_CASE("init names the rank that never came or died", "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1500ms"}});
   for (const bool dies : {false, true}) {
     INFO((dies ? "killed" : "absent"));
@@ -337,7 +337,7 @@ TEST_CASE("1.12 init names the rank that never came or died") {
   }
 }
 
-TEST_CASE("1.12 a rank killed before a registration is named by the others") {
+TEST_CASE("a rank killed before a registration is named by the others", "[req:1.12]") {
   Stage stage(Cast::processes, 3, [](Players& players) {
     auto comms = players.init();
     Buffer buffer(65536);
@@ -356,7 +356,7 @@ TEST_CASE("1.12 a rank killed before a registration is named by the others") {
   CHECK(verdicts[2] == "ok");
 }
 
-TEST_CASE("1.12 a rank that destroys early ends the others' waits") {
+TEST_CASE("a rank that destroys early ends the others' waits", "[req:1.12]") {
   for (const char* algorithm : {"one_shot", "two_shot", "stream", "eager"}) {
     INFO(algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
@@ -376,7 +376,7 @@ TEST_CASE("1.12 a rank that destroys early ends the others' waits") {
   }
 }
 
-TEST_CASE("1.12 ranks that destroy after their last call disturb nobody") {
+TEST_CASE("ranks that destroy after their last call disturb nobody", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     for (int round = 0; round < 20; ++round) {
       auto comms = players.init();
@@ -391,7 +391,7 @@ TEST_CASE("1.12 ranks that destroy after their last call disturb nobody") {
   }));
 }
 
-TEST_CASE("1.38 streamed calls that do not match end with a named error on every rank") {
+TEST_CASE("streamed calls that do not match end with a named error on every rank", "[req:1.38]") {
   for (const Cast cast : {Cast::processes, Cast::threads}) {
     for (const int wrong : {0, 2}) {
       INFO(name_of(cast) << ", rank " << wrong);
@@ -484,7 +484,8 @@ std::vector<std::uint64_t> messages_to_stop_at(std::uint64_t messages) {
   return all;
 }
 
-TEST_CASE("1.38 a rank that stops in the middle of init or of a registration is named in time") {
+TEST_CASE("a rank that stops in the middle of init or of a registration is named in time",
+          "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
   for (const StopScene& scene :
        {StopScene{true, 3, 1}, StopScene{false, 3, 1}, StopScene{false, 4, 3, true}}) {
@@ -511,7 +512,7 @@ TEST_CASE("1.38 a rank that stops in the middle of init or of a registration is 
 }
 
 /// Kills and stops at random moments: nobody hangs, nobody returns wrong data, nothing is left.
-TEST_CASE("1.41 SIGKILL and SIGSTOP at random moments") {
+TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();

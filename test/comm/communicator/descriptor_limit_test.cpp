@@ -93,7 +93,7 @@ void start_with_fabric(Players& players, int extra) {
 
 }  // namespace
 
-TEST_CASE("3.13 a start fails by name, or has room for all connections of libfabric's") {
+TEST_CASE("a start fails by name, or has room for all connections of libfabric's", "[req:3.13]") {
   for (const int extra : {18, 24, 28, 32, 64}) {
     INFO("room for " << extra);
     check_all_ok(
@@ -101,11 +101,12 @@ TEST_CASE("3.13 a start fails by name, or has room for all connections of libfab
   }
 }
 
-TEST_CASE("1.15 a process whose communicators need more descriptors raises its soft limit") {
+TEST_CASE("a process whose communicators need more descriptors raises its soft limit",
+          "[req:1.15]") {
   check_all_ok(play(Cast::threads, 8, start_many));
 }
 
-TEST_CASE("1.15 a rank without a descriptor for its start tells the others so") {
+TEST_CASE("a rank without a descriptor for its start tells the others so", "[req:1.15]") {
   const bool has_another = GENERATE(true, false);
   // Where it has no communicator yet there is nothing that it could have held back.
   for (int extra = has_another ? 0 : 1; extra <= 4; ++extra) {

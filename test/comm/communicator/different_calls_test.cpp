@@ -116,14 +116,14 @@ void play_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_
 
 }  // namespace
 
-TEST_CASE("1.38 ranks that differ in a small call get an error that says how") {
+TEST_CASE("ranks that differ in a small call get an error that says how", "[req:1.38]") {
   const Cast cast = GENERATE(Cast::processes, Cast::threads);
   INFO(name_of(cast));
   const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
   check_all_ok(play(cast, 3, make_mistakes));
 }
 
-TEST_CASE("1.38 a call with no elements on one rank alone is not its next call") {
+TEST_CASE("a call with no elements on one rank alone is not its next call", "[req:1.38]") {
   const Cast cast = GENERATE(Cast::processes, Cast::threads);
   const std::string algorithm = GENERATE("one_shot", "two_shot", "eager", "stream");
   INFO(name_of(cast) << ", " << algorithm);
@@ -138,7 +138,7 @@ TEST_CASE("1.38 a call with no elements on one rank alone is not its next call")
   }));
 }
 
-TEST_CASE("1.38 packets of ranks that differ in a call are not taken for each other's") {
+TEST_CASE("packets of ranks that differ in a call are not taken for each other's", "[req:1.38]") {
   const std::string algorithm = GENERATE("one_shot", "two_shot", "eager");
   INFO(algorithm);
   const Environment forced(
@@ -153,7 +153,7 @@ TEST_CASE("1.38 packets of ranks that differ in a call are not taken for each ot
   }));
 }
 
-TEST_CASE("3.16 ranks in calls of different lengths get an error that says so") {
+TEST_CASE("ranks in calls of different lengths get an error that says so", "[req:3.16]") {
   const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather, Kind::all_reduce);
   INFO(kKindNames[static_cast<int>(kind)]);
   SECTION("who comes late has the shorter one") {
@@ -164,7 +164,8 @@ TEST_CASE("3.16 ranks in calls of different lengths get an error that says so") 
   }
 }
 
-TEST_CASE("3.16 a rank that makes one call more gets an error that says so, and so do others") {
+TEST_CASE("a rank that makes one call more gets an error that says so, and so do others",
+          "[req:3.16]") {
   const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather);
   INFO(kKindNames[static_cast<int>(kind)]);
   play_calls(kind, {kShort, kLong}, {kLong});

@@ -108,7 +108,8 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
 }  // namespace
 
 // Every call: ORIEL_TEST_STRIDE=1.
-TEST_CASE("3.13 whichever call of libfabric's fails while a communicator starts, all ranks agree") {
+TEST_CASE("whichever call of libfabric's fails while a communicator starts, all ranks agree",
+          "[req:3.13]") {
   const auto stride = static_cast<std::size_t>(number_from("ORIEL_TEST_STRIDE", 5));
   const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
   WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);

@@ -107,7 +107,8 @@ bool may_make_namespaces() {
 
 }  // namespace
 
-TEST_CASE("1.12 the death of a rank is seen within a second though a child of it lives on") {
+TEST_CASE("the death of a rank is seen within a second though a child of it lives on",
+          "[req:1.12]") {
   const Scene scenes[] = {
       {.title = "one node"},
       {.title = "two nodes of one machine", .two_nodes = true},
@@ -153,7 +154,7 @@ void in_child(const Body& body) {
 
 }  // namespace
 
-TEST_CASE("1.12 a forked child cannot act on its parent's communicator") {
+TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     auto comms = players.init();
     const ncclComm_t comm = comms.front();
@@ -196,7 +197,7 @@ TEST_CASE("1.12 a forked child cannot act on its parent's communicator") {
   }));
 }
 
-TEST_CASE("1.12 a forked child's objects of the C++ interface leave the parent's alone") {
+TEST_CASE("a forked child's objects of the C++ interface leave the parent's alone", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     std::optional<Communicator> comm = join(players);
     std::optional<oriel::Buffer> memory = must(comm->allocate(4096));
@@ -217,7 +218,7 @@ TEST_CASE("1.12 a forked child's objects of the C++ interface leave the parent's
   }));
 }
 
-TEST_CASE("1.18 memory from before a fork cannot be registered by the child") {
+TEST_CASE("memory from before a fork cannot be registered by the child", "[req:1.18]") {
 #if defined(__SANITIZE_THREAD__)
   WARN("skipped: the thread sanitizer lets no child of a process with threads start any");
   return;

@@ -24,11 +24,13 @@ void for_all_casts(const WalkIt& walk_it) {
 
 }  // namespace
 
-TEST_CASE("1.41 whichever driver call of init to destroy fails on whichever rank, all agree") {
+TEST_CASE("whichever driver call of init to destroy fails on whichever rank, all agree",
+          "[req:1.41]") {
   for_all_casts([](const DriverWalk& walk) { walk_again(walk); });
 }
 
-TEST_CASE("1.41 whichever driver call of a process's first communicator fails, all agree") {
+TEST_CASE("whichever driver call of a process's first communicator fails, all agree",
+          "[req:1.41]") {
   for_all_casts([](const DriverWalk& walk) { walk_at_first(walk); });
 }
 

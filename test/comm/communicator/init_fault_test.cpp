@@ -257,7 +257,8 @@ void walk_in_groups(Players& players, long stride, long seed) {
 
 }  // namespace
 
-TEST_CASE("1.41 whichever system call of init or registration fails on whichever rank, all agree") {
+TEST_CASE("whichever system call of init or registration fails on whichever rank, all agree",
+          "[req:1.41]") {
   // Every call: ORIEL_TEST_STRIDE=1.
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
@@ -271,7 +272,8 @@ TEST_CASE("1.41 whichever system call of init or registration fails on whichever
   }
 }
 
-TEST_CASE("1.41 whichever system call of a group's init or registration fails, the group ends") {
+TEST_CASE("whichever system call of a group's init or registration fails, the group ends",
+          "[req:1.41]") {
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
   WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);

@@ -30,7 +30,7 @@ void start_on_model(const TwoNodes& nodes, const OptionsOf& options_of, const Th
 
 }  // namespace
 
-TEST_CASE("1.14 GPU ranks in teams of one and three start, and of seven and eight") {
+TEST_CASE("GPU ranks in teams of one and three start, and of seven and eight", "[req:1.14]") {
   for (const int multiprocessors : {16, 132, 144}) {
     INFO(multiprocessors << " multiprocessors");
     const auto options_of = [&](int) {
@@ -42,7 +42,7 @@ TEST_CASE("1.14 GPU ranks in teams of one and three start, and of seven and eigh
   }
 }
 
-TEST_CASE("1.15 the slots of a team hold the memory of its largest GPU") {
+TEST_CASE("the slots of a team hold the memory of its largest GPU", "[req:1.15]") {
   // Ranks 0 and 1 have 5 and 11 GiB, ranks 2 and 3 have 20.
   const auto options_of = [](int rank) {
     constexpr std::size_t kMemory[] = {5 * kGiB, 11 * kGiB, 20 * kGiB, 20 * kGiB};
@@ -53,7 +53,7 @@ TEST_CASE("1.15 the slots of a team hold the memory of its largest GPU") {
   });
 }
 
-TEST_CASE("1.28 more than eight GPU ranks of one node are refused when they start") {
+TEST_CASE("more than eight GPU ranks of one node are refused when they start", "[req:1.28]") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
   check_all_ok(play(Cast::processes, 9, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 9}, players.first());

@@ -72,7 +72,7 @@ void expect_too_many(Players& players, const std::vector<std::string>& words) {
 
 }  // namespace
 
-TEST_CASE("1.28 64 CPU ranks of one node all-reduce, and 65 are refused when they start") {
+TEST_CASE("64 CPU ranks of one node all-reduce, and 65 are refused when they start", "[req:1.28]") {
   check_all_ok(play(Cast::threads, 64, [](Players& players) {
     auto comm = join(players);
     int value = players.first();
@@ -85,7 +85,7 @@ TEST_CASE("1.28 64 CPU ranks of one node all-reduce, and 65 are refused when the
   }));
 }
 
-TEST_CASE("2.3 3.16 ranks of several teams all-reduce, and each knows its own team") {
+TEST_CASE("ranks of several teams all-reduce, and each knows its own team", "[req:2.3][req:3.16]") {
   check_all_ok(play(Cast::processes, 5, [](Players& players) {
     const TwoNodes nodes{5, 3};
     const Environment own(nodes.variables_of(players.first()));
@@ -98,13 +98,14 @@ TEST_CASE("2.3 3.16 ranks of several teams all-reduce, and each knows its own te
   }));
 }
 
-TEST_CASE("1.14 teams whose slots differ in size make one communicator") {
+TEST_CASE("teams whose slots differ in size make one communicator", "[req:1.14]") {
   start_on({{4, 1}, 1024 * kGiB, 1024 * kGiB});
   start_on({{15, 7}, 512 * kGiB, 512 * kGiB});
   start_on({{4, 2}, 16 * kGiB, 24 * kGiB});
 }
 
-TEST_CASE("1.15 ranks of one team that know different sizes of memory agree on the largest") {
+TEST_CASE("ranks of one team that know different sizes of memory agree on the largest",
+          "[req:1.15]") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const TwoNodes one_node{3, 3};
     const Environment own(one_node.variables_of(players.first()));
@@ -113,7 +114,7 @@ TEST_CASE("1.15 ranks of one team that know different sizes of memory agree on t
   }));
 }
 
-TEST_CASE("1.15 a slot size that the user sets is the same on all ranks, or refused") {
+TEST_CASE("a slot size that the user sets is the same on all ranks, or refused", "[req:1.15]") {
   check_all_ok(play(Cast::processes, 4, [](Players& players) {
     const TwoNodes nodes{4, 1};
     const Environment node(nodes.variables_of(players.first()));

@@ -144,7 +144,7 @@ std::string text_of_file(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("2.3 two cliques on one host are two teams") {
+TEST_CASE("two cliques on one host are two teams", "[req:2.3]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
   play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
     meet_in(players, {{0, 1}, {2, 3}});
@@ -152,8 +152,8 @@ TEST_CASE("2.3 two cliques on one host are two teams") {
   });
 }
 
-TEST_CASE(
-    "2.3 H1 cliques of GPUs that are hidden from each other's processes are known from NVML") {
+TEST_CASE("cliques of GPUs that are hidden from each other's processes are known from NVML",
+          "[req:2.3][H1]") {
   const auto host_of = [](int rank) { return Host{.gpus = 4, .visible = rank, .clique = 2}; };
   play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
     meet_in(players, {{0, 1}, {2, 3}});
@@ -163,7 +163,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("2.10 NVML is not asked about GPUs that are hidden but no rank's") {
+TEST_CASE("NVML is not asked about GPUs that are hidden but no rank's", "[req:2.10]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .visible = 2, .shown = 2}; };
   play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
     meet_in(players, {{0, 1}});
@@ -179,7 +179,8 @@ TEST_CASE("2.10 NVML is not asked about GPUs that are hidden but no rank's") {
   });
 }
 
-TEST_CASE("2.3 H4 an allocation is mapped by its owner, and by its team once it is a window") {
+TEST_CASE("an allocation is mapped by its owner, and by its team once it is a window",
+          "[req:2.3][H4]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
   play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
     auto comm = join(players);
@@ -199,7 +200,8 @@ TEST_CASE("2.3 H4 an allocation is mapped by its owner, and by its team once it 
   });
 }
 
-TEST_CASE("2.3 a fabric clique across hosts is one team, whose handles travel without sockets") {
+TEST_CASE("a fabric clique across hosts is one team, whose handles travel without sockets",
+          "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
   play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
     meet_in(players, {{0, 1}});
@@ -207,7 +209,8 @@ TEST_CASE("2.3 a fabric clique across hosts is one team, whose handles travel wi
   });
 }
 
-TEST_CASE("2.3 only the ranks of one host open sockets for descriptors where a team spans two") {
+TEST_CASE("only the ranks of one host open sockets for descriptors where a team spans two",
+          "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank / 2, .gpus = 2, .fabric = true}; };
   play_on_hosts(4, host_of, [](Players& players, HostInProcess&) {
     meet_in(players, {{0, 1, 2, 3}});
@@ -216,7 +219,7 @@ TEST_CASE("2.3 only the ranks of one host open sockets for descriptors where a t
   });
 }
 
-TEST_CASE("2.3 named nodes, other cliques and machines without the service stay apart") {
+TEST_CASE("named nodes, other cliques and machines without the service stay apart", "[req:2.3]") {
   const auto fabric_host = [](int rank) {
     return Host{.number = rank / 2, .gpus = 2, .fabric = true};
   };
@@ -255,7 +258,7 @@ TEST_CASE("2.3 named nodes, other cliques and machines without the service stay 
   });
 }
 
-TEST_CASE("2.3 a team across hosts registers on all ranks or on none") {
+TEST_CASE("a team across hosts registers on all ranks or on none", "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
   play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
     auto comm = join(players);
@@ -279,7 +282,8 @@ TEST_CASE("2.3 a team across hosts registers on all ranks or on none") {
   });
 }
 
-TEST_CASE("2.3 whichever driver call of a registration across hosts fails, both ranks agree") {
+TEST_CASE("whichever driver call of a registration across hosts fails, both ranks agree",
+          "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
   constexpr std::size_t kText = 100;
   play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
@@ -316,7 +320,8 @@ TEST_CASE("2.3 whichever driver call of a registration across hosts fails, both 
   });
 }
 
-TEST_CASE("2.3 memory without a fabric handle is refused to a team across hosts, on all ranks") {
+TEST_CASE("memory without a fabric handle is refused to a team across hosts, on all ranks",
+          "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
   play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
     auto comm = join(players);

@@ -138,7 +138,7 @@ Numbers cpus_of(int rank) {
 
 }  // namespace
 
-TEST_CASE("2.5 the monitor of a GPU rank runs, and its notices lie, near its GPU") {
+TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "[req:2.5]") {
   const Environment environment(variables());
   for (const bool fails : {false, true}) {
     INFO((fails ? "pinned memory cannot be had" : "all goes well"));
@@ -166,7 +166,7 @@ TEST_CASE("2.5 the monitor of a GPU rank runs, and its notices lie, near its GPU
   }
 }
 
-TEST_CASE("2.5 with GPUs of two nodes in one process, the monitor runs near both") {
+TEST_CASE("with GPUs of two nodes in one process, the monitor runs near both", "[req:2.5]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 1, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
@@ -190,7 +190,7 @@ TEST_CASE("2.5 with GPUs of two nodes in one process, the monitor runs near both
   }));
 }
 
-TEST_CASE("2.5 the threads of a GPU rank's network run near its GPU, and nowhere else") {
+TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere else", "[req:2.5]") {
   const auto cpus = topo::cpus_of_this_thread();
   if (!cpus || cpus->size() < 2) {
     WARN("skipped: one processor");
@@ -239,7 +239,7 @@ TEST_CASE("2.5 the threads of a GPU rank's network run near its GPU, and nowhere
   }));
 }
 
-TEST_CASE("2.5 what goes on in the background does so near the GPU") {
+TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 1, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
@@ -268,7 +268,8 @@ TEST_CASE("2.5 what goes on in the background does so near the GPU") {
   }));
 }
 
-TEST_CASE("2.5 a GPU rank starts where nothing may be moved, and on settings that forbid it") {
+TEST_CASE("a GPU rank starts where nothing may be moved, and on settings that forbid it",
+          "[req:2.5]") {
   const Environment environment(variables());
   for (const char* affinity : {"1", "0"}) {
     const Environment switched(Variables{{"ORIEL_CPU_AFFINITY", affinity}});

@@ -89,12 +89,12 @@ void live_in(Cast cast, const std::vector<Place>& places, int status) {
 
 }  // namespace
 
-TEST_CASE("2.5 windows of CPU ranks prefer the NUMA node that the rank is bound to") {
+TEST_CASE("windows of CPU ranks prefer the NUMA node that the rank is bound to", "[req:2.5]") {
   const std::vector<Place> places = {{{0, 1}, {0}}, {{4, 7}, {1}}, {{3, 4}, {}}, {{6}, {1}}};
   live_in(Cast::processes, places, 0);
 }
 
-TEST_CASE("2.5 ranks that the kernel keeps on processors of two nodes prefer one each") {
+TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one each", "[req:2.5]") {
   const auto cpus = topo::cpus_of_this_thread();
   if (!cpus || cpus->size() < 2) {
     WARN("skipped: one processor");
@@ -143,15 +143,15 @@ TEST_CASE("2.5 ranks that the kernel keeps on processors of two nodes prefer one
   }
 }
 
-TEST_CASE("2.5 several ranks of one thread prefer the node of its processors") {
+TEST_CASE("several ranks of one thread prefer the node of its processors", "[req:2.5]") {
   live_in(Cast::group, {{{5, 6}, {1}}, {{5, 6}, {1}}}, 0);
 }
 
-TEST_CASE("2.5 ranks start where a container refuses to prefer a node") {
+TEST_CASE("ranks start where a container refuses to prefer a node", "[req:2.5]") {
   live_in(Cast::processes, {{{0}, {0}}, {{4}, {1}}}, EPERM);
 }
 
-TEST_CASE("2.5 ORIEL_CPU_AFFINITY=0 leaves memory and threads alone") {
+TEST_CASE("ORIEL_CPU_AFFINITY=0 leaves memory and threads alone", "[req:2.5]") {
   const Environment off(Variables{{"ORIEL_CPU_AFFINITY", "0"}});
   live_in(Cast::processes, {{{0}, {}}, {{4}, {}}}, 0);
 }

@@ -54,7 +54,7 @@ struct TemporaryPath {
 
 }  // namespace
 
-TEST_CASE("2.6 a rank that makes something else of it is named in everybody's error") {
+TEST_CASE("a rank that makes something else of it is named in everybody's error", "[req:2.6]") {
   constexpr int kSize = 7;
   constexpr int kOdd = 4;
   boot::SimNetwork network(kSize, {.latency = 10us}, 1);
@@ -88,7 +88,7 @@ TEST_CASE("2.6 a rank that makes something else of it is named in everybody's er
   }
 }
 
-TEST_CASE("2.6 ranks that hold the same messages agree; a malformed one is named") {
+TEST_CASE("ranks that hold the same messages agree; a malformed one is named", "[req:2.6]") {
   auto messages = messages_of(5);
   const auto first = comm::make_topology(messages, 8);
   const auto second = comm::make_topology(messages, 8);
@@ -103,7 +103,7 @@ TEST_CASE("2.6 ranks that hold the same messages agree; a malformed one is named
   CHECK(comm::make_topology(messages, 8).ok());
 }
 
-TEST_CASE("2.6 what ranks add is part of what they agree on; a malformed word is named") {
+TEST_CASE("what ranks add is part of what they agree on; a malformed word is named", "[req:2.6]") {
   std::vector<Bytes> messages;
   for (int rank = 0; rank < 4; ++rank) {
     topo::RankInfo info = on_host(rank);
@@ -136,7 +136,7 @@ TEST_CASE("2.6 what ranks add is part of what they agree on; a malformed word is
   CHECK(comm::complete_topology(*first, more, 8).ok());
 }
 
-TEST_CASE("2.10 files of network ports are read by ranks that need a network, and once") {
+TEST_CASE("files of network ports are read by ranks that need a network, and once", "[req:2.10]") {
   const TemporaryPath path;
   check_all_ok(play(Cast::processes, 4, [&](Players& players) {
     const int rank = players.first();
@@ -179,7 +179,8 @@ TEST_CASE("2.10 files of network ports are read by ranks that need a network, an
   }));
 }
 
-TEST_CASE("2.7 a description that one rank cannot use ends the start of all with its reason") {
+TEST_CASE("a description that one rank cannot use ends the start of all with its reason",
+          "[req:2.7]") {
   const TemporaryPath path;
   std::ofstream(path.of(0)) << "<system>\n<cpu numaid=\"0\"\n";
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
@@ -199,7 +200,7 @@ TEST_CASE("2.7 a description that one rank cannot use ends the start of all with
   }));
 }
 
-TEST_CASE("2.7 the machine is described by one rank of each node, once") {
+TEST_CASE("the machine is described by one rank of each node, once", "[req:2.7]") {
   const TemporaryPath path;
   check_all_ok(play(Cast::processes, 4, [&](Players& players) {
     const int rank = players.first();
@@ -216,7 +217,7 @@ TEST_CASE("2.7 the machine is described by one rank of each node, once") {
   }));
 }
 
-TEST_CASE("1.41 2.7 a pipe that nobody writes to does not hold a start up") {
+TEST_CASE("a pipe that nobody writes to does not hold a start up", "[req:1.41][req:2.7]") {
   const TemporaryPath path;
   REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
@@ -232,7 +233,8 @@ TEST_CASE("1.41 2.7 a pipe that nobody writes to does not hold a start up") {
   }));
 }
 
-TEST_CASE("1.41 2.7 a pipe whose writer is slow holds a start up for a part of its time") {
+TEST_CASE("a pipe whose writer is slow holds a start up for a part of its time",
+          "[req:1.41][req:2.7]") {
   const TemporaryPath path;
   REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
@@ -248,7 +250,7 @@ TEST_CASE("1.41 2.7 a pipe whose writer is slow holds a start up for a part of i
   }));
 }
 
-TEST_CASE("2.7 a description that cannot be written is a warning, and the start goes on") {
+TEST_CASE("a description that cannot be written is a warning, and the start goes on", "[req:2.7]") {
   const TemporaryPath path;
   check_all_ok(play(Cast::processes, 1, [&](Players& players) {
     const std::string nowhere = path.of(0) + "/none/machine.xml";

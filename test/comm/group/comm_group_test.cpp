@@ -27,7 +27,7 @@ ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
   return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
 }
 
-TEST_CASE("1.10 ncclCommInitAll makes all ranks in one thread") {
+TEST_CASE("ncclCommInitAll makes all ranks in one thread", "[req:1.10]") {
   run_alone([] {
     for (const int ranks : {1, 2, 5}) {
       std::vector<ncclComm_t> comms(static_cast<std::size_t>(ranks));
@@ -59,7 +59,7 @@ TEST_CASE("1.10 ncclCommInitAll makes all ranks in one thread") {
   });
 }
 
-TEST_CASE("1.10 groups nest, and the outermost counts") {
+TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
   run_alone([] {
     expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd alone", {"ncclGroupStart"});
     require(ncclGroupStart(), "ncclGroupStart");
@@ -93,7 +93,7 @@ TEST_CASE("1.10 groups nest, and the outermost counts") {
   });
 }
 
-TEST_CASE("1.10 many calls and communicators in one group") {
+TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 3, [](Players& players) {
@@ -120,7 +120,7 @@ TEST_CASE("1.10 many calls and communicators in one group") {
   }
 }
 
-TEST_CASE("1.38 an error inside a group is returned at its end, and the thread goes on") {
+TEST_CASE("an error inside a group is returned at its end, and the thread goes on", "[req:1.38]") {
   run_alone([] {
     ncclComm_t comms[2];
     require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
@@ -191,7 +191,8 @@ const std::vector<BadCall>& bad_calls() {
   return calls;
 }
 
-TEST_CASE("1.38 1.33 a group in which one all-reduce is refused makes none, and ends at once") {
+TEST_CASE("a group in which one all-reduce is refused makes none, and ends at once",
+          "[req:1.38][req:1.33]") {
   run_alone([] {
     ncclComm_t comms[2];
     require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
@@ -222,7 +223,8 @@ TEST_CASE("1.38 1.33 a group in which one all-reduce is refused makes none, and 
   });
 }
 
-TEST_CASE("1.38 a refused group's starts, registrations and ends are told to the other ranks") {
+TEST_CASE("a refused group's starts, registrations and ends are told to the other ranks",
+          "[req:1.38]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     auto comms = players.init();
     const bool bad = players.first() == 1;
@@ -258,7 +260,7 @@ TEST_CASE("1.38 a refused group's starts, registrations and ends are told to the
   }));
 }
 
-TEST_CASE("1.38 a rank without a place for its handle tells the other ranks") {
+TEST_CASE("a rank without a place for its handle tells the other ranks", "[req:1.38]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -275,7 +277,7 @@ TEST_CASE("1.38 a rank without a place for its handle tells the other ranks") {
   }
 }
 
-TEST_CASE("1.31 a non-blocking communicator is in progress until it is ready") {
+TEST_CASE("a non-blocking communicator is in progress until it is ready", "[req:1.31]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
@@ -307,7 +309,7 @@ TEST_CASE("1.31 a non-blocking communicator is in progress until it is ready") {
   }
 }
 
-TEST_CASE("1.31 a non-blocking init that fails says why") {
+TEST_CASE("a non-blocking init that fails says why", "[req:1.31]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "300ms"}});
   run_alone([] {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -331,7 +333,7 @@ TEST_CASE("1.31 a non-blocking init that fails says why") {
   });
 }
 
-TEST_CASE("1.31 a group starts blocking or non-blocking communicators, not both") {
+TEST_CASE("a group starts blocking or non-blocking communicators, not both", "[req:1.31]") {
   run_alone([] {
     ncclConfig_t later = NCCL_CONFIG_INITIALIZER;
     later.blocking = 0;
@@ -346,7 +348,7 @@ TEST_CASE("1.31 a group starts blocking or non-blocking communicators, not both"
   });
 }
 
-TEST_CASE("1.10 fifty communicators of eight threads in one process") {
+TEST_CASE("fifty communicators of eight threads in one process", "[req:1.10]") {
   check_all_ok(play(
       Cast::threads, 8,
       [](Players& players) {

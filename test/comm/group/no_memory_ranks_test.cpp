@@ -166,7 +166,8 @@ void walk_start(Players& players, const Case& of, const Walk& walk, const Start&
   require(failures >= 100 / walk.step, fmt::format("{} failures", failures));
 }
 
-TEST_CASE("1.12 1.38 1.41 all ranks agree on a start in which memory runs out on one") {
+TEST_CASE("all ranks agree on a start in which memory runs out on one",
+          "[req:1.12][req:1.38][req:1.41]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", kTimeout}});
   const Walk walk(23);
   WARN("ORIEL_TEST_STRIDE=" << walk.step << ", from " << walk.first);
@@ -265,7 +266,8 @@ class RegistrationWalk {
   long lost_ = 0;
 };
 
-TEST_CASE("1.16 1.38 1.41 all ranks agree on windows whose registration runs out of memory") {
+TEST_CASE("all ranks agree on windows whose registration runs out of memory",
+          "[req:1.16][req:1.38][req:1.41]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", kTimeout}});
   const Walk walk(7);
   WARN("ORIEL_TEST_STRIDE=" << walk.step << ", from " << walk.first);
@@ -279,7 +281,7 @@ TEST_CASE("1.16 1.38 1.41 all ranks agree on windows whose registration runs out
   }
 }
 
-TEST_CASE("1.38 a window stays whose deregistration runs out of memory") {
+TEST_CASE("a window stays whose deregistration runs out of memory", "[req:1.38]") {
   run_alone([] {
     ncclComm_t comm = init_alone();
     const Buffer buffer(4096);

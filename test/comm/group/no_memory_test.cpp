@@ -17,7 +17,8 @@
 namespace oriel::test {
 namespace {
 
-TEST_CASE("1.31 1.38 a group of all-reduces that runs out of memory ends with an error") {
+TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
+          "[req:1.31][req:1.38]") {
   run_alone([] {
     long failures = 0;
     for (long k = 0;; ++k) {
@@ -54,7 +55,8 @@ TEST_CASE("1.31 1.38 a group of all-reduces that runs out of memory ends with an
   });
 }
 
-TEST_CASE("1.31 1.38 a start of several ranks that runs out of memory leaves no group open") {
+TEST_CASE("a start of several ranks that runs out of memory leaves no group open",
+          "[req:1.31][req:1.38]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "300ms"}});
   run_alone([] {
     long failures = 0;

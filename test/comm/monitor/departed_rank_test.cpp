@@ -176,32 +176,36 @@ bool with_fabric(Variables& settings) {
 
 }  // namespace
 
-TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, over rings") {
+TEST_CASE("a rank that destroys its communicator is named by all that call on, over rings",
+          "[req:3.19]") {
   lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
   lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
 }
 
-TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by libfabric") {
+TEST_CASE("a rank that destroys its communicator is named by all that call on, by libfabric",
+          "[req:3.19]") {
   Variables settings;
   if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 75'000);
 }
 
-TEST_CASE("3.19 a rank that destroys its communicator is named by all that call on, by two paths") {
+TEST_CASE("a rank that destroys its communicator is named by all that call on, by two paths",
+          "[req:3.19]") {
   Variables settings = {{"ORIEL_PATHS", "lo,lo"}};
   if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 1000);
 }
 
-TEST_CASE("3.19 a collective with a rank that has left says so, though its silence was ignored") {
+TEST_CASE("a collective with a rank that has left says so, though its silence was ignored",
+          "[req:3.19]") {
   // Silence is a third of it, with backups that of one path a bit more than an eighth: rank 2's NIC
   // must get its turn within that time on a busy machine, too.
   leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::collective);
 }
 
-TEST_CASE("3.15 what is asked of a rank that has left fails with an error that names it") {
+TEST_CASE("what is asked of a rank that has left fails with an error that names it", "[req:3.15]") {
   leave_unanswered({{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}}, Asked::signal);
 }
 
-TEST_CASE("3.14 a rank that has left is none whose paths have failed") {
+TEST_CASE("a rank that has left is none whose paths have failed", "[req:3.14]") {
   Variables settings = {{"ORIEL_COLLECTIVE_TIMEOUT", "15s"}, {"ORIEL_PATHS", "lo,lo"}};
   if (with_fabric(settings)) leave_unanswered(settings, Asked::signal);
 }

@@ -139,7 +139,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
 
 }  // namespace
 
-TEST_CASE("1.12 the death of an idle rank is reported to every rank within a second") {
+TEST_CASE("the death of an idle rank is reported to every rank within a second", "[req:1.12]") {
   test::FairTimer timer;
   for (const int size : {2, 3, 5, 8}) {
     for (const bool with_pidfds : {true, false}) {
@@ -172,7 +172,8 @@ TEST_CASE("1.12 the death of an idle rank is reported to every rank within a sec
   }
 }
 
-TEST_CASE("1.12 the monitor ticks while something is watched and ends its thread with the last") {
+TEST_CASE("the monitor ticks while something is watched and ends its thread with the last",
+          "[req:1.12]") {
   const std::size_t threads_before = threads();
   const std::size_t fds_before = count_entries("/proc/self/fd");
   {
@@ -224,7 +225,7 @@ Pair join_pair() {
 
 }  // namespace
 
-TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
+TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.12]") {
   Notes notes;
   SECTION("left") {
     Pair pair = join_pair();
@@ -273,8 +274,8 @@ TEST_CASE("1.12 departure, abort and an end without a word are told apart") {
   }
 }
 
-TEST_CASE(
-    "1.12 a monitor that runs out of memory ends what it watches, with a reason, and goes on") {
+TEST_CASE("a monitor that runs out of memory ends what it watches, with a reason, and goes on",
+          "[req:1.12]") {
   Pair pair = join_pair();
   Pair other = join_pair();
   Notes starved, peer, bystander;
@@ -311,7 +312,7 @@ TEST_CASE(
   Monitor::instance().unwatch(notes);
 }
 
-TEST_CASE("1.12 unwatch waits for a callback, and may be called from one") {
+TEST_CASE("unwatch waits for a callback, and may be called from one", "[req:1.12]") {
   SECTION("waits") {
     Pair pair = join_pair();
     Notes notes;
@@ -361,7 +362,7 @@ Task<Status> barriers(EventLoop& loop, Session& session, int count, std::uint64_
 
 }  // namespace
 
-TEST_CASE("1.9 the links change hands between the monitor and operations") {
+TEST_CASE("the links change hands between the monitor and operations", "[req:1.9]") {
   Pair pair = join_pair();
   Notes notes_a, notes_b;
   REQUIRE(Monitor::instance().watch(notes_a, *pair.a, {}).ok());
@@ -384,7 +385,8 @@ TEST_CASE("1.9 the links change hands between the monitor and operations") {
   Monitor::instance().unwatch(notes_b);
 }
 
-TEST_CASE("2.5 the monitor runs near the devices of all whom it watches; user threads stay") {
+TEST_CASE("the monitor runs near the devices of all whom it watches; user threads stay",
+          "[req:2.5]") {
   const test::NumaSystem system;
   using Numbers = std::vector<int>;
   const auto last_cpus = [&] {
@@ -414,7 +416,7 @@ TEST_CASE("2.5 the monitor runs near the devices of all whom it watches; user th
   Monitor::instance().unwatch(indifferent);
 }
 
-TEST_CASE("2.5 a monitor that may not move watches from where it is") {
+TEST_CASE("a monitor that may not move watches from where it is", "[req:2.5]") {
   test::NumaSystem system;
   system.cpu_status = GENERATE(EPERM, EINVAL);
   Pair pair = join_pair();

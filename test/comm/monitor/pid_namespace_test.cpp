@@ -58,7 +58,7 @@ void add_one(Communicator& comm) {
 
 }  // namespace
 
-TEST_CASE("1.12 a rank in another PID namespace is not taken for dead") {
+TEST_CASE("a rank in another PID namespace is not taken for dead", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const auto live = [&] {
       auto comm = join(players);
@@ -77,7 +77,7 @@ TEST_CASE("1.12 a rank in another PID namespace is not taken for dead") {
   }));
 }
 
-TEST_CASE("1.12 the death of a rank in another PID namespace is seen within a second") {
+TEST_CASE("the death of a rank in another PID namespace is seen within a second", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     enum Word : std::size_t { kJoined };
     const auto start = [&] {

@@ -55,7 +55,7 @@ void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("3.11 3.16 collectives among nodes by queues of adapters") {
+TEST_CASE("collectives among nodes by queues of adapters", "[req:3.11][req:3.16]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
@@ -65,12 +65,12 @@ TEST_CASE("3.11 3.16 collectives among nodes by queues of adapters") {
   }
 }
 
-TEST_CASE("3.11 3.16 collectives whose doorbells a processor rings") {
+TEST_CASE("collectives whose doorbells a processor rings", "[req:3.11][req:3.16]") {
   play_on_adapters({0, 1}, {.rung_by_processor = true}, {},
                    [&](Players& players, Adapter& adapter) { call_some(players, adapter, 7); });
 }
 
-TEST_CASE("3.11 an adapter's error in the middle of a collective names the peer") {
+TEST_CASE("an adapter's error in the middle of a collective names the peer", "[req:3.11]") {
   // What the peer does not answer, and what is this rank's own fault.
   const auto syndrome = GENERATE(net::Syndrome::transport_retry, net::Syndrome::remote_operation);
   play_on_adapters({0, 0, 1, 1}, {}, {}, [&](Players& players, Adapter& adapter) {

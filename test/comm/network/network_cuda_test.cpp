@@ -60,7 +60,8 @@ void play_on(const Nodes& nodes, bool process, const Body& body) {
 
 }  // namespace
 
-TEST_CASE("3.9 3.15 random puts, gets and signals between GPUs of several nodes, byte by byte") {
+TEST_CASE("random puts, gets and signals between GPUs of several nodes, byte by byte",
+          "[req:3.9][req:3.15]") {
   const std::uint64_t seed = std::random_device()();
   const bool process = GENERATE(false, true);
   INFO("seed " << seed);
@@ -69,7 +70,7 @@ TEST_CASE("3.9 3.15 random puts, gets and signals between GPUs of several nodes,
   }
 }
 
-TEST_CASE("3.9 windows of GPUs from before and after their network, and its end") {
+TEST_CASE("windows of GPUs from before and after their network, and its end", "[req:3.9]") {
   const bool process = GENERATE(false, true);
   play_on({{1, 1}}, process, [](Players& players) {
     auto comm = join(players);
@@ -99,7 +100,8 @@ TEST_CASE("3.9 windows of GPUs from before and after their network, and its end"
   });
 }
 
-TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+TEST_CASE("when a call of the driver fails while queues of GPUs are made, both ranks know it",
+          "[req:3.9]") {
   const bool process = GENERATE(false, true);
   play_on({{1, 1}}, process, [](Players& players) {
     const CudaFaultHooks hooks;
@@ -143,11 +145,12 @@ TEST_CASE("3.9 when a call of the driver fails while queues of GPUs are made, bo
   });
 }
 
-TEST_CASE("3.6 what kernels post after an abort reaches no peer, and is refused before long") {
+TEST_CASE("what kernels post after an abort reaches no peer, and is refused before long",
+          "[req:3.6]") {
   play_on({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
 }
 
-TEST_CASE("3.19 a GPU's NIC that dies is named by all, though nothing is asked of it") {
+TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it", "[req:3.19]") {
   const Environment patience(kPatience);
   play_on({{1, 1, 1}}, false, [](Players& players) {
     constexpr int kDead = 1;

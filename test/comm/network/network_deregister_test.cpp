@@ -124,29 +124,32 @@ bool has_fabric() {
 
 }  // namespace
 
-TEST_CASE("3.16 F4 a window is deregistered while answers on a ring are lost") {
+TEST_CASE("a window is deregistered while answers on a ring are lost", "[req:3.16][F4]") {
   deregister_unanswered({{"ORIEL_DIRECT_COPY", "0"}, {"ORIEL_CHUNK", "4096"}});
 }
 
-TEST_CASE("3.16 F4 a window is deregistered while answers of libfabric's are lost") {
+TEST_CASE("a window is deregistered while answers of libfabric's are lost", "[req:3.16][F4]") {
   if (has_fabric()) deregister_unanswered(by_fabric({{"ORIEL_CHUNK", "4096"}}));
 }
 
-TEST_CASE("3.16 F4 a window is deregistered, and its puts are replayed by another path") {
+TEST_CASE("a window is deregistered, and its puts are replayed by another path", "[req:3.16][F4]") {
   if (has_fabric()) {
     deregister_unanswered(by_fabric({{"ORIEL_CHUNK", "4096"}, {"ORIEL_PATHS", "lo,lo"}}));
   }
 }
 
-TEST_CASE("3.19 who deregisters a window that others still use is named by all, over rings") {
+TEST_CASE("who deregisters a window that others still use is named by all, over rings",
+          "[req:3.19]") {
   write_to_deregistered({{"ORIEL_DIRECT_COPY", "0"}});
 }
 
-TEST_CASE("3.19 who deregisters a window that others still use is named by all, by libfabric") {
+TEST_CASE("who deregisters a window that others still use is named by all, by libfabric",
+          "[req:3.19]") {
   if (has_fabric()) write_to_deregistered(by_fabric({}));
 }
 
-TEST_CASE("3.19 who deregisters a window that others still use is named by all, by two paths") {
+TEST_CASE("who deregisters a window that others still use is named by all, by two paths",
+          "[req:3.19]") {
   if (has_fabric()) write_to_deregistered(by_fabric({{"ORIEL_PATHS", "lo,lo"}}));
 }
 

@@ -43,7 +43,8 @@ int shared_mappings() {
 
 }  // namespace
 
-TEST_CASE("3.9 random puts, gets and signals between nodes of one machine, with and without wire") {
+TEST_CASE("random puts, gets and signals between nodes of one machine, with and without wire",
+          "[req:3.9]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const bool direct : {true, false}) {
@@ -51,7 +52,7 @@ TEST_CASE("3.9 random puts, gets and signals between nodes of one machine, with 
   }
 }
 
-TEST_CASE("3.9 windows of near nodes are mapped as long as both sides have them") {
+TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[req:3.9]") {
   for (const bool direct : {true, false}) {
     play_on({{1, 1, 1}}, direct, [&](Players& players) {
       auto comm = join(players);
@@ -72,7 +73,7 @@ TEST_CASE("3.9 windows of near nodes are mapped as long as both sides have them"
   }
 }
 
-TEST_CASE("3.9 windows that begin inside an allocation are mapped where they begin") {
+TEST_CASE("windows that begin inside an allocation are mapped where they begin", "[req:3.9]") {
   play_on({{1, 1}}, true, [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));
@@ -97,7 +98,7 @@ TEST_CASE("3.9 windows that begin inside an allocation are mapped where they beg
   });
 }
 
-TEST_CASE("3.9 a window that the peer has deregistered is still a source of puts to it") {
+TEST_CASE("a window that the peer has deregistered is still a source of puts to it", "[req:3.9]") {
   play_on({{1, 1}}, true, [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));

@@ -96,11 +96,12 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
 }  // namespace
 
 // Every call: ORIEL_TEST_STRIDE=1.
-TEST_CASE("3.15 whichever system call fails while queues are made, all ranks agree") {
+TEST_CASE("whichever system call fails while queues are made, all ranks agree", "[req:3.15]") {
   walk_with({}, number_from("ORIEL_TEST_STRIDE", kSanitized ? 11 : 5), false);
 }
 
-TEST_CASE("3.14 whichever system call fails while queues with backups are made, all ranks agree") {
+TEST_CASE("whichever system call fails while queues with backups are made, all ranks agree",
+          "[req:3.14]") {
   const auto wire =
       net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
   if (!wire.ok()) {

@@ -26,7 +26,8 @@ const Variables kGpuOnHost = {{"ORIEL_BACKEND", "cuda"},
 
 }  // namespace
 
-TEST_CASE("3.19 a host whose link goes down while GPUs wait for it is named by all others") {
+TEST_CASE("a host whose link goes down while GPUs wait for it is named by all others",
+          "[req:3.19]") {
   constexpr int kCut = 2, kRanks = 3;
   const TestHosts hosts(kRanks);
   Stage stage(Cast::processes, kRanks, [&](Players& players) {

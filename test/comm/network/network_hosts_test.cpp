@@ -62,7 +62,7 @@ void play_on(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
 
 }  // namespace
 
-TEST_CASE("3.18 ranks on hosts of their own put, get, signal and meet over tcp") {
+TEST_CASE("ranks on hosts of their own put, get, signal and meet over tcp", "[req:3.18]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1, 1}}, Nodes{{3, 4}}, Nodes{{2, 2, 2, 2}}}) {
@@ -72,7 +72,7 @@ TEST_CASE("3.18 ranks on hosts of their own put, get, signal and meet over tcp")
   }
 }
 
-TEST_CASE("3.18 one NIC has rings to ranks of its machine, and libfabric to others") {
+TEST_CASE("one NIC has rings to ranks of its machine, and libfabric to others", "[req:3.18]") {
   const TestHosts hosts(2);
   const Nodes nodes{{2, 1}};
   play_on(hosts, nodes, [&](Players& players) {
@@ -97,7 +97,7 @@ TEST_CASE("3.18 one NIC has rings to ranks of its machine, and libfabric to othe
   });
 }
 
-TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none of them") {
+TEST_CASE("ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none of them", "[req:3.13]") {
   const Variables wire = {{"ORIEL_WIRE", "fabric"}, {"ORIEL_SOCKET_IFNAME", "lo"}};
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const Environment environment(kOverTcp), node(on_node({{1, 1}}, players.first()));
@@ -121,7 +121,7 @@ TEST_CASE("3.13 ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none 
   }));
 }
 
-TEST_CASE("3.18 packets that are lost, or late, change nothing but the time") {
+TEST_CASE("packets that are lost, or late, change nothing but the time", "[req:3.18]") {
   const Nodes nodes{{1, 1}};
   if (can_lose_packets()) {
     const TestHosts hosts(2);
@@ -155,7 +155,7 @@ void reduce_until_named(Players& players, Rank& rank, int culprit) {
 
 }  // namespace
 
-TEST_CASE("3.18 collectives among hosts") {
+TEST_CASE("collectives among hosts", "[req:3.18]") {
   for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}, Nodes{{2, 3, 4}},
                              Nodes{{4, 4, 4, 4}}}) {
     if (kSanitized && nodes.ranks() > 5) continue;
@@ -168,7 +168,7 @@ TEST_CASE("3.18 collectives among hosts") {
   }
 }
 
-TEST_CASE("3.18 collectives among hosts that lose packets, or are far apart") {
+TEST_CASE("collectives among hosts that lose packets, or are far apart", "[req:3.18]") {
   const Nodes nodes{{1, 2}};
   const auto body = [](Players& players) {
     auto comm = join(players);
@@ -184,7 +184,7 @@ TEST_CASE("3.18 collectives among hosts that lose packets, or are far apart") {
   play_on(far, nodes, body);
 }
 
-TEST_CASE("3.19 a host whose link goes down in a collective is named by all others") {
+TEST_CASE("a host whose link goes down in a collective is named by all others", "[req:3.19]") {
   const TestHosts hosts(3);
   const Nodes nodes{{1, 2, 1}};
   constexpr int kCut = 3;
@@ -213,7 +213,7 @@ int set_option_impatiently(int fd, int level, int name, const void* value, sockl
 
 }  // namespace
 
-TEST_CASE("3.19 a host whose link goes down while all are idle is named by itself too") {
+TEST_CASE("a host whose link goes down while all are idle is named by itself too", "[req:3.19]") {
   const TestHosts hosts(3);
   const Nodes nodes{{1, 2, 1}};
   constexpr int kCut = 3;
@@ -235,7 +235,7 @@ TEST_CASE("3.19 a host whose link goes down while all are idle is named by itsel
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.19 a NIC that dies is named by all, on rings and over libfabric") {
+TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:3.19]") {
   const Nodes nodes{{1, 1, 1}};
   for (const char* const wire : {"auto", "fabric"}) {
     INFO(wire);

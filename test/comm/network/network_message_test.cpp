@@ -55,14 +55,14 @@ std::string refusal(const KeysMessage& message) {
 
 }  // namespace
 
-TEST_CASE("3.15 only ranks of the own machine share its processors") {
+TEST_CASE("only ranks of the own machine share its processors", "[req:3.15]") {
   const std::vector<NetworkPlace> places{{1, {}}, {2, {}}, {1, {}}, {3, {}}, {1, {}}};
   CHECK(ranks_beside(places, 0) == 3);
   CHECK(ranks_beside(places, 1) == 1);
   CHECK(ranks_beside(places, 4) == 3);
 }
 
-TEST_CASE("3.15 what ranks tell of their networks comes back") {
+TEST_CASE("what ranks tell of their networks comes back", "[req:3.15]") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello())).value() == some_hello());
@@ -70,8 +70,8 @@ TEST_CASE("3.15 what ranks tell of their networks comes back") {
   CHECK(decode_place(encode(NetworkPlace{})).value() == NetworkPlace{});
 }
 
-TEST_CASE(
-    "3.23 messages about networks that are cut short, too long or make no sense are refused") {
+TEST_CASE("messages about networks that are cut short, too long or make no sense are refused",
+          "[req:3.23]") {
   const Bytes keys = encode(some_keys());
   for (std::size_t size = 0; size < keys.size(); ++size) {
     CHECK_FALSE(decode_keys(ByteView(keys).first(size)).ok());
@@ -130,7 +130,7 @@ TEST_CASE(
   CHECK(decode_hello(encode(strange)).error().message().find("0x1000000") != std::string::npos);
 }
 
-TEST_CASE("3.2 3.23 pieces of windows come back, or are refused") {
+TEST_CASE("pieces of windows come back, or are refused", "[req:3.2][req:3.23]") {
   KeysMessage sound{.backups = 1, .keys = {{3, 0x10'0000'0000 + 100, 1 << 20, 7, {}, {9}}}};
   sound.keys.push_back(sound.keys[0]);
   sound.keys[1].number = 4;
@@ -180,7 +180,8 @@ TEST_CASE("3.2 3.23 pieces of windows come back, or are refused") {
         std::string::npos);
 }
 
-TEST_CASE("3.2 more keys than ranks can gather are refused before anybody is asked for them") {
+TEST_CASE("more keys than ranks can gather are refused before anybody is asked for them",
+          "[req:3.2]") {
   CHECK(check_room(1000, 2).ok());
   CHECK(check_room(1000, 65'536).ok());
   CHECK(check_room((64 << 20) - 16, 2).ok());
@@ -191,7 +192,7 @@ TEST_CASE("3.2 more keys than ranks can gather are refused before anybody is ask
   CHECK_FALSE(check_room(113, 1 << 20).ok());
 }
 
-TEST_CASE("3.23 places that are cut short, too long or make no sense are refused") {
+TEST_CASE("places that are cut short, too long or make no sense are refused", "[req:3.23]") {
   Bytes place = encode(some_place());
   for (std::size_t size = 0; size < place.size(); ++size) {
     CHECK_FALSE(decode_place(ByteView(place).first(size)).ok());
@@ -223,7 +224,7 @@ TEST_CASE("3.23 places that are cut short, too long or make no sense are refused
   CHECK(refusal_of(strange).find("a prefix of 129 bits") != std::string::npos);
 }
 
-TEST_CASE("3.15 what a rank tells of its queues does not grow with the ranks") {
+TEST_CASE("what a rank tells of its queues does not grow with the ranks", "[req:3.15]") {
   const std::size_t bytes = encode(some_hello()).size();
   CHECK(bytes == 16 + 1 + 4 + 50 + 4 + 20 + 4 + encode(some_keys()).size());
   std::set<std::uint32_t> numbers;

@@ -89,7 +89,8 @@ void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
 
 }  // namespace
 
-TEST_CASE("3.11 3.15 puts, gets and signals of GPUs by queues of adapters, byte by byte") {
+TEST_CASE("puts, gets and signals of GPUs by queues of adapters, byte by byte",
+          "[req:3.11][req:3.15]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1}}) {
@@ -97,7 +98,7 @@ TEST_CASE("3.11 3.15 puts, gets and signals of GPUs by queues of adapters, byte 
   }
 }
 
-TEST_CASE("3.6 3.11 what a GPU's kernels post after an abort reaches no peer") {
+TEST_CASE("what a GPU's kernels post after an abort reaches no peer", "[req:3.6][req:3.11]") {
   play_on_gpus({0, 1}, [](Players& players, Adapter&) {
     Rank rank(players, 4096, kWorld);
     const auto window = rank.window.view();
@@ -118,7 +119,8 @@ TEST_CASE("3.6 3.11 what a GPU's kernels post after an abort reaches no peer") {
   });
 }
 
-TEST_CASE("3.11 an adapter's error on a queue of a GPU names the peer, opcode and syndrome") {
+TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syndrome",
+          "[req:3.11]") {
   play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
     Rank rank(players, 4096, kWorld);
     const auto window = rank.window.view();
@@ -140,8 +142,8 @@ TEST_CASE("3.11 an adapter's error on a queue of a GPU names the peer, opcode an
   });
 }
 
-TEST_CASE(
-    "3.11 when a call of the driver fails while queues of GPUs are made, both ranks know it") {
+TEST_CASE("when a call of the driver fails while queues of GPUs are made, both ranks know it",
+          "[req:3.11]") {
   const long seed = static_cast<long>(std::random_device{}() >> 1);
   INFO("seed " << seed);
   play_on_gpus({0, 1}, [&](Players& players, Adapter& adapter) {
@@ -318,7 +320,8 @@ std::size_t tables_of_keys(int device) {
 
 }  // namespace
 
-TEST_CASE("3.2 windows over several allocations: what crosses them on both sides, byte by byte") {
+TEST_CASE("windows over several allocations: what crosses them on both sides, byte by byte",
+          "[req:3.2]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1}}) {
@@ -365,7 +368,8 @@ TEST_CASE("3.2 windows over several allocations: what crosses them on both sides
   }
 }
 
-TEST_CASE("3.2 when one allocation of a window cannot be registered nobody has the window") {
+TEST_CASE("when one allocation of a window cannot be registered nobody has the window",
+          "[req:3.2]") {
   play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
     auto comm = join(players);
     const int me = players.first();
@@ -400,7 +404,8 @@ TEST_CASE("3.2 when one allocation of a window cannot be registered nobody has t
   });
 }
 
-TEST_CASE("3.2 when a call of the driver fails for a window of pieces both ranks know it") {
+TEST_CASE("when a call of the driver fails for a window of pieces both ranks know it",
+          "[req:3.2]") {
   play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
     auto comm = join(players);
     const int me = players.first();

@@ -35,7 +35,8 @@ void require_text(const std::optional<Error>& error, const std::vector<std::stri
 
 }  // namespace
 
-TEST_CASE("3.11 3.15 random puts, gets and signals by queues of adapters, byte by byte") {
+TEST_CASE("random puts, gets and signals by queues of adapters, byte by byte",
+          "[req:3.11][req:3.15]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   const bool rung_by_processor = GENERATE(false, true);
@@ -45,7 +46,8 @@ TEST_CASE("3.11 3.15 random puts, gets and signals by queues of adapters, byte b
   }
 }
 
-TEST_CASE("3.11 3.15 windows have keys of the adapter as long as they are registered") {
+TEST_CASE("windows have keys of the adapter as long as they are registered",
+          "[req:3.11][req:3.15]") {
   play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
     const int peer = 1 - players.first();
     auto comm = join(players);
@@ -83,7 +85,8 @@ TEST_CASE("3.11 3.15 windows have keys of the adapter as long as they are regist
   });
 }
 
-TEST_CASE("3.11 an entry that a peer's adapter refuses is named with opcode and syndrome") {
+TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndrome",
+          "[req:3.11]") {
   play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter&) {
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
@@ -108,12 +111,13 @@ TEST_CASE("3.11 an entry that a peer's adapter refuses is named with opcode and 
   });
 }
 
-TEST_CASE("3.6 3.11 what is posted after an abort is refused, and reaches no peer") {
+TEST_CASE("what is posted after an abort is refused, and reaches no peer", "[req:3.6][req:3.11]") {
   play_on_adapters({0, 1}, {}, {},
                    [](Players& players, Adapter&) { post_after_abort(players, true); });
 }
 
-TEST_CASE("3.11 3.19 an adapter that dies is named by a rank that asks nothing of it") {
+TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
+          "[req:3.11][req:3.19]") {
   play_on_adapters({0, 1}, {.answer_timeout = 50ms}, {}, [](Players& players, Adapter& adapter) {
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
@@ -132,7 +136,8 @@ TEST_CASE("3.11 3.19 an adapter that dies is named by a rank that asks nothing o
   });
 }
 
-TEST_CASE("3.11 whichever call of verbs fails while a communicator starts, all ranks agree") {
+TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks agree",
+          "[req:3.11]") {
   play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
     std::string complaints;
     int errors = 0;
@@ -168,7 +173,8 @@ TEST_CASE("3.11 whichever call of verbs fails while a communicator starts, all r
   });
 }
 
-TEST_CASE("3.11 ranks that choose different NICs, or an adapter and backups, are told so") {
+TEST_CASE("ranks that choose different NICs, or an adapter and backups, are told so",
+          "[req:3.11]") {
   play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter&) {
     const Environment own(Variables{{"ORIEL_NIC", players.first() == 0 ? "mlx5" : "soft"}});
     must_fail(try_to_join(players), ErrorCode::invalid_usage,
@@ -182,7 +188,8 @@ TEST_CASE("3.11 ranks that choose different NICs, or an adapter and backups, are
   });
 }
 
-TEST_CASE("3.11 A3 who rings is the user's choice, and an error of all where it cannot be") {
+TEST_CASE("who rings is the user's choice, and an error of all where it cannot be",
+          "[req:3.11][A3]") {
   play_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
                    [&](Players& players, Adapter&) { Traffic(players, 5).run(10); });
   play_on_adapters({0, 1}, {.rung_by_processor = true}, {}, [](Players& players, Adapter& adapter) {
@@ -230,7 +237,7 @@ void play_without(bool library, const std::vector<std::string>& words) {
 
 }  // namespace
 
-TEST_CASE("3.11 a rank without libraries or without an adapter is named on all") {
+TEST_CASE("a rank without libraries or without an adapter is named on all", "[req:3.11]") {
   play_without(false, {"mlx5_0 cannot be opened", "no such library", "libibverbs1"});
   play_without(true, {"ORIEL_NIC=mlx5", "no RDMA port that is active"});
 }

@@ -85,7 +85,7 @@ class Ring {
 
 }  // namespace
 
-TEST_CASE("3.14 ranks on GPUs with a backup path use the first one as long as it works") {
+TEST_CASE("ranks on GPUs with a backup path use the first one as long as it works", "[req:3.14]") {
   const bool process = GENERATE(false, true);
   play_on({{2, 1}}, with_patience(), process, [&](Players& players) {
     Traffic traffic(players, 1);
@@ -99,7 +99,8 @@ TEST_CASE("3.14 ranks on GPUs with a backup path use the first one as long as it
   });
 }
 
-TEST_CASE("3.14 F3 what fails on a GPU's path is done once, by the other, which is left again") {
+TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
+          "[req:3.14][F3]") {
   const std::uint64_t seed = std::random_device()();
   const bool process = GENERATE(false, true);
   INFO("seed " << seed);
@@ -130,7 +131,8 @@ TEST_CASE("3.14 F3 what fails on a GPU's path is done once, by the other, which 
   });
 }
 
-TEST_CASE("3.14 F4 what a GPU's NIC has done, and lost its answers to, is not done again") {
+TEST_CASE("what a GPU's NIC has done, and lost its answers to, is not done again",
+          "[req:3.14][F4]") {
   const bool process = GENERATE(false, true);
   play_on({{1, 1}}, kTwoPaths, process, [&](Players& players) {
     Rank rank(players, 8192, kWorld);
@@ -147,7 +149,8 @@ TEST_CASE("3.14 F4 what a GPU's NIC has done, and lost its answers to, is not do
   });
 }
 
-TEST_CASE("3.14 F6 puts of GPUs go on by the backup when a NIC stops or dies, and come back") {
+TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come back",
+          "[req:3.14][F6]") {
   const bool process = GENERATE(false, true);
   play_on({{1, 1, 1}}, kTwoPaths, process, [](Players& players) {
     Rank rank(players, 8192, kWorld);
@@ -193,7 +196,8 @@ TEST_CASE("3.14 F6 puts of GPUs go on by the backup when a NIC stops or dies, an
   });
 }
 
-TEST_CASE("3.14 F7 a GPU whose NICs both die is named by all others, though asked for nothing") {
+TEST_CASE("a GPU whose NICs both die is named by all others, though asked for nothing",
+          "[req:3.14][F7]") {
   play_on({{1, 1, 1}}, kTwoPaths, false, [](Players& players) {
     constexpr int kDead = 1;
     Rank rank(players, 8192, kWorld);
@@ -208,7 +212,8 @@ TEST_CASE("3.14 F7 a GPU whose NICs both die is named by all others, though aske
   });
 }
 
-TEST_CASE("3.14 F7 one NIC of a GPU that is silent, and asked for nothing, is left by its peers") {
+TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by its peers",
+          "[req:3.14][F7]") {
   play_on({{1, 1}}, kTwoPaths, false, [](Players& players) {
     Rank rank(players, 8192, kWorld);
     rank.sync("the first barrier");
@@ -234,7 +239,7 @@ TEST_CASE("3.14 F7 one NIC of a GPU that is silent, and asked for nothing, is le
   });
 }
 
-TEST_CASE("3.6 a GPU's queue with a backup path refuses what is posted after an abort") {
+TEST_CASE("a GPU's queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
   play_on({{1, 1}}, with_patience(), false,
           [&](Players& players) { post_after_abort(players, false); });
 }

@@ -448,7 +448,8 @@ void play_walk(const Walk& walk, const Live& live) {
 
 }  // namespace
 
-TEST_CASE("3.14 whichever call of the driver fails as GPUs get two paths, all ranks agree") {
+TEST_CASE("whichever call of the driver fails as GPUs get two paths, all ranks agree",
+          "[req:3.14]") {
   const Where where = GENERATE(Where::rank, Where::rank_beside_process);
   if (!is_drawn(where, 2)) return;
   play_walk(make_walk(where, 41), [](Stand& stand, FaultPlan* plan, long /*k*/) {
@@ -456,7 +457,8 @@ TEST_CASE("3.14 whichever call of the driver fails as GPUs get two paths, all ra
   });
 }
 
-TEST_CASE("3.14 whichever call of the driver fails in GPUs' traffic, it is done once or given up") {
+TEST_CASE("whichever call of the driver fails in GPUs' traffic, it is done once or given up",
+          "[req:3.14]") {
   const Where where = GENERATE(Where::rank, Where::rank_beside_process, Where::its_process);
   if (!is_drawn(where, 3)) return;
   play_walk(make_walk(where, where == Where::rank ? 131 : 47), live_in_traffic);

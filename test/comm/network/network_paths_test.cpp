@@ -34,7 +34,7 @@ void play_with(const Nodes& nodes, const Variables& settings, const Body& body) 
 
 }  // namespace
 
-TEST_CASE("3.14 ranks with a backup path use the first one as long as it works") {
+TEST_CASE("ranks with a backup path use the first one as long as it works", "[req:3.14]") {
   play_with({{2, 1}}, with_patience(), [&](Players& players) {
     Traffic traffic(players, 1);
     traffic.run(15);
@@ -48,7 +48,7 @@ TEST_CASE("3.14 ranks with a backup path use the first one as long as it works")
   });
 }
 
-TEST_CASE("3.14 near ranks, whose memory cannot fail apart, have no backup") {
+TEST_CASE("near ranks, whose memory cannot fail apart, have no backup", "[req:3.14]") {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_WIRE", "auto"});
   play_with({{1, 1}}, settings, [&](Players& players) {
@@ -59,11 +59,13 @@ TEST_CASE("3.14 near ranks, whose memory cannot fail apart, have no backup") {
   });
 }
 
-TEST_CASE("3.6 3.14 3.23 an entry that is refused is named by its operation with two paths too") {
+TEST_CASE("an entry that is refused is named by its operation with two paths too",
+          "[req:3.6][req:3.14][req:3.23]") {
   play_with({{1, 1}}, with_patience(), write_by_foreign_key);
 }
 
-TEST_CASE("3.14 F3 entries that fail on a path are done once, by the other, which is left again") {
+TEST_CASE("entries that fail on a path are done once, by the other, which is left again",
+          "[req:3.14][F3]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   play_with({{1, 1, 1}}, with_patience(), [&](Players& players) {
@@ -93,7 +95,8 @@ TEST_CASE("3.14 F3 entries that fail on a path are done once, by the other, whic
   });
 }
 
-TEST_CASE("3.14 F6 collectives go on by the backup when a NIC stops or dies, and windows as well") {
+TEST_CASE("collectives go on by the backup when a NIC stops or dies, and windows as well",
+          "[req:3.14][F6]") {
   play_with({{1, 2, 1}}, kTwoPaths, [&](Players& players) {
     Rank rank(players, 4096, kWorld);
     collect(rank.comm, 100);
@@ -136,7 +139,8 @@ TEST_CASE("3.14 F6 collectives go on by the backup when a NIC stops or dies, and
   });
 }
 
-TEST_CASE("3.14 F4 what a NIC has done, and lost its answers to, is not done again by the other") {
+TEST_CASE("what a NIC has done, and lost its answers to, is not done again by the other",
+          "[req:3.14][F4]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   play_with({{1, 1}}, kTwoPaths, [&](Players& players) {
@@ -155,7 +159,7 @@ TEST_CASE("3.14 F4 what a NIC has done, and lost its answers to, is not done aga
   });
 }
 
-TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
+TEST_CASE("a rank whose NICs both die is named by all others", "[req:3.14][F7]") {
   play_with({{1, 1, 1}}, kTwoPaths, [&](Players& players) {
     Rank rank(players, 4096, kWorld);
     collect(rank.comm, 100);
@@ -180,7 +184,7 @@ TEST_CASE("3.14 F7 a rank whose NICs both die is named by all others") {
   });
 }
 
-TEST_CASE("3.19 a rank that hears nobody, and is the first to say so, names itself") {
+TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", "[req:3.19]") {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_PATHS", "lo"});  // with backups: test_comm_path_hosts
   play_with({{1, 1, 1}}, settings, [&](Players& players) {
@@ -201,11 +205,12 @@ TEST_CASE("3.19 a rank that hears nobody, and is the first to say so, names itse
   });
 }
 
-TEST_CASE("3.6 a queue with a backup path refuses what is posted after an abort") {
+TEST_CASE("a queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
   play_with({{1, 1}}, with_patience(), [&](Players& players) { post_after_abort(players, true); });
 }
 
-TEST_CASE("3.23 ORIEL_PATHS that differ, or ask for what is not there, are refused by name") {
+TEST_CASE("ORIEL_PATHS that differ, or ask for what is not there, are refused by name",
+          "[req:3.23]") {
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const Environment common(kTwoPaths), node(on_node({{1, 1}}, players.first()));
     const auto attempt = [&](const std::string& of_first, const std::string& of_second) {

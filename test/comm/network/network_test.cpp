@@ -42,7 +42,7 @@ void play_on(const Nodes& nodes, const Body& body) {
 
 }  // namespace
 
-TEST_CASE("3.15 random puts, gets and signals between nodes, checked byte by byte") {
+TEST_CASE("random puts, gets and signals between nodes, checked byte by byte", "[req:3.15]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
@@ -50,7 +50,8 @@ TEST_CASE("3.15 random puts, gets and signals between nodes, checked byte by byt
   }
 }
 
-TEST_CASE("3.15 within one node the same kernels go by loads and stores, and nothing is made") {
+TEST_CASE("within one node the same kernels go by loads and stores, and nothing is made",
+          "[req:3.15]") {
   for (const Cast cast : {Cast::processes, Cast::threads}) {
     check_all_ok(play(cast, 3, [](Players& players) {
       Traffic(players, 5).run(60);
@@ -62,7 +63,7 @@ TEST_CASE("3.15 within one node the same kernels go by loads and stores, and not
   }
 }
 
-TEST_CASE("3.15 a peer that sees the signal sees the bytes") {
+TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
   play_on({{1, 1}}, [](Players& players) {
     constexpr std::size_t kBytes = 300'000;
     Rank rank(players, 2 * kBytes, kWorld);
@@ -89,7 +90,7 @@ TEST_CASE("3.15 a peer that sees the signal sees the bytes") {
   });
 }
 
-TEST_CASE("3.15 a barrier of the world orders what ranks have done to third ones") {
+TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
   // By the ring a put is under way for longer than a barrier; direct copies may overtake it.
   const Environment environment(Variables{{"ORIEL_DIRECT_COPY", GENERATE("0", "1")}});
   play_on({{2, 1, 1}}, [](Players& players) {
@@ -122,7 +123,7 @@ TEST_CASE("3.15 a barrier of the world orders what ranks have done to third ones
   });
 }
 
-TEST_CASE("3.15 a rank that only computes is reached all the same") {
+TEST_CASE("a rank that only computes is reached all the same", "[req:3.15]") {
   play_on({{1, 1}}, [](Players& players) {
     Rank rank(players, 4096, kWorld);
     const auto view = rank.window.view();
@@ -144,7 +145,7 @@ TEST_CASE("3.15 a rank that only computes is reached all the same") {
   });
 }
 
-TEST_CASE("3.15 windows come and go beside the network") {
+TEST_CASE("windows come and go beside the network", "[req:3.15]") {
   play_on({{1, 2}}, [](Players& players) {
     const int me = players.first(), peer = me == 0 ? 1 : 0;
     auto comm = join(players);
@@ -194,7 +195,7 @@ TEST_CASE("3.15 windows come and go beside the network") {
   });
 }
 
-TEST_CASE("3.23 what cannot be done is refused by name, and nothing is written") {
+TEST_CASE("what cannot be done is refused by name, and nothing is written", "[req:3.23]") {
   play_on({{1, 1}}, [](Players& players) {
     const int me = players.first(), peer = 1 - me;
     Rank rank(players, 8192, kWorld);
@@ -257,7 +258,7 @@ TEST_CASE("3.23 what cannot be done is refused by name, and nothing is written")
   });
 }
 
-TEST_CASE("3.23 a window of another communicator is refused within one node too") {
+TEST_CASE("a window of another communicator is refused within one node too", "[req:3.23]") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const int me = players.first();
     Rank rank(players, 4096, kWorld);
@@ -284,11 +285,11 @@ TEST_CASE("3.23 a window of another communicator is refused within one node too"
   }));
 }
 
-TEST_CASE("3.23 a key of another communicator is refused by the peer's NIC and named") {
+TEST_CASE("a key of another communicator is refused by the peer's NIC and named", "[req:3.23]") {
   play_on({{1, 1}}, write_by_foreign_key);
 }
 
-TEST_CASE("3.19 a peer that dies in the middle ends the others' waits, and is named") {
+TEST_CASE("a peer that dies in the middle ends the others' waits, and is named", "[req:3.19]") {
   const Nodes nodes{{1, 2}};
   Stage stage(Cast::processes, 3, [&](Players& players) {
     const Environment environment(on_node(nodes, players.first()));
@@ -323,7 +324,7 @@ TEST_CASE("3.19 a peer that dies in the middle ends the others' waits, and is na
   CHECK(verdicts[2] == "ok");
 }
 
-TEST_CASE("3.6 a wait for a signal that nobody sends ends by abort and by the timeout") {
+TEST_CASE("a wait for a signal that nobody sends ends by abort and by the timeout", "[req:3.6]") {
   play_on({{1, 1}}, [](Players& players) {
     Rank rank(players, 4096, kWorld);
     WorldOutcome outcome = WorldOutcome::done;
@@ -350,11 +351,11 @@ TEST_CASE("3.6 a wait for a signal that nobody sends ends by abort and by the ti
   });
 }
 
-TEST_CASE("3.6 what is posted after an abort is refused, and reaches no peer") {
+TEST_CASE("what is posted after an abort is refused, and reaches no peer", "[req:3.6]") {
   play_on({{1, 1}}, [](Players& players) { post_after_abort(players, true); });
 }
 
-TEST_CASE("3.15 ranks that ask for different networks get the same error") {
+TEST_CASE("ranks that ask for different networks get the same error", "[req:3.15]") {
   play_on({{1, 1}}, [](Players& players) {
     auto comm = join(players);
     const auto mine = static_cast<std::uint32_t>(players.first());
@@ -373,7 +374,7 @@ TEST_CASE("3.15 ranks that ask for different networks get the same error") {
   });
 }
 
-TEST_CASE("3.13 libfabric is loaded before other ranks wait for one that starts") {
+TEST_CASE("libfabric is loaded before other ranks wait for one that starts", "[req:3.13]") {
   // On a busy machine that takes seconds. Here rank 1 does not come at all.
   const auto load = [](int flags) { return ::dlopen("libfabric.so.1", RTLD_NOW | flags); };
   REQUIRE(load(RTLD_NOLOAD) == nullptr);

@@ -225,7 +225,8 @@ struct TwoRanks {
 
 }  // namespace
 
-TEST_CASE("3.2 every byte of a window in pieces has its keys, of all NICs, on both sides") {
+TEST_CASE("every byte of a window in pieces has its keys, of all NICs, on both sides",
+          "[req:3.2]") {
   TwoRanks ranks;
   ranks.connect();
   CHECK(ranks.a.ports[0].ranges.size() == 9);
@@ -267,7 +268,7 @@ TEST_CASE("3.2 every byte of a window in pieces has its keys, of all NICs, on bo
   ranks.b.check_nothing_left();
 }
 
-TEST_CASE("3.2 a window in one allocation, or of a NIC that need not care, has one key") {
+TEST_CASE("a window in one allocation, or of a NIC that need not care, has one key", "[req:3.2]") {
   Rank rank(0, {8 * kMiB, 4 * kMiB});
   const bool is_inside = GENERATE(true, false);
   rank.register_window(8 * kPage, is_inside ? kMiB : 10 * kMiB);
@@ -289,7 +290,8 @@ TEST_CASE("3.2 a window in one allocation, or of a NIC that need not care, has o
   rank.check_nothing_left();
 }
 
-TEST_CASE("3.2 whichever piece a NIC refuses, or a table that has no room: nothing is left") {
+TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing is left",
+          "[req:3.2]") {
   TwoRanks ranks;
   const KeysMessage other = ranks.b.attach().value();
   for (std::size_t nic = 0; nic < 2; ++nic) {
@@ -328,7 +330,7 @@ TEST_CASE("3.2 whichever piece a NIC refuses, or a table that has no room: nothi
   ranks.b.check_nothing_left();
 }
 
-TEST_CASE("3.2 windows are cut into the largest chunks that end where allocations do") {
+TEST_CASE("windows are cut into the largest chunks that end where allocations do", "[req:3.2]") {
   const auto seed = static_cast<std::uint32_t>(std::random_device()());
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

@@ -237,20 +237,20 @@ bool has_fabric() {
   return wire.ok();
 }
 
-TEST_CASE("1.38 3.15 memory that runs out in a NIC ends no process, by rings") {
+TEST_CASE("memory that runs out in a NIC ends no process, by rings", "[req:1.38][req:3.15]") {
   const Whose whose = GENERATE(Whose::marked_threads, Whose::callers);
   check_walk({0, whose, 1, false});
   check_walk({1, whose, kForGood, false});
 }
 
-TEST_CASE("1.38 3.13 memory that runs out in a NIC ends no process, by libfabric") {
+TEST_CASE("memory that runs out in a NIC ends no process, by libfabric", "[req:1.38][req:3.13]") {
   if (!has_fabric()) return;
   const Whose whose = GENERATE(Whose::marked_threads, Whose::callers);
   check_walk({0, whose, 1, true});
   check_walk({1, whose, kForGood, true});
 }
 
-TEST_CASE("1.38 3.14 memory that runs out beside backup paths ends no process") {
+TEST_CASE("memory that runs out beside backup paths ends no process", "[req:1.38][req:3.14]") {
   if (!has_fabric()) return;
   const long burst = GENERATE(1L, kForGood);
   check_walk({0, Whose::marked_threads, burst, true, true});

@@ -100,7 +100,8 @@ bool await_path(Stage& stage, int ranks, std::uint64_t path) {
 
 }  // namespace
 
-TEST_CASE("3.14 a link that goes down in collectives is left, and taken again once it is up") {
+TEST_CASE("a link that goes down in collectives is left, and taken again once it is up",
+          "[req:3.14]") {
   const TestHosts hosts = TestHosts::with_links(2, 2);
   const Nodes nodes{{2, 1}};
   Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
@@ -122,7 +123,7 @@ TEST_CASE("3.14 a link that goes down in collectives is left, and taken again on
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.14 the paths that a rank finds itself end with the link that set-up uses") {
+TEST_CASE("the paths that a rank finds itself end with the link that set-up uses", "[req:3.14]") {
   const TestHosts hosts = TestHosts::with_links(2, 2);
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     hosts.enter(players.first());
@@ -144,7 +145,8 @@ TEST_CASE("3.14 the paths that a rank finds itself end with the link that set-up
   }));
 }
 
-TEST_CASE("3.14 the paths that ranks find themselves do not cross from one network to another") {
+TEST_CASE("the paths that ranks find themselves do not cross from one network to another",
+          "[req:3.14]") {
   // Each rank's first link is another one than its neighbour's on the host.
   const TestHosts hosts = TestHosts::with_links(2, 3);
   const bool is_strict = GENERATE(false, true);
@@ -170,7 +172,7 @@ TEST_CASE("3.14 the paths that ranks find themselves do not cross from one netwo
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.14 hosts that name their links in another order use each for one path") {
+TEST_CASE("hosts that name their links in another order use each for one path", "[req:3.14]") {
   const TestHosts hosts = TestHosts::with_links(2, 3);
   hosts.refuse_detours();
   constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic has words before them
@@ -198,7 +200,8 @@ TEST_CASE("3.14 hosts that name their links in another order use each for one pa
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.14 a host with one link is reached by the same one of others, which have two") {
+TEST_CASE("a host with one link is reached by the same one of others, which have two",
+          "[req:3.14]") {
   const TestHosts hosts = TestHosts::with_links(3, 2);
   hosts.refuse_detours();
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
@@ -221,7 +224,7 @@ TEST_CASE("3.14 a host with one link is reached by the same one of others, which
   }));
 }
 
-TEST_CASE("3.14 a host whose links are both down is named by all others") {
+TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]") {
   const TestHosts hosts = TestHosts::with_links(3, 3);
   const Nodes nodes{{1, 1, 1}};
   Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
@@ -245,7 +248,8 @@ TEST_CASE("3.14 a host whose links are both down is named by all others") {
   for (const std::string& verdict : stage.collect(40s)) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.14 3.19 a host that is cut off, and is the first to say so, names itself") {
+TEST_CASE("a host that is cut off, and is the first to say so, names itself",
+          "[req:3.14][req:3.19]") {
   // Set-up, over which all hear of it, goes by the third link. Only this host asks for anything.
   constexpr int kCutOff = 1;
   for (const char* const paths : {"net0", "net0,net1"}) {

@@ -38,7 +38,7 @@ std::vector<PeerSight> hosts(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("3.19 a queue without a failure is none, and ends the doubt") {
+TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]") {
   SilenceJudge judge;
   auto peers = hosts(3);
   CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
@@ -53,7 +53,8 @@ TEST_CASE("3.19 a queue without a failure is none, and ends the doubt") {
   CHECK_FALSE(judge.is_in_doubt());
 }
 
-TEST_CASE("3.19 one that has left and was asked for something is at fault, whoever else answers") {
+TEST_CASE("one that has left and was asked for something is at fault, whoever else answers",
+          "[req:3.19]") {
   for (const bool others_answer : {false, true}) {
     SilenceJudge judge;
     auto peers = hosts(3);
@@ -68,8 +69,8 @@ TEST_CASE("3.19 one that has left and was asked for something is at fault, whoev
   }
 }
 
-TEST_CASE(
-    "3.19 a rank that leaves while it is in doubt is judged by what is known when it is asked") {
+TEST_CASE("a rank that leaves while it is in doubt is judged by what is known when it is asked",
+          "[req:3.19]") {
   SilenceJudge judge;
   auto peers = hosts(4);
   peers[0].error = peers[3].error = kSilent;
@@ -86,7 +87,7 @@ TEST_CASE(
   CHECK(verdict->who == CutOff::peer);
 }
 
-TEST_CASE("3.19 what is no silence is named at once, and so is a rank of the own host") {
+TEST_CASE("what is no silence is named at once, and so is a rank of the own host", "[req:3.19]") {
   SilenceJudge judge;
   auto peers = hosts(3);
   peers[0].error = kSilent;
@@ -102,7 +103,7 @@ TEST_CASE("3.19 what is no silence is named at once, and so is a rank of the own
   CHECK(verdict->who == CutOff::peer);
 }
 
-TEST_CASE("3.19 who hears nobody is cut off itself, once it is late") {
+TEST_CASE("who hears nobody is cut off itself, once it is late", "[req:3.19]") {
   SilenceJudge judge;
   auto peers = hosts(3);
   peers[0].error = kSilent;
@@ -113,7 +114,7 @@ TEST_CASE("3.19 who hears nobody is cut off itself, once it is late") {
   CHECK(verdict->who == CutOff::self);
 }
 
-TEST_CASE("3.19 who has answered while another was silent is waited for as long as any") {
+TEST_CASE("who has answered while another was silent is waited for as long as any", "[req:3.19]") {
   SilenceJudge judge;
   auto peers = hosts(2);
   peers[0].error = kSilent;
@@ -141,13 +142,14 @@ TEST_CASE("3.19 who has answered while another was silent is waited for as long 
   }
 }
 
-TEST_CASE("3.19 where queues are given up soon, who is asked has as long, or a second and a half") {
+TEST_CASE("where queues are given up soon, who is asked has as long, or a second and a half",
+          "[req:3.19]") {
   CHECK(SilenceJudge::late_after(34s) == 8500ms);
   CHECK(SilenceJudge::late_after(4s) == 1500ms);
   CHECK(SilenceJudge::late_after(1300ms) == 1300ms);
 }
 
-TEST_CASE("3.19 one that refuses a key is named once it is told whether it has left") {
+TEST_CASE("one that refuses a key is named once it is told whether it has left", "[req:3.19]") {
   for (const bool leaves : {false, true}) {
     SilenceJudge judge;
     auto peers = hosts(3);

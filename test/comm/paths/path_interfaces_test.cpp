@@ -48,7 +48,7 @@ class Host : public topo::SysTree {
 
 const Names kOnlySetUp = {""};
 
-TEST_CASE("3.14 paths that are chosen end with that of set-up, or leave it out") {
+TEST_CASE("paths that are chosen end with that of set-up, or leave it out", "[req:3.14]") {
   Host host;
   for (int i = 0; i < 4; ++i) host.card(fmt::format("eth{}", i), 3 + i, 100'000);
   CHECK(host.paths({"eth0"}) == kOnlySetUp);
@@ -56,7 +56,8 @@ TEST_CASE("3.14 paths that are chosen end with that of set-up, or leave it out")
   CHECK(host.paths({"eth1", "eth2", "eth3"}) == Names{"eth2", "eth3"});
 }
 
-TEST_CASE("2.5, 3.14 neither labels nor tunnels are a backup of the port that they lead to") {
+TEST_CASE("neither labels nor tunnels are a backup of the port that they lead to",
+          "[req:2.5][req:3.14]") {
   Host host;
   host.card("eth0", 3, 100'000);
   host.card("eth1", 4, 100'000);
@@ -66,7 +67,8 @@ TEST_CASE("2.5, 3.14 neither labels nor tunnels are a backup of the port that th
   CHECK(host.paths({"eth0", "flannel.1"}) == kOnlySetUp);
 }
 
-TEST_CASE("2.5, 3.14 a slow port is no path, and set-up's is not the last for its sake") {
+TEST_CASE("a slow port is no path, and set-up's is not the last for its sake",
+          "[req:2.5][req:3.14]") {
   Host host;
   host.card("eth0", 3, 100'000);
   host.card("mgmt0", 4, 1'000);
@@ -79,7 +81,8 @@ TEST_CASE("2.5, 3.14 a slow port is no path, and set-up's is not the last for it
   CHECK(host.paths({"eth0", "mgmt0", "eth1"}) == Names{"eth1", "eth0"});
 }
 
-TEST_CASE("2.5, 3.14 in a container, where nothing has hardware, the way out is one of two paths") {
+TEST_CASE("in a container, where nothing has hardware, the way out is one of two paths",
+          "[req:2.5][req:3.14]") {
   Host host;
   for (const char* name : {"eth0", "eth1"}) {
     host.plain(name, 10'000);

@@ -66,7 +66,7 @@ Pairs exchanged(Pairs pairs) {
 
 }  // namespace
 
-TEST_CASE("3.14 interfaces of the same network are joined") {
+TEST_CASE("interfaces of the same network are joined", "[req:3.14]") {
   const Pairs in_order{{0, 0}, {1, 1}}, crossed{{0, 1}, {1, 0}}, crossed_back{{1, 0}, {0, 1}};
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(1, 2), near(2, 2)}, true) == in_order);
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(2, 2), near(1, 2)}, true) == crossed);
@@ -90,7 +90,7 @@ TEST_CASE("3.14 interfaces of the same network are joined") {
         Pairs{{0, 1}});
 }
 
-TEST_CASE("3.14 what no network tells apart is joined in order") {
+TEST_CASE("what no network tells apart is joined in order", "[req:3.14]") {
   const Pairs in_order{{0, 0}, {1, 1}};
   const std::vector<PathInterface> none(2);
   CHECK(pair_paths(none, none, true) == in_order);
@@ -103,7 +103,7 @@ TEST_CASE("3.14 what no network tells apart is joined in order") {
   CHECK(pair_paths({near(1, 1), one_way}, {near(2, 2), near(3, 2)}, true) == in_order);
 }
 
-TEST_CASE("3.14 as many interfaces are joined as can be, and what is left is in order") {
+TEST_CASE("as many interfaces are joined as can be, and what is left is in order", "[req:3.14]") {
   CHECK(pair_paths({near(1, 1), near(2, 1), near(3, 1)}, {near(4, 2), near(5, 2), near(1, 2)},
                    true) == Pairs{{0, 2}, {1, 0}, {2, 1}});
   // The first here could have either, the second one alone.
@@ -124,7 +124,7 @@ TEST_CASE("3.14 as many interfaces are joined as can be, and what is left is in 
         Pairs{{0, 2}, {1, 1}});
 }
 
-TEST_CASE("3.14 both ends come to the same paths, whatever they are told") {
+TEST_CASE("both ends come to the same paths, whatever they are told", "[req:3.14]") {
   std::mt19937 random(20);
   const auto draw = [&] {
     std::vector<PathInterface> list(1 + random() % 4);
@@ -161,7 +161,7 @@ TEST_CASE("3.14 both ends come to the same paths, whatever they are told") {
   CHECK(not_in_order > 1000);
 }
 
-TEST_CASE("3.14 an interface leads to the networks of its routes") {
+TEST_CASE("an interface leads to the networks of its routes", "[req:3.14]") {
   const topo::TemporaryTree tree;
   const topo::FileTree files(tree.root());
   const auto address = boot::SocketAddress::ipv4({10, 78, 1, 2}, 0);
@@ -195,7 +195,7 @@ TEST_CASE("3.14 an interface leads to the networks of its routes") {
         PathInterface());
 }
 
-TEST_CASE("3.14 of many routes those are told that say where an interface leads") {
+TEST_CASE("of many routes those are told that say where an interface leads", "[req:3.14]") {
   const topo::TemporaryTree tree;
   const auto line = [](const std::string& network, bool by_router, const std::string& mask) {
     return "net1\t" + network + "\t00000000\t000" + (by_router ? "3" : "1") + "\t0\t0\t0\t" + mask +
@@ -225,7 +225,7 @@ TEST_CASE("3.14 of many routes those are told that say where an interface leads"
   CHECK(told.back() == network("10.99.0.29/32"));
 }
 
-TEST_CASE("3.14 an interface leads to the networks of its routes of IPv6") {
+TEST_CASE("an interface leads to the networks of its routes of IPv6", "[req:3.14]") {
   const topo::TemporaryTree tree;
   const std::string none = " 00000000000000000000000000000000 ";
   const auto line = [&](const std::string& network, const std::string& source,

@@ -442,7 +442,7 @@ Call drawn_call(std::uint64_t drawn, int ranks) {
 
 }  // namespace
 
-TEST_CASE("3.16 nothing that the NIC has yet to read is overwritten") {
+TEST_CASE("nothing that the NIC has yet to read is overwritten", "[req:3.16]") {
   for (const int ranks : {2, 3}) {
     for (const bool by_rank : {false, true}) {
       const std::uint64_t seed = std::random_device()();
@@ -463,7 +463,7 @@ TEST_CASE("3.16 nothing that the NIC has yet to read is overwritten") {
   }
 }
 
-TEST_CASE("3.16 what lies in a window is sent without a copy") {
+TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
   constexpr std::uint64_t kRanks = 2;
   constexpr std::uint64_t kRounds = 40;  // of more bytes than go in one hop
   constexpr std::uint64_t kLast = 2;     // rounds of whose end nobody hears in the same call

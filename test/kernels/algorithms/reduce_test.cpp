@@ -197,7 +197,7 @@ constexpr std::uint64_t kCanonicalNan = (~std::uint64_t{0} >> (64 - 8 * sizeof(T
 
 }  // namespace
 
-TEST_CASE("1.29 inputs are combined along the fixed tree", "[reduce]") {
+TEST_CASE("inputs are combined along the fixed tree", "[req:1.29][reduce]") {
   REQUIRE(runtime_tree(3) == "((0+1)+2)");
   REQUIRE(runtime_tree(4) == "((0+1)+(2+3))");
   REQUIRE(runtime_tree(7) == "(((0+1)+(2+3))+((4+5)+6))");
@@ -209,7 +209,7 @@ TEST_CASE("1.29 inputs are combined along the fixed tree", "[reduce]") {
   REQUIRE(device::fold_tree<8>(8, leaf, join) == expected_tree(0, 8));
 }
 
-TEMPLATE_TEST_CASE("1.26 floats reduce within their error bounds", "[reduce]", f16, bf16, e4m3,
+TEMPLATE_TEST_CASE("floats reduce within their error bounds", "[req:1.26][reduce]", f16, bf16, e4m3,
                    e5m2, float, double) {
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
@@ -229,7 +229,7 @@ TEMPLATE_TEST_CASE("1.26 floats reduce within their error bounds", "[reduce]", f
   }
 }
 
-TEMPLATE_TEST_CASE("1.26 integers wrap and averages truncate", "[reduce]", std::int8_t,
+TEMPLATE_TEST_CASE("integers wrap and averages truncate", "[req:1.26][reduce]", std::int8_t,
                    std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
@@ -246,7 +246,7 @@ TEMPLATE_TEST_CASE("1.26 integers wrap and averages truncate", "[reduce]", std::
   }
 }
 
-TEST_CASE("1.23 an integer average truncates toward zero", "[reduce]") {
+TEST_CASE("an integer average truncates toward zero", "[req:1.23][reduce]") {
   REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {-3, -4}) == -3);
   REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {3, 4}) == 3);
   REQUIRE(reduce_as<std::int8_t>(ReduceOp::avg, {127, 127}) == -1);    // -2 / 2
@@ -255,8 +255,8 @@ TEST_CASE("1.23 an integer average truncates toward zero", "[reduce]") {
   REQUIRE(device::Reduction<std::int8_t, ReduceOp::avg>{300}.finish(-100) == 0);
 }
 
-TEMPLATE_TEST_CASE("1.23 NaN propagates and is canonical", "[reduce]", f16, bf16, e4m3, e5m2, float,
-                   double) {
+TEMPLATE_TEST_CASE("NaN propagates and is canonical", "[req:1.23][reduce]", f16, bf16, e4m3, e5m2,
+                   float, double) {
   const TestType one = from_double<TestType>(1);
   // A negative NaN with another payload.
   TestType nan{};
@@ -271,8 +271,8 @@ TEMPLATE_TEST_CASE("1.23 NaN propagates and is canonical", "[reduce]", f16, bf16
   }
 }
 
-TEMPLATE_TEST_CASE("1.23 minus zero is below plus zero", "[reduce]", f16, bf16, e4m3, e5m2, float,
-                   double) {
+TEMPLATE_TEST_CASE("minus zero is below plus zero", "[req:1.23][reduce]", f16, bf16, e4m3, e5m2,
+                   float, double) {
   const TestType plus = from_double<TestType>(0.0);
   const TestType minus = from_double<TestType>(-0.0);
   REQUIRE(bits_of(minus) != bits_of(plus));
@@ -283,8 +283,8 @@ TEMPLATE_TEST_CASE("1.23 minus zero is below plus zero", "[reduce]", f16, bf16, 
   REQUIRE(bits_of(reduce_as<TestType>(ReduceOp::sum, {minus, minus})) == bits_of(minus));
 }
 
-TEST_CASE("1.23 overflow goes to infinity or saturates, infinities that cancel to NaN",
-          "[reduce]") {
+TEST_CASE("overflow goes to infinity or saturates, infinities that cancel to NaN",
+          "[req:1.23][reduce]") {
   REQUIRE(reduce_as<f16>(ReduceOp::sum, {f16(65504.f), f16(65504.f)}).bits == 0x7c00);
   REQUIRE(reduce_as<bf16>(ReduceOp::sum, {bf16(3e38f), bf16(3e38f)}).bits == 0x7f80);
   REQUIRE(reduce_as<e4m3>(ReduceOp::sum, {e4m3(448.f), e4m3(448.f)}).bits == 0x7e);
@@ -298,8 +298,9 @@ TEST_CASE("1.23 overflow goes to infinity or saturates, infinities that cancel t
   REQUIRE(bits_of(reduce_as<float>(ReduceOp::prod, {inf, 0.f})) == 0x7fffffffu);
 }
 
-TEMPLATE_TEST_CASE("1.26 scaling by the sender gives the bits of scaling by the receiver",
-                   "[reduce]", std::int8_t, std::uint64_t, f16, bf16, e4m3, e5m2, float, double) {
+TEMPLATE_TEST_CASE("scaling by the sender gives the bits of scaling by the receiver",
+                   "[req:1.26][reduce]", std::int8_t, std::uint64_t, f16, bf16, e4m3, e5m2, float,
+                   double) {
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 rng(seed);

@@ -175,7 +175,8 @@ void check_narrowing(float x) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("1.23 narrowing rounds to nearest even", "[scalar]", f16, bf16, e4m3, e5m2) {
+TEMPLATE_TEST_CASE("narrowing rounds to nearest even", "[req:1.23][scalar]", f16, bf16, e4m3,
+                   e5m2) {
   for (const float x : critical_floats<TestType>()) check_narrowing<TestType>(x);
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
@@ -184,7 +185,8 @@ TEMPLATE_TEST_CASE("1.23 narrowing rounds to nearest even", "[scalar]", f16, bf1
     check_narrowing<TestType>(float_of(static_cast<std::uint32_t>(rng())));
 }
 
-TEMPLATE_TEST_CASE("1.23 widening is exact and narrows back", "[scalar]", f16, bf16, e4m3, e5m2) {
+TEMPLATE_TEST_CASE("widening is exact and narrows back", "[req:1.23][scalar]", f16, bf16, e4m3,
+                   e5m2) {
   using F = Format<TestType>;
   for (unsigned bits = 0; bits < 2 * kSignBit<TestType>; ++bits) {
     const TestType x = TestType::from_bits(static_cast<decltype(TestType::bits)>(bits));
@@ -208,7 +210,8 @@ TEMPLATE_TEST_CASE("1.23 widening is exact and narrows back", "[scalar]", f16, b
   }
 }
 
-TEMPLATE_TEST_CASE("1.23 pairs convert like single values", "[scalar]", f16, bf16, e4m3, e5m2) {
+TEMPLATE_TEST_CASE("pairs convert like single values", "[req:1.23][scalar]", f16, bf16, e4m3,
+                   e5m2) {
   TestType pair[2];
   oriel::device::narrow_pair(1.7f, -3e5f, pair);
   REQUIRE(pair[0].bits == TestType(1.7f).bits);
@@ -220,7 +223,7 @@ TEMPLATE_TEST_CASE("1.23 pairs convert like single values", "[scalar]", f16, bf1
   REQUIRE(high == static_cast<float>(pair[1]));
 }
 
-TEST_CASE("1.23 conversions are constant expressions", "[scalar]") {
+TEST_CASE("conversions are constant expressions", "[req:1.23][scalar]") {
   STATIC_REQUIRE(f16(1.0f).bits == 0x3c00);
   STATIC_REQUIRE(bf16(1.0f).bits == 0x3f80);
   STATIC_REQUIRE(e4m3(1000.0f).bits == 0x7e);
@@ -231,7 +234,8 @@ TEST_CASE("1.23 conversions are constant expressions", "[scalar]") {
 }
 
 #if HAVE_CUDA_TYPES
-TEMPLATE_TEST_CASE("1.23 conversions equal CUDA's host ones", "[scalar]", f16, bf16, e4m3, e5m2) {
+TEMPLATE_TEST_CASE("conversions equal CUDA's host ones", "[req:1.23][scalar]", f16, bf16, e4m3,
+                   e5m2) {
   const auto check = [](float x) {
     const unsigned ours = TestType(x).bits;
     const unsigned cuda = narrow_by_cuda(x, TestType());
@@ -259,7 +263,7 @@ TEMPLATE_TEST_CASE("1.23 conversions equal CUDA's host ones", "[scalar]", f16, b
   }
 }
 #else
-TEST_CASE("1.23 conversions equal CUDA's host ones", "[scalar]") {
+TEST_CASE("conversions equal CUDA's host ones", "[req:1.23][scalar]") {
   WARN("skipped: CUDA's headers are not on this machine");
 }
 #endif

@@ -35,7 +35,7 @@ void for_each_small_float(const F& f) {
 
 }  // namespace
 
-TEST_CASE("1.23 the GPU narrows like the CPU") {
+TEST_CASE("the GPU narrows like the CPU", "[req:1.23]") {
   std::mt19937_64 rng = seeded();
   constexpr std::size_t kCount = 1 << 22;
   std::vector<float> floats(kCount);
@@ -69,7 +69,7 @@ TEST_CASE("1.23 the GPU narrows like the CPU") {
   });
 }
 
-TEST_CASE("1.23 the GPU widens like the CPU") {
+TEST_CASE("the GPU widens like the CPU", "[req:1.23]") {
   for_each_small_float([]<DataType type>() {
     using T = device::ElementOf<type>;
     const std::size_t count = std::size_t{1} << (8 * sizeof(T));
@@ -91,7 +91,7 @@ TEST_CASE("1.23 the GPU widens like the CPU") {
   });
 }
 
-TEST_CASE("1.26 the GPU reduces to the bits of the CPU") {
+TEST_CASE("the GPU reduces to the bits of the CPU", "[req:1.26]") {
   std::mt19937_64 rng = seeded();
   for_each_type_and_op([&]<DataType type, ReduceOp op>() {
     using T = device::ElementOf<type>;

@@ -62,7 +62,7 @@ struct Meeting {
 
 }  // namespace
 
-TEST_CASE("3.16 all CTAs of a kernel meet, kernel after kernel") {
+TEST_CASE("all CTAs of a kernel meet, kernel after kernel", "[req:3.16]") {
   Meeting meeting;
   for (const std::uint32_t ctas : {kCtas, 1u, 3u, kCtas, 2u}) {
     CAPTURE(ctas);
@@ -74,7 +74,8 @@ TEST_CASE("3.16 all CTAs of a kernel meet, kernel after kernel") {
   }
 }
 
-TEST_CASE("3.6 CTAs that wait for one that does not come end by abort, and none leads then") {
+TEST_CASE("CTAs that wait for one that does not come end by abort, and none leads then",
+          "[req:3.6]") {
   const std::uint32_t absent = GENERATE(0u, 5u);
   Meeting meeting;
   meeting.launch(kCtas, absent);

@@ -248,7 +248,7 @@ void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::m
 
 }  // namespace
 
-TEST_CASE("1.30 1.43 every algorithm takes every count from and to every alignment") {
+TEST_CASE("every algorithm takes every count from and to every alignment", "[req:1.30][req:1.43]") {
   const std::uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 rng(seed);
@@ -264,7 +264,7 @@ TEST_CASE("1.30 1.43 every algorithm takes every count from and to every alignme
   }
 }
 
-TEST_CASE("1.43 a line is one cache line, and what does not fit the lanes is refused") {
+TEST_CASE("a line is one cache line, and what does not fit the lanes is refused", "[req:1.43]") {
   for (const int count : {2, 3, 64}) {
     const ScratchLayout layout = make_scratch_layout(Backend::host, count, 1, kScratchBytes);
     CHECK(layout.eager % kEagerLineBytes == 0);
@@ -277,7 +277,7 @@ TEST_CASE("1.43 a line is one cache line, and what does not fit the lanes is ref
   }
 }
 
-TEST_CASE("1.30 packets of CPU ranks carry 8 bytes of every type") {
+TEST_CASE("packets of CPU ranks carry 8 bytes of every type", "[req:1.30]") {
   const ScratchLayout layout = make_scratch_layout(Backend::host, 3, 1, kScratchBytes);
   for (int index = 0; index < kDataTypeCount; ++index) {
     const auto type = static_cast<DataType>(index);
@@ -310,7 +310,7 @@ std::vector<std::byte> awkward_floats(DataType type, std::uint64_t count, std::m
   return bytes;
 }
 
-TEST_CASE("1.29 1.30 the bits are the same whatever the float modes of a rank") {
+TEST_CASE("the bits are the same whatever the float modes of a rank", "[req:1.29][req:1.30]") {
   const std::uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 rng(seed);
@@ -352,7 +352,7 @@ TEST_CASE("1.29 1.30 the bits are the same whatever the float modes of a rank") 
 // Calls of all algorithms in any order: what one leaves behind is no line or packet of another. All
 // elements of a call are one small integer, as the flags of a young communicator are, and a rank
 // that waits for a late one sees what lies there.
-TEST_CASE("1.30 the algorithms of CPU ranks share a communicator") {
+TEST_CASE("the algorithms of CPU ranks share a communicator", "[req:1.30]") {
   const std::uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 rng(seed);
@@ -399,7 +399,7 @@ TEST_CASE("calls go on where the counts of calls wrap") {
 
 // A long message, short ones for as long as it takes the count of calls to come round, and a long
 // one again, whose lines lie where those of the first still are.
-TEST_CASE("1.30 lines of 2^32 calls ago do not look fresh") {
+TEST_CASE("lines of 2^32 calls ago do not look fresh", "[req:1.30]") {
   for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
     for (const std::uint32_t start : {5u, 6u, 0x7ffffff5u}) {
       INFO(name_of(algorithm) << " from call " << start);
@@ -433,7 +433,7 @@ TEST_CASE("a flag differs from the one before in the same slot") {
   }
 }
 
-TEST_CASE("1.38 the flags of calls of one count differ by type and operation") {
+TEST_CASE("the flags of calls of one count differ by type and operation", "[req:1.38]") {
   for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{37},
                                     std::uint64_t{7000}, std::uint64_t{1} << 40}) {
     INFO("count " << count);
@@ -449,7 +449,8 @@ TEST_CASE("1.38 the flags of calls of one count differ by type and operation") {
   }
 }
 
-TEST_CASE("1.38 a record of a call is read as it was written, and not while it is written") {
+TEST_CASE("a record of a call is read as it was written, and not while it is written",
+          "[req:1.38]") {
   CallRecord record{};
   CHECK_FALSE(read_call(record));
   const CollectiveCall first{Collective::reduce_scatter, DataType::e5m2, ReduceOp::premul_sum, 7};

@@ -200,7 +200,7 @@ std::mt19937_64 seeded() {
 
 }  // namespace
 
-TEST_CASE("1.30 every loop equals the scalar fold on every instruction set", "[loops]") {
+TEST_CASE("every loop equals the scalar fold on every instruction set", "[req:1.30][loops]") {
   for (int i = 0; i < host::kIsaCount; ++i) {
     const auto isa = static_cast<host::Isa>(i);
     const bool there = host::is_available(isa);
@@ -217,7 +217,7 @@ TEST_CASE("1.30 every loop equals the scalar fold on every instruction set", "[l
   });
 }
 
-TEST_CASE("1.30 every count up to some registers", "[loops]") {
+TEST_CASE("every count up to some registers", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   for_each_type_and_op([&]<DataType type, ReduceOp op>() {
     // Beyond a register and its rest a sanitizer sees every seventh.
@@ -232,7 +232,7 @@ TEST_CASE("1.30 every count up to some registers", "[loops]") {
   });
 }
 
-TEST_CASE("1.30 sixty-four destinations, one of them in place", "[loops]") {
+TEST_CASE("sixty-four destinations, one of them in place", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   Case c;
   c.n_srcs = 64;
@@ -250,7 +250,7 @@ TEST_CASE("1.30 sixty-four destinations, one of them in place", "[loops]") {
 }
 
 #if defined(__x86_64__)
-TEST_CASE("1.30 the caller's rounding and flush-to-zero modes change nothing", "[loops]") {
+TEST_CASE("the caller's rounding and flush-to-zero modes change nothing", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   const unsigned saved = _mm_getcsr();
   // Flush to zero, denormals are zero, round up, no exception masked.
@@ -283,7 +283,7 @@ TEST_CASE("1.30 the caller's rounding and flush-to-zero modes change nothing", "
 }
 #endif
 
-TEST_CASE("1.30 the copy loop copies", "[loops]") {
+TEST_CASE("the copy loop copies", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   for (const host::Isa isa : available_isas()) {
     const host::CopyLoop copy = host::find_copy_loop(isa);
@@ -301,7 +301,7 @@ TEST_CASE("1.30 the copy loop copies", "[loops]") {
   }
 }
 
-TEST_CASE("1.30 the table answers for what it does not have", "[loops]") {
+TEST_CASE("the table answers for what it does not have", "[req:1.30][loops]") {
   REQUIRE(host::find_reduce_loop(static_cast<DataType>(12), ReduceOp::sum, host::Isa::baseline) ==
           nullptr);
   REQUIRE(host::find_reduce_loop(DataType::f32, static_cast<ReduceOp>(6), host::Isa::baseline) ==

@@ -101,7 +101,8 @@ Overrides random_overrides(Rng& rng) {
 
 }  // namespace
 
-TEST_CASE("1.38 1.39 plans fit whatever the table, the settings and the scratch memory") {
+TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
+          "[req:1.38][req:1.39]") {
   const std::uint32_t seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 rng(seed);
@@ -140,7 +141,7 @@ TEST_CASE("1.38 1.39 plans fit whatever the table, the settings and the scratch 
   CHECK(refused < kRounds);
 }
 
-TEST_CASE("1.39 deep streams in little scratch memory give way") {
+TEST_CASE("deep streams in little scratch memory give way", "[req:1.39]") {
   struct Case {
     int ranks;
     std::uint64_t scratch;
@@ -165,7 +166,8 @@ TEST_CASE("1.39 deep streams in little scratch memory give way") {
   }
 }
 
-TEST_CASE("1.38 1.39 a depth or scratch memory that cannot be had is refused at the start") {
+TEST_CASE("a depth or scratch memory that cannot be had is refused at the start",
+          "[req:1.38][req:1.39]") {
   const auto& table = ChoiceTable::built_in();
   const auto layout = make_scratch_layout(Backend::host, 2, 1, 16 * kMiB);
   for (const std::uint32_t depth : {0u, 2u, 16u}) {
@@ -195,7 +197,7 @@ TEST_CASE("1.38 1.39 a depth or scratch memory that cannot be had is refused at 
   CHECK(missing.error().message() == "the table of algorithms has no line for the backend host");
 }
 
-TEST_CASE("1.38 a mistake in a table names the line, the value and what is allowed") {
+TEST_CASE("a mistake in a table names the line, the value and what is allowed", "[req:1.38]") {
   struct Case {
     const char* line;
     const char* message;
@@ -237,7 +239,7 @@ TEST_CASE("1.38 a mistake in a table names the line, the value and what is allow
   }
 }
 
-TEST_CASE("1.38 a table that is no file, or too long for one, is refused") {
+TEST_CASE("a table that is no file, or too long for one, is refused", "[req:1.38]") {
   const auto refused = [](const std::string& path) {
     const auto table = ChoiceTable::read(path);
     return table.ok() ? std::string() : table.error().message();
@@ -261,7 +263,7 @@ TEST_CASE("1.38 a table that is no file, or too long for one, is refused") {
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("1.39 all sizes find lines of the same number of ranks") {
+TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
   const auto table = ChoiceTable::parse(
       "host 2 64 one_shot 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n"
       "host 4 128 eager 1 1 0 0 0\nhost 4 max stream 1 1 2048 3 2\n"
@@ -282,7 +284,7 @@ TEST_CASE("1.39 all sizes find lines of the same number of ranks") {
   }
 }
 
-TEST_CASE("1.39 greetings can tell every offset in the largest slot") {
+TEST_CASE("greetings can tell every offset in the largest slot", "[req:1.39]") {
   for (const auto& row : settings_table::rows()) {
     if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
     Settings settings;
@@ -295,7 +297,7 @@ TEST_CASE("1.39 greetings can tell every offset in the largest slot") {
   FAIL("there is no ORIEL_BIG_SIZE");
 }
 
-TEST_CASE("1.39 an instruction set that the processor does not have is refused") {
+TEST_CASE("an instruction set that the processor does not have is refused", "[req:1.39]") {
   constexpr auto kNone = [](host::Isa isa) { return isa == host::Isa::baseline; };
   constexpr auto kAll = [](host::Isa) { return true; };
   CHECK(find_isa(SimdChoice::automatic, kNone).value() == host::detect_isa());

@@ -56,7 +56,7 @@ std::vector<Area> areas_of(const ScratchLayout& layout) {
 
 }  // namespace
 
-TEST_CASE("1.30 every algorithm can be forced on CPU ranks") {
+TEST_CASE("every algorithm can be forced on CPU ranks", "[req:1.30]") {
   for (const int ranks : {2, 8, 64}) {
     INFO(ranks << " ranks");
     for (int i = 0; i < kAlgorithmCount; ++i) {
@@ -69,7 +69,7 @@ TEST_CASE("1.30 every algorithm can be forced on CPU ranks") {
   CHECK(forced("one_shot", Backend::host, 8, 200'000) == Algorithm::two_shot);
 }
 
-TEST_CASE("1.38 a block of a GPU's has a warp at least, whose lanes tell of the call") {
+TEST_CASE("a block of a GPU's has a warp at least, whose lanes tell of the call", "[req:1.38]") {
   Overrides overrides;
   overrides.threads = 7;
   for (const Backend backend : {Backend::cuda, Backend::host}) {
@@ -81,7 +81,7 @@ TEST_CASE("1.38 a block of a GPU's has a warp at least, whose lanes tell of the 
   }
 }
 
-TEST_CASE("1.30 eager is refused on GPUs") {
+TEST_CASE("eager is refused on GPUs", "[req:1.30]") {
   Overrides overrides;
   overrides.algorithm = "eager";
   const auto layout = make_scratch_layout(Backend::cuda, 2, 132, 64 * kMiB);
@@ -104,7 +104,7 @@ TEST_CASE("1.30 eager is refused on GPUs") {
   CHECK(unknown.error().message() == "there is no algorithm \"ring\"");
 }
 
-TEST_CASE("1.30 a table says which algorithm CPU ranks use") {
+TEST_CASE("a table says which algorithm CPU ranks use", "[req:1.30]") {
   const ChoiceTable table = table_of(
       "host 2 64 one_shot 1 1 0 0 0\nhost 2 256 two_shot 1 1 0 0 0\n"
       "host 2 1024 eager 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n");
@@ -115,7 +115,7 @@ TEST_CASE("1.30 a table says which algorithm CPU ranks use") {
   CHECK(table.find(Backend::host, 2, 1025)->plan.algorithm == Algorithm::stream);
 }
 
-TEST_CASE("1.43 small messages between CPU ranks are eager unless forced") {
+TEST_CASE("small messages between CPU ranks are eager unless forced", "[req:1.43]") {
   CHECK(forced("", Backend::host, 2, 32) == Algorithm::one_shot);
   for (const auto& [ranks, most] : {std::pair{2, 1024}, {4, 512}, {16, 128}, {64, 128}}) {
     const auto bytes = static_cast<std::uint64_t>(most);
@@ -182,7 +182,7 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
   }
 }
 
-TEST_CASE("1.14 the size of the scratch memory does not depend on the number of ranks") {
+TEST_CASE("the size of the scratch memory does not depend on the number of ranks", "[req:1.14]") {
   for (const std::uint64_t budget : {kMiB, 4 * kMiB + 4096, 64 * kMiB}) {
     for (const int ctas : {1, 7, 114, 132, 144}) {
       for (int ranks = 1; ranks <= 8; ++ranks) {

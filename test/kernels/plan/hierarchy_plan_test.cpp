@@ -51,7 +51,7 @@ HierarchyPlan plan_of(const Case& where, Collective collective, std::uint64_t by
 
 }  // namespace
 
-TEST_CASE("3.16 small messages of every collective take one hop among nodes") {
+TEST_CASE("small messages of every collective take one hop among nodes", "[req:3.16]") {
   for (const Collective collective : kCollectives) {
     INFO(name_of(collective));
     for (const Backend backend : {Backend::host, Backend::cuda}) {
@@ -75,7 +75,7 @@ TEST_CASE("3.16 small messages of every collective take one hop among nodes") {
   CHECK(plan_of({64, 8, Backend::cuda}, Collective::all_gather, 8).one_hop);
 }
 
-TEST_CASE("3.16 one hop needs a slot for what comes and for what is on its way") {
+TEST_CASE("one hop needs a slot for what comes and for what is on its way", "[req:3.16]") {
   // Two ranks, 1 KiB for each: a reduce-scatter has other bytes for each rank.
   for (const Collective collective : kCollectives) {
     INFO(name_of(collective));

@@ -96,7 +96,8 @@ void fill(Side& side, unsigned seed) {
 
 }  // namespace
 
-TEST_CASE("3.9 puts and gets of memory that is mapped arrive byte for byte without the wire") {
+TEST_CASE("puts and gets of memory that is mapped arrive byte for byte without the wire",
+          "[req:3.9]") {
   DirectPair pair;
   const unsigned seed = 31;
   INFO("seed " << seed);
@@ -118,7 +119,7 @@ TEST_CASE("3.9 puts and gets of memory that is mapped arrive byte for byte witho
   CHECK(pair.copies() == longer);
 }
 
-TEST_CASE("3.9 a put goes by the wire where the peer has the source mapped no more") {
+TEST_CASE("a put goes by the wire where the peer has the source mapped no more", "[req:3.9]") {
   DirectPair pair;
   fill(pair.a, 1);
   REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
@@ -134,7 +135,8 @@ TEST_CASE("3.9 a put goes by the wire where the peer has the source mapped no mo
   CHECK(pair.a.nic.counters().direct_copies == 1);
 }
 
-TEST_CASE("3.9 F4 what lies behind such a put comes once and in order, whatever is lost") {
+TEST_CASE("what lies behind such a put comes once and in order, whatever is lost",
+          "[req:3.9][F4]") {
   const unsigned seed = GENERATE(range(1u, 41u));
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -176,7 +178,7 @@ TEST_CASE("3.9 F4 what lies behind such a put comes once and in order, whatever 
                     kBytes - 8) == 0);
 }
 
-TEST_CASE("3.9 an entry of which a part was copied directly goes on by the wire") {
+TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[req:3.9]") {
   const bool shuffle = GENERATE(false, true);
   ManualClock clock;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -210,7 +212,8 @@ TEST_CASE("3.9 an entry of which a part was copied directly goes on by the wire"
   CHECK(pair.b.nic.counters().direct_copies == 2);
 }
 
-TEST_CASE("3.9 3.23 who may not write or read there by the wire may not do it directly") {
+TEST_CASE("who may not write or read there by the wire may not do it directly",
+          "[req:3.9][req:3.23]") {
   const bool writes = GENERATE(false, true);
   DirectPair pair;
   fill(pair.a, 1);
@@ -227,7 +230,7 @@ TEST_CASE("3.9 3.23 who may not write or read there by the wire may not do it di
   CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(), is_zero));
 }
 
-TEST_CASE("3.9 a key that is given back ends direct copies too") {
+TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
   DirectPair pair;
   fill(pair.a, 1);
   REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
@@ -237,7 +240,7 @@ TEST_CASE("3.9 a key that is given back ends direct copies too") {
   CHECK(pair.b.memory[0] == 0);
 }
 
-TEST_CASE("3.9 F4 a direct copy that is asked for twice is made once") {
+TEST_CASE("a direct copy that is asked for twice is made once", "[req:3.9][F4]") {
   ManualClock clock;
   DirectPair pair(clock);
   NicFaults faults;
@@ -256,7 +259,7 @@ TEST_CASE("3.9 F4 a direct copy that is asked for twice is made once") {
   CHECK(pair.b.nic.counters().duplicates == 1);
 }
 
-TEST_CASE("3.9 the wire still takes what is small, and what only one side has mapped") {
+TEST_CASE("the wire still takes what is small, and what only one side has mapped", "[req:3.9]") {
   NicPair pair;
   // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
   REQUIRE(pair.a.nic.map_peer_memory(2, pair.b.key, range_of(pair.b)).ok());
@@ -275,7 +278,7 @@ TEST_CASE("3.9 the wire still takes what is small, and what only one side has ma
   CHECK(std::memcmp(bytes_of(pair.a) + 10'000, bytes_of(pair.b), 5000) == 0);
 }
 
-TEST_CASE("3.23 peers' memory that cannot be is not taken") {
+TEST_CASE("peers' memory that cannot be is not taken", "[req:3.23]") {
   NicSoft nic;
   std::byte memory[64];
   CHECK_FALSE(nic.map_peer_memory(0, 1, {1, 64, memory, 0}).ok());
@@ -287,7 +290,7 @@ TEST_CASE("3.23 peers' memory that cannot be is not taken") {
   CHECK(nic.unmap_peer_memory(1, 1).ok());
 }
 
-TEST_CASE("3.20 puts by direct copy and by the wire, side by side", "[.][figures]") {
+TEST_CASE("puts by direct copy and by the wire, side by side", "[req:3.20][.][figures]") {
   constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
   for (const bool direct : {true, false}) {
     const SteadyClock& clock = SteadyClock::instance();

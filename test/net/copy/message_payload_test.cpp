@@ -127,7 +127,7 @@ Bytes numbers(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("3.21 a payload says what it has, borrowed or its own") {
+TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
   Bytes source = numbers(100);
   const Bytes before = source;
   const ByteView all(source);
@@ -172,7 +172,8 @@ TEST_CASE("3.21 a payload says what it has, borrowed or its own") {
   CHECK(moved.empty());
 }
 
-TEST_CASE("3.21 what cannot be stored at once is right later, though the ring is written anew") {
+TEST_CASE("what cannot be stored at once is right later, though the ring is written anew",
+          "[req:3.21]") {
   GatedPair pair;
   const std::size_t begun = GENERATE(0u, 1u, 2u);  // stores that begin at once
   pair.mover.stores = begun;
@@ -202,7 +203,8 @@ TEST_CASE("3.21 what cannot be stored at once is right later, though the ring is
   CHECK(*pair.of_b->memory().first_error == 0);
 }
 
-TEST_CASE("3.21 the ring has its room back after a turn that took as much as a turn may take") {
+TEST_CASE("the ring has its room back after a turn that took as much as a turn may take",
+          "[req:3.21]") {
   GatedPair pair;
   for (std::uint64_t i = 0; i < 64; ++i) {
     REQUIRE(dq::put(device::Thread(), pair.of_b->view(),
@@ -215,7 +217,7 @@ TEST_CASE("3.21 the ring has its room back after a turn that took as much as a t
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
 }
 
-TEST_CASE("3.21 a wire without room loses no payload, and slots come back") {
+TEST_CASE("a wire without room loses no payload, and slots come back", "[req:3.21]") {
   GatedPair pair;
   pair.mover.kept_most = GENERATE(std::size_t{0}, GatedMover::kSlots / 2, GatedMover::kSlots);
   INFO("parts that may stay: " << pair.mover.kept_most);
@@ -240,7 +242,7 @@ TEST_CASE("3.21 a wire without room loses no payload, and slots come back") {
   CHECK(pair.mover.kept == 0);
 }
 
-TEST_CASE("3.21 the host's memory is sent from where it is, as it is when there is room") {
+TEST_CASE("the host's memory is sent from where it is, as it is when there is room", "[req:3.21]") {
   GatedPair pair;
   pair.mover.stores = 100;
   constexpr std::size_t kBytes = 300'000;

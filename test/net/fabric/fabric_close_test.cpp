@@ -59,7 +59,7 @@ bool stays(Side& side, Amid& pair) {
 
 }  // namespace
 
-TEST_CASE("3.13 a wire ends while bytes that it fetches, or lends, come in") {
+TEST_CASE("a wire ends while bytes that it fetches, or lends, come in", "[req:3.13]") {
   // The sides' memory goes before their wires: nothing may be put there any more.
   for (int turns = 0; turns < 6; ++turns) {
     INFO(turns << " turns");
@@ -67,7 +67,7 @@ TEST_CASE("3.13 a wire ends while bytes that it fetches, or lends, come in") {
   }
 }
 
-TEST_CASE("3.13 a wire is cut while bytes that it fetches, or lends, come in") {
+TEST_CASE("a wire is cut while bytes that it fetches, or lends, come in", "[req:3.13]") {
   for (int turns = 0; turns < repeats(20, 4); ++turns) {
     INFO(turns << " turns");
     FabricPlan plan;
@@ -87,7 +87,8 @@ TEST_CASE("3.13 a wire is cut while bytes that it fetches, or lends, come in") {
   }
 }
 
-TEST_CASE("3.13 a wire that is cut stays cut where its provider would not outlive its return") {
+TEST_CASE("a wire that is cut stays cut where its provider would not outlive its return",
+          "[req:3.13]") {
   auto options = fabric_options(&planned_fabric());
   options.provider = "udp;ofi_rxd";
   FabricPlan plan;
@@ -109,7 +110,8 @@ TEST_CASE("3.13 a wire that is cut stays cut where its provider would not outliv
   CHECK(plan.open.empty());
 }
 
-TEST_CASE("3.13 a wire whose connections cannot be ended is left as it is, and touches nothing") {
+TEST_CASE("a wire whose connections cannot be ended is left as it is, and touches nothing",
+          "[req:3.13]") {
   SystemTable table = real_system_table();
   SECTION("they do not end") {
     table.shutdown = [](int, int) { return 0; };

@@ -97,8 +97,8 @@ WireFabric::Options planned_options() {
 
 }  // namespace
 
-TEST_CASE(
-    "3.13 each call of libfabric fails in turn: an error that names it, and nothing is left") {
+TEST_CASE("each call of libfabric fails in turn: an error that names it, and nothing is left",
+          "[req:3.13]") {
   bool reached = true;
   std::set<std::string> failed;
   int left = 0;
@@ -142,7 +142,7 @@ TEST_CASE(
   CHECK(left == (kFindsLeaks ? 0 : 2));  // one for either end
 }
 
-TEST_CASE("3.13 a queue that has no descriptor to sleep on is polled") {
+TEST_CASE("a queue that has no descriptor to sleep on is polled", "[req:3.13]") {
   for (const int status : {-FI_ENOSYS, -FI_EOPNOTSUPP}) {
     FabricPlan plan;
     plan.fail = [&](const char* call) -> long {
@@ -161,7 +161,7 @@ TEST_CASE("3.13 a queue that has no descriptor to sleep on is polled") {
   }
 }
 
-TEST_CASE("3.13 a library that has no room most of the time loses and changes nothing") {
+TEST_CASE("a library that has no room most of the time loses and changes nothing", "[req:3.13]") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -186,7 +186,7 @@ TEST_CASE("3.13 a library that has no room most of the time loses and changes no
   CHECK(plan.open.empty());
 }
 
-TEST_CASE("3.13 a peer that takes nothing is given up after a while, and taken up again") {
+TEST_CASE("a peer that takes nothing is given up after a while, and taken up again", "[req:3.13]") {
   FabricPlan plan;
   bool stuck = true;
   plan.fail = [&](const char* call) -> long {
@@ -234,7 +234,8 @@ TEST_CASE("3.13 a peer that takes nothing is given up after a while, and taken u
   CHECK(pair.a->peer_status(pair.b->address()).ok());
 }
 
-TEST_CASE("3.13 a completion with an error names peer, reason and provider, and frees its buffer") {
+TEST_CASE("a completion with an error names peer, reason and provider, and frees its buffer",
+          "[req:3.13]") {
   for (const std::uint64_t kind : {FI_SEND, FI_RECV}) {
     FabricPlan plan;
     int seen = 0;
@@ -265,7 +266,7 @@ TEST_CASE("3.13 a completion with an error names peer, reason and provider, and 
   }
 }
 
-TEST_CASE("3.13 errors that repeat for ever neither hang nor stop the wire") {
+TEST_CASE("errors that repeat for ever neither hang nor stop the wire", "[req:3.13]") {
   FabricPlan plan;
   plan.completions = [&](fi_cq_msg_entry*, ssize_t count) -> ssize_t {
     return count == -FI_EAGAIN ? -FI_EAVAIL : count;
@@ -280,7 +281,7 @@ TEST_CASE("3.13 errors that repeat for ever neither hang nor stop the wire") {
   CHECK(outcome.errors.size() == 2);
 }
 
-TEST_CASE("3.13 no message is one that rxm of libfabric 2 would cut into segments") {
+TEST_CASE("no message is one that rxm of libfabric 2 would cut into segments", "[req:3.13]") {
   // It crashes where a connection ends while some of them have come.
   if (!std::string_view(oriel::test::fabric_provider()).ends_with(";ofi_rxm")) return;
   const unsigned version = GENERATE(FI_VERSION(1, 17), FI_VERSION(2, 0));
@@ -323,7 +324,8 @@ TEST_CASE("3.13 no message is one that rxm of libfabric 2 would cut into segment
   CHECK((longest == kCut + 1) == (version >= FI_VERSION(2, 0)));
 }
 
-TEST_CASE("3.13 memory is registered, and payloads are copied, where a provider needs it") {
+TEST_CASE("memory is registered, and payloads are copied, where a provider needs it",
+          "[req:3.13]") {
   // tcp needs neither, so it is made to seem as if.
   for (const bool registered : {true, false}) {
     FabricPlan plan;

@@ -61,7 +61,8 @@ void check_without_fetching(FetchPair& pair) {
 
 }  // namespace
 
-TEST_CASE("3.13 long puts arrive byte for byte, fetched, and what is behind them comes later") {
+TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them comes later",
+          "[req:3.13]") {
   FetchPair pair;
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
@@ -89,7 +90,8 @@ TEST_CASE("3.13 long puts arrive byte for byte, fetched, and what is behind them
   CHECK(pair.fetched_bytes() == expected);
 }
 
-TEST_CASE("3.13 of puts to one place the last one stays, whether they are fetched or not") {
+TEST_CASE("of puts to one place the last one stays, whether they are fetched or not",
+          "[req:3.13]") {
   FetchPair pair;
   constexpr std::size_t kMost = 700'000;
   for (int round = 0; round < 5; ++round) {
@@ -105,7 +107,7 @@ TEST_CASE("3.13 of puts to one place the last one stays, whether they are fetche
   }
 }
 
-TEST_CASE("3.13 nothing is fetched where that cannot be, or is not wanted") {
+TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.13]") {
   SECTION("one end wants payloads proven") {
     auto proving = fabric_options();
     proving.prove_payloads = true;
@@ -150,7 +152,7 @@ TEST_CASE("3.13 nothing is fetched where that cannot be, or is not wanted") {
   }
 }
 
-TEST_CASE("3.13 a library without room, or with registered memory, fetches all the same") {
+TEST_CASE("a library without room, or with registered memory, fetches all the same", "[req:3.13]") {
   FabricPlan plan;
   FabricTable table = planned_fabric();
   std::mt19937 random(7);
@@ -192,7 +194,8 @@ ssize_t counted_read(fid_ep* endpoint, void* to, std::size_t bytes, void* descri
 
 }  // namespace
 
-TEST_CASE("3.20 a link's rate says how much is read at a time, and its peer gets gaps to ask") {
+TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps to ask",
+          "[req:3.20]") {
   constexpr std::size_t kLongPut = std::size_t{24} << 20;
   ManualClock clock;
   FabricPlan plan;
@@ -235,7 +238,8 @@ TEST_CASE("3.20 a link's rate says how much is read at a time, and its peer gets
   }
 }
 
-TEST_CASE("3.13 a fetch that fails is tried again, and in the end it is the entry that fails") {
+TEST_CASE("a fetch that fails is tried again, and in the end it is the entry that fails",
+          "[req:3.13]") {
   FabricPlan plan;
   int failures = 3;
   plan.fail = [&](const char* call) -> long {
@@ -268,7 +272,7 @@ TEST_CASE("3.13 a fetch that fails is tried again, and in the end it is the entr
             .find("fetching from rank 0") != std::string::npos);
 }
 
-TEST_CASE("3.13 memory that is given back has been fetched before, and into") {
+TEST_CASE("memory that is given back has been fetched before, and into", "[req:3.13]") {
   for (const bool gives_source : {true, false}) {
     FetchPair pair;
     std::atomic<bool> over = false;
@@ -294,7 +298,8 @@ TEST_CASE("3.13 memory that is given back has been fetched before, and into") {
   }
 }
 
-TEST_CASE("3.13 a key is given back at once while the same memory is fetched into by another") {
+TEST_CASE("a key is given back at once while the same memory is fetched into by another",
+          "[req:3.13]") {
   FetchPair pair;
   const std::uint32_t second_key = pair.b.add_key(kAllAccess);
   const auto posted = pair.put(0, 0, kBytes);
@@ -368,7 +373,7 @@ bool is_cut(const WireFabric& wire, WireAddress peer) {
 
 }  // namespace
 
-TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no other") {
+TEST_CASE("the wire to a peer that does not let go of memory is cut, and no other", "[req:3.13]") {
   FetchPair pair;
   const bool of_source = GENERATE(false, true);
   INFO("memory that is fetched " << (of_source ? "from" : "into"));
@@ -410,7 +415,7 @@ TEST_CASE("3.13 the wire to a peer that does not let go of memory is cut, and no
   CHECK(bystander.puts(one, 11));
 }
 
-TEST_CASE("3.13 after an abort nobody is waited for who does not let go of memory") {
+TEST_CASE("after an abort nobody is waited for who does not let go of memory", "[req:3.13]") {
   FetchPair pair;
   const bool of_source = GENERATE(false, true);
   INFO("memory that is fetched " << (of_source ? "from" : "into"));
@@ -429,7 +434,8 @@ TEST_CASE("3.13 after an abort nobody is waited for who does not let go of memor
                (of_source ? pair.wire_b : pair.wire_a)->address()));
 }
 
-TEST_CASE("3.13 a NIC that ends waits for all of its memory as long as for one piece of it") {
+TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece of it",
+          "[req:3.13]") {
   FetchPair pair;
   Bystander bystander(pair, pair.b, *pair.wire_b);
   const std::uint32_t first_key = pair.b.key, second_key = pair.b.add_key(kAllAccess);
@@ -458,7 +464,7 @@ TEST_CASE("3.13 a NIC that ends waits for all of its memory as long as for one p
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
 }
 
-TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole") {
+TEST_CASE("where its address cannot be had again a wire is cut as a whole", "[req:3.13]") {
   FabricPlan plan;
   FetchPair pair(fabric_options(&planned_fabric()));
   REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
@@ -480,7 +486,8 @@ TEST_CASE("3.13 where its address cannot be had again a wire is cut as a whole")
   CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
 }
 
-TEST_CASE("3.13 whoever waits for memory to be let go of does not keep others from the NIC") {
+TEST_CASE("whoever waits for memory to be let go of does not keep others from the NIC",
+          "[req:3.13]") {
   FetchPair pair;
   REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
   REQUIRE(soon([&] {

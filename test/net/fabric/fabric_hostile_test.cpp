@@ -158,7 +158,8 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("3.13 3.23 who does not have the key makes no message, whoever it says it is") {
+TEST_CASE("who does not have the key makes no message, whoever it says it is",
+          "[req:3.13][req:3.23]") {
   Scene scene;
   const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),
                                      RawEnd::address_of(*scene.pair.b));
@@ -180,7 +181,7 @@ TEST_CASE("3.13 3.23 who does not have the key makes no message, whoever it says
   scene.check_alive(7);
 }
 
-TEST_CASE("3.23 a message that is played back, cut, lengthened or changed is not taken") {
+TEST_CASE("a message that is played back, cut, lengthened or changed is not taken", "[req:3.23]") {
   Scene scene;
   const Bytes good = scene.frame(scene.keys(), scene.a(), 0, numbered(1, 40));
   std::uint64_t refused = 0;
@@ -209,7 +210,7 @@ TEST_CASE("3.23 a message that is played back, cut, lengthened or changed is not
   CHECK(scene.got.size() == 1);
 }
 
-TEST_CASE("3.23 a message longer than any of ours costs its receiver nothing") {
+TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:3.23]") {
   auto small = fabric_options();
   small.payload_bytes_most = 1000;
   small.receives = 4;
@@ -233,7 +234,7 @@ TEST_CASE("3.23 a message longer than any of ours costs its receiver nothing") {
   CHECK(is_numbered(message, 3, 900));
 }
 
-TEST_CASE("3.23 a peer that is proven and sends what no NIC sends is not heard") {
+TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[req:3.23]") {
   Scene scene;
   const FrameKeys keys = scene.keys();
   WireRequest request;
@@ -251,7 +252,8 @@ TEST_CASE("3.23 a peer that is proven and sends what no NIC sends is not heard")
   CHECK(is_numbered(scene.got[0], 5, 10));
 }
 
-TEST_CASE("3.23 a batch whose lengths are wrong gives what is before them and nothing else") {
+TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing else",
+          "[req:3.23]") {
   Scene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0, refused = 0;
@@ -275,7 +277,7 @@ TEST_CASE("3.23 a batch whose lengths are wrong gives what is before them and no
   CHECK(is_numbered(scene.got[1], 8, 500));
 }
 
-TEST_CASE("3.23 a payload behind a batch is that of one message, whose length it has") {
+TEST_CASE("a payload behind a batch is that of one message, whose length it has", "[req:3.23]") {
   Scene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0, refused = 0;
@@ -316,7 +318,7 @@ TEST_CASE("3.23 a payload behind a batch is that of one message, whose length it
   CHECK(scene.got.size() == 1);
 }
 
-TEST_CASE("3.13 a message that does not come holds up those behind it for a while only") {
+TEST_CASE("a message that does not come holds up those behind it for a while only", "[req:3.13]") {
   ManualClock clock;
   auto options = fabric_options();
   options.clock = &clock;
@@ -348,7 +350,7 @@ TEST_CASE("3.13 a message that does not come holds up those behind it for a whil
   CHECK(is_numbered(scene.got.back(), 17, 10));
 }
 
-TEST_CASE("3.23 bytes that are no message of libfabric do not end a wire") {
+TEST_CASE("bytes that are no message of libfabric do not end a wire", "[req:3.23]") {
   // libfabric 1.17 forgets connections that bring some, also as the wires end.
   const ForgivesLeaks while_noise_comes;
   Scene scene;

@@ -128,7 +128,7 @@ Status exchange_data(Rank& rank) {
 
 }  // namespace
 
-TEST_CASE("3.13 two processes put, signal and fetch over tcp") {
+TEST_CASE("two processes put, signal and fetch over tcp", "[req:3.13]") {
   const Meeting meeting;
   const auto verdicts = run_forked(
       2,
@@ -151,7 +151,8 @@ TEST_CASE("3.13 two processes put, signal and fetch over tcp") {
   for (const std::string& verdict : verdicts) CHECK(verdict == "ok");
 }
 
-TEST_CASE("3.13 a peer that is killed is named, and what is meant for it ends with an error") {
+TEST_CASE("a peer that is killed is named, and what is meant for it ends with an error",
+          "[req:3.13]") {
   const Meeting meeting, killed;
   ForkedRanks ranks(2, [&](int number) -> Status {
     Rank rank;
@@ -210,7 +211,7 @@ TEST_CASE("3.13 a peer that is killed is named, and what is meant for it ends wi
   CHECK(ranks.collect(seconds(60))[0] == "ok");
 }
 
-TEST_CASE("3.13 a wire ends while messages are on their way, and the other end goes on") {
+TEST_CASE("a wire ends while messages are on their way, and the other end goes on", "[req:3.13]") {
   for (int round = 0; round < 4; ++round) {
     auto options = fabric_options();
     options.patience = milliseconds(20);

@@ -67,7 +67,7 @@ struct Sleeping {
 
 }  // namespace
 
-TEST_CASE("3.13 who sleeps on a fabric wire is woken by a message, and not by much else") {
+TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much else", "[req:3.13]") {
   SystemTable table = real_system_table();
   table.poll = watched_poll;
   const ScopedSystemTable scoped(table);
@@ -96,7 +96,7 @@ TEST_CASE("3.13 who sleeps on a fabric wire is woken by a message, and not by mu
   CHECK(at.thread->stop(Deadline::after(seconds(10))).ok());
 }
 
-TEST_CASE("3.13 without such a descriptor, and beside others, the thread naps") {
+TEST_CASE("without such a descriptor, and beside others, the thread naps", "[req:3.13]") {
   SystemTable table = real_system_table();
   table.poll = watched_poll;
   const ScopedSystemTable scoped(table);

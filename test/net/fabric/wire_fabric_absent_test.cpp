@@ -4,7 +4,7 @@
 
 #include "net/fabric/wire_fabric.hpp"
 
-TEST_CASE("3.13 a library without libfabric's header says what to install") {
+TEST_CASE("a library without libfabric's header says what to install", "[req:3.13]") {
   const auto wire = oriel::net::WireFabric::create({});
   REQUIRE_FALSE(wire.ok());
   CHECK(wire.error().to_string().find("libfabric-dev") != std::string::npos);

@@ -56,7 +56,7 @@ std::byte* bytes_of(Side& side) {
 
 }  // namespace
 
-TEST_CASE("3.13 messages of all sizes arrive in the order in which they were sent") {
+TEST_CASE("messages of all sizes arrive in the order in which they were sent", "[req:3.13]") {
   WirePair pair;
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
@@ -96,7 +96,7 @@ TEST_CASE("3.13 messages of all sizes arrive in the order in which they were sen
   CHECK((of_b.received == kMessages && of_b.refused == 0 && of_b.late == 0 && of_b.skipped == 0));
 }
 
-TEST_CASE("3.13 queues put, get, add and signal over it") {
+TEST_CASE("queues put, get, add and signal over it", "[req:3.13]") {
   SendQueue::Options options;
   options.receives = 64;
   FabricPair pair(options, fabric_options(), 300'000);
@@ -121,7 +121,7 @@ TEST_CASE("3.13 queues put, get, add and signal over it") {
   CHECK(*pair.there.memory().first_error == 0);
 }
 
-TEST_CASE("3.13 signals and immediates are applied in the order of the queue") {
+TEST_CASE("signals and immediates are applied in the order of the queue", "[req:3.13]") {
   SendQueue::Options options;
   options.receives = 64;
   options.piece_bytes = 10'000;
@@ -160,7 +160,7 @@ TEST_CASE("3.13 signals and immediates are applied in the order of the queue") {
   }
 }
 
-TEST_CASE("3.13 small messages travel together, and large ones do not overtake them") {
+TEST_CASE("small messages travel together, and large ones do not overtake them", "[req:3.13]") {
   WirePair pair;
   WireMessage message;
   constexpr std::uint64_t kMessages = 300;
@@ -188,7 +188,7 @@ TEST_CASE("3.13 small messages travel together, and large ones do not overtake t
   CHECK(pair.a->counters().sent == kMessages + 1);
 }
 
-TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
+TEST_CASE("proofs of payloads are made and wanted if either end wishes", "[req:3.13]") {
   auto proving = fabric_options();
   proving.prove_payloads = true;
   WirePair pair(fabric_options(), proving);
@@ -207,7 +207,7 @@ TEST_CASE("3.13 proofs of payloads are made and wanted if either end wishes") {
   }
 }
 
-TEST_CASE("3.20 what is said between two ranks in turn takes one message each way") {
+TEST_CASE("what is said between two ranks in turn takes one message each way", "[req:3.20]") {
   const std::uint64_t bytes = GENERATE(8u, 329u, 2000u, 10'000u);
   const bool is_registered = GENERATE(false, true);
   CAPTURE(bytes, is_registered);
@@ -251,7 +251,7 @@ TEST_CASE("3.20 what is said between two ranks in turn takes one message each wa
   CHECK(sends == 2 * static_cast<long>(kTrips - 1));
 }
 
-TEST_CASE("3.20 of writes that are done together only the last one is answered") {
+TEST_CASE("of writes that are done together only the last one is answered", "[req:3.20]") {
   FabricPair pair;
   dq::Posted last{};
   for (int i = 0; i < 10; ++i) {
@@ -264,7 +264,7 @@ TEST_CASE("3.20 of writes that are done together only the last one is answered")
   CHECK(pair.wire_b->counters().sent == 1);
 }
 
-TEST_CASE("3.13 a library that is missing is named with its package") {
+TEST_CASE("a library that is missing is named with its package", "[req:3.13]") {
   const FabricLibrary library = load_fabric_library("libfabric-that-is-not-there.so.1");
   CHECK(library.missing.find("libfabric1") != std::string::npos);
   CHECK(library.missing.find("not-there") != std::string::npos);
@@ -272,7 +272,7 @@ TEST_CASE("3.13 a library that is missing is named with its package") {
   CHECK(load_fabric_library("libc.so.6").missing.find("it has no fi_") != std::string::npos);
 }
 
-TEST_CASE("3.13 no handler of a signal is left by libfabric and what comes with it") {
+TEST_CASE("no handler of a signal is left by libfabric and what comes with it", "[req:3.13]") {
   for (const auto handler : handlers()) {
     CHECK_FALSE(is_of_fabric(handler));
   }
@@ -285,7 +285,7 @@ TEST_CASE("3.13 no handler of a signal is left by libfabric and what comes with 
   CHECK(handlers() == before);
 }
 
-TEST_CASE("3.13 the provider is chosen by what there is, and a wish that fails is named") {
+TEST_CASE("the provider is chosen by what there is, and a wish that fails is named", "[req:3.13]") {
   auto options = fabric_options();
   options.provider.clear();
   const std::string chosen = open_wire(options)->provider();
@@ -313,7 +313,7 @@ TEST_CASE("3.13 the provider is chosen by what there is, and a wish that fails i
   CHECK_FALSE(WireFabric::create(options).ok());
 }
 
-TEST_CASE("3.23 sizes that a wire cannot have are refused") {
+TEST_CASE("sizes that a wire cannot have are refused", "[req:3.23]") {
   for (const auto spoil : std::vector<void (*)(WireFabric::Options&)>{
            [](auto& o) { o.receives = 3; }, [](auto& o) { o.sends = 4097; },
            [](auto& o) { o.payload_bytes_most = 0; },
@@ -339,7 +339,7 @@ TEST_CASE("3.23 sizes that a wire cannot have are refused") {
   CHECK_FALSE(pair.a->peer_status({12345}).ok());
 }
 
-TEST_CASE("3.23 addresses that are no peer's are refused") {
+TEST_CASE("addresses that are no peer's are refused", "[req:3.23]") {
   WirePair pair;
   const Bytes good = pair.b->local_address();
   CHECK_FALSE(pair.a->add_peer(good, "again").ok());
@@ -379,7 +379,7 @@ TEST_CASE("3.23 addresses that are no peer's are refused") {
   }
 }
 
-TEST_CASE("3.13 a peer with several queues is heard on these and on no other") {
+TEST_CASE("a peer with several queues is heard on these and on no other", "[req:3.13]") {
   std::unique_ptr<WireFabric> a = open_wire(fabric_options());
   std::unique_ptr<WireFabric> b = open_wire(fabric_options());
   REQUIRE(a->add_peer(b->local_address(), "rank 1").ok());
@@ -401,7 +401,8 @@ TEST_CASE("3.13 a peer with several queues is heard on these and on no other") {
   CHECK(b->counters().refused == 2);
 }
 
-TEST_CASE("3.19 a wire is told by a peer what has arrived there, with whatever that has to say") {
+TEST_CASE("a wire is told by a peer what has arrived there, with whatever that has to say",
+          "[req:3.19]") {
   WirePair pair;
   const auto says = [](WireFabric& from, WireFabric& to) {
     WireMessage message = numbered(1, 8), got;
@@ -427,7 +428,8 @@ TEST_CASE("3.19 a wire is told by a peer what has arrived there, with whatever t
   CHECK(pair.a->sign_of(b).arrived >= second);
 }
 
-TEST_CASE("3.19 a queue that does not answer is given up as if its NIC had nothing else to say") {
+TEST_CASE("a queue that does not answer is given up as if its NIC had nothing else to say",
+          "[req:3.19]") {
   SendQueue::Options options;
   options.answer_timeout = milliseconds(60);
   options.repeats_most = 3;

@@ -168,7 +168,7 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("3.14 F7 one end leaves and the other goes along") {
+TEST_CASE("one end leaves and the other goes along", "[req:3.14][F7]") {
   Pair pair;
   const int who = GENERATE(0, 1);
   pair.ends[who].set(0b10);
@@ -187,7 +187,7 @@ TEST_CASE("3.14 F7 one end leaves and the other goes along") {
   CHECK(pair.ends[0].epoch == 3);
 }
 
-TEST_CASE("3.14 F7 both leave at once: their statements cross") {
+TEST_CASE("both leave at once: their statements cross", "[req:3.14][F7]") {
   Pair pair;
   for (End& end : pair.ends) end.set(0b10);
   pair.leave(0);
@@ -197,7 +197,7 @@ TEST_CASE("3.14 F7 both leave at once: their statements cross") {
   CHECK(pair.ends[0].epoch == 2);
 }
 
-TEST_CASE("3.14 F5 the path that was chosen fails before both are there") {
+TEST_CASE("the path that was chosen fails before both are there", "[req:3.14][F5]") {
   for (int steps = 0; steps < 12; ++steps) {
     for (const int who : {0, 1}) {
       Pair pair(3);
@@ -219,7 +219,7 @@ TEST_CASE("3.14 F5 the path that was chosen fails before both are there") {
   }
 }
 
-TEST_CASE("3.14 F6 no path is left: both end and say why of either side") {
+TEST_CASE("no path is left: both end and say why of either side", "[req:3.14][F6]") {
   Pair pair;
   pair.ends[0].causes[0] = {PathCause::Kind::error, Syndrome::transport_retry};
   pair.ends[1].causes[1] = {PathCause::Kind::silence};
@@ -237,7 +237,7 @@ TEST_CASE("3.14 F6 no path is left: both end and say why of either side") {
   }
 }
 
-TEST_CASE("3.14 F9 an error that is none of a path ends both") {
+TEST_CASE("an error that is none of a path ends both", "[req:3.14][F9]") {
   Pair pair;
   pair.ends[0].agreement.end(Syndrome::remote_access, Syndrome::none);
   pair.ends[0].act();
@@ -249,7 +249,7 @@ TEST_CASE("3.14 F9 an error that is none of a path ends both") {
   CHECK(pair.ends[1].agreement.stage() == PathStage::over);
 }
 
-TEST_CASE("3.14 F12 an end that hears nothing gives up in time") {
+TEST_CASE("an end that hears nothing gives up in time", "[req:3.14][F12]") {
   Pair pair;
   pair.post.loss = 1;
   pair.ends[0].set(0b10);
@@ -268,7 +268,7 @@ TEST_CASE("3.14 F12 an end that hears nothing gives up in time") {
   CHECK(pair.ends[1].over);
 }
 
-TEST_CASE("3.14 a statement that was overtaken by a newer one changes nothing") {
+TEST_CASE("a statement that was overtaken by a newer one changes nothing", "[req:3.14]") {
   Pair pair;
   PathStatement newer{.serial = 7, .epoch = 1, .stage = PathStage::running, .usable = 3};
   newer.usable_now = 0b10;
@@ -281,7 +281,7 @@ TEST_CASE("3.14 a statement that was overtaken by a newer one changes nothing") 
   CHECK(pair.ends[0].agreement.peer().serial == 7);
 }
 
-TEST_CASE("3.14 both are quiet once they agree, and not before") {
+TEST_CASE("both are quiet once they agree, and not before", "[req:3.14]") {
   Pair pair;
   REQUIRE(pair.run_until_settled());
   for (int i = 0; i < 100; ++i) pair.step();
@@ -302,7 +302,8 @@ TEST_CASE("3.14 both are quiet once they agree, and not before") {
   CHECK(said <= 12);
 }
 
-TEST_CASE("3.14 F5 F7 F12 whatever is lost, late, repeated or crosses, both settle alike") {
+TEST_CASE("whatever is lost, late, repeated or crosses, both settle alike",
+          "[req:3.14][F5][F7][F12]") {
   const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");
   const std::uint64_t seeds = 300 * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -342,7 +343,7 @@ TEST_CASE("3.14 F5 F7 F12 whatever is lost, late, repeated or crosses, both sett
   }
 }
 
-TEST_CASE("3.23 a statement that cannot be is refused, and ends whoever was told it") {
+TEST_CASE("a statement that cannot be is refused, and ends whoever was told it", "[req:3.23]") {
   const PathStatement good{.serial = 1,
                            .epoch = 2,
                            .stage = PathStage::fenced,

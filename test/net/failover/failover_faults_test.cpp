@@ -34,7 +34,7 @@ void post_write(const FailoverPair& pair, RawPoster& raw, std::uint64_t word,
 
 }  // namespace
 
-TEST_CASE("3.14 a queue with a healthy path stays on it") {
+TEST_CASE("a queue with a healthy path stays on it", "[req:3.14]") {
   FailoverPair pair;
   Workload work(*pair.there, *pair.back, pair.a, pair.b, 1);
   for (int i = 0; i < 500; ++i) work.post(), pair.step();
@@ -45,7 +45,7 @@ TEST_CASE("3.14 a queue with a healthy path stays on it") {
   CHECK(pair.a.nics[1]->counters().entries == 0);
 }
 
-TEST_CASE("3.14 F1 a doorbell that was overlooked is rung again, on the same path") {
+TEST_CASE("a doorbell that was overlooked is rung again, on the same path", "[req:3.14][F1]") {
   FailoverPair pair;
   NicFaults faults;
   faults.dropped_doorbells = {{pair.there->queue().number(), 1}};
@@ -61,7 +61,7 @@ TEST_CASE("3.14 F1 a doorbell that was overlooked is rung again, on the same pat
   CHECK(pair.there->sight().epoch == 1);
 }
 
-TEST_CASE("3.14 F2 a slow NIC is not failed over, a stopped one is") {
+TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   FailoverPair pair;
   const auto number = pair.there->queue().number();
   SECTION("each entry takes long, but not too long") {
@@ -117,7 +117,7 @@ TEST_CASE("3.14 F2 a slow NIC is not failed over, a stopped one is") {
   }
 }
 
-TEST_CASE("3.14 F3 error 0x15 at any entry of a batch: the rest goes by the other path") {
+TEST_CASE("error 0x15 at any entry of a batch: the rest goes by the other path", "[req:3.14][F3]") {
   for (std::uint64_t k = 0; k < 64; k += oriel::test::kSanitized ? 9 : 1) {
     FailoverPair pair;
     NicFaults faults;
@@ -143,7 +143,7 @@ TEST_CASE("3.14 F3 error 0x15 at any entry of a batch: the rest goes by the othe
   }
 }
 
-TEST_CASE("3.14 F4 B4 what was done and not acknowledged is not done again") {
+TEST_CASE("what was done and not acknowledged is not done again", "[req:3.14][F4][B4]") {
   // The peer's NIC does it and loses every answer; then the path ends with an error or in silence.
   for (const bool silent : {false, true}) {
     // Under a sanitizer, too, some of each of the three kinds of entries.
@@ -190,7 +190,7 @@ TEST_CASE("3.14 F4 B4 what was done and not acknowledged is not done again") {
   }
 }
 
-TEST_CASE("3.14 F4 reads and atomics that were accepted and not executed are done once") {
+TEST_CASE("reads and atomics that were accepted and not executed are done once", "[req:3.14][F4]") {
   FailoverPair pair;
   NicFaults faults;
   // Later than the path is given up.
@@ -217,7 +217,8 @@ TEST_CASE("3.14 F4 reads and atomics that were accepted and not executed are don
   CHECK(pair.a.memory[99] == 5);
 }
 
-TEST_CASE("3.14 F4 what was read by a NIC that died has landed once a dump on the other is done") {
+TEST_CASE("what was read by a NIC that died has landed once a dump on the other is done",
+          "[req:3.14][F4]") {
   FailoverPair pair;
   NicFaults faults;
   faults.late_reads = seconds(1000);
@@ -237,7 +238,7 @@ TEST_CASE("3.14 F4 what was read by a NIC that died has landed once a dump on th
   CHECK(pair.a.memory[99] == 5);
 }
 
-TEST_CASE("3.14 F4 pieces in any order, of an entry that was half done") {
+TEST_CASE("pieces in any order, of an entry that was half done", "[req:3.14][F4]") {
   for (std::uint64_t seed = 1; seed <= oriel::test::repeats(40u, 5u); ++seed) {
     FailoverPair::Options options;
     options.queue.piece_bytes = 64;
@@ -266,7 +267,7 @@ TEST_CASE("3.14 F4 pieces in any order, of an entry that was half done") {
   }
 }
 
-TEST_CASE("3.14 F5 the primary dies while the queue is on its way to the backup") {
+TEST_CASE("the primary dies while the queue is on its way to the backup", "[req:3.14][F5]") {
   for (int steps = 0; steps < 12; ++steps) {
     FailoverPair pair;
     pair.post.delay_most = 3;
@@ -285,7 +286,8 @@ TEST_CASE("3.14 F5 the primary dies while the queue is on its way to the backup"
   }
 }
 
-TEST_CASE("3.14 F5 the backup fails while the queue is on its way there: on to the third path") {
+TEST_CASE("the backup fails while the queue is on its way there: on to the third path",
+          "[req:3.14][F5]") {
   for (int steps = 0; steps < 30; steps += oriel::test::kSanitized ? 7 : 2) {
     FailoverPair::Options options;
     options.paths = 3;
@@ -309,7 +311,7 @@ TEST_CASE("3.14 F5 the backup fails while the queue is on its way there: on to t
   }
 }
 
-TEST_CASE("3.14 F6 with both paths dead producers get an error in time") {
+TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]") {
   FailoverPair::Options options;
   options.queue.depth = 128;
   FailoverPair pair(options);
@@ -342,7 +344,7 @@ TEST_CASE("3.14 F6 with both paths dead producers get an error in time") {
   CHECK(pair.has_failed(pair.back->view()));
 }
 
-TEST_CASE("3.14 F6 a queue without a backup ends the same way") {
+TEST_CASE("a queue without a backup ends the same way", "[req:3.14][F6]") {
   FailoverPair::Options options;
   options.paths = 1;
   FailoverPair pair(options);
@@ -357,7 +359,7 @@ TEST_CASE("3.14 F6 a queue without a backup ends the same way") {
   CHECK(pair.there->failure()->to_string().find("rank 7") != std::string::npos);
 }
 
-TEST_CASE("3.14 F7 only one side sees the error") {
+TEST_CASE("only one side sees the error", "[req:3.14][F7]") {
   FailoverPair pair;
   const bool other = GENERATE(false, true);
   FailoverQueue& queue = other ? *pair.back : *pair.there;
@@ -379,7 +381,7 @@ TEST_CASE("3.14 F7 only one side sees the error") {
   CHECK(healthy.paths[0] == PathState::healthy);
 }
 
-TEST_CASE("3.14 F7 both see it at once") {
+TEST_CASE("both see it at once", "[req:3.14][F7]") {
   FailoverPair pair;
   NicFaults faults;
   faults.fails = {{{pair.there->queue().number(), 2}, Syndrome::transport_retry, false}};
@@ -396,7 +398,7 @@ TEST_CASE("3.14 F7 both see it at once") {
   CHECK(pair.there->sight().epoch == 2);
 }
 
-TEST_CASE("3.14 F9 an error that is none of a path does not fail over") {
+TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]") {
   for (const unsigned value :
        {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x16u, 0x22u}) {
     FailoverPair pair;
@@ -418,7 +420,8 @@ TEST_CASE("3.14 F9 an error that is none of a path does not fail over") {
   }
 }
 
-TEST_CASE("3.14 F9 B6 a key that the peer does not have ends the queue, on either path") {
+TEST_CASE("a key that the peer does not have ends the queue, on either path",
+          "[req:3.14][F9][B6]") {
   FailoverPair pair;
   const bool on_backup = GENERATE(false, true);
   if (on_backup) {
@@ -443,7 +446,7 @@ TEST_CASE("3.14 F9 B6 a key that the peer does not have ends the queue, on eithe
   CHECK(pair.back->failure()->to_string().find("0x13") != std::string::npos);
 }
 
-TEST_CASE("3.14 F10 messages and completions of an old epoch are ignored") {
+TEST_CASE("messages and completions of an old epoch are ignored", "[req:3.14][F10]") {
   FailoverPair pair;
   RawPoster raw(pair.view());
   post_adds(pair, raw, 2);
@@ -481,7 +484,7 @@ TEST_CASE("3.14 F10 messages and completions of an old epoch are ignored") {
   CHECK(pair.b.memory[0] == 6);
 }
 
-TEST_CASE("3.14 F10 a request of an old epoch to the queue it was meant for is a stray") {
+TEST_CASE("a request of an old epoch to the queue it was meant for is a stray", "[req:3.14][F10]") {
   FailoverPair pair;
   pair.a.faults[0]->hold = true;
   RawPoster raw(pair.view());
@@ -505,7 +508,7 @@ TEST_CASE("3.14 F10 a request of an old epoch to the queue it was meant for is a
   CHECK_FALSE(pair.has_failed(pair.view()));
 }
 
-TEST_CASE("3.14 F11 a batch of which a part was rung") {
+TEST_CASE("a batch of which a part was rung", "[req:3.14][F11]") {
   for (std::uint64_t rung = 0; rung <= 8; rung += oriel::test::kSanitized ? 4 : 1) {  // none to all
     for (std::uint64_t recorded = rung; recorded <= 8; recorded += 4) {
       FailoverPair pair;
@@ -527,7 +530,8 @@ TEST_CASE("3.14 F11 a batch of which a part was rung") {
   }
 }
 
-TEST_CASE("3.14 F12 without the channel the queue works, and ends in time when its path does") {
+TEST_CASE("without the channel the queue works, and ends in time when its path does",
+          "[req:3.14][F12]") {
   FailoverPair pair;
   pair.post.cut = true;
   RawPoster raw(pair.view());
@@ -555,7 +559,8 @@ TEST_CASE("3.14 F12 without the channel the queue works, and ends in time when i
   }
 }
 
-TEST_CASE("3.14 with a threshold of three errors the first two are mended on the same path") {
+TEST_CASE("with a threshold of three errors the first two are mended on the same path",
+          "[req:3.14]") {
   FailoverPair::Options options;
   options.health.errors_most = 3;
   FailoverPair pair(options);

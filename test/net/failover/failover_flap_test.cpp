@@ -79,7 +79,8 @@ FailoverPair::Options quick() {
 
 }  // namespace
 
-TEST_CASE("3.14 F8 after many flaps the rate is back, and nothing was lost or done twice") {
+TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice",
+          "[req:3.14][F8]") {
   FailoverPair pair(quick());
   RawPoster raw(pair.view());
   const bool timed = std::getenv("ORIEL_TEST_FLAPS") != nullptr;
@@ -136,7 +137,7 @@ TEST_CASE("3.14 F8 after many flaps the rate is back, and nothing was lost or do
   if (timed) CHECK(before.seconds >= 0.95 * after.seconds);
 }
 
-TEST_CASE("3.14 F8 a path that keeps failing is tried less and less often") {
+TEST_CASE("a path that keeps failing is tried less and less often", "[req:3.14][F8]") {
   FailoverPair::Options options = quick();
   options.health.retry_most = std::chrono::seconds(10);
   options.health.stable_after = std::chrono::seconds(10);
@@ -164,7 +165,8 @@ TEST_CASE("3.14 F8 a path that keeps failing is tried less and less often") {
   CHECK(pair.there->sight().epoch <= 25);
 }
 
-TEST_CASE("3.14 F12 a queue whose path works does not leave it while nobody would answer") {
+TEST_CASE("a queue whose path works does not leave it while nobody would answer",
+          "[req:3.14][F12]") {
   FailoverPair pair;
   // This end finds out later than the peer that the best path is back.
   NicFaults late;

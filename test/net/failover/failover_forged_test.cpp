@@ -14,8 +14,8 @@ using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
 
-TEST_CASE(
-    "3.14 3.23 a peer that claims to have accepted less than it has answered ends the queue") {
+TEST_CASE("a peer that claims to have accepted less than it has answered ends the queue",
+          "[req:3.14][req:3.23]") {
   const bool forged = GENERATE(true, false);
   FailoverPair pair;
   RawPoster raw(pair.view());

@@ -64,7 +64,8 @@ dq::LocalRange range_of(const FailoverRank& rank, std::uint64_t word, std::uint3
 
 }  // namespace
 
-TEST_CASE("3.14 random work of GPUs over random faults: each entry is done once, in order") {
+TEST_CASE("random work of GPUs over random faults: each entry is done once, in order",
+          "[req:3.14]") {
   std::unique_ptr<Engines> engines;  // of one run
   run_seeds(oriel::test::repeats(60u, 5u), [&](FailoverPair::Options& options) {
     engines = std::make_unique<Engines>(options.seed);
@@ -73,7 +74,7 @@ TEST_CASE("3.14 random work of GPUs over random faults: each entry is done once,
   });
 }
 
-TEST_CASE("3.14 F3 F4 a word that both NICs of a GPU change is the same to both") {
+TEST_CASE("a word that both NICs of a GPU change is the same to both", "[req:3.14][F3][F4]") {
   Pair made;
   FailoverPair& pair = made.pair;
   RawPoster raw(pair.view());
@@ -100,7 +101,8 @@ TEST_CASE("3.14 F3 F4 a word that both NICs of a GPU change is the same to both"
   for (std::uint64_t i = 0; i < added; ++i) REQUIRE(pair.a.memory[100 + i] == i);
 }
 
-TEST_CASE("3.14 F4 F6 what a NIC that dies has begun is not done again behind its signal") {
+TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
+          "[req:3.14][F4][F6]") {
   // The bytes lie in the stream, and so does the signal behind them, which a kernel sees before the
   // other NIC goes on: from then on the memory is its own.
   constexpr std::uint64_t kSignal = 50, kTarget = 100, kOwn = 777;
@@ -156,7 +158,8 @@ TEST_CASE("3.14 F4 F6 what a NIC that dies has begun is not done again behind it
   }
 }
 
-TEST_CASE("3.14 F7 a GPU's queue without work asks its peer, and leaves a path that is silent") {
+TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is silent",
+          "[req:3.14][F7]") {
   Pair made;
   FailoverPair& pair = made.pair;
   pair.run_for(milliseconds(10));
@@ -184,7 +187,8 @@ TEST_CASE("3.14 F7 a GPU's queue without work asks its peer, and leaves a path t
   }
 }
 
-TEST_CASE("3.14 F6 a signal that a call of the driver has lost is not told of by another NIC") {
+TEST_CASE("a signal that a call of the driver has lost is not told of by another NIC",
+          "[req:3.14][F6]") {
   constexpr std::uint64_t kSignal = 50;
   FailoverPair::Options options;
   Engines engines(1);
@@ -217,7 +221,8 @@ TEST_CASE("3.14 F6 a signal that a call of the driver has lost is not told of by
   CHECK_FALSE(pair.there->is_at_fault());
 }
 
-TEST_CASE("3.14 a GPU whose stream stands still ends its queue, and no other NIC does it again") {
+TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does it again",
+          "[req:3.14]") {
   /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
   /// failed or not.
   class StuckMover final : public DataMover {

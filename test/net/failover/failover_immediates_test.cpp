@@ -84,7 +84,8 @@ class Immediates {
 
 }  // namespace
 
-TEST_CASE("B4 F3 immediates under way as the primary fails are each taken once, on the backup") {
+TEST_CASE("immediates under way as the primary fails are each taken once, on the backup",
+          "[B4][F3]") {
   // Rounds of the ring end before, while and after the path changes.
   for (std::uint64_t k = 0; k < 40; k += oriel::test::kSanitized ? 7 : 1) {
     for (const bool delivered : {false, true}) {
@@ -108,7 +109,7 @@ TEST_CASE("B4 F3 immediates under way as the primary fails are each taken once, 
   }
 }
 
-TEST_CASE("B4 F4 immediates that were done and not acknowledged are not taken again") {
+TEST_CASE("immediates that were done and not acknowledged are not taken again", "[B4][F4]") {
   for (std::uint64_t nth = 1; nth <= 12; nth += oriel::test::kSanitized ? 5 : 1) {
     FailoverPair::Options options;
     options.queue.receives = 16;
@@ -130,7 +131,8 @@ TEST_CASE("B4 F4 immediates that were done and not acknowledged are not taken ag
   }
 }
 
-TEST_CASE("B4 F2 a wait goes on while a NIC is silent, and ends with what the backup brings") {
+TEST_CASE("a wait goes on while a NIC is silent, and ends with what the backup brings",
+          "[B4][F2]") {
   FailoverPair::Options options;
   options.queue.receives = 4;
   FailoverPair pair(options);
@@ -148,7 +150,7 @@ TEST_CASE("B4 F2 a wait goes on while a NIC is silent, and ends with what the ba
   CHECK(pair.there->sight().path == 1);
 }
 
-TEST_CASE("B4 F3 a peer that waits for room as the primary fails has it on the backup") {
+TEST_CASE("a peer that waits for room as the primary fails has it on the backup", "[B4][F3]") {
   FailoverPair::Options options;
   options.queue.receives = 4;
   FailoverPair pair(options);

@@ -7,6 +7,6 @@
 
 using namespace oriel::net::test;
 
-TEST_CASE("3.14 random work over random faults: each entry is done once, in order") {
+TEST_CASE("random work over random faults: each entry is done once, in order", "[req:3.14]") {
   run_seeds(oriel::test::repeats(100u, 5u), [](FailoverPair::Options&) {});
 }

@@ -114,7 +114,7 @@ Status live(const boot::UniqueId& id, int rank, World& shared) {
 
 }  // namespace
 
-TEST_CASE("3.14 F12 both ends agree over the bootstrap's links, which no NIC carries") {
+TEST_CASE("both ends agree over the bootstrap's links, which no NIC carries", "[req:3.14][F12]") {
   const ServedId id;
   World shared;
   std::vector<std::string> verdicts(kRanks);

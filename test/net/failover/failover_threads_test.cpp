@@ -150,7 +150,7 @@ void produce(Ranks& ranks, std::uint64_t self, const std::atomic<bool>& stop,
 
 }  // namespace
 
-TEST_CASE("3.14 producers go on while paths fail under them, and notice nothing") {
+TEST_CASE("producers go on while paths fail under them, and notice nothing", "[req:3.14]") {
   Ranks ranks;
   std::atomic<bool> stop = false;
   std::atomic<std::uint64_t> rounds = 0;
@@ -206,7 +206,8 @@ TEST_CASE("3.14 producers go on while paths fail under them, and notice nothing"
   CHECK(ranks.there->sight().epoch > 12);
 }
 
-TEST_CASE("3.14 a GPU whose copies have failed and go on holds up none of a rank's other NICs") {
+TEST_CASE("a GPU whose copies have failed and go on holds up none of a rank's other NICs",
+          "[req:3.14]") {
   FailedMover mover;
   std::mutex mutex;
   MoverShare waits(mover, mutex), other(mover, mutex);
@@ -221,7 +222,7 @@ TEST_CASE("3.14 a GPU whose copies have failed and go on holds up none of a rank
   CHECK(drained.get());
 }
 
-TEST_CASE("3.14 a GPU whose copies do not end is waited for once") {
+TEST_CASE("a GPU whose copies do not end is waited for once", "[req:3.14]") {
   FailedMover mover;
   std::mutex mutex;
   MoverShare share(mover, mutex, milliseconds(50));

@@ -30,7 +30,7 @@ PathPolicy policy() {
 
 }  // namespace
 
-TEST_CASE("3.14 B5 silence while there is work is suspected and then a failure") {
+TEST_CASE("silence while there is work is suspected and then a failure", "[req:3.14][B5]") {
   PathHealth health(policy(), kStart);
   TimePoint now = kStart + seconds(100);
   health.tick(now);
@@ -70,7 +70,7 @@ TEST_CASE("3.14 B5 silence while there is work is suspected and then a failure")
   }
 }
 
-TEST_CASE("3.14 F2 B5 slow is not dead, however slow") {
+TEST_CASE("slow is not dead, however slow", "[req:3.14][F2][B5]") {
   PathHealth health(policy(), kStart);
   health.has_work(true, kStart);
   TimePoint now = kStart;
@@ -93,7 +93,7 @@ TEST_CASE("3.14 F2 B5 slow is not dead, however slow") {
   CHECK(probes > 1000);
 }
 
-TEST_CASE("3.14 B5 errors within the window count, older ones do not") {
+TEST_CASE("errors within the window count, older ones do not", "[req:3.14][B5]") {
   PathPolicy with = policy();
   with.errors_most = 3;
   with.error_window = seconds(10);
@@ -120,14 +120,15 @@ TEST_CASE("3.14 B5 errors within the window count, older ones do not") {
   }
 }
 
-TEST_CASE("3.14 F9 B5 which errors are a path's") {
+TEST_CASE("which errors are a path's", "[req:3.14][F9][B5]") {
   for (unsigned value = 0; value < 256; ++value) {
     const bool expected = value == 0x15 || value == 0x05;
     CHECK(is_path_error(static_cast<Syndrome>(value)) == expected);
   }
 }
 
-TEST_CASE("3.14 B5 a failed path is probed after a pause, and well after enough answers") {
+TEST_CASE("a failed path is probed after a pause, and well after enough answers",
+          "[req:3.14][B5]") {
   PathHealth health(policy(), kStart);
   TimePoint now = kStart;
   health.error(Syndrome::transport_retry, now);
@@ -166,7 +167,8 @@ TEST_CASE("3.14 B5 a failed path is probed after a pause, and well after enough 
   }
 }
 
-TEST_CASE("3.14 F8 B5 a path that keeps failing is left alone for longer, a stable one is not") {
+TEST_CASE("a path that keeps failing is left alone for longer, a stable one is not",
+          "[req:3.14][F8][B5]") {
   PathHealth health(policy(), kStart);
   TimePoint now = kStart;
   const auto recover = [&] {
@@ -193,7 +195,7 @@ TEST_CASE("3.14 F8 B5 a path that keeps failing is left alone for longer, a stab
   CHECK(recover() == seconds(1));
 }
 
-TEST_CASE("3.14 B5 a path that could not be taken into use has failed") {
+TEST_CASE("a path that could not be taken into use has failed", "[req:3.14][B5]") {
   PathHealth health(policy(), kStart);
   health.give_up(kStart);
   CHECK(health.state() == PathState::failed);

@@ -73,7 +73,7 @@ std::vector<At> receive_parts(std::initializer_list<At> more) {
 
 }  // namespace
 
-TEST_CASE("3.12 fields are placed as bits from the most significant one") {
+TEST_CASE("fields are placed as bits from the most significant one", "[req:3.12]") {
   Bytes bytes(8, std::byte{0xff});
   mlx5::put(bytes, {4, 8}, 0x5a);
   CHECK(bytes[0] == std::byte{0xf5});
@@ -88,7 +88,7 @@ TEST_CASE("3.12 fields are placed as bits from the most significant one") {
   CHECK(bytes[1] == std::byte{0x73});
 }
 
-TEST_CASE("3.12 CREATE_CQ has the bytes of the vector (unverified)") {
+TEST_CASE("CREATE_CQ has the bytes of the vector (unverified)", "[req:3.12]") {
   mlx5::CqSettings settings;
   settings.place = {0x11223344, 0x55667788, 0x10080};
   settings.log_size = 10;
@@ -112,7 +112,7 @@ TEST_CASE("3.12 CREATE_CQ has the bytes of the vector (unverified)") {
   CHECK(difference(mlx5::create_cq(settings), in_turn).empty());
 }
 
-TEST_CASE("3.12 CREATE_QP has the bytes of the vector (unverified)") {
+TEST_CASE("CREATE_QP has the bytes of the vector (unverified)", "[req:3.12]") {
   mlx5::QpSettings settings;
   settings.place = {0x11223344, 0x55667788, 0x10040};
   settings.log_size = 10;
@@ -135,7 +135,8 @@ TEST_CASE("3.12 CREATE_QP has the bytes of the vector (unverified)") {
   CHECK(difference(mlx5::create_qp(settings), wanted).empty());
 }
 
-TEST_CASE("B4 CREATE_QP with receives, and these, have the bytes of their vectors (unverified)") {
+TEST_CASE("CREATE_QP with receives, and these, have the bytes of their vectors (unverified)",
+          "[B4]") {
   mlx5::QpSettings settings;
   settings.place = {0x11223344, 0x55667788, 0x10040};
   settings.log_size = 10;
@@ -163,7 +164,7 @@ TEST_CASE("B4 CREATE_QP with receives, and these, have the bytes of their vector
   CHECK(mlx5::empty_receives(0).empty());
 }
 
-TEST_CASE("3.12 the steps of a queue pair have the bytes of their vectors (unverified)") {
+TEST_CASE("the steps of a queue pair have the bytes of their vectors (unverified)", "[req:3.12]") {
   const std::vector<int> number = {0x12, 0x34, 0x56};
   SECTION("RST2INIT_QP") {
     const Bytes wanted = vector_of(272, {{0, {0x05, 0x02}},
@@ -227,7 +228,7 @@ TEST_CASE("3.12 the steps of a queue pair have the bytes of their vectors (unver
   }
 }
 
-TEST_CASE("3.12 answers are read as they are, and nonsense in them is refused") {
+TEST_CASE("answers are read as they are, and nonsense in them is refused", "[req:3.12]") {
   const Bytes refused = vector_of(16, {{0, {0x05}}, {4, {0x00, 0xc0, 0xff, 0xee}}});
   CHECK(mlx5::answer_of(refused).status == 5);
   CHECK(mlx5::answer_of(refused).syndrome == 0x00c0ffee);
@@ -261,7 +262,7 @@ Mlx5QueueHandle good_handle() {
 
 }  // namespace
 
-TEST_CASE("3.11 a queue's handle survives its bytes") {
+TEST_CASE("a queue's handle survives its bytes", "[req:3.11]") {
   Mlx5QueueHandle handle = good_handle();
   CHECK(encode_handle(handle).size() == kMlx5HandleBytes);
   CHECK(parse_handle(encode_handle(handle)).value() == handle);
@@ -272,7 +273,7 @@ TEST_CASE("3.11 a queue's handle survives its bytes") {
   CHECK(parse_handle(encode_handle(handle)).value() == handle);
 }
 
-TEST_CASE("3.23 a hostile handle is refused whatever is wrong with it") {
+TEST_CASE("a hostile handle is refused whatever is wrong with it", "[req:3.23]") {
   const Bytes good = encode_handle(good_handle());
   for (std::size_t size = 0; size < good.size(); ++size) {
     CHECK_FALSE(parse_handle(ByteView(good).first(size)).ok());

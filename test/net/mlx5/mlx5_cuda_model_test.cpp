@@ -157,8 +157,8 @@ class LogFile {
 
 }  // namespace
 
-TEST_CASE(
-    "3.11 a queue in a GPU's memory is registered by dma-buf, and its doorbell mapped there") {
+TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell mapped there",
+          "[req:3.11]") {
   const std::size_t fds = oriel::test::count_fds();
   Scene scene;
   {
@@ -209,7 +209,8 @@ TEST_CASE(
   CHECK(scene.verbs.live() == 0);
 }
 
-TEST_CASE("B4 3.11 receives of a queue in a GPU's memory lie there, with all that kernels touch") {
+TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernels touch",
+          "[B4][req:3.11]") {
   Scene scene;
   {
     const auto memory = Mlx5CudaMemory::create(0).value();
@@ -260,7 +261,7 @@ TEST_CASE("B4 3.11 receives of a queue in a GPU's memory lie there, with all tha
   CHECK(scene.verbs.live() == 0);
 }
 
-TEST_CASE("3.11 without dma-buf the adapter is given addresses, for peer memory") {
+TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[req:3.11]") {
   Scene scene;
   const bool attribute = GENERATE(false, true);
   scene.driver.has_dmabuf = attribute;
@@ -279,7 +280,8 @@ TEST_CASE("3.11 without dma-buf the adapter is given addresses, for peer memory"
   CHECK(pair.record + 1 == queue.view().doorbell_record);
 }
 
-TEST_CASE("3.11 A3 where the GPU cannot ring, a processor does, and the log says so once") {
+TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once",
+          "[req:3.11][A3]") {
   const LogFile log;
   Scene scene;
   {
@@ -303,7 +305,8 @@ TEST_CASE("3.11 A3 where the GPU cannot ring, a processor does, and the log says
   CHECK(log.count("a processor rings the doorbells of mlx5_0 port 1") == 1);
 }
 
-TEST_CASE("3.11 A3 the user chooses who rings: the GPU or an error, or a processor anyway") {
+TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anyway",
+          "[req:3.11][A3]") {
   const LogFile log;
   Scene scene;
   {
@@ -336,7 +339,7 @@ TEST_CASE("3.11 A3 the user chooses who rings: the GPU or an error, or a process
   CHECK(log.count("a processor rings") == 0);
 }
 
-TEST_CASE("3.11 rings may lie on the host and the users' words on the GPU") {
+TEST_CASE("rings may lie on the host and the users' words on the GPU", "[req:3.11]") {
   Scene scene;
   const auto memory = Mlx5CudaMemory::create(0).value();
   NicMlx5 nic = scene.open();
@@ -347,7 +350,8 @@ TEST_CASE("3.11 rings may lie on the host and the users' words on the GPU") {
   CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{0});
 }
 
-TEST_CASE("3.11 B1 a queue is added while a kernel fills the GPU and a graph is being captured") {
+TEST_CASE("a queue is added while a kernel fills the GPU and a graph is being captured",
+          "[req:3.11][B1]") {
   Scene scene;
   {
     const auto memory = Mlx5CudaMemory::create(0).value();
@@ -362,7 +366,7 @@ TEST_CASE("3.11 B1 a queue is added while a kernel fills the GPU and a graph is 
   scene.check_nothing_left();
 }
 
-TEST_CASE("3.11 memory of a GPU is registered by pages around it") {
+TEST_CASE("memory of a GPU is registered by pages around it", "[req:3.11]") {
   Scene scene;
   const auto memory = Mlx5CudaMemory::create(0).value();
   NicMlx5 nic = scene.open();
@@ -382,7 +386,7 @@ TEST_CASE("3.11 memory of a GPU is registered by pages around it") {
   CHECK(refused.error().native().domain == NativeDomain::cuda_driver);
 }
 
-TEST_CASE("3.11 a GPU that adapters cannot reach is refused") {
+TEST_CASE("a GPU that adapters cannot reach is refused", "[req:3.11]") {
   Scene scene;
   scene.driver.reached = 0;
   const auto memory = Mlx5CudaMemory::create(0);
@@ -391,7 +395,7 @@ TEST_CASE("3.11 a GPU that adapters cannot reach is refused") {
   scene.check_nothing_left();
 }
 
-TEST_CASE("3.12 whichever call of the driver fails, all is undone") {
+TEST_CASE("whichever call of the driver fails, all is undone", "[req:3.12]") {
   const std::size_t fds = oriel::test::count_fds();
   const bool on_host = GENERATE(false, true);
   long k = 1;

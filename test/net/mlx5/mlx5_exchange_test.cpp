@@ -85,7 +85,7 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("3.11 all queues of a group are connected, the k-th to the k-th") {
+TEST_CASE("all queues of a group are connected, the k-th to the k-th", "[req:3.11]") {
   World world;
   world.make_queues();
   for (const Status& status : world.connect()) CHECK(status.ok());
@@ -106,7 +106,8 @@ TEST_CASE("3.11 all queues of a group are connected, the k-th to the k-th") {
   CHECK(world.verbs.violations.empty());
 }
 
-TEST_CASE("3.11 B2 one rank that fails makes all fail, and queues of earlier calls stay") {
+TEST_CASE("one rank that fails makes all fail, and queues of earlier calls stay",
+          "[req:3.11][B2]") {
   World world;
   world.make_queues();
   for (const Status& status : world.connect()) REQUIRE(status.ok());
@@ -161,7 +162,7 @@ TEST_CASE("3.11 B2 one rank that fails makes all fail, and queues of earlier cal
   }
 }
 
-TEST_CASE("3.23 a hostile list of handles is refused") {
+TEST_CASE("a hostile list of handles is refused", "[req:3.23]") {
   Mlx5QueueHandle handle;
   handle.number = 5;
   handle.mtu = 5;

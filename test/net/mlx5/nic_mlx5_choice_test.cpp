@@ -49,7 +49,7 @@ bool contains(const std::string& text, const char* part) {
 
 }  // namespace
 
-TEST_CASE("3.11 without the libraries the error names their packages") {
+TEST_CASE("without the libraries the error names their packages", "[req:3.11]") {
   Scene scene;
   scene.verbs.library.missing = "libibverbs.so.1 cannot be loaded";
   const std::string text = scene.refusal();
@@ -59,7 +59,7 @@ TEST_CASE("3.11 without the libraries the error names their packages") {
   CHECK(scene.verbs.calls.empty());
 }
 
-TEST_CASE("3.11 a device that is not there, or not of the family, is named") {
+TEST_CASE("a device that is not there, or not of the family, is named", "[req:3.11]") {
   Scene scene;
   SECTION("another name") {
     scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_bond_0"));
@@ -82,7 +82,7 @@ TEST_CASE("3.11 a device that is not there, or not of the family, is named") {
   }
 }
 
-TEST_CASE("3.11 a port in the wrong state is refused with its state") {
+TEST_CASE("a port in the wrong state is refused with its state", "[req:3.11]") {
   Scene scene;
   SECTION("down") {
     scene.adapter().port_state = 1;
@@ -110,7 +110,8 @@ TEST_CASE("3.11 a port in the wrong state is refused with its state") {
   }
 }
 
-TEST_CASE("3.11 on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-local, then v1") {
+TEST_CASE("on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-local, then v1",
+          "[req:3.11]") {
   const VerbsGid v1 = FakeVerbs::gid({0xfe, 0x80}, {1}, 1);
   const VerbsGid local = FakeVerbs::gid({0xfe, 0x80}, {1}, 2);
   const VerbsGid ipv6 = FakeVerbs::gid({0x20, 0x01}, {1}, 2);
@@ -134,7 +135,7 @@ TEST_CASE("3.11 on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, lin
   CHECK(scene.chosen({v1, local}) == -1);
 }
 
-TEST_CASE("3.11 an adapter that lacks what queues need is refused") {
+TEST_CASE("an adapter that lacks what queues need is refused", "[req:3.11]") {
   struct Lacking {
     std::function<void(FakeVerbs::Adapter&)> change;
     const char* says;
@@ -153,7 +154,7 @@ TEST_CASE("3.11 an adapter that lacks what queues need is refused") {
   }
 }
 
-TEST_CASE("3.11 capabilities are read from where they stand") {
+TEST_CASE("capabilities are read from where they stand", "[req:3.11]") {
   Scene scene;
   const auto device = Mlx5Device::open(scene.options).value();
   CHECK(device->capabilities().log_qp_size_most == 15);
@@ -166,8 +167,8 @@ TEST_CASE("3.11 capabilities are read from where they stand") {
   CHECK(device->event_queue() == 0x2b);
 }
 
-TEST_CASE(
-    "3.23 queues of a wrong size, and peers of another network, are refused before any call") {
+TEST_CASE("queues of a wrong size, and peers of another network, are refused before any call",
+          "[req:3.23]") {
   Scene scene;
   scene.adapter().general[0x88 / 8] = std::byte{10};
   const auto device = Mlx5Device::open(scene.options).value();

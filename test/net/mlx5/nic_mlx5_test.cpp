@@ -112,7 +112,7 @@ void check_nothing_left(const Scene& scene) {
 
 }  // namespace
 
-TEST_CASE("3.12 set-up calls come in their order with their arguments") {
+TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]") {
   Scene scene;
   auto nic = scene.open();
   REQUIRE(nic.ok());
@@ -156,7 +156,8 @@ TEST_CASE("3.12 set-up calls come in their order with their arguments") {
   CHECK(queue.state().value() == QueueState::reset);
 }
 
-TEST_CASE("B4 3.12 a queue with receives has a ring of them, and a completion queue for them") {
+TEST_CASE("a queue with receives has a ring of them, and a completion queue for them",
+          "[B4][req:3.12]") {
   Scene scene;
   NicMlx5 nic = scene.open().value();
   scene.verbs.calls.clear();
@@ -195,7 +196,8 @@ TEST_CASE("B4 3.12 a queue with receives has a ring of them, and a completion qu
   }
 }
 
-TEST_CASE("B4 3.12 the adapter is told of receives in init, also after a step has failed") {
+TEST_CASE("the adapter is told of receives in init, also after a step has failed",
+          "[B4][req:3.12]") {
   Scene scene;
   NicMlx5 nic = scene.open().value();
   Mlx5Queue::Options options;
@@ -226,7 +228,7 @@ TEST_CASE("B4 3.12 the adapter is told of receives in init, also after a step ha
                      {"RTR2RTS_QP", 16}});
 }
 
-TEST_CASE("3.12 A5 a queue is connected over InfiniBand by its three steps") {
+TEST_CASE("a queue is connected over InfiniBand by its three steps", "[req:3.12][A5]") {
   Scene scene;
   NicMlx5 nic = scene.open().value();
   std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
@@ -273,7 +275,7 @@ TEST_CASE("3.12 A5 a queue is connected over InfiniBand by its three steps") {
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("3.12 over Ethernet the kernel is asked for the peer's link address first") {
+TEST_CASE("over Ethernet the kernel is asked for the peer's link address first", "[req:3.12]") {
   Scene scene;
   scene.use_ethernet();
   NicMlx5 nic = scene.open().value();
@@ -292,7 +294,8 @@ TEST_CASE("3.12 over Ethernet the kernel is asked for the peer's link address fi
   CHECK(receive[82] >= std::byte{0xc0});  // a UDP port of RoCE v2
 }
 
-TEST_CASE("3.12 everything is given back in reverse, also by a queue that outlives its NIC") {
+TEST_CASE("everything is given back in reverse, also by a queue that outlives its NIC",
+          "[req:3.12]") {
   Scene scene;
   REQUIRE(whole_life(scene).ok());
   CHECK(scene.verbs.given_back ==
@@ -312,7 +315,7 @@ TEST_CASE("3.12 everything is given back in reverse, also by a queue that outliv
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("B4 3.12 receives are given back in reverse too") {
+TEST_CASE("receives are given back in reverse too", "[B4][req:3.12]") {
   Scene scene;
   scene.receives = 4;
   REQUIRE(whole_life(scene).ok());
@@ -321,7 +324,7 @@ TEST_CASE("B4 3.12 receives are given back in reverse too") {
   check_nothing_left(scene);
 }
 
-TEST_CASE("3.12 an owner that takes over another thing gives its own back first") {
+TEST_CASE("an owner that takes over another thing gives its own back first", "[req:3.12]") {
   Scene scene;
   const auto device = Mlx5Device::open(scene.options.device).value();
   Mlx5UmemOwner first = device->register_umem(scene.window.data(), 64, {}).value();
@@ -337,7 +340,7 @@ TEST_CASE("3.12 an owner that takes over another thing gives its own back first"
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("3.12 B4 whichever call fails, all is undone and the error says which it was") {
+TEST_CASE("whichever call fails, all is undone and the error says which it was", "[req:3.12][B4]") {
   const bool ethernet = GENERATE(false, true);
   const std::uint32_t receives = GENERATE(0u, 8u);
   long calls = 0;
@@ -381,7 +384,8 @@ TEST_CASE("3.12 B4 whichever call fails, all is undone and the error says which 
   }
 }
 
-TEST_CASE("3.12 a step that fails takes the queue back to reset, from where it can be connected") {
+TEST_CASE("a step that fails takes the queue back to reset, from where it can be connected",
+          "[req:3.12]") {
   for (const char* call : {"INIT2RTR_QP", "RTR2RTS_QP"}) {
     Scene scene;
     NicMlx5 nic = scene.open().value();
@@ -396,7 +400,7 @@ TEST_CASE("3.12 a step that fails takes the queue back to reset, from where it c
   }
 }
 
-TEST_CASE("3.12 whichever system call fails, all is undone") {
+TEST_CASE("whichever system call fails, all is undone", "[req:3.12]") {
   for (long k = 1;; ++k) {
     Scene scene;
     NicMlx5 nic = scene.open().value();
@@ -417,7 +421,7 @@ TEST_CASE("3.12 whichever system call fails, all is undone") {
   }
 }
 
-TEST_CASE("3.12 answers that cannot be are refused, and nothing is left") {
+TEST_CASE("answers that cannot be are refused, and nothing is left", "[req:3.12]") {
   struct Spoiled {
     const char* call;
     std::function<void(Bytes&)> change;

@@ -103,7 +103,8 @@ struct Ranks {
 
 }  // namespace
 
-TEST_CASE("3.11 A3 the same device code fills queues of this NIC, whoever rings their doorbells") {
+TEST_CASE("the same device code fills queues of this NIC, whoever rings their doorbells",
+          "[req:3.11][A3]") {
   struct Ringing {
     bool uncached_registers;
     DoorbellChoice choice;
@@ -151,9 +152,8 @@ TEST_CASE("3.11 A3 the same device code fills queues of this NIC, whoever rings 
   CHECK(ranks.verbs.violations.empty());
 }
 
-TEST_CASE(
-    "3.11 3.6 an error of the adapter surfaces from the completion, for it has no word of its "
-    "own") {
+TEST_CASE("an error of the adapter surfaces from the completion, for it has no word of its own",
+          "[req:3.11][req:3.6]") {
   Ranks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
@@ -166,7 +166,7 @@ TEST_CASE(
   CHECK(error.syndrome == 0x13);
 }
 
-TEST_CASE("3.11 a queue that was reset is as new, and connects again") {
+TEST_CASE("a queue that was reset is as new, and connects again", "[req:3.11]") {
   Ranks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
@@ -208,7 +208,7 @@ QueueOutcome wait_immediate(Ranks& ranks, const Mlx5Queue& queue, dq::ReceivedIm
 
 }  // namespace
 
-TEST_CASE("B4 3.11 the same device code waits for immediates on queues of this NIC") {
+TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B4][req:3.11]") {
   Ranks ranks;
   Mlx5Queue::Options options;
   options.receives = GENERATE(4u, 16u);
@@ -247,7 +247,8 @@ TEST_CASE("B4 3.11 the same device code waits for immediates on queues of this N
   CHECK(ranks.verbs.violations.empty());
 }
 
-TEST_CASE("B4 3.11 without a receive the peer waits, and the end of a queue ends who waits") {
+TEST_CASE("without a receive the peer waits, and the end of a queue ends who waits",
+          "[B4][req:3.11]") {
   Ranks ranks;
   Mlx5Queue::Options options;
   options.receives = 4;
@@ -274,7 +275,8 @@ TEST_CASE("B4 3.11 without a receive the peer waits, and the end of a queue ends
   CHECK(ranks.verbs.violations.empty());
 }
 
-TEST_CASE("3.11 B1 queues are added, or fail to be, while traffic flows on those that exist") {
+TEST_CASE("queues are added, or fail to be, while traffic flows on those that exist",
+          "[req:3.11][B1]") {
   Ranks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
@@ -340,7 +342,7 @@ TEST_CASE("3.11 B1 queues are added, or fail to be, while traffic flows on those
   }
 }
 
-TEST_CASE("3.11 A14 a processor passes on each ring, also one that looks like the last") {
+TEST_CASE("a processor passes on each ring, also one that looks like the last", "[req:3.11][A14]") {
   const auto ringer = std::make_shared<Mlx5Ringer>();
   std::uint64_t slot = 0;
   std::uint64_t other = 0;
@@ -374,7 +376,8 @@ TEST_CASE("3.11 A14 a processor passes on each ring, also one that looks like th
   CHECK_FALSE(ringer->is_first());
 }
 
-TEST_CASE("3.11 A3 users that are to ring themselves and cannot reach the register are an error") {
+TEST_CASE("users that are to ring themselves and cannot reach the register are an error",
+          "[req:3.11][A3]") {
   Ranks ranks(false);
   const std::size_t live = ranks.verbs.live();
   Mlx5Queue::Options options;
@@ -410,7 +413,8 @@ class RingerThread {
 
 }  // namespace
 
-TEST_CASE("3.6 3.11 A14 when the processor that rings stops, waits end by deadline and abort") {
+TEST_CASE("when the processor that rings stops, waits end by deadline and abort",
+          "[req:3.6][req:3.11][A14]") {
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
   Ranks ranks(false, false);
   Mlx5Queue::Options options;
@@ -472,7 +476,8 @@ TEST_CASE("3.6 3.11 A14 when the processor that rings stops, waits end by deadli
   CHECK(ranks.verbs.violations.empty());
 }
 
-TEST_CASE("2.5 the thread that rings is told where to run, and rings where that fails too") {
+TEST_CASE("the thread that rings is told where to run, and rings where that fails too",
+          "[req:2.5]") {
   for (const bool fails : {false, true}) {
     const auto ringer = std::make_shared<Mlx5Ringer>();
     std::uint64_t slot = 7;

@@ -19,7 +19,8 @@
 
 using namespace oriel::net;
 
-TEST_CASE("3.11 absent libraries are named with their package, and every call fails in order") {
+TEST_CASE("absent libraries are named with their package, and every call fails in order",
+          "[req:3.11]") {
   const VerbsLibrary none = load_verbs("liboriel-has-no-such.so.1", "liboriel-nor-this.so.1");
   CHECK(none.missing.find("liboriel-has-no-such.so.1") != std::string::npos);
   CHECK(none.missing.find("libibverbs1") != std::string::npos);
@@ -33,7 +34,7 @@ TEST_CASE("3.11 absent libraries are named with their package, and every call fa
   none.table.free_uar(nullptr);
 }
 
-TEST_CASE("3.11 the libraries of this machine have every symbol, if they are installed") {
+TEST_CASE("the libraries of this machine have every symbol, if they are installed", "[req:3.11]") {
   const VerbsLibrary& here = verbs_library();
   if (!here.missing.empty()) {
     WARN("skipped: " << here.missing);
@@ -55,7 +56,7 @@ TEST_CASE("3.11 the libraries of this machine have every symbol, if they are ins
   CHECK(offsetof(ours, ours_member) == offsetof(theirs, theirs_member)); \
   CHECK(sizeof(ours::ours_member) == sizeof(theirs::theirs_member))
 
-TEST_CASE("3.12 ports, GIDs, regions and paths are laid out as in rdma-core's headers") {
+TEST_CASE("ports, GIDs, regions and paths are laid out as in rdma-core's headers", "[req:3.12]") {
   // Fields were added at the end since; ibv_query_port as exported fills the first ones only.
   CHECK(sizeof(VerbsPort) <= sizeof(ibv_port_attr));
   ORIEL_SAME(VerbsPort, ibv_port_attr, state, state);
@@ -84,7 +85,7 @@ TEST_CASE("3.12 ports, GIDs, regions and paths are laid out as in rdma-core's he
   ORIEL_SAME(VerbsPath, ibv_ah_attr, port, port_num);
 }
 
-TEST_CASE("3.12 structures of libmlx5 are laid out as in rdma-core's headers") {
+TEST_CASE("structures of libmlx5 are laid out as in rdma-core's headers", "[req:3.12]") {
   CHECK(sizeof(Mlx5ContextOptions) == sizeof(mlx5dv_context_attr));
   ORIEL_SAME(Mlx5ContextOptions, mlx5dv_context_attr, flags, flags);
   CHECK(sizeof(Mlx5Umem) == sizeof(mlx5dv_devx_umem));
@@ -112,7 +113,7 @@ TEST_CASE("3.12 structures of libmlx5 are laid out as in rdma-core's headers") {
   CHECK(sizeof(Mlx5DomainNumber) == sizeof(mlx5dv_pd));
 }
 
-TEST_CASE("3.12 numbers of the ABI are those of rdma-core's headers") {
+TEST_CASE("numbers of the ABI are those of rdma-core's headers", "[req:3.12]") {
   CHECK(VerbsConstants::kPortActive == IBV_PORT_ACTIVE);
   CHECK(VerbsConstants::kInfiniband == IBV_LINK_LAYER_INFINIBAND);
   CHECK(VerbsConstants::kEthernet == IBV_LINK_LAYER_ETHERNET);

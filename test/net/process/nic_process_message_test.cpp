@@ -56,7 +56,7 @@ NicCommand command_of(NicCommand::Kind kind, std::uint32_t region, std::uint64_t
 
 }  // namespace
 
-TEST_CASE("3.9 requests and answers arrive as they were sent") {
+TEST_CASE("requests and answers arrive as they were sent", "[req:3.9]") {
   for (const NicRequest& request : all_requests()) {
     const Bytes message = encode(request);
     CHECK(message.size() <= kNicMessageBytesMost);
@@ -76,7 +76,8 @@ TEST_CASE("3.9 requests and answers arrive as they were sent") {
   CHECK(decoded->text.size() == 2048);
 }
 
-TEST_CASE("3.23 messages that were cut, grew or were spoilt are errors or say something else") {
+TEST_CASE("messages that were cut, grew or were spoilt are errors or say something else",
+          "[req:3.23]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -108,7 +109,7 @@ TEST_CASE("3.23 messages that were cut, grew or were spoilt are errors or say so
   CHECK(refused(nic_request::Add{1, ~std::uint64_t{0}, false, {}}));
 }
 
-TEST_CASE("3.23 a command is refused unless all it names is inside its memory") {
+TEST_CASE("a command is refused unless all it names is inside its memory", "[req:3.23]") {
   for (const auto kind : {NicCommand::load, NicCommand::store}) {
     NicCommand command = command_of(kind, 1, 900, 100);
     command.staging = 3996;
@@ -158,7 +159,8 @@ TEST_CASE("3.23 a command is refused unless all it names is inside its memory") 
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(7), 1, 0, 8)));
 }
 
-TEST_CASE("1.15 a descriptor for which this process has no room is told from a message too long") {
+TEST_CASE("a descriptor for which this process has no room is told from a message too long",
+          "[req:1.15]") {
   int ends[2] = {-1, -1};
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const OwnedFd own(ends[0]);

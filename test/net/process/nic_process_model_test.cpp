@@ -98,7 +98,8 @@ struct RawClient {
 
 }  // namespace
 
-TEST_CASE("3.9 stores and copies of every length, aligned or not, change what they should") {
+TEST_CASE("stores and copies of every length, aligned or not, change what they should",
+          "[req:3.9]") {
   LateModel model(1);
   {
     Moving moving(2 << 20);
@@ -139,7 +140,7 @@ TEST_CASE("3.9 stores and copies of every length, aligned or not, change what th
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 more steps than the ring has room for wait for their turn") {
+TEST_CASE("more steps than the ring has room for wait for their turn", "[req:3.9]") {
   LateModel model(1);
   {
     Moving moving(2 << 20);
@@ -167,7 +168,8 @@ TEST_CASE("3.9 more steps than the ring has room for wait for their turn") {
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 memory that was not shown ends the mover by name, also after it was hidden") {
+TEST_CASE("memory that was not shown ends the mover by name, also after it was hidden",
+          "[req:3.9]") {
   LateModel model(1);
   {
     Moving moving(2 << 20);
@@ -187,7 +189,8 @@ TEST_CASE("3.9 memory that was not shown ends the mover by name, also after it w
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 when streams fail in the process the mover fails with the driver's own status") {
+TEST_CASE("when streams fail in the process the mover fails with the driver's own status",
+          "[req:3.9]") {
   LateModel model(1);
   {
     Moving moving(2 << 20);
@@ -209,7 +212,8 @@ TEST_CASE("3.9 when streams fail in the process the mover fails with the driver'
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 whichever call of the driver fails in the process, all is undone and it is said") {
+TEST_CASE("whichever call of the driver fails in the process, all is undone and it is said",
+          "[req:3.9]") {
   int failures = 0;
   long k = 1;
   for (bool hit = true; hit; ++k) {
@@ -260,7 +264,8 @@ TEST_CASE("3.9 whichever call of the driver fails in the process, all is undone 
   CHECK(failures > 15);
 }
 
-TEST_CASE("3.23 what is no request ends the process, what cannot be served is refused by name") {
+TEST_CASE("what is no request ends the process, what cannot be served is refused by name",
+          "[req:3.23]") {
   LateModel model(1);
   {
     RawClient client;
@@ -293,7 +298,7 @@ TEST_CASE("3.23 what is no request ends the process, what cannot be served is re
   model.check_nothing_left();
 }
 
-TEST_CASE("3.23 a spoilt ring ends its own stream, with what was wrong, and no other") {
+TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other", "[req:3.23]") {
   LateModel model(1);
   {
     RawClient client;
@@ -336,7 +341,8 @@ TEST_CASE("3.23 a spoilt ring ends its own stream, with what was wrong, and no o
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 the program is looked for beside the library, and a wrong name is refused by name") {
+TEST_CASE("the program is looked for beside the library, and a wrong name is refused by name",
+          "[req:3.9]") {
   const auto named = NicProcess::find_program("/nowhere/oriel-nic");
   REQUIRE_FALSE(named.ok());
   CHECK(named.error().message().find("ORIEL_NIC_PROGRAM") != std::string::npos);
@@ -348,7 +354,7 @@ TEST_CASE("3.9 the program is looked for beside the library, and a wrong name is
   CHECK_FALSE(NicProcess::start({.program = "/nowhere"}).ok());
 }
 
-TEST_CASE("3.9 the process is nobody's child, and its death ends queues with an error") {
+TEST_CASE("the process is nobody's child, and its death ends queues with an error", "[req:3.9]") {
   LateModel model(1);
   {
     auto process =
@@ -379,7 +385,8 @@ TEST_CASE("3.9 the process is nobody's child, and its death ends queues with an 
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 the process ends with its rank, also while a child of the rank holds the socket") {
+TEST_CASE("the process ends with its rank, also while a child of the rank holds the socket",
+          "[req:3.9]") {
   int pipe_ends[2] = {-1, -1};
   REQUIRE(::pipe(pipe_ends) == 0);
   const pid_t rank = ::fork();
@@ -415,7 +422,8 @@ TEST_CASE("3.9 the process ends with its rank, also while a child of the rank ho
   ::close(pipe_ends[1]);
 }
 
-TEST_CASE("3.9 whom an answer has come from is what the kernel says, not what it says itself") {
+TEST_CASE("whom an answer has come from is what the kernel says, not what it says itself",
+          "[req:3.9]") {
   int ends[2] = {-1, -1};
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
   const OwnedFd own(ends[0]);

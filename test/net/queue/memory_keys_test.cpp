@@ -22,7 +22,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fixture, "3.8 a key is good for its whole range and not one byte more") {
+TEST_CASE_METHOD(Fixture, "a key is good for its whole range and not one byte more", "[req:3.8]") {
   const std::uint32_t key = keys.add(domain, range).value();
   const std::uint64_t at = range.address;
   CHECK(keys.find_local(domain, key, at, 4096, true).memory == memory.data());
@@ -41,7 +41,7 @@ TEST_CASE_METHOD(Fixture, "3.8 a key is good for its whole range and not one byt
   CHECK(keys.find_remote(domain, 0, 0, 0, kRemoteWrite).syndrome == Syndrome::none);
 }
 
-TEST_CASE_METHOD(Fixture, "3.8 each right has to be granted") {
+TEST_CASE_METHOD(Fixture, "each right has to be granted", "[req:3.8]") {
   range.access = 0;
   const std::uint32_t mine = keys.add(domain, range).value();
   CHECK(keys.find_local(domain, mine, range.address, 8, false).syndrome == Syndrome::none);
@@ -63,7 +63,8 @@ TEST_CASE_METHOD(Fixture, "3.8 each right has to be granted") {
   CHECK_FALSE(keys.add(domain, range).ok());
 }
 
-TEST_CASE_METHOD(Fixture, "3.8 keys of another domain, key 0 and keys given back are none") {
+TEST_CASE_METHOD(Fixture, "keys of another domain, key 0 and keys given back are none",
+                 "[req:3.8]") {
   const std::uint32_t other = keys.add_domain();
   const std::uint32_t key = keys.add(domain, range).value();
   CHECK(keys.find_local(other, key, range.address, 8, false).syndrome ==
@@ -90,7 +91,7 @@ TEST_CASE_METHOD(Fixture, "3.8 keys of another domain, key 0 and keys given back
   CHECK_FALSE(keys.add(domain, range).ok());
 }
 
-TEST_CASE_METHOD(Fixture, "3.8 a key does not come again soon after it was given back") {
+TEST_CASE_METHOD(Fixture, "a key does not come again soon after it was given back", "[req:3.8]") {
   std::set<std::uint32_t> seen{0};
   for (int i = 0; i < 200'000; ++i) {
     const std::uint32_t key = keys.add(domain, range).value();
@@ -100,7 +101,7 @@ TEST_CASE_METHOD(Fixture, "3.8 a key does not come again soon after it was given
   CHECK(keys.size() == 0);
 }
 
-TEST_CASE_METHOD(Fixture, "3.8 what is no memory cannot be registered") {
+TEST_CASE_METHOD(Fixture, "what is no memory cannot be registered", "[req:3.8]") {
   MemoryRange bad = range;
   bad.bytes = 0;
   CHECK_FALSE(keys.add(domain, bad).ok());

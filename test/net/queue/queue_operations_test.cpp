@@ -140,7 +140,8 @@ class Operations {
 
 }  // namespace
 
-TEST_CASE("A6 3.2 operations over many registrations on both sides move the right bytes") {
+TEST_CASE("operations over many registrations on both sides move the right bytes",
+          "[A6][req:3.2]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -171,7 +172,7 @@ TEST_CASE("A6 3.2 operations over many registrations on both sides move the righ
   }
 }
 
-TEST_CASE("3.1 what follows a fence begins once what came before it is done") {
+TEST_CASE("what follows a fence begins once what came before it is done", "[req:3.1]") {
   for (const bool fenced : {false, true}) {
     ManualClock clock;
     NicPair pair({}, clock);
@@ -236,7 +237,8 @@ void check_tickets(dq::Publication publication, std::size_t threads, std::uint32
 }  // namespace
 
 // Threads of a GPU run the same body in gpu_nic_cuda_test.cpp.
-TEST_CASE("A11 3.4 more fetches at once than there are slots give each its own old value") {
+TEST_CASE("more fetches at once than there are slots give each its own old value",
+          "[A11][req:3.4]") {
   for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
     check_tickets(publication, 12, 150, 4);
     if (oriel::test::is_long_run()) check_tickets(publication, 4096, 1, 1024);
@@ -260,7 +262,7 @@ std::vector<bool> immediates_of(SendQueue& queue, std::size_t count) {
 }  // namespace
 
 // A GPU's threads run the same body in gpu_nic_cuda_test.cpp.
-TEST_CASE("3.1 every operation does what it says, for threads, warps and CTAs at once") {
+TEST_CASE("every operation does what it says, for threads, warps and CTAs at once", "[req:3.1]") {
   constexpr std::uint32_t kGroups = 6;
   for (const bool dump : {false, true}) {
     SendQueue::Options options;
@@ -293,7 +295,8 @@ TEST_CASE("3.1 every operation does what it says, for threads, warps and CTAs at
   }
 }
 
-TEST_CASE("3.1 3.2 every operation does what it says, for lanes of a warp that call together") {
+TEST_CASE("every operation does what it says, for lanes of a warp that call together",
+          "[req:3.1][req:3.2]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   using oriel::test::EmulatedLaneMemory;
@@ -324,7 +327,8 @@ TEST_CASE("3.1 3.2 every operation does what it says, for lanes of a warp that c
   }
 }
 
-TEST_CASE("3.1 as many fetches as there are slots are under way at once, and end in any order") {
+TEST_CASE("as many fetches as there are slots are under way at once, and end in any order",
+          "[req:3.1]") {
   SendQueue::Options options;
   options.fetch_slots = 4;
   NicPair pair(options);

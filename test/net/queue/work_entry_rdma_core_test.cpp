@@ -68,7 +68,7 @@ constexpr std::uint8_t kFenced = 2 << 5;  // MLX5_WQE_CTRL_FENCE is another mode
 
 }  // namespace
 
-TEST_CASE("3.12 rdma-core writes the same bytes, for what it knows") {
+TEST_CASE("rdma-core writes the same bytes, for what it knows", "[req:3.12]") {
   CHECK(Writer()
             .control(MLX5_OPCODE_RDMA_WRITE, kSignalled, 3)
             .remote()
@@ -106,7 +106,7 @@ TEST_CASE("3.12 rdma-core writes the same bytes, for what it knows") {
   CHECK(Writer().control(MLX5_OPCODE_NOP, kSignalled, 1).bytes == golden::bytes_of(golden::kNop));
 }
 #else
-TEST_CASE("3.12 rdma-core writes the same bytes, for what it knows") {
+TEST_CASE("rdma-core writes the same bytes, for what it knows", "[req:3.12]") {
   std::puts("skipped: infiniband/mlx5dv.h is not installed (Debian: libibverbs-dev)");
   std::exit(77);
 }

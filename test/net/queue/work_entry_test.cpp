@@ -42,7 +42,7 @@ InlineBytes counting(std::uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("3.12 writes and reads are the bytes of the format") {
+TEST_CASE("writes and reads are the bytes of the format", "[req:3.12]") {
   CHECK(bytes_of(transfer_entry(Opcode::write, kPlace, kSignalled, kRemote,
                                 local(golden::kBytes))) == golden::bytes_of(golden::kWrite));
   CHECK(bytes_of(transfer_entry(Opcode::write_immediate, kPlace, kSignalled, kRemote,
@@ -58,7 +58,7 @@ TEST_CASE("3.12 writes and reads are the bytes of the format") {
         golden::bytes_of(golden::kInline28));
 }
 
-TEST_CASE("3.1 bytes in an entry are those of the source, wherever it lies") {
+TEST_CASE("bytes in an entry are those of the source, wherever it lies", "[req:3.1]") {
   const InlineBytes none(nullptr, 0);
   CHECK(none.bytes == 0);
   CHECK(none.word[0] == 0);
@@ -77,7 +77,7 @@ TEST_CASE("3.1 bytes in an entry are those of the source, wherever it lies") {
 }
 
 // The thread sanitizer, which would call it a race, leaves this program out (ONE_THREAD).
-TEST_CASE("3.1 a word that another thread stores comes into an entry as a whole") {
+TEST_CASE("a word that another thread stores comes into an entry as a whole", "[req:3.1]") {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0};
   alignas(8) std::uint64_t words[3] = {};
   std::atomic<bool> stop = false;
@@ -99,7 +99,7 @@ TEST_CASE("3.1 a word that another thread stores comes into an entry as a whole"
   CHECK(torn == 0);
 }
 
-TEST_CASE("3.12 A12 atomics are the bytes of the format") {
+TEST_CASE("atomics are the bytes of the format", "[req:3.12][A12]") {
   CHECK(bytes_of(compare_swap_entry(kPlace, kSignalled, kRemote, 0xa1a2a3a4a5a6a7a8,
                                     0xb1b2b3b4b5b6b7b8, local(8))) ==
         golden::bytes_of(golden::kCompareSwap));
@@ -107,7 +107,8 @@ TEST_CASE("3.12 A12 atomics are the bytes of the format") {
                                  local(8))) == golden::bytes_of(golden::kFetchAdd));
 }
 
-TEST_CASE("3.12 A12 masked atomics, dump and nop are the bytes of the description; unverified") {
+TEST_CASE("masked atomics, dump and nop are the bytes of the description; unverified",
+          "[req:3.12][A12]") {
   const MaskedSwap<std::uint32_t> swap4{0xa1a2a3a4, 0xb1b2b3b4, 0xc1c2c3c4, 0xd1d2d3d4};
   CHECK(bytes_of(masked_compare_swap_entry(kPlace, kSignalled, kRemote, swap4, local(4))) ==
         golden::bytes_of(golden::kMaskedSwap4));

@@ -68,7 +68,7 @@ const std::vector<std::string_view> kAll = {
 
 }  // namespace
 
-TEST_CASE("3.12 writes and reads are read as the format says") {
+TEST_CASE("writes and reads are read as the format says", "[req:3.12]") {
   const WorkRequest write = work_of(golden::kWrite);
   CHECK(write.kind == WorkKind::write);
   CHECK(write.opcode == 0x08);
@@ -96,7 +96,8 @@ TEST_CASE("3.12 writes and reads are read as the format says") {
   CHECK(work_of(golden::kWriteOfNothing).bytes == 0);
 }
 
-TEST_CASE("3.12 bytes that stand in the entry are found, also across blocks and the ring's end") {
+TEST_CASE("bytes that stand in the entry are found, also across blocks and the ring's end",
+          "[req:3.12]") {
   for (const auto& [hex, count, blocks] : {std::tuple{golden::kInline1, 1u, 1u},
                                            {golden::kInline12, 12u, 1u},
                                            {golden::kInline28, 28u, 1u},
@@ -120,7 +121,7 @@ TEST_CASE("3.12 bytes that stand in the entry are found, also across blocks and 
   CHECK(entry.work.inline_bytes[99] == std::byte{100});
 }
 
-TEST_CASE("3.12 A12 atomics are read as the format says") {
+TEST_CASE("atomics are read as the format says", "[req:3.12][A12]") {
   const WorkRequest swap = work_of(golden::kCompareSwap);
   CHECK(swap.kind == WorkKind::atomic);
   CHECK(swap.atomic.form == AtomicWork::Form::swap);
@@ -140,7 +141,7 @@ TEST_CASE("3.12 A12 atomics are read as the format says") {
   check_local(add, 8);
 }
 
-TEST_CASE("3.12 A12 masked atomics and dumps are read; unverified on hardware") {
+TEST_CASE("masked atomics and dumps are read; unverified on hardware", "[req:3.12][A12]") {
   const WorkRequest swap4 = work_of(golden::kMaskedSwap4);
   CHECK(swap4.atomic.form == AtomicWork::Form::swap);
   CHECK(swap4.atomic.bytes == 4);
@@ -182,7 +183,7 @@ TEST_CASE("3.12 A12 masked atomics and dumps are read; unverified on hardware") 
   CHECK(nop.signalled);
 }
 
-TEST_CASE("3.8 an entry of another index or queue, or one that was poisoned, is refused") {
+TEST_CASE("an entry of another index or queue, or one that was poisoned, is refused", "[req:3.8]") {
   for (const auto hex : kAll) {
     CHECK(spoilt(hex, 1, 0xac).complaint == Complaint::wrong_index);
     CHECK(spoilt(hex, 2, 0xcc).complaint == Complaint::wrong_index);
@@ -197,7 +198,8 @@ TEST_CASE("3.8 an entry of another index or queue, or one that was poisoned, is 
   CHECK(poisoned.read(0xdddd).complaint == Complaint::wrong_queue);
 }
 
-TEST_CASE("3.8 sizes, modifiers, flags and reserved bits that the format lacks are refused") {
+TEST_CASE("sizes, modifiers, flags and reserved bits that the format lacks are refused",
+          "[req:3.8]") {
   for (const auto hex : kAll) {
     const auto parts = static_cast<unsigned>(golden::bytes_of(hex)[7]);
     CHECK(spoilt(hex, 7, 0).complaint == Complaint::wrong_size);
@@ -231,7 +233,7 @@ TEST_CASE("3.8 sizes, modifiers, flags and reserved bits that the format lacks a
   CHECK(spoilt(golden::kMaskedSwap8, 0, 0x08).complaint == Complaint::wrong_size);
 }
 
-TEST_CASE("3.8 no opcode but those of the NIC is taken") {
+TEST_CASE("no opcode but those of the NIC is taken", "[req:3.8]") {
   const std::vector<unsigned> known = {0x00, 0x08, 0x09, 0x10, 0x11, 0x12, 0x14, 0x15, 0x23};
   for (unsigned opcode = 0; opcode < 256; ++opcode) {
     if (std::find(known.begin(), known.end(), opcode) != known.end()) continue;
@@ -242,13 +244,14 @@ TEST_CASE("3.8 no opcode but those of the NIC is taken") {
   }
 }
 
-TEST_CASE("3.8 an entry that goes on behind what was rung is not read") {
+TEST_CASE("an entry that goes on behind what was rung is not read", "[req:3.8]") {
   CHECK(Ring(golden::kInline100).read(golden::kIndex, 3).syndrome == Syndrome::none);
   CHECK(Ring(golden::kInline100).read(golden::kIndex, 2).complaint == Complaint::not_rung);
   CHECK(Ring(golden::kMaskedSwap8).read(golden::kIndex, 1).complaint == Complaint::not_rung);
 }
 
-TEST_CASE("3.8 lengths that do not fit the operation are refused with the syndrome for lengths") {
+TEST_CASE("lengths that do not fit the operation are refused with the syndrome for lengths",
+          "[req:3.8]") {
   for (const auto hex : {golden::kFetchAdd, golden::kCompareSwap, golden::kMaskedAdd8,
                          golden::kMaskedAdd4, golden::kMaskedSwap4}) {
     const auto entry = spoilt(hex, 51, 16);
@@ -268,7 +271,7 @@ TEST_CASE("3.8 lengths that do not fit the operation are refused with the syndro
   CHECK(spoilt(golden::kInline100, 33, 0xff).complaint == Complaint::inline_length);
 }
 
-TEST_CASE("3.8 random blocks are read without harm, and hardly ever taken for work") {
+TEST_CASE("random blocks are read without harm, and hardly ever taken for work", "[req:3.8]") {
   const unsigned seed = 20261;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

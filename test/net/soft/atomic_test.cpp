@@ -104,7 +104,7 @@ void check_operations(NicPair& pair, std::mt19937_64& random) {
 
 }  // namespace
 
-TEST_CASE("A12 masked formulas equal a bit-by-bit reference") {
+TEST_CASE("masked formulas equal a bit-by-bit reference", "[A12]") {
   const unsigned seed = 12;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -130,7 +130,7 @@ TEST_CASE("A12 masked formulas equal a bit-by-bit reference") {
   }
 }
 
-TEST_CASE("A12 3.1 every operation of 4 and 8 bytes, with and without its old value") {
+TEST_CASE("every operation of 4 and 8 bytes, with and without its old value", "[A12][req:3.1]") {
   const unsigned seed = 4;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -144,7 +144,8 @@ TEST_CASE("A12 3.1 every operation of 4 and 8 bytes, with and without its old va
   }
 }
 
-TEST_CASE("A12 old values land as an adapter lands them: 8 bytes as the host's, 4 big-endian") {
+TEST_CASE("old values land as an adapter lands them: 8 bytes as the host's, 4 big-endian",
+          "[A12]") {
   NicPair pair;
   RawPoster raw(pair.view());
   pair.b.memory[0] = 0x0102030405060708;

@@ -79,7 +79,7 @@ struct CutPair {
 
 }  // namespace
 
-TEST_CASE("3.10 F4 what was done needs no memory any more, though the answer was lost") {
+TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.10][F4]") {
   const std::uint64_t bytes = GENERATE(8u, 200u);  // one piece, and several
   CutPair pair;
   for (std::uint64_t i = 0; i < 64; ++i) pair.memory[0][i] = i + 1;
@@ -103,7 +103,8 @@ TEST_CASE("3.10 F4 what was done needs no memory any more, though the answer was
   for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.memory[1][i] == i + 1);
 }
 
-TEST_CASE("3.10 who does not answer is at fault, also where memory was given back meanwhile") {
+TEST_CASE("who does not answer is at fault, also where memory was given back meanwhile",
+          "[req:3.10]") {
   CutPair pair;
   pair.nics[1].set_faults(deaf());
   const auto put = pair.put(1, 8);
@@ -117,7 +118,7 @@ TEST_CASE("3.10 who does not answer is at fault, also where memory was given bac
   CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::transport_retry));
 }
 
-TEST_CASE("3.10 3.23 what was not done is refused once its memory was given back") {
+TEST_CASE("what was not done is refused once its memory was given back", "[req:3.10][req:3.23]") {
   CutPair pair;
   pair.faults[0].cut = true;
   const auto put = pair.put(1, 200);
@@ -156,7 +157,7 @@ void give_back(FailoverPair& pair) {
 
 }  // namespace
 
-TEST_CASE("3.14 F4 what one NIC had done is replayed by the other without its memory") {
+TEST_CASE("what one NIC had done is replayed by the other without its memory", "[req:3.14][F4]") {
   FailoverPair pair;
   const bool is_between_paths = GENERATE(false, true);
   for (std::uint64_t word = 10; word < 14; ++word) pair.a.memory[word] = word;
@@ -187,7 +188,8 @@ TEST_CASE("3.14 F4 what one NIC had done is replayed by the other without its me
   CHECK(pair.b.memory[0] == 1);
 }
 
-TEST_CASE("3.14 3.23 what no NIC had done is refused once its memory was given back") {
+TEST_CASE("what no NIC had done is refused once its memory was given back",
+          "[req:3.14][req:3.23]") {
   FailoverPair pair;
   pair.a.faults[0]->cut = true;
   RawPoster raw(pair.view());

@@ -15,7 +15,7 @@ using namespace oriel::net::test;
 using device::Thread;
 using dq::QueueOutcome;
 
-TEST_CASE("B4 what waits for immediates of a GPU's queue sees the bytes that came with them") {
+TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came with them", "[B4]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   LateModel model;

@@ -149,7 +149,7 @@ PingResult ping(int first, int second, bool direct, bool by_process, std::size_t
 
 }  // namespace
 
-TEST_CASE("3.9 kernels put, get, add and fetch through software NICs, byte for byte") {
+TEST_CASE("kernels put, get, add and fetch through software NICs, byte for byte", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);
   check_ops(0, 0, direct, by_process, 21);
@@ -157,7 +157,7 @@ TEST_CASE("3.9 kernels put, get, add and fetch through software NICs, byte for b
 }
 
 // Threads of a CPU run the same body in queue_operations_test.cpp.
-TEST_CASE("3.1 every operation does what it says, by each thread, lane, warp and CTA") {
+TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA", "[req:3.1]") {
   const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::lanes,
                               OperationsGroup::warp, OperationsGroup::cta);
   const bool direct = GENERATE(false, true);
@@ -230,7 +230,7 @@ struct ImmediatesPlay {
 }  // namespace
 
 // A thread of a CPU runs the same body in gpu_immediates_model_test.cpp.
-TEST_CASE("B4 a kernel waits for immediates, and sees the bytes of each") {
+TEST_CASE("a kernel waits for immediates, and sees the bytes of each", "[B4]") {
   const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::warp, OperationsGroup::cta);
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);
@@ -249,7 +249,7 @@ TEST_CASE("B4 a kernel waits for immediates, and sees the bytes of each") {
   CHECK_FALSE(play.ranks.b.queue->take_immediate(none));
 }
 
-TEST_CASE("B4 a kernel's wait for an immediate ends by its deadline and by the abort word") {
+TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abort word", "[B4]") {
   ImmediatesPlay play(second_gpu(), true, false, 512, 512);
   REQUIRE(play.ranks.b.queue->post_receives(256).ok());
   play.receiver.path.control.timeout_ns = 20'000'000;
@@ -276,7 +276,7 @@ TEST_CASE("B4 a kernel's wait for an immediate ends by its deadline and by the a
 }
 
 // Threads of a CPU run the same body in queue_operations_test.cpp.
-TEST_CASE("A11 what 4,096 threads fetch at once by 1,024 slots is a permutation") {
+TEST_CASE("what 4,096 threads fetch at once by 1,024 slots is a permutation", "[A11]") {
   constexpr std::uint32_t kThreads = kTicketCtas * kTicketThreads;
   static_assert(kThreads == 4096);
   constexpr std::uint32_t kEach = 2;
@@ -296,7 +296,7 @@ TEST_CASE("A11 what 4,096 threads fetch at once by 1,024 slots is a permutation"
   CHECK(is_permutation({tickets.get(), tickets.get() + kThreads * kEach}));
 }
 
-TEST_CASE("3.9 A13 a kernel that sees the signal sees the bytes before it") {
+TEST_CASE("a kernel that sees the signal sees the bytes before it", "[req:3.9][A13]") {
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);
   for (const std::size_t bytes : {std::size_t{8}, std::size_t{3001}, std::size_t{1} << 20}) {
@@ -367,7 +367,8 @@ struct BusyApplication {
 
 // By a process alone: a thread's copies wait for the driver's lock that the application's cudaFree
 // holds while it waits for the kernel, which waits for them.
-TEST_CASE("3.9 10,000 puts complete beside an application that allocates, frees, waits, captures") {
+TEST_CASE("10,000 puts complete beside an application that allocates, frees, waits, captures",
+          "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   const bool one_kernel = GENERATE(true, false);
   INFO((direct ? "direct copy, " : "memfd ring, ")
@@ -430,7 +431,7 @@ void print_ping(int second, bool direct, bool by_process, std::uint32_t rounds) 
 
 }  // namespace
 
-TEST_CASE("3.21 put of 8 bytes to visible signal, and the floor beneath it", "[.][figures]") {
+TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.21][.][figures]") {
   const int second = second_gpu();
   constexpr std::uint32_t kRounds = 3000;
   for (const bool by_process : {true, false}) {

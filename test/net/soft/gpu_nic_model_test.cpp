@@ -101,7 +101,8 @@ void check_atomics(GpuPair& pair, std::mt19937_64& random, std::vector<std::uint
 
 }  // namespace
 
-TEST_CASE("3.9 puts and gets between GPUs arrive byte for byte, by the wire and by direct copy") {
+TEST_CASE("puts and gets between GPUs arrive byte for byte, by the wire and by direct copy",
+          "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   INFO((servers ? "a process copies" : "this process copies"));
@@ -118,7 +119,7 @@ TEST_CASE("3.9 puts and gets between GPUs arrive byte for byte, by the wire and 
   model.check_nothing_left();
 }
 
-TEST_CASE("3.21 pieces in slots go both ways by a ring that is shorter than all of them") {
+TEST_CASE("pieces in slots go both ways by a ring that is shorter than all of them", "[req:3.21]") {
   const bool servers = GENERATE(false, true);
   LateModel model;
   {
@@ -161,7 +162,7 @@ TEST_CASE("3.21 pieces in slots go both ways by a ring that is shorter than all 
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 a transfer that is longer than all slots together goes through them") {
+TEST_CASE("a transfer that is longer than all slots together goes through them", "[req:3.9]") {
   const bool servers = GENERATE(false, true);
   LateModel model;
   {
@@ -181,7 +182,7 @@ TEST_CASE("3.9 a transfer that is longer than all slots together goes through th
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 A13 a signal is never seen before the bytes in front of it") {
+TEST_CASE("a signal is never seen before the bytes in front of it", "[req:3.9][A13]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   LateModel model;
@@ -221,7 +222,7 @@ TEST_CASE("3.9 A13 a signal is never seen before the bytes in front of it") {
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 nothing is complete before the copy engine has done it") {
+TEST_CASE("nothing is complete before the copy engine has done it", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   LateModel model;
   {
@@ -242,8 +243,8 @@ TEST_CASE("3.9 nothing is complete before the copy engine has done it") {
   model.check_nothing_left();
 }
 
-TEST_CASE(
-    "3.9 A12 atomics on a GPU's memory, with words that others change and words they do not") {
+TEST_CASE("atomics on a GPU's memory, with words that others change and words they do not",
+          "[req:3.9][A12]") {
   const bool own_words = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   const unsigned seed = 9;
@@ -271,7 +272,7 @@ TEST_CASE(
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 old values and immediates of GPUs' queues, and refusals, are as ever") {
+TEST_CASE("old values and immediates of GPUs' queues, and refusals, are as ever", "[req:3.9]") {
   LateModel model;
   {
     SendQueue::Options options;
@@ -298,7 +299,7 @@ TEST_CASE("3.9 old values and immediates of GPUs' queues, and refusals, are as e
   model.check_nothing_left();
 }
 
-TEST_CASE("3.1 every operation of a GPU's queue does what it says") {
+TEST_CASE("every operation of a GPU's queue does what it says", "[req:3.1]") {
   LateModel model;
   for (const bool direct : {false, true}) {
     SendQueue::Options options;
@@ -314,7 +315,8 @@ TEST_CASE("3.1 every operation of a GPU's queue does what it says") {
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 A12 atomics of two queues, and writes between them, are all there in the end") {
+TEST_CASE("atomics of two queues, and writes between them, are all there in the end",
+          "[req:3.9][A12]") {
   LateModel model;
   {
     LocalExchange exchange;
@@ -356,7 +358,7 @@ TEST_CASE("3.9 A12 atomics of two queues, and writes between them, are all there
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 a GPU that is full, and graphs that others capture, do not hinder it") {
+TEST_CASE("a GPU that is full, and graphs that others capture, do not hinder it", "[req:3.9]") {
   LateModel model;
   {
     model.made->fill_devices(true);
@@ -371,7 +373,7 @@ TEST_CASE("3.9 a GPU that is full, and graphs that others capture, do not hinder
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 what is on its way to memory that is given back has arrived before") {
+TEST_CASE("what is on its way to memory that is given back has arrived before", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   LateModel model;
   {
@@ -395,7 +397,7 @@ TEST_CASE("3.9 what is on its way to memory that is given back has arrived befor
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 F4 what was done needs no memory any more, though the answer was lost") {
+TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.9][F4]") {
   const bool direct = GENERATE(false, true);
   LateModel model;
   {
@@ -423,7 +425,8 @@ TEST_CASE("3.9 F4 what was done needs no memory any more, though the answer was 
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 what was accepted is copied before its source is unmapped, the rest by the wire") {
+TEST_CASE("what was accepted is copied before its source is unmapped, the rest by the wire",
+          "[req:3.9]") {
   LateModel model;
   {
     GpuPair pair(true);
@@ -455,7 +458,7 @@ TEST_CASE("3.9 what was accepted is copied before its source is unmapped, the re
   model.check_nothing_left();
 }
 
-TEST_CASE("3.14 F4 what a GPU has done by the time of a fence is not done again") {
+TEST_CASE("what a GPU has done by the time of a fence is not done again", "[req:3.14][F4]") {
   LateModel model;
   {
     QueueRecords records;
@@ -495,7 +498,7 @@ TEST_CASE("3.14 F4 what a GPU has done by the time of a fence is not done again"
   model.check_nothing_left();
 }
 
-TEST_CASE("3.23 a peer can name no source that this side has not mapped") {
+TEST_CASE("a peer can name no source that this side has not mapped", "[req:3.23]") {
   LateModel model;
   {
     GpuPair pair(true);
@@ -511,7 +514,7 @@ TEST_CASE("3.23 a peer can name no source that this side has not mapped") {
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 when a GPU's streams fail, entries end with an error at either end") {
+TEST_CASE("when a GPU's streams fail, entries end with an error at either end", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   const bool reads = GENERATE(false, true);
   LateModel model;
@@ -533,7 +536,8 @@ TEST_CASE("3.9 when a GPU's streams fail, entries end with an error at either en
   model.check_nothing_left();
 }
 
-TEST_CASE("3.9 whichever call of the driver fails, the mover is not made or its queue ends") {
+TEST_CASE("whichever call of the driver fails, the mover is not made or its queue ends",
+          "[req:3.9]") {
   long k = 1;
   for (bool hit = true; hit; ++k) {
     LateModel model;

@@ -62,7 +62,7 @@ std::uint32_t record_of(const dq::ReceiveView& receives) {
 
 }  // namespace
 
-TEST_CASE("B4 a wait ends with the immediate, and sees the bytes that came with it") {
+TEST_CASE("a wait ends with the immediate, and sees the bytes that came with it", "[B4]") {
   NicPair pair(with_receives(4));
   const dq::ReceiveView& receives = pair.back.receives();
   CHECK(receives.count == 4);
@@ -83,7 +83,7 @@ TEST_CASE("B4 a wait ends with the immediate, and sees the bytes that came with 
   CHECK(receives.position->posted == 2);
 }
 
-TEST_CASE("B4 a wait ends at its deadline, and the next one with the immediate") {
+TEST_CASE("a wait ends at its deadline, and the next one with the immediate", "[B4]") {
   NicPair pair(with_receives(2));
   REQUIRE(pair.back.post_receives(1).ok());
   device::WaitControl hasty;
@@ -99,7 +99,7 @@ TEST_CASE("B4 a wait ends at its deadline, and the next one with the immediate")
   CHECK(immediate.value == 7);
 }
 
-TEST_CASE("B4 a wait ends by the abort word, and where posts are refused") {
+TEST_CASE("a wait ends by the abort word, and where posts are refused", "[B4]") {
   NicPair pair(with_receives(2));
   REQUIRE(pair.back.post_receives(2).ok());
   ReceivedImmediate immediate;
@@ -125,7 +125,8 @@ TEST_CASE("B4 a wait ends by the abort word, and where posts are refused") {
   CHECK(pair.back.view().indexes->error == 0);
 }
 
-TEST_CASE("B4 a wait is refused where nothing can come: no receive is posted, or there are none") {
+TEST_CASE("a wait is refused where nothing can come: no receive is posted, or there are none",
+          "[B4]") {
   NicPair pair(with_receives(2));
   ReceivedImmediate immediate;
   CHECK(wait_back(pair, immediate) == QueueOutcome::refused);
@@ -144,7 +145,7 @@ TEST_CASE("B4 a wait is refused where nothing can come: no receive is posted, or
   CHECK_FALSE(without.back.take_immediate(immediate));
 }
 
-TEST_CASE("B4 a queue that fails ends its wait, with the reason as far as it is known") {
+TEST_CASE("a queue that fails ends its wait, with the reason as far as it is known", "[B4]") {
   NicPair pair(with_receives(4));
   REQUIRE(pair.back.post_receives(3).ok());
   REQUIRE(put_immediate(pair, 0, 5).outcome == QueueOutcome::done);
@@ -183,7 +184,7 @@ TEST_CASE("B4 a queue that fails ends its wait, with the reason as far as it is 
   CHECK(kind(3) == dq::CompletionKind::response_error);
 }
 
-TEST_CASE("B4 immediates are exact around the ring and the 16 bits of the record") {
+TEST_CASE("immediates are exact around the ring and the 16 bits of the record", "[B4]") {
   const std::uint32_t count = GENERATE(2u, 4u, 16u);
   // Past the record's 65536 at least without sanitizers.
   const bool wraps_record = count == 4 && !oriel::test::kSanitized;
@@ -223,7 +224,7 @@ TEST_CASE("B4 immediates are exact around the ring and the 16 bits of the record
   CHECK(pair.wait({QueueOutcome::done, sent}) == QueueOutcome::done);
 }
 
-TEST_CASE("B4 host and kernels may take turns: receives lie where both have them") {
+TEST_CASE("host and kernels may take turns: receives lie where both have them", "[B4]") {
   SplitSource pages;
   SendQueue::Options options = with_receives(4);
   options.pages = &pages;
@@ -255,7 +256,7 @@ TEST_CASE("B4 host and kernels may take turns: receives lie where both have them
   }
 }
 
-TEST_CASE("B4 where visibility needs a dump, a wait posts one before it says done") {
+TEST_CASE("where visibility needs a dump, a wait posts one before it says done", "[B4]") {
   SendQueue::Options options = with_receives(2);
   options.gets_need_dump = true;
   NicPair pair(options);
@@ -269,7 +270,7 @@ TEST_CASE("B4 where visibility needs a dump, a wait posts one before it says don
   CHECK(pair.b.nic.counters().entries == 1);
 }
 
-TEST_CASE("B4 threads that put and a thread that waits, with NICs that run by themselves") {
+TEST_CASE("threads that put and a thread that waits, with NICs that run by themselves", "[B4]") {
   constexpr std::uint32_t kReceives = 64;
   constexpr std::uint32_t kPutters = 2;
   const std::uint32_t rounds = oriel::test::repeats(3000u, 4u);

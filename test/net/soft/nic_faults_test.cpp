@@ -46,7 +46,7 @@ void add_write(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t 
 
 }  // namespace
 
-TEST_CASE("3.10 F2 a delayed entry holds up its queue, in order, and no other queue") {
+TEST_CASE("a delayed entry holds up its queue, in order, and no other queue", "[req:3.10][F2]") {
   ManualClock clock;
   NicPair pair({}, clock);
   SendQueue other = pair.a.make_queue(), peer = pair.b.make_queue();
@@ -75,7 +75,7 @@ TEST_CASE("3.10 F2 a delayed entry holds up its queue, in order, and no other qu
   CHECK(pair.tail().index == 2);
 }
 
-TEST_CASE("3.10 A9 a wait does not end before a delayed completion") {
+TEST_CASE("a wait does not end before a delayed completion", "[req:3.10][A9]") {
   NicPair pair;
   NicFaults faults;
   faults.delays = {{{}, milliseconds(2), milliseconds(2)}};
@@ -90,7 +90,8 @@ TEST_CASE("3.10 A9 a wait does not end before a delayed completion") {
   }
 }
 
-TEST_CASE("3.10 F1 a dropped doorbell is made good by the next one, or ends a wait in time") {
+TEST_CASE("a dropped doorbell is made good by the next one, or ends a wait in time",
+          "[req:3.10][F1]") {
   NicPair pair;
   NicFaults faults;
   faults.dropped_doorbells = {{pair.there.number(), 2}};
@@ -113,8 +114,8 @@ TEST_CASE("3.10 F1 a dropped doorbell is made good by the next one, or ends a wa
   CHECK(pair.a.nic.counters().dropped_doorbells == 1);
 }
 
-TEST_CASE(
-    "3.10 F3 an entry fails with any syndrome, those before it are done, those after flushed") {
+TEST_CASE("an entry fails with any syndrome, those before it are done, those after flushed",
+          "[req:3.10][F3]") {
   for (const unsigned syndrome :
        {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x15u, 0x16u, 0x22u}) {
     for (std::uint64_t k = 0; k < 64; ++k) {
@@ -137,7 +138,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("3.10 F4 an entry may be done and fail all the same") {
+TEST_CASE("an entry may be done and fail all the same", "[req:3.10][F4]") {
   NicPair pair;
   NicFaults faults;
   faults.fails = {{{pair.there.number(), 1}, Syndrome::transport_retry, true}};
@@ -156,7 +157,7 @@ TEST_CASE("3.10 F4 an entry may be done and fail all the same") {
   CHECK(pair.b.memory[2] == 0);
 }
 
-TEST_CASE("3.10 F4 a lost response is asked for again, and nothing is executed twice") {
+TEST_CASE("a lost response is asked for again, and nothing is executed twice", "[req:3.10][F4]") {
   for (std::uint64_t nth = 1; nth <= 40; ++nth) {
     ManualClock clock;
     SendQueue::Options options;
@@ -203,7 +204,7 @@ TEST_CASE("3.10 F4 a lost response is asked for again, and nothing is executed t
   }
 }
 
-TEST_CASE("3.10 a peer that stops is waited for, one that stays silent is given up") {
+TEST_CASE("a peer that stops is waited for, one that stays silent is given up", "[req:3.10]") {
   ManualClock clock;
   SendQueue::Options options;
   options.repeats_most = 2;
@@ -236,7 +237,7 @@ TEST_CASE("3.10 a peer that stops is waited for, one that stays silent is given 
   }
 }
 
-TEST_CASE("3.10 a NIC stops and goes on, or dies, at an entry") {
+TEST_CASE("a NIC stops and goes on, or dies, at an entry", "[req:3.10]") {
   NicPair pair;
   NicFaults faults;
   faults.ends = {{{pair.there.number(), 1}, false}, {{pair.there.number(), 3}, true}};
@@ -261,7 +262,7 @@ TEST_CASE("3.10 a NIC stops and goes on, or dies, at an entry") {
   CHECK(pair.tail().index == before);
 }
 
-TEST_CASE("3.10 F6 producers give up on a dead NIC in time, with a full ring too") {
+TEST_CASE("producers give up on a dead NIC in time, with a full ring too", "[req:3.10][F6]") {
   SendQueue::Options options;
   options.depth = 128;
   NicPair pair(options);
@@ -278,7 +279,7 @@ TEST_CASE("3.10 F6 producers give up on a dead NIC in time, with a full ring too
   CHECK(pair.b.memory[0] == 0);
 }
 
-TEST_CASE("3.10 reads may fall behind later writes, but not with a fence between") {
+TEST_CASE("reads may fall behind later writes, but not with a fence between", "[req:3.10]") {
   ManualClock clock;
   NicPair pair({}, clock);
   NicFaults faults;
@@ -301,7 +302,7 @@ TEST_CASE("3.10 reads may fall behind later writes, but not with a fence between
   CHECK(pair.tail().index == 1);
 }
 
-TEST_CASE("3.8 a fence waits for the answers of earlier reads and atomics") {
+TEST_CASE("a fence waits for the answers of earlier reads and atomics", "[req:3.8]") {
   ManualClock clock;
   NicPair pair({}, clock);
   NicFaults faults;
@@ -323,7 +324,8 @@ TEST_CASE("3.8 a fence waits for the answers of earlier reads and atomics") {
   CHECK(pair.tail().index == 1);
 }
 
-TEST_CASE("3.10 A10 3.4 late reads are not seen without a dump behind them, and are with one") {
+TEST_CASE("late reads are not seen without a dump behind them, and are with one",
+          "[req:3.10][A10][req:3.4]") {
   ManualClock clock;
   for (const bool dump : {false, true}) {
     SendQueue::Options options;
@@ -357,7 +359,7 @@ TEST_CASE("3.10 A10 3.4 late reads are not seen without a dump behind them, and 
   }
 }
 
-TEST_CASE("3.10 A10 what is on its way lands before memory is given back") {
+TEST_CASE("what is on its way lands before memory is given back", "[req:3.10][A10]") {
   NicPair pair;
   NicFaults faults;
   faults.late_reads = std::chrono::hours(1);
@@ -373,7 +375,8 @@ TEST_CASE("3.10 A10 what is on its way lands before memory is given back") {
   CHECK(pair.a.memory[9] == 41);
 }
 
-TEST_CASE("3.10 A13 a signal never comes before its data, however queues and pieces are shuffled") {
+TEST_CASE("a signal never comes before its data, however queues and pieces are shuffled",
+          "[req:3.10][A13]") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SendQueue::Options options;
     options.piece_bytes = 64;
@@ -412,7 +415,8 @@ TEST_CASE("3.10 A13 a signal never comes before its data, however queues and pie
   }
 }
 
-TEST_CASE("3.10 A13 a signal in another queue than its data does come first: the check can fail") {
+TEST_CASE("a signal in another queue than its data does come first: the check can fail",
+          "[req:3.10][A13]") {
   ManualClock clock;
   NicPair pair({}, clock);
   SendQueue second = pair.a.make_queue(), peer = pair.b.make_queue();
@@ -430,7 +434,7 @@ TEST_CASE("3.10 A13 a signal in another queue than its data does come first: the
   CHECK(pair.b.memory[0] == 0);
 }
 
-TEST_CASE("3.10 the same seed gives the same run") {
+TEST_CASE("the same seed gives the same run", "[req:3.10]") {
   const auto run = [](std::uint64_t seed) {
     ManualClock clock;
     NicPair pair({}, clock);

@@ -40,7 +40,8 @@ void let_time_pass(ManualClock& clock, ProbedPair& pair) {
 
 }  // namespace
 
-TEST_CASE("3.19 a probe takes no block of the ring, whatever is posted before and behind it") {
+TEST_CASE("a probe takes no block of the ring, whatever is posted before and behind it",
+          "[req:3.19]") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -68,7 +69,8 @@ TEST_CASE("3.19 a probe takes no block of the ring, whatever is posted before an
   CHECK(pair.view().indexes->reserved == posted);
 }
 
-TEST_CASE("3.19 who does not answer a probe ends the queue, and what was done stays done") {
+TEST_CASE("who does not answer a probe ends the queue, and what was done stays done",
+          "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
@@ -90,8 +92,8 @@ TEST_CASE("3.19 who does not answer a probe ends the queue, and what was done st
   CHECK(pair.probes() == 1);
 }
 
-TEST_CASE(
-    "3.19 slow is not dead: an answer in the last moment is one, and a lost one is repeated") {
+TEST_CASE("slow is not dead: an answer in the last moment is one, and a lost one is repeated",
+          "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
   const bool is_lost = GENERATE(false, true);
@@ -114,7 +116,8 @@ TEST_CASE(
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
 }
 
-TEST_CASE("3.19 nobody is probed who has yet to answer, after an abort, or over several paths") {
+TEST_CASE("nobody is probed who has yet to answer, after an abort, or over several paths",
+          "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
   CHECK_FALSE(pair.a.nic.probe(pair.there.number() ^ 1).ok());
@@ -149,7 +152,7 @@ TEST_CASE("3.19 nobody is probed who has yet to answer, after an abort, or over 
   }
 }
 
-TEST_CASE("3.19 what is posted behind a probe without an answer is what has failed") {
+TEST_CASE("what is posted behind a probe without an answer is what has failed", "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
@@ -188,7 +191,7 @@ struct Interrupted : device::Memory {
 
 }  // namespace
 
-TEST_CASE("3.19 a probe takes a block if nobody else comes, and never waits for one") {
+TEST_CASE("a probe takes a block if nobody else comes, and never waits for one", "[req:3.19]") {
   ProbedPair pair;
   dq::Reservation place;
   Interrupted::queue = &pair.view();

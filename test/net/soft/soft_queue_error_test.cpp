@@ -74,7 +74,8 @@ void read(NicPair& pair, RawPoster& raw, dq::LocalRange to, dq::RemoteAddress fr
 
 }  // namespace
 
-TEST_CASE("3.8 3.23 a wrong local key, range, right or domain is a local protection error") {
+TEST_CASE("a wrong local key, range, right or domain is a local protection error",
+          "[req:3.8][req:3.23]") {
   expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
     write(pair, raw, local(pair.a, 0, 64, pair.a.key + 1), pair.b.region.remote(64));
   });
@@ -109,7 +110,8 @@ TEST_CASE("3.8 3.23 a wrong local key, range, right or domain is a local protect
   });
 }
 
-TEST_CASE("3.8 3.23 a wrong remote key, range, right or domain is a remote access error") {
+TEST_CASE("a wrong remote key, range, right or domain is a remote access error",
+          "[req:3.8][req:3.23]") {
   const auto good = [](NicPair& pair) { return local(pair.a, 0, 64, pair.a.key); };
   expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
     write(pair, raw, good(pair), {pair.b.region.address + 64, pair.b.key + 1});
@@ -158,7 +160,8 @@ TEST_CASE("3.8 3.23 a wrong remote key, range, right or domain is a remote acces
   });
 }
 
-TEST_CASE("3.8 3.23 an atomic that is not aligned is a request that the peer refuses") {
+TEST_CASE("an atomic that is not aligned is a request that the peer refuses",
+          "[req:3.8][req:3.23]") {
   expect_failure(0x12, [](NicPair& pair, RawPoster& raw) {
     raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(68), 1,
                                 local(pair.a, 0, 8, pair.a.key)));
@@ -169,7 +172,8 @@ TEST_CASE("3.8 3.23 an atomic that is not aligned is a request that the peer ref
   });
 }
 
-TEST_CASE("3.8 entries that make no sense are operation errors, those of a wrong length too") {
+TEST_CASE("entries that make no sense are operation errors, those of a wrong length too",
+          "[req:3.8]") {
   const auto nop = [](dq::Place place) { return dq::nop_entry(place, dq::kSignalled); };
   expect_failure(0x02, [&](NicPair&, RawPoster& raw) {
     raw.add(nop({raw.place().queue ^ 1, raw.place().index}));
@@ -192,7 +196,7 @@ TEST_CASE("3.8 entries that make no sense are operation errors, those of a wrong
   });
 }
 
-TEST_CASE("3.8 B6 the peer's queue ends as well, and its own entries are flushed") {
+TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[req:3.8][B6]") {
   NicPair pair;
   RawPoster raw(pair.view()), answer(pair.back.view());
   write(pair, raw, local(pair.a, 0, 64, pair.a.key), {pair.b.region.address, 5});
@@ -207,7 +211,7 @@ TEST_CASE("3.8 B6 the peer's queue ends as well, and its own entries are flushed
   CHECK(dq::decode_error(*pair.back.memory().first_error).syndrome == dq::kFlushed);
 }
 
-TEST_CASE("3.6 3.8 a queue that is told to end flushes what is not complete") {
+TEST_CASE("a queue that is told to end flushes what is not complete", "[req:3.6][req:3.8]") {
   NicPair pair;
   pair.b.nic.stop();
   RawPoster raw(pair.view());
@@ -226,7 +230,8 @@ TEST_CASE("3.6 3.8 a queue that is told to end flushes what is not complete") {
   CHECK(pair.tail().index == 9);
 }
 
-TEST_CASE("3.19 a NIC that takes nothing more answers what has come, and refuses nothing") {
+TEST_CASE("a NIC that takes nothing more answers what has come, and refuses nothing",
+          "[req:3.19]") {
   NicPair pair;
   const Thread self;
   const auto post = [&](std::uint64_t word) {
@@ -253,7 +258,8 @@ TEST_CASE("3.19 a NIC that takes nothing more answers what has come, and refuses
   CHECK(pair.wait(after) == QueueOutcome::timed_out);
 }
 
-TEST_CASE("3.6 what is posted once a NIC sends nothing more reaches nobody, and is refused") {
+TEST_CASE("what is posted once a NIC sends nothing more reaches nobody, and is refused",
+          "[req:3.6]") {
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
   NicPair pair({.publication = publication});
   const Thread self;
@@ -291,7 +297,8 @@ TEST_CASE("3.6 what is posted once a NIC sends nothing more reaches nobody, and 
   for (std::size_t i = 1; i < pair.b.memory.size(); ++i) REQUIRE(pair.b.memory[i] == 0);
 }
 
-TEST_CASE("3.6 producers learn the first error, with its entry, whoever waits and however late") {
+TEST_CASE("producers learn the first error, with its entry, whoever waits and however late",
+          "[req:3.6]") {
   for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
     SendQueue::Options options;
     options.publication = publication;
@@ -315,7 +322,7 @@ TEST_CASE("3.6 producers learn the first error, with its entry, whoever waits an
   }
 }
 
-TEST_CASE("3.8 rings full of random bytes end in an error and touch nothing") {
+TEST_CASE("rings full of random bytes end in an error and touch nothing", "[req:3.8]") {
   const unsigned seed = 81;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

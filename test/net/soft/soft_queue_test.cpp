@@ -26,7 +26,7 @@ void fill(std::vector<std::uint64_t>& words, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("3.8 A4 a put, a get and a value arrive, and their blocks are poisoned") {
+TEST_CASE("a put, a get and a value arrive, and their blocks are poisoned", "[req:3.8][A4]") {
   for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
     SendQueue::Options options;
     options.publication = publication;
@@ -59,7 +59,7 @@ TEST_CASE("3.8 A4 a put, a get and a value arrive, and their blocks are poisoned
   }
 }
 
-TEST_CASE("3.8 A5 a queue goes from state to state, one by one") {
+TEST_CASE("a queue goes from state to state, one by one", "[req:3.8][A5]") {
   LocalExchange exchange;
   Side a(exchange, SteadyClock::instance());
   SendQueue queue = a.make_queue();
@@ -79,7 +79,8 @@ TEST_CASE("3.8 A5 a queue goes from state to state, one by one") {
   CHECK_FALSE(a.nic.state(number + 1).ok());
 }
 
-TEST_CASE("3.8 A5 a doorbell before the queue can send is dropped, one of another queue ignored") {
+TEST_CASE("a doorbell before the queue can send is dropped, one of another queue ignored",
+          "[req:3.8][A5]") {
   LocalExchange exchange;
   Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
   SendQueue there = a.make_queue(), back = b.make_queue();
@@ -107,7 +108,7 @@ TEST_CASE("3.8 A5 a doorbell before the queue can send is dropped, one of anothe
   CHECK(tail.index == 1);
 }
 
-TEST_CASE("3.8 A5 nothing is delivered that does not come from the queue's peer") {
+TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req:3.8][A5]") {
   LocalExchange exchange;
   ManualClock clock;
   Side a(exchange, clock), b(exchange, clock), c(exchange, clock);
@@ -129,7 +130,7 @@ TEST_CASE("3.8 A5 nothing is delivered that does not come from the queue's peer"
   CHECK(dq::decode_error(*wrong.memory().first_error).syndrome == 0x15);
 }
 
-TEST_CASE("3.8 a strict doorbell is never ahead of its record") {
+TEST_CASE("a strict doorbell is never ahead of its record", "[req:3.8]") {
   NicPair pair;
   RawPoster raw(pair.view());
   raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
@@ -160,7 +161,7 @@ TEST_CASE("3.8 a strict doorbell is never ahead of its record") {
   }
 }
 
-TEST_CASE("3.8 a loose doorbell leads to the record, an early one waits for it") {
+TEST_CASE("a loose doorbell leads to the record, an early one waits for it", "[req:3.8]") {
   SendQueue::Options options;
   SECTION("loose") {
     options.mode = DoorbellMode::loose;
@@ -192,7 +193,8 @@ TEST_CASE("3.8 a loose doorbell leads to the record, an early one waits for it")
   }
 }
 
-TEST_CASE("3.8 3.21 a doorbell alone says all, and its queue is idle once all of that is done") {
+TEST_CASE("a doorbell alone says all, and its queue is idle once all of that is done",
+          "[req:3.8][req:3.21]") {
   SendQueue::Options options;
   options.mode = DoorbellMode::alone;
   NicPair pair(options);
@@ -212,7 +214,7 @@ TEST_CASE("3.8 3.21 a doorbell alone says all, and its queue is idle once all of
   CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
 }
 
-TEST_CASE("3.8 A13 completions are in order, and only for entries that ask for one") {
+TEST_CASE("completions are in order, and only for entries that ask for one", "[req:3.8][A13]") {
   NicPair pair;
   RawPoster raw(pair.view());
   raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
@@ -226,7 +228,8 @@ TEST_CASE("3.8 A13 completions are in order, and only for entries that ask for o
   CHECK(pair.tail().index == 6);
 }
 
-TEST_CASE("3.8 A4 a completion queue that is not collapsed keeps them all, with owner bits") {
+TEST_CASE("a completion queue that is not collapsed keeps them all, with owner bits",
+          "[req:3.8][A4]") {
   NicPair pair;
   alignas(64) static std::byte elements[8 * 64];
   std::memset(elements, 0xff, sizeof elements);
@@ -255,7 +258,7 @@ TEST_CASE("3.8 A4 a completion queue that is not collapsed keeps them all, with 
   REQUIRE(pair.a.nic.destroy_queue(number).ok());
 }
 
-TEST_CASE("3.8 an immediate needs a receive at the peer, and comes with its bytes") {
+TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", "[req:3.8]") {
   ManualClock clock;
   SendQueue::Options options;
   options.receives = 4;
@@ -292,7 +295,7 @@ TEST_CASE("3.8 an immediate needs a receive at the peer, and comes with its byte
   CHECK(pair.tail().index == 2);
 }
 
-TEST_CASE("3.8 immediates go on for many rounds of the receive queue") {
+TEST_CASE("immediates go on for many rounds of the receive queue", "[req:3.8]") {
   SendQueue::Options options;
   options.receives = 2;
   NicPair pair(options);
@@ -308,7 +311,7 @@ TEST_CASE("3.8 immediates go on for many rounds of the receive queue") {
   }
 }
 
-TEST_CASE("3.8 a queue's numbers, depth, batch and slots are checked") {
+TEST_CASE("a queue's numbers, depth, batch and slots are checked", "[req:3.8]") {
   LocalExchange exchange;
   Side a(exchange, SteadyClock::instance());
   const auto refused = [&](auto change) {
@@ -335,7 +338,7 @@ TEST_CASE("3.8 a queue's numbers, depth, batch and slots are checked") {
   CHECK(a.nic.destroy_domain(a.domain).error().code() == ErrorCode::invalid_usage);
 }
 
-TEST_CASE("3.8 a NIC forgets a queue and a key at once") {
+TEST_CASE("a NIC forgets a queue and a key at once", "[req:3.8]") {
   NicPair pair;
   auto posted =
       dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(0, 0, 800), pair.control);
@@ -346,7 +349,7 @@ TEST_CASE("3.8 a NIC forgets a queue and a key at once") {
   CHECK(pair.b.nic.counters().strays == 0);
 }
 
-TEST_CASE("3.8 a queue gets the number that its setup names, if that is free") {
+TEST_CASE("a queue gets the number that its setup names, if that is free", "[req:3.8]") {
   NicPair pair;
   SendQueue::Options options;
   options.domain = pair.a.domain;

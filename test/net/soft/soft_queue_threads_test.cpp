@@ -229,7 +229,8 @@ class AtomicMix {
 
 constexpr std::uint32_t kDepths[] = {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
 
-TEST_CASE("A4 Q1 3.3 every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads") {
+TEST_CASE("every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads",
+          "[A4][Q1][req:3.3]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -254,7 +255,7 @@ TEST_CASE("A4 Q1 3.3 every depth across the 16-bit and the 32-bit wrap, 1 to 16 
   }
 }
 
-TEST_CASE("3.8 a completion's last bytes are written last") {
+TEST_CASE("a completion's last bytes are written last", "[req:3.8]") {
   constexpr std::uint64_t kRecords = 400'000;
   alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
   CompletionWriter writer(element.data(), 1);
@@ -289,7 +290,7 @@ TEST_CASE("3.8 a completion's last bytes are written last") {
   CHECK(early == 0);
 }
 
-TEST_CASE("A12 a million random atomics from four NICs are as if done one after another") {
+TEST_CASE("a million random atomics from four NICs are as if done one after another", "[A12]") {
   const unsigned seed = 412;
   INFO("seed " << seed);
   LocalExchange exchange;
@@ -346,7 +347,7 @@ TEST_CASE("A12 a million random atomics from four NICs are as if done one after 
   }
 }
 
-TEST_CASE("A13 a reader that sees the signal sees the data, with queues of different speeds") {
+TEST_CASE("a reader that sees the signal sees the data, with queues of different speeds", "[A13]") {
   SendQueue::Options options;
   options.piece_bytes = 512;
   Ranks ranks(options);
@@ -392,7 +393,7 @@ TEST_CASE("A13 a reader that sees the signal sees the data, with queues of diffe
   CHECK(bad == 0);
 }
 
-TEST_CASE("3.6 3.10 when an entry fails all producers learn it, and none hangs") {
+TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.6][req:3.10]") {
   for (const auto publication : {Publication::ordered, Publication::out_of_order}) {
     for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
       SendQueue::Options options;
@@ -436,7 +437,8 @@ TEST_CASE("3.6 3.10 when an entry fails all producers learn it, and none hangs")
   }
 }
 
-TEST_CASE("A9 puts are visible to a reader once their wait has ended, whoever drives the NICs") {
+TEST_CASE("puts are visible to a reader once their wait has ended, whoever drives the NICs",
+          "[A9]") {
   LocalExchange exchange;
   Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
   SendQueue there = a.make_queue(), back = b.make_queue();
@@ -468,7 +470,7 @@ TEST_CASE("A9 puts are visible to a reader once their wait has ended, whoever dr
   }
 }
 
-TEST_CASE("3.8 a NIC's thread ends when told to, takes no signals, and may be moved") {
+TEST_CASE("a NIC's thread ends when told to, takes no signals, and may be moved", "[req:3.8]") {
   NicSoft nic;
   static std::atomic<int> taken;
   taken = 0;
@@ -495,7 +497,7 @@ TEST_CASE("3.8 a NIC's thread ends when told to, takes no signals, and may be mo
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST_CASE("2.5 a NIC's thread whose beginning fails works all the same") {
+TEST_CASE("a NIC's thread whose beginning fails works all the same", "[req:2.5]") {
   std::atomic<int> looks{0};
   NicThread::Options options;
   options.begin = [] { throw std::bad_alloc(); };
@@ -512,7 +514,7 @@ TEST_CASE("2.5 a NIC's thread whose beginning fails works all the same") {
   CHECK(thread.stop(Deadline::after(seconds(20))).ok());
 }
 
-TEST_CASE("3.9 a NIC's thread that has a bell works when it is rung, and ends at once") {
+TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at once", "[req:3.9]") {
   device::Doorbell bell{};
   std::atomic<int> work = 0, done = 0, begun = 0;
   NicThread::Options options;

@@ -91,7 +91,7 @@ struct LonePair {
 
 }  // namespace
 
-TEST_CASE("3.14 F2 a long entry each way on a slow link is no reason to leave it") {
+TEST_CASE("a long entry each way on a slow link is no reason to leave it", "[req:3.14][F2]") {
   FailoverPairOptions options;
   options.words = kHalf / 4;
   FailoverPair pair(options);
@@ -115,7 +115,7 @@ TEST_CASE("3.14 F2 a long entry each way on a slow link is no reason to leave it
   CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 50);
 }
 
-TEST_CASE("3.19 a long entry each way on a slow link ends no queue without backups") {
+TEST_CASE("a long entry each way on a slow link ends no queue without backups", "[req:3.19]") {
   LonePair pair(milliseconds(700));  // 5.6 s until a queue is given up, 6.7 s for its bytes
   pair.slow_down(kTenMegabit);
   const dq::Posted there = put(pair.there.view(), pair.a, pair.b, pair.control);
@@ -130,7 +130,8 @@ TEST_CASE("3.19 a long entry each way on a slow link ends no queue without backu
   CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 5);
 }
 
-TEST_CASE("3.19 of a long entry that stays without an answer one piece is repeated at a time") {
+TEST_CASE("of a long entry that stays without an answer one piece is repeated at a time",
+          "[req:3.19]") {
   LonePair pair;
   pair.slow_down(2);  // a piece in 13 s, three timeouts
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
@@ -139,7 +140,8 @@ TEST_CASE("3.19 of a long entry that stays without an answer one piece is repeat
   CHECK(pair.a.nics[0]->counters().repeated <= 7);  // with all that is under way each time it is 14
 }
 
-TEST_CASE("3.19 pieces that were lost are repeated soon after the first of them was answered") {
+TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
+          "[req:3.19]") {
   LonePair pair;
   pair.a.faults[0]->cut = true;
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control);
@@ -152,7 +154,8 @@ TEST_CASE("3.19 pieces that were lost are repeated soon after the first of them 
   CHECK(pair.a.nics[0]->counters().repeated <= 4);  // what was under way
 }
 
-TEST_CASE("3.19 who says anything at all is not given up like one who is silent, but in the end") {
+TEST_CASE("who says anything at all is not given up like one who is silent, but in the end",
+          "[req:3.19]") {
   const QueueSetup usual;
   const Duration until_silent = usual.answer_timeout * (usual.repeats_most + 1);
   LonePair pair;

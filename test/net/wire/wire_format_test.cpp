@@ -102,7 +102,7 @@ std::string refusal(WireMessage message, std::size_t at, T value) {
 
 }  // namespace
 
-TEST_CASE("3.9 requests and responses come back as they were sent") {
+TEST_CASE("requests and responses come back as they were sent", "[req:3.9]") {
   for (const WorkKind kind : {WorkKind::write, WorkKind::read, WorkKind::atomic}) {
     const WireMessage message{a_request(kind)};
     const Bytes bytes = encode_message(message);
@@ -123,7 +123,7 @@ TEST_CASE("3.9 requests and responses come back as they were sent") {
   CHECK(response.payload == a_response().payload);
 }
 
-TEST_CASE("3.9 a response says what its sender has not mapped") {
+TEST_CASE("a response says what its sender has not mapped", "[req:3.9]") {
   WireResponse sent = a_response();
   sent.not_ready = false;
   sent.not_mapped = true;
@@ -135,7 +135,7 @@ TEST_CASE("3.9 a response says what its sender has not mapped") {
   CHECK(refusal(WireMessage{sent}, 3, std::uint8_t{3}).find("flags") != std::string::npos);
 }
 
-TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself") {
+TEST_CASE("a message may leave out the bytes that its receiver copies itself", "[req:3.9]") {
   for (const bool writes : {true, false}) {
     WireRequest request = a_request(writes ? WorkKind::write : WorkKind::read);
     request.direct = true;
@@ -166,7 +166,7 @@ TEST_CASE("3.9 a message may leave out the bytes that its receiver copies itself
   CHECK_FALSE(decode_message(encode_message(WireMessage{atomic})).ok());
 }
 
-TEST_CASE("3.13 a message may name where its receiver is to fetch the bytes") {
+TEST_CASE("a message may name where its receiver is to fetch the bytes", "[req:3.13]") {
   WireRequest request = a_request(WorkKind::write);
   request.source = WireSource{0x0102030405060708, 0xfffe'1234'5678'9abc};
   request.payload = {};
@@ -193,7 +193,7 @@ TEST_CASE("3.13 a message may name where its receiver is to fetch the bytes") {
   }
 }
 
-TEST_CASE("3.9 the largest piece can be sent") {
+TEST_CASE("the largest piece can be sent", "[req:3.9]") {
   WireRequest request = a_request(WorkKind::write);
   request.bytes = request.piece_bytes = kPieceBytesMost;
   request.offset = 0;
@@ -203,7 +203,7 @@ TEST_CASE("3.9 the largest piece can be sent") {
   REQUIRE(decode_message(bytes).ok());
 }
 
-TEST_CASE("3.23 messages that are cut short or too long are refused") {
+TEST_CASE("messages that are cut short or too long are refused", "[req:3.23]") {
   for (const WireMessage& message :
        {WireMessage{a_request(WorkKind::write)}, WireMessage{a_request(WorkKind::read)},
         WireMessage{a_request(WorkKind::atomic)}, WireMessage{a_response()}}) {
@@ -216,7 +216,7 @@ TEST_CASE("3.23 messages that are cut short or too long are refused") {
   }
 }
 
-TEST_CASE("3.23 errors of messages name the field and its value") {
+TEST_CASE("errors of messages name the field and its value", "[req:3.23]") {
   const WireMessage write{a_request(WorkKind::write)};
   const WireMessage read{a_request(WorkKind::read)};
   const WireMessage atomic{a_request(WorkKind::atomic)};
@@ -246,7 +246,7 @@ TEST_CASE("3.23 errors of messages name the field and its value") {
   CHECK(refusal(response, 2, U8{3}).find("syndrome 3") != std::string::npos);
 }
 
-TEST_CASE("3.23 noise is refused, and what is taken has one encoding") {
+TEST_CASE("noise is refused, and what is taken has one encoding", "[req:3.23]") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);

@@ -58,7 +58,7 @@ WireMessage a_request(WireAddress from) {
 
 }  // namespace
 
-TEST_CASE("3.9 a ring gives back what was written, in order, round its end many times") {
+TEST_CASE("a ring gives back what was written, in order, round its end many times", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
@@ -88,7 +88,7 @@ TEST_CASE("3.9 a ring gives back what was written, in order, round its end many 
   }
 }
 
-TEST_CASE("3.9 a ring between two threads loses and tears nothing") {
+TEST_CASE("a ring between two threads loses and tears nothing", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   constexpr std::uint64_t kMessages = 20'000;
   const auto size_of = [](std::uint64_t i) { return 1 + i * i % 700; };
@@ -115,7 +115,7 @@ TEST_CASE("3.9 a ring between two threads loses and tears nothing") {
 }
 
 // For the thread sanitizer: nothing within the process orders the last two accesses to `bytes`.
-TEST_CASE("3.9 bytes that were sent are free for who hears of them from another process") {
+TEST_CASE("bytes that were sent are free for who hears of them from another process", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   const Twice heard = map_twice(sizeof(std::uint64_t));
   auto* const word = reinterpret_cast<std::uint64_t*>(heard.a.data());
@@ -136,7 +136,7 @@ TEST_CASE("3.9 bytes that were sent are free for who hears of them from another 
   CHECK((::waitpid(peer, &status, 0) == peer && status == 0));
 }
 
-TEST_CASE("3.9 a full ring takes no more, and a message that never fits is an error") {
+TEST_CASE("a full ring takes no more, and a message that never fits is an error", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   const std::size_t most = ring_message_bytes_most(kRing);
   const Bytes large = message_of(1, most);
@@ -151,7 +151,7 @@ TEST_CASE("3.9 a full ring takes no more, and a message that never fits is an er
   CHECK_FALSE(ends.writer.write({}, {}).ok());
 }
 
-TEST_CASE("3.23 a writer's counter or length that cannot be is an error of its reader") {
+TEST_CASE("a writer's counter or length that cannot be is an error of its reader", "[req:3.23]") {
   const auto attempt = [](std::uint64_t written, std::uint32_t length) {
     auto memory = map_twice(ring_memory_bytes(kRing));
     set_counter(memory.a, kWrittenWord, written);
@@ -182,7 +182,7 @@ TEST_CASE("3.23 a writer's counter or length that cannot be is an error of its r
   }
 }
 
-TEST_CASE("3.23 a reader's counter that cannot be is an error of its writer") {
+TEST_CASE("a reader's counter that cannot be is an error of its writer", "[req:3.23]") {
   for (const std::uint64_t taken :
        {std::uint64_t{4096 + 8}, ~std::uint64_t{7}, std::uint64_t{12}, std::uint64_t{1} << 63}) {
     INFO(taken);
@@ -204,7 +204,7 @@ TEST_CASE("3.23 a reader's counter that cannot be is an error of its writer") {
   CHECK_FALSE(writer.write(large, {}).ok());
 }
 
-TEST_CASE("3.23 noise in a ring is read to an error or an end, and nothing else") {
+TEST_CASE("noise in a ring is read to an error or an end, and nothing else", "[req:3.23]") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -230,7 +230,7 @@ TEST_CASE("3.23 noise in a ring is read to an error or an end, and nothing else"
   CHECK(failed > 0);
 }
 
-TEST_CASE("3.9 messages between two wires arrive; to nobody they are lost") {
+TEST_CASE("messages between two wires arrive; to nobody they are lost", "[req:3.9]") {
   RingPair pair;
   WireMessage message = a_response(5, 300);
   REQUIRE(pair.a->send({2}, message));
@@ -249,7 +249,7 @@ TEST_CASE("3.9 messages between two wires arrive; to nobody they are lost") {
   CHECK_FALSE(pair.b->failure());
 }
 
-TEST_CASE("3.9 a full ring makes send wait and leaves the message alone") {
+TEST_CASE("a full ring makes send wait and leaves the message alone", "[req:3.9]") {
   RingPair pair(4096);
   int sent = 0;
   WireMessage message = a_response(0, 500);
@@ -263,7 +263,8 @@ TEST_CASE("3.9 a full ring makes send wait and leaves the message alone") {
   CHECK(pair.a->send({2}, message));
 }
 
-TEST_CASE("3.21 a payload is lent from the ring, whose room is given back and told of after it") {
+TEST_CASE("a payload is lent from the ring, whose room is given back and told of after it",
+          "[req:3.21]") {
   RingPair pair(65536);
   const auto word = [&](std::size_t at) {
     std::uint64_t value = 0;
@@ -300,7 +301,7 @@ TEST_CASE("3.21 a payload is lent from the ring, whose room is given back and to
   CHECK(word(kTakenWord) == word(kWrittenWord));
 }
 
-TEST_CASE("3.21 only long payloads that go round a ring's end are lent in two parts") {
+TEST_CASE("only long payloads that go round a ring's end are lent in two parts", "[req:3.21]") {
   RingPair pair(65536);
   const std::size_t bytes = GENERATE(8u, 1000u, 16'383u, 20'000u);
   WireMessage got;
@@ -319,7 +320,7 @@ TEST_CASE("3.21 only long payloads that go round a ring's end are lent in two pa
   CHECK((in_two > 0) == (bytes == 20'000));
 }
 
-TEST_CASE("3.23 a lane that brings what cannot be is dead and names the peer") {
+TEST_CASE("a lane that brings what cannot be is dead and names the peer", "[req:3.23]") {
   RingPair pair(65536, 1);
   WireMessage message = a_response(1, 1);
   WireMessage got;
@@ -361,7 +362,7 @@ TEST_CASE("3.23 a lane that brings what cannot be is dead and names the peer") {
   CHECK_FALSE(pair.a->receive(got));
 }
 
-TEST_CASE("3.23 memory that a peer could shrink is refused") {
+TEST_CASE("memory that a peer could shrink is refused", "[req:3.23]") {
   const OwnedFd fd(sys().memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(fd.valid());
   REQUIRE(sys().ftruncate(fd.get(), 8192) == 0);
@@ -373,7 +374,7 @@ TEST_CASE("3.23 memory that a peer could shrink is refused") {
         std::string::npos);
 }
 
-TEST_CASE("3.9 NICs work over rings: transfers longer than a ring, atomics, refusals") {
+TEST_CASE("NICs work over rings: transfers longer than a ring, atomics, refusals", "[req:3.9]") {
   RingPair rings(65536);
   LocalExchange unused;
   constexpr std::size_t kWords = 65536;
@@ -413,8 +414,8 @@ TEST_CASE("3.9 NICs work over rings: transfers longer than a ring, atomics, refu
   CHECK(dq::decode_error(*there.memory().first_error).syndrome == 0x13);
 }
 
-TEST_CASE(
-    "3.6 a peer that takes nothing from a full ring is given up like one that does not answer") {
+TEST_CASE("a peer that takes nothing from a full ring is given up like one that does not answer",
+          "[req:3.6]") {
   ManualClock clock;
   RingPair rings(65536);
   LocalExchange unused;

@@ -76,7 +76,7 @@ struct Alone {
 
 }  // namespace
 
-TEST_CASE("3.8 requests are executed once, in the order of their numbers") {
+TEST_CASE("requests are executed once, in the order of their numbers", "[req:3.8]") {
   Alone alone;
   WireResponse response;
   CHECK_FALSE(alone.ask(alone.request(1, WorkKind::write, 0, 8), response));
@@ -107,7 +107,7 @@ TEST_CASE("3.8 requests are executed once, in the order of their numbers") {
   CHECK(alone.side.memory[3] == 27);
 }
 
-TEST_CASE("3.14 F10 messages of another epoch, peer or queue are not heard") {
+TEST_CASE("messages of another epoch, peer or queue are not heard", "[req:3.14][F10]") {
   Alone alone;
   WireResponse response;
   auto request = alone.request(0, WorkKind::write, 0, 8);
@@ -127,7 +127,8 @@ TEST_CASE("3.14 F10 messages of another epoch, peer or queue are not heard") {
   CHECK_FALSE(alone.is_broken());
 }
 
-TEST_CASE("3.14 F10 a queue that was reset does not hear what was meant for its earlier life") {
+TEST_CASE("a queue that was reset does not hear what was meant for its earlier life",
+          "[req:3.14][F10]") {
   Alone alone;
   WireResponse response;
   REQUIRE(alone.ask(alone.request(0, WorkKind::write, 0, 8), response));
@@ -143,7 +144,7 @@ TEST_CASE("3.14 F10 a queue that was reset does not hear what was meant for its 
   CHECK(alone.side.memory[1] != 0);
 }
 
-TEST_CASE("3.23 requests whose fields do not agree are refused and touch nothing") {
+TEST_CASE("requests whose fields do not agree are refused and touch nothing", "[req:3.23]") {
   const std::vector<void (*)(WireRequest&)> spoil = {
       [](WireRequest& r) { r.payload = Bytes(7); },
       [](WireRequest& r) { r.payload = Bytes(9); },
@@ -179,7 +180,7 @@ TEST_CASE("3.23 requests whose fields do not agree are refused and touch nothing
   }
 }
 
-TEST_CASE("3.23 answers that nobody asked for, or of another size, do no harm") {
+TEST_CASE("answers that nobody asked for, or of another size, do no harm", "[req:3.23]") {
   Alone alone;
   RawPoster raw(alone.queue.view());
   raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled, {0x1000, 9},
@@ -216,7 +217,7 @@ TEST_CASE("3.23 answers that nobody asked for, or of another size, do no harm") 
   }
 }
 
-TEST_CASE("3.23 a peer that asks without end and takes no answer is not heard any more") {
+TEST_CASE("a peer that asks without end and takes no answer is not heard any more", "[req:3.23]") {
   Alone alone;
   WireMessage ignored;
   std::uint64_t number = 0;

@@ -69,7 +69,7 @@ std::pair<std::vector<NumaNode>, Numbers> shuffled_nodes(const std::vector<NumaN
 
 }  // namespace
 
-TEST_CASE("2.5 each GPU has the processors and the memory of its NUMA node") {
+TEST_CASE("each GPU has the processors and the memory of its NUMA node", "[req:2.5]") {
   struct Expected {
     const char* machine;
     int gpu;
@@ -93,7 +93,7 @@ TEST_CASE("2.5 each GPU has the processors and the memory of its NUMA node") {
   }
 }
 
-TEST_CASE("2.5 only what the process may use counts") {
+TEST_CASE("only what the process may use counts", "[req:2.5]") {
   const Machine machine = hgx_8();
   SECTION("some of the processors near") {
     Allowed allowed = allowed_cpus({0, 1, 55, 56, 57});
@@ -116,7 +116,7 @@ TEST_CASE("2.5 only what the process may use counts") {
   }
 }
 
-TEST_CASE("2.5 without a known NUMA node, threads and memory stay as they are") {
+TEST_CASE("without a known NUMA node, threads and memory stay as they are", "[req:2.5]") {
   Machine machine = hgx_8();
   machine.gpus[0].numa = -1;
   CHECK(affinity_of_gpu(machine, 0, allowed_cpus({0, 1})) == Affinity{});
@@ -127,7 +127,8 @@ TEST_CASE("2.5 without a known NUMA node, threads and memory stay as they are") 
   CHECK(affinity_of_processors({}, {}) == Affinity{});
 }
 
-TEST_CASE("2.5 memory without processors, and processors without memory, look to the nearest") {
+TEST_CASE("memory without processors, and processors without memory, look to the nearest",
+          "[req:2.5]") {
   // Two sockets, memory beside each that has no processors, and a socket whose memory is absent.
   const std::vector<NumaNode> nodes = {
       node_of(0, {0, 1}, kGiB, {10, 21, 14, 24, 31}),
@@ -153,7 +154,7 @@ TEST_CASE("2.5 memory without processors, and processors without memory, look to
   }
 }
 
-TEST_CASE("2.5 a CPU rank's memory is near its processors if these are of one node") {
+TEST_CASE("a CPU rank's memory is near its processors if these are of one node", "[req:2.5]") {
   const Machine machine = cpu_only();  // 0-3 and 4-7
   struct Expected {
     Numbers cpus;
@@ -172,7 +173,7 @@ TEST_CASE("2.5 a CPU rank's memory is near its processors if these are of one no
   CHECK(affinity_of_processors(machine.numa, {}) == Affinity{});
 }
 
-TEST_CASE("2.5 memory listed beside processors of other nodes does not take them over") {
+TEST_CASE("memory listed beside processors of other nodes does not take them over", "[req:2.5]") {
   // As hwloc lists memory that is on no socket, or beside another on one.
   const std::vector<NumaNode> nodes = {node_of(0, range(0, 4), kGiB), node_of(1, range(4, 4), kGiB),
                                        node_of(2, range(0, 8), kGiB),
@@ -182,7 +183,7 @@ TEST_CASE("2.5 memory listed beside processors of other nodes does not take them
   CHECK(affinity_of_processors(nodes, allowed_cpus(range(0, 8))).memory_node == -1);
 }
 
-TEST_CASE("2.5 the choice does not depend on the order of the list") {
+TEST_CASE("the choice does not depend on the order of the list", "[req:2.5]") {
   const unsigned seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -227,20 +228,20 @@ TEST_CASE("2.5 the choice does not depend on the order of the list") {
   }
 }
 
-TEST_CASE("2.5 the processors near several GPUs are those near any of them") {
+TEST_CASE("the processors near several GPUs are those near any of them", "[req:2.5]") {
   CHECK(united({0, 1, 5}, {1, 2}) == Numbers{0, 1, 2, 5});
   CHECK(united({}, {3}) == Numbers{3});
   CHECK(united({}, {}).empty());
 }
 
-TEST_CASE("2.5 an affinity is told in words") {
+TEST_CASE("an affinity is told in words", "[req:2.5]") {
   CHECK(describe({{0, 1, 2, 5, 7, 8}, 1}) == "processors 0-2,5,7-8, host memory of NUMA node 1");
   CHECK(describe({}) == "any processors, host memory as it comes");
   CHECK(ranges_of({}).empty());
   CHECK(ranges_of({4095}) == "4095");
 }
 
-TEST_CASE("2.1 2.5 NUMA nodes are read as the kernel lists them") {
+TEST_CASE("NUMA nodes are read as the kernel lists them", "[req:2.1][req:2.5]") {
   const TemporaryTree files;
   const FileTree tree(files.root());
   CHECK(read_numa_nodes(tree).empty());

@@ -34,7 +34,7 @@ std::string distance_text(const Machine& machine, int gpu, int nic) {
 
 }  // namespace
 
-TEST_CASE("2.3 teams are what reaches each other, not what shares a host") {
+TEST_CASE("teams are what reaches each other, not what shares a host", "[req:2.3]") {
   CHECK(teams_of(hgx_8()) == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
   CHECK(teams_of(two_cliques()) == Groups{{0, 1, 2, 3}, {4, 5, 6, 7}});
   CHECK(teams_of(workstation()) == Groups{{0, 1}});
@@ -49,7 +49,7 @@ TEST_CASE("2.3 teams are what reaches each other, not what shares a host") {
   CHECK_FALSE(may_map(uneven(), 1, 2));
 }
 
-TEST_CASE("H2 a link from one GPU to another lets only the first map the second") {
+TEST_CASE("a link from one GPU to another lets only the first map the second", "[H2]") {
   MachineBuilder build;
   const int root = build.host_bridge(-1);
   build.gpu(root, "0000:01:00.0");
@@ -60,7 +60,7 @@ TEST_CASE("H2 a link from one GPU to another lets only the first map the second"
   CHECK(teams_of(machine) == Groups{{0}, {1}});
 }
 
-TEST_CASE("2.3, 2.6 links to a processor join no GPUs as links to a switch do") {
+TEST_CASE("links to a processor join no GPUs as links to a switch do", "[req:2.3][req:2.6]") {
   const auto gpu = [](const char* bus, const char* other, const char* processor, const char* kind) {
     return fmt::format(
         "<pci busid=\"{}\" class=\"0x030200\"><gpu sm=\"70\">"
@@ -89,7 +89,7 @@ TEST_CASE("2.3, 2.6 links to a processor join no GPUs as links to a switch do") 
   CHECK(teams_of(machine("0x068000")) == Groups{{0, 1, 2, 3}});
 }
 
-TEST_CASE("2.9 reach is what the links say") {
+TEST_CASE("reach is what the links say", "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -144,7 +144,7 @@ TEST_CASE("2.9 reach is what the links say") {
   }
 }
 
-TEST_CASE("2.5 distances have nvidia-smi's names") {
+TEST_CASE("distances have nvidia-smi's names", "[req:2.5]") {
   const Machine hgx = hgx_8();
   CHECK(distance_text(hgx, 0, 0) == "PIX");
   CHECK(distance_text(hgx, 0, 1) == "PIX");
@@ -169,7 +169,7 @@ TEST_CASE("2.5 distances have nvidia-smi's names") {
   CHECK(route.link_gbps == 100);
 }
 
-TEST_CASE("2.6 the path of each pair of GPUs") {
+TEST_CASE("the path of each pair of GPUs", "[req:2.6]") {
   const auto path = [](const Machine& machine, int from, int to) {
     const Path one = path_between(machine, from, to);
     return std::string(name_of(one.kind)) + " " + std::to_string(one.hops) + " " +
@@ -188,7 +188,7 @@ TEST_CASE("2.6 the path of each pair of GPUs") {
   CHECK(path(amd_partial_mesh(), 0, 4) == "host memory 2 250 NODE");
 }
 
-TEST_CASE("2.6 without a tree of PCI buses hops over them are not known") {
+TEST_CASE("without a tree of PCI buses hops over them are not known", "[req:2.6]") {
   Machine machine = workstation();
   CHECK(path_between(machine, 0, 1).hops == 4);
   machine.gpus[1].node = -1;
@@ -196,7 +196,7 @@ TEST_CASE("2.6 without a tree of PCI buses hops over them are not known") {
   CHECK(path_between(machine, 0, 1).kind == PathKind::pcie_peer);
 }
 
-TEST_CASE("2.9 what is decided does not depend on the order of the lists") {
+TEST_CASE("what is decided does not depend on the order of the lists", "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   for (const auto& [name, machine] : all_machines()) {

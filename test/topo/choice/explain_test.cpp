@@ -11,7 +11,7 @@
 
 namespace oriel::topo {
 
-TEST_CASE("2.8 a path is explained in words, with what would be faster") {
+TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]") {
   CHECK(explain_path(hgx_8(), 0, 1) ==
         "GPU 0 (0000:12:00.0) reaches the memory of GPU 1 (0000:16:00.0) by NVLink, 478 GB/s one "
         "way. Both are linked to the same switches, with 18 and 18 links. No pair of this machine "
@@ -77,7 +77,8 @@ PciNode& node_with(Machine& machine, const char* address) {
 
 }  // namespace
 
-TEST_CASE("2.8 a PCIe link that is slow or narrow for its two ends is named where it matters") {
+TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it matters",
+          "[req:2.8]") {
   const auto has = [](const std::string& text, const char* words) {
     INFO(text);
     return text.find(words) != std::string::npos;
@@ -125,7 +126,7 @@ TEST_CASE("2.8 a PCIe link that is slow or narrow for its two ends is named wher
   CHECK_FALSE(has(explain_path(linked, 0, 1), "lanes"));
 }
 
-TEST_CASE("2.8 what is not known of a pair, or holds one way, is said with what to do") {
+TEST_CASE("what is not known of a pair, or holds one way, is said with what to do", "[req:2.8]") {
   const auto has = [](const std::string& text, const char* words) {
     INFO(text);
     return text.find(words) != std::string::npos;

@@ -58,7 +58,7 @@ void sort_by_uuid(std::vector<RankInfo>& ranks) {
 
 }  // namespace
 
-TEST_CASE("2.3 UUIDs are read as CUDA and NVML print them") {
+TEST_CASE("UUIDs are read as CUDA and NVML print them", "[req:2.3]") {
   const auto uuid = parse_device_uuid("GPU-65646362-0102-0304-0506-0708090a0bff");
   REQUIRE(uuid);
   CHECK((*uuid)[0] == std::byte{0x65});
@@ -74,7 +74,7 @@ TEST_CASE("2.3 UUIDs are read as CUDA and NVML print them") {
   }
 }
 
-TEST_CASE("2.3 teams of ranks are what reaches each other on every composed machine") {
+TEST_CASE("teams of ranks are what reaches each other on every composed machine", "[req:2.3]") {
   for (const auto& [name, bare] : all_machines()) {
     INFO(name);
     const Machine machine = with_uuids(bare);
@@ -85,7 +85,7 @@ TEST_CASE("2.3 teams of ranks are what reaches each other on every composed mach
   }
 }
 
-TEST_CASE("2.6 a rank tells its place, its links and its paths") {
+TEST_CASE("a rank tells its place, its links and its paths", "[req:2.6]") {
   const auto info = info_of(with_uuids(hgx_8()), 7);
   REQUIRE(info.ok());
   CHECK(info->device == 7);
@@ -102,7 +102,7 @@ TEST_CASE("2.6 a rank tells its place, its links and its paths") {
   CHECK(find_seen(*single, uuid_of(4))->path.kind == PathKind::host_memory);
 }
 
-TEST_CASE("2.6 where nobody told of links, native atomics stand for NVLink") {
+TEST_CASE("where nobody told of links, native atomics stand for NVLink", "[req:2.6]") {
   MachineBuilder build;
   const int root = build.host_bridge(-1);
   for (int i = 0; i < 3; ++i) build.gpu(root, ("0000:0" + std::to_string(i) + ":00.0").c_str());
@@ -120,7 +120,8 @@ TEST_CASE("2.6 where nobody told of links, native atomics stand for NVLink") {
   CHECK(find_seen(*exact, uuid_of(1))->path.atomics);
 }
 
-TEST_CASE("2.3 H1 hidden devices are told of if a source knows them, and left out if none does") {
+TEST_CASE("hidden devices are told of if a source knows them, and left out if none does",
+          "[req:2.3][H1]") {
   Machine machine = with_uuids(two_cliques());
   for (Gpu& gpu : machine.gpus) gpu.ordinal = gpu.uuid == machine.gpus[2].uuid ? 0 : -1;
   const auto told = info_of(machine, 0);
@@ -135,7 +136,7 @@ TEST_CASE("2.3 H1 hidden devices are told of if a source knows them, and left ou
   CHECK(info_of(machine, 0)->seen.size() == 1);
 }
 
-TEST_CASE("2.3 a device that cannot be told apart from others is refused") {
+TEST_CASE("a device that cannot be told apart from others is refused", "[req:2.3]") {
   Machine machine = with_uuids(workstation());
   CHECK(info_of(machine, 5).error().message().find("device 5 is none of those") !=
         std::string::npos);
@@ -147,7 +148,8 @@ TEST_CASE("2.3 a device that cannot be told apart from others is refused") {
   CHECK(info_of(machine, machine.gpus[0].ordinal)->seen.size() == 1);
 }
 
-TEST_CASE("2.9 what ranks tell does not depend on the order in which a machine was listed") {
+TEST_CASE("what ranks tell does not depend on the order in which a machine was listed",
+          "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   for (const auto& [name, bare] : all_machines()) {

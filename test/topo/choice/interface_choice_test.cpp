@@ -20,7 +20,8 @@
 namespace oriel::topo {
 namespace {
 
-TEST_CASE("2.1: without hwloc the kernel's lists yield PCI buses with GPUs and network cards") {
+TEST_CASE("without hwloc the kernel's lists yield PCI buses with GPUs and network cards",
+          "[req:2.1]") {
   Sys sys;
   fill(sys);
   sys.device("0000:05:00.0", "0x010802", 0, "00");            // a disk
@@ -41,7 +42,7 @@ TEST_CASE("2.1: without hwloc the kernel's lists yield PCI buses with GPUs and n
   CHECK(machine.pci[static_cast<std::size_t>(far)].numa == 1);
 }
 
-TEST_CASE("2.5: a GPU uses the nearest interface, and falls back on another card") {
+TEST_CASE("a GPU uses the nearest interface, and falls back on another card", "[req:2.5]") {
   Sys sys;
   fill(sys);
   const InterfaceChoice choice = sys.choose(on_gpu("0000:42:00.0"));
@@ -53,7 +54,7 @@ TEST_CASE("2.5: a GPU uses the nearest interface, and falls back on another card
   CHECK(sys.choose(on_gpu("0000:c2:00.0")).backup == "ens2");
 }
 
-TEST_CASE("2.5: ranks on CPUs use the interfaces of their NUMA node, by turns") {
+TEST_CASE("ranks on CPUs use the interfaces of their NUMA node, by turns", "[req:2.5]") {
   Sys sys;
   fill(sys);
   CHECK(sys.choose(on_cpu(1)).primary == "ens2");
@@ -64,7 +65,8 @@ TEST_CASE("2.5: ranks on CPUs use the interfaces of their NUMA node, by turns") 
   CHECK(used == std::set<std::string>{"ens0", "ens1", "ens2", "ens3"});
 }
 
-TEST_CASE("2.5: ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are") {
+TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are",
+          "[req:2.5]") {
   Sys sys;
   fill(sys);
   const auto users_of = [&](const std::vector<int>& numa_of_ranks) {
@@ -97,7 +99,7 @@ TEST_CASE("2.5: ranks on CPUs use all interfaces of their NUMA nodes, in whateve
   CHECK(users_of({0, 1, 0, 0}) == Users{{"ens0", 2}, {"ens1", 1}, {"ens2", 1}});
 }
 
-TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same port") {
+TEST_CASE("the backup is the other port of a card, and never the same port", "[req:2.5][B3]") {
   Sys sys;
   sys.interface("ens1f0", "0000:03:00.0", 0, "00", 100'000);
   sys.interface("ens1f1", "0000:03:00.1", 0, "00", 100'000);
@@ -157,7 +159,7 @@ TEST_CASE("2.5, B3: the backup is the other port of a card, and never the same p
   }
 }
 
-TEST_CASE("2.5, B3: an interface that goes down leaves the pairs of others as they were") {
+TEST_CASE("an interface that goes down leaves the pairs of others as they were", "[req:2.5][B3]") {
   const auto pairs = [](const Sys& sys) {
     std::map<std::string, std::string> backups;
     for (int rank = 0; rank < 4; ++rank) {
@@ -182,7 +184,8 @@ TEST_CASE("2.5, B3: an interface that goes down leaves the pairs of others as th
   CHECK(left.at("ens1") == "ens2");  // its partner is gone: the nearest
 }
 
-TEST_CASE("2.5: what is built upon a port is no port of its own: GPUs and ranks use others") {
+TEST_CASE("what is built upon a port is no port of its own: GPUs and ranks use others",
+          "[req:2.5]") {
   Sys sys;
   for (const char* gpu : {"0000:02:00.0", "0000:04:00.0"}) sys.gpu(gpu, 0, "00");
   const auto used = [&] {
@@ -249,7 +252,7 @@ TEST_CASE("2.5: what is built upon a port is no port of its own: GPUs and ranks 
   }
 }
 
-TEST_CASE("2.5: VLANs decide neither pairs nor the link layer") {
+TEST_CASE("VLANs decide neither pairs nor the link layer", "[req:2.5]") {
   Sys sys;
   for (int i = 0; i < 4; ++i) {
     sys.interface(fmt::format("eth{}", i), fmt::format("0000:0{}:00.0", 3 + i), 0, "00", 100'000);
@@ -275,7 +278,8 @@ TEST_CASE("2.5: VLANs decide neither pairs nor the link layer") {
   CHECK(layers.choose(on_gpu("0000:02:00.0")).primary == "ib0");
 }
 
-TEST_CASE("2.5: a container's way out stays that, whatever else without hardware is there") {
+TEST_CASE("a container's way out stays that, whatever else without hardware is there",
+          "[req:2.5]") {
   Sys sys;
   sys.plain("eth0", 10'000);
   sys.file("/sys/class/net/eth0/type", "1\n");
@@ -314,7 +318,7 @@ TEST_CASE("2.5: a container's way out stays that, whatever else without hardware
   }
 }
 
-TEST_CASE("2.5: a slow port is no primary, however near, but better than no backup") {
+TEST_CASE("a slow port is no primary, however near, but better than no backup", "[req:2.5]") {
   Sys sys;
   sys.gpu("0000:02:00.0", 0, "00");
   sys.interface("eno1", "0000:03:00.0", 0, "00", 1'000);
@@ -338,7 +342,7 @@ TEST_CASE("2.5: a slow port is no primary, however near, but better than no back
   }
 }
 
-TEST_CASE("2.5: a port that one of its functions calls slow is one port, and used") {
+TEST_CASE("a port that one of its functions calls slow is one port, and used", "[req:2.5]") {
   Sys sys;
   sys.interface("eth0", "0000:03:00.0", 0, "00", 10'000);
   sys.interface("eth0v0", "0000:03:00.2", 0, "00", 100'000);
@@ -347,7 +351,7 @@ TEST_CASE("2.5: a port that one of its functions calls slow is one port, and use
   CHECK(sys.choose(on_cpu(0)).backup.empty());
 }
 
-TEST_CASE("2.5: what is slow is so for all ranks, on GPUs and on CPUs") {
+TEST_CASE("what is slow is so for all ranks, on GPUs and on CPUs", "[req:2.5]") {
   Sys sys;  // one GPU beside the port for maintenance, three beside the fast one
   sys.gpu("0000:02:00.0", 0, "00");
   for (const char* gpu : {"0000:90:00.0", "0000:91:00.0", "0000:92:00.0"}) sys.gpu(gpu, 1, "80");
@@ -365,7 +369,8 @@ TEST_CASE("2.5: what is slow is so for all ranks, on GPUs and on CPUs") {
   expect("mgmt");
 }
 
-TEST_CASE("2.5: all ranks of a machine use interfaces of one link layer, by what /sys says") {
+TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys says",
+          "[req:2.5]") {
   Sys sys;
   sys.gpu("0000:02:00.0", 0, "00");
   sys.gpu("0000:82:00.0", 1, "80");
@@ -397,7 +402,8 @@ TEST_CASE("2.5: all ranks of a machine use interfaces of one link layer, by what
   CHECK(sys.choose(on_gpu("0000:82:00.0")).all == Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
 }
 
-TEST_CASE("2.5: GPUs keep interfaces of their own rather than share a faster one far away") {
+TEST_CASE("GPUs keep interfaces of their own rather than share a faster one far away",
+          "[req:2.5]") {
   Sys sys;
   fill(sys);
   sys.interface("storage", "0000:f3:00.0", 1, "f0", 400'000);
@@ -409,7 +415,8 @@ TEST_CASE("2.5: GPUs keep interfaces of their own rather than share a faster one
   }
 }
 
-TEST_CASE("2.5: what is down, a loopback, or without hardware is left for when nothing else is") {
+TEST_CASE("what is down, a loopback, or without hardware is left for when nothing else is",
+          "[req:2.5]") {
   Sys sys;
   sys.plain("lo", 0);
   sys.file("/sys/class/net/lo/flags", "0x9\n");
@@ -434,8 +441,8 @@ TEST_CASE("2.5: what is down, a loopback, or without hardware is left for when n
   }
 }
 
-TEST_CASE(
-    "2.5, 2.9: the order of lists changes no choice, and no interface is used twice as much") {
+TEST_CASE("the order of lists changes no choice, and no interface is used twice as much",
+          "[req:2.5][req:2.9]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -471,7 +478,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("2.5: this process's own interfaces are found, and asked for again cost no new look") {
+TEST_CASE("this process's own interfaces are found, and asked for again cost no new look",
+          "[req:2.5]") {
   Sys sys;
   fill(sys);
   MachineSources sources;
@@ -490,7 +498,7 @@ TEST_CASE("2.5: this process's own interfaces are found, and asked for again cos
   CHECK(first->get() == second->get());
 }
 
-TEST_CASE("2.5 3.11: a rank's own adapter is the RDMA port that is chosen for it") {
+TEST_CASE("a rank's own adapter is the RDMA port that is chosen for it", "[req:2.5][req:3.11]") {
   const TemporaryTree files;
   const auto with = [&](const std::string& ports) {
     const std::string path = files.root() + "/machine.xml";

@@ -8,7 +8,8 @@
 
 namespace oriel::topo {
 
-TEST_CASE("2.5: who does not tell a speed, or is on USB, is left for when nothing else is") {
+TEST_CASE("who does not tell a speed, or is on USB, is left for when nothing else is",
+          "[req:2.5]") {
   Sys sys;
   sys.gpu("0000:42:00.0", 0, "00");
   sys.interface("eth0", "0000:02:00.0", 0, "00", 0);  // nearer, and before the other
@@ -35,7 +36,8 @@ TEST_CASE("2.5: who does not tell a speed, or is on USB, is left for when nothin
   }
 }
 
-TEST_CASE("2.5, B3: an interface that is down keeps its place also where others are listed") {
+TEST_CASE("an interface that is down keeps its place also where others are listed",
+          "[req:2.5][B3]") {
   Sys sys;
   for (int card = 0; card < 4; ++card) {
     sys.interface(fmt::format("ens{}", card), fmt::format("0000:0{}:00.0", 3 + card), 0, "00",
@@ -49,7 +51,7 @@ TEST_CASE("2.5, B3: an interface that is down keeps its place also where others 
   }
 }
 
-TEST_CASE("2.5: a route that refuses, which leads to the loopback, makes it no way out") {
+TEST_CASE("a route that refuses, which leads to the loopback, makes it no way out", "[req:2.5]") {
   Sys sys;
   sys.plain("lo", 0);
   sys.file("/sys/class/net/lo/flags", "0x9\n");
@@ -60,7 +62,8 @@ TEST_CASE("2.5: a route that refuses, which leads to the loopback, makes it no w
   CHECK(sys.choose(on_cpu(0), {"lo", "eth0"}).primary == "eth0");
 }
 
-TEST_CASE("2.5: what stands in the host for virtual functions comes after their card's uplink") {
+TEST_CASE("what stands in the host for virtual functions comes after their card's uplink",
+          "[req:2.5]") {
   Sys sys;
   sys.interface("ens1np0", "0000:03:00.0", 0, "00", 100'000);
   sys.file("/sys/class/net/ens1np0/phys_port_name", "p0\n");
@@ -71,7 +74,8 @@ TEST_CASE("2.5: what stands in the host for virtual functions comes after their 
   for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "ens1np0");
 }
 
-TEST_CASE("2.5: a bond is as near as the nearest of its ports, of which it is used for each") {
+TEST_CASE("a bond is as near as the nearest of its ports, of which it is used for each",
+          "[req:2.5]") {
   Sys sys;
   sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
   sys.interface("ens2", "0000:83:00.0", 1, "80", 100'000);

@@ -66,7 +66,7 @@ void check_indices(const LsaTeams& teams, std::size_t ranks) {
 
 }  // namespace
 
-TEST_CASE("1.14 nodes of 7 and 8 ranks make teams of 7 and 8") {
+TEST_CASE("nodes of 7 and 8 ranks make teams of 7 and 8", "[req:1.14]") {
   std::vector<std::uint64_t> host_of_rank(7, 1);
   host_of_rank.resize(15, 2);
   const auto teams = form_lsa_teams(hosts(host_of_rank));
@@ -76,20 +76,20 @@ TEST_CASE("1.14 nodes of 7 and 8 ranks make teams of 7 and 8") {
   check_indices(teams, 15);
 }
 
-TEST_CASE("1.14 ranks dealt round-robin make teams that are not neighbours") {
+TEST_CASE("ranks dealt round-robin make teams that are not neighbours", "[req:1.14]") {
   const auto teams = form_lsa_teams(hosts({1, 2, 3, 1, 2, 3, 1, 2}));
   CHECK(teams.members == Lists{{0, 3, 6}, {1, 4, 7}, {2, 5}});
   check_indices(teams, 8);
 }
 
-TEST_CASE("1.14 one rank apart from three") {
+TEST_CASE("one rank apart from three", "[req:1.14]") {
   CHECK(form_lsa_teams(hosts({1, 2, 2, 2})).members == Lists{{0}, {1, 2, 3}});
   CHECK(form_lsa_teams(hosts({2, 2, 1, 2})).members == Lists{{0, 1, 3}, {2}});
   CHECK(form_lsa_teams(hosts({5})).members == Lists{{0}});
   CHECK(form_lsa_teams({}).members.empty());
 }
 
-TEST_CASE("1.14 descriptors travel inside one network namespace and one user only") {
+TEST_CASE("descriptors travel inside one network namespace and one user only", "[req:1.14]") {
   auto ranks = hosts({1, 1, 1, 1});
   ranks[1].node.network_namespace = 78;
   ranks[2].uid = 12;
@@ -107,20 +107,20 @@ TEST_CASE("1.14 descriptors travel inside one network namespace and one user onl
   }
 }
 
-TEST_CASE("1.14 host memory and GPU memory do not mix") {
+TEST_CASE("host memory and GPU memory do not mix", "[req:1.14]") {
   auto ranks = gpus(4, [](int, int) { return true; });
   ranks[2] = on_host(1, 3);
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
 }
 
-TEST_CASE("1.14 reach in one direction only does not make a team") {
+TEST_CASE("reach in one direction only does not make a team", "[req:1.14]") {
   const auto ranks = gpus(3, [](int from, int to) { return !(from == 1 && to == 0); });
   CHECK(can_map(ranks[0], ranks[1]));
   CHECK_FALSE(can_map(ranks[1], ranks[0]));
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
 }
 
-TEST_CASE("1.14 reach that is not transitive: a rank must reach every member") {
+TEST_CASE("reach that is not transitive: a rank must reach every member", "[req:1.14]") {
   // A chain: each GPU reaches its neighbours. 2 reaches 1, but not 0, which is in 1's team.
   const auto ranks = gpus(5, [](int from, int to) { return std::abs(from - to) <= 1; });
   const auto teams = form_lsa_teams(ranks);
@@ -128,14 +128,14 @@ TEST_CASE("1.14 reach that is not transitive: a rank must reach every member") {
   check_indices(teams, 5);
 }
 
-TEST_CASE("1.14 ranks that share a GPU are one team though no peer access joins them") {
+TEST_CASE("ranks that share a GPU are one team though no peer access joins them", "[req:1.14]") {
   auto ranks = gpus(2, [](int, int) { return false; });
   ranks.push_back(ranks[0]);
   ranks.back().process = 40;
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 2}, {1}});
 }
 
-TEST_CASE("1.14 a GPU that is hidden from its peers counts as reachable") {
+TEST_CASE("a GPU that is hidden from its peers counts as reachable", "[req:1.14]") {
   auto ranks = gpus(4, [](int, int) { return false; });
   for (auto& rank : ranks) {
     rank.seen = {SeenDevice{rank.uuid, true}};
@@ -171,7 +171,7 @@ std::vector<RankInfo> fabric(int machines, int each) {
 
 }  // namespace
 
-TEST_CASE("2.3 H1 a device hidden from CUDA of which NVML told is known, not assumed") {
+TEST_CASE("a device hidden from CUDA of which NVML told is known, not assumed", "[req:2.3][H1]") {
   // Every process sees its own GPU only; NVML told each about the others: 0 and 1, 2 and 3.
   auto ranks = gpus(4, [](int from, int to) { return from / 2 == to / 2; });
   for (auto& rank : ranks) {
@@ -184,19 +184,19 @@ TEST_CASE("2.3 H1 a device hidden from CUDA of which NVML told is known, not ass
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
 }
 
-TEST_CASE("2.3 H2 a link from A to B lets only A map B's memory") {
+TEST_CASE("a link from A to B lets only A map B's memory", "[req:2.3][H2]") {
   const auto ranks = gpus(2, [](int from, int to) { return from == to || from == 0; });
   CHECK(can_map(ranks[0], ranks[1]));
   CHECK_FALSE(can_map(ranks[1], ranks[0]));
   CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}});
 }
 
-TEST_CASE("2.3 two cliques on one host make two teams") {
+TEST_CASE("two cliques on one host make two teams", "[req:2.3]") {
   const auto ranks = gpus(8, [](int from, int to) { return from / 4 == to / 4; });
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
-TEST_CASE("2.3 a fabric clique across hosts makes one team where handles can travel") {
+TEST_CASE("a fabric clique across hosts makes one team where handles can travel", "[req:2.3]") {
   CHECK(form_lsa_teams(fabric(2, 2)).members == Lists{{0, 1, 2, 3}});
   auto ranks = fabric(2, 2);
   SECTION("not without fabric handles") {
@@ -226,7 +226,7 @@ TEST_CASE("2.3 a fabric clique across hosts makes one team where handles can tra
   }
 }
 
-TEST_CASE("2.3 a team that spans hosts is full with as many as kernels can do with") {
+TEST_CASE("a team that spans hosts is full with as many as kernels can do with", "[req:2.3]") {
   const auto teams = form_lsa_teams(fabric(3, 4), 8);
   CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11}});
   check_indices(teams, 12);
@@ -234,7 +234,8 @@ TEST_CASE("2.3 a team that spans hosts is full with as many as kernels can do wi
   CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
 }
 
-TEST_CASE("2.3 a host that does not fit whole into a team of several begins the next one") {
+TEST_CASE("a host that does not fit whole into a team of several begins the next one",
+          "[req:2.3]") {
   CHECK(form_lsa_teams(fabric(3, 3), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8}});
   CHECK(form_lsa_teams(fabric(2, 6), 8).members == Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
   CHECK(form_lsa_teams(fabric(5, 3), 8).members ==
@@ -255,7 +256,7 @@ TEST_CASE("2.3 a host that does not fit whole into a team of several begins the 
   check_indices(teams, 9);
 }
 
-TEST_CASE("2.3 what a host brings into a team are the ranks that can be in it") {
+TEST_CASE("what a host brings into a team are the ranks that can be in it", "[req:2.3]") {
   // Two hosts of 4 GPUs and 4 ranks on the CPU each: the GPUs of both fit.
   std::vector<RankInfo> ranks;
   for (const RankInfo& gpu : fabric(2, 4)) {
@@ -268,7 +269,7 @@ TEST_CASE("2.3 what a host brings into a team are the ranks that can be in it") 
         Lists{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7}, {9, 11, 13, 15}});
 }
 
-TEST_CASE("2.3 teams of large cliques are formed about as soon as those of small ones") {
+TEST_CASE("teams of large cliques are formed about as soon as those of small ones", "[req:2.3]") {
   constexpr int kRanks = 8192;
   const auto seconds = [](int clique) {
     std::vector<RankInfo> ranks = fabric(kRanks / 4, 4);
@@ -291,7 +292,7 @@ TEST_CASE("2.3 teams of large cliques are formed about as soon as those of small
   CHECK(large < 4 * small);
 }
 
-TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and hosts") {
+TEST_CASE("domains of descriptors follow processes, namespaces, users and hosts", "[req:2.3]") {
   auto ranks = fabric(2, 3);
   const std::vector<int> all{0, 1, 2, 3, 4, 5};
   CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 0, 0, 1, 1, 1});
@@ -301,7 +302,7 @@ TEST_CASE("2.3 domains of descriptors follow processes, namespaces, users and ho
   CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 1, 0, 2, 3, 2});
 }
 
-TEST_CASE("2.9 teams do not depend on the order in which a process lists devices") {
+TEST_CASE("teams do not depend on the order in which a process lists devices", "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

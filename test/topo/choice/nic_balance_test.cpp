@@ -83,7 +83,7 @@ double best_of_all(const Sets& sets, const Worth& worth) {
 
 }  // namespace
 
-TEST_CASE("2.5 GPUs share equally near NICs as evenly as can be, at random") {
+TEST_CASE("GPUs share equally near NICs as evenly as can be, at random", "[req:2.5]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -124,7 +124,8 @@ TEST_CASE("2.5 GPUs share equally near NICs as evenly as can be, at random") {
   CHECK(shared > 20);
 }
 
-TEST_CASE("2.5 of equally near NICs the faster one has more users, and of equal shares the free") {
+TEST_CASE("of equally near NICs the faster one has more users, and of equal shares the free",
+          "[req:2.5]") {
   const auto machine = [](int gpus, const std::vector<double>& speeds) {
     MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
@@ -142,7 +143,7 @@ TEST_CASE("2.5 of equally near NICs the faster one has more users, and of equal 
   CHECK(primaries(choose_nics(machine(3, {0, 0}))) == std::vector<int>{0, 1, 0});
 }
 
-TEST_CASE("2.5 GPUs use no second port of a card while another card as near is free") {
+TEST_CASE("GPUs use no second port of a card while another card as near is free", "[req:2.5]") {
   MachineBuilder build;
   const int root = build.host_bridge(build.numa(0, {0}));
   for (int card = 0; card < 2; ++card) {
@@ -160,7 +161,7 @@ TEST_CASE("2.5 GPUs use no second port of a card while another card as near is f
   }
 }
 
-TEST_CASE("2.5 a slow port is no primary, wherever other GPUs are") {
+TEST_CASE("a slow port is no primary, wherever other GPUs are", "[req:2.5]") {
   for (int far = 0; far < 4; ++far) {
     INFO(far << " GPUs beside a slow port alone");
     MachineBuilder build;
@@ -180,7 +181,8 @@ TEST_CASE("2.5 a slow port is no primary, wherever other GPUs are") {
   }
 }
 
-TEST_CASE("2.5 the link layer is that of the ports that are fastest together, each counted once") {
+TEST_CASE("the link layer is that of the ports that are fastest together, each counted once",
+          "[req:2.5]") {
   MachineBuilder build;
   const int root = build.host_bridge(build.numa(0, {0}));
   build.gpu(root, "0000:01:00.0");
@@ -235,8 +237,8 @@ class Backed {
 
 }  // namespace
 
-TEST_CASE(
-    "2.5, B3 the first user of a port falls back on its partner, others where the fewest do") {
+TEST_CASE("the first user of a port falls back on its partner, others where the fewest do",
+          "[req:2.5][B3]") {
   Backed machine;
   machine.shared(0x10, 3);
   for (const int bus : {0x20, 0x21, 0x22}) machine.near(bus);
@@ -250,7 +252,8 @@ TEST_CASE(
   CHECK(two.backups_of_gpus() == std::vector<int>{1, 3, 2});
 }
 
-TEST_CASE("B3 a card with four ports is two pairs, and of three ports the last has no partner") {
+TEST_CASE("a card with four ports is two pairs, and of three ports the last has no partner",
+          "[B3]") {
   for (const int ports : {4, 3}) {
     MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
@@ -269,7 +272,7 @@ TEST_CASE("B3 a card with four ports is two pairs, and of three ports the last h
   }
 }
 
-TEST_CASE("B3 a virtual function that is down leaves its port its partner, first or last") {
+TEST_CASE("a virtual function that is down leaves its port its partner, first or last", "[B3]") {
   for (const bool last : {false, true}) {
     MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
@@ -288,7 +291,7 @@ TEST_CASE("B3 a virtual function that is down leaves its port its partner, first
   }
 }
 
-TEST_CASE("2.5 a backup is of the primary's layer, then not slow, then near") {
+TEST_CASE("a backup is of the primary's layer, then not slow, then near", "[req:2.5]") {
   Backed near;
   near.shared(0x10, 2);
   near.near(0x20);

@@ -33,7 +33,8 @@ Machine cards(int count) {
 
 }  // namespace
 
-TEST_CASE("2.5 each GPU gets its nearest NIC, shared ones in balance, and a backup elsewhere") {
+TEST_CASE("each GPU gets its nearest NIC, shared ones in balance, and a backup elsewhere",
+          "[req:2.5]") {
   const auto hgx = choose_nics(hgx_8());
   CHECK(primaries(hgx) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(backups(hgx) == std::vector<int>{1, 0, 3, 2, 5, 4, 7, 6});
@@ -61,7 +62,8 @@ TEST_CASE("2.5 each GPU gets its nearest NIC, shared ones in balance, and a back
         "mlx5_1 is one of 2 equally near (NODE); backup mlx5_0, the other port of its card");
 }
 
-TEST_CASE("2.5 where little is as it should be, each GPU gets what is near, active and fast") {
+TEST_CASE("where little is as it should be, each GPU gets what is near, active and fast",
+          "[req:2.5]") {
   const Machine machine = uneven();
   const auto choices = choose_nics(machine);
   const auto name = [&](int nic) {
@@ -82,7 +84,7 @@ TEST_CASE("2.5 where little is as it should be, each GPU gets what is near, acti
   }
 }
 
-TEST_CASE("2.5 a GPU with a choice leaves the NIC to one without") {
+TEST_CASE("a GPU with a choice leaves the NIC to one without", "[req:2.5]") {
   MachineBuilder build;
   const int left = build.host_bridge(-1);
   const int right = build.host_bridge(-1);
@@ -95,7 +97,8 @@ TEST_CASE("2.5 a GPU with a choice leaves the NIC to one without") {
   CHECK(primaries(choose_nics(canonical(std::move(build.machine)))) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("2.5 no NIC is idle while GPUs share another, though several must change for that") {
+TEST_CASE("no NIC is idle while GPUs share another, though several must change for that",
+          "[req:2.5]") {
   MachineBuilder build;  // bridges in a row; a GPU is as near to all NICs below its bridge's others
   const int top = build.bridge(build.host_bridge(build.numa(0, {0})), "0000:01:00.0");
   const int upper = build.bridge(top, "0000:02:00.0");
@@ -135,7 +138,7 @@ Machine with_storage_card(double gbps) {
 
 }  // namespace
 
-TEST_CASE("2.5 GPUs keep NICs of their own rather than share a faster one far away") {
+TEST_CASE("GPUs keep NICs of their own rather than share a faster one far away", "[req:2.5]") {
   const std::vector<int> own{0, 1, 2, 3, 4, 5, 6, 7};
   for (const double gbps : {50.0, 100.0, 200.0}) {
     for (const bool one_layer : {false, true}) {
@@ -156,7 +159,7 @@ TEST_CASE("2.5 GPUs keep NICs of their own rather than share a faster one far aw
   }
 }
 
-TEST_CASE("2.5 those that share a NIC have backups of their own, in balance") {
+TEST_CASE("those that share a NIC have backups of their own, in balance", "[req:2.5]") {
   MachineBuilder build;
   build.machine = cards(4);
   for (const char* address : {"0000:10:00.0", "0000:11:00.0", "0000:12:00.0"}) {
@@ -171,7 +174,8 @@ TEST_CASE("2.5 those that share a NIC have backups of their own, in balance") {
   CHECK(taken == std::vector<int>{1, 2, 3, 1});
 }
 
-TEST_CASE("2.5 all primaries of a machine are of one link layer, and backups of the primary's") {
+TEST_CASE("all primaries of a machine are of one link layer, and backups of the primary's",
+          "[req:2.5]") {
   MachineBuilder build;
   for (int socket = 0; socket < 2; ++socket) {
     const int root = build.host_bridge(build.numa(socket, {socket}));
@@ -217,7 +221,8 @@ TEST_CASE("2.5 all primaries of a machine are of one link layer, and backups of 
   CHECK(backups(choices) == std::vector<int>{2, 0});
 }
 
-TEST_CASE("2.5 a NIC several times slower than the fastest is used where nothing else is there") {
+TEST_CASE("a NIC several times slower than the fastest is used where nothing else is there",
+          "[req:2.5]") {
   const auto machine_with = [](double other_gbps) {
     MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
@@ -256,7 +261,7 @@ TEST_CASE("2.5 a NIC several times slower than the fastest is used where nothing
         "mlx5_0 is the nearest of those fast enough (SYS); backup mlx5_mgmt, another card");
 }
 
-TEST_CASE("B3 a card for maintenance that sorts first leaves the pairs as they are") {
+TEST_CASE("a card for maintenance that sorts first leaves the pairs as they are", "[B3]") {
   for (const auto layer : {Nic::Layer::ethernet, Nic::Layer::infiniband}) {
     for (const double gbps : {25.0, 0.0}) {
       MachineBuilder build;
@@ -272,7 +277,7 @@ TEST_CASE("B3 a card for maintenance that sorts first leaves the pairs as they a
   }
 }
 
-TEST_CASE("B3 cards are paired with those of their link layer") {
+TEST_CASE("cards are paired with those of their link layer", "[B3]") {
   MachineBuilder build;  // at the first socket an Ethernet card sorts before four of InfiniBand
   build.machine = with_storage_card(400);
   build.nic(0, "0000:05:00.0", "eth", 400, 98);
@@ -282,7 +287,7 @@ TEST_CASE("B3 cards are paired with those of their link layer") {
   CHECK(backups(choose_nics(machine)) == std::vector<int>{2, 1, 4, 3, 6, 5, 8, 7});
 }
 
-TEST_CASE("B3 cards are paired near each other, and only what is left over farther away") {
+TEST_CASE("cards are paired near each other, and only what is left over farther away", "[B3]") {
   // Sockets with so many cards, and the pairs.
   const std::vector<std::pair<std::vector<int>, std::vector<int>>> table = {
       {{3, 3}, {1, 0, 5, 4, 3, 2}},
@@ -322,7 +327,7 @@ TEST_CASE("B3 cards are paired near each other, and only what is left over farth
   CHECK(backup_nics(canonical(build.machine)) == std::vector<int>{2, 3, 0, 0});
 }
 
-TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
+TEST_CASE("backups for 1, 2, 3 and 8 NICs, dual ports and dead ones", "[B3]") {
   CHECK(backup_nics(cards(1)) == std::vector<int>{-1});
   CHECK(backup_nics(cards(2)) == std::vector<int>{1, 0});
   CHECK(backup_nics(cards(3)) == std::vector<int>{1, 0, 0});
@@ -345,7 +350,7 @@ TEST_CASE("B3 backups for 1, 2, 3 and 8 NICs, dual ports and dead ones") {
   CHECK(backup_nics(virtual_function) == std::vector<int>{-1, -1});
 }
 
-TEST_CASE("2.5 a card that shows itself on two buses is one card by its number") {
+TEST_CASE("a card that shows itself on two buses is one card by its number", "[req:2.5]") {
   Machine machine = cards(4);
   machine.nics[0].card = machine.nics[2].card = 77;
   CHECK(same_card(machine.nics[0], machine.nics[2]));
@@ -356,7 +361,7 @@ TEST_CASE("2.5 a card that shows itself on two buses is one card by its number")
   CHECK_FALSE(same_card(machine.nics[1], machine.nics[3]));
 }
 
-TEST_CASE("2.5 where PCI tells no more, the NUMA nodes' own distances decide") {
+TEST_CASE("where PCI tells no more, the NUMA nodes' own distances decide", "[req:2.5]") {
   MachineBuilder build;
   for (int node = 0; node < 4; ++node) build.numa(node, {node});
   build.machine.numa[0].distances = {10, 32, 12, 21};
@@ -375,7 +380,8 @@ TEST_CASE("2.5 where PCI tells no more, the NUMA nodes' own distances decide") {
   CHECK(choices[0].reason.starts_with("near is the nearest (SYS)"));
 }
 
-TEST_CASE("2.5 of a port's functions the physical one is used, also where a virtual one is first") {
+TEST_CASE("of a port's functions the physical one is used, also where a virtual one is first",
+          "[req:2.5]") {
   Machine machine = cards(2);
   machine.nics[0].physical = machine.nics[1].pci;  // it has the lower address
   machine.nics[1].card = machine.nics[0].card;
@@ -388,7 +394,7 @@ TEST_CASE("2.5 of a port's functions the physical one is used, also where a virt
   CHECK(backup_nics(backed)[0] == 2);
 }
 
-TEST_CASE("B3 ports that die leave the pairs of others as they were") {
+TEST_CASE("ports that die leave the pairs of others as they were", "[B3]") {
   constexpr int kPorts = 8;
   for (const bool dual : {false, true}) {
     Machine machine = cards(kPorts);
@@ -458,7 +464,7 @@ Machine random_cards(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("B3 cards with one and two ports at random: balance, fault domains, and any order") {
+TEST_CASE("cards with one and two ports at random: balance, fault domains, and any order", "[B3]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -509,7 +515,7 @@ TEST_CASE("B3 cards with one and two ports at random: balance, fault domains, an
   }
 }
 
-TEST_CASE("B3 devices that share a port through a third one are no backup of each other") {
+TEST_CASE("devices that share a port through a third one are no backup of each other", "[B3]") {
   for (int third = 0; third < 3; ++third) {
     Machine machine = cards(3);
     const auto nic = [&](int i) -> Nic& {

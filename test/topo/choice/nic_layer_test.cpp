@@ -65,7 +65,8 @@ class Level {
 
 }  // namespace
 
-TEST_CASE("2.5 faster cards far away leave GPUs the link layer that is near to more of them") {
+TEST_CASE("faster cards far away leave GPUs the link layer that is near to more of them",
+          "[req:2.5]") {
   for (int dead = -1; dead < 4; ++dead) {
     Machine machine = with_storage_cards(4, 4);
     if (dead >= 0) named(machine, fmt::format("ib{}", dead)).active = false;
@@ -95,7 +96,7 @@ TEST_CASE("2.5 faster cards far away leave GPUs the link layer that is near to m
   CHECK(layer_of(with_storage_cards(2, 4)) == Nic::Layer::infiniband);
 }
 
-TEST_CASE("2.5 of layers that are near to as many, speed decides, and no port that dies") {
+TEST_CASE("of layers that are near to as many, speed decides, and no port that dies", "[req:2.5]") {
   constexpr auto kInfiniband = Nic::Layer::infiniband;
   constexpr auto kEthernet = Nic::Layer::ethernet;
   for (const bool alive : {true, false}) {
@@ -123,7 +124,7 @@ TEST_CASE("2.5 of layers that are near to as many, speed decides, and no port th
   CHECK(unknown.layer() == kInfiniband);
 }
 
-TEST_CASE("2.5 a port has one speed, and one of a machine's is always used") {
+TEST_CASE("a port has one speed, and one of a machine's is always used", "[req:2.5]") {
   Machine machine = one_nic();
   Nic& first = machine.nics.front();
   first.guid = 7;
@@ -165,7 +166,8 @@ TEST_CASE("2.5 a port has one speed, and one of a machine's is always used") {
   }
 }
 
-TEST_CASE("2.5 a layer that leaves each GPU less than half of what another does is not used") {
+TEST_CASE("a layer that leaves each GPU less than half of what another does is not used",
+          "[req:2.5]") {
   // Three GPUs are beside 25 of Ethernet, the fourth beside InfiniBand: 6.25 for each, or a
   // quarter.
   const auto layer_with = [](double gbps, bool ethernet_is_alive = true) {
@@ -190,7 +192,7 @@ TEST_CASE("2.5 a layer that leaves each GPU less than half of what another does 
   }
 }
 
-TEST_CASE("2.5 NUMA nodes without processors have no say in the link layer, and no NIC") {
+TEST_CASE("NUMA nodes without processors have no say in the link layer, and no NIC", "[req:2.5]") {
   for (const bool known : {true, false}) {
     MachineBuilder build;
     for (int node = 0; node < 4; ++node) {  // two of them memory beside the Ethernet port
@@ -208,7 +210,8 @@ TEST_CASE("2.5 NUMA nodes without processors have no say in the link layer, and 
   }
 }
 
-TEST_CASE("2.5 a port of unknown speed is slow where its layer's speed is known, and only there") {
+TEST_CASE("a port of unknown speed is slow where its layer's speed is known, and only there",
+          "[req:2.5]") {
   Machine machine = with_storage_cards(4, 0);
   named(machine, "ib0").gbps = 0;
   CHECK(PortSpeeds(machine).is_slow(0));

@@ -110,7 +110,7 @@ struct PolicyAt {
 
 }  // namespace
 
-TEST_CASE("2.5 the processors and nodes that a thread may use are asked for") {
+TEST_CASE("the processors and nodes that a thread may use are asked for", "[req:2.5]") {
   NumaSystem system;
   CHECK(cpus_of_this_thread() == system.cpus);
   CHECK(memory_nodes_of_this_thread() == Numbers{0, 1});
@@ -135,7 +135,7 @@ TEST_CASE("2.5 the processors and nodes that a thread may use are asked for") {
   }
 }
 
-TEST_CASE("2.5 this kernel tells the same") {
+TEST_CASE("this kernel tells the same", "[req:2.5]") {
   const auto cpus = cpus_of_this_thread();
   REQUIRE(cpus);
   CHECK(static_cast<long>(cpus->size()) == ::sysconf(_SC_NPROCESSORS_ONLN));
@@ -143,7 +143,7 @@ TEST_CASE("2.5 this kernel tells the same") {
   if (nodes) CHECK_FALSE(nodes->empty());
 }
 
-TEST_CASE("2.5 a thread is moved itself, once, and only if it is elsewhere") {
+TEST_CASE("a thread is moved itself, once, and only if it is elsewhere", "[req:2.5]") {
   NumaSystem system;
   run_this_thread_on({});
   run_this_thread_on(system.cpus);
@@ -157,7 +157,7 @@ TEST_CASE("2.5 a thread is moved itself, once, and only if it is elsewhere") {
   CHECK(system.placements[0] == NumaSystem::Placement{id, {1, 64, 1500}});
 }
 
-TEST_CASE("2.5 this kernel moves a thread, and no other") {
+TEST_CASE("this kernel moves a thread, and no other", "[req:2.5]") {
   const auto before = cpus_of_this_thread();
   REQUIRE(before);
   std::optional<Numbers> inside;
@@ -169,7 +169,7 @@ TEST_CASE("2.5 this kernel moves a thread, and no other") {
   CHECK(cpus_of_this_thread() == before);
 }
 
-TEST_CASE("2.5 memory prefers a node and never insists on it") {
+TEST_CASE("memory prefers a node and never insists on it", "[req:2.5]") {
   NumaSystem system;
   char page[1];
   prefer_memory_node(page, 4096, -1);
@@ -184,7 +184,7 @@ TEST_CASE("2.5 memory prefers a node and never insists on it") {
   CHECK(system.preferences[0].flags == 0);
 }
 
-TEST_CASE("2.5 a thread's own memory policy is put back exactly") {
+TEST_CASE("a thread's own memory policy is put back exactly", "[req:2.5]") {
   NumaSystem system;
   SECTION("for a while it prefers the node") {
     {
@@ -216,7 +216,7 @@ TEST_CASE("2.5 a thread's own memory policy is put back exactly") {
   }
 }
 
-TEST_CASE("2.5 putting a policy back survives a passing failure") {
+TEST_CASE("putting a policy back survives a passing failure", "[req:2.5]") {
   NumaSystem system;
   auto scope = std::make_optional<MemoryNodeScope>(0);
   CHECK(system.policy.mode == MPOL_PREFERRED);
@@ -237,7 +237,7 @@ TEST_CASE("2.5 putting a policy back survives a passing failure") {
   CHECK(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}});
 }
 
-TEST_CASE("2.5 this kernel takes a node for shared memory, for all of its mappings") {
+TEST_CASE("this kernel takes a node for shared memory, for all of its mappings", "[req:2.5]") {
   const auto nodes = memory_nodes_of_this_thread();
   if (!nodes) {
     WARN("skipped: this kernel, or a filter before it, does not tell of memory nodes");
@@ -276,7 +276,7 @@ TEST_CASE("2.5 this kernel takes a node for shared memory, for all of its mappin
   CHECK(policy_at(owner.at()).mode == MPOL_PREFERRED);
 }
 
-TEST_CASE("2.5 this kernel takes a policy for a thread, and takes it back") {
+TEST_CASE("this kernel takes a policy for a thread, and takes it back", "[req:2.5]") {
   const auto nodes = memory_nodes_of_this_thread();
   if (!nodes || has_memory_policy()) {
     WARN("skipped: threads have a memory policy here, or their policies cannot be told");
@@ -289,7 +289,7 @@ TEST_CASE("2.5 this kernel takes a policy for a thread, and takes it back") {
   CHECK_FALSE(has_memory_policy());
 }
 
-TEST_CASE("2.5 refusals are told once, at INFO, and are no errors") {
+TEST_CASE("refusals are told once, at INFO, and are no errors", "[req:2.5]") {
   CHECK(lines_logged("keeping a thread near its GPU was refused (errno 1)", [] {
           NumaSystem system;
           system.cpu_status = EPERM;
@@ -309,7 +309,7 @@ TEST_CASE("2.5 refusals are told once, at INFO, and are no errors") {
         }) == 1);
 }
 
-TEST_CASE("2.5 a process learns what is near its GPUs and its processors") {
+TEST_CASE("a process learns what is near its GPUs and its processors", "[req:2.5]") {
   const Machine machine = two_nodes();
   Settings settings;
   NumaSystem system;
@@ -356,7 +356,8 @@ TEST_CASE("2.5 a process learns what is near its GPUs and its processors") {
   }
 }
 
-TEST_CASE("2.5 a CPU rank's machine is that of the kernel's files, or of ORIEL_TOPO_FILE") {
+TEST_CASE("a CPU rank's machine is that of the kernel's files, or of ORIEL_TOPO_FILE",
+          "[req:2.5]") {
   const TemporaryTree files;
   files.file("/sys/devices/system/node/online", "0-1\n");
   files.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
@@ -381,7 +382,7 @@ TEST_CASE("2.5 a CPU rank's machine is that of the kernel's files, or of ORIEL_T
   CHECK(own_affinity_of_processors() == Affinity{});  // starting a communicator tells why
 }
 
-TEST_CASE("2.5 reading the NUMA nodes of this machine takes far less than a millisecond") {
+TEST_CASE("reading the NUMA nodes of this machine takes far less than a millisecond", "[req:2.5]") {
   const auto begin = std::chrono::steady_clock::now();
   constexpr int kRounds = 20;
   for (int i = 0; i < kRounds; ++i) read_numa_nodes(FileTree("/"));

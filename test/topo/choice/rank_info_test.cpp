@@ -39,14 +39,15 @@ bool refused(const RankInfo& info) {
 
 }  // namespace
 
-TEST_CASE("1.14 rank information survives the wire") {
+TEST_CASE("rank information survives the wire", "[req:1.14]") {
   const RankInfo gpu = example();
   CHECK(decode_rank_info(encode(gpu)).value() == gpu);
   const RankInfo host = host_rank_info(NodeIdentity{1, 2});
   CHECK(decode_rank_info(encode(host)).value() == host);
 }
 
-TEST_CASE("2.6 what ranks add once it is wanted is put into their information, or refused") {
+TEST_CASE("what ranks add once it is wanted is put into their information, or refused",
+          "[req:2.6]") {
   RankInfo more = example();
   more.network_class = 9;
   more.seen.pop_back();
@@ -85,7 +86,7 @@ TEST_CASE("2.6 what ranks add once it is wanted is put into their information, o
                   .ok());
 }
 
-TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
+TEST_CASE("rank information that is cut, padded or nonsense is refused", "[req:1.14]") {
   const Bytes whole = encode(example());
   for (std::size_t length = 0; length < whole.size(); ++length) {
     INFO("length " << length);
@@ -116,7 +117,8 @@ TEST_CASE("1.14 rank information that is cut, padded or nonsense is refused") {
   CHECK(refused(info));
 }
 
-TEST_CASE("2.3 what a rank tells of devices, fabric and NUMA nodes is checked field by field") {
+TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field by field",
+          "[req:2.3]") {
   const auto refused_with = [](const char* words, auto&& change) {
     RankInfo info = example();
     change(info);
@@ -173,7 +175,7 @@ TEST_CASE("2.3 what a rank tells of devices, fabric and NUMA nodes is checked fi
   CHECK(find_seen(*decoded, many.seen.back().uuid) == nullptr);
 }
 
-TEST_CASE("2.3 the message of another version is refused with the two numbers") {
+TEST_CASE("the message of another version is refused with the two numbers", "[req:2.3]") {
   Bytes message = encode(example());
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
@@ -181,7 +183,7 @@ TEST_CASE("2.3 the message of another version is refused with the two numbers") 
   CHECK(decoded.error().message().find("format 2, this library knows 6") != std::string::npos);
 }
 
-TEST_CASE("1.14 random bytes never pass for more than they hold") {
+TEST_CASE("random bytes never pass for more than they hold", "[req:1.14]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -197,7 +199,7 @@ TEST_CASE("1.14 random bytes never pass for more than they hold") {
   }
 }
 
-TEST_CASE("1.12 a pid means something inside one PID namespace of one node only") {
+TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {
   const RankInfo own = host_rank_info(read_node_identity(""));
   CHECK(own.pid_namespace != 0);
   CHECK(shares_pids(own, own));
@@ -227,7 +229,7 @@ TEST_CASE("1.12 a pid means something inside one PID namespace of one node only"
   CHECK_FALSE(shares_pids(other, other));
 }
 
-TEST_CASE("1.14 the node identity follows host, boot and override") {
+TEST_CASE("the node identity follows host, boot and override", "[req:1.14]") {
   const HostFacts facts{"a", "b", "c"};
   const auto plain = host_hash(facts, "");
   CHECK(plain == host_hash(facts, ""));

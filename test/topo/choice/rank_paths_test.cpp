@@ -74,7 +74,7 @@ std::vector<RankInfo> random_ranks(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("2.6 bandwidths fall into classes by powers of two") {
+TEST_CASE("bandwidths fall into classes by powers of two", "[req:2.6]") {
   CHECK(bandwidth_class(0) == 0);
   CHECK(bandwidth_class(0.9) == 0);
   CHECK(bandwidth_class(1) == 1);
@@ -85,7 +85,7 @@ TEST_CASE("2.6 bandwidths fall into classes by powers of two") {
   CHECK(bandwidth_class(-1) == 0);
 }
 
-TEST_CASE("2.6 paths between ranks on the host") {
+TEST_CASE("paths between ranks on the host", "[req:2.6]") {
   const std::vector<RankInfo> ranks{on_host(1, 1, 0), on_host(1, 1, 0),  on_host(1, 2, 0),
                                     on_host(1, 3, 1), on_host(1, 4, -1), on_host(2, 5, 0)};
   const RankPaths paths(ranks);
@@ -101,7 +101,8 @@ TEST_CASE("2.6 paths between ranks on the host") {
         "by network");
 }
 
-TEST_CASE("2.6 ranks that can pass each other no descriptors have the network, also on one node") {
+TEST_CASE("ranks that can pass each other no descriptors have the network, also on one node",
+          "[req:2.6]") {
   std::vector<RankInfo> ranks{on_host(1, 1), on_host(1, 2), on_host(1, 3), on_host(1, 3)};
   ranks[1].node.network_namespace = 78;
   ranks[2].uid = 1000;
@@ -119,7 +120,8 @@ TEST_CASE("2.6 ranks that can pass each other no descriptors have the network, a
   CHECK(paths.between(1, 4) == network);
 }
 
-TEST_CASE("2.6 host memory and networks have the class of the slower side, where it is known") {
+TEST_CASE("host memory and networks have the class of the slower side, where it is known",
+          "[req:2.6]") {
   std::vector<RankInfo> ranks{on_host(1, 1, 0), on_host(1, 2, 0), on_gpu(1, 0), on_gpu(1, 1),
                               on_host(2, 9, 0)};
   ranks[0].host_class = 11;
@@ -146,7 +148,7 @@ TEST_CASE("2.6 host memory and networks have the class of the slower side, where
   CHECK(RankPaths(slower).hash() != paths.hash());
 }
 
-TEST_CASE("2.3 what is assumed of reach is counted and said") {
+TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2), on_host(1, 60)};
   const PathFacts links{PathKind::nvlink, 1, 12, true};
   see(ranks[0], ranks[1], links);
@@ -161,7 +163,7 @@ TEST_CASE("2.3 what is assumed of reach is counted and said") {
   CHECK(RankPaths(ranks).assumed() == 0);
 }
 
-TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
+TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2), on_gpu(2, 3)};
   see(ranks[0], ranks[1], {PathKind::nvlink, 1, 12, true});
   see(ranks[1], ranks[0], {PathKind::nvlink, 2, 11, false});
@@ -183,8 +185,8 @@ TEST_CASE("2.6 paths between GPUs: what both sides say, the worse of it") {
 }
 
 TEST_CASE(
-    "2.6 where one side cannot tell, because the other is hidden from it, the other's word "
-    "counts") {
+    "where one side cannot tell, because the other is hidden from it, the other's word counts",
+    "[req:2.6]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2)};
   const PathFacts links{PathKind::nvlink, 1, 12, true};
   see(ranks[0], ranks[1], links);
@@ -199,7 +201,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("2.6 a fabric clique is NVLink between hosts, where handles travel") {
+TEST_CASE("a fabric clique is NVLink between hosts, where handles travel", "[req:2.6]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(2, 1)};
   for (auto& rank : ranks) {
     rank.fabric = FabricClique{{}, 3};
@@ -212,7 +214,7 @@ TEST_CASE("2.6 a fabric clique is NVLink between hosts, where handles travel") {
   CHECK(RankPaths(ranks).between(1, 0) == PathFacts{});
 }
 
-TEST_CASE("2.6 paths are symmetric, and the ones of the pairs, for random ranks") {
+TEST_CASE("paths are symmetric, and the ones of the pairs, for random ranks", "[req:2.6]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -244,7 +246,7 @@ TEST_CASE("2.6 paths are symmetric, and the ones of the pairs, for random ranks"
   }
 }
 
-TEST_CASE("2.6 the hash tells paths, peers and teams apart") {
+TEST_CASE("the hash tells paths, peers and teams apart", "[req:2.6]") {
   const std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2)};
   const auto hash_with = [&](PathFacts path, std::size_t to) {
     auto changed = ranks;
@@ -266,7 +268,7 @@ TEST_CASE("2.6 the hash tells paths, peers and teams apart") {
   CHECK(RankPaths().hash() != RankPaths(std::vector<RankInfo>{on_host(1, 1)}).hash());
 }
 
-TEST_CASE("2.6 teams in words") {
+TEST_CASE("teams in words", "[req:2.6]") {
   CHECK(text_of(LsaTeams{{{0, 1, 2, 4}, {3}}, {}, {}}) == "2 LSA teams: 0-2+4, 3");
   LsaTeams many;
   for (int i = 0; i < 20; ++i) many.members.push_back({i});
@@ -274,7 +276,7 @@ TEST_CASE("2.6 teams in words") {
   CHECK(RankPaths(std::vector<RankInfo>{on_host(1, 1)}).summary() == "0 pairs of ranks");
 }
 
-TEST_CASE("2.6 a world of thousands of ranks costs by its pairs inside nodes") {
+TEST_CASE("a world of thousands of ranks costs by its pairs inside nodes", "[req:2.6]") {
   std::vector<RankInfo> ranks;
   for (int rank = 0; rank < 8192; ++rank) {
     ranks.push_back(on_host(static_cast<std::uint64_t>(rank / 8) + 1,

@@ -73,7 +73,7 @@ const SourceReport& report_of(const Machine& machine, const std::string& source)
 
 }  // namespace
 
-TEST_CASE("2.1 hwloc finds the buses and NUMA nodes of every composed machine again") {
+TEST_CASE("hwloc finds the buses and NUMA nodes of every composed machine again", "[req:2.1]") {
   if (!have_hwloc()) return;
   for (const auto& [name, machine] : all_machines()) {
     INFO(name);
@@ -133,7 +133,8 @@ HwlocList list_with_distances(const std::vector<unsigned>& nodes,
 
 }  // namespace
 
-TEST_CASE("2.1 distances that hwloc tells of other NUMA nodes count for nothing, not as nearest") {
+TEST_CASE("distances that hwloc tells of other NUMA nodes count for nothing, not as nearest",
+          "[req:2.1]") {
   if (!have_hwloc()) return;
   const HwlocList whole = list_with_distances({1, 0}, {10, 21, 32, 11});
   REQUIRE(whole.numa.size() == 2);
@@ -148,7 +149,8 @@ TEST_CASE("2.1 distances that hwloc tells of other NUMA nodes count for nothing,
   }
 }
 
-TEST_CASE("2.1 all sources together make up the machine, and the same is decided about it") {
+TEST_CASE("all sources together make up the machine, and the same is decided about it",
+          "[req:2.1]") {
   if (!have_hwloc()) return;
   for (const auto& [name, machine] :
        {NamedMachine{"HGX", hgx_8()}, NamedMachine{"cliques", two_cliques()},
@@ -190,7 +192,7 @@ TEST_CASE("2.1 all sources together make up the machine, and the same is decided
   }
 }
 
-TEST_CASE("2.2 a machine of which no source tells is reported as such") {
+TEST_CASE("a machine of which no source tells is reported as such", "[req:2.2]") {
   const TemporaryTree empty;
   DiscoverOptions options;
   options.root = empty.root();
@@ -210,7 +212,8 @@ TEST_CASE("2.2 a machine of which no source tells is reported as such") {
   CHECK(found->sources.size() == 6);
 }
 
-TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come from the kernel") {
+TEST_CASE("without hwloc the buses, and what is written of them, come from the kernel",
+          "[req:2.1][req:2.7]") {
   SysTree tree;
   tree.gpu("0000:02:00.0", 0, "00");
   tree.gpu("0000:82:00.0", 1, "80");
@@ -261,7 +264,7 @@ TEST_CASE("2.1, 2.7 without hwloc the buses, and what is written of them, come f
   CHECK(choose_nics(*again) == choose_nics(*found));
 }
 
-TEST_CASE("2.1 where the kernel lists no RDMA NIC, those that hwloc has found count") {
+TEST_CASE("where the kernel lists no RDMA NIC, those that hwloc has found count", "[req:2.1]") {
   const TemporaryTree tree;
   DiscoverOptions options;
   options.root = tree.root();
@@ -284,7 +287,7 @@ TEST_CASE("2.1 where the kernel lists no RDMA NIC, those that hwloc has found co
   CHECK(ours->nics[0].name == "mlx5_9");
 }
 
-TEST_CASE("2.1 partitions of an AMD GPU are devices of their own in one PCI function") {
+TEST_CASE("partitions of an AMD GPU are devices of their own in one PCI function", "[req:2.1]") {
   const TemporaryTree tree;
   const std::string nodes = "/sys/class/kfd/kfd/topology/nodes/";
   for (unsigned node = 0; node < 4; ++node) {
@@ -326,7 +329,7 @@ TEST_CASE("2.1 partitions of an AMD GPU are devices of their own in one PCI func
   CHECK(path_between(*found, 0, 2).hops == 2);
 }
 
-TEST_CASE("2.2 without hwloc the kernel's own lists give NUMA nodes and places") {
+TEST_CASE("without hwloc the kernel's own lists give NUMA nodes and places", "[req:2.2]") {
   const TemporaryTree tree;
   tree.file("/sys/devices/system/node/online", "0-1\n");
   tree.file("/sys/devices/system/node/node0/cpulist", "0-1,4\n");
@@ -348,8 +351,8 @@ TEST_CASE("2.2 without hwloc the kernel's own lists give NUMA nodes and places")
   CHECK(found->gpus[0].node == -1);
 }
 
-TEST_CASE(
-    "2.2 GPUs that the process cannot see, and that have no driver, are listed all the same") {
+TEST_CASE("GPUs that the process cannot see, and that have no driver, are listed all the same",
+          "[req:2.2]") {
   if (!have_hwloc()) return;
   const Machine machine = workstation();
   FakeNvml fake;
@@ -369,7 +372,7 @@ TEST_CASE(
   CHECK_FALSE(may_map(*found, 0, 1));
 }
 
-TEST_CASE("2.7 a description in hwloc's format that is none is refused with the reason") {
+TEST_CASE("a description in hwloc's format that is none is refused with the reason", "[req:2.7]") {
   DiscoverOptions options;
   const auto said = [&](const std::string& text) {
     options.hwloc_xml = text;
@@ -382,7 +385,7 @@ TEST_CASE("2.7 a description in hwloc's format that is none is refused with the 
         std::string::npos);
 }
 
-TEST_CASE("2.1 this machine can be described, whatever it is") {
+TEST_CASE("this machine can be described, whatever it is", "[req:2.1]") {
   const auto begin = std::chrono::steady_clock::now();
   const auto found = discover();
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - begin;

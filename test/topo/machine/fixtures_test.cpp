@@ -163,7 +163,8 @@ void check_balance(const Machine& machine) {
 
 }  // namespace
 
-TEST_CASE("2.5 in every fixture, and at random, devices share NICs that are as near in balance") {
+TEST_CASE("in every fixture, and at random, devices share NICs that are as near in balance",
+          "[req:2.5]") {
   for (const std::string& name : fixture_names()) {
     INFO(name);
     check_balance(load_fixture(name));
@@ -177,7 +178,7 @@ TEST_CASE("2.5 in every fixture, and at random, devices share NICs that are as n
   }
 }
 
-TEST_CASE("2.9 the fixtures are there, and each file says captured or composed") {
+TEST_CASE("the fixtures are there, and each file says captured or composed", "[req:2.9]") {
   const auto names = fixture_names();
   for (const char* needed : {"hgx-8", "two-cliques", "workstation", "one-nic", "mig",
                              "amd-full-mesh", "amd-partial-mesh", "amd-partitions", "cpu-only",
@@ -201,7 +202,8 @@ TEST_CASE("2.9 the fixtures are there, and each file says captured or composed")
   CHECK(says_whence(fixture_text("../captured/h200-2", "nccl.xml")) == "captured");
 }
 
-TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as expected") {
+TEST_CASE("teams, rails, NICs with backups and paths of every fixture are as expected",
+          "[req:2.9]") {
   for (const std::string& name : fixture_names()) {
     INFO(name);
     const Machine machine = load_fixture(name);
@@ -213,7 +215,8 @@ TEST_CASE("2.9 teams, rails, NICs with backups and paths of every fixture are as
   }
 }
 
-TEST_CASE("2.9 a machine with two H200, captured in NCCL's format, has one team and its links") {
+TEST_CASE("a machine with two H200, captured in NCCL's format, has one team and its links",
+          "[req:2.9]") {
   const std::string path = fixture_path("../captured/h200-2", "nccl.xml");
   const auto machine = read_machine_file(path);
   REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
@@ -227,7 +230,7 @@ TEST_CASE("2.9 a machine with two H200, captured in NCCL's format, has one team 
   CHECK(machine->nics.empty());
 }
 
-TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read again") {
+TEST_CASE("every fixture is written in NCCL's format as expected, and read again", "[req:2.7]") {
   for (const std::string& name : fixture_names()) {
     INFO(name);
     const Machine machine = load_fixture(name);
@@ -240,7 +243,8 @@ TEST_CASE("2.7 every fixture is written in NCCL's format as expected, and read a
   }
 }
 
-TEST_CASE("2.7 every fixture's description is a file that can be given in hwloc's format") {
+TEST_CASE("every fixture's description is a file that can be given in hwloc's format",
+          "[req:2.7]") {
   for (const std::string& name : fixture_names()) {
     INFO(name);
     const auto read = read_machine_file(fixture_path(name, "hwloc.xml"));
@@ -260,7 +264,8 @@ TEST_CASE("2.7 every fixture's description is a file that can be given in hwloc'
   }
 }
 
-TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided about alike") {
+TEST_CASE("random machines survive NCCL's format: written, read, and decided about alike",
+          "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -296,7 +301,8 @@ TEST_CASE("2.9 random machines survive NCCL's format: written, read, and decided
   }
 }
 
-TEST_CASE("2.9 random machines: reach, NICs and paths depend neither on order nor on the rank") {
+TEST_CASE("random machines: reach, NICs and paths depend neither on order nor on the rank",
+          "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

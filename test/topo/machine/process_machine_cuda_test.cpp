@@ -152,7 +152,7 @@ struct Machines {
 
 }  // namespace
 
-TEST_CASE("2.3 GPUs tell which others they reach, and teams follow") {
+TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
   std::vector<RankInfo> ranks;
   REQUIRE(machines.info(0).ok());
@@ -178,7 +178,8 @@ TEST_CASE("2.3 GPUs tell which others they reach, and teams follow") {
         "host memory, 2 hops, from 256 Gbit/s");
 }
 
-TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrowest link") {
+TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest link",
+          "[req:2.6]") {
   Machines machines({0, 1});
   std::filesystem::remove_all(machines.tree.root() + "/proc");  // no GPU is hidden
   machines.table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice,
@@ -211,7 +212,7 @@ TEST_CASE("2.6 a communicator knows the bridges above GPUs: hops, and the narrow
   CHECK(path() == "PCIe peer, 4 hops, from 64 Gbit/s");
 }
 
-TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
+TEST_CASE("GPUs that are hidden from CUDA are known from NVML", "[req:2.3][H1]") {
   std::vector<RankInfo> ranks;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
     Machines machines({gpu});
@@ -228,7 +229,8 @@ TEST_CASE("2.3 H1 GPUs that are hidden from CUDA are known from NVML") {
   CHECK_FALSE(find_seen(ranks[0], ranks[1].uuid)->visible);
 }
 
-TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as CUDA says") {
+TEST_CASE("without NVML hidden GPUs count as reachable, and visible ones as CUDA says",
+          "[req:2.2]") {
   Machines machines({0, 2});
   machines.library.missing = "there is no NVML";
   const auto info = machines.info(0, HiddenGpus::asked_about);
@@ -243,7 +245,7 @@ TEST_CASE("2.2 without NVML hidden GPUs count as reachable, and visible ones as 
   CHECK_FALSE(can_map(*info, hidden));
 }
 
-TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
+TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]") {
   Machines machines({0, 3});
   machines.nvml.refused.clear();  // NVML: all reach all
   const auto info = machines.info(1, HiddenGpus::asked_about);
@@ -262,7 +264,8 @@ TEST_CASE("2.3 CUDA's word on visible devices counts more than NVML's") {
   CHECK_FALSE(find_seen(*other, info->uuid)->reachable);
 }
 
-TEST_CASE("2.3 a fabric clique is told where the IMEX service gives this process a channel") {
+TEST_CASE("a fabric clique is told where the IMEX service gives this process a channel",
+          "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
   fabric_handles = true;
   for (auto& device : machines.nvml.devices) {
@@ -289,7 +292,7 @@ TEST_CASE("2.3 a fabric clique is told where the IMEX service gives this process
   }
 }
 
-TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody") {
+TEST_CASE("the instances of a GPU that MIG divides are known to reach nobody", "[req:2.2]") {
   Machines machines({0});
   gpu_name = "NVIDIA H200 MIG 1g.18gb";
   machines.nvml.devices.resize(1);
@@ -311,7 +314,7 @@ TEST_CASE("2.2 the instances of a GPU that MIG divides are known to reach nobody
   CHECK_FALSE(seen->reachable);
 }
 
-TEST_CASE("2.10 NVML is asked about hidden GPUs only once another rank is on one") {
+TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[req:2.10]") {
   const auto told_by = [](Machines& machines, int ordinal, std::uint64_t process) {
     RankInfo info = machines.info(ordinal).value();
     info.process = process;
@@ -367,7 +370,8 @@ TEST_CASE("2.10 NVML is asked about hidden GPUs only once another rank is on one
   }
 }
 
-TEST_CASE("2.10 hidden GPUs are added to what was found, and nothing is looked for twice") {
+TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for twice",
+          "[req:2.10]") {
   Machines machines({1, 2});
   const std::string bus = "/sys/devices/pci0000:60/";
   for (int gpu = 0; gpu < kGpus; ++gpu) {  // two root ports below one host bridge, with two each
@@ -429,7 +433,7 @@ TEST_CASE("2.10 hidden GPUs are added to what was found, and nothing is looked f
   CHECK(machines.nvml_asked == 1);
 }
 
-TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network ports") {
+TEST_CASE("a start of ranks on GPUs reads few files, and none of network ports", "[req:2.10]") {
   Machines machines({0, 1, 2, 3});
   add_network(machines.tree);
   std::vector<std::string> asked;
@@ -449,7 +453,8 @@ TEST_CASE("2.10 a start of ranks on GPUs reads few files, and none of network po
   CHECK(asked_about_network(asked) == asked.size() - before);
 }
 
-TEST_CASE("2.2, 2.7 of a described machine only GPUs that CUDA shows here have an ordinal") {
+TEST_CASE("of a described machine only GPUs that CUDA shows here have an ordinal",
+          "[req:2.2][req:2.7]") {
   Machines machines({1});
   MachineBuilder build;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
@@ -477,7 +482,8 @@ TEST_CASE("2.2, 2.7 of a described machine only GPUs that CUDA shows here have a
   }
 }
 
-TEST_CASE("2.1, 2.2 devices that share a PCI function are all there for communicators") {
+TEST_CASE("devices that share a PCI function are all there for communicators",
+          "[req:2.1][req:2.2]") {
   Machines machines({0, 1});
   std::filesystem::remove_all(machines.tree.root() + "/proc");
   CudaTable parts = machines.table;
@@ -516,7 +522,7 @@ TEST_CASE("2.1, 2.2 devices that share a PCI function are all there for communic
   }
 }
 
-TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who maps whom") {
+TEST_CASE("a description says by what links GPUs are joined, and CUDA who maps whom", "[req:2.7]") {
   Machines machines({0, 1, 2, 3});
   MachineBuilder build;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
@@ -543,7 +549,8 @@ TEST_CASE("2.7 a description says by what links GPUs are joined, and CUDA who ma
   CHECK(machines.nvml_asked == 0);
 }
 
-TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA's time aside") {
+TEST_CASE("what a communicator needs is found within ten milliseconds, CUDA's time aside",
+          "[req:2.10]") {
   Machines machines({0, 1, 2, 3});
   auto least = std::chrono::steady_clock::duration::max();
   for (int round = 0; round < 10; ++round) {
@@ -557,7 +564,8 @@ TEST_CASE("2.10 what a communicator needs is found within ten milliseconds, CUDA
   CHECK(least < std::chrono::milliseconds(10));
 }
 
-TEST_CASE("1.38 a driver call that fails is an error that says what was asked, and is not kept") {
+TEST_CASE("a driver call that fails is an error that says what was asked, and is not kept",
+          "[req:1.38]") {
   Machines machines({0, 1, 2, 3});
   CudaTable failing = machines.table;
   failing.device_can_access_peer = [](int*, CUdevice, CUdevice) { return CUDA_ERROR_UNKNOWN; };

@@ -67,7 +67,7 @@ std::string text_of_file(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("2.10 NVML is asked only where its word is needed") {
+TEST_CASE("NVML is asked only where its word is needed", "[req:2.10]") {
   const std::vector<Gpu> two{visible_gpu(1), visible_gpu(2)};
   const std::vector<PciAddress> none;
   const std::vector<PciAddress> same{*two[1].pci, *two[0].pci};
@@ -99,7 +99,8 @@ TEST_CASE("2.10 NVML is asked only where its word is needed") {
   }
 }
 
-TEST_CASE("2.10 a process without GPUs looks at NUMA nodes once, and asks neither CUDA nor NVML") {
+TEST_CASE("a process without GPUs looks at NUMA nodes once, and asks neither CUDA nor NVML",
+          "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
   ProcessMachine machine(sources_at(tree));
@@ -113,7 +114,7 @@ TEST_CASE("2.10 a process without GPUs looks at NUMA nodes once, and asks neithe
   CHECK((*second)->machine.numa.size() == 2);
 }
 
-TEST_CASE("2.10 a start of ranks on CPUs reads the files of NUMA nodes, and no others") {
+TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others", "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
   add_network(tree);
@@ -141,7 +142,7 @@ TEST_CASE("2.10 a start of ranks on CPUs reads the files of NUMA nodes, and no o
   CHECK(asked.size() == with_network);
 }
 
-TEST_CASE("2.6 what a rank on the host tells of memory and network comes from /sys") {
+TEST_CASE("what a rank on the host tells of memory and network comes from /sys", "[req:2.6]") {
   const TemporaryTree tree;
   add_numa(tree);
   tree.file("/sys/devices/system/node/node0/access0/initiators/read_bandwidth", "131072\n");
@@ -179,7 +180,7 @@ TEST_CASE("2.6 what a rank on the host tells of memory and network comes from /s
   CHECK(again.network_gbps(with_file("/nowhere/at/all.xml")) == 0);
 }
 
-TEST_CASE("2.10 threads that ask at once share one look") {
+TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
   ProcessMachine machine(sources_at(tree));
@@ -194,7 +195,7 @@ TEST_CASE("2.10 threads that ask at once share one look") {
   for (const auto& part : parts) CHECK(part.get() == parts[0].get());
 }
 
-TEST_CASE("2.10 a child that was forked since looks for itself") {
+TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
   ProcessMachine machine(sources_at(tree));
@@ -212,7 +213,7 @@ TEST_CASE("2.10 a child that was forked since looks for itself") {
   CHECK((*machine.for_communicators(false, Settings{}))->machine.numa.size() == 2);
 }
 
-TEST_CASE("2.10 a failure is not kept: the next communicator looks again") {
+TEST_CASE("a failure is not kept: the next communicator looks again", "[req:2.10]") {
   const TemporaryTree tree;
   ProcessMachine machine(sources_at(tree));
   const Settings settings = with_file(tree.root() + "/machine.xml");
@@ -230,7 +231,7 @@ TEST_CASE("2.10 a failure is not kept: the next communicator looks again") {
   CHECK_FALSE(machine.for_communicators(false, with_file("/nowhere/at/all.xml")).ok());
 }
 
-TEST_CASE("2.7 a description replaces plain files only, no link and no device") {
+TEST_CASE("a description replaces plain files only, no link and no device", "[req:2.7]") {
   const TemporaryTree tree;
   const auto kind_of = [](const std::string& path) {
     struct stat facts {};
@@ -265,7 +266,7 @@ TEST_CASE("2.7 a description replaces plain files only, no link and no device") 
   CHECK(kind_of(null) == S_IFCHR);
 }
 
-TEST_CASE("2.7 a description that cannot take the place of the one before is an error") {
+TEST_CASE("a description that cannot take the place of the one before is an error", "[req:2.7]") {
   if (::geteuid() != 0) {
     WARN("skipped: another user's file in a shared folder is made by root alone");
     return;
@@ -289,7 +290,7 @@ TEST_CASE("2.7 a description that cannot take the place of the one before is an 
   CHECK(files == 1);  // the draft is gone
 }
 
-TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom") {
+TEST_CASE("a description counts for speeds and places, not for who maps whom", "[req:2.7]") {
   CommunicatorMachine found;
   const Machine described = hgx_8();
   found.machine.numa.resize(4);
@@ -330,7 +331,7 @@ TEST_CASE("2.7 a description counts for speeds and places, not for who maps whom
   CHECK(check(found.machine).ok());
 }
 
-TEST_CASE("2.7 what a description is silent about stays as found") {
+TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
   Machine described = hgx_8();
   for (Gpu& gpu : described.gpus) gpu.switch_links = 0;  // as hwloc's XML, which tells of no links
   described.pairs.clear();
@@ -370,7 +371,8 @@ TEST_CASE("2.7 what a description is silent about stays as found") {
   CHECK(check(found.machine).ok());
 }
 
-TEST_CASE("2.7 NUMA nodes keep what a description does not tell, or gives to several of them") {
+TEST_CASE("NUMA nodes keep what a description does not tell, or gives to several of them",
+          "[req:2.7]") {
   // Several nodes with the same processors, as files of a cloud have them.
   const auto described = read_nccl_xml(
       "<system><cpu numaid=\"0\" affinity=\"0000000f\"/><cpu numaid=\"1\" affinity=\"0000000f\"/>"
@@ -408,7 +410,8 @@ TEST_CASE("2.7 NUMA nodes keep what a description does not tell, or gives to sev
   CHECK(other.machine.numa[0].distances.empty());  // to node 7, which is not here, none is known
 }
 
-TEST_CASE("2.7 GPUs are found again on a description's buses where it lists them as none") {
+TEST_CASE("GPUs are found again on a description's buses where it lists them as none",
+          "[req:2.7]") {
   const auto described = read_nccl_xml(
       "<system><cpu numaid=\"0\"/><cpu numaid=\"1\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
       "<pci busid=\"0000:02:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"8\"/>"
@@ -452,8 +455,8 @@ Machine described_by_class() {
 
 }  // namespace
 
-TEST_CASE(
-    "2.7 cards that a description names by their places get names and ports of this machine") {
+TEST_CASE("cards that a description names by their places get names and ports of this machine",
+          "[req:2.7]") {
   const TemporaryTree tree;
   for (const char* port :
        {"mlx5_0/ports/1", "mlx5_0/ports/2", "mlx5_9/ports/1", "mlx5_4/ports/1"}) {
@@ -488,7 +491,8 @@ TEST_CASE(
   CHECK(nics["mlx5_9:1"]->gbps == 0);        // has a name: the description counts
 }
 
-TEST_CASE("2.7 links that a description does not tell of are asked of NVML, others are not") {
+TEST_CASE("links that a description does not tell of are asked of NVML, others are not",
+          "[req:2.7]") {
   FakeNvml nvml;
   for (const int gpu : {2, 1, 7}) {
     FakeNvml::Device device;
@@ -522,7 +526,7 @@ TEST_CASE("2.7 links that a description does not tell of are asked of NVML, othe
   CHECK(cpus == cpu_only());
 }
 
-TEST_CASE("2.6 a rank on the host is at the NUMA node of all its processors, or at none") {
+TEST_CASE("a rank on the host is at the NUMA node of all its processors, or at none", "[req:2.6]") {
   std::vector<NumaNode> nodes(2);
   nodes[0].os_index = 0;
   nodes[0].cpus = {0, 1, 2};
@@ -537,7 +541,7 @@ TEST_CASE("2.6 a rank on the host is at the NUMA node of all its processors, or 
   CHECK(numa_number_of({}, std::vector<int>{0}) == -1);
 }
 
-TEST_CASE("2.10 the part with the NICs is looked for when first needed, and once") {
+TEST_CASE("the part with the NICs is looked for when first needed, and once", "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
   std::atomic<int> asked = 0;
@@ -561,7 +565,8 @@ TEST_CASE("2.10 the part with the NICs is looked for when first needed, and once
   CHECK(asked == 1);
 }
 
-TEST_CASE("2.7 the description is written once for each file, and a failure does no harm") {
+TEST_CASE("the description is written once for each file, and a failure does no harm",
+          "[req:2.7]") {
   const TemporaryTree tree;
   add_numa(tree);
   static NvmlLibrary none;

@@ -10,7 +10,7 @@
 
 namespace oriel::topo {
 
-TEST_CASE("2.1 PCI addresses are read in all their spellings and written in one") {
+TEST_CASE("PCI addresses are read in all their spellings and written in one", "[req:2.1]") {
   const auto text = [](const char* given) {
     const auto address = parse_pci_address(given);
     return address.ok() ? address->to_string() : "refused";
@@ -27,7 +27,7 @@ TEST_CASE("2.1 PCI addresses are read in all their spellings and written in one"
   }
 }
 
-TEST_CASE("2.9 every composed machine is whole and in its own order") {
+TEST_CASE("every composed machine is whole and in its own order", "[req:2.9]") {
   for (const auto& [name, machine] : all_machines()) {
     INFO(name);
     const Status whole = check(machine);
@@ -36,7 +36,7 @@ TEST_CASE("2.9 every composed machine is whole and in its own order") {
   }
 }
 
-TEST_CASE("2.9 the order of a machine does not depend on who listed it") {
+TEST_CASE("the order of a machine does not depend on who listed it", "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   for (const auto& [name, machine] : all_machines()) {
@@ -49,7 +49,7 @@ TEST_CASE("2.9 the order of a machine does not depend on who listed it") {
   }
 }
 
-TEST_CASE("2.7 descriptions that contradict themselves are refused with the place") {
+TEST_CASE("descriptions that contradict themselves are refused with the place", "[req:2.7]") {
   const auto verdict = [](Machine machine) {
     const Status status = check(machine);
     return status.ok() ? std::string("ok") : status.error().to_string();

@@ -10,7 +10,7 @@
 
 namespace oriel::topo {
 
-TEST_CASE("2.8 names are shown as UTF-8 without control characters") {
+TEST_CASE("names are shown as UTF-8 without control characters", "[req:2.8]") {
   CHECK(printable("plain, <&>") == "plain, <&>");
   CHECK(printable("a\x1b[31m\tb\r\n\x7f") == "a?[31m?b???");
   CHECK(printable("\xc3\xbc \xe4\xb8\xad \xf0\x9f\x96\xa5") ==
@@ -34,7 +34,7 @@ TEST_CASE("2.8 names are shown as UTF-8 without control characters") {
   CHECK(xml_escaped("<\"&\">\x01") == "&lt;&quot;&amp;&quot;&gt;?");
 }
 
-TEST_CASE("2.8 whatever bytes a name has, XML holds it") {
+TEST_CASE("whatever bytes a name has, XML holds it", "[req:2.8]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

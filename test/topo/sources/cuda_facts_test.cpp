@@ -76,7 +76,7 @@ CudaTable three_devices() {
 
 }  // namespace
 
-TEST_CASE("2.1 CUDA tells of ordinals, peer access, atomics and kinds of handles") {
+TEST_CASE("CUDA tells of ordinals, peer access, atomics and kinds of handles", "[req:2.1]") {
   const CudaTable table = three_devices();
   const ScopedCudaTable scoped(table);
   Machine machine;
@@ -100,8 +100,8 @@ TEST_CASE("2.1 CUDA tells of ordinals, peer access, atomics and kinds of handles
   CHECK(find_pair(machine, 0, 2)->maps == false);
 }
 
-TEST_CASE(
-    "2.1 devices that are known already are found by UUID or address, and CUDA's word counts") {
+TEST_CASE("devices that are known already are found by UUID or address, and CUDA's word counts",
+          "[req:2.1]") {
   const CudaTable table = three_devices();
   const ScopedCudaTable scoped(table);
   Machine machine;
@@ -132,7 +132,7 @@ TEST_CASE(
   CHECK(check(machine).ok());
 }
 
-TEST_CASE("2.1, 2.2 of devices at one address each with a UUID of its own stays one") {
+TEST_CASE("of devices at one address each with a UUID of its own stays one", "[req:2.1][req:2.2]") {
   CudaTable table = three_devices();
   table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
     std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);
@@ -161,7 +161,7 @@ TEST_CASE("2.1, 2.2 of devices at one address each with a UUID of its own stays 
   CHECK(find_pair(machine, 0, 1)->maps == true);
 }
 
-TEST_CASE("2.5, 2.10 at the only NUMA node a communicator has what the tool shows") {
+TEST_CASE("at the only NUMA node a communicator has what the tool shows", "[req:2.5][req:2.10]") {
   CudaTable table = three_devices();
   table.device_get_count = [](int* count) {
     *count = 1;
@@ -203,7 +203,7 @@ TEST_CASE("2.5, 2.10 at the only NUMA node a communicator has what the tool show
   CHECK(tools.memory_node == own.memory_node);
 }
 
-TEST_CASE("2.2 a driver that does not answer leaves the machine as it was") {
+TEST_CASE("a driver that does not answer leaves the machine as it was", "[req:2.2]") {
   CudaTable table = three_devices();
   table.device_get_count = [](int*) { return CUDA_ERROR_UNKNOWN; };
   const ScopedCudaTable scoped(table);
@@ -212,7 +212,7 @@ TEST_CASE("2.2 a driver that does not answer leaves the machine as it was") {
   CHECK(machine == Machine{});
 }
 
-TEST_CASE("2.2 calls that are refused leave what they would have told at its default") {
+TEST_CASE("calls that are refused leave what they would have told at its default", "[req:2.2]") {
   CudaTable table = three_devices();
   table.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
   table.device_get_name = [](char*, int, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };

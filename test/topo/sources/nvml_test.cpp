@@ -29,7 +29,7 @@ const GpuPair& pair_of(const NvmlList& list, int from, int to) {
 
 }  // namespace
 
-TEST_CASE("2.1 NVML tells of switches, speeds, PCIe and who maps whose memory") {
+TEST_CASE("NVML tells of switches, speeds, PCIe and who maps whose memory", "[req:2.1]") {
   FakeNvml fake;
   for (int i = 0; i < 4; ++i) {
     fake.devices.push_back(h200(i));
@@ -65,7 +65,7 @@ TEST_CASE("2.1 NVML tells of switches, speeds, PCIe and who maps whose memory") 
   CHECK(pair_of(list, 3, 0).atomics);
 }
 
-TEST_CASE("2.10 a communicator asks NVML about its own GPUs' pairs and no PCIe link") {
+TEST_CASE("a communicator asks NVML about its own GPUs' pairs and no PCIe link", "[req:2.10]") {
   FakeNvml fake;
   fake.devices = {h200(0), h200(1), h200(2)};
   fake.refused.push_back({1, 2, NvmlConstants::write});
@@ -82,7 +82,7 @@ TEST_CASE("2.10 a communicator asks NVML about its own GPUs' pairs and no PCIe l
   CHECK(pair_of(list, 1, 2).atomics);
 }
 
-TEST_CASE("2.1 links whose speed nobody tells carry what their architecture's do") {
+TEST_CASE("links whose speed nobody tells carry what their architecture's do", "[req:2.1]") {
   std::vector<Gpu> gpus(3);
   for (Gpu& gpu : gpus) gpu.architecture = 90;
   gpus[0].switch_links = 18;
@@ -94,7 +94,7 @@ TEST_CASE("2.1 links whose speed nobody tells carry what their architecture's do
   CHECK(gpus[2].link_gbps == 0);
 }
 
-TEST_CASE("2.1 NVLinks between GPUs are counted by pair") {
+TEST_CASE("NVLinks between GPUs are counted by pair", "[req:2.1]") {
   FakeNvml fake;
   fake.devices = {h200(0), h200(1), h200(2)};
   const auto link = [](int to) {
@@ -111,7 +111,7 @@ TEST_CASE("2.1 NVLinks between GPUs are counted by pair") {
   CHECK(list.gpus[0].switch_links == 0);
 }
 
-TEST_CASE("2.1 a fabric counts when its set-up has ended and it has a name") {
+TEST_CASE("a fabric counts when its set-up has ended and it has a name", "[req:2.1]") {
   FakeNvml fake;
   fake.devices = {h200(0), h200(1), h200(2), h200(3)};
   for (const int i : {0, 1, 3}) {
@@ -131,7 +131,7 @@ TEST_CASE("2.1 a fabric counts when its set-up has ended and it has a name") {
   CHECK_FALSE(list.gpus[3].fabric);
 }
 
-TEST_CASE("2.2 instances of MIG stand for their GPU and reach nobody") {
+TEST_CASE("instances of MIG stand for their GPU and reach nobody", "[req:2.2]") {
   FakeNvml fake;
   fake.devices = {h200(0), h200(1)};
   fake.devices[0].instances = {"MIG-a", "MIG-b"};
@@ -145,7 +145,7 @@ TEST_CASE("2.2 instances of MIG stand for their GPU and reach nobody") {
   for (const GpuPair& pair : list.pairs) CHECK(pair.maps == false);
 }
 
-TEST_CASE("2.2 NVML that is absent, refuses or has lost a GPU is reported") {
+TEST_CASE("NVML that is absent, refuses or has lost a GPU is reported", "[req:2.2]") {
   NvmlLibrary absent = FakeNvml().library();
   absent.missing = "there is no NVML (no such file)";
   CHECK(read_nvml(absent).report ==
@@ -176,7 +176,7 @@ TEST_CASE("2.2 NVML that is absent, refuses or has lost a GPU is reported") {
   CHECK_FALSE(silent.pairs.at(0).maps.has_value());
 }
 
-TEST_CASE("2.2 this machine's NVML can be asked, whatever there is") {
+TEST_CASE("this machine's NVML can be asked, whatever there is", "[req:2.2]") {
   const NvmlList list = read_nvml(nvml_library());
   WARN(list.report.source << ": " << name_of(list.report.outcome) << ", " << list.report.detail);
   CHECK((list.report.outcome == Outcome::absent) == !nvml_library().missing.empty());

@@ -69,7 +69,7 @@ void add_link(const TemporaryTree& tree, const char* kind, int from, int to, int
 
 }  // namespace
 
-TEST_CASE("2.1 small files are read from any root, and what is none is absent") {
+TEST_CASE("small files are read from any root, and what is none is absent", "[req:2.1]") {
   const TemporaryTree files;
   files.file("/a/text", "  two words \n");
   files.file("/a/number", "-1\n");
@@ -93,7 +93,7 @@ TEST_CASE("2.1 small files are read from any root, and what is none is absent") 
   CHECK(tree.list("/b").empty());
 }
 
-TEST_CASE("2.1 the kernel's lists of numbers are read in all their forms") {
+TEST_CASE("the kernel's lists of numbers are read in all their forms", "[req:2.1]") {
   using Numbers = std::vector<int>;
   CHECK(numbers_in("") == Numbers());
   CHECK(numbers_in("0") == Numbers{0});
@@ -112,7 +112,7 @@ TEST_CASE("2.1 the kernel's lists of numbers are read in all their forms") {
   }
 }
 
-TEST_CASE("2.1 RDMA NICs are read from sysfs") {
+TEST_CASE("RDMA NICs are read from sysfs", "[req:2.1]") {
   const TemporaryTree files;
   add_nic(files, "mlx5_0", "0000:1b:00.0", "b8ce:f603:00e1:2d34", "b8ce:f603:00e1:2d34");
   add_nic(files, "mlx5_1", "0000:1b:00.1", "b8ce:f603:00e1:2d35", "b8ce:f603:00e1:2d34");
@@ -138,7 +138,7 @@ TEST_CASE("2.1 RDMA NICs are read from sysfs") {
         SourceReport{"/sys/class/infiniband", Outcome::used, "2 ports, 1 of them not active"});
 }
 
-TEST_CASE("2.2 without an RDMA driver, or with odd files, nothing is made up") {
+TEST_CASE("without an RDMA driver, or with odd files, nothing is made up", "[req:2.2]") {
   const TemporaryTree files;
   CHECK(read_infiniband(FileTree(files.root())).report.outcome == Outcome::absent);
   CHECK(read_kfd(FileTree(files.root())).report.outcome == Outcome::absent);
@@ -160,7 +160,7 @@ TEST_CASE("2.2 without an RDMA driver, or with odd files, nothing is made up") {
   CHECK(list.nics[0] == bare);
 }
 
-TEST_CASE("H1 links of AMD's GPUs say who maps whose memory") {
+TEST_CASE("links of AMD's GPUs say who maps whose memory", "[H1]") {
   const TemporaryTree files;
   add_processor(files, 0);
   for (int node = 1; node <= 3; ++node) add_gpu(files, node, 0x10 * node);
@@ -195,7 +195,7 @@ TEST_CASE("H1 links of AMD's GPUs say who maps whose memory") {
   CHECK(list.report.detail == "3 GPUs");
 }
 
-TEST_CASE("H1 weight and bandwidth of an xGMI link tell hops and links") {
+TEST_CASE("weight and bandwidth of an xGMI link tell hops and links", "[H1]") {
   const TemporaryTree files;
   for (int node = 1; node <= 4; ++node) add_gpu(files, node, 0x10 * node);
   const auto link = [&](int from, int number, int to, const std::string& facts) {
@@ -224,7 +224,8 @@ TEST_CASE("H1 weight and bandwidth of an xGMI link tell hops and links") {
   CHECK(path_between(machine, 0, 2).gbps == 400);
 }
 
-TEST_CASE("H1 of partitions the driver tells a bandwidth inside a GPU, and none between GPUs") {
+TEST_CASE("of partitions the driver tells a bandwidth inside a GPU, and none between GPUs",
+          "[H1]") {
   const TemporaryTree files;
   for (int node = 1; node <= 4; ++node) {
     const std::string folder = kNodes + std::to_string(node);
@@ -263,8 +264,8 @@ TEST_CASE("H1 of partitions the driver tells a bandwidth inside a GPU, and none 
   says(2, "of unknown bandwidth. 1 link joins the two directly. Whether another pair");
 }
 
-TEST_CASE(
-    "H1 GPUs that the driver has no name for get their instruction set's, partitions a number") {
+TEST_CASE("GPUs that the driver has no name for get their instruction set's, partitions a number",
+          "[H1]") {
   const TemporaryTree files;
   for (int node = 1; node <= 3; ++node) {
     const std::string folder = kNodes + std::to_string(node);
@@ -287,7 +288,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("2.5 a virtual function tells of the physical one") {
+TEST_CASE("a virtual function tells of the physical one", "[req:2.5]") {
   const TemporaryTree files;
   add_nic(files, "mlx5_0", "0000:14:00.0", "0000:0000:0000:0001", "0000:0000:0000:0009");
   add_nic(files, "mlx5_1", "0000:14:00.2", "0000:0000:0000:0002", "0000:0000:0000:0009");
@@ -310,7 +311,7 @@ TEST_CASE("2.5 a virtual function tells of the physical one") {
   CHECK(backup_nics(machine) == std::vector<int>{-1, -1, -1});
 }
 
-TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
+TEST_CASE("missing and odd files of AMD's driver are left out and counted", "[H1]") {
   const TemporaryTree files;
   add_gpu(files, 1, 0x10);
   add_gpu(files, 2, 0x20);
@@ -330,7 +331,8 @@ TEST_CASE("H1 missing and odd files of AMD's driver are left out and counted") {
   CHECK(list.report.detail == "2 GPUs; 5 entries made no sense");
 }
 
-TEST_CASE("2.1 more GPUs than a machine may have are refused before their pairs are made") {
+TEST_CASE("more GPUs than a machine may have are refused before their pairs are made",
+          "[req:2.1]") {
   const TemporaryTree tree;
   for (int node = 0; node < 260; ++node) {
     const std::string folder = "/sys/class/kfd/kfd/topology/nodes/" + std::to_string(node);

@@ -71,7 +71,7 @@ void refused(const std::string& from, const std::string& to, const std::string& 
 
 }  // namespace
 
-TEST_CASE("2.7 hwloc's description of a machine is read without hwloc") {
+TEST_CASE("hwloc's description of a machine is read without hwloc", "[req:2.7]") {
   const auto list = read_hwloc_xml(kSmall);
   REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
   REQUIRE(list->numa.size() == 2);
@@ -102,7 +102,7 @@ TEST_CASE("2.7 hwloc's description of a machine is read without hwloc") {
   CHECK(list->report.detail == "2 NUMA nodes, 6 PCI devices and bridges");
 }
 
-TEST_CASE("2.7 hwloc's first format, in which nodes hold packages or are not told") {
+TEST_CASE("hwloc's first format, in which nodes hold packages or are not told", "[req:2.7]") {
   const auto list = read_hwloc_xml(
       "<topology><object type=\"Machine\" cpuset=\"0x3\">"
       "<object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x3\" nodeset=\"0x2\" local_memory=\"9\">"
@@ -120,7 +120,7 @@ TEST_CASE("2.7 hwloc's first format, in which nodes hold packages or are not tol
   CHECK(flat->pci[1].numa == 0);
 }
 
-TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reason") {
+TEST_CASE("odd descriptions in hwloc's format are refused with line and reason", "[req:2.7]") {
   CHECK(verdict(kSmall) == "ok");
   refused("<topology version=\"2.0\">", "<topology version=\"3.0\">",
           "line 3: <topology> has version '3.0'; known are 1 and 2");
@@ -172,7 +172,7 @@ TEST_CASE("2.7 odd descriptions in hwloc's format are refused with line and reas
   CHECK(verdict(deep).find("nested too deeply") != std::string::npos);
 }
 
-TEST_CASE("2.7 what makes no machine is refused with the line, in hwloc's format") {
+TEST_CASE("what makes no machine is refused with the line, in hwloc's format", "[req:2.7]") {
   refused("os_index=\"2\" cpuset", "os_index=\"0\" cpuset",
           "line 26: NUMA node 0 is listed twice, first in line 6");
   refused("0000:81:00.0", "0000:01:00.0",
@@ -183,7 +183,7 @@ TEST_CASE("2.7 what makes no machine is refused with the line, in hwloc's format
           "line 21: NIC mlx5_0:1 is listed twice, first in line 15");
 }
 
-TEST_CASE("2.7 distances in hwloc's first format are multiples of a base") {
+TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7]") {
   const auto with = [](const std::string& distances) {
     return "<topology><object type=\"Machine\" cpuset=\"0x3\">" + distances +
            "<object type=\"NUMANode\" os_index=\"0\"/><object type=\"NUMANode\" os_index=\"1\"/>"
@@ -207,7 +207,7 @@ TEST_CASE("2.7 distances in hwloc's first format are multiples of a base") {
   CHECK(verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
 }
 
-TEST_CASE("2.7 distances of as many nodes as there may be are read in time") {
+TEST_CASE("distances of as many nodes as there may be are read in time", "[req:2.7]") {
   std::string text = "<topology version=\"2.0\"><object type=\"Machine\">";
   std::string indexes;
   std::string row;
@@ -225,7 +225,7 @@ TEST_CASE("2.7 distances of as many nodes as there may be are read in time") {
   CHECK(spent < 1);
 }
 
-TEST_CASE("2.7 a document that ends the process of hwloc 2.9 is read") {
+TEST_CASE("a document that ends the process of hwloc 2.9 is read", "[req:2.7]") {
   // It follows the null pointer of a machine without complete_nodeset.
   std::ifstream file(std::string(ORIEL_TEST_SOURCE_DIR) +
                      "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml");
@@ -234,7 +234,7 @@ TEST_CASE("2.7 a document that ends the process of hwloc 2.9 is read") {
   CHECK(verdict(text.str()) == "ok");
 }
 
-TEST_CASE("2.7 what hwloc itself makes of a description is what is read without it") {
+TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {
   if (!hwloc_library().missing.empty()) {
     WARN("skipped: " << hwloc_library().missing);
     return;
@@ -261,7 +261,7 @@ TEST_CASE("2.7 what hwloc itself makes of a description is what is read without 
   }
 }
 
-TEST_CASE("2.7 changed bytes never break the reader of hwloc's format") {
+TEST_CASE("changed bytes never break the reader of hwloc's format", "[req:2.7]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

@@ -48,7 +48,8 @@ std::string link_to(const char* target, int count, const char* kind) {
 
 }  // namespace
 
-TEST_CASE("2.7 dev is NVML's index: no identity, no ordinal of CUDA's, and unique where written") {
+TEST_CASE("dev is NVML's index: no identity, no ordinal of CUDA's, and unique where written",
+          "[req:2.7]") {
   // Of processes in containers that hide all GPUs but one, each calls its own the first.
   const auto read = read_nccl_xml(two_gpus("dev=\"0\" sm=\"90\"", "dev=\"0\" sm=\"90\""));
   REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
@@ -73,7 +74,7 @@ TEST_CASE("2.7 dev is NVML's index: no identity, no ordinal of CUDA's, and uniqu
   CHECK(devices(own) == std::vector<int>{1, 0});
 }
 
-TEST_CASE("2.7 parts of one GPU share a function, and are told apart by their numbers") {
+TEST_CASE("parts of one GPU share a function, and are told apart by their numbers", "[req:2.7]") {
   constexpr const char* kPart =
       "<gpu dev=\"0\" sm=\"107\" mlopart=\"{}\"><nvlink target=\"ffff:ff:ff.7\" count=\"18\" "
       "tclass=\"0x068000\"/></gpu>";
@@ -96,7 +97,7 @@ TEST_CASE("2.7 parts of one GPU share a function, and are told apart by their nu
           "line 4: GPU 1 (0000:10:00.0, no UUID) is listed twice, first in line 3");
 }
 
-TEST_CASE("2.1, 2.7 several links of one GPU add up, to switches and to another GPU") {
+TEST_CASE("several links of one GPU add up, to switches and to another GPU", "[req:2.1][req:2.7]") {
   // As where a GPU has links to four switches, each of which has an address of its own.
   std::string switches;
   for (const auto& [target, count] : {std::pair("0000:06:00.0", 5),
@@ -121,7 +122,8 @@ TEST_CASE("2.1, 2.7 several links of one GPU add up, to switches and to another 
   CHECK(write_nccl_xml(*direct).find("target=\"0000:11:00.0\" count=\"3\"") != std::string::npos);
 }
 
-TEST_CASE("2.7 numbers are read as NCCL reads them, and a width that nobody knows is none") {
+TEST_CASE("numbers are read as NCCL reads them, and a width that nobody knows is none",
+          "[req:2.7]") {
   const std::string gpu = "dev=\"0x1\" sm=\"90\"";
   std::string text = two_gpus(gpu, "dev=\"010\" sm=\"0x5a\"");
   const std::string ports =
@@ -154,7 +156,7 @@ TEST_CASE("2.7 numbers are read as NCCL reads them, and a width that nobody know
   refused(wide("256"), "line 3: <pci> has link_width '256'");
 }
 
-TEST_CASE("2.7 a file of a later version is read as far as it is known, which is said") {
+TEST_CASE("a file of a later version is read as far as it is known, which is said", "[req:2.7]") {
   const auto sources_of = [](const char* version) {
     const auto read = read_nccl_xml(fmt::format("<system version=\"{}\"/>", version));
     REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");

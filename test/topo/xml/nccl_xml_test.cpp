@@ -64,7 +64,7 @@ std::string with(std::string from, const std::string& to) {
 
 }  // namespace
 
-TEST_CASE("2.7 NCCL's description of a machine is read") {
+TEST_CASE("NCCL's description of a machine is read", "[req:2.7]") {
   const auto read = read_nccl_xml(kSmall);
   REQUIRE(read.ok());
   const Machine& machine = *read;
@@ -88,7 +88,7 @@ TEST_CASE("2.7 NCCL's description of a machine is read") {
   CHECK(choose_nics(machine)[0].distance == Distance::one_switch);
 }
 
-TEST_CASE("2.7 what is written is read again as the same") {
+TEST_CASE("what is written is read again as the same", "[req:2.7]") {
   for (const auto& [name, machine] : all_machines()) {
     INFO(name);
     const std::string text = write_nccl_xml(machine);
@@ -120,7 +120,7 @@ TEST_CASE("2.7 what is written is read again as the same") {
   CHECK(again->nics[0].name == "a<b>&\"c?");
 }
 
-TEST_CASE("2.7 RCCL's description of a machine is read, with its xGMI links") {
+TEST_CASE("RCCL's description of a machine is read, with its xGMI links", "[req:2.7]") {
   const auto read = read_nccl_xml(
       "<system version=\"2\"><cpu numaid=\"0\">"
       "<pci busid=\"0000:05:00.0\" class=\"0x038000\"><gpu dev=\"0\" gcn=\"942\">"
@@ -168,7 +168,8 @@ std::vector<Gpu> gpus_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("2.7 a network card keeps its link layer, known or not, when it is written and read") {
+TEST_CASE("a network card keeps its link layer, known or not, when it is written and read",
+          "[req:2.7]") {
   for (const auto layer : {Nic::Layer::infiniband, Nic::Layer::ethernet, Nic::Layer::other}) {
     Machine machine = one_nic();
     machine.nics[0].layer = layer;
@@ -186,7 +187,8 @@ TEST_CASE("2.7 a network card keeps its link layer, known or not, when it is wri
   }
 }
 
-TEST_CASE("2.7 functions that a file names by their class alone are GPUs and network cards") {
+TEST_CASE("functions that a file names by their class alone are GPUs and network cards",
+          "[req:2.7]") {
   const auto read = read_nccl_xml(kByClass);
   REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
   REQUIRE(read->gpus.size() == 2);
@@ -228,7 +230,7 @@ TEST_CASE("2.7 functions that a file names by their class alone are GPUs and net
   CHECK(read_nccl_xml(pci("class=\"0x020700\"", "<nic><net name=\"a\"/></nic>"))->nics.size() == 1);
 }
 
-TEST_CASE("2.7 whose a GPU is does not depend on links") {
+TEST_CASE("whose a GPU is does not depend on links", "[req:2.7]") {
   const auto vendor_of = [](const std::string& text) {
     const auto gpus = gpus_of(text);
     return gpus.empty() ? GpuVendor::other : gpus[0].vendor;
@@ -263,7 +265,7 @@ TEST_CASE("2.7 whose a GPU is does not depend on links") {
   }
 }
 
-TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
+TEST_CASE("what nobody knows is not written, for NCCL would believe it", "[req:2.7]") {
   std::vector<NamedMachine> all = all_machines();
   Machine bare = uneven();
   for (Gpu& gpu : bare.gpus) gpu.ordinal = gpu.nvml_index = -1;
@@ -287,7 +289,7 @@ TEST_CASE("2.7 what nobody knows is not written, for NCCL would believe it") {
   CHECK(text.find("<net name=\"mlx5_0\" dev=\"0\" port=\"1\"/>") != std::string::npos);
 }
 
-TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") {
+TEST_CASE("a few unknown elements are left out and told, many are refused", "[req:2.7]") {
   const auto few = read_nccl_xml(pci("", "<new><newer/></new>\n<pcilink/><gpu><c2c/></gpu>"));
   REQUIRE(few.ok());
   REQUIRE(few->sources.size() == 1);
@@ -320,14 +322,14 @@ TEST_CASE("2.7 a few unknown elements are left out and told, many are refused") 
         std::string::npos);
 }
 
-TEST_CASE("2.7 text in what is left out is nobody's business, nor are comments") {
+TEST_CASE("text in what is left out is nobody's business, nor are comments", "[req:2.7]") {
   const auto machine = read_nccl_xml(
       "<system><cpu numaid=\"0\"><!-- why --><note>of <b>mine</b></note></cpu></system>");
   REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
   CHECK(machine->sources[0].detail.starts_with("2 unknown elements"));
 }
 
-TEST_CASE("2.7 an empty attribute is one that NCCL could not read: not known") {
+TEST_CASE("an empty attribute is one that NCCL could not read: not known", "[req:2.7]") {
   for (const char* attribute :
        {"link_width=\"8\"", "class=\"0x020700\"", "guid=\"0xb8ce\"", "speed=\"400000\"",
         "affinity=\"fffffffe,00000000\"", "sm=\"90\"", "link_speed=\"16 GT/s\""}) {
@@ -348,7 +350,8 @@ TEST_CASE("2.7 an empty attribute is one that NCCL could not read: not known") {
   refused(with("speed=\"400000\"", "speed=\"-2\""), "line 11: <net> has speed '-2'");
 }
 
-TEST_CASE("2.2, 2.7 of a dump of several hosts the first is described, and that is said") {
+TEST_CASE("of a dump of several hosts the first is described, and that is said",
+          "[req:2.2][req:2.7]") {
   const auto host = [](const char* hash, int gpus) {
     std::string text = fmt::format("<cpu host_hash=\"{}\" numaid=\"0\">\n", hash);
     for (int i = 0; i < gpus; ++i) {
@@ -374,7 +377,8 @@ TEST_CASE("2.2, 2.7 of a dump of several hosts the first is described, and that 
   CHECK(one->sources.empty());
 }
 
-TEST_CASE("2.5 NCCL's guid is the card's: its functions are ports, each the other's backup") {
+TEST_CASE("NCCL's guid is the card's: its functions are ports, each the other's backup",
+          "[req:2.5]") {
   const auto card = [](const char* function, const char* guid) {
     return fmt::format(
         "<pci busid=\"0000:12:00.{}\" class=\"0x020700\"><nic><net name=\"m{}\" speed=\"200000\" "
@@ -397,7 +401,7 @@ TEST_CASE("2.5 NCCL's guid is the card's: its functions are ports, each the othe
   CHECK(write_nccl_xml(own) == write_nccl_xml(*machine));
 }
 
-TEST_CASE("2.7 attributes without number are refused, with the line") {
+TEST_CASE("attributes without number are refused, with the line", "[req:2.7]") {
   std::string one = "<system>\n<cpu";
   for (int i = 0; i < 100'000; ++i) one += fmt::format(" a{}=\"\"", i);
   refused(one + "/></system>", "line 2: there are too many attributes");
@@ -408,7 +412,7 @@ TEST_CASE("2.7 attributes without number are refused, with the line") {
   refused(all + "</system>", "line 5002: there are too many attributes");
 }
 
-TEST_CASE("2.7 odd descriptions are refused with line and reason") {
+TEST_CASE("odd descriptions are refused with line and reason", "[req:2.7]") {
   refused(with("busid=\"0000:18:00.0\" ", ""), "line 4: <pci> has no busid");
   refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
   refused(with("0000:98:00.0", "0000:18:00.0"), "0000:18:00.0 is listed twice");
@@ -447,7 +451,7 @@ TEST_CASE("2.7 odd descriptions are refused with line and reason") {
       "duplicate attribute");
 }
 
-TEST_CASE("2.7 what makes no machine is refused with the line that makes none") {
+TEST_CASE("what makes no machine is refused with the line that makes none", "[req:2.7]") {
   refused(with("numaid=\"1\"", "numaid=\"0\""),
           "line 16: NUMA node 0 is listed twice, first in line 2");
   refused(with("0000:98:00.0", "0000:18:00.0"),
@@ -466,7 +470,7 @@ TEST_CASE("2.7 what makes no machine is refused with the line that makes none") 
   refused(many + "</cpu></system>", "line 259: there are more than 256 GPUs");
 }
 
-TEST_CASE("2.7 devices whose place on the buses is not known keep their NUMA nodes") {
+TEST_CASE("devices whose place on the buses is not known keep their NUMA nodes", "[req:2.7]") {
   Machine machine;
   for (int node = 0; node < 2; ++node) {
     NumaNode numa;
@@ -513,7 +517,8 @@ TEST_CASE("2.7 devices whose place on the buses is not known keep their NUMA nod
   CHECK(write_nccl_xml(*again) == text);
 }
 
-TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refused in time") {
+TEST_CASE("malformed, truncated, recursive and gigantic documents are refused in time",
+          "[req:2.7]") {
   refused("", "no element found");
   refused("not xml", "line 1:");
   refused("<system>", "line 1: no element found");
@@ -538,7 +543,7 @@ TEST_CASE("2.7 malformed, truncated, recursive and gigantic documents are refuse
   refused(std::string(std::size_t{17} << 20, '\n'), "line 16777217: 17825792 bytes");
 }
 
-TEST_CASE("2.7 changed bytes never break the reader") {
+TEST_CASE("changed bytes never break the reader", "[req:2.7]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

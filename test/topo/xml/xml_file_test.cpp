@@ -48,7 +48,7 @@ long peak_kilobytes() {
 
 }  // namespace
 
-TEST_CASE("2.7 a file is read up to the limit, and a gigabyte is refused unread") {
+TEST_CASE("a file is read up to the limit, and a gigabyte is refused unread", "[req:2.7]") {
   const TemporaryTree files;
   const std::string path = files.root() + "/machine.xml";
   CHECK(has(outcome(path), "opening " + path));
@@ -69,7 +69,7 @@ TEST_CASE("2.7 a file is read up to the limit, and a gigabyte is refused unread"
   CHECK(has(read_machine_file(path).error().to_string(), "reading the description of a machine"));
 }
 
-TEST_CASE("2.7 what gives bytes without end is refused at the limit, in bounded memory") {
+TEST_CASE("what gives bytes without end is refused at the limit, in bounded memory", "[req:2.7]") {
   const long before = peak_kilobytes();
   CHECK(has(outcome("/dev/zero"), "line 1: /dev/zero has more than 16777216 bytes"));
   CHECK(peak_kilobytes() - before < kMostKilobytes);
@@ -89,7 +89,7 @@ TEST_CASE("2.7 what gives bytes without end is refused at the limit, in bounded 
   ::close(ends[0]);
 }
 
-TEST_CASE("2.7 a description may come through a pipe, as slowly as patience allows") {
+TEST_CASE("a description may come through a pipe, as slowly as patience allows", "[req:2.7]") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   std::jthread writer([&] {
@@ -103,7 +103,7 @@ TEST_CASE("2.7 a description may come through a pipe, as slowly as patience allo
   ::close(ends[0]);
 }
 
-TEST_CASE("2.7 a pipe that nobody writes to or closes does not hold the reader up") {
+TEST_CASE("a pipe that nobody writes to or closes does not hold the reader up", "[req:2.7]") {
   const TemporaryTree files;
   const std::string path = files.root() + "/fifo";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -121,7 +121,8 @@ TEST_CASE("2.7 a pipe that nobody writes to or closes does not hold the reader u
   ::close(writer);
 }
 
-TEST_CASE("1.41 2.7 a reader that cannot wait refuses a pipe that nobody has open to write") {
+TEST_CASE("a reader that cannot wait refuses a pipe that nobody has open to write",
+          "[req:1.41][req:2.7]") {
   const TemporaryTree files;
   const std::string path = files.root() + "/fifo";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -149,7 +150,7 @@ int fifo_polls = 0;
 
 }  // namespace
 
-TEST_CASE("2.7 a pipe with a name may get its writer late, who may come and say nothing") {
+TEST_CASE("a pipe with a name may get its writer late, who may come and say nothing", "[req:2.7]") {
   const TemporaryTree files;
   fifo_path = files.root() + "/fifo";
   REQUIRE(::mkfifo(fifo_path.c_str(), 0600) == 0);

@@ -181,7 +181,7 @@ std::string outcome(std::size_t expected, Duration patience,
 
 }  // namespace
 
-TEST_CASE("1.17 descriptors travel between all processes, 64 a message") {
+TEST_CASE("descriptors travel between all processes, 64 a message", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(4);
@@ -212,7 +212,7 @@ TEST_CASE("1.17 descriptors travel between all processes, 64 a message") {
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 strangers that connect, stay silent, talk or leave disturb nobody") {
+TEST_CASE("strangers that connect, stay silent, talk or leave disturb nobody", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(3);
@@ -265,7 +265,7 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 
 }  // namespace
 
-TEST_CASE("1.8 1.17 hundreds of idle connections disturb nobody") {
+TEST_CASE("hundreds of idle connections disturb nobody", "[req:1.8][req:1.17]") {
   const auto before = test::count_fds();
   for (const std::size_t count : {std::size_t{300}, std::size_t{1000}}) {
     if (!room_for_descriptors(count + 700)) {
@@ -294,7 +294,7 @@ TEST_CASE("1.8 1.17 hundreds of idle connections disturb nobody") {
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.8 1.17 a shortage of descriptors while strangers are connected passes") {
+TEST_CASE("a shortage of descriptors while strangers are connected passes", "[req:1.8][req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);
@@ -335,7 +335,7 @@ TEST_CASE("1.8 1.17 a shortage of descriptors while strangers are connected pass
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.41 credentials that cannot be read end the exchange at once, whatever the error") {
+TEST_CASE("credentials that cannot be read end the exchange at once", "[req:1.41]") {
   const auto before = test::count_fds();
   for (const int status : {EMFILE, ENFILE, ENOMEM, EIO}) {
     INFO(status);
@@ -365,7 +365,7 @@ TEST_CASE("1.41 credentials that cannot be read end the exchange at once, whatev
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 no descriptor of a peer that has proved nothing enters this process") {
+TEST_CASE("no descriptor of a peer that has proved nothing enters this process", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);
@@ -395,7 +395,7 @@ TEST_CASE("1.17 no descriptor of a peer that has proved nothing enters this proc
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 a process with another secret is refused by both sides, at once") {
+TEST_CASE("a process with another secret is refused by both sides, at once", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     const boot::Key foreign = boot::Key::random();
@@ -433,7 +433,7 @@ class OtherUser {
   std::optional<ScopedSystemTable> scoped_;
 };
 
-TEST_CASE("3.9 descriptors for each peer travel between those that are linked, and only there") {
+TEST_CASE("descriptors for a peer travel only between those that are linked", "[req:3.9]") {
   Peers peers(3, secret(), {{false, true, false}, {true, false, true}, {false, true, false}});
   peers.connect();
   std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
@@ -453,7 +453,7 @@ TEST_CASE("3.9 descriptors for each peer travel between those that are linked, a
 
 }  // namespace
 
-TEST_CASE("1.17 a listener of another user is refused before it is told anything") {
+TEST_CASE("a listener of another user is refused before it is told anything", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);
@@ -474,7 +474,7 @@ TEST_CASE("1.17 a listener of another user is refused before it is told anything
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 a connection of another user is closed without a word, however well it proves") {
+TEST_CASE("a connection of another user is closed without a word", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);
@@ -498,7 +498,7 @@ TEST_CASE("1.17 a connection of another user is closed without a word, however w
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 a process that goes away while connecting is noticed at once and named") {
+TEST_CASE("a process that goes away while connecting is noticed at once and named", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(3);
@@ -517,7 +517,7 @@ TEST_CASE("1.17 a process that goes away while connecting is noticed at once and
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 a silent listener ends by the deadline, with its rank named") {
+TEST_CASE("a silent listener ends by the deadline, with its rank named", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);
@@ -530,7 +530,7 @@ TEST_CASE("1.17 a silent listener ends by the deadline, with its rank named") {
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 a proven peer that breaks the protocol is refused, and its descriptors closed") {
+TEST_CASE("a proven peer that breaks the protocol is refused", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     const OwnedFd file = memfd(4096);
@@ -569,7 +569,7 @@ TEST_CASE("1.17 a proven peer that breaks the protocol is refused, and its descr
   CHECK(test::count_fds() == before);
 }
 
-TEST_CASE("1.17 what arrives but is no sealed memory of the announced size is refused") {
+TEST_CASE("what arrives but is no sealed memory of the announced size is refused", "[req:1.17]") {
   const auto before = test::count_fds();
   {
     Peers peers(2);

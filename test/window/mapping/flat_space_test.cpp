@@ -36,7 +36,7 @@ struct Buffer {
   AllocationRef allocation;
 };
 
-TEST_CASE("1.15 communicators with one team share one reservation") {
+TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
   const std::size_t before = test::count_mappings();
   {
     auto first = FlatSpace::acquire(host_memory(), team_of(3), kSlotUnitBytes);
@@ -58,7 +58,7 @@ TEST_CASE("1.15 communicators with one team share one reservation") {
   CHECK(test::count_mappings() == before);
 }
 
-TEST_CASE("1.15 50 communicators of 8 threads fit in one process") {
+TEST_CASE("50 communicators of 8 threads fit in one process", "[req:1.15]") {
   const std::size_t slot = automatic_slot_bytes(MemoryKind::host, std::size_t{1} << 41, 8);
   std::vector<std::shared_ptr<FlatSpace>> spaces(50 * 8);
   std::vector<std::thread> threads;
@@ -75,7 +75,8 @@ TEST_CASE("1.15 50 communicators of 8 threads fit in one process") {
   CHECK(spaces.front() != nullptr);
 }
 
-TEST_CASE("1.15 the automatic slot holds all memory and 64 ranks fit beside the sanitizers") {
+TEST_CASE("the automatic slot holds all memory and 64 ranks fit beside the sanitizers",
+          "[req:1.15]") {
   constexpr std::size_t kGiB = std::size_t{1} << 30;
   CHECK(automatic_slot_bytes(MemoryKind::cuda, 141 * kGiB, 8) == 144 * kGiB);
   CHECK(automatic_slot_bytes(MemoryKind::cuda, 0, 8) == 4 * kGiB);
@@ -89,7 +90,7 @@ TEST_CASE("1.15 the automatic slot holds all memory and 64 ranks fit beside the 
 #endif
 }
 
-TEST_CASE("1.18 an allocation mapped twice at one place is counted") {
+TEST_CASE("an allocation mapped twice at one place is counted", "[req:1.18]") {
   const test::ProcessState before = test::process_state();
   {
     Buffer buffer(4 * kMiB);
@@ -120,7 +121,7 @@ TEST_CASE("1.18 an allocation mapped twice at one place is counted") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.15 a mapping keeps its reservation alive, and its memory") {
+TEST_CASE("a mapping keeps its reservation alive, and its memory", "[req:1.15]") {
   const test::ProcessState before = test::process_state();
   std::shared_ptr<Mapping> mapping;
   {
@@ -137,7 +138,7 @@ TEST_CASE("1.15 a mapping keeps its reservation alive, and its memory") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.38 a place outside the slot is refused") {
+TEST_CASE("a place outside the slot is refused", "[req:1.38]") {
   Buffer buffer(4096);
   auto space = FlatSpace::acquire(host_memory(), team_of(2), kSlotUnitBytes);
   REQUIRE(space.ok());
@@ -152,7 +153,7 @@ TEST_CASE("1.38 a place outside the slot is refused") {
   CHECK_FALSE(FlatSpace::acquire(host_memory(), team_of(1), 0).ok());
 }
 
-TEST_CASE("1.21 threads that map and let go at random leave nothing behind") {
+TEST_CASE("threads that map and let go at random leave nothing behind", "[req:1.21]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   const test::ProcessState before = test::process_state();

@@ -28,8 +28,8 @@ void check_clean(const FakeCuda& fake) {
 
 }  // namespace
 
-TEST_CASE(
-    "H5 GPU: after a failure at the k-th call exactly what the driver mapped is on the books") {
+TEST_CASE("GPU: after a failure at the k-th call exactly what the driver mapped is on the books",
+          "[H5]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -72,7 +72,7 @@ TEST_CASE(
   check_clean(fake);
 }
 
-TEST_CASE("H5 GPU: undone exactly also when calls fail while it is undone") {
+TEST_CASE("GPU: undone exactly also when calls fail while it is undone", "[H5]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -97,7 +97,7 @@ TEST_CASE("H5 GPU: undone exactly also when calls fail while it is undone") {
   check_clean(fake);
 }
 
-TEST_CASE("H7 GPU: mapping again what is mapped makes no call of the driver") {
+TEST_CASE("GPU: mapping again what is mapped makes no call of the driver", "[H7]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();

@@ -140,7 +140,8 @@ class Player {
 
 }  // namespace
 
-TEST_CASE("H6 registrations and deregistrations leave exactly that mapped which the model says") {
+TEST_CASE("registrations and deregistrations leave exactly that mapped which the model says",
+          "[H6]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   for (const auto& layout : {std::vector<int>{3}, {1, 1, 1}, {1, 2}}) {
@@ -163,7 +164,7 @@ TEST_CASE("H6 registrations and deregistrations leave exactly that mapped which 
   }
 }
 
-TEST_CASE("H7 registering again memory that is registered only counts a reference") {
+TEST_CASE("registering again memory that is registered only counts a reference", "[H7]") {
   for (const auto& layout : {std::vector<int>{2}, {1, 1}}) {
     check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
       const HostBuffer buffer(8 * kPage);

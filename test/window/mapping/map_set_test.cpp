@@ -59,8 +59,8 @@ std::size_t count_shared() {
 
 }  // namespace
 
-TEST_CASE(
-    "H5 host: after a failure at the k-th call exactly what the system mapped is on the books") {
+TEST_CASE("host: after a failure at the k-th call exactly what the system mapped is on the books",
+          "[H5]") {
   const test::ProcessState before = test::process_state();
   {
     MapSet set(host_memory(), -1, kPage);
@@ -103,7 +103,7 @@ TEST_CASE(
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("H5 host: undone exactly also when calls fail while it is undone") {
+TEST_CASE("host: undone exactly also when calls fail while it is undone", "[H5]") {
   const test::ProcessState before = test::process_state();
   {
     MapSet set(host_memory(), -1, kPage);
@@ -127,7 +127,8 @@ TEST_CASE("H5 host: undone exactly also when calls fail while it is undone") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("H5 host: where memory for the books runs out, nothing is mapped that is not on them") {
+TEST_CASE("host: where memory for the books runs out, nothing is mapped that is not on them",
+          "[H5]") {
   const test::ProcessState before = test::process_state();
   {
     MapSet set(host_memory(), -1, kPage);
@@ -160,7 +161,7 @@ TEST_CASE("H5 host: where memory for the books runs out, nothing is mapped that 
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("H7 host: mapping again what is mapped only counts") {
+TEST_CASE("host: mapping again what is mapped only counts", "[H7]") {
   MapSet set(host_memory(), -1, kPage);
   auto first = set.make();
   REQUIRE(first->map_all().ok());

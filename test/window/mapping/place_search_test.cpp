@@ -243,7 +243,7 @@ std::uint64_t first_seed() {
 
 }  // namespace
 
-TEST_CASE("1.15 1.16 agreements that meet anyhow find a place each if there is one") {
+TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req:1.15][req:1.16]") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + test::repeats(3000u); ++seed) {
     CAPTURE(seed);
@@ -267,7 +267,8 @@ TEST_CASE("1.15 1.16 agreements that meet anyhow find a place each if there is o
   }
 }
 
-TEST_CASE("1.15 1.16 two agreements in lockstep and opposite order do not outbid each other") {
+TEST_CASE("two agreements in lockstep and opposite order do not outbid each other",
+          "[req:1.15][req:1.16]") {
   std::mt19937_64 random(1);
   for (const bool opposite : {false, true}) {
     Team team({0, 1}, 8 * kPage, random);
@@ -286,7 +287,8 @@ TEST_CASE("1.15 1.16 two agreements in lockstep and opposite order do not outbid
   }
 }
 
-TEST_CASE("1.15 1.16 a refusal is right, whatever others release, keep and give up meanwhile") {
+TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhile",
+          "[req:1.15][req:1.16]") {
   const std::uint64_t first = first_seed();
   std::size_t refused = 0, agreed = 0, found_patiently = 0;
   for (std::uint64_t seed = first; seed < first + test::repeats(2000u); ++seed) {
@@ -318,7 +320,7 @@ TEST_CASE("1.15 1.16 a refusal is right, whatever others release, keep and give 
   CHECK(found_patiently > test::repeats(100u));
 }
 
-TEST_CASE("1.15 1.21 offsets stay agreed and low when ranks release in any order") {
+TEST_CASE("offsets stay agreed and low when ranks release in any order", "[req:1.15][req:1.21]") {
   const std::uint64_t seed = first_seed();
   CAPTURE(seed);
   std::mt19937_64 random(seed);

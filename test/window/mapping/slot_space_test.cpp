@@ -35,7 +35,7 @@ SlotSpace::Proposal ask(SlotSpace& space, SlotSpace::Token token, std::size_t by
   return *place;
 }
 
-TEST_CASE("1.15 a place is the first that is free after the floor") {
+TEST_CASE("a place is the first that is free after the floor", "[req:1.15]") {
   SlotSpace space(kSlot, kPage);
   CHECK(propose(space, {1, 1}, 100) == 0);
   REQUIRE(space.keep({1, 1}).ok());
@@ -56,14 +56,14 @@ TEST_CASE("1.15 a place is the first that is free after the floor") {
   CHECK(space.taken_bytes() == 0);
 }
 
-TEST_CASE("1.19 places from 2 MiB up let the host map huge pages") {
+TEST_CASE("places from 2 MiB up let the host map huge pages", "[req:1.19]") {
   SlotSpace space(kSlot, kPage);
   CHECK(propose(space, {1, 1}, kPage) == 0);
   CHECK(propose(space, {1, 2}, 2 * kMiB) == 2 * kMiB);
   CHECK(propose(space, {1, 3}, kMiB) == kPage);
 }
 
-TEST_CASE("1.15 ranks of one process share one place and count it") {
+TEST_CASE("ranks of one process share one place and count it", "[req:1.15]") {
   SlotSpace space(kSlot, kPage);
   for (int rank = 0; rank < 4; ++rank) CHECK(propose(space, {1, 1}, 3 * kPage) == 0);
   for (int rank = 0; rank < 4; ++rank) REQUIRE(space.keep({1, 1}).ok());
@@ -78,7 +78,8 @@ TEST_CASE("1.15 ranks of one process share one place and count it") {
   CHECK(space.taken_bytes() == 0);
 }
 
-TEST_CASE("1.15 where two agreements meet, the lower token waits and the higher one moves on") {
+TEST_CASE("where two agreements meet, the lower token waits and the higher one moves on",
+          "[req:1.15]") {
   SlotSpace space(8 * kPage, kPage);
   const SlotSpace::Token low{1, 5}, high{2, 1};
   CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
@@ -99,7 +100,7 @@ TEST_CASE("1.15 where two agreements meet, the lower token waits and the higher 
   CHECK(space.taken_bytes() == 3 * kPage);
 }
 
-TEST_CASE("1.38 a slot refuses what does not fit and says what to change") {
+TEST_CASE("a slot refuses what does not fit and says what to change", "[req:1.38]") {
   SlotSpace space(kSlot, kPage);
   REQUIRE_FALSE(space.propose({1, 1}, 0, 0, Pass::eager).ok());
   REQUIRE_FALSE(space.propose({1, 1}, kSlot + 1, 0, Pass::eager).ok());
@@ -117,7 +118,7 @@ TEST_CASE("1.38 a slot refuses what does not fit and says what to change") {
   CHECK_FALSE(space.propose({1, 1}, kPage, 0, Pass::eager).ok());  // that agreement has ended
 }
 
-TEST_CASE("1.15 counts follow a plain model through random keeps and releases") {
+TEST_CASE("counts follow a plain model through random keeps and releases", "[req:1.15]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -159,7 +160,7 @@ TEST_CASE("1.15 counts follow a plain model through random keeps and releases") 
   }
 }
 
-TEST_CASE("1.15 agreements of several threads on one slot never share a place") {
+TEST_CASE("agreements of several threads on one slot never share a place", "[req:1.15]") {
   SlotSpace space(kSlot, kPage);
   std::vector<std::thread> threads;
   std::vector<int> collisions(4, 0);

@@ -30,7 +30,8 @@ AllocationRef bare(std::uint64_t serial) {
 
 }  // namespace
 
-TEST_CASE("1.18 an allocation is found as long as anybody holds it, also one that came second") {
+TEST_CASE("an allocation is found as long as anybody holds it, also one that came second",
+          "[req:1.18]") {
   AllocationTable& table = AllocationTable::instance();
   AllocationRef first = bare(1);
   const AllocationId id = first->id();
@@ -45,7 +46,7 @@ TEST_CASE("1.18 an allocation is found as long as anybody holds it, also one tha
   CHECK(table.find(id) == second);
 }
 
-TEST_CASE("1.18 windows on an allocation are counted") {
+TEST_CASE("windows on an allocation are counted", "[req:1.18]") {
   AllocationTable& table = AllocationTable::instance();
   const AllocationId one{~std::uint64_t{0}, 5}, other{~std::uint64_t{0}, 6};
   table.occupy(one);
@@ -101,7 +102,7 @@ SystemTable staged_table() {
 
 }  // namespace
 
-TEST_CASE("1.18 a peer's memory stays when the communicator goes that imported it first") {
+TEST_CASE("a peer's memory stays when the communicator goes that imported it first", "[req:1.18]") {
   const ServedId fast_id;
   check_all_ok(run_ranks({1, 1, 1}, {}, [&](WindowRank& slow) -> Status {
     ORIEL_TRY(const auto fast, WindowRank::join(fast_id.value(), slow.rank(), slow.size(), {}));

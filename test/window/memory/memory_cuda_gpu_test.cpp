@@ -200,7 +200,7 @@ std::size_t free_bytes() {
   return left;
 }
 
-TEST_CASE("1.19 memory of our allocator and of a framework is found and known again") {
+TEST_CASE("memory of our allocator and of a framework is found and known again", "[req:1.19]") {
   char* pointer = allocate(3 * kMiB);
   const auto segments = segments_of(pointer + kMiB, kMiB);
   REQUIRE(segments.size() == 1);
@@ -219,7 +219,7 @@ TEST_CASE("1.19 memory of our allocator and of a framework is found and known ag
   CHECK(refusal(torch.base() + kMiB, 8 * kMiB).message().find("past the end") != std::string::npos);
 }
 
-TEST_CASE("1.19 1.38 memory that cannot be shared is refused by its kind") {
+TEST_CASE("memory that cannot be shared is refused by its kind", "[req:1.19][req:1.38]") {
   Result<PrimaryContext> context = PrimaryContext::retain(0);
   REQUIRE(context.ok());
   const Result<CudaScope> scope = CudaScope::enter(context->get());
@@ -248,7 +248,7 @@ TEST_CASE("1.19 1.38 memory that cannot be shared is refused by its kind") {
         std::string::npos);
 }
 
-TEST_CASE("1.17 another process maps and writes GPU memory") {
+TEST_CASE("another process maps and writes GPU memory", "[req:1.17]") {
   char* pointer = allocate(4 * kMiB);
   const auto segment = segments_of(pointer, 1)[0];
   {
@@ -271,7 +271,7 @@ TEST_CASE("1.17 another process maps and writes GPU memory") {
   CHECK(*first == kPattern);
 }
 
-TEST_CASE("1.17 a peer's handle that is none, or of another size, is refused") {
+TEST_CASE("a peer's handle that is none, or of another size, is refused", "[req:1.17]") {
   const auto import = [&](ShareableHandle handle, std::size_t bytes) {
     Result<AllocationRef> imported = memory().import_handle(std::move(handle), {7, 7}, bytes);
     if (!imported.ok()) std::printf("refused: %s\n", imported.error().to_string().c_str());
@@ -292,7 +292,7 @@ TEST_CASE("1.17 a peer's handle that is none, or of another size, is refused") {
   CHECK(memory().free(pointer).ok());
 }
 
-TEST_CASE("1.15 the flat range is aligned so that a slot is one add to the high word") {
+TEST_CASE("the flat range is aligned so that a slot is one add to the high word", "[req:1.15]") {
   auto space = FlatSpace::acquire(memory(), std::vector<TeamMember>(8, {1, 0}),
                                   automatic_slot_bytes(MemoryKind::cuda, 141 * kGiB, 8));
   REQUIRE(space.ok());
@@ -322,7 +322,7 @@ Status work() {
   return memory().free(pointer);
 }
 
-TEST_CASE("1.20 nothing waits for a stream that is stuck") {
+TEST_CASE("nothing waits for a stream that is stuck", "[req:1.20]") {
   Result<PrimaryContext> context = PrimaryContext::retain(0);
   REQUIRE(context.ok());
   const Result<CudaScope> scope = CudaScope::enter(context->get());
@@ -346,7 +346,7 @@ TEST_CASE("1.20 nothing waits for a stream that is stuck") {
   CHECK(cuda().mem_free_host(flag) == CUDA_SUCCESS);
 }
 
-TEST_CASE("1.20 a capture of another thread goes on") {
+TEST_CASE("a capture of another thread goes on", "[req:1.20]") {
   Result<PrimaryContext> context = PrimaryContext::retain(0);
   REQUIRE(context.ok());
   const Result<CudaScope> scope = CudaScope::enter(context->get());
@@ -368,7 +368,7 @@ TEST_CASE("1.20 a capture of another thread goes on") {
   CHECK(cuda().mem_free(target) == CUDA_SUCCESS);
 }
 
-TEST_CASE("1.21 cycles 3 and 1,003 hold the same") {
+TEST_CASE("cycles 3 and 1,003 hold the same", "[req:1.21]") {
   std::size_t free_after_3 = 0;
   test::ProcessState state_after_3;
   for (int cycle = 1; cycle <= 1003; ++cycle) {
@@ -382,7 +382,7 @@ TEST_CASE("1.21 cycles 3 and 1,003 hold the same") {
   CHECK(test::process_state() == state_after_3);
 }
 
-TEST_CASE("1.21 what the steps of a registration cost") {
+TEST_CASE("what the steps of a registration cost", "[req:1.21]") {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();

@@ -60,7 +60,7 @@ void check_clean(const FakeCuda& fake) {
   CHECK(fake.capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
-TEST_CASE("1.19 GPU memory of our allocator is found by any pointer inside it") {
+TEST_CASE("GPU memory of our allocator is found by any pointer inside it", "[req:1.19]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -87,7 +87,7 @@ TEST_CASE("1.19 GPU memory of our allocator is found by any pointer inside it") 
   check_clean(fake);
 }
 
-TEST_CASE("1.19 a framework's allocations are found, also several mapped back to back") {
+TEST_CASE("a framework's allocations are found, also several mapped back to back", "[req:1.19]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -107,7 +107,7 @@ TEST_CASE("1.19 a framework's allocations are found, also several mapped back to
   check_clean(fake);
 }
 
-TEST_CASE("1.18 an identity is not used again for the next allocation") {
+TEST_CASE("an identity is not used again for the next allocation", "[req:1.18]") {
   FakeCuda fake;
   const auto memory = open_memory();
   AllocationId first;
@@ -120,7 +120,8 @@ TEST_CASE("1.18 an identity is not used again for the next allocation") {
   CHECK(segments_of(*memory, torch.base(), 1)[0].allocation->id() != first);
 }
 
-TEST_CASE("1.19 1.38 GPU memory that cannot be shared is refused with the call to use instead") {
+TEST_CASE("GPU memory that cannot be shared is refused with the call to use instead",
+          "[req:1.19][req:1.38]") {
   FakeCuda fake({.devices = 2});
   {
     const auto memory = open_memory();
@@ -164,7 +165,7 @@ TEST_CASE("1.19 1.38 GPU memory that cannot be shared is refused with the call t
   check_clean(fake);
 }
 
-TEST_CASE("1.17 fabric handles where the machine gives them, descriptors elsewhere") {
+TEST_CASE("fabric handles where the machine gives them, descriptors elsewhere", "[req:1.17]") {
   const bool fabric = GENERATE(false, true);
   const bool permitted = GENERATE(false, true);
   FakeCuda fake({.fabric = fabric, .fabric_permitted = permitted});
@@ -189,7 +190,8 @@ TEST_CASE("1.17 fabric handles where the machine gives them, descriptors elsewhe
   check_clean(fake);
 }
 
-TEST_CASE("2.3 whether memory will have fabric handles is tried, and leaves nothing behind") {
+TEST_CASE("whether memory will have fabric handles is tried, and leaves nothing behind",
+          "[req:2.3]") {
   const auto tells = [](FakeCuda::Options options) {
     FakeCuda fake(options);
     bool told = false;
@@ -208,7 +210,8 @@ TEST_CASE("2.3 whether memory will have fabric handles is tried, and leaves noth
   CHECK_FALSE(tells({.memory_bytes = 0, .fabric = true}));  // not now
 }
 
-TEST_CASE("2.3 H3 an allocation that was taken over is mapped by nobody until it is mapped") {
+TEST_CASE("an allocation that was taken over is mapped by nobody until it is mapped",
+          "[req:2.3][H3]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -247,7 +250,7 @@ TEST_CASE("2.3 H3 an allocation that was taken over is mapped by nobody until it
   check_clean(fake);
 }
 
-TEST_CASE("1.17 a peer's GPU handle is checked against what was announced") {
+TEST_CASE("a peer's GPU handle is checked against what was announced", "[req:1.17]") {
   const std::size_t fds = test::count_fds();
   {
     FakeCuda fake;
@@ -282,7 +285,7 @@ TEST_CASE("1.17 a peer's GPU handle is checked against what was announced") {
   CHECK(test::count_fds() == fds);
 }
 
-TEST_CASE("1.17 GPU memory of another process") {
+TEST_CASE("GPU memory of another process", "[req:1.17]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -312,7 +315,7 @@ TEST_CASE("1.17 GPU memory of another process") {
   check_clean(fake);
 }
 
-TEST_CASE("1.17 ranks of one process share an allocation without export") {
+TEST_CASE("ranks of one process share an allocation without export", "[req:1.17]") {
   FakeCuda fake({.devices = 2});
   {
     const auto first = open_memory(0);
@@ -333,7 +336,7 @@ TEST_CASE("1.17 ranks of one process share an allocation without export") {
   check_clean(fake);
 }
 
-TEST_CASE("1.38 a GPU that does not reach the other one says so") {
+TEST_CASE("a GPU that does not reach the other one says so", "[req:1.38]") {
   FakeCuda fake({.devices = 2, .peer_access = false});
   {
     const auto first = open_memory(0);
@@ -371,7 +374,7 @@ Status work(Memory& memory) {
   return outcome.ok() ? freed : outcome;
 }
 
-TEST_CASE("1.41 whichever driver call fails, nothing leaks") {
+TEST_CASE("whichever driver call fails, nothing leaks", "[req:1.41]") {
   const test::ProcessState before = test::process_state();
   long calls = 0;
   for (long k = 0; k == 0 || k <= calls; ++k) {
@@ -405,7 +408,7 @@ TEST_CASE("1.41 whichever driver call fails, nothing leaks") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.20 another thread's capture is not broken") {
+TEST_CASE("another thread's capture is not broken", "[req:1.20]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();
@@ -416,7 +419,7 @@ TEST_CASE("1.20 another thread's capture is not broken") {
   check_clean(fake);
 }
 
-TEST_CASE("1.21 10,000 GPU registrations in random order leave nothing behind") {
+TEST_CASE("10,000 GPU registrations in random order leave nothing behind", "[req:1.21]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -449,7 +452,7 @@ TEST_CASE("1.21 10,000 GPU registrations in random order leave nothing behind") 
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.10 threads of one process use one memory at once") {
+TEST_CASE("threads of one process use one memory at once", "[req:1.10]") {
   FakeCuda fake;
   {
     const auto memory = open_memory();

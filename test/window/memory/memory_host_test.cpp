@@ -58,7 +58,7 @@ Error refusal(ShareableHandle handle, std::size_t bytes) {
   return std::move(imported).error();
 }
 
-TEST_CASE("1.19 memory is found by any pointer inside it") {
+TEST_CASE("memory is found by any pointer inside it", "[req:1.19]") {
   CHECK(memory().kind() == MemoryKind::host);
   CHECK(memory().device() == -1);
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, kMiB, 2 * kMiB, 3 * kMiB}) {
@@ -77,7 +77,7 @@ TEST_CASE("1.19 memory is found by any pointer inside it") {
   }
 }
 
-TEST_CASE("1.18 two allocations never have one identity, even at one address") {
+TEST_CASE("two allocations never have one identity, even at one address", "[req:1.18]") {
   char* pointer = allocate(4096);
   const AllocationId first = segment_of(pointer, 1).allocation->id();
   CHECK(memory().free(pointer).ok());
@@ -86,7 +86,7 @@ TEST_CASE("1.18 two allocations never have one identity, even at one address") {
   CHECK(memory().free(pointer).ok());
 }
 
-TEST_CASE("1.19 1.38 what cannot be shared is refused with the call to use instead") {
+TEST_CASE("what cannot be shared is refused with the call to use instead", "[req:1.19][req:1.38]") {
   char on_stack[16];
   const Result<std::vector<Segment>> foreign = memory().find_segments(on_stack, sizeof on_stack);
   REQUIRE_FALSE(foreign.ok());
@@ -108,7 +108,7 @@ TEST_CASE("1.19 1.38 what cannot be shared is refused with the call to use inste
   CHECK_FALSE(memory().allocate(SIZE_MAX).ok());
 }
 
-TEST_CASE("1.17 a peer's handle is checked before it is mapped") {
+TEST_CASE("a peer's handle is checked before it is mapped", "[req:1.17]") {
   const std::size_t fds = test::count_fds();
   char* pointer = allocate(8192);
   Segment segment = segment_of(pointer, 1);
@@ -140,7 +140,7 @@ TEST_CASE("1.17 a peer's handle is checked before it is mapped") {
   CHECK(test::count_fds() == fds);
 }
 
-TEST_CASE("1.17 the memfd is closed on exec and can neither shrink nor grow") {
+TEST_CASE("the memfd is closed on exec and can neither shrink nor grow", "[req:1.17]") {
   char* pointer = allocate(4096);
   Result<ShareableHandle> handle = memory().export_handle(*segment_of(pointer, 1).allocation);
   REQUIRE(handle.ok());
@@ -152,7 +152,7 @@ TEST_CASE("1.17 the memfd is closed on exec and can neither shrink nor grow") {
   CHECK(memory().free(pointer).ok());
 }
 
-TEST_CASE("1.17 an import holds no descriptor and can be mapped many times") {
+TEST_CASE("an import holds no descriptor and can be mapped many times", "[req:1.17]") {
   const test::ProcessState before = test::process_state();
   {
     char* pointer = allocate(2 * kMiB);
@@ -176,7 +176,8 @@ TEST_CASE("1.17 an import holds no descriptor and can be mapped many times") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.15 a mapping stays inside its range, off its neighbours, and leaves no hole") {
+TEST_CASE("a mapping stays inside its range, off its neighbours, and leaves no hole",
+          "[req:1.15]") {
   const test::ProcessState before = test::process_state();
   {
     char* pointer = allocate(2 * kMiB);
@@ -245,7 +246,7 @@ std::size_t smaps_kib(const char* pointer, const std::string& field) {
   return 0;
 }
 
-TEST_CASE("1.19 memory from 2 MiB up is in huge pages where the kernel can collapse") {
+TEST_CASE("memory from 2 MiB up is in huge pages where the kernel can collapse", "[req:1.19]") {
   const std::string refusal = collapse_refusal();
   if (!refusal.empty()) {
     WARN("skipped: this kernel does not collapse shared memory: " << refusal);
@@ -258,7 +259,7 @@ TEST_CASE("1.19 memory from 2 MiB up is in huge pages where the kernel can colla
   CHECK(memory().free(pointer).ok());
 }
 
-TEST_CASE("1.18 a forked child draws a number of its own and uses what it inherits") {
+TEST_CASE("a forked child draws a number of its own and uses what it inherits", "[req:1.18]") {
   char* pointer = allocate(4096);
   const std::uint64_t number = process_number();
   const pid_t child = ::fork();
@@ -307,7 +308,7 @@ Status work() {
   return outcome.ok() ? freed : outcome;
 }
 
-TEST_CASE("1.41 whichever system call fails, nothing leaks") {
+TEST_CASE("whichever system call fails, nothing leaks", "[req:1.41]") {
   REQUIRE(work().ok());
   const test::ProcessState before = test::process_state();
   long calls = 0;
@@ -337,7 +338,7 @@ TEST_CASE("1.41 whichever system call fails, nothing leaks") {
   CHECK(failures > 10);  // the others are advice on pages, and calls that give something up
 }
 
-TEST_CASE("1.17 nothing is left behind after kill -9") {
+TEST_CASE("nothing is left behind after kill -9", "[req:1.17]") {
   const auto shared_files = [] {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -358,7 +359,7 @@ TEST_CASE("1.17 nothing is left behind after kill -9") {
   CHECK(shared_files() == before);
 }
 
-TEST_CASE("1.21 10,000 allocations, imports and mappings leave nothing behind") {
+TEST_CASE("10,000 allocations, imports and mappings leave nothing behind", "[req:1.21]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);

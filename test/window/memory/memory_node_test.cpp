@@ -79,7 +79,8 @@ int AdviceLog::preferences_before_first_touch = -1;
 
 }  // namespace
 
-TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, before first touch") {
+TEST_CASE("a rank's host memory prefers the NUMA node of its processors, before first touch",
+          "[req:2.5]") {
   const TwoNodes nodes;
   NumaSystem system;
   const AdviceLog advice(system);
@@ -109,7 +110,8 @@ TEST_CASE("2.5 a rank's host memory prefers the NUMA node of its processors, bef
   CHECK(AdviceLog::preferences_before_first_touch == 1);
 }
 
-TEST_CASE("2.5 windows of peers, and second mappings, keep the policy that their owner gave") {
+TEST_CASE("windows of peers, and second mappings, keep the policy that their owner gave",
+          "[req:2.5]") {
   const TwoNodes nodes;
   NumaSystem system;
   system.cpus = {4};
@@ -134,7 +136,7 @@ TEST_CASE("2.5 windows of peers, and second mappings, keep the policy that their
   CHECK(memory().free(base).ok());
 }
 
-TEST_CASE("2.5 a system that refuses to prefer a node gives memory all the same") {
+TEST_CASE("a system that refuses to prefer a node gives memory all the same", "[req:2.5]") {
   const TwoNodes nodes;
   const auto before = test::process_state();
   NumaSystem system;
@@ -154,7 +156,8 @@ TEST_CASE("2.5 a system that refuses to prefer a node gives memory all the same"
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("2.5 this kernel takes the node, and tells it of the window's pages and all mappings") {
+TEST_CASE("this kernel takes the node, and tells it of the window's pages and all mappings",
+          "[req:2.5]") {
   const auto nodes = topo::memory_nodes_of_this_thread();
   const auto cpus = topo::cpus_of_this_thread();
   if (!nodes || nodes->front() != 0 || !cpus || topo::has_memory_policy()) {

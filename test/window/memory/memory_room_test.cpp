@@ -68,7 +68,7 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("1.19 1.38 what the machine does not have is refused with the figures") {
+TEST_CASE("what the machine does not have is refused with the figures", "[req:1.19][req:1.38]") {
   Machine machine;
   CHECK(machine.has_room(~std::size_t{0}));  // nothing is known
   machine.memory(2048, 0);
@@ -85,7 +85,7 @@ TEST_CASE("1.19 1.38 what the machine does not have is refused with the figures"
   }
 }
 
-TEST_CASE("1.19 1.38 limits of control groups count, also of those above") {
+TEST_CASE("limits of control groups count, also of those above", "[req:1.19][req:1.38]") {
   const std::string group = "sys/fs/cgroup/outer/inner/";
   Machine machine;
   machine.memory(1 << 20, 0).put("proc/self/cgroup", "0::/outer/inner\n");
@@ -109,7 +109,8 @@ TEST_CASE("1.19 1.38 limits of control groups count, also of those above") {
   CHECK_FALSE(machine.has_room(1));
 }
 
-TEST_CASE("1.19 1.38 a container's own limit is found where it sees its group as the root") {
+TEST_CASE("a container's own limit is found where it sees its group as the root",
+          "[req:1.19][req:1.38]") {
   for (const char* path : {"0::/\n", "0::/system/abc\n", "0::/../other\n"}) {
     CAPTURE(path);
     Machine machine;
@@ -131,7 +132,7 @@ TEST_CASE("1.19 1.38 a container's own limit is found where it sees its group as
   CHECK(has(old.refusal(4 * kMiB), "control group /jobs/7 may have"));
 }
 
-TEST_CASE("1.19 1.38 memory that is not to be had is refused before any is taken") {
+TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1.19][req:1.38]") {
   Machine machine;
   machine.memory(4096, 0);
   const auto memory = make_host_memory(machine.files());
@@ -149,7 +150,7 @@ TEST_CASE("1.19 1.38 memory that is not to be had is refused before any is taken
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("1.19 memfds cannot be made executable where the kernel knows that") {
+TEST_CASE("memfds cannot be made executable where the kernel knows that", "[req:1.19]") {
   constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
   static unsigned last = 0;
   SystemTable table = real_system_table();

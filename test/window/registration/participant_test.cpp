@@ -123,7 +123,8 @@ Status check_nothing_held(WindowRank& self, const Pair& pair) {
 
 }  // namespace
 
-TEST_CASE("1.16 participants prepare every window in order, then commit, and hear of its end") {
+TEST_CASE("participants prepare every window in order, then commit, and hear of its end",
+          "[req:1.16]") {
   play([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
     ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
@@ -150,7 +151,8 @@ TEST_CASE("1.16 participants prepare every window in order, then commit, and hea
   });
 }
 
-TEST_CASE("1.16 a participant that fails on one rank takes the whole batch back everywhere") {
+TEST_CASE("a participant that fails on one rank takes the whole batch back everywhere",
+          "[req:1.16]") {
   play([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
     const std::vector<WindowRequest> requests = {{buffer.at(), kPage, 0},
@@ -186,7 +188,7 @@ TEST_CASE("1.16 a participant that fails on one rank takes the whole batch back 
   });
 }
 
-TEST_CASE("1.16 participants hear nothing of a batch that is refused before") {
+TEST_CASE("participants hear nothing of a batch that is refused before", "[req:1.16]") {
   play([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
     const std::size_t bytes = self.rank() == self.size() - 1 ? 0 : kPage;

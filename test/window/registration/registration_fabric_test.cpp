@@ -47,7 +47,7 @@ const Case kCases[] = {
 
 }  // namespace
 
-TEST_CASE("2.3 windows of a team that descriptors do not connect are seen by all of it") {
+TEST_CASE("windows of a team that descriptors do not connect are seen by all of it", "[req:2.3]") {
   for (const Case& one : kCases) {
     INFO(one.layout.size() << " processes");
     check_all_ok(run_ranks(one.layout, options_for(one, true), [](WindowRank& self) -> Status {
@@ -73,7 +73,7 @@ TEST_CASE("2.3 windows of a team that descriptors do not connect are seen by all
   }
 }
 
-TEST_CASE("2.3 without fabric handles such a team is refused on all ranks alike") {
+TEST_CASE("without fabric handles such a team is refused on all ranks alike", "[req:2.3]") {
   for (const Case& one : kCases) {
     INFO(one.layout.size() << " processes");
     check_all_ok(run_ranks(one.layout, options_for(one, false), [](WindowRank& self) -> Status {

@@ -87,7 +87,8 @@ MakeRequests wrong_on_one(const std::function<WindowRequest(const HostBuffer&)>&
 
 }  // namespace
 
-TEST_CASE("1.38 an argument that is wrong on one rank is the same error on all, naming it") {
+TEST_CASE("an argument that is wrong on one rank is the same error on all, naming it",
+          "[req:1.38]") {
   const auto refused = [](const std::function<WindowRequest(const HostBuffer&)>& wrong,
                           const std::string& part) {
     check_refused(wrong_on_one(wrong), {"rank 1", "window 0", part});
@@ -114,7 +115,7 @@ TEST_CASE("1.38 an argument that is wrong on one rank is the same error on all, 
   refused([](const HostBuffer&) { return WindowRequest{foreign, kPage, 0}; }, "ncclMemAlloc");
 }
 
-TEST_CASE("1.38 ranks that ask for different windows are told which two and what") {
+TEST_CASE("ranks that ask for different windows are told which two and what", "[req:1.38]") {
   check_refused(
       [](const HostBuffer& buffer, int rank) -> Requests {
         return Requests(rank == 2 ? 3 : 1, {buffer.at(), kPage, 0});
@@ -139,7 +140,7 @@ TEST_CASE("1.38 ranks that ask for different windows are told which two and what
       {"the size of window 37", "4096 on rank 0", "20480 on rank 1"});
 }
 
-TEST_CASE("1.38 slot sizes that differ are refused by name") {
+TEST_CASE("slot sizes that differ are refused by name", "[req:1.38]") {
   const ServedId id;
   const auto verdicts = run_forked(
       2,
@@ -161,7 +162,7 @@ TEST_CASE("1.38 slot sizes that differ are refused by name") {
   CHECK(verdicts[0].find("ORIEL_BIG_SIZE") != std::string::npos);
 }
 
-TEST_CASE("1.38 a second deregistration and a made-up handle are errors, not crashes") {
+TEST_CASE("a second deregistration and a made-up handle are errors, not crashes", "[req:1.38]") {
   check_all_ok(run_ranks({2}, {}, [](WindowRank& self) -> Status {
     const HostBuffer buffer(kPage);
     ORIEL_TRY(const auto window, self.register_one(buffer.at(), kPage));
@@ -351,7 +352,8 @@ Status register_with_few_files(WindowRank& self, const HostBuffer& first, const 
 
 }  // namespace
 
-TEST_CASE("1.15 1.41 a rank without room for others' descriptors is named on all, with the cause") {
+TEST_CASE("a rank without room for others' descriptors is named on all, with the cause",
+          "[req:1.15][req:1.41]") {
   check_all_ok(run_ranks({1, 1, 1}, {}, [](WindowRank& self) -> Status {
     const HostBuffer first(kPage), second(kPage);
     ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
@@ -365,7 +367,8 @@ TEST_CASE("1.15 1.41 a rank without room for others' descriptors is named on all
   }));
 }
 
-TEST_CASE("1.41 whichever system call of a registration fails on whichever rank, all agree") {
+TEST_CASE("whichever system call of a registration fails on whichever rank, all agree",
+          "[req:1.41]") {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr long kStep = 13;  // they slow forks down too much for all
 #else
@@ -412,7 +415,7 @@ TEST_CASE("1.41 whichever system call of a registration fails on whichever rank,
   CHECK(agreed > 50 / kStep);
 }
 
-TEST_CASE("1.38 a rank that is killed in the middle of registrations is named") {
+TEST_CASE("a rank that is killed in the middle of registrations is named", "[req:1.38]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);

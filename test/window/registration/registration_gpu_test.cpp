@@ -127,7 +127,7 @@ Status check_visible(WindowRank& self, const std::vector<RegisteredWindow>& wind
 
 }  // namespace
 
-TEST_CASE("1.19 GPU windows are seen by every rank, of processes and of threads") {
+TEST_CASE("GPU windows are seen by every rank, of processes and of threads", "[req:1.19]") {
   for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2}, {1, 1, 1, 1}}) {
     INFO(layout.size() << " processes");
     check_all_ok(run_ranks(layout, on_gpus(), [](WindowRank& self) -> Status {
@@ -151,7 +151,7 @@ TEST_CASE("1.19 GPU windows are seen by every rank, of processes and of threads"
   }
 }
 
-TEST_CASE("1.21 1 GiB windows register in 12 ms, and cycles hold nothing") {
+TEST_CASE("1 GiB windows register in 12 ms, and cycles hold nothing", "[req:1.21]") {
   const std::vector<int> layout(4, 1);
   check_all_ok(run_ranks(layout, on_gpus(), [](WindowRank& self) -> Status {
     std::vector<std::unique_ptr<GpuBuffer>> buffers;
@@ -259,7 +259,8 @@ Status fail_every_call(WindowRank& self, int victim, GpuBuffer& kept, int& error
 
 }  // namespace
 
-TEST_CASE("1.41 whichever driver call of a registration fails on whichever rank, all agree") {
+TEST_CASE("whichever driver call of a registration fails on whichever rank, all agree",
+          "[req:1.41]") {
   for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
     INFO(layout.size() << " processes");
     check_all_ok(run_ranks(layout, on_gpus(), [&](WindowRank& self) -> Status {

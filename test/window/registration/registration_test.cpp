@@ -84,7 +84,7 @@ std::string name_of(const std::vector<int>& layout) {
 
 }  // namespace
 
-TEST_CASE("1.16 a batch of windows is seen by every rank at its computed address") {
+TEST_CASE("a batch of windows is seen by every rank at its computed address", "[req:1.16]") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -106,7 +106,7 @@ TEST_CASE("1.16 a batch of windows is seen by every rank at its computed address
   }
 }
 
-TEST_CASE("1.15 windows may begin at different granules of their allocations") {
+TEST_CASE("windows may begin at different granules of their allocations", "[req:1.15]") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -127,7 +127,7 @@ TEST_CASE("1.15 windows may begin at different granules of their allocations") {
   }
 }
 
-TEST_CASE("1.18 many windows in one allocation map it once") {
+TEST_CASE("many windows in one allocation map it once", "[req:1.18]") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -158,7 +158,8 @@ TEST_CASE("1.18 many windows in one allocation map it once") {
   }
 }
 
-TEST_CASE("1.18 memory is not freed under a window, so no stale window covers its successor") {
+TEST_CASE("memory is not freed under a window, so no stale window covers its successor",
+          "[req:1.18]") {
   for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -183,7 +184,8 @@ TEST_CASE("1.18 memory is not freed under a window, so no stale window covers it
   }
 }
 
-TEST_CASE("1.18 memory given up under a window goes with the window, its address not before") {
+TEST_CASE("memory given up under a window goes with the window, its address not before",
+          "[req:1.18]") {
   for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -208,7 +210,8 @@ TEST_CASE("1.18 memory given up under a window goes with the window, its address
   }
 }
 
-TEST_CASE("1.16 windows outlive the pointer's owner, and a place is found though ranks differ") {
+TEST_CASE("windows outlive the pointer's owner, and a place is found though ranks differ",
+          "[req:1.16]") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
@@ -253,7 +256,7 @@ TEST_CASE("1.16 windows outlive the pointer's owner, and a place is found though
   }
 }
 
-TEST_CASE("1.14 LSA teams of different size register together, each in its own space") {
+TEST_CASE("LSA teams of different size register together, each in its own space", "[req:1.14]") {
   RankOptions options;
   options.teams = {{0}, {1, 3, 4}, {2, 5}};
   for (const auto& layout : {std::vector<int>{6}, {1, 1, 1, 1, 1, 1}, {3, 2, 1}}) {
@@ -269,7 +272,7 @@ TEST_CASE("1.14 LSA teams of different size register together, each in its own s
   }
 }
 
-TEST_CASE("1.15 communicators with one team share one reservation") {
+TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
   for (const auto& layout : kLayouts) {
     INFO("ranks by process: " << name_of(layout));
     const ServedId second_id;
@@ -298,7 +301,8 @@ TEST_CASE("1.15 communicators with one team share one reservation") {
   }
 }
 
-TEST_CASE("1.15 1.16 communicators that register at once all find a place though they just fit") {
+TEST_CASE("communicators that register at once all find a place though they just fit",
+          "[req:1.15][req:1.16]") {
   constexpr std::size_t kBytes = std::size_t{1300} << 20;  // three fill a slot of 4 GiB
   constexpr std::size_t kCommunicators = 3;
   for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2, 1}}) {
@@ -343,7 +347,7 @@ TEST_CASE("1.15 1.16 communicators that register at once all find a place though
   }
 }
 
-TEST_CASE("1.21 cycles of registration in random order hold nothing in the end") {
+TEST_CASE("cycles of registration in random order hold nothing in the end", "[req:1.21]") {
   const char* wanted = std::getenv("ORIEL_TEST_CYCLES");
   const int cycles = wanted != nullptr ? std::atoi(wanted) : test::repeats(300, 2);
   const auto seed = std::random_device{}();

@@ -103,7 +103,7 @@ std::uint64_t brute_force(const std::vector<RegisteredWindow>& windows, std::uin
 
 }  // namespace
 
-TEST_CASE("1.18 nested windows are found, the innermost that holds the whole range") {
+TEST_CASE("nested windows are found, the innermost that holds the whole range", "[req:1.18]") {
   Registry registry;
   add(registry, window(0x1000, 0x10000, 1));
   add(registry, window(0x3000, 0x1000, 2));
@@ -117,7 +117,8 @@ TEST_CASE("1.18 nested windows are found, the innermost that holds the whole ran
   CHECK(registry.find(at(0x3000), 1) == window(0x3000, 0x1000, 2));
 }
 
-TEST_CASE("1.18 adjacent windows do not add up, equal ones give the last, each can go alone") {
+TEST_CASE("adjacent windows do not add up, equal ones give the last, each can go alone",
+          "[req:1.18]") {
   Registry registry;
   add(registry, window(0x1000, 0x1000, 1));
   add(registry, window(0x2000, 0x1000, 2));
@@ -137,7 +138,7 @@ TEST_CASE("1.18 adjacent windows do not add up, equal ones give the last, each c
   CHECK(registry.size() == 1);
 }
 
-TEST_CASE("1.18 ranges at the end of the address space do not wrap") {
+TEST_CASE("ranges at the end of the address space do not wrap", "[req:1.18]") {
   Registry registry;
   CHECK(found(registry, 0x1000, 1) == 0);
   add(registry, window(0x1000, 0x1000, 1));
@@ -145,7 +146,7 @@ TEST_CASE("1.18 ranges at the end of the address space do not wrap") {
   CHECK(registry.find(at(~std::uintptr_t{0}), 2) == std::nullopt);
 }
 
-TEST_CASE("1.18 a lookup allocates nothing and takes no lock") {
+TEST_CASE("a lookup allocates nothing and takes no lock", "[req:1.18]") {
   Registry registry;
   long allocated = allocations;
   long locked = locks;
@@ -167,7 +168,7 @@ TEST_CASE("1.18 a lookup allocates nothing and takes no lock") {
   CHECK(hits == 102 * 0x10);
 }
 
-TEST_CASE("1.18 random windows are found as by brute force") {
+TEST_CASE("random windows are found as by brute force", "[req:1.18]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -196,7 +197,7 @@ TEST_CASE("1.18 random windows are found as by brute force") {
   }
 }
 
-TEST_CASE("1.18 lookups run while windows come and go") {
+TEST_CASE("lookups run while windows come and go", "[req:1.18]") {
   Registry registry;
   add(registry, window(0x1000, 0x100000, 1));  // stays
   std::atomic<bool> stop{false};
