@@ -12,8 +12,8 @@ function(oriel_unite target)
 endfunction()
 
 # oriel_add_module(NAME SOURCES ... [CUDA_SOURCES ...] [MODULES ...] [LIBRARIES ...])
-#   A module of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; MODULES are
-#   the modules that stand below it; LIBRARIES are what it links to besides.
+#   A module of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; MODULES
+#   are the modules that stand below it; LIBRARIES are what it links to besides.
 function(oriel_add_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
@@ -43,14 +43,16 @@ function(oriel_add_module name)
   endif()
 endfunction()
 
-# oriel_add_test(NAME SOURCES ... MODULES ... [LABELS ...] [TIMEOUT seconds] [COST seconds]
-#                [LIBRARIES ...] [ONE_THREAD])
-#   A Catch2 program test/MODULE/NAME; its exit status is the verdict. A program that has nothing it
-#   could run on this machine exits with 77, which ctest counts as skipped. ctest begins with the
-#   tests of the greatest COST, so that none of the long ones is left over at the end. ONE_THREAD
-#   says that neither the test nor what it tests starts a thread.
+# oriel_add_test(NAME SOURCES ... MODULES ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]
+#                [COST seconds] [LIBRARIES ...] [ONE_THREAD])
+#   A test of ctest: a Catch2 program whose exit status is the result. A program that has nothing it
+#   could run on this machine exits with 77, which ctest counts as skipped. Tests of a folder that
+#   name the same PROGRAM are linked into one, which saves most of the time to compile and link them;
+#   each of them then runs the cases of its own SOURCES (Catch2's file names as tags). ctest begins
+#   with the tests of the greatest COST, so that none of the long ones is left over at the end.
+#   ONE_THREAD says that neither the test nor what it tests starts a thread.
 function(oriel_add_test name)
-  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST"
+  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST;PROGRAM"
     "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
@@ -65,19 +67,24 @@ function(oriel_add_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE oriel_test_support oriel_build_flags ${arg_LIBRARIES})
-  foreach(module ${arg_MODULES})
-    target_link_libraries(${name} PRIVATE oriel_${module})
-  endforeach()
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE STREQUAL "address")
-    # What computes takes a fifth less time where the runtime's thread locals are its own.
-    target_link_options(${name} PRIVATE -static-libasan)
+  set(command ${name})
+  set(program ${name})
+  if(arg_PROGRAM)
+    set(program ${arg_PROGRAM})
+    set(filter "")
+    foreach(source ${arg_SOURCES})
+      cmake_path(GET source STEM stem)
+      if(stem MATCHES "_test$")
+        string(APPEND filter "[#${stem}],")
+      endif()
+    endforeach()
+    set(command ${program} --filenames-as-tags "${filter}")
   endif()
-  if(ORIEL_PRECOMPILE)
-    target_precompile_headers(${name} REUSE_FROM oriel_test_headers)
+  oriel_test_program(${program} "${arg_SOURCES}" "${arg_MODULES}" "${arg_LIBRARIES}")
+  if(arg_PROGRAM)
+    oriel_unite(${program})
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  add_test(NAME ${name} COMMAND ${command})
   if(ORIEL_SANITIZE)  # programs are slower, and builds and checkers run beside them
     math(EXPR arg_TIMEOUT "2 * ${arg_TIMEOUT}")
   endif()
@@ -91,6 +98,28 @@ function(oriel_add_test name)
   elseif("mp" IN_LIST arg_LABELS)  # CPU ranks, also on a machine that has GPUs
     set_tests_properties(${name} PROPERTIES ENVIRONMENT ORIEL_BACKEND=host)
   endif()
+endfunction()
+
+# Makes a test program, or adds to one that an earlier test of the folder has made. The sources of a
+# program are compiled a few together, so no two of them may define one name.
+function(oriel_test_program program sources modules libraries)
+  if(TARGET ${program})
+    get_target_property(present ${program} SOURCES)
+    list(REMOVE_ITEM sources ${present})
+    target_sources(${program} PRIVATE ${sources})
+  else()
+    add_executable(${program} ${sources})
+    target_link_libraries(${program} PRIVATE oriel_test_support oriel_build_flags)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE STREQUAL "address")
+      # What computes takes a fifth less time where the runtime's thread locals are its own.
+      target_link_options(${program} PRIVATE -static-libasan)
+    endif()
+    if(ORIEL_PRECOMPILE)
+      target_precompile_headers(${program} REUSE_FROM oriel_test_headers)
+    endif()
+  endif()
+  list(TRANSFORM modules PREPEND oriel_)
+  target_link_libraries(${program} PRIVATE ${libraries} ${modules})
 endfunction()
 
 # A fuzz target of test/fuzz, run for a moment in every build; what libFuzzer does with it stands in

@@ -18,8 +18,8 @@
 
 namespace oriel::topo {
 
-/// Where a rank's windows live. The values are those of window::MemoryKind, which this module may not
-/// know.
+/// Where a rank's windows live. The values are those of window::MemoryKind, which this module may
+/// not know.
 enum class DeviceKind : std::uint8_t { host = 1, cuda = 2 };
 
 /// The identity of a GPU, as the driver tells it; the same in every process of the machine.

@@ -218,8 +218,7 @@ TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31
   });
 }
 
-TEST_CASE("a bad registration is the same error on every rank, leaves nothing",
-          "[req:1.38][req:1.16]") {
+TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1.38][req:1.16]") {
   for (const Cast cast : kCasts) {
     INFO(name_of(cast));
     check_all_ok(play(cast, 3, [](Players& players) {
