@@ -13,7 +13,7 @@ namespace oriel::net {
 namespace {
 
 constexpr std::size_t kAnswersMost = 1024;           // that wait for their time, or for the wire
-constexpr std::uint32_t kFetchesMost = 7;            // of the same bytes, if they fail
+constexpr std::uint32_t kFetchAttemptsMost = 7;      // of the same bytes, if they fail
 constexpr std::chrono::milliseconds kFetchPause{1};  // doubled each time
 constexpr std::uint32_t kReceivesFlushedMost = 256;  // of one call
 
@@ -179,7 +179,7 @@ void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
 bool Responder::has_fetched(Item& item, TimePoint now) {
   if (!item.is_fetching()) return true;
   if (!item.fetch->is_done()) return false;
-  if (item.failures == kFetchesMost) {
+  if (item.failures == kFetchAttemptsMost) {
     fail_first(Syndrome::remote_operation);
     return true;
   }

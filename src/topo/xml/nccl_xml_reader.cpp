@@ -25,7 +25,7 @@ constexpr std::uint32_t kSwitchClass = 0x068000;
 constexpr std::uint32_t kProcessorClass = 0x068001;
 constexpr std::uint64_t kNvidia = 0x10de;
 constexpr std::uint64_t kAmd = 0x1002;
-constexpr int kMostLanes = 64;
+constexpr int kMostLinkLanes = 64;
 
 /// What a function is by its class, of which NCCL too compares the first digits.
 struct PciClass {
@@ -83,7 +83,7 @@ Result<double> link_gbps_of(const XmlElement& element) {
   constexpr int kUnknownWidth = 255;
   ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, kUnknownWidth));
   if (width == kUnknownWidth) return 0.0;
-  if (width > kMostLanes) return odd(element, fmt::format("has link_width '{}'", width));
+  if (width > kMostLinkLanes) return odd(element, fmt::format("has link_width '{}'", width));
   const std::string* speed = element.find("link_speed");
   if (speed == nullptr) return 0.0;
   if (speed->starts_with("Unknown")) return 0.0;  // what the kernel says of some links

@@ -19,6 +19,7 @@
 #include "topo/machine/fixture.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
+#include "topo/sources/hwloc_reader.hpp"
 #include "topo/xml/hwloc_xml_reader.hpp"
 #include "topo/xml/nccl_xml.hpp"
 

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "topo/machine/machines.hpp"
+#include "topo/sources/hwloc_reader.hpp"
 #include "topo/xml/hwloc_text.hpp"
 #include "topo/xml/hwloc_xml_reader.hpp"
 
