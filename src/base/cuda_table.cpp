@@ -66,18 +66,29 @@ Driver load_driver() {
   return driver;
 }
 
+std::atomic<const CudaTable*> replacement{nullptr};
+std::atomic<bool> loaded{false};
+
 const Driver& real_driver() {
-  static const Driver driver = load_driver();
+  // Never destroyed: threads of the library may still call while the process exits.
+  static const Driver& driver = *[] {
+    auto* const made = new Driver(load_driver());
+    loaded.store(made->missing.empty(), std::memory_order_release);
+    return made;
+  }();
   return driver;
 }
-
-std::atomic<const CudaTable*> replacement{nullptr};
 
 }  // namespace
 
 const CudaTable& cuda() {
   const CudaTable* replaced = replacement.load(std::memory_order_acquire);
   return replaced != nullptr ? *replaced : real_driver().table;
+}
+
+bool cuda_loaded() {
+  return replacement.load(std::memory_order_acquire) != nullptr ||
+         loaded.load(std::memory_order_acquire);
 }
 
 Status cuda_ready() {

@@ -96,6 +96,9 @@ struct CudaTable {
 /// place. Never fails; see cuda_ready(). Thread-safe.
 const CudaTable& cuda();
 
+/// Returns whether a driver, or a test's table, is loaded already. Loads nothing. Thread-safe.
+bool cuda_loaded();
+
 /// Loads and initialises the driver. Fails, with what is missing in the message, where there is no
 /// libcuda, the driver is older than CUDA 12, or it sees no device. Cheap after the first call.
 Status cuda_ready();

@@ -23,8 +23,14 @@ void keep_from_children(int socket);
 
 /// Locks that a child needs for what it may do with what it has inherited. Who takes several takes
 /// them in this order.
-enum class ForkLock : std::uint8_t { settings, process_number, memory_blocks, allocations };
-inline constexpr int kForkLocks = 4;
+enum class ForkLock : std::uint8_t {
+  settings,
+  process_number,
+  memory_blocks,
+  allocations,
+  threads
+};
+inline constexpr int kForkLocks = 5;
 
 /// From now on no fork happens while another thread holds `mutex`, which is never destroyed: in the
 /// child it would stay locked for ever. Thread-safe.

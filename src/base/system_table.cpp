@@ -64,6 +64,11 @@ const SystemTable kRealTable = {
           errno = ::posix_spawn(out, path, actions, attributes, arguments, variables);
           return errno == 0 ? 0 : -1;
         },
+    .pthread_create =
+        [](pthread_t* out, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
+          errno = ::pthread_create(out, attributes, body, argument);
+          return errno == 0 ? 0 : -1;
+        },
     .waitpid = ::waitpid,
     .sysconf = ::sysconf,
     // The C library's C++ declarations take an enumeration.

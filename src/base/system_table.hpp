@@ -7,6 +7,7 @@
 
 #include <ifaddrs.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -65,6 +66,9 @@ struct SystemTable {
   /// posix_spawn(3), but for how it fails.
   int (*spawn)(pid_t* out, const char* path, const posix_spawn_file_actions_t* actions,
                const posix_spawnattr_t* attributes, char* const* arguments, char* const* variables);
+  /// pthread_create(3), but for how it fails.
+  int (*pthread_create)(pthread_t* out, const pthread_attr_t* attributes, void* (*body)(void*),
+                        void* argument);
   pid_t (*waitpid)(pid_t pid, int* status, int options);
   long (*sysconf)(int name);
   int (*getrlimit)(int resource, rlimit* out);
@@ -87,7 +91,8 @@ struct SystemTable {
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
   X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) \
-  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(waitpid) X(sysconf) X(getrlimit) X(setrlimit) \
+  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(pthread_create) X(waitpid) X(sysconf) \
+  X(getrlimit) X(setrlimit) \
   X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <exception>
 #include <new>
 
@@ -46,50 +45,21 @@ const Clock& steady() {
 
 }  // namespace
 
-struct RootService::Keeper {
-  std::atomic<RootService*> service{nullptr};
-  // The clock is made first and so destroyed last: the thread reads it until it is joined.
-  Keeper() { static_cast<void>(steady()); }
-  ~Keeper() {
-    // A forked child that never asked for the service must not touch its parent's.
-    RootService* mine = service.exchange(nullptr);
-    if (mine != nullptr && mine->owner_ == ::getpid()) delete mine;
-  }
-  static Keeper& get() {
-    static Keeper keeper;
-    return keeper;
-  }
-};
-
 RootService& RootService::instance() {
-  Keeper& keeper = Keeper::get();
-  RootService* current = keeper.service.load(std::memory_order_acquire);
+  static constinit std::atomic<RootService*> service{nullptr};
+  RootService* current = service.load(std::memory_order_acquire);
   if (current != nullptr && current->owner_ == ::getpid()) return *current;
   auto* fresh = new RootService;
   fresh->inherited_ = current;
-  if (keeper.service.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
+  if (service.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
     if (fresh->inherited_ != nullptr) fresh->inherited_->leave_to_parent();
     return *fresh;
   }
-  fresh->inherited_ = nullptr;
   delete fresh;
   return *current;
 }
 
-RootService::RootService() : owner_(::getpid()) {
-  static_cast<void>(steady());
-}
-
-RootService::~RootService() {
-  std::unique_ptr<std::thread> thread;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    wake();
-    thread = std::move(thread_);
-  }
-  if (thread) thread->join();
-}
+RootService::RootService() : owner_(::getpid()) {}
 
 // In a forked child: closes the copies of the parent's descriptors. If the parent's thread held the
 // lock at the fork, its data cannot be trusted and the copies stay open.
@@ -154,10 +124,7 @@ bool RootService::running() {
 
 Status RootService::ensure_running() {
   if (running_) return {};
-  if (thread_) {
-    thread_->join();  // it has ended, or is about to return
-    thread_.reset();
-  }
+  thread_.leave_to_library();  // it has ended, or is about to return
   ORIEL_TRY(Poller poller, Poller::create());
   auto running = std::make_unique<Running>(std::move(poller));
   running->wake = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -177,22 +144,25 @@ Status RootService::ensure_running() {
       [this](ProvenConnection connection) { on_proven(std::move(connection)); });
 
   running_ = std::move(running);
-  // The application's signal handlers are for its own threads.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  OwnedThread::Options options;
+  options.name = "oriel-root";
+  options.body = [this] { run(); };
+  options.stop = [this] {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake();
+  };
   try {
-    thread_ = std::make_unique<std::thread>([this] { run(); });
-  } catch (const std::system_error& error) {
-    running_.reset();
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return system_error("starting the root service's thread", error.code().value());
+    auto started = OwnedThread::start(std::move(options));
+    if (!started.ok()) {
+      running_.reset();
+      return std::move(started).error();
+    }
+    thread_ = std::move(started).value();
   } catch (const std::bad_alloc&) {
     running_.reset();
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
 }
 

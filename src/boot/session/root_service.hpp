@@ -8,12 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <sys/types.h>
 
 #include "base/deadline.hpp"
+#include "base/owned_thread.hpp"
 #include "boot/auth/unique_id_format.hpp"
 #include "boot/link/acceptor.hpp"
 #include "boot/link/poller.hpp"
@@ -22,10 +22,10 @@
 namespace oriel::boot {
 
 /// Serves the rendezvous of every unique id that this process has made, in one thread that starts
-/// with the first id and ends, closing all its descriptors, once no id is left. Joined when the
-/// library is unloaded. If its memory runs out it tells the ranks of every id; if it cannot go on,
-/// it closes every connection, which ends the ranks' waits. A forked child has no part in its
-/// parent's service and gets its own. Any thread may call.
+/// with the first id and ends, closing all its descriptors, once no id is left. Never destroyed. If
+/// its memory runs out it tells the ranks of every id; if it cannot go on, it closes every
+/// connection, which ends the ranks' waits. A forked child has no part in its parent's service and
+/// gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
@@ -65,10 +65,7 @@ class RootService {
     std::map<std::string, SocketAddress> listeners;  // by interface address without port
     std::unique_ptr<Acceptor> acceptor;
   };
-  struct Keeper;  // stops the service of this process at unload
-
   RootService();
-  ~RootService();
   Status ensure_running();
   Result<SocketAddress> listener_for(const SocketAddress& interface);
   void run();
@@ -98,7 +95,7 @@ class RootService {
   std::unique_ptr<Running> running_;
   Rendezvous::Connection next_client_ = 1;
   bool stop_ = false;
-  std::unique_ptr<std::thread> thread_;
+  OwnedThread thread_;
 };
 
 }  // namespace oriel::boot

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+/// Rounding to multiples of a unit. A unit is greater than zero and need not be a power of two. The
+/// caller makes sure that a result which is rounded up fits T.
+namespace oriel {
+
+/// Returns how many units hold `value`.
+template <std::unsigned_integral T>
+constexpr T divide_up(T value, std::type_identity_t<T> unit) {
+  return static_cast<T>((value + unit - 1) / unit);
+}
+
+/// Returns the least multiple of `unit` that is not below `value`.
+template <std::unsigned_integral T>
+constexpr T round_up(T value, std::type_identity_t<T> unit) {
+  return static_cast<T>(divide_up(value, unit) * unit);
+}
+
+/// Returns the greatest multiple of `unit` that is not above `value`.
+template <std::unsigned_integral T>
+constexpr T round_down(T value, std::type_identity_t<T> unit) {
+  return static_cast<T>(value / unit * unit);
+}
+
+/// Returns whether `value` is a multiple of `unit`.
+template <std::unsigned_integral T>
+constexpr bool is_aligned(T value, std::type_identity_t<T> unit) {
+  return value % unit == 0;
+}
+
+inline bool is_aligned(const void* address, std::uintptr_t unit) {
+  return is_aligned(reinterpret_cast<std::uintptr_t>(address), unit);
+}
+
+}  // namespace oriel
