@@ -114,6 +114,7 @@ const char* level_name(LogLevel level) {
       return "NONE";
     case LogLevel::version:
       return "VERSION";
+    case LogLevel::alert:
     case LogLevel::warn:
       return "WARN";
     case LogLevel::info:
@@ -177,7 +178,7 @@ void write_all(int fd, const char* data, std::size_t size) {
 
 void warn_about_unknown_settings() {
   const auto names = environment_names();
-  for (const std::string& warning : unknown_setting_warnings(names)) Log().warn("{}", warning);
+  for (const std::string& warning : unknown_setting_warnings(names)) Log().alert("{}", warning);
 }
 
 }  // namespace
@@ -188,9 +189,8 @@ std::atomic<int> log_level_in_force{kLogUnread};
 
 int read_log_level() {
   const auto settings = process_settings();
-  // With settings that do not parse nothing was asked for; the error itself is returned to the
-  // caller of the first call that needs them.
-  const int level = settings.ok() ? static_cast<int>((*settings)->log_level) : 0;
+  // Settings that do not parse ask for nothing. The first call that needs them returns the error.
+  const int level = static_cast<int>(settings.ok() ? (*settings)->log_level : Settings().log_level);
   int expected = kLogUnread;
   if (log_level_in_force.compare_exchange_strong(expected, level)) warn_about_unknown_settings();
   return level;

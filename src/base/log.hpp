@@ -29,8 +29,8 @@ inline bool log_enabled(LogLevel level) {
 }
 
 /// The log: one line per event, with where it came from in front ("host:pid:tid [rank]"), each
-/// written by one write(2) to standard error or to ORIEL_LOG_FILE. Nothing is written unless
-/// ORIEL_LOG asks for it. A line longer than 4 KiB is cut; line breaks inside become spaces.
+/// written by one write(2) to standard error or to ORIEL_LOG_FILE. Only alerts are written unless
+/// ORIEL_LOG asks for more. A line longer than 4 KiB is cut; line breaks inside become spaces.
 ///
 /// A value that carries the rank it speaks for; free to copy. Any thread. An event that is not
 /// asked for costs one load; its arguments are evaluated all the same, so keep them cheap. Events
@@ -40,6 +40,11 @@ class Log {
   constexpr Log() = default;
   constexpr explicit Log(int rank) : rank_(rank) {}
 
+  /// What a user must know without asking; no call reports it. Written as a warning.
+  template <typename... Args>
+  void alert(fmt::format_string<Args...> format, Args&&... args) const {
+    write(LogLevel::alert, format, std::forward<Args>(args)...);
+  }
   /// What is running: once per process.
   template <typename... Args>
   void version(fmt::format_string<Args...> format, Args&&... args) const {

@@ -28,7 +28,7 @@ enum class NicKind : std::uint8_t { soft, mlx5 };
 /// Who rings the doorbells of adapters' queues; automatic: their users, where they can.
 enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
 /// How much the log says; each level includes those before it.
-enum class LogLevel : std::uint8_t { none, version, warn, info, trace };
+enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
 
 /// What a user can set through the environment. The initialisers are the defaults; one table in
 /// settings_table.cpp names each member's variable, and yields the parser, docs/settings.md and
@@ -64,7 +64,7 @@ struct Settings {
   std::string table_path;         ///< empty: the built-in table
   SimdChoice simd = SimdChoice::automatic;
   std::int64_t spin_microseconds = -1;  ///< -1: chosen from the number of ranks and cores
-  LogLevel log_level = LogLevel::none;
+  LogLevel log_level = LogLevel::alert;
   std::string log_file;  ///< empty: standard error
 
   /// Tells the value of an environment variable, or nullopt if it is not set.

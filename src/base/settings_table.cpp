@@ -41,9 +41,10 @@ constexpr std::array kDoorbells = {word("auto", DoorbellChoice::automatic),
                                    word("cpu", DoorbellChoice::cpu)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
-    word("none", LogLevel::none),  word("version", LogLevel::version),
-    word("warn", LogLevel::warn),  word("info", LogLevel::info),
-    word("abort", LogLevel::info), word("trace", LogLevel::trace)};
+    word("none", LogLevel::none),       word("alert", LogLevel::alert),
+    word("version", LogLevel::version), word("warn", LogLevel::warn),
+    word("info", LogLevel::info),       word("abort", LogLevel::info),
+    word("trace", LogLevel::trace)};
 
 /// Whether there is a name in the list: a variable that a script built of nothing would else choose
 /// as if it were not set.
@@ -172,7 +173,8 @@ const std::array kRows = {
     Row{"ORIEL_SPIN", nullptr, IntegerKind{&Settings::spin_microseconds, -1, 1'000'000},
         "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose."},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
-        "What the library prints; by default nothing."},
+        "What the library prints. The default, alert, is what a user must know without asking: a "
+        "stalled job, a misspelt setting."},
     Row{"ORIEL_LOG_FILE", "NCCL_DEBUG_FILE",
         StringKind{&Settings::log_file,
                    "a path, in which %h becomes the host's name and %p the process id"},

@@ -238,10 +238,13 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
     }
     return {};
   }
+  in_call_.store(on_host(), std::memory_order_relaxed);
   Status run = plan.among_teams
                    ? executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
                                               request.stream)
                    : executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
+  in_call_.store(false, std::memory_order_relaxed);
+  if (run.ok() && !on_host()) note_enqueued(request);
   if (run.ok() || !on_host()) return run;
   await_failure();
   return poisoned_ ? Status(*async_error()) : run;

@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "comm/communicator/call_text.hpp"
 #include "comm/communicator/rank_communicator.hpp"
 #include "kernels/plan/call_record.hpp"
 
 /// Names the calls of ranks that are not in the same one.
 namespace oriel::comm {
-namespace {
 
 std::string text_of(const kernels::CollectiveCall& call) {
   const std::string operation =
@@ -20,8 +20,6 @@ std::string text_of(const kernels::CollectiveCall& call) {
   return fmt::format("{} {}{} of {} x {}", name.front() == 'a' ? "an" : "a", name, operation,
                      call.count, name_of(call.type));
 }
-
-}  // namespace
 
 kernels::CallRecord* Communicator::call_record(int index) const {
   if (!on_host() || control_.flat_base == nullptr) return nullptr;
@@ -64,7 +62,7 @@ std::optional<Error> Communicator::different_calls() const {
 
 std::optional<Error> Communicator::left_behind_by(int rank) const {
   // What comes over a network may be late.
-  if (network_ != nullptr) return std::nullopt;
+  if (live_network_ != nullptr) return std::nullopt;
   const auto& members = team_facts_.members;
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end()) return std::nullopt;

@@ -9,7 +9,6 @@
 #include "oriel/device/doorbell.hpp"
 
 #include "base/log.hpp"
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -58,7 +57,7 @@ Task<T> Communicator::concluded(Task<T> call) {
   try {
     outcome.emplace(co_await std::move(call));
   } catch (const std::bad_alloc&) {
-    outcome.emplace(despite_short_memory([this] { return run_out_of_memory(); }));
+    outcome.emplace(run_out_of_memory());
   }
   if (outcome->ok()) co_return std::move(*outcome);
   look_for_failure();
@@ -85,8 +84,6 @@ Task<Result<std::vector<void*>>> Communicator::register_batch(
   const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
   ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
   std::vector<void*> handles;
-  // Now, for once the ranks have agreed nothing may fail.
-  despite_short_memory([&] { handles.reserve(requests.size()); });
   auto registered = co_await windows_->register_batch(loop, boot::Operation::window_register,
                                                       std::move(requests), deadline);
   if (!registered.ok()) co_return std::move(registered).error();
@@ -248,43 +245,6 @@ void Communicator::look_for_failure() {
 void Communicator::tick(TimePoint now) {
   look_for_failure();
   if (!poisoned_) watch_stall(now);
-}
-
-void Communicator::watch_stall(TimePoint now) {
-  const auto& record = notices_->host().stall;
-  const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
-  // For those who would give up on this rank while it waits itself.
-  if (settings_->collective_timeout) {
-    session_->tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
-  }
-  if (waiting == 0) return;
-  if (const auto error = different_calls()) return give_up(*error);
-  if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
-  const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
-  if (since != stall_.since_ns) {
-    stall_ = {since, now, false, 0, 0};
-    return;
-  }
-  // What a rank has sent before it went on or left has arrived long before three more ticks.
-  constexpr int kTicksToArrive = 3;
-  const int culprit = device::stalled_rank(waiting);
-  const auto behind = left_behind_by(culprit);
-  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return give_up(*behind);
-  if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
-    return give_up(
-        Error(ErrorCode::remote,
-              fmt::format("rank {} has destroyed its communicator, while rank {} waits for it in a "
-                          "collective",
-                          culprit, rank()))
-            .with_origin(culprit)
-            .with_hint("all ranks make the same collective calls before they destroy"));
-  }
-  // The record is written one second into a wait that lasts so long.
-  constexpr auto kNameAfter = std::chrono::seconds(10) - std::chrono::seconds(1);
-  if (stall_.told || now - stall_.noticed < kNameAfter) return;
-  stall_.told = true;
-  Log(rank()).info("waiting for rank {} in a collective for 10 s: it is stopped, late, or gone",
-                   culprit);
 }
 
 }  // namespace oriel::comm

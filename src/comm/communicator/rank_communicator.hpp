@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,7 @@
 #include "comm/device/topology.hpp"
 #include "comm/device/window_sink.hpp"
 #include "comm/monitor/monitor.hpp"
+#include "comm/monitor/stall_watch.hpp"
 #include "comm/network/network_windows.hpp"
 #include "comm/network/rank_network.hpp"
 #include "kernels/plan/call_record.hpp"
@@ -217,7 +219,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<Error> different_calls() const;
   /// Where the rank that this one has long waited for is in a later call already.
   std::optional<Error> left_behind_by(int rank) const;
+  /// On a GPU: notes the call for tell_of_stall().
+  void note_enqueued(const CollectiveRequest& request);
   void watch_stall(TimePoint now);
+  void tell_of_stall(std::chrono::seconds lasted, int culprit) const;
+  std::string stalled_call() const;
+  /// The ranks that have not come to this rank's call, as far as it sees, and `culprit`.
+  std::vector<int> awaited_ranks(int culprit) const;
   /// The world rank of a member of the team; -1 if there is none at `index`.
   int world_rank_of(int index) const;
   /// As look_for_failure(), after a wait that was given up: until it is known who is to be named.
@@ -263,11 +271,11 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::atomic<bool> poisoned_{false};
   std::atomic<bool> finalized_{false};
   bool watched_ = false;
+  std::atomic<bool> in_call_{false};     // CPU ranks
+  kernels::NumberedCall last_enqueued_;  // GPU ranks; guarded by failure_mutex_
   /// A wait that has lasted for a second, as the ticks see it.
   struct Stall {
-    std::uint64_t since_ns = 0;  // tells it from others
-    TimePoint noticed{};
-    bool told = false;         // the log has named it
+    StallWatch watch;
     int ticks_since_left = 0;  // ticks at which the one it waits for was gone
     int ticks_behind = 0;      // ... was in a later call
   };

@@ -1,12 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <thread>
@@ -134,50 +131,6 @@ TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
   std::this_thread::sleep_for(2500ms);
   stage.kill(2, SIGCONT);
   check_all_ok(stage.collect(30s));
-}
-
-/// What process `pid` has logged to "path.pid".
-std::string logged(const std::string& path, pid_t pid) {
-  std::ifstream file(fmt::format("{}.{}", path, pid));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-TEST_CASE("after ten seconds a rank says at INFO which stopped rank it waits for", "[req:1.12]") {
-  constexpr std::size_t kMet = 128, kGo = 129;
-  const std::string path = fmt::format("/tmp/oriel_stall_{}", ::getpid());
-  Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path + ".%p"}});
-  Stage stage(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
-    std::vector<float> data(5000, 1.0f);
-    for (int call = 0; call < 2; ++call) {
-      if (call == 1) ++players.word(kMet);
-      while (call == 1 && players.word(kGo) == 0) std::this_thread::sleep_for(1ms);
-      require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
-              "ncclAllReduce");
-    }
-    players.destroy(comms);
-  });
-  REQUIRE(stage.wait_for_word(kMet, 2, 30s));
-  const FairTimer timer;
-  const auto stopped = steady_clock::now();
-  stage.kill(1, SIGSTOP);
-  stage.board().words[kGo] = 1;
-  const pid_t pid = stage.pid(0);
-  const auto named = [&] {
-    return logged(path, pid).find("waiting for rank 1") != std::string::npos;
-  };
-  bool early = false;
-  while (steady_clock::now() < stopped + 9s) {
-    early = early || named();
-    std::this_thread::sleep_for(50ms);
-  }
-  CHECK_FALSE(early);
-  while (!named() && timer.spent() < 12s) std::this_thread::sleep_for(50ms);
-  CHECK(named());
-  stage.kill(1, SIGCONT);
-  const std::array pids{stage.pid(0), stage.pid(1)};
-  check_all_ok(stage.collect(30s));
-  for (const pid_t one : pids) ::unlink(fmt::format("{}.{}", path, one).c_str());
 }
 
 TEST_CASE("ncclCommAbort from another thread ends a blocked all-reduce", "[req:1.12]") {

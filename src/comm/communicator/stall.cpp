@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "comm/communicator/call_text.hpp"
+#include "comm/communicator/rank_communicator.hpp"
+
+/// What a rank makes of a wait that lasts: it ends those that cannot end well, and tells the user
+/// of the others.
+namespace oriel::comm {
+namespace {
+
+std::string list_of(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 16;
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  const std::size_t shown = std::min(ranks.size(), kMost);
+  std::string text = "ranks";
+  for (std::size_t i = 0; i < shown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? " " : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  }
+  if (ranks.size() > shown) text += fmt::format(" and {} more", ranks.size() - shown);
+  return text;
+}
+
+}  // namespace
+
+void Communicator::note_enqueued(const CollectiveRequest& request) {
+  const std::lock_guard lock(failure_mutex_);
+  last_enqueued_.call = {request.collective, request.type, request.op, request.count};
+  ++last_enqueued_.number;
+}
+
+std::string Communicator::stalled_call() const {
+  if (on_host()) {
+    const auto own = last_call(team_facts_.index);
+    if (!in_call_.load(std::memory_order_relaxed) || !own) return "a wait of the user's own";
+    return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
+  }
+  const std::lock_guard lock(failure_mutex_);
+  if (last_enqueued_.number == 0) return "a kernel of the user's";
+  return fmt::format("a kernel (the last call enqueued, number {}, is {})", last_enqueued_.number,
+                     text_of(last_enqueued_.call));
+}
+
+std::vector<int> Communicator::awaited_ranks(int culprit) const {
+  std::vector<int> awaited;
+  const auto own = last_call(team_facts_.index);
+  for (std::size_t index = 0; own && in_call_ && index < team_facts_.members.size(); ++index) {
+    const auto there = last_call(static_cast<int>(index));
+    if (!there || there->number < own->number) awaited.push_back(team_facts_.members[index]);
+  }
+  if (std::find(awaited.begin(), awaited.end(), culprit) == awaited.end()) {
+    awaited.push_back(culprit);
+  }
+  std::sort(awaited.begin(), awaited.end());
+  return awaited;
+}
+
+void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const {
+  const std::string whom =
+      culprit >= 0 ? list_of(awaited_ranks(culprit)) : std::string("another rank");
+  const std::string name = options_.name.empty() ? "" : fmt::format(" of \"{}\"", options_.name);
+  Log(rank()).alert(
+      "stalled: rank {}{} has waited for {} s in {} for {}, which is late, stopped or gone; "
+      "ORIEL_COLLECTIVE_TIMEOUT would end such a wait",
+      rank(), name, lasted.count(), stalled_call(), whom);
+}
+
+void Communicator::watch_stall(TimePoint now) {
+  const auto& record = notices_->host().stall;
+  const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
+  // For those who would give up on this rank while it waits itself.
+  if (settings_->collective_timeout) {
+    session_->tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
+  }
+  if (waiting == 0) return;
+  if (const auto error = different_calls()) return give_up(*error);
+  if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
+  const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
+  if (!stall_.watch.goes_on(since, now, std::chrono::nanoseconds(device::kStallReportNs))) {
+    stall_.ticks_since_left = 0;
+    stall_.ticks_behind = 0;
+    return;
+  }
+  // What a rank has sent before it went on or left has arrived long before three more ticks.
+  constexpr int kTicksToArrive = 3;
+  const int culprit = device::stalled_rank(waiting);
+  const auto behind = left_behind_by(culprit);
+  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return give_up(*behind);
+  if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
+    return give_up(
+        Error(ErrorCode::remote,
+              fmt::format("rank {} has destroyed its communicator, while rank {} waits for it in a "
+                          "collective",
+                          culprit, rank()))
+            .with_origin(culprit)
+            .with_hint("all ranks make the same collective calls before they destroy"));
+  }
+  if (const auto lasted = stall_.watch.due(now)) tell_of_stall(*lasted, culprit);
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <unistd.h>
+
+#include "api/api_ranks.hpp"
+#include "comm/support/stall_log.hpp"
+#include "support/cuda/model_gpu.hpp"
+
+namespace oriel::test {
+
+TEST_CASE("a stalled GPU rank says so at the default log level, with the rank that it waits for",
+          "[req:1.12][D7]") {
+  using namespace std::chrono_literals;
+  const StallLog log;
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const FakeCuda& model =
+        model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+    auto comm = join(players, {.name = "tensors"});
+    const auto kernels = must(comm.device_comm());
+    if (players.first() == 0) {
+      std::atomic<bool> ended = false;
+      const std::jthread reader([&] {
+        const auto end = std::chrono::steady_clock::now() + 30s;
+        while (log.lines(::getpid()).size() < 2 && std::chrono::steady_clock::now() < end) {
+          std::this_thread::sleep_for(10ms);
+        }
+        ended = true;
+      });
+      // What a kernel's thread does.
+      const auto outcome =
+          device::wait_until([&] { return ended.load(); }, kernels.view().wait, {.rank = 1});
+      require(outcome == device::WaitOutcome::ready, "the wait");
+      const auto lines = log.lines(::getpid());
+      require(lines.size() >= 2, "two lines");
+      for (const char* part : {"WARN stalled: rank 0 of \"tensors\" has waited for ",
+                               " in a kernel of the user's for rank 1, "}) {
+        require(lines.back().find(part) != std::string::npos, lines.back());
+      }
+    }
+    players.barrier();
+    for (const std::string& violation : model.violations()) require(false, violation);
+  }));
+}
+
+}  // namespace oriel::test
