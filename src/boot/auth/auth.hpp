@@ -43,6 +43,10 @@ using AuthChallenge = std::array<std::byte, AuthSizes::kChallenge>;
 using AuthResponse = std::array<std::byte, AuthSizes::kResponse>;
 using AuthConfirmation = std::array<std::byte, AuthSizes::kConfirmation>;
 
+/// Sent instead of a message of the handshake by a responder that closes the connection because too
+/// many others want to prove themselves. It says nothing of the proof.
+inline constexpr std::array kComeAgain = {std::byte{0x43}};
+
 /// The side that accepts a connection. Once answer() has succeeded the initiator has proved the
 /// key.
 class AuthResponder {

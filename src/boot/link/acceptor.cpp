@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 
 #include <sys/resource.h>
 
-#include "base/short_memory.hpp"
+#include "base/descriptor_room.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 
@@ -30,12 +31,14 @@ std::size_t budget_of_process() {
 }  // namespace
 
 Acceptor::Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose,
-                   AuthResponder::KeyLookup lookup, std::function<void(ProvenConnection)> on_proven)
+                   AuthResponder::KeyLookup lookup, std::function<void(ProvenConnection)> on_proven,
+                   const SocketCalls& calls)
     : poller_(&poller),
       clock_(&clock),
       purpose_(purpose),
       lookup_(std::move(lookup)),
-      on_proven_(std::move(on_proven)) {}
+      on_proven_(std::move(on_proven)),
+      calls_(calls) {}
 
 Acceptor::~Acceptor() {
   stop();
@@ -50,36 +53,63 @@ void Acceptor::stop() {
 
 Result<SocketAddress> Acceptor::listen(const SocketAddress& local) {
   ORIEL_TRY(Listener listener, listen_tcp(local));
-  const int fd = listener.fd.get();
-  const SocketAddress address = listener.address;
+  ORIEL_CHECK(listen_on(std::move(listener.fd)));
+  return listener.address;
+}
+
+Status Acceptor::listen_on(OwnedFd listener) {
   budget_ = budget_of_process();
+  queue_was_empty_ = false;
+  const int fd = listener.get();
   ORIEL_TRY(const Poller::Token token,
             poller_->add(fd, EPOLLIN, [this, fd](std::uint32_t) { accept_from(fd); }));
   listeners_.push_back({std::move(listener), token});
-  return address;
+  return {};
 }
 
 void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    auto accepted = accept_one(listener_fd);
+    if (full() && !make_room()) return pause();
+    auto accepted = accept_despite_limit(listener_fd);
     if (!accepted.ok()) {
       // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
       // nothing once one has been accepted, and the one accepted gets its turn.
       if (i > 0) return;
-      // Out of descriptors: an unproven connection gives its own up, else this pauses, for a
-      // listener that stays readable would spin.
-      if (pending_.empty()) {
-        note_shortage(std::move(accepted).error());
-        pause(true);
-      } else {
-        close(pending_.begin());
-      }
+      note_shortage(std::move(accepted).error());
+      if (!make_room()) pause();  // a listener that stays readable would spin
       return;
     }
     refused_by_system_.reset();
-    if (!accepted.value().valid()) return;
+    if (!accepted.value().valid()) {
+      queue_was_empty_ = true;
+      return;
+    }
     admit(std::move(accepted).value());
   }
+}
+
+Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
+  auto accepted = calls_.accept(listener_fd);
+  if (accepted.ok() || accepted.error().native().value != EMFILE) return accepted;
+  // Each rank of a communicator takes one, and nobody has said how many there will be.
+  constexpr std::uint64_t kMoreToCome = 64;
+  if (!raise_descriptor_limit(kMoreToCome)) return accepted;
+  budget_ = budget_of_process();
+  return calls_.accept(listener_fd);
+}
+
+/// Closes the oldest unproven connection if it has had its turn.
+bool Acceptor::make_room() {
+  if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
+  const std::size_t before = pending_.size();
+  const Poller::Token token = pending_.front().token;
+  read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
+  if (pending_.empty() || pending_.front().token != token) return pending_.size() < before;
+  // Its maker would take the end of the connection for a refusal of the proof.
+  const ByteView word = kComeAgain;
+  static_cast<void>(calls_.write(pending_.front().fd.get(), std::span(&word, 1)));
+  close(pending_.begin());
+  return true;
 }
 
 void Acceptor::note_shortage(Error error) {
@@ -93,28 +123,26 @@ std::optional<Error> Acceptor::shortage() const {
 }
 
 void Acceptor::admit(OwnedFd fd) {
-  if (full()) close(pending_.begin());
   pending_.push_back(Pending{.fd = std::move(fd),
+                             .turn = Deadline::after(kTurn, *clock_),
                              .deadline = Deadline::after(kProofTime, *clock_),
                              .responder = AuthResponder(purpose_)});
   ++unproven_of_process;
   const auto it = std::prev(pending_.end());
-  // Without a word from here its maker would wait for long.
-  const auto token = despite_short_memory([&] {
-    return poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
-  });
+  const auto token =
+      poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
   if (!token.ok()) return forget(it);
   it->token = token.value();
   // A fresh socket's buffer takes 48 bytes; one that does not is not worth waiting for.
   const ByteView challenge = it->responder.challenge();
-  const auto sent = write_some(it->fd.get(), std::span(&challenge, 1));
+  const auto sent = calls_.write(it->fd.get(), std::span(&challenge, 1));
   if (!sent.ok() || sent.value().bytes != challenge.size()) close(it);
 }
 
 void Acceptor::read_proof(PendingIt it) {
   // Only as much as a response has, so that what follows it stays for the connection's next owner.
   const auto rest = std::span(it->received).subspan(it->have);
-  const auto got = read_some(it->fd.get(), rest);
+  const auto got = calls_.read(it->fd.get(), rest);
   if (!got.ok() || got.value().closed) return close(it);
   it->have += got.value().bytes;
   if (it->have < it->received.size()) return;
@@ -122,7 +150,7 @@ void Acceptor::read_proof(PendingIt it) {
   auto confirmation = it->responder.answer(it->received, lookup_);
   if (!confirmation.ok()) return close(it);
   const ByteView answer = confirmation.value();
-  const auto sent = write_some(it->fd.get(), std::span(&answer, 1));
+  const auto sent = calls_.write(it->fd.get(), std::span(&answer, 1));
   if (!sent.ok() || sent.value().bytes != answer.size()) return close(it);
 
   poller_->remove(it->token);
@@ -144,13 +172,25 @@ void Acceptor::close(PendingIt it) {
 void Acceptor::forget(PendingIt it) {
   pending_.erase(it);
   --unproven_of_process;
+  resume();
 }
 
-void Acceptor::pause(bool paused) {
+/// Leaves connections in the kernel's queue until the oldest unproven one has had its turn or has
+/// gone, or descriptors may be there again.
+void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
-    static_cast<void>(poller_->watch(listening.token, paused ? 0U : EPOLLIN));
+    static_cast<void>(poller_->watch(listening.token, 0U));
   }
-  resume_ = paused ? Deadline::after(kPause, *clock_) : Deadline::never();
+  resume_ = Deadline::after(kPause, *clock_);
+  if (!pending_.empty()) resume_ = earlier(resume_, pending_.front().turn);
+}
+
+void Acceptor::resume() {
+  if (resume_.is_never()) return;
+  resume_ = Deadline::never();
+  for (const Listening& listening : listeners_) {
+    static_cast<void>(poller_->watch(listening.token, EPOLLIN));
+  }
 }
 
 void Acceptor::expire() {
@@ -160,7 +200,7 @@ void Acceptor::expire() {
     read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
     if (!pending_.empty() && pending_.front().token == token) close(pending_.begin());
   }
-  if (!resume_.is_never() && resume_.expired(now)) pause(false);
+  if (resume_.expired(now)) resume();
 }
 
 Deadline Acceptor::next_expiry() const {

@@ -23,13 +23,24 @@ struct ProvenConnection {
   std::uint64_t realm = 0;
 };
 
+/// The system calls of a kind of socket; those of TCP unless told otherwise. With sockets that carry
+/// messages a read or write is one message.
+struct SocketCalls {
+  /// As accept_one().
+  Result<OwnedFd> (*accept)(int listener_fd);
+  Result<IoOutcome> (*read)(int fd, std::span<std::byte> out);
+  Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
+};
+inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some};
+
 /// Accepts connections and hands on those that prove the key. A connection that has not proved it
-/// within kProofTime is closed, and so is the oldest one when more than kMaxPending are unproven:
-/// whoever connects and stays silent, or sends anything but a proof, holds up nobody. Honest
-/// clients that are closed in the crush try again.
+/// within kProofTime is closed. While there are as many unproven connections as may be, others wait
+/// in the kernel's queue until the oldest has had its turn, which is then closed with kComeAgain:
+/// silent callers hold up nobody for long, and a crowd of honest ones does not drive itself out.
 ///
 /// Descriptors are the application's first of all: the unproven connections of all acceptors of a
-/// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each.
+/// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each. Where
+/// no descriptor is left, the soft limit is raised.
 ///
 /// Lives in the poller's thread or under its owner's lock, as the poller does; the poller must
 /// outlive it.
@@ -38,21 +49,26 @@ class Acceptor {
   static constexpr std::size_t kMaxPending = 256;
   static constexpr std::size_t kLeastPending = 16;
   static constexpr Duration kProofTime = std::chrono::seconds(2);
+  static constexpr Duration kTurn = std::chrono::milliseconds(100);
 
   Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
-           std::function<void(ProvenConnection)> on_proven);
+           std::function<void(ProvenConnection)> on_proven, const SocketCalls& calls = kTcpCalls);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
   /// Adds a listener; its address with the port that the system chose.
   Result<SocketAddress> listen(const SocketAddress& local);
+  /// Adds a listener of any kind.
+  Status listen_on(OwnedFd listener);
 
-  /// Closes what has had its time, and listens again after a shortage of descriptors.
+  /// Closes what has had its time, and accepts again after a pause.
   void expire();
   /// When expire() is to be called next.
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
+  /// Whether the queue of connections has been found empty at some time since the last listen.
+  bool queue_was_empty() const { return queue_was_empty_; }
   /// Closes the listeners and whoever has not proved the key.
   void stop();
 
@@ -65,6 +81,7 @@ class Acceptor {
   struct Pending {
     OwnedFd fd;
     Poller::Token token = 0;
+    Deadline turn;  // may be closed for others after this
     Deadline deadline;
     AuthResponder responder;
     AuthResponse received{};
@@ -72,28 +89,33 @@ class Acceptor {
   };
   using PendingIt = std::list<Pending>::iterator;
   struct Listening {
-    Listener listener;
+    OwnedFd fd;
     Poller::Token token = 0;
   };
 
   void accept_from(int listener_fd);
+  Result<OwnedFd> accept_despite_limit(int listener_fd);
   void note_shortage(Error error);
+  bool make_room();
   void admit(OwnedFd fd);
   void read_proof(PendingIt it);
   bool full() const;
   void close(PendingIt it);
   void forget(PendingIt it);
-  void pause(bool paused);
+  void pause();
+  void resume();
 
   Poller* poller_;
   const Clock* clock_;
   KeyPurpose purpose_;
   AuthResponder::KeyLookup lookup_;
   std::function<void(ProvenConnection)> on_proven_;
+  SocketCalls calls_;
   std::vector<Listening> listeners_;
   std::size_t budget_ = kLeastPending;  // of the process
   std::list<Pending> pending_;          // oldest first
-  Deadline resume_ = Deadline::never();
+  Deadline resume_ = Deadline::never();  // never: not paused
+  bool queue_was_empty_ = false;
   std::optional<Error> refused_by_system_;  // since short_since_
   TimePoint short_since_;
 };

@@ -131,7 +131,7 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
     Status advanced = dialer.advance();
     if (!advanced.ok()) {
       if (is_refusal(advanced.error())) failure = Failure::refused;
-      if (dialer.awaits_verdict()) failure = Failure::rejected;
+      if (dialer.awaits_verdict() && !dialer.is_put_off()) failure = Failure::rejected;
       co_return std::move(advanced).error();
     }
   }

@@ -33,8 +33,11 @@ class Dialer {
   /// Goes as far as it can without waiting. An error ends the attempt.
   Status advance();
   bool proven() const { return state_ == State::proven; }
-  /// Whether our proof is with the responder, so that a connection closed now was rejected.
+  /// Whether our proof is with the responder, so that a connection closed now was rejected, unless
+  /// it was put off.
   bool awaits_verdict() const { return state_ == State::confirmation; }
+  /// Whether the responder has asked to come again (kComeAgain).
+  bool is_put_off() const { return have_ == kComeAgain.size() && received_[0] == kComeAgain[0]; }
   /// The connection; requires proven().
   OwnedFd release() { return std::move(fd_); }
 

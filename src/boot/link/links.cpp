@@ -189,23 +189,13 @@ Status Links::pump() {
 
 void Links::spread_news() {
   // Writing may read a peer's last words, which may be news again; each is told once, so this ends.
-  const auto take = [this] {
-    return despite_short_memory([this] { return liveness_.take_outgoing(); });
-  };
-  for (auto news = take();; news = take()) {
-    try {
-      for (auto& [peer, link] : links_) {
-        for (const Bytes& notice : news) {
-          enqueue(link, despite_short_memory([&notice] { return notice; }));
-        }
-        if (link.queue_bytes > 0) write_link(peer, link);
-      }
-    } catch (const std::bad_alloc&) {
-      liveness_.put_back(std::move(news));
-      throw;
+  do {  // also without news: notes on their way are written here
+    const std::vector<Bytes> news = liveness_.take_outgoing();
+    for (auto& [peer, link] : links_) {
+      for (const Bytes& notice : news) enqueue(link, notice);
+      if (link.queue_bytes > 0) write_link(peer, link);
     }
-    if (!liveness_.has_outgoing()) return;
-  }
+  } while (liveness_.has_outgoing());
 }
 
 Status Links::send(int peer, ByteView message) {

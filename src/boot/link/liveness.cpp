@@ -3,7 +3,6 @@
 #include "boot/link/liveness.hpp"
 
 #include <algorithm>
-#include <new>
 #include <span>
 #include <utility>
 
@@ -34,11 +33,6 @@ Bytes encode_notice(FrameKind kind, int rank, const Error& error) {
   return encode_frame(kind, payload.take());
 }
 
-template <typename T>
-void make_room_for_one(std::vector<T>& list) {
-  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
-}
-
 }  // namespace
 
 Liveness::Liveness(int rank, int size)
@@ -49,10 +43,8 @@ Liveness::Liveness(int rank, int size)
 void Liveness::left(int rank) {
   if (!valid(rank) || state(rank) != State::alive) return;
   if (rank != rank_) {
-    PeerEvent event{PeerEvent::Kind::left, rank,
-                    Error(ErrorCode::remote, fmt::format("rank {} has left", rank))};
-    make_room_for_one(departed_);
-    events_.push_back(std::move(event));
+    events_.push_back({PeerEvent::Kind::left, rank,
+                       Error(ErrorCode::remote, fmt::format("rank {} has left", rank))});
   }
   departed_.push_back(rank);
   states_[static_cast<std::size_t>(rank)] = State::left;
@@ -73,23 +65,16 @@ void Liveness::aborted(int rank, const Error& reason) {
 }
 
 void Liveness::lose(FrameKind how, int rank, const Error& error) {
-  Bytes notice = encode_notice(how, rank, error);
-  Bytes kept = notice;
-  PeerEvent event{PeerEvent::Kind::lost, rank, error};
-  std::optional<Error> first = failure_ ? std::nullopt : std::optional<Error>(error);
-  make_room_for_one(outgoing_);
-  make_room_for_one(notices_);
-  make_room_for_one(events_);
-  // Nothing fails from here on.
-  outgoing_.push_back(std::move(notice));
-  notices_.push_back(std::move(kept));
-  events_.push_back(std::move(event));
-  if (first) failure_ = std::move(first);
   if (how == FrameKind::aborted) {
     aborted_[static_cast<std::size_t>(rank)] = true;
   } else {
     states_[static_cast<std::size_t>(rank)] = State::dead;
   }
+  if (failure_) return;
+  failure_ = error;
+  notice_ = encode_notice(how, rank, error);
+  outgoing_.push_back(*notice_);
+  events_.push_back({PeerEvent::Kind::lost, rank, error});
 }
 
 Status Liveness::receive(const Frame& frame) {
@@ -173,16 +158,9 @@ std::vector<Bytes> Liveness::take_outgoing() {
   return std::exchange(outgoing_, {});
 }
 
-void Liveness::put_back(std::vector<Bytes> news) noexcept {
-  outgoing_.swap(news);
-  try {
-    outgoing_.insert(outgoing_.end(), news.begin(), news.end());
-  } catch (const std::bad_alloc&) {  // what came in between is told to links made later
-  }
-}
-
 std::vector<Bytes> Liveness::everything() const {
-  std::vector<Bytes> out = notices_;
+  std::vector<Bytes> out;
+  if (notice_) out.push_back(*notice_);
   std::vector<int> gone;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     if (states_[i] == State::left) gone.push_back(static_cast<int>(i));

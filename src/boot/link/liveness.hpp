@@ -23,10 +23,12 @@ struct PeerEvent {
   Error error;  ///< of a loss: the reason; of a departure: unused text
 };
 
-/// What one rank knows of the life of all ranks, and what it still has to tell its neighbours: each
+/// What one rank knows of the life of all ranks, and what it still has to tell its neighbours. Each
 /// piece of news is forwarded once to every link, so that it reaches every rank that the link graph
-/// still connects, in at most log2(size) hops. A state machine without I/O, not thread-safe. A call
-/// that throws, for want of memory, can be made again.
+/// still connects, in at most log2(size) hops. Of deaths and aborts only the first that a rank
+/// learns of is forwarded: it ends the session on every rank that hears of it, and a job that ends
+/// as a whole would else send size^2 * log2(size) notices. A state machine without I/O, not
+/// thread-safe.
 class Liveness {
  public:
   Liveness(int rank, int size);
@@ -53,12 +55,11 @@ class Liveness {
 
   /// The frames that every link is to get now; empty without news.
   std::vector<Bytes> take_outgoing();
-  /// Some of these may not have been passed on. (Whoever gets one twice passes over it.)
-  void put_back(std::vector<Bytes> news) noexcept;
   bool has_outgoing() const { return !outgoing_.empty() || !departed_.empty(); }
   /// The frames for a link that has just been made: all that is known.
   std::vector<Bytes> everything() const;
-  /// What happened since the last call, in the order in which it was learned.
+  /// What happened since the last call, in the order in which it was learned; of deaths and aborts
+  /// the first.
   std::vector<PeerEvent> take_events();
 
  private:
@@ -82,7 +83,7 @@ class Liveness {
   std::map<int, Stuck> stuck_;
   std::vector<int> departed_;    // not yet told
   std::vector<Bytes> outgoing_;  // other notices not yet told
-  std::vector<Bytes> notices_;   // all notices but departures, for new links
+  std::optional<Bytes> notice_;  // of failure_, for new links
   std::vector<PeerEvent> events_;
 };
 

@@ -272,6 +272,22 @@ Task<Status> every_protocol(Group& group, int rank) {
 
 }  // namespace
 
+namespace {
+
+/// Ends with what ends a wait for `lost`, if there is such a rank; then gives up.
+Task<Status> abort_alone(Group& group, Transport& transport, int lost) {
+  Status status;
+  if (lost >= 0) {
+    Bytes none;
+    auto heard = co_await group.broadcast(Operation::test, lost, std::move(none));
+    if (!heard.ok()) status = std::move(heard).error();
+  }
+  transport.give_up(Error(ErrorCode::aborted, "the job ends").with_origin(group.index()));
+  co_return status;
+}
+
+}  // namespace
+
 TEST_CASE("a rank lost at any step: every survivor gets an error that names it", "[req:1.12]") {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
@@ -306,6 +322,26 @@ TEST_CASE("a rank lost at any step: every survivor gets an error that names it",
       CHECK(network.clock().now() - TimePoint{} < 100ms);
     }
   }
+}
+
+TEST_CASE("an abort of all ranks at once sends one notice a link", "[req:3.22]") {
+  constexpr int kSize = 1024;
+  constexpr int kLinksOfRank = 19;
+  const bool dies = GENERATE(false, true);  // a rank, of which all others learn and abort then
+  SimNetwork network(kSize, kModel, 1);
+  if (dies) network.kill_at(7, 0);
+  auto groups = groups_of(network, kSize);
+  std::vector<Task<Status>> tasks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    tasks.push_back(abort_alone(groups[static_cast<std::size_t>(rank)], network.transport(rank),
+                                dies ? 7 : -1));
+  }
+  const auto results = network.run(std::move(tasks));
+  for (int rank = 0; rank < kSize; ++rank) {
+    if (dies && rank == 7) continue;
+    REQUIRE(results[static_cast<std::size_t>(rank)]);
+  }
+  CHECK(network.frames_sent() <= (kSize + 1) * kLinksOfRank);
 }
 
 TEST_CASE("a rank that stops: every survivor ends at the deadline", "[req:1.12]") {

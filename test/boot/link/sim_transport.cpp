@@ -156,7 +156,8 @@ void SimNetwork::post(int from, int to, Bytes frame) {
   }
   TimePoint& last = last_delivery_[{from, to}];
   last = std::max(last, clock_.now() + model_.latency + bytes_time + extra);
-  events_.push(Event{last, next_order_++, to, from, std::move(frame)});
+  if (next_order_++ >= kFramesMost) return;
+  events_.push(Event{last, next_order_, to, from, std::move(frame)});
 }
 
 // An empty frame stands for the end of the stream; it comes behind all that was sent.

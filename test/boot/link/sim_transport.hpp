@@ -60,6 +60,10 @@ class SimNetwork {
 
   int messages_sent(int rank) const;
   std::size_t bytes_sent(int rank) const;
+  /// Of all ranks, so far: messages and notices.
+  std::uint64_t frames_sent() const { return next_order_; }
+  /// More frames than this are counted and lost, so that a flood ends.
+  static constexpr std::uint64_t kFramesMost = 1'000'000;
 
   /// Runs one task per rank until every rank that has no fault is done; nothing for those that
   /// did not return.
