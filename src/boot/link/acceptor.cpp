@@ -69,7 +69,10 @@ Status Acceptor::listen_on(OwnedFd listener) {
 
 void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    if (full() && !make_room()) return pause();
+    if (full()) {
+      if (i > 0) return;  // perhaps nobody waits for whom another should make room
+      if (!make_room()) return pause();
+    }
     auto accepted = accept_despite_limit(listener_fd);
     if (!accepted.ok()) {
       // Linux asks for a descriptor before it looks whether a connection is waiting, so this says

@@ -23,8 +23,8 @@ struct ProvenConnection {
   std::uint64_t realm = 0;
 };
 
-/// The system calls of a kind of socket; those of TCP unless told otherwise. With sockets that carry
-/// messages a read or write is one message.
+/// The system calls of a kind of socket; those of TCP unless told otherwise. With sockets that
+/// carry messages a read or write is one message.
 struct SocketCalls {
   /// As accept_one().
   Result<OwnedFd> (*accept)(int listener_fd);
@@ -112,8 +112,8 @@ class Acceptor {
   std::function<void(ProvenConnection)> on_proven_;
   SocketCalls calls_;
   std::vector<Listening> listeners_;
-  std::size_t budget_ = kLeastPending;  // of the process
-  std::list<Pending> pending_;          // oldest first
+  std::size_t budget_ = kLeastPending;   // of the process
+  std::list<Pending> pending_;           // oldest first
   Deadline resume_ = Deadline::never();  // never: not paused
   bool queue_was_empty_ = false;
   std::optional<Error> refused_by_system_;  // since short_since_

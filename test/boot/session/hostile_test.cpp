@@ -351,6 +351,72 @@ TEST_CASE("a dialer trusts no listener that does not prove the key", "[req:1.8]"
   CHECK(code(dial_impostor(challenge, {})) == ErrorCode::timeout);
 }
 
+TEST_CASE("a dialer that is put off by a crowded listener comes again", "[req:1.8]") {
+  auto listener = listen_tcp(SocketAddress::ipv4({127, 0, 0, 1}, 0));
+  REQUIRE(listener.ok());
+  const Key key = Key::random();
+  constexpr int kTimes = 12;
+  std::jthread crowded([&] {
+    for (int i = 0; i <= kTimes; ++i) {
+      pollfd waiting{listener->fd.get(), POLLIN, 0};
+      if (::poll(&waiting, 1, 5000) != 1) return;
+      const auto fd = accept_one(listener->fd.get());
+      AuthResponder responder(KeyPurpose::link);
+      write_bytes(*fd, responder.challenge());
+      AuthResponse response;
+      pollfd answered{fd->get(), POLLIN, 0};
+      if (::poll(&answered, 1, 1000) != 1 || !read_some(fd->get(), response).ok()) return;
+      const auto confirmation = responder.answer(response, [&](std::uint64_t) { return &key; });
+      if (i < kTimes) {
+        write_bytes(*fd, kComeAgain);
+      } else if (confirmation.ok()) {
+        write_bytes(*fd, confirmation.value());
+        closed_within(*fd, 1s);
+      }
+    }
+  });
+  auto loop = std::move(EventLoop::create()).value();
+  const auto fd =
+      loop.run(dial(loop, target_of(listener->address, key), 100ms, Deadline::after(20s)));
+  CHECK((fd.ok() ? "ok" : fd.error().to_string()) == "ok");
+}
+
+namespace {
+
+/// 200 honest callers at once at an acceptor that may have 32 unproven connections.
+Status meet_a_crowd() {
+  constexpr int kCallers = 200;
+  const rlimit files = {512, 512};
+  if (::setrlimit(RLIMIT_NOFILE, &files) != 0) return system_error("setrlimit");
+  ORIEL_TRY(Poller poller, Poller::create());
+  const Key key = Key::random();
+  std::vector<OwnedFd> proven;
+  Acceptor acceptor(
+      poller, SteadyClock::instance(), KeyPurpose::link, [&](std::uint64_t) { return &key; },
+      [&](ProvenConnection connection) { proven.push_back(std::move(connection.fd)); });
+  ORIEL_TRY(const SocketAddress address, acceptor.listen(SocketAddress::ipv4({127, 0, 0, 1}, 0)));
+  std::vector<Dialer> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    ORIEL_TRY(Dialer caller, Dialer::start(target_of(address, key)));
+    callers.push_back(std::move(caller));
+  }
+  const Deadline deadline = Deadline::after(20s);
+  while (proven.size() < kCallers) {
+    if (deadline.expired(SteadyClock::instance().now())) return Error(ErrorCode::timeout, "stuck");
+    ORIEL_CHECK(poller.poll_once());
+    acceptor.expire();
+    for (Dialer& caller : callers) ORIEL_CHECK(caller.advance());
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a crowd of honest callers does not drive itself out", "[req:1.8]") {
+  CHECK(run_forked(
+            1, [](int) { return meet_a_crowd(); }, 30s) == std::vector<std::string>{"ok"});
+}
+
 namespace {
 
 struct Doors {
@@ -428,12 +494,18 @@ TEST_CASE("an acceptor keeps at most 256 unproven connections, and drops the old
   const auto address = acceptor.listen(SocketAddress::ipv4({127, 0, 0, 1}, 0));
   REQUIRE(address.ok());
   std::vector<OwnedFd> idle;
-  const auto turn = [&] { REQUIRE(poller.poll_once().ok()); };
+  const auto turn = [&] {
+    REQUIRE(poller.poll_once().ok());
+    acceptor.expire();
+  };
   for (int i = 0; i < 300; ++i) {
     idle.push_back(connect_to(address.value()));
     turn();
     REQUIRE(acceptor.pending() <= Acceptor::kMaxPending);
   }
+  CHECK(acceptor.pending() == Acceptor::kMaxPending);
+  CHECK_FALSE(closed_within(idle.front(), 1ms));
+  std::this_thread::sleep_for(Acceptor::kTurn);
   for (int i = 0; i < 10; ++i) turn();
   CHECK(acceptor.pending() == Acceptor::kMaxPending);
   CHECK(closed_within(idle.front(), 100ms));
@@ -443,7 +515,10 @@ TEST_CASE("an acceptor keeps at most 256 unproven connections, and drops the old
   auto loop = std::move(EventLoop::create()).value();
   std::atomic<bool> done{false};
   std::jthread turning([&] {
-    while (!done) static_cast<void>(poller.poll_once());
+    while (!done) {
+      static_cast<void>(poller.poll_once());
+      acceptor.expire();
+    }
   });
   const auto fd = loop.run(dial(loop, target_of(*address, key), 1s, Deadline::after(5s)));
   CHECK(fd.ok());

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // Processes that may open few files.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -16,8 +17,12 @@
 
 #include "base/fd.hpp"
 #include "base/try.hpp"
+#include "boot/link/dialer.hpp"
+#include "boot/link/frame.hpp"
+#include "boot/link/tcp.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
+#include "boot/session/rendezvous.hpp"
 #include "boot/session/served_id.hpp"
 #include "boot/session/session.hpp"
 #include "support/fair_timer.hpp"
@@ -49,7 +54,7 @@ Status allow_more_files(int extra) {
     ::close(fd);
     break;
   }
-  files.rlim_cur = static_cast<rlim_t>(highest + 1 + extra);
+  files.rlim_cur = files.rlim_max = static_cast<rlim_t>(highest + 1 + extra);
   return ::setrlimit(RLIMIT_NOFILE, &files) == 0 ? Status() : system_error("setrlimit");
 }
 
@@ -130,6 +135,75 @@ TEST_CASE("the process that made the id says so when it may open too few files",
     CHECK(contains(verdict, "RLIMIT_NOFILE"));
     CHECK(contains(verdict, "in the process that made the unique id"));
   }
+}
+
+namespace {
+
+/// Introduces itself as one of `size` ranks and waits for the addresses of its neighbours.
+Task<Status> introduce(EventLoop& loop, UniqueId id, int rank, int size) {
+  const Deadline deadline = Deadline::after(60s);
+  DialTarget target = {.address = id.root,
+                       .purpose = KeyPurpose::rendezvous,
+                       .realm = id.number,
+                       .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
+                       .claim = {.from = rank, .to = -1, .tag = 0}};
+  ORIEL_CO_TRY(const OwnedFd fd, co_await dial(loop, std::move(target), 1s, deadline));
+  const RootHello hello = {
+      .rank = rank, .size = size, .patience_ms = 60'000, .process = 1, .address = id.root};
+  const Bytes bytes = hello.encode();
+  const ByteView view = bytes;
+  ORIEL_CO_CHECK(write_some(fd.get(), std::span(&view, 1)));
+  FrameReader reader;
+  std::vector<Frame> frames;
+  std::array<std::byte, 4096> buffer;
+  while (frames.empty()) {
+    ORIEL_CO_CHECK(co_await loop.readable(fd.get(), deadline));
+    ORIEL_CO_TRY(const IoOutcome got, read_some(fd.get(), buffer));
+    if (got.closed) co_return Error(ErrorCode::remote, "the root service has closed");
+    ORIEL_CO_CHECK(reader.feed(ByteView(buffer).first(got.bytes), frames));
+  }
+  if (frames[0].kind != FrameKind::root_peers) co_return Error(ErrorCode::remote, "no addresses");
+  co_return Status();
+}
+
+}  // namespace
+
+TEST_CASE("a root service with a soft limit of 256 files serves 1,024 ranks", "[req:3.22]") {
+  constexpr int kMany = 1024;
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const rlimit enough = {files.rlim_max, files.rlim_max};
+  if (files.rlim_max < kMany + 256 || ::setrlimit(RLIMIT_NOFILE, &enough) != 0) {
+    WARN("skipped: this machine does not allow as many files");
+    return;
+  }
+  struct Scene {
+    std::atomic<int> made{0};
+    UniqueId id;
+  };
+  const Shared<Scene> scene;
+  const ForkedRanks root(1, [&](int) -> Status {
+    const rlimit few = {256, enough.rlim_max};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return system_error("setrlimit");
+    ORIEL_TRY(scene->id, create_unique_id(kLoopback.socket));
+    scene->made = 1;
+    for (;;) std::this_thread::sleep_for(1s);
+  });
+  while (scene->made == 0) std::this_thread::sleep_for(1ms);
+  auto loop = std::move(EventLoop::create()).value();
+  std::vector<Task<Status>> ranks;
+  for (int rank = 0; rank < kMany; ++rank) {
+    ranks.push_back(introduce(loop, scene->id, rank, kMany));
+  }
+  int served = 0;
+  std::string first;
+  for (const Status& status : loop.run_all(std::move(ranks))) {
+    if (status.ok()) ++served;
+    if (!status.ok() && first.empty()) first = status.error().to_string();
+  }
+  CAPTURE(first);
+  CHECK(served == kMany);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
 }
 
 }  // namespace oriel::boot
