@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` lays down: the library under its three names, the public headers, the
-# tools, a CMake package (oriel::oriel) and a pkg-config file (oriel).
+# What `cmake --install` lays down: liboriel.so.0, the public headers, the tools, a CMake package
+# (oriel::oriel) and a pkg-config file (oriel); and, for programs that know only NCCL, libnccl.so.2 and
+# the audit module of `oriel-run --preload`.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(oriel_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/oriel)
 install(TARGETS oriel EXPORT oriel-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/liboriel.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET oriel_nccl)
+  install(TARGETS oriel_nccl oriel_audit LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.cuh")
 install(EXPORT oriel-targets NAMESPACE oriel:: DESTINATION ${oriel_package_dir})

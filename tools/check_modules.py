@@ -22,6 +22,7 @@ MODULES = {
     "net": {"window", "shadow", "topo", "boot", "base"},
     "kernels": {"window", "shadow", "base"},
     "comm": {"kernels", "net", "window", "shadow", "topo", "boot", "base"},
+    "preload": set(),  # files of their own, beside the library
 }
 # The folders of each module, top first: a folder may include those that stand after it. Modules
 # that are not listed are flat.

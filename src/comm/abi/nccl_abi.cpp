@@ -399,15 +399,18 @@ const char* last_error(ncclComm_t handle) noexcept {
 namespace front = oriel::comm;
 using oriel::kernels::Collective;
 
-// Each entry is defined under its pnccl name; the nccl name is another name for the same code,
-// which a profiler may replace.
+// Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
+// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
+// replaces.
 #if defined(__GNUC__) && !defined(__clang__)
 // gcc finds out that the targets do not throw and would have the aliases say so.
 #pragma GCC diagnostic ignored "-Wmissing-attributes"
 #endif
-#define ORIEL_ENTRY(result, name, ...)                                                          \
-  extern "C" result name(__VA_ARGS__) __attribute__((alias("p" #name), visibility("default"))); \
-  extern "C" __attribute__((visibility("default"))) result p##name(__VA_ARGS__)
+#define ORIEL_VISIBLE __attribute__((visibility("default")))
+#define ORIEL_ENTRY(result, name, ...)                                                         \
+  extern "C" ORIEL_VISIBLE result name(__VA_ARGS__) __attribute__((alias("p" #name)));         \
+  extern "C" ORIEL_VISIBLE result oriel_##name(__VA_ARGS__) __attribute__((alias("p" #name))); \
+  extern "C" ORIEL_VISIBLE result p##name(__VA_ARGS__)
 
 ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
   return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
