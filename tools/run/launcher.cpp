@@ -130,6 +130,7 @@ void Launcher::become_rank(int rank, std::uint16_t port, int report_fd) {
   set_number("LOCAL_WORLD_SIZE", options_.ranks);
   set_number("MASTER_PORT", port);
   ::setenv("MASTER_ADDR", options_.host.c_str(), 1);
+  if (options_.preload) options_.preload->apply(rank == 0);
   std::vector<char*> arguments;
   for (std::string& argument : options_.command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);

@@ -15,14 +15,16 @@
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "run/output.hpp"
+#include "run/preload.hpp"
 
 namespace oriel::run {
 
 struct Options {
   int ranks = 0;
   std::vector<std::string> command;  ///< program and arguments
-  std::string host = "127.0.0.1";    ///< MASTER_ADDR
-  std::uint16_t port = 0;            ///< MASTER_PORT; 0: one that is free
+  std::optional<Preload> preload;
+  std::string host = "127.0.0.1";  ///< MASTER_ADDR
+  std::uint16_t port = 0;          ///< MASTER_PORT; 0: one that is free
   bool tag_output = false;
   std::chrono::nanoseconds grace = std::chrono::seconds(5);  ///< from SIGTERM to SIGKILL
   std::optional<std::chrono::nanoseconds> timeout;           ///< of the whole run

@@ -7,37 +7,69 @@
 
 #include "common/process.hpp"
 #include "run/launcher.hpp"
+#include "run/preload.hpp"
+#include "run/program_file.hpp"
 
 namespace {
 
 constexpr int kUsage = 2;
+constexpr int kNotStarted = 126;
 
 int fail(const oriel::Error& error, int status) {
   fmt::print(stderr, "oriel-run: {}\n", error.to_string());
   return status;
 }
 
-}  // namespace
+// Warns where the program's calls cannot reach Oriel.
+oriel::Result<oriel::run::Preload> prepare_preload(const std::string& program) {
+  const auto warning = preload_warning(oriel::run::read_program_file(program));
+  if (!warning.empty()) fmt::print(stderr, "oriel-run: {}\n", warning);
+  return oriel::run::Preload::find(/*report=*/warning.empty());
+}
 
-int main(int argc, char** argv) {
+struct Arguments {
   oriel::run::Options options;
   double grace_s = 5;
   double timeout_s = 0;
-  CLI::App app{
-      "oriel-run -n N [options] program [arguments]\n\n"
-      "Starts N ranks of a program on this host, with RANK, WORLD_SIZE, LOCAL_RANK,\n"
-      "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. When a rank fails it is named and the\n"
-      "others are stopped; the exit status is that of the first rank that failed."};
+  bool preload = false;
+  CLI::Option* ranks = nullptr;
+};
+
+constexpr const char* kHelp =
+    "oriel-run -n N [options] program [arguments]\n"
+    "oriel-run --preload [-n N] [options] program [arguments]\n\n"
+    "Starts N ranks of a program on this host, with RANK, WORLD_SIZE, LOCAL_RANK,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. When a rank fails it is named and the\n"
+    "others are stopped; the exit status is that of the first rank that failed.\n\n"
+    "With --preload the program, written for NCCL, runs on Oriel, and says where its\n"
+    "ncclAllReduce is. Without -n the program starts once and makes its own ranks.";
+
+void add_options(CLI::App& app, Arguments& to) {
   app.prefix_command();  // what follows the program's name belongs to the program
-  app.add_option("-n,--ranks", options.ranks, "number of ranks")
-      ->required()
-      ->check(CLI::Range(1, 4096));
-  app.add_flag("--tag-output", options.tag_output, "put \"[rank] \" before each line of output");
-  app.add_option("--host", options.host, "MASTER_ADDR")->capture_default_str();
-  app.add_option("--port", options.port, "MASTER_PORT; 0: one that is free")->capture_default_str();
-  app.add_option("--grace", grace_s, "seconds between SIGTERM and SIGKILL")->capture_default_str();
-  app.add_option("--timeout", timeout_s, "seconds until all ranks are stopped; 0: no limit")
-      ->capture_default_str();
+  to.ranks =
+      app.add_option("-n,--ranks", to.options.ranks, "number of ranks")->check(CLI::Range(1, 4096));
+  app.add_flag("--preload", to.preload, "have calls of NCCL reach Oriel, also in child processes");
+  app.add_flag("--tag-output", to.options.tag_output, "put \"[rank] \" before each line of output")
+      ->needs(to.ranks);
+  app.add_option("--host", to.options.host, "MASTER_ADDR")->capture_default_str()->needs(to.ranks);
+  app.add_option("--port", to.options.port, "MASTER_PORT; 0: one that is free")
+      ->capture_default_str()
+      ->needs(to.ranks);
+  app.add_option("--grace", to.grace_s, "seconds between SIGTERM and SIGKILL")
+      ->capture_default_str()
+      ->needs(to.ranks);
+  app.add_option("--timeout", to.timeout_s, "seconds until all ranks are stopped; 0: no limit")
+      ->capture_default_str()
+      ->needs(to.ranks);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  oriel::run::Options& options = arguments.options;
+  CLI::App app{kHelp};
+  add_options(app, arguments);
   CLI11_PARSE(app, argc, argv);
 
   options.command = app.remaining();
@@ -47,14 +79,28 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "oriel-run: no program given\n{}", app.help());
     return kUsage;
   }
-  const auto grace = oriel::tools::seconds_to_nanoseconds(grace_s, "--grace");
+  const bool once = arguments.ranks->empty();
+  if (once && !arguments.preload) {
+    fmt::print(stderr, "oriel-run: -n is missing: the number of ranks\n");
+    return kUsage;
+  }
+  const auto grace = oriel::tools::seconds_to_nanoseconds(arguments.grace_s, "--grace");
   if (!grace) return fail(grace.error(), kUsage);
-  const auto timeout = oriel::tools::seconds_to_nanoseconds(timeout_s, "--timeout");
+  const auto timeout = oriel::tools::seconds_to_nanoseconds(arguments.timeout_s, "--timeout");
   if (!timeout) return fail(timeout.error(), kUsage);
   options.grace = std::chrono::nanoseconds(*grace);
   if (*timeout > 0) options.timeout = std::chrono::nanoseconds(*timeout);
 
+  if (arguments.preload) {
+    auto prepared = prepare_preload(options.command.front());
+    if (!prepared) return fail(prepared.error(), kNotStarted);
+    if (once) {
+      prepared->apply(/*first=*/true);
+      return fail(oriel::run::become_program(std::move(options.command)), kNotStarted);
+    }
+    options.preload = std::move(*prepared);
+  }
   oriel::run::Launcher launcher(std::move(options));
   const auto verdict = launcher.run();
-  return verdict ? *verdict : fail(verdict.error(), 126);
+  return verdict ? *verdict : fail(verdict.error(), kNotStarted);
 }
