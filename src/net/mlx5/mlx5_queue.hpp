@@ -12,9 +12,9 @@
 
 #include "base/settings.hpp"
 #include "net/mlx5/mlx5_device.hpp"
+#include "net/mlx5/mlx5_doorbell.hpp"
 #include "net/mlx5/mlx5_handle.hpp"
 #include "net/mlx5/mlx5_memory.hpp"
-#include "net/mlx5/mlx5_ringer.hpp"
 #include "net/wire/queue_setup.hpp"
 
 namespace oriel::net {
@@ -24,10 +24,10 @@ namespace oriel::net {
 /// receives, a ring of them, with room for no bytes, and its completion queue.
 ///
 /// Destruction: first the queue pair, then its completion queues, the doorbell's service and
-/// mapping, the UAR, the umems, the key of the slots, the memory; nobody may be using the view any
-/// more. Move-only. The memory's source outlives it; the device stays open as long. Thread safety:
-/// as for std::vector; different queues are independent, so that some can be made while others are
-/// used.
+/// mapping, the UAR (where no other queue shares them), the umems, the key of the slots, the
+/// memory; nobody may be using the view any more. Move-only. The memory's source outlives it; the
+/// device stays open as long. Thread safety: as for std::vector; different queues are independent,
+/// so that some can be made while others are used.
 class Mlx5Queue {
  public:
   struct Options {
@@ -49,8 +49,7 @@ class Mlx5Queue {
   };
 
   static Result<Mlx5Queue> create(std::shared_ptr<const Mlx5Device> device, Mlx5Memory& memory,
-                                  const std::shared_ptr<Mlx5Ringer>& ringer,
-                                  const Options& options);
+                                  Mlx5Doorbells& doorbells, const Options& options);
   Mlx5Queue(Mlx5Queue&&) noexcept;
   Mlx5Queue& operator=(Mlx5Queue&&) noexcept;
   ~Mlx5Queue();

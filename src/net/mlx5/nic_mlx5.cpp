@@ -12,7 +12,7 @@ namespace oriel::net {
 
 NicMlx5::NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& options)
     : device_(std::move(device)),
-      ringer_(std::make_shared<Mlx5Ringer>()),
+      doorbells_(std::make_shared<Mlx5Doorbells>(device_)),
       own_thread_(options.own_thread),
       begin_(options.begin),
       mutex_(std::make_unique<std::mutex>()) {}
@@ -42,7 +42,7 @@ Result<std::vector<Mlx5Queue>> NicMlx5::create_queues(Mlx5Memory& memory,
   std::vector<Mlx5Queue> queues;
   queues.reserve(options.size());
   for (const Mlx5Queue::Options& each : options) {
-    ORIEL_TRY(Mlx5Queue queue, Mlx5Queue::create(device_, memory, ringer_, each));
+    ORIEL_TRY(Mlx5Queue queue, Mlx5Queue::create(device_, memory, *doorbells_, each));
     queues.push_back(std::move(queue));
   }
   ORIEL_CHECK(start_thread_if_needed());
@@ -50,10 +50,13 @@ Result<std::vector<Mlx5Queue>> NicMlx5::create_queues(Mlx5Memory& memory,
 }
 
 Status NicMlx5::start_thread_if_needed() {
-  if (!own_thread_ || !ringer_->is_needed()) return {};
+  if (!own_thread_ || !doorbells_->need_processor()) return {};
   const std::lock_guard lock(*mutex_);
   if (thread_) return {};
-  ORIEL_TRY(thread_, Mlx5RingerThread::start(ringer_, begin_));
+  NicThread::Options options;
+  options.progress = [doorbells = doorbells_] { return doorbells->progress(); };
+  options.begin = begin_;
+  ORIEL_TRY(thread_, NicThread::start(std::move(options)));
   return {};
 }
 

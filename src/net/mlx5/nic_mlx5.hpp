@@ -15,9 +15,10 @@
 #include "oriel/error.hpp"
 
 #include "net/mlx5/mlx5_device.hpp"
+#include "net/mlx5/mlx5_doorbell.hpp"
 #include "net/mlx5/mlx5_memory.hpp"
 #include "net/mlx5/mlx5_queue.hpp"
-#include "net/mlx5/mlx5_ringer.hpp"
+#include "net/soft/nic_thread.hpp"
 
 namespace oriel::net {
 
@@ -68,18 +69,18 @@ class NicMlx5 {
                                                std::span<const Mlx5Queue::Options> options);
 
   /// Rings what a processor has to ring. Whether there was anything.
-  bool progress() { return ringer_->progress(); }
+  bool progress() { return doorbells_->progress(); }
 
  private:
   NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& options);
   Status start_thread_if_needed();
 
   std::shared_ptr<const Mlx5Device> device_;
-  std::shared_ptr<Mlx5Ringer> ringer_;
+  std::shared_ptr<Mlx5Doorbells> doorbells_;
   bool own_thread_;
   std::function<void()> begin_;
   std::unique_ptr<std::mutex> mutex_;  // of the thread's start
-  std::optional<Mlx5RingerThread> thread_;
+  std::optional<NicThread> thread_;
 };
 
 }  // namespace oriel::net

@@ -44,6 +44,8 @@ struct FakeVerbs::Object {
   std::uint32_t elements = 0;  // of a CQ
   bool collapsed = false;
   std::array<std::uint64_t, 512> page{};  // of a UAR
+  bool is_uncached = false;               // a UAR that its context has only one of,
+  int owners = 1;                         // given out so often
 };
 
 struct FakeVerbs::Access {
@@ -81,6 +83,7 @@ struct FakeVerbs::Access {
     const bool reports = fails(call);
     Object* object = find(pointer, kind, call);
     if (object == nullptr) return EINVAL;
+    if (--object->owners > 0) return reports ? fake->status : 0;
     for (const auto& [other, owner] : fake->objects_) {
       const auto& needs = owner->needs;
       if (std::find(needs.begin(), needs.end(), pointer) != needs.end()) {
@@ -449,7 +452,15 @@ struct FakeVerbs::Access {
       errno = EOPNOTSUPP;
       return nullptr;
     }
+    // As rdma-core: one uncached register for each context.
+    for (const auto& [pointer, other] : fake->objects_) {
+      const bool is_it = flags == 1 && other->kind == "uar" && other->needs[0] == context;
+      if (!is_it || !other->is_uncached) continue;
+      ++other->owners;
+      return &other->seen.uar;
+    }
     Object* made = make("uar", object->adapter, {context});
+    made->is_uncached = flags == 1;
     made->seen.uar = {};
     made->seen.uar.page_number = made->number;
     made->seen.uar.page = made->page.data();

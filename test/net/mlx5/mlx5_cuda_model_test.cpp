@@ -57,8 +57,8 @@ struct Driver {
     };
     table.mem_host_register = [](void* address, std::size_t, unsigned flags) {
       if (!driver->takes_registers) return CUDA_ERROR_NOT_PERMITTED;
-      driver->registered[address] = flags;
-      return CUDA_SUCCESS;
+      const bool is_new = driver->registered.emplace(address, flags).second;
+      return is_new ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     };
     table.mem_host_unregister = [](void* address) {
       return driver->registered.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -261,6 +261,30 @@ TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernel
   CHECK(scene.verbs.live() == 0);
 }
 
+TEST_CASE("queues of an adapter share its uncached doorbell register, and GPUs ring all of them",
+          "[req:3.11][A3]") {
+  Scene scene;
+  {
+    const auto memory = Mlx5CudaMemory::create(0).value();
+    NicMlx5 nic = scene.open();
+    std::vector<Mlx5Queue> queues;
+    for (int i = 0; i < 3; ++i) queues.push_back(Scene::create(nic, *memory).value());
+    CHECK(scene.verbs.live("uar") == 1);
+    CHECK(scene.driver.registered.size() == 1);
+    for (const Mlx5Queue& queue : queues) {
+      CHECK_FALSE(queue.is_rung_by_processor());
+      CHECK(queue.view().doorbell == queues[0].view().doorbell);
+    }
+    queues.erase(queues.begin(), queues.begin() + 2);
+    CHECK(scene.driver.registered.size() == 1);
+    queues.clear();
+    CHECK(scene.driver.registered.empty());
+    CHECK(scene.verbs.live("uar") == 0);
+    CHECK_FALSE(Scene::create(nic, *memory).value().is_rung_by_processor());
+  }
+  scene.check_nothing_left();
+}
+
 TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[req:3.11]") {
   Scene scene;
   const bool attribute = GENERATE(false, true);
@@ -293,13 +317,14 @@ TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once
     CHECK(first.is_rung_by_processor());
     CHECK(first.view().doorbell != second.view().doorbell);
     const auto& pair = scene.verbs.queue_pairs.at(first.number());
-    const auto& other = scene.verbs.queue_pairs.at(second.number());
     CHECK(pair.doorbell != first.view().doorbell);
     CHECK_FALSE(nic.progress());
     *first.view().doorbell = 0x1234;
     CHECK(nic.progress());
     CHECK(*pair.doorbell == 0x1234);
-    CHECK(*other.doorbell == 0);
+    *second.view().doorbell = 0x5678;
+    CHECK(nic.progress());
+    CHECK(*scene.verbs.queue_pairs.at(second.number()).doorbell == 0x5678);
   }
   scene.check_nothing_left();
   CHECK(log.count("a processor rings the doorbells of mlx5_0 port 1") == 1);

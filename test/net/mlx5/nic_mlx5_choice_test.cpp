@@ -173,12 +173,12 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
   scene.adapter().general[0x88 / 8] = std::byte{10};
   const auto device = Mlx5Device::open(scene.options).value();
   Mlx5HostMemory memory;
-  const auto ringer = std::make_shared<Mlx5Ringer>();
+  Mlx5Doorbells doorbells(device);
   scene.verbs.calls.clear();
   const auto refuses = [&](auto change) {
     Mlx5Queue::Options options;
     change(options);
-    const auto made = Mlx5Queue::create(device, memory, ringer, options);
+    const auto made = Mlx5Queue::create(device, memory, doorbells, options);
     return !made.ok() && made.error().code() == ErrorCode::invalid_argument;
   };
   CHECK(refuses([](auto& options) { options.depth = 64; }));
@@ -191,7 +191,7 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
   CHECK(refuses([](auto& options) { options.psn = 0x1000000; }));
   CHECK(scene.verbs.calls.empty());
 
-  Mlx5Queue queue = Mlx5Queue::create(device, memory, ringer, {}).value();
+  Mlx5Queue queue = Mlx5Queue::create(device, memory, doorbells, {}).value();
   scene.verbs.calls.clear();
   Mlx5QueueHandle peer = queue.handle();
   peer.link_layer = LinkLayer::ethernet;

@@ -16,7 +16,6 @@
 #include "net/mlx5/fake_verbs.hpp"
 #include "net/mlx5/nic_mlx5.hpp"
 #include "net/mlx5/soft_adapters.hpp"
-#include "net/soft/driving_memory.hpp"
 #include "net/soft/nic_soft.hpp"
 #include "net/wire/wire_local.hpp"
 
@@ -68,6 +67,7 @@ struct Ranks {
       CHECK(keys[i].local_key() == keys[i].remote_key());
     }
     control.timeout_ns = 20'000'000'000;
+    AdapterMemory::driven = &adapters;
   }
   Mlx5Queue make(std::size_t rank, Mlx5Queue::Options options = {}) {
     options.depth = 128;
@@ -86,13 +86,11 @@ struct Ranks {
   }
   QueueOutcome wait(const dq::QueueView& view, dq::Posted posted) {
     if (posted.outcome != QueueOutcome::done) return posted.outcome;
-    return dq::wait_complete<DrivingMemory>(view, posted.end, control);
+    return dq::wait_complete<AdapterMemory>(view, posted.end, control);
   }
 
   FakeVerbs verbs;
   TwoAdapters adapters{verbs};
-  std::array<NicSoft*, 2> driven{&adapters.nics[0], &adapters.nics[1]};
-  DrivingScope scope{driven};
   Mlx5HostMemory memory;
   std::vector<NicMlx5> nics;
   std::array<std::vector<std::uint64_t>, 2> words;
@@ -128,24 +126,24 @@ TEST_CASE("the same device code fills queues of this NIC, whoever rings their do
   // Around the ring several times.
   for (std::uint64_t round = 1; round <= 500; ++round) {
     ranks.words[0][round] = round * 3;
-    const auto posted = dq::put<Thread, DrivingMemory>(
+    const auto posted = dq::put<Thread, AdapterMemory>(
         Thread(), view, ranks.transfer(round * 8, round * 8, 8), ranks.control);
     REQUIRE(posted.outcome == QueueOutcome::done);
     if (round % 50 == 0) REQUIRE(ranks.wait(view, posted) == QueueOutcome::done);
   }
   for (std::uint64_t round = 1; round <= 500; ++round) CHECK(ranks.words[1][round] == round * 3);
 
-  REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), view, ranks.transfer(16000, 8, 4000),
+  REQUIRE(dq::get_and_wait<Thread, AdapterMemory>(Thread(), view, ranks.transfer(16000, 8, 4000),
                                                   ranks.control) == QueueOutcome::done);
   CHECK(std::memcmp(&ranks.words[0][2000], &ranks.words[1][1], 4000) == 0);
 
   ranks.words[1][3000] = 40;
   std::uint64_t old = 0;
-  REQUIRE(dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, DrivingMemory>(
+  REQUIRE(dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, AdapterMemory>(
               view, ranks.regions[1], 24000, 2, old, ranks.control) == QueueOutcome::done);
   CHECK(old == 40);
   CHECK(ranks.words[1][3000] == 42);
-  const auto signalled = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
+  const auto signalled = dq::put_signal<dq::SignalOp::add, Thread, AdapterMemory>(
       Thread(), view, ranks.transfer(0, 30000, 800), ranks.regions[1], 24000, 8, ranks.control);
   REQUIRE(ranks.wait(view, signalled) == QueueOutcome::done);
   CHECK(ranks.words[1][3000] == 50);
@@ -159,7 +157,7 @@ TEST_CASE("an error of the adapter surfaces from the completion, for it has no w
   Mlx5Queue back = ranks.make(1);
   Ranks::connect(there, back);
   ranks.regions[1].keys[0] += 1;
-  const auto posted = dq::put<Thread, DrivingMemory>(Thread(), there.view(),
+  const auto posted = dq::put<Thread, AdapterMemory>(Thread(), there.view(),
                                                      ranks.transfer(0, 0, 8), ranks.control);
   CHECK(ranks.wait(there.view(), posted) == QueueOutcome::failed);
   const dq::QueueError error = dq::decode_error(there.view().indexes->error);
@@ -174,7 +172,7 @@ TEST_CASE("a queue that was reset is as new, and connects again", "[req:3.11]") 
   const auto put = [&](std::uint64_t value) {
     ranks.words[0][0] = value;
     return ranks.wait(there.view(),
-                      dq::put<Thread, DrivingMemory>(Thread(), there.view(),
+                      dq::put<Thread, AdapterMemory>(Thread(), there.view(),
                                                      ranks.transfer(0, 8, 8), ranks.control));
   };
   REQUIRE(put(5) == QueueOutcome::done);
@@ -194,7 +192,7 @@ namespace {
 
 dq::Posted put_immediate(Ranks& ranks, const Mlx5Queue& queue, std::uint64_t word,
                          std::uint32_t value) {
-  return dq::put_immediate<Thread, DrivingMemory>(
+  return dq::put_immediate<Thread, AdapterMemory>(
       Thread(), queue.view(), ranks.transfer(word * 8, word * 8, 8), value, ranks.control);
 }
 
@@ -202,7 +200,7 @@ QueueOutcome wait_immediate(Ranks& ranks, const Mlx5Queue& queue, dq::ReceivedIm
                             std::uint64_t timeout_ns = 20'000'000'000) {
   device::WaitControl control = ranks.control;
   control.timeout_ns = timeout_ns;
-  return dq::wait_immediate<Thread, DrivingMemory>(Thread(), queue.view(), queue.receives(), got,
+  return dq::wait_immediate<Thread, AdapterMemory>(Thread(), queue.view(), queue.receives(), got,
                                                    control);
 }
 
@@ -287,12 +285,11 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
   std::atomic<std::uint64_t> puts{0};
   std::atomic<bool> good{true};
   std::thread traffic([&] {
-    const DrivingScope scope(ranks.driven);
     // At least some, so that nothing depends on who is faster.
     for (std::uint64_t i = 1; i <= 300 || !stop; ++i) {
       ranks.words[0][0] = i;
       const auto posted =
-          dq::put<Thread, DrivingMemory>(Thread(), before, ranks.transfer(0, 8, 8), ranks.control);
+          dq::put<Thread, AdapterMemory>(Thread(), before, ranks.transfer(0, 8, 8), ranks.control);
       if (ranks.wait(before, posted) != QueueOutcome::done || ranks.words[1][1] != i) good = false;
       puts = i;
       if (!good) break;
@@ -307,12 +304,12 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
   }
   const std::size_t live = ranks.verbs.live();
   const std::array<Mlx5Queue::Options, 2> two{};
-  const long calls_of_two = 12;
+  const long calls_of_two = 10;
   for (long k = 1; k <= calls_of_two; ++k) {
     ranks.verbs.fail_at = ranks.verbs.counted + k;
     const auto failed = ranks.nics[0].create_queues(ranks.memory, two);
     INFO(k << ": " << ranks.verbs.failed);
-    CHECK(failed.ok() == (ranks.verbs.failed == "mlx5dv_devx_alloc_uar"));
+    CHECK_FALSE(failed.ok());
   }
   ranks.verbs.fail_at = 0;
   CHECK(ranks.verbs.live() == live);
@@ -336,7 +333,7 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
     const dq::QueueView& view = more[i].view();
     ranks.words[0][9] = i + 100;
     const auto posted =
-        dq::put<Thread, DrivingMemory>(Thread(), view, ranks.transfer(72, 80, 8), ranks.control);
+        dq::put<Thread, AdapterMemory>(Thread(), view, ranks.transfer(72, 80, 8), ranks.control);
     REQUIRE(ranks.wait(view, posted) == QueueOutcome::done);
     CHECK(ranks.words[1][10] == i + 100);
   }
@@ -372,8 +369,6 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
     CHECK(doorbells[1] == 10);
   }
   CHECK_FALSE(ringer->is_needed());
-  CHECK(ringer->is_first());
-  CHECK_FALSE(ringer->is_first());
 }
 
 TEST_CASE("users that are to ring themselves and cannot reach the register are an error",
@@ -428,7 +423,7 @@ TEST_CASE("when the processor that rings stops, waits end by deadline and abort"
   }
   const auto put = [&](const dq::QueueView& view, std::uint64_t value) {
     ranks.words[0][1] = value;
-    return dq::put<Thread, DrivingMemory>(Thread(), view, ranks.transfer(8, 8, 8), ranks.control);
+    return dq::put<Thread, AdapterMemory>(Thread(), view, ranks.transfer(8, 8, 8), ranks.control);
   };
   RingerThread ringer(ranks.nics[0]);
   REQUIRE(ranks.wait(there[0].view(), put(there[0].view(), 1)) == QueueOutcome::done);
@@ -438,10 +433,7 @@ TEST_CASE("when the processor that rings stops, waits end by deadline and abort"
   QueueOutcome waited{};
   const auto late = put(there[0].view(), 2);
   {
-    std::jthread waiter([&] {
-      const DrivingScope scope(ranks.driven);
-      waited = ranks.wait(there[0].view(), late);
-    });
+    std::jthread waiter([&] { waited = ranks.wait(there[0].view(), late); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     RingerThread again(ranks.nics[0]);
     waiter.join();
@@ -463,10 +455,7 @@ TEST_CASE("when the processor that rings stops, waits end by deadline and abort"
   ranks.control.abort = &abort;
   const auto last = put(there[1].view(), 5);
   {
-    std::jthread waiter([&] {
-      const DrivingScope scope(ranks.driven);
-      waited = ranks.wait(there[1].view(), last);
-    });
+    std::jthread waiter([&] { waited = ranks.wait(there[1].view(), last); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     device::Memory::store<device::Order::release>(&abort, 1u);
   }
@@ -476,24 +465,37 @@ TEST_CASE("when the processor that rings stops, waits end by deadline and abort"
   CHECK(ranks.verbs.violations.empty());
 }
 
-TEST_CASE("the thread that rings is told where to run, and rings where that fails too",
-          "[req:2.5]") {
-  for (const bool fails : {false, true}) {
-    const auto ringer = std::make_shared<Mlx5Ringer>();
-    std::uint64_t slot = 7;
-    std::uint64_t doorbell = 0;
-    Mlx5Ringer::Bell bell = Mlx5Ringer::serve(ringer, &slot, &doorbell).value();
-    std::atomic<bool> elsewhere{false};
-    const auto caller = std::this_thread::get_id();
-    const Mlx5RingerThread thread = Mlx5RingerThread::start(ringer, [&] {
-                                      elsewhere = std::this_thread::get_id() != caller;
-                                      if (fails) throw std::bad_alloc();
-                                    }).value();
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (std::atomic_ref<std::uint64_t>(doorbell).load() != 7) {
-      REQUIRE(std::chrono::steady_clock::now() < limit);
-      std::this_thread::yield();
+TEST_CASE("a NIC's thread is started where it is told, and rings for users who cannot",
+          "[req:2.5][A3]") {
+  const bool placing_fails = GENERATE(false, true);
+  FakeVerbs verbs;
+  verbs.has_uncached_registers = false;
+  std::atomic<bool> elsewhere{false};
+  NicMlx5::Options options;
+  options.device.name = "mlx5_0";
+  options.device.verbs = &verbs.library;
+  options.begin = [&, caller = std::this_thread::get_id()] {
+    elsewhere = std::this_thread::get_id() != caller;
+    if (placing_fails) throw std::bad_alloc();
+  };
+  NicMlx5 nic = NicMlx5::open(options).value();
+  Mlx5HostMemory memory;
+  std::array<Mlx5Queue::Options, 2> both{};
+  for (Mlx5Queue::Options& each : both) each.doorbell = DoorbellChoice::cpu;
+  const std::vector<Mlx5Queue> queues = nic.create_queues(memory, both).value();
+  // Rings that follow each other, with naps of the thread in between.
+  for (std::uint64_t value = 1; value <= 20; ++value) {
+    for (const Mlx5Queue& queue : queues) {
+      const auto& pair = verbs.queue_pairs.at(queue.number());
+      const std::uint64_t rung = value << 32 | queue.number();
+      std::atomic_ref(*queue.view().doorbell).store(rung, std::memory_order_release);
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (std::atomic_ref(*pair.doorbell).load() != rung) {
+        REQUIRE(std::chrono::steady_clock::now() < limit);
+        std::this_thread::yield();
+      }
     }
-    CHECK(elsewhere);  // and before the first ring
+    if (value % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  CHECK(elsewhere);
 }

@@ -11,11 +11,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "oriel/device/memory.hpp"
+#include "oriel/device/queue.hpp"
 
 #include "net/mlx5/fake_verbs.hpp"
 #include "net/soft/nic_soft.hpp"
@@ -54,6 +58,16 @@ class SoftAdapters {
     nics.emplace_back().add_wire(std::move(wire));
   }
   NicSoft& of(int adapter) { return nics[static_cast<std::size_t>(adapter)]; }
+  /// Has an adapter execute some of what there is. Returns whether there was anything.
+  bool progress(int adapter) {
+    pass_on_rings(adapter);
+    return of(adapter).progress();
+  }
+  bool progress() {
+    bool any = false;
+    for (int i = 0; i < static_cast<int>(nics.size()); ++i) any = progress(i) || any;
+    return any;
+  }
 
   /// Before a peer that is silent is given up: this, times eight.
   Duration answer_timeout = QueueSetup().answer_timeout;
@@ -61,29 +75,87 @@ class SoftAdapters {
   std::deque<NicSoft> nics;
 
  private:
+  /// A queue's own word beside the register, which several queues ring.
+  struct Rings {
+    const std::uint64_t* doorbell = nullptr;
+    const std::uint32_t* record = nullptr;
+    std::unique_ptr<std::uint64_t> word = std::make_unique<std::uint64_t>(0);
+    std::uint64_t seen = 0;  // of the register
+    std::uint32_t told = 0;  // the index in the word
+    bool is_ready = false;
+  };
+  using Place = std::pair<int, std::uint32_t>;
+
+  template <class Word>
+  static Word load(const Word* from) {
+    return std::atomic_ref<Word>(*const_cast<Word*>(from)).load(std::memory_order_acquire);
+  }
+  static std::uint32_t queue_of(std::uint64_t ring) {
+    return device::queue::big_endian(static_cast<std::uint32_t>(ring >> 32)) >> 8;
+  }
+  /// Gives each queue the rings that are its own. Of rings that follow each other closely a word of
+  /// memory shows the last only, so whenever there is one, records of the other queues count too.
+  void pass_on_rings(int adapter) {
+    namespace dq = device::queue;
+    const std::lock_guard lock(mutex_);
+    for (auto& [place, rings] : rings_) {
+      if (place.first != adapter || !rings.is_ready) continue;
+      std::uint64_t now = load(rings.doorbell);
+      if (now == rings.seen) continue;
+      rings.seen = now;
+      if (queue_of(now) != place.second) {
+        const std::uint32_t recorded = dq::big_endian(load(rings.record + 1)) & 0xffff;
+        if (recorded == rings.told) continue;
+        now = dq::big_endian(recorded << 8) | std::uint64_t{dq::big_endian(place.second << 8)}
+                                                  << 32;
+      }
+      rings.told = dq::big_endian(static_cast<std::uint32_t>(now)) >> 8;
+      std::atomic_ref(*rings.word).store(now, std::memory_order_release);
+    }
+  }
   void add_queues() {
     verbs_.on_create = [this](const FakeVerbs::QueuePair& pair) {
+      Rings rings;
+      rings.doorbell = pair.doorbell;
+      rings.record = pair.record;
       QueueSetup setup;
       setup.memory.ring = pair.ring;
       setup.memory.depth = pair.depth;
       setup.memory.record = pair.record;
-      setup.memory.doorbell = pair.doorbell;
+      setup.memory.doorbell = rings.word.get();
       setup.memory.completions = pair.completions;
       setup.memory.receive_completions = pair.received;
       setup.memory.receive_count = pair.received_elements;
       setup.domain = pair.domain;
       setup.answer_timeout = answer_timeout;
       setup.piece_bytes = piece_bytes;
-      return of(pair.adapter).create_queue(setup).value();
+      const std::uint32_t number = of(pair.adapter).create_queue(setup).value();
+      const std::lock_guard lock(mutex_);
+      rings_.insert_or_assign({pair.adapter, number}, std::move(rings));
+      return number;
     };
     verbs_.on_ready = [this](const FakeVerbs::QueuePair& pair) {
       expect_empty_receives(pair);
       const QueuePeer peer{0, address_of_(pair.remote_lid), pair.remote, epochs_[place_of(pair)]};
       expect(of(pair.adapter).connect(pair.number, peer), "connecting");
+      const std::lock_guard lock(mutex_);
+      Rings& rings = rings_.at(place_of(pair));
+      rings.seen = load(rings.doorbell);
+      rings.is_ready = true;
     };
     verbs_.on_reset = [this](const FakeVerbs::QueuePair& pair) {
-      // A register keeps nothing, and a word does.
-      std::atomic_ref<std::uint64_t>(*pair.doorbell).store(0, std::memory_order_relaxed);
+      {
+        const std::lock_guard lock(mutex_);
+        Rings& rings = rings_.at(place_of(pair));
+        rings.is_ready = false;
+        rings.told = 0;
+        // A register keeps nothing, and a word does: the queue's first ring may be its last again.
+        std::uint64_t last = load(rings.doorbell);
+        if (queue_of(last) == pair.number) {
+          std::atomic_ref(*pair.doorbell).compare_exchange_strong(last, 0);
+        }
+        std::atomic_ref(*rings.word).store(0, std::memory_order_relaxed);
+      }
       ++epochs_[place_of(pair)];
       expect(of(pair.adapter).to_reset(pair.number), "resetting");
     };
@@ -92,6 +164,8 @@ class SoftAdapters {
     };
     verbs_.on_destroy = [this](const FakeVerbs::QueuePair& pair) {
       expect(of(pair.adapter).destroy_queue(pair.number), "destroying");
+      const std::lock_guard lock(mutex_);
+      rings_.erase(place_of(pair));
     };
   }
   /// What an adapter makes of a receive that an immediate uses up: a list that ends at once.
@@ -102,32 +176,33 @@ class SoftAdapters {
       verbs_.violations.push_back("receive " + std::to_string(i) + " has room for something");
     }
   }
-  static std::pair<int, std::uint32_t> place_of(const FakeVerbs::QueuePair& pair) {
-    return {pair.adapter, pair.number};
-  }
+  static Place place_of(const FakeVerbs::QueuePair& pair) { return {pair.adapter, pair.number}; }
   void expect(const Status& done, const char* what) {
     if (!done.ok()) verbs_.violations.push_back(std::string(what) + ": " + done.error().message());
   }
 
   FakeVerbs& verbs_;
   std::function<WireAddress(std::uint16_t lid)> address_of_;
-  std::map<std::pair<int, std::uint32_t>, std::uint32_t> epochs_;  // for an adapter's first packets
+  std::map<Place, std::uint32_t> epochs_;  // for an adapter's first packets
+  std::mutex mutex_;
+  std::map<Place, Rings> rings_;
 };
 
 /// Has adapters execute, a thread each, as long as it lives.
 class RunningAdapters {
  public:
   explicit RunningAdapters(SoftAdapters& adapters) {
-    for (NicSoft& nic : adapters.nics) {
-      threads_.emplace_back([&nic](const std::stop_token& stop) { run(nic, stop); });
+    for (int i = 0; i < static_cast<int>(adapters.nics.size()); ++i) {
+      threads_.emplace_back(
+          [&adapters, i](const std::stop_token& stop) { run(adapters, i, stop); });
     }
   }
 
  private:
-  static void run(NicSoft& nic, const std::stop_token& stop) {
+  static void run(SoftAdapters& adapters, int which, const std::stop_token& stop) {
     constexpr int kYields = 100;
     for (int idle = 0; !stop.stop_requested();) {
-      idle = nic.progress() ? 0 : idle + 1;
+      idle = adapters.progress(which) ? 0 : idle + 1;
       if (idle > kYields) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       } else if (idle > 0) {
@@ -136,6 +211,15 @@ class RunningAdapters {
     }
   }
   std::vector<std::jthread> threads_;
+};
+
+/// The machine's memory; between two polls a waiting thread has the adapters execute.
+struct AdapterMemory : device::Memory {
+  static inline std::atomic<SoftAdapters*> driven{nullptr};  // while there is a wait
+  static void relax() {
+    device::Memory::relax();
+    driven.load()->progress();
+  }
 };
 
 }  // namespace oriel::net::test

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "net/fabric/byte_window.hpp"
+#include "net/fabric/fabric_address.hpp"
+#include "net/fabric/fabric_frame.hpp"
+#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/wire_fabric.hpp"
+
+/// What the parts of a fabric wire have in common: this end of it, and its peers. Private to
+/// wire_fabric.cpp and the parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp), which
+/// are all under the lock of the wire.
+namespace oriel::net::fabric {
+
+inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
+/// A part of a read that takes longer has too many before it.
+inline constexpr std::chrono::milliseconds kFetchSlow{125};
+
+struct Send;
+
+struct Peer {
+  std::string name;
+  WireAddress address;
+  fi_addr_t where = FI_ADDR_UNSPEC;
+  bool prove_payloads = false;
+  std::uint32_t payload_bytes_most = 0;
+  std::vector<std::uint32_t> queues;  // the only ones that it may speak to; none: any
+  WireSign sign;
+  std::optional<Error> error;
+  bool is_cut = false;  // for good
+
+  struct Outgoing {
+    FrameKeys keys;
+    std::uint64_t next = 0;
+    std::size_t under_way = 0;               // sends that have not completed
+    Send* batch = nullptr;                   // to which messages are added until the next poll
+    std::optional<TimePoint> blocked_since;  // nothing has been taken since
+  } outgoing;
+
+  struct Incoming {
+    struct Early {
+      std::uint32_t buffer = 0;
+      FrameHead head;
+    };
+    FrameKeys keys;
+    std::uint64_t next = 0;
+    std::map<std::uint64_t, Early> early;  // proven, by sequence
+    TimePoint waiting_since{};             // if there are any
+  } incoming;
+
+  struct Reads {
+    std::size_t parts = 0;  // on the way from there
+    TimePoint since{};      // without a gap
+    ByteWindow window{kFetchSlow};
+  } reads;
+};
+
+class Peers {
+ public:
+  Peer* find(WireAddress address) {
+    // The last one is the next one, as a rule.
+    if (last_ != nullptr && last_->address == address) return last_;
+    const auto it = by_address_.find(address.value);
+    if (it == by_address_.end()) return nullptr;
+    last_ = it->second.get();
+    return last_;
+  }
+  void add(std::unique_ptr<Peer> peer) {
+    by_address_.emplace(peer->address.value, std::move(peer));
+  }
+  std::size_t size() const { return by_address_.size(); }
+  /// Calls `use` with each.
+  template <typename Use>
+  void for_each(const Use& use) {
+    for (const auto& [address, peer] : by_address_) use(*peer);
+  }
+
+ private:
+  std::unordered_map<std::uint64_t, std::unique_ptr<Peer>> by_address_;
+  Peer* last_ = nullptr;
+};
+
+/// What a completion points to; libfabric may use the context until then.
+struct Operation {
+  enum class Kind : std::uint8_t { receive, send, fetch };
+  fi_context2 context{};
+  Kind kind = Kind::receive;
+  std::uint32_t index = 0;
+};
+
+/// This end.
+struct End {
+  const FabricTable& table;
+  const WireFabric::Options options;
+  FabricAddress own;
+  /// Closed before the memory that the parts have given it is freed.
+  std::optional<FabricEndpoint> endpoint;
+  WireFabric::Counters counters;
+  std::optional<Error> error;  // the first that is nobody's in particular
+  Peers peers;
+
+  TimePoint now() const { return options.clock->now(); }
+  void note(Error failed) {
+    if (!error.has_value()) error = std::move(failed);
+  }
+};
+
+}  // namespace oriel::net::fabric

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/fabric/fabric_reads.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace oriel::net::fabric {
+namespace {
+
+constexpr std::size_t kFetchPartBytes = std::size_t{128} << 10;
+/// After so long a peer gets a gap. Providers send what is read from a peer before what it asks for
+/// itself, so while there always is something to be read it could ask for nothing.
+constexpr std::chrono::milliseconds kFetchGapEvery{250};
+
+}  // namespace
+
+void Reads::open() {
+  parts_.resize(kFetchPartsMost);
+  for (std::uint32_t i = 0; i < kFetchPartsMost; ++i) {
+    parts_[i].operation.kind = Operation::Kind::fetch;
+    parts_[i].operation.index = i;
+  }
+  free_parts();
+}
+
+void Reads::free_parts() {
+  free_.clear();
+  for (std::uint32_t i = 0; i < parts_.size(); ++i) free_.push_back(i);
+}
+
+std::shared_ptr<WireFetch> Reads::fetch(Peer* peer, const WireSource& source,
+                                        const WireTarget& target) {
+  auto whole = std::make_shared<WireFetch>(target);
+  Fetching made{whole, peer, source};
+  bool fails = peer == nullptr;
+  if (!fails && end_.endpoint->needs_memory()) {
+    auto landing = end_.endpoint->register_for(FI_READ, target.to, target.bytes);
+    if (landing.ok())
+      made.landing = std::move(landing).value();
+    else
+      fails = true;
+  }
+  if (fails) {
+    whole->end(true);
+    return whole;
+  }
+  fetching_.push_back(std::move(made));
+  begin();
+  return whole;
+}
+
+/// Returns whether one more part may be read: bounded by the free parts, of which half are left to
+/// other peers, by the gap that is due, and by the peer's congestion window.
+bool Reads::may_fetch(Peer& peer, TimePoint now) const {
+  Peer::Reads& reads = peer.reads;
+  if (free_.empty() || reads.parts >= std::max<std::size_t>(2, free_.size())) return false;
+  if (reads.parts == 0) {
+    reads.since = now;
+  } else if (now - reads.since >= kFetchGapEvery) {
+    return false;
+  }
+  return reads.window.has_room(reads.parts * kFetchPartBytes, kFetchPartBytes);
+}
+
+void Reads::begin() {
+  const TimePoint now = end_.now();
+  for (auto it = fetching_.begin(); it != fetching_.end() && !free_.empty();) {
+    const auto next = std::next(it);
+    while (may_fetch(*it->peer, now) && begin_part(*it, now)) {
+      parts_[free_.back()].of = it;
+      free_.pop_back();
+    }
+    if (it->parts == 0 && it->failed) end_fetch(it);
+    it = next;
+  }
+}
+
+// False if there is nothing to begin, or libfabric has no room now.
+bool Reads::begin_part(Fetching& one, TimePoint now) {
+  const std::size_t left = one.whole->bytes() - one.begun;
+  if (left == 0 || one.failed) return false;
+  const std::size_t bytes = std::min(left, kFetchPartBytes);
+  void* const descriptor =
+      one.landing.get() != nullptr ? end_.table.fi_mr_desc(one.landing.get()) : nullptr;
+  Part& part = parts_[free_.back()];
+  const ssize_t status = end_.table.fi_read(
+      end_.endpoint->endpoint(), one.whole->to() + one.begun, bytes, descriptor, one.peer->where,
+      one.source.address + one.begun, one.source.key, &part.operation.context);
+  if (status == -FI_EAGAIN) return false;
+  if (status != 0) {
+    one.peer->error = fabric_error(end_.table, "fi_read", status)
+                          .with_context(fmt::format("fetching from {}", one.peer->name));
+    one.failed = true;
+    return false;
+  }
+  part.begun = now;
+  part.bytes = bytes;
+  one.begun += bytes;
+  ++one.parts;
+  ++one.peer->reads.parts;
+  return true;
+}
+
+void Reads::complete(std::uint32_t index) {
+  const Part& part = parts_[index];
+  Peer& peer = *part.of->peer;
+  const TimePoint now = end_.now();
+  peer.sign.heard = now;
+  peer.reads.window.ended(peer.reads.parts * kFetchPartBytes, part.bytes, part.begun, now);
+  end_part(index, false);
+}
+
+void Reads::fail(std::uint32_t index, Error failed) {
+  Peer& peer = *parts_[index].of->peer;
+  peer.error = std::move(failed).with_context(fmt::format("fetching from {}", peer.name));
+  end_part(index, true);
+}
+
+void Reads::end_part(std::uint32_t index, bool failed) {
+  const auto it = parts_[index].of;
+  free_.push_back(index);
+  --it->parts;
+  --it->peer->reads.parts;
+  it->failed = it->failed || failed;
+  const bool is_over = it->failed || it->begun == it->whole->bytes();
+  if (it->parts == 0 && is_over) end_fetch(it);
+}
+
+void Reads::end_fetch(std::list<Fetching>::iterator which) {
+  if (!which->failed) ++end_.counters.fetched;
+  which->whole->end(which->failed);
+  fetching_.erase(which);
+}
+
+std::optional<WireSource> Reads::lend(const Peer& peer, const std::byte* from, std::size_t bytes) {
+  auto memory = end_.endpoint->register_for(FI_REMOTE_READ, from, bytes);
+  if (!memory.ok()) return std::nullopt;
+  const bool is_virtual = (end_.endpoint->info().domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+  const WireSource source{end_.table.fi_mr_key(memory.value().get()),
+                          is_virtual ? reinterpret_cast<std::uint64_t>(from) : 0};
+  lent_.insert_or_assign(source.key, Lent{std::move(memory).value(), peer.address});
+  return source;
+}
+
+void Reads::take_back(WireAddress peer, const WireSource& source) {
+  const auto found = lent_.find(source.key);
+  // Of a peer that was cut it was taken back before, and a provider may have used the key again.
+  if (found != lent_.end() && found->second.to == peer) lent_.erase(found);
+}
+
+void Reads::cut() {
+  for (Fetching& one : fetching_) one.whole->end(true);
+  fetching_.clear();
+  free_parts();
+  end_.peers.for_each([](Peer& peer) { peer.reads.parts = 0; });
+  std::erase_if(lent_, [&](const auto& one) { return end_.peers.find(one.second.to)->is_cut; });
+}
+
+void Reads::drop() {
+  fetching_.clear();
+  lent_.clear();
+}
+
+bool Reads::is_fetching(std::uint32_t key) const {
+  return std::any_of(fetching_.begin(), fetching_.end(),
+                     [&](const Fetching& one) { return one.whole->key() == key; });
+}
+
+bool Reads::is_fetching(std::uint32_t key, const Peer& from) const {
+  return std::any_of(fetching_.begin(), fetching_.end(), [&](const Fetching& one) {
+    return one.peer == &from && one.whole->key() == key;
+  });
+}
+
+}  // namespace oriel::net::fabric

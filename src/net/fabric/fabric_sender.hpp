@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "net/fabric/fabric_end.hpp"
+#include "net/wire/wire_format.hpp"
+
+namespace oriel::net::fabric {
+
+/// One frame that is filled or under way.
+struct Send {
+  Operation operation;
+  std::byte* heads = nullptr;
+  void* descriptor = nullptr;  // of the memory at `heads`
+  Peer* peer = nullptr;
+  Bytes payload;  // of one message of the batch; empty if it has been copied behind that
+  std::size_t payload_bytes = 0;
+  std::size_t batch_bytes = 0;
+  std::size_t batch_limit = 0;  // where the payload begins, if that has been copied
+  std::uint32_t messages = 0;
+};
+
+/// rxm cuts messages that are longer than its eager size, and up to eight times as long, into
+/// segments, and from libfabric 2.0 on crashes if a connection ends while only some of a message's
+/// have come. So such messages are padded: longer ones it has read from the sender's memory.
+struct Padding {
+  std::size_t eager_bytes = SIZE_MAX;  ///< not padded up to here
+  std::size_t bytes = 0;               ///< what is longer has at least so many
+  std::size_t of(std::size_t message) const {
+    return message > eager_bytes && message < bytes ? bytes - message : 0;
+  }
+};
+
+/// How frames are sent, by what the endpoint can do.
+struct SendLayout {
+  std::size_t buffer_bytes = 0;
+  bool copies_payloads = false;  ///< frames are sent from registered memory, or as one part
+  Padding padding;
+};
+
+/// Fills frames with messages and sends them. Frames have a place in the sequence of their peer.
+class Sender {
+ public:
+  explicit Sender(End& end) : end_(end) {}
+
+  Status open(const SendLayout& layout);
+  /// Whether there is room for one more peer's batch without allocating.
+  void expect_peers(std::size_t count) { with_batch_.reserve(count); }
+  /// Returns false while there is no room; the message is as before then.
+  bool send(Peer& peer, WireMessage& message);
+  /// After send() has found no room twice. Returns true if the message is given up, as lost.
+  bool give_up(Peer& peer);
+  /// Sends what is ready to leave.
+  void send_batches();
+  void complete(std::uint32_t index);
+  void fail(std::uint32_t index, Error failed);
+  /// Forgets frames that were under way in an endpoint that has been closed, and batches for peers
+  /// that were cut; other batches still leave.
+  void forget();
+  std::size_t under_way() const { return sends_.size() - free_.size(); }
+
+ private:
+  bool make_room(Peer& peer, std::size_t bytes, bool has_payload);
+  bool has_room(const Peer& peer) const;
+  Send& take_slot(Peer& peer);
+  void put_behind(Send& batch, Payload& payload);
+  bool send_batch(Peer& peer);
+  ssize_t post(Peer& peer, Send& batch);
+  void free_slot(Send& send);
+  bool is_blocked_for_long(Peer& peer);
+  void lose(Peer& peer, Error failed, std::uint64_t messages = 1);
+
+  End& end_;
+  SendLayout layout_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<std::byte[]> zeros_;  // to pad with, where payloads are not copied
+  std::vector<Send> sends_;
+  std::vector<std::uint32_t> free_;
+  std::vector<Peer*> with_batch_;  // peers that have one
+};
+
+}  // namespace oriel::net::fabric

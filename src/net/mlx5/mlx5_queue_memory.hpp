@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "oriel/device/queue.hpp"
+#include "oriel/error.hpp"
+
+#include "net/mlx5/mlx5_queue.hpp"
+
+namespace oriel::net {
+
+/// Where things lie in the memory that the adapter makes rings of: receives and behind them blocks,
+/// then, on pages of their own, completions of sends and all doorbell records, and on others those
+/// of receives.
+struct Mlx5RingLayout {
+  std::size_t blocks = 0;
+  std::size_t completions = 0;
+  std::size_t queue_record = 0;  ///< behind `completions`, as the next two: receives, sends
+  std::size_t completion_record = 0;
+  std::size_t received_record = 0;
+  std::size_t received = 0;
+  std::size_t bytes = 0;
+};
+
+/// The memory of one queue, as it has to be before the adapter may use it: rings that the adapter
+/// knows as umems, and the users' own words, of which the slots for old values have a key.
+class Mlx5QueueMemory {
+ public:
+  /// The memory's source outlives it.
+  Status allocate(Mlx5Memory& memory, const Mlx5Queue::Options& options);
+  Status register_with(const Mlx5Device& device, Mlx5Memory& memory);
+  /// Fills it as for a queue that nobody has used.
+  Status fill();
+  /// Posts so many receives.
+  Status tell_receives(std::uint32_t count);
+  /// Fills in all addresses and sizes, and the key of the slots.
+  void describe(device::queue::QueueView& view, device::queue::ReceiveView& receives) const;
+
+  const device::queue::Completion& own_completion() const {
+    return *reinterpret_cast<const device::queue::Completion*>(rings_->own() + layout_.completions);
+  }
+  /// The record that says what the users have told of.
+  const std::uint32_t* own_send_record() const;
+  const Mlx5RingLayout& layout() const { return layout_; }
+  /// In 4096-byte pages of the adapter, as a power of two.
+  std::uint32_t log_ring_page() const;
+  std::uint32_t ring_umem() const { return ring_umem_->id; }
+  std::uint32_t completion_umem() const { return completion_umem_->id; }
+  std::uint32_t received_umem() const { return received_umem_->id; }
+
+ private:
+  Mlx5Queue::Options options_;
+  std::size_t page_ = 4096;
+  Mlx5RingLayout layout_;
+  // Destroyed from the last to the first.
+  std::unique_ptr<QueuePages> words_;
+  std::unique_ptr<QueuePages> rings_;
+  Mlx5RegionOwner slots_;
+  Mlx5UmemOwner ring_umem_;
+  Mlx5UmemOwner completion_umem_;
+  Mlx5UmemOwner received_umem_;
+  std::uint32_t told_receives_ = 0;  // what the record says
+};
+
+}  // namespace oriel::net
