@@ -11,7 +11,6 @@ Exit status: 0; 1 if a result was wrong, a contestant failed, or --require was g
 windows are not ahead everywhere and twice as fast from 16 KiB up; 77 if nothing could be measured.
 """
 import argparse
-import json
 import os
 import pathlib
 import platform
@@ -21,6 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "mpi_allreduce.c"
 ROUND_SECONDS = 0.03  # about how long a round of the slowest contestant lasts
@@ -83,7 +85,7 @@ class Contestant:
 class Oriel(Contestant):
     def __init__(self, name, options, registration):
         super().__init__(name)
-        command = [options.perf, "all_reduce", "--serve", "--backend", "host", "--ranks",
+        command = [str(options.perf), "all_reduce", "--serve", "--backend", "host", "--ranks",
                    str(options.ranks), "-e", str(max(options.sizes)), "--register", registration,
                    "--out-of-place"]
         if options.lib:
@@ -144,7 +146,7 @@ def start_all(options, directory):
             return
         found.append(make())
 
-    no_perf = "" if options.perf and os.path.exists(options.perf) else "no oriel-perf (--perf)"
+    no_perf = "" if options.perf.exists() else f"no {options.perf} (--build, --perf)"
     add("oriel_windows", lambda: Oriel("oriel_windows", options, "both"), no_perf)
     add("oriel_malloc", lambda: Oriel("oriel_malloc", options, "none"), no_perf)
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
@@ -223,16 +225,11 @@ def describe_machine():
             "mpich": first_line(["mpichversion.mpich"]) or first_line(["mpichversion"])}
 
 
-def parse_size(text):
-    units = {"K": 10, "M": 20, "G": 30}
-    shift = units.get(text[-1].upper(), 0)
-    return int(text[:-1] if shift else text) << shift
-
-
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--perf", help="the oriel-perf to use")
+    benchmark.add_build_flag(parser)
+    parser.add_argument("--perf", type=pathlib.Path, help="the oriel-perf to use (the build's)")
     parser.add_argument("--lib", help="the libnccl.so.2 to use (the one beside oriel-perf)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
@@ -241,10 +238,20 @@ def parse_options():
                                        "open_mpi, mpich")
     parser.add_argument("--out", help="write all rounds to this JSON file")
     parser.add_argument("--require", action="store_true", help="fail if Oriel falls short")
-    options = parser.parse_args()
-    options.sizes = ([parse_size(one) for one in options.sizes.split(",")] if options.sizes
+    options = benchmark.parse(parser)
+    options.perf = options.perf or options.build / "bin" / "oriel-perf"
+    options.sizes = ([benchmark.parse_size(one) for one in options.sizes.split(",")] if options.sizes
                      else [1 << power for power in range(3, 27)])
     return options
+
+
+def results_of(rows, options):
+    return [benchmark.result("all_reduce",
+                             {"contestant": name, "bytes": row["bytes"], "type": "f32", "op": "sum",
+                              "ranks": options.ranks},
+                             "us", samples=samples, median=row["median_us"][name],
+                             calls_per_round=row["calls_per_round"], wrong=row["wrong"][name])
+            for row in rows for name, samples in row["rounds_us"].items()]
 
 
 def compare(options, directory):
@@ -267,11 +274,8 @@ def compare(options, directory):
         for one in contestants:
             one.stop()
     if options.out:
-        document = {"format": 1, "collective": "all_reduce", "type": "f32", "op": "sum",
-                    "ranks": options.ranks, "rounds": options.rounds,
-                    "machine": describe_machine(), "cases": rows}
-        pathlib.Path(options.out).write_text(json.dumps(document, indent=1) + "\n",
-                                             encoding="ascii")
+        benchmark.write_results(options.out, results_of(rows, options),
+                                machine=describe_machine())
     wrong = sum(sum(row["wrong"].values()) for row in rows)
     short = [row["bytes"] for row in rows if falls_short(row)] if options.require else []
     if wrong:

@@ -4,7 +4,7 @@
 """Measures Oriel's all-reduce beside another libnccl-compatible library on the GPUs of this host:
 f32 and bf16, both buffers registered and neither, in place and out of place, every power of two from
 8 B to 1 GiB and three odd counts, in CUDA graphs, with a pass of jittered entry. One JSON file holds
-every round.
+every round; table.py makes tables of it.
 
 Exit status: 0; 1 if a result was wrong or a run failed; 3 with --require if the upper 95 % bound of
 a ratio is above --bound.
@@ -16,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
+
 ODD_COUNTS = (1001, 100_003, 10_000_019)
 SMALL = [1 << power for power in range(3, 26)]
 LARGE = [1 << power for power in range(26, 31)]
@@ -24,7 +27,8 @@ LARGE = [1 << power for power in range(26, 31)]
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--perf", required=True, help="the oriel-perf to use")
+    benchmark.add_build_flag(parser)
+    parser.add_argument("--perf", help="the oriel-perf to use (the build's)")
     parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
     parser.add_argument("--against", required=True, help="the other library")
     parser.add_argument("--ranks", type=int, required=True)
@@ -38,7 +42,9 @@ def parse_options():
     parser.add_argument("--out", required=True, help="JSON file to write")
     parser.add_argument("--bound", type=float, default=1.02)
     parser.add_argument("--require", action="store_true")
-    return parser.parse_args()
+    options = benchmark.parse(parser)
+    options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
+    return options
 
 
 def run(options, registration, sizes, counts, calls, launches):
@@ -68,6 +74,15 @@ def placements(runs):
                     yield one, case, placement, case[placement]
 
 
+def results_of(runs):
+    return [benchmark.result("all_reduce",
+                             {"library": whose, "bytes": case["bytes"], "type": case["type"],
+                              "ranks": one["ranks"], "placement": placement,
+                              "registration": one["ours"]["registration"]},
+                             "us", median=result[whose]["median_us"])
+            for one, case, placement, result in placements(runs) for whose in ("ours", "theirs")]
+
+
 def main():
     options = parse_options()
     runs, failed = [], False
@@ -83,8 +98,7 @@ def main():
             failed = failed or status != 0
             if document is not None:
                 runs.append(document)
-    pathlib.Path(options.out).write_text(json.dumps({"format": 1, "runs": runs}, indent=1) + "\n",
-                                         encoding="utf-8")
+    benchmark.write_results(options.out, results_of(runs), runs=runs)
     above = 0
     for one, case, placement, result in placements(runs):
         high = result["ratio"]["high"]

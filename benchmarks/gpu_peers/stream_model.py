@@ -4,8 +4,6 @@
 """What the links of GPUs behind a switch allow the streamed all-reduce (kernels/algorithms/stream.hpp),
 and what ranks that begin at different times do to it.
 
-    stream_model.py [--ranks 4] [--sizes 8M,32M] [--late 20] [--draws 6]
-
 Each rank sends and receives at most --rate; those who share a link share it evenly. The CTAs of a rank
 that begin with the same peer are one agent. It goes through the steps of the algorithm: sends chunks,
 reduces others into all outputs, raises flags, waits for those of its peers. Printed are microseconds
@@ -14,14 +12,18 @@ draws), for CTAs that all send to one peer after the other, and for CTAs that ea
 Nothing here is measured; docs/performance.md compares it with what was.
 """
 import argparse
+import pathlib
 import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
 
 CTAS = 128
 ENTRY = 3.0  # microseconds from the launch to the first store
 FENCE = 2.5  # of a chunk's stores at system scope
 TRIP = 1.0  # of a flag
 COPY = 1.5  # of a chunk's results out of their ring
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def choice_of(size):
@@ -162,22 +164,30 @@ def main():
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--rate", type=float, default=375, help="GB/s of a GPU's links one way")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    parser.add_argument("--out", help="JSON file to write")
+    options = benchmark.parse(parser)
     if options.ranks < 2 or options.draws < 1 or options.rate <= 0:
         parser.error("there have to be two ranks, a draw and a rate")
     draw = random.Random(options.seed)
     late = [[draw.random() * options.late for _ in range(options.ranks)]
             for _ in range(options.draws)]
+    results = []
     for text in options.sizes.split(","):
-        size = int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+        size = benchmark.parse_size(text)
         row = []
         for name, turns in (("one peer after the other", 1), ("each with another", options.ranks - 1)):
             def time(begins, turns=turns):
                 return simulate(options.ranks, size, begins, turns, options.rate * 1e3)
             together = time([0.0] * options.ranks)
             apart = sum(time(begins) for begins in late) / options.draws
+            parameters = {"ranks": options.ranks, "bytes": size, "order": name,
+                          "late_us": options.late}
+            results.append(benchmark.result("stream all_reduce", parameters, "us", median=apart,
+                                            together_us=together))
             row.append(f"{name}: {together:.0f}, late {apart:.0f} (+{apart - together:.0f})")
         print(f"{text}: " + "; ".join(row), flush=True)
+    if options.out:
+        benchmark.write_results(options.out, results)
 
 
 if __name__ == "__main__":

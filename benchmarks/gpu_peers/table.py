@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the Markdown tables of docs/performance.md from files that measure.py wrote.
-
-table.py FILE.json ... : for each number of ranks, type and registration one table, with the ratio
-and its 95 % interval, and for f32 what another library was recorded with elsewhere.
+"""Prints the Markdown tables of docs/performance.md from files that measure.py wrote: for each number
+of ranks, type and registration one table, with the ratio and its 95 % interval, and for f32 what
+another library was recorded with elsewhere. Measures nothing.
 """
+import argparse
 import json
 import pathlib
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
 
 RECORDED = pathlib.Path(__file__).resolve().parent / "recorded.json"
 NAMES = {"out_of_place": "out of place", "in_place": "in place"}
@@ -88,11 +91,12 @@ def print_table(key, cases, run, recorded):
 
 
 def main():
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="as measure.py --out wrote it")
+    options = benchmark.parse(parser)
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
-    tables, examples = collect(sys.argv[1:])
+    tables, examples = collect(options.files)
     for key in sorted(tables):
         print_table(key, tables[key], examples[key], recorded)
     return 0

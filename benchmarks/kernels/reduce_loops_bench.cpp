@@ -1,22 +1,15 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Throughput of the CPU's reduction loops beside memcpy's in the same run.
-//   reduce_loops_bench [--srcs N] [--op NAME] [--type NAME] [--isa NAME] [--offset BYTES]
-// One row per type and instruction set, one column per size of the destination; figures are
-// destination bytes per nanosecond (GB/s), the best of several rounds. `+nt` rows store past the
-// caches.
-
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/loops/reduce_loops.hpp"
+#include "support/bench.hpp"
 
 namespace {
 
@@ -65,28 +58,39 @@ double gigabytes_per_second(std::size_t bytes, const F& work) {
   return best;
 }
 
-void print_row(const std::string& name, const std::vector<double>& figures) {
-  std::printf("%-18s", name.c_str());
-  for (const double figure : figures) std::printf("%9.2f", figure);
-  std::printf("\n");
-  std::fflush(stdout);
-}
+/// What is measured, and where it is reported.
+struct Report {
+  bench::Bench& bench;
+  const Options& options;
 
-void bench_copies(const Buffers& buffers) {
-  std::vector<double> plain, streamed;
+  template <typename F>
+  void add(const std::string& name, std::size_t bytes, const char* isa, bool streaming,
+           const F& work) const {
+    bench.result(name,
+                 bench::Fields()
+                     .add("bytes", bytes)
+                     .add("isa", isa)
+                     .add("streaming", streaming)
+                     .add("sources", options.n_srcs)
+                     .add("offset", options.offset),
+                 "GB/s", gigabytes_per_second(bytes, work));
+  }
+};
+
+void bench_copies(const Buffers& buffers, const Report& report) {
   std::byte* dst = buffers.owned[0].get();
   const std::byte* src = buffers.owned[1].get();
-  const auto copy = host::find_copy_loop(host::detect_isa());
+  const host::Isa isa = host::detect_isa();
+  const auto copy = host::find_copy_loop(isa);
   for (const std::size_t bytes : kSizes) {
-    plain.push_back(gigabytes_per_second(bytes, [&] { std::memcpy(dst, src, bytes); }));
-    streamed.push_back(gigabytes_per_second(bytes, [&] { copy(dst, src, bytes, true); }));
+    report.add("memcpy", bytes, "", false, [&] { std::memcpy(dst, src, bytes); });
+    report.add("copy loop", bytes, host::name_of(isa), true, [&] { copy(dst, src, bytes, true); });
   }
-  print_row("memcpy", plain);
-  print_row("copy loop +nt", streamed);
 }
 
-void bench_loop(const Buffers& buffers, const Options& options, DataType type, ReduceOp op,
+void bench_loop(const Buffers& buffers, const Report& report, DataType type, ReduceOp op,
                 host::Isa isa) {
+  const Options& options = report.options;
   std::byte* dst = buffers.owned[0].get() + options.offset;
   std::vector<const std::byte*> srcs;
   for (int k = 1; k <= options.n_srcs; ++k) {
@@ -96,7 +100,6 @@ void bench_loop(const Buffers& buffers, const Options& options, DataType type, R
                                        std::byte{0x38});
   const auto loop = host::find_reduce_loop(type, op, isa);
   for (const bool streaming : {false, true}) {
-    std::vector<double> figures;
     for (const std::size_t bytes : kSizes) {
       host::ReduceLoopArgs args;
       args.dsts = &dst;
@@ -107,37 +110,34 @@ void bench_loop(const Buffers& buffers, const Options& options, DataType type, R
       args.n_ranks_for_avg = options.n_srcs;
       args.scalars = scalars.data();
       args.streaming = streaming;
-      figures.push_back(gigabytes_per_second(bytes, [&] { loop(args); }));
+      report.add(std::string(name_of(op)) + " " + name_of(type), bytes, host::name_of(isa),
+                 streaming, [&] { loop(args); });
     }
-    print_row(std::string(name_of(type)) + " " + host::name_of(isa) + (streaming ? " +nt" : ""),
-              figures);
   }
-}
-
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (flag == "--srcs") options.n_srcs = std::clamp(std::atoi(argv[i + 1]), 1, 64);
-    if (flag == "--op") options.op = argv[i + 1];
-    if (flag == "--type") options.type = argv[i + 1];
-    if (flag == "--isa") options.isa = argv[i + 1];
-    if (flag == "--offset")
-      options.offset = static_cast<std::size_t>(std::atoi(argv[i + 1])) % 4096;
-  }
-  return options;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
+  Options options;
+  std::int64_t sources = options.n_srcs, offset = 0;
+  bench::Bench bench(
+      "reduce_loops_bench",
+      "measures the CPU's reduction loops beside memcpy in the same run: bytes of the "
+      "destination per\nnanosecond, the best of 7 rounds, by type, instruction set and "
+      "size, with stores past the caches\n(streaming) and without. Exit status: 0, 2 "
+      "after misuse.");
+  bench.flag("--srcs", sources, 1, 64, "sources of a reduction");
+  bench.flag("--op", options.op, "operation");
+  bench.flag("--type", options.type, "type; without it all types");
+  bench.flag("--isa", options.isa, "instruction set; without it all that are here");
+  bench.flag("--offset", offset, 0, 4095, "bytes between buffers and the start of a page");
+  if (const auto status = bench.parse(argc, argv)) return *status;
+  options.n_srcs = static_cast<int>(sources);
+  options.offset = static_cast<std::size_t>(offset);
   const Buffers buffers(options.n_srcs);
-  std::printf("%s of %d sources, GB/s of destination\n%-18s", options.op.c_str(), options.n_srcs,
-              "bytes");
-  for (const std::size_t bytes : kSizes) std::printf("%9zu", bytes);
-  std::printf("\n");
-  bench_copies(buffers);
+  const Report report{bench, options};
+  bench_copies(buffers, report);
   for (int t = 0; t < kDataTypeCount; ++t) {
     const auto type = static_cast<DataType>(t);
     if (!options.type.empty() && options.type != name_of(type)) continue;
@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
         const auto isa = static_cast<host::Isa>(i);
         if (!host::is_available(isa)) continue;
         if (!options.isa.empty() && options.isa != host::name_of(isa)) continue;
-        bench_loop(buffers, options, type, op, isa);
+        bench_loop(buffers, report, type, op, isa);
       }
     }
   }

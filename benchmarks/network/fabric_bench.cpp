@@ -26,14 +26,8 @@
 #include "net/soft/driving_memory.hpp"
 #include "net/soft/soft_send_queue.hpp"
 #include "net/wire/wire_ring.hpp"
+#include "support/bench.hpp"
 
-/// Measures the wire over libfabric between two processes against bare loops over an endpoint of
-/// the same provider, in turns: a line of JSON for each case. Bandwidth is that of writes of 1 MiB
-/// with 4 on their way, latency half of a round trip of 8 bytes, by queue also of 1 and 8 KiB. Then
-/// latency by a ring in shared memory, beside that of a single word there. usage: fabric_bench
-/// [rounds, 7] [MiB of a round, 512] [interface, lo] [provider, tcp;ofi_rxm]
-///                     [KiB of a piece, 256]
-/// Exit status: 0, 77 without libfabric, 1 if something went wrong.
 namespace oriel::net {
 namespace {
 
@@ -495,16 +489,8 @@ double Rank::trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
   return half;
 }
 
-void report(const char* name, const char* unit, std::vector<double> samples, double scale) {
-  std::sort(samples.begin(), samples.end());
-  std::printf(
-      "{\"case\": \"%s\", \"unit\": \"%s\", \"median\": %.3f, \"least\": %.3f, "
-      "\"most\": %.3f, \"rounds\": %zu}\n",
-      name, unit, samples[samples.size() / 2] * scale, samples.front() * scale,
-      samples.back() * scale, samples.size());
-}
-
-void run(int number, Board& board, const RingFiles& files, const Arguments& arguments) {
+void run(int number, Board& board, const RingFiles& files, const Arguments& arguments,
+         bench::Bench& bench) {
   Rank rank(number, board, files, arguments);
   using Measure = double (Rank::*)();
   struct Case {
@@ -532,23 +518,36 @@ void run(int number, Board& board, const RingFiles& files, const Arguments& argu
     }
   }
   if (number != 0) return;
-  for (const Case& at : cases) {
-    report(at.name, at.is_rate ? "GB/s" : "us", at.samples, at.is_rate ? 1e-9 : 1e6);
+  for (Case& at : cases) {
+    for (double& sample : at.samples) sample *= at.is_rate ? 1e-9 : 1e6;
+    bench.result(at.name,
+                 bench::Fields()
+                     .add("provider", arguments.provider)
+                     .add("interface", arguments.interface)
+                     .add("piece_bytes", arguments.piece_bytes),
+                 at.is_rate ? "GB/s" : "us", std::move(at.samples));
   }
-  std::fflush(stdout);
 }
 
 int start(int count, char** words) {
+  std::int64_t rounds = 7, writes = 512, piece = 256 << 10;
   Arguments arguments;
-  if (count > 1) arguments.rounds = std::clamp(std::atoi(words[1]), 1, 1000);
-  if (count > 2)
-    arguments.writes = static_cast<std::size_t>(std::clamp(std::atoi(words[2]), 8, 65536));
-  if (count > 3) arguments.interface = words[3];
-  if (count > 4) arguments.provider = words[4];
-  if (count > 5) {
-    arguments.piece_bytes = static_cast<std::uint32_t>(std::clamp(std::atoi(words[5]), 1, 4096))
-                            << 10;
-  }
+  bench::Bench bench(
+      "fabric_bench",
+      "measures the wire over libfabric between two processes of this machine, in "
+      "turns with bare loops over\nan endpoint of the same provider. Bandwidth: writes "
+      "of 1 MiB, 4 under way. Latency: half of a round trip\nof 8 bytes, by queue also "
+      "of 1 and 8 KiB; then by a ring in shared memory, beside a single word there.\n"
+      "Exit status: 0, 77 without libfabric, 1 after a failure, 2 after misuse.");
+  bench.flag("--rounds", rounds, 1, 1000, "rounds of all cases");
+  bench.flag("--writes", writes, 8, 65536, "writes of 1 MiB in a round");
+  bench.flag("--interface", arguments.interface, "network interface");
+  bench.flag("--provider", arguments.provider, "provider of libfabric");
+  bench.flag("--piece", piece, 1024, 4 << 20, "bytes of a message of a queue at most");
+  if (const auto status = bench.parse(count, words)) return *status;
+  arguments.rounds = static_cast<int>(rounds);
+  arguments.writes = static_cast<std::size_t>(writes);
+  arguments.piece_bytes = static_cast<std::uint32_t>(piece);
   if (!fabric_library().missing.empty()) {
     std::printf("skipped: %s\n", fabric_library().missing.c_str());
     return 77;
@@ -564,7 +563,7 @@ int start(int count, char** words) {
   }
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
-  run(child == 0 ? 1 : 0, board, files, arguments);
+  run(child == 0 ? 1 : 0, board, files, arguments, bench);
   if (child == 0) std::_Exit(0);
   int status = 0;
   ::waitpid(child, &status, 0);

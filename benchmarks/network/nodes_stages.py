@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""3.21: an all-reduce of two "nodes" of one machine without direct copies, beside what the stages that
-its bytes pass allow by themselves, in the same run.
-
-    nodes_stages.py --perf oriel-perf --stages stage_bench [--ranks 4] [--bytes 64M] [--backend cuda]
-                    [--out FILE]
+"""Measures an all-reduce of two "nodes" of one machine without direct copies, beside what the stages
+that its bytes pass allow by themselves, in the same run.
 
 A rank of R sends 2/R of the message: of the part that it reduces for its node one half as sums to the
 other node, and of the other half, which it finishes, the result. The stages overlap, so the slowest
 of them bounds the whole. They are measured before and after, and the faster time of each counts.
-Writes one JSON object. Exit status 77 where there is no GPU for each rank.
+Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each rank.
 """
 
 import argparse
@@ -21,16 +18,13 @@ import subprocess
 import sys
 import tempfile
 
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def bytes_of(text):
-    return int(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else int(text)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
 
 
 def run_stages(options, crossing):
-    done = subprocess.run([options.stages, str(options.ranks), str(crossing)], check=True,
-                          stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([options.stages, "--ranks", str(options.ranks), "--bytes", str(crossing)],
+                          check=True, stdout=subprocess.PIPE, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -46,38 +40,44 @@ def run_collective(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--perf", required=True)
-    parser.add_argument("--stages", required=True)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    benchmark.add_build_flag(parser)
+    parser.add_argument("--perf", help="the oriel-perf to use (the build's)")
+    parser.add_argument("--stages", help="the stage_bench to use (the build's)")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--bytes", type=bytes_of, default=bytes_of("64M"))
+    parser.add_argument("--bytes", type=benchmark.parse_size, default=64 << 20,
+                        help="size of the message (64M)")
     parser.add_argument("--backend", choices=["cuda", "host"], default="cuda")
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    parser.add_argument("--out", help="JSON file to write")
+    options = benchmark.parse(parser)
+    options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
+    options.stages = benchmark.find_program(options, "stage_bench", options.stages)
 
     crossing = options.bytes * 2 // options.ranks
     before = run_stages(options, crossing)
-    names = {stage["stage"] for stage in before}
+    names = {stage["name"] for stage in before}
     if options.backend == "cuda" and len(names) < 3:
         print("skipped: no GPU for each rank")
         return 77
     collective = run_collective(options)
     stages = {}
     for stage in before + run_stages(options, crossing):
-        stages[stage["stage"]] = min(stage["seconds"], stages.get(stage["stage"], 1e9))
+        stages[stage["name"]] = min(stage["median"], stages.get(stage["name"], 1e9))
     if options.backend == "host":  # nothing is copied to or from a GPU
         stages = {"wire": stages["wire"]}
     seconds = collective["cases"][0]["out_of_place"]["ours"]["median_us"] / 1e6
     bound = max(stages.values())
-    result = {
-        "ranks": options.ranks, "bytes": options.bytes, "bytes_a_rank_sends": crossing,
-        "backend": options.backend, "wrong": collective["wrong"],
-        "stage_seconds": stages, "bound_seconds": bound, "all_reduce_seconds": seconds,
-        "part_of_bound": bound / seconds, "perf": collective,
-    }
+    parameters = {"ranks": options.ranks, "bytes": options.bytes, "backend": options.backend}
+    results = [benchmark.result("all_reduce", parameters, "s", median=seconds,
+                                bytes_a_rank_sends=crossing, part_of_bound=bound / seconds,
+                                wrong=collective["wrong"])]
+    results += [benchmark.result(f"stage {name}", parameters, "s", median=time)
+                for name, time in stages.items()]
     if options.out:
-        pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in result.items() if name != "perf"}))
+        benchmark.write_results(options.out, results, perf=collective)
+    for one in results:
+        print(json.dumps(one))
     return 1 if collective["wrong"] else 0
 
 

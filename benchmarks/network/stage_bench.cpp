@@ -6,7 +6,6 @@
 #include <barrier>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,16 +16,13 @@
 
 #include "net/wire/wire_format.hpp"
 #include "net/wire/wire_ring.hpp"
+#include "support/bench.hpp"
 
 #if defined(ORIEL_STAGES_OF_GPUS)
 #include <cuda_runtime.h>
 #endif
 
-/// Measures by itself each stage that bytes between the GPUs of two "nodes" of one machine pass
-/// when windows are not copied directly: device to pinned memory, a ring, pinned memory to device.
-/// All ranks work at once, each sending and receiving the same number of bytes; a line of JSON for
-/// each stage. usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES, 131072] Exit status: 0, or 1
-/// if something did not work. Without a GPU for each rank only the ring is measured.
+// With CUDA and a GPU for each rank all stages are measured, else the ring alone.
 namespace oriel {
 namespace {
 
@@ -36,9 +32,10 @@ constexpr std::size_t kRingBytes = std::size_t{512} << 10;  // as networks make 
 constexpr int kRounds = 9;
 
 struct Plan {
-  int ranks = 4;
+  int ranks = 0;
   std::size_t bytes = 0;
-  std::size_t piece = 131072;
+  std::size_t piece = 0;
+  bench::Bench* bench = nullptr;
 };
 
 /// One rank's part of one round; false if it has failed.
@@ -75,11 +72,11 @@ bool report(const Plan& plan, const char* stage, std::optional<double> seconds) 
     std::fprintf(stderr, "%s: failed\n", stage);
     return false;
   }
-  std::printf(
-      "{\"stage\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"piece\": %zu, \"seconds\": %.6f, "
-      "\"gb_per_s\": %.2f}\n",
-      stage, plan.ranks, plan.bytes, plan.piece, *seconds,
-      static_cast<double>(plan.bytes) / *seconds / 1e9);
+  const double bytes = static_cast<double>(plan.bytes);
+  plan.bench->result(
+      stage,
+      bench::Fields().add("ranks", plan.ranks).add("bytes", plan.bytes).add("piece", plan.piece),
+      "s", *seconds, bench::Fields().add("gb_per_s", bytes / *seconds / 1e9));
   return true;
 }
 
@@ -246,15 +243,28 @@ bool measure_copies(const Plan&) {
 #endif
 
 int run(int argc, char** argv) {
-  Plan plan;
-  if (argc > 1) plan.ranks = std::atoi(argv[1]);
-  if (argc > 2) plan.bytes = static_cast<std::size_t>(std::atoll(argv[2]));
-  if (argc > 3) plan.piece = static_cast<std::size_t>(std::atoll(argv[3]));
-  if (argc < 3 || argc > 4 || plan.ranks < 2 || plan.ranks > 64 || plan.ranks % 2 != 0 ||
-      plan.piece == 0 || plan.piece > kRingBytes / 2 - 4096 || plan.bytes % plan.piece != 0) {
-    std::fprintf(stderr, "usage: stage_bench RANKS BYTES_OF_A_RANK [PIECE_BYTES]\n");
-    return 1;
+  std::int64_t ranks = 4, bytes = 32 << 20, piece = 128 << 10;
+  bench::Bench bench(
+      "stage_bench",
+      "measures by itself each stage that bytes between the GPUs of two \"nodes\" of "
+      "one machine pass\nwhen windows are not copied directly: device to pinned "
+      "memory, a ring, pinned memory to device. All ranks\nwork at once, each sending "
+      "and receiving as much. Without a GPU for each rank the ring alone is measured.\n"
+      "Exit status: 0, 1 if a stage failed, 2 after misuse.");
+  bench.flag("--ranks", ranks, 2, 64, "ranks, an even number");
+  bench.flag("--bytes", bytes, 1, std::int64_t{1} << 40, "bytes that a rank sends: whole pieces");
+  bench.flag("--piece", piece, 1, kRingBytes / 2 - 4096, "bytes of a message");
+  if (const auto status = bench.parse(argc, argv)) return *status;
+  if (ranks % 2 != 0 || bytes % piece != 0) {
+    std::fprintf(stderr,
+                 "stage_bench: --ranks %lld has to be even, and --bytes %lld a multiple of --piece "
+                 "%lld\n",
+                 static_cast<long long>(ranks), static_cast<long long>(bytes),
+                 static_cast<long long>(piece));
+    return 2;
   }
+  const Plan plan{static_cast<int>(ranks), static_cast<std::size_t>(bytes),
+                  static_cast<std::size_t>(piece), &bench};
   const bool copied = measure_copies(plan);
   return measure_wire(plan) && copied ? 0 : 1;
 }

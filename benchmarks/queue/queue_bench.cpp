@@ -11,10 +11,8 @@
 #include <cuda_runtime.h>
 
 #include "device/queue_gpu.hpp"
+#include "support/bench.hpp"
 
-/// Measures how fast entries can be published to queues on one GPU: a line of JSON for each case.
-/// usage: queue_bench [least milliseconds of a measurement, 5] [depth, 4096]
-/// Exit status: 0, 77 without a GPU, 1 if an entry was lost or wrong.
 namespace oriel::test {
 namespace {
 
@@ -55,8 +53,8 @@ double microseconds(std::vector<std::uint32_t>& cycles, double part, double ghz)
 
 /// Rounds that take at least `least_seconds`, going by a short run; then the median of some runs.
 /// `seconds` becomes the time of the short run.
-bool measure(const Method& method, PublishCase at, double least_seconds, double ghz,
-             double& seconds) {
+bool measure(bench::Bench& bench, const Method& method, PublishCase at, double least_seconds,
+             double ghz, double& seconds) {
   at.method = method.method;
   at.publication = method.publication;
   at.ctas = std::min(at.warps, 132u);
@@ -80,23 +78,28 @@ bool measure(const Method& method, PublishCase at, double least_seconds, double 
   if (right)
     std::nth_element(results.begin(), results.begin() + kRepeats / 2, results.end(), by_time);
   PublishResult& median = right ? results[kRepeats / 2] : results.empty() ? first : results.back();
-  std::printf(
-      "{\"method\": \"%s\", \"warps\": %u, \"queues\": %u, \"ring\": \"%s\", \"slow_ns\": %u, "
-      "\"depth\": %u, \"rounds\": %u, \"entries\": %llu, \"seconds\": %.6f, "
-      "\"million_entries_per_s\": %.3f, \"entries_per_doorbell\": %.2f, \"p50_us\": %.2f, "
-      "\"p99_us\": %.2f, \"right\": %s}\n",
-      method.name, at.ctas * at.warps, at.queues, at.place == RingPlace::device ? "device" : "host",
-      at.slow_ns, at.depth, at.rounds, static_cast<unsigned long long>(median.published),
-      median.seconds, static_cast<double>(median.published) / median.seconds / 1e6,
-      static_cast<double>(median.consumed) /
-          static_cast<double>(std::max<std::uint64_t>(median.doorbells, 1)),
-      microseconds(median.cycles, 0.5, ghz), microseconds(median.cycles, 0.99, ghz),
-      right ? "true" : "false");
-  std::fflush(stdout);
+  const auto published = static_cast<double>(median.published);
+  const auto doorbells = static_cast<double>(std::max<std::uint64_t>(median.doorbells, 1));
+  bench.result(method.name,
+               bench::Fields()
+                   .add("warps", at.ctas * at.warps)
+                   .add("queues", at.queues)
+                   .add("ring", at.place == RingPlace::device ? "device" : "host")
+                   .add("slow_ns", at.slow_ns)
+                   .add("depth", at.depth),
+               "million entries/s", published / median.seconds / 1e6,
+               bench::Fields()
+                   .add("rounds", at.rounds)
+                   .add("entries", median.published)
+                   .add("seconds", median.seconds)
+                   .add("entries_per_doorbell", static_cast<double>(median.consumed) / doorbells)
+                   .add("p50_us", microseconds(median.cycles, 0.5, ghz))
+                   .add("p99_us", microseconds(median.cycles, 0.99, ghz))
+                   .add("right", right));
   return right;
 }
 
-int run(double least_seconds, std::uint32_t depth) {
+int run(bench::Bench& bench, double least_seconds, std::uint32_t depth) {
   int khz = 0;
   if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0) != cudaSuccess) {
     std::puts("skipped: needs a GPU");
@@ -116,7 +119,7 @@ int run(double least_seconds, std::uint32_t depth) {
             at.slow_ns = slow_ns;
             at.warps = warps;
             at.depth = depth;
-            right = measure(method, at, least_seconds, khz / 1e6, seconds) && right;
+            right = measure(bench, method, at, least_seconds, khz / 1e6, seconds) && right;
           }
         }
       }
@@ -129,10 +132,18 @@ int run(double least_seconds, std::uint32_t depth) {
 }  // namespace oriel::test
 
 int main(int count, char** arguments) {
-  const double least_ms = count > 1 ? std::atof(arguments[1]) : 5;
-  const auto depth = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 4096u;
+  std::int64_t least_ms = 5, depth = 4096;
+  oriel::bench::Bench bench("queue_bench",
+                            "measures how fast entries are published to queues on one GPU: by one "
+                            "to 528 warps, to 1 and 16 queues,\nwith rings in device and host "
+                            "memory, by each method of publishing.\nExit status: 0, 77 without a "
+                            "GPU, 1 if an entry was lost or wrong, 2 after misuse.");
+  bench.flag("--least-ms", least_ms, 1, 10'000, "milliseconds that a measurement takes at least");
+  bench.flag("--depth", depth, 128, 32768, "blocks of a queue");
+  if (const auto status = bench.parse(count, arguments)) return *status;
   try {
-    return oriel::test::run(least_ms / 1e3, depth);
+    return oriel::test::run(bench, static_cast<double>(least_ms) / 1e3,
+                            static_cast<std::uint32_t>(depth));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "queue_bench: %s\n", error.what());
     return 1;

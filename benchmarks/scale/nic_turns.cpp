@@ -10,13 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "base/deadline.hpp"
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
 #include "net/wire/wire_local.hpp"
 #include "scale/model.hpp"
+#include "scale/model_results.hpp"
 
 namespace oriel::scale {
 namespace {
@@ -72,17 +71,17 @@ class IdleNic {
 
 }  // namespace
 
-void print_nic_turn(int size) {
+void report_nic_turn(int size) {
   const int queues = size - std::min(size, kRanksOfNode);
   // Of 65,536 ranks the queues would take 2.5 GiB; the law is plain by then.
   if (queues == 0 || queues > 10'000) return;
   IdleNic nic;
+  const auto parameters = bench::Fields().add("ranks", size).add("queues", queues);
   if (const auto error = nic.make_queues(static_cast<std::size_t>(queues))) {
-    fmt::print("{{\"kind\": \"nic_turn\", \"ranks\": {}, \"error\": \"{}\"}}\n", size, *error);
+    results().result("nic_turn", parameters, "us", 0, bench::Fields().add("error", *error));
     return;
   }
-  fmt::print("{{\"kind\": \"nic_turn\", \"ranks\": {}, \"queues\": {}, \"us\": {:.2f}}}\n", size,
-             queues, nic.best_turn_us());
+  results().result("nic_turn", parameters, "us", nic.best_turn_us());
 }
 
 }  // namespace oriel::scale

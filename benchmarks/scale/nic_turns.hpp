@@ -4,8 +4,8 @@
 
 namespace oriel::scale {
 
-/// Prints how long a software NIC of a rank takes on this machine to look once at all its queues,
+/// Reports how long a software NIC of a rank takes on this machine to look once at all its queues,
 /// one for each rank of other nodes, in which there is nothing to do.
-void print_nic_turn(int size);
+void report_nic_turn(int size);
 
 }  // namespace oriel::scale

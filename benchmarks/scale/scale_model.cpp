@@ -1,25 +1,14 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-/// What one rank holds and waits for in communicators of up to 65,536 ranks: the library's own code
-/// for the rendezvous, proofs, groups, links, layouts, plans and collectives, over a modelled
-/// network. Prints one JSON object a line; docs/scale.md is made of its output.
-///
-/// usage: scale_model [--short] [--turn=MESSAGES] [RANKS...]
-/// --short: without large all-reduces among many ranks and without wires of libfabric.
-/// --turn: how many messages the root service takes between two looks at the clock, 128 at most.
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "oriel/device/queue/region.hpp"
@@ -32,6 +21,7 @@
 #include "boot/session/rendezvous.hpp"
 #include "comm/network/network_message.hpp"
 #include "scale/model.hpp"
+#include "scale/model_results.hpp"
 #include "scale/modelled_all_reduce.hpp"
 #include "scale/modelled_network.hpp"
 #include "scale/modelled_start.hpp"
@@ -40,6 +30,17 @@
 #include "topo/choice/rank_info.hpp"
 
 namespace oriel::scale {
+
+bench::Bench& results() {
+  static bench::Bench bench(
+      "scale_model",
+      "models what one rank holds and waits for in communicators of up to 65,536 ranks: the "
+      "library's own code\nfor the rendezvous, authentication, groups, links, layouts, plans and "
+      "collectives, over a modelled network.\ndocs/scale.md is made of its output. Exit status: 0, "
+      "2 after misuse.");
+  return bench;
+}
+
 namespace {
 
 constexpr std::uint64_t kMessages[] = {8, 64 << 10, 64 << 20};  // of all-reduces
@@ -84,15 +85,16 @@ Most most_of(const ModelledNetwork& network, int size) {
   return most;
 }
 
-void print_protocol(const char* name, int size, std::size_t payload, const ModelledNetwork& network,
-                    bool ok) {
+void report_protocol(const char* name, int size, std::size_t payload,
+                     const ModelledNetwork& network, bool ok) {
   const Most most = most_of(network, size);
-  fmt::print(
-      "{{\"kind\": \"protocol\", \"name\": \"{}\", \"ranks\": {}, \"payload_bytes\": {}, \"ok\": "
-      "{}, \"ms\": {:.3f}, \"messages_a_rank\": {}, \"bytes_a_rank\": {}, \"host_gb\": {:.1f}}}\n",
-      name, size, payload, ok, milliseconds(most.clock), most.messages, most.bytes,
-      peak_gigabytes());
-  std::fflush(stdout);
+  results().result(name, bench::Fields().add("ranks", size).add("payload_bytes", payload), "ms",
+                   milliseconds(most.clock),
+                   bench::Fields()
+                       .add("ok", ok)
+                       .add("messages_a_rank", most.messages)
+                       .add("bytes_a_rank", most.bytes)
+                       .add("host_gb", peak_gigabytes()));
 }
 
 /// One barrier and one agreement of all ranks. The milliseconds of the agreement.
@@ -104,7 +106,7 @@ double run_small_protocols(int size) {
     tasks.reserve(groups.size());
     for (auto& group : groups) tasks.push_back(group.barrier(boot::Operation::test));
     const bool ok = network.run(tasks);
-    print_protocol("barrier", size, 0, network, ok);
+    report_protocol("barrier", size, 0, network, ok);
   }
   ModelledNetwork network(size, Model{});
   auto groups = groups_of(network, size);
@@ -115,7 +117,7 @@ double run_small_protocols(int size) {
     tasks.push_back(group.agree(boot::Operation::test, Status(), std::move(none)));
   }
   const bool ok = network.run(tasks);
-  print_protocol("agreement", size, 0, network, ok);
+  report_protocol("agreement", size, 0, network, ok);
   return milliseconds(most_of(network, size).clock);
 }
 
@@ -138,17 +140,16 @@ Reckoned reckon_gathering(int size, std::size_t payload) {
   return {bytes * model.nanoseconds_per_byte / 1e6 + rounds * milliseconds(round), bytes};
 }
 
-void print_reckoned(const char* name, int size, std::size_t payload, const Reckoned& reckoned) {
-  fmt::print(
-      "{{\"kind\": \"protocol\", \"name\": \"{}\", \"ranks\": {}, \"payload_bytes\": {}, "
-      "\"reckoned\": true, \"ms\": {:.3f}, \"bytes_a_rank\": {:.0f}}}\n",
-      name, size, payload, reckoned.ms, reckoned.bytes);
+void report_reckoned(const char* name, int size, std::size_t payload, const Reckoned& reckoned) {
+  results().result(name, bench::Fields().add("ranks", size).add("payload_bytes", payload), "ms",
+                   reckoned.ms,
+                   bench::Fields().add("estimated", true).add("bytes_a_rank", reckoned.bytes));
 }
 
 /// A gathering of `payload` bytes of each rank, if this machine can hold what all ranks would.
 void run_gathering(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
-    print_reckoned(name, size, payload, reckon_gathering(size, payload));
+    report_reckoned(name, size, payload, reckon_gathering(size, payload));
     return;
   }
   ModelledNetwork network(size, Model{});
@@ -160,7 +161,7 @@ void run_gathering(const char* name, int size, std::size_t payload) {
     tasks.push_back(group.all_gather(boot::Operation::test, std::move(mine)));
   }
   const bool ok = network.run(tasks);
-  print_protocol(name, size, payload, network, ok);
+  report_protocol(name, size, payload, network, ok);
 }
 
 /// Messages of a start, as their encoders make them.
@@ -214,7 +215,7 @@ void run_network(int size, double agreement_ms) {
       all.ms += part.ms;
       all.bytes += part.bytes;
     }
-    print_reckoned("network", size, payload, all);
+    report_reckoned("network", size, payload, all);
     return;
   }
   ModelledNetwork network(size, Model{});
@@ -223,22 +224,25 @@ void run_network(int size, double agreement_ms) {
   tasks.reserve(groups.size());
   for (auto& group : groups) tasks.push_back(make_network(group));
   const bool ok = network.run(tasks);
-  print_protocol("network", size, payload, network, ok);
+  report_protocol("network", size, payload, network, ok);
 }
 
-void print_holdings(int size) {
+void report_holdings(int size) {
   const int others = size - std::min(size, kRanksOfNode);
   const std::size_t links = boot::link_neighbours(0, size).size();
   const double queue_kib = 40.0 * others;  // comm/network/network_soft.hpp
   const double ring_mib = 0.5 * others;    // shared memory, where peers are on this machine
   const double regions = static_cast<double>(sizeof(device::queue::Region)) * size;
-  fmt::print(
-      "{{\"kind\": \"holdings\", \"ranks\": {}, \"links\": {}, "
-      "\"queues\": {}, \"queue_mib\": {:.1f}, \"ring_mib_if_near\": {:.1f}, \"view_kib\": {:.1f}, "
-      "\"keys_of_a_window_kib\": {:.1f}, \"hello_bytes\": {}, \"hellos_mib\": {:.1f}}}\n",
-      size, links, others, queue_kib / 1024, ring_mib,
-      static_cast<double>(sizeof(device::queue::QueueView)) * size / 1024, regions / 1024,
-      hello_bytes(), static_cast<double>(hello_bytes()) * size / (1 << 20));
+  results().result(
+      "holdings", bench::Fields().add("ranks", size), "MiB", queue_kib / 1024,
+      bench::Fields()
+          .add("links", links)
+          .add("queues", others)
+          .add("ring_mib_if_near", ring_mib)
+          .add("view_kib", static_cast<double>(sizeof(device::queue::QueueView)) * size / 1024)
+          .add("keys_of_a_window_kib", regions / 1024)
+          .add("hello_bytes", hello_bytes())
+          .add("hellos_mib", static_cast<double>(hello_bytes()) * size / (1 << 20)));
 }
 
 /// From the moment at which all ranks begin to join until the last one has.
@@ -248,46 +252,55 @@ void run_start(int size, int turn) {
   const bool ok = start.run();
   const Most most = most_of(start.network(), size);
   const Endpoint& root = start.network().endpoint(start.root());
-  fmt::print(
-      "{{\"kind\": \"start\", \"ranks\": {}, \"gathers_addresses\": {}, \"ok\": {}, \"linked_ms\": "
-      "{:.3f}, \"ms\": {:.3f}, \"links\": {}, \"messages_a_rank\": {}, \"bytes_a_rank\": {}, "
-      "\"root_connections\": {}, \"root_messages\": {}, \"root_bytes\": {}, "
-      "\"root_turn\": {}, \"root_processor_ms_here\": {:.1f}}}\n",
-      size, gathers, ok, milliseconds(start.linked()), milliseconds(most.clock), start.most_links(),
-      most.messages, most.bytes, start.root_connections(), root.messages, root.bytes, turn,
-      start.root_processor().count() * 1e3);
-  std::fflush(stdout);
+  results().result(
+      "start",
+      bench::Fields().add("ranks", size).add("gathers_addresses", gathers).add("root_turn", turn),
+      "ms", milliseconds(most.clock),
+      bench::Fields()
+          .add("ok", ok)
+          .add("linked_ms", milliseconds(start.linked()))
+          .add("links", start.most_links())
+          .add("messages_a_rank", most.messages)
+          .add("bytes_a_rank", most.bytes)
+          .add("root_connections", start.root_connections())
+          .add("root_messages", root.messages)
+          .add("root_bytes", root.bytes)
+          .add("root_processor_ms_here", start.root_processor().count() * 1e3));
 }
 
 /// The most ranks among which an all-reduce of this size is not refused.
-void print_limit(std::uint64_t bytes) {
+void report_limit(std::uint64_t bytes) {
   int most = 1, refused = 65536 / kRanksOfNode + 1;
   while (refused - most > 1) {
     const int nodes = (most + refused) / 2;
     (plan_all_reduce(nodes * kRanksOfNode, bytes).ok() ? most : refused) = nodes;
   }
-  fmt::print("{{\"kind\": \"limit\", \"bytes\": {}, \"ranks\": {}}}\n", bytes, most * kRanksOfNode);
+  results().result("limit", bench::Fields().add("bytes", bytes), "ranks", most * kRanksOfNode);
 }
 
-void print_all_reduce(int size, std::uint64_t bytes) {
+void report_all_reduce(int size, std::uint64_t bytes) {
   const auto plan = plan_all_reduce(size, bytes);
+  const auto parameters = bench::Fields().add("ranks", size).add("bytes", bytes);
   if (!plan.ok()) {
-    fmt::print("{{\"kind\": \"all_reduce\", \"ranks\": {}, \"bytes\": {}, \"refused\": \"{}\"}}\n",
-               size, bytes, plan.error().message());
+    results().result("all_reduce", parameters, "ms", 0,
+                     bench::Fields().add("refused", plan.error().message()));
     return;
   }
   const AllReduceRun run = run_all_reduce(size, bytes, plan.value(), Model{});
-  fmt::print(
-      "{{\"kind\": \"all_reduce\", \"ranks\": {}, \"bytes\": {}, \"one_hop\": {}, \"rounds\": {}, "
-      "\"unit_bytes\": {}, \"ok\": {}, \"ms\": {:.3f}, \"entries_a_rank\": {}, "
-      "\"messages_a_rank\": {}, \"bytes_a_rank\": {}, \"host_gb\": {:.1f}}}\n",
-      size, bytes, plan->one_hop, plan->rounds, plan->shape.unit * plan->shape.element_bytes,
-      run.ok, milliseconds(run.time), run.entries, run.messages, run.bytes, peak_gigabytes());
-  std::fflush(stdout);
+  results().result("all_reduce", parameters, "ms", milliseconds(run.time),
+                   bench::Fields()
+                       .add("ok", run.ok)
+                       .add("one_hop", plan->one_hop)
+                       .add("rounds", plan->rounds)
+                       .add("unit_bytes", plan->shape.unit * plan->shape.element_bytes)
+                       .add("entries_a_rank", run.entries)
+                       .add("messages_a_rank", run.messages)
+                       .add("bytes_a_rank", run.bytes)
+                       .add("host_gb", peak_gigabytes()));
 }
 
 void model(int size, bool is_short, int turn) {
-  print_holdings(size);
+  report_holdings(size);
   run_start(size, turn);
   const double agreement_ms = run_small_protocols(size);
   run_gathering("addresses", size, boot::SocketAddress::kEncodedBytes);
@@ -295,7 +308,7 @@ void model(int size, bool is_short, int turn) {
   run_network(size, agreement_ms);
   for (const std::uint64_t bytes : kMessages) {
     const std::uint64_t all = bytes * static_cast<std::uint64_t>(size);
-    if (!is_short || all <= kShortBytes) print_all_reduce(size, bytes);
+    if (!is_short || all <= kShortBytes) report_all_reduce(size, bytes);
   }
 }
 
@@ -303,35 +316,25 @@ void model(int size, bool is_short, int turn) {
 }  // namespace oriel::scale
 
 int main(int argc, char** argv) {
-  std::vector<int> sizes;
+  using namespace oriel;
+  std::vector<std::int64_t> ranks = {16, 256, 4096, 65536};
+  std::int64_t turn = scale::kTurnMost;
   bool is_short = false;
-  int turn = oriel::scale::kTurnMost;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--short") {
-      is_short = true;
-    } else if (std::string_view(argv[i]).starts_with("--turn=")) {
-      turn = std::atoi(argv[i] + std::string_view("--turn=").size());
-    } else {
-      sizes.push_back(std::atoi(argv[i]));
-    }
-  }
-  if (turn < 1) {
-    std::fprintf(stderr, "MESSAGES is 1 or more\n");
-    return 2;
-  }
-  if (sizes.empty()) sizes = {16, 256, 4096, 65536};
-  for (const int size : sizes) {
-    if (size < 2 || size > 65536) {
-      std::fprintf(stderr, "RANKS is 2 to 65536\n");
-      return 2;
-    }
-  }
+  bench::Bench& bench = scale::results();
+  bench.flag("--ranks", ranks, 2, 65536, "sizes of communicators");
+  bench.flag("--turn", turn, 1, 1 << 20,
+             "messages that the root service takes between two looks at the clock");
+  bench.flag("--short", is_short,
+             "without large all-reduces among many ranks and without wires of libfabric");
+  if (const auto status = bench.parse(argc, argv)) return *status;
   // First, while this process is small.
-  for (const int size : sizes) {
-    if (!is_short) oriel::scale::print_wire(size);
-    oriel::scale::print_nic_turn(size);
+  for (const std::int64_t size : ranks) {
+    if (!is_short) scale::report_wire(static_cast<int>(size));
+    scale::report_nic_turn(static_cast<int>(size));
   }
-  for (const int size : sizes) oriel::scale::model(size, is_short, turn);
-  for (const std::uint64_t bytes : oriel::scale::kMessages) oriel::scale::print_limit(bytes);
+  for (const std::int64_t size : ranks) {
+    scale::model(static_cast<int>(size), is_short, static_cast<int>(turn));
+  }
+  for (const std::uint64_t bytes : scale::kMessages) scale::report_limit(bytes);
   return 0;
 }

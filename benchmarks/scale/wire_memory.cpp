@@ -5,9 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <string>
 
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include "net/fabric/wire_fabric.hpp"
 #include "net/wire/wire_format.hpp"
 #include "scale/model.hpp"
+#include "scale/model_results.hpp"
 
 namespace oriel::scale {
 namespace {
@@ -36,19 +35,24 @@ Held held_now() {
   return {static_cast<double>(mapped) * page, static_cast<double>(resident) * page};
 }
 
-std::string made(const net::WireFabric::Options& options) {
+/// Reports what making the wire takes, with these details.
+void report_made(int size, const net::WireFabric::Options& options, bench::Fields details) {
   const Held before = held_now();
   const auto wire = net::WireFabric::create(options);
-  if (!wire.ok()) return fmt::format("\"error\": \"{}\"", wire.error().message());
   const Held after = held_now();
-  return fmt::format("\"provider\": \"{}\", \"mapped_mib\": {:.0f}, \"resident_mib\": {:.0f}",
-                     wire.value()->provider(), after.mapped_mib - before.mapped_mib,
-                     after.resident_mib - before.resident_mib);
+  if (wire.ok()) {
+    details.add("provider", wire.value()->provider())
+        .add("mapped_mib", after.mapped_mib - before.mapped_mib);
+  } else {
+    details.add("error", wire.error().message());
+  }
+  results().result("wire", bench::Fields().add("ranks", size), "MiB",
+                   wire.ok() ? after.resident_mib - before.resident_mib : 0, details);
 }
 
 }  // namespace
 
-void print_wire(int size) {
+void report_wire(int size) {
   if (size <= kRanksOfNode) return;
   const auto peers = static_cast<std::size_t>(size - kRanksOfNode);
   net::WireFabric::Options options;
@@ -61,12 +65,11 @@ void print_wire(int size) {
   std::fflush(stdout);
   const pid_t child = ::fork();
   if (child == 0) {
-    fmt::print(
-        "{{\"kind\": \"wire\", \"ranks\": {}, \"receives\": {}, \"sends\": {}, "
-        "\"receives_mib\": {:.0f}, {}}}\n",
-        size, options.receives, options.sends, options.receives * received / (1 << 20),
-        made(options));
-    std::fflush(stdout);
+    report_made(size, options,
+                bench::Fields()
+                    .add("receives", options.receives)
+                    .add("sends", options.sends)
+                    .add("receives_mib", options.receives * received / (1 << 20)));
     ::_exit(0);
   }
   if (child > 0) static_cast<void>(::waitpid(child, nullptr, 0));

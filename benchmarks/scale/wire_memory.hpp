@@ -4,9 +4,9 @@
 
 namespace oriel::scale {
 
-/// Prints what a rank's wire over libfabric sets aside in a communicator of `size` ranks, and,
+/// Reports what a rank's wire over libfabric sets aside in a communicator of `size` ranks, and,
 /// where there is libfabric, what such a wire has taken once it is made, in a process of its own.
 /// Nobody is connected to it.
-void print_wire(int size);
+void report_wire(int size);
 
 }  // namespace oriel::scale

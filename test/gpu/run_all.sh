@@ -104,7 +104,7 @@ step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
 step device_cuda 60 "$bin/test_device_cuda"
 step queues 120 "$bin/test_device_queue_cuda"
 [ ! -x "$bin/queue_bench" ] ||
-  step queue_bench 200 bash -c '"$0" 3 >"$1/queue_bench.jsonl"' "$bin/queue_bench" "$logs"
+  step queue_bench 200 "$bin/queue_bench" --least-ms 3 --out "$logs/queue_bench.jsonl"
 step topology 60 bash -c topology
 step memory_cuda 60 "$bin/test_memory_cuda"
 step registration_gpu 90 "$bin/test_registration_gpu"
@@ -122,8 +122,8 @@ step world 200 "$bin/test_gpu_world"
 step paths 150 "$bin/test_gpu_paths"
 step nic_figures 120 "$bin/test_gpu_nic" "[figures]"
 step world_figures 120 "$bin/test_gpu_world" "[figures]"
-step nodes_stages 120 python3 "$here/../perf/net/nodes_stages.py" --perf "$bin/oriel-perf" \
-  --stages "$bin/stage_bench" --ranks $((gpus < 4 ? gpus : 4)) --out "$logs/nodes_stages.json"
+step nodes_stages 120 python3 "$here/../../benchmarks/network/nodes_stages.py" --build "$build" \
+  --ranks $((gpus < 4 ? gpus : 4)) --out "$logs/nodes_stages.json"
 step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"
