@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "boot/auth/secret.hpp"
-#include "comm/network/network_soft.hpp"
+#include "comm/network/soft_port.hpp"
 #include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/wire/wire_format.hpp"
@@ -57,9 +57,9 @@ void report_wire(int size) {
   const auto peers = static_cast<std::size_t>(size - kRanksOfNode);
   net::WireFabric::Options options;
   options.key = boot::Key::random();
-  options.receives = comm::SoftNetwork::fabric_buffers(peers, comm::SoftNetwork::kFabricReceives);
-  options.sends = comm::SoftNetwork::fabric_buffers(peers, options.sends);
-  options.payload_bytes_most = comm::SoftNetwork::kFabricPieceBytes;
+  options.receives = comm::SoftPort::fabric_buffers(peers, comm::SoftPort::kFabricReceives);
+  options.sends = comm::SoftPort::fabric_buffers(peers, options.sends);
+  options.payload_bytes_most = comm::SoftPort::kFabricPieceBytes;
   const double received = net::kFrameHeadBytes + net::kWireHeadBytesMost +
                           static_cast<double>(options.payload_bytes_most);
   std::fflush(stdout);

@@ -259,43 +259,4 @@ void Communicator::await_failure() {
   }
 }
 
-Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
-  if (network_windows_ == nullptr) co_return Status();
-  Status made = co_await make_network(loop, deadline);
-  if (made.ok() || made.error().code() != ErrorCode::invalid_usage) co_return made;
-  // Ranks that have no path to each other may still use what they have inside their teams.
-  no_network_ = std::move(made).error();
-  Log(rank()).info("no collectives among teams: {}", no_network_->to_string());
-  co_return Status();
-}
-
-void Communicator::flush_network() {
-  if (network_ == nullptr || poisoned_) return;
-  if (!on_host()) {
-    // What kernels have posted the NIC's own thread sends.
-    const Clock& clock = SteadyClock::instance();
-    const Deadline deadline = Deadline::after(kDrainGrace, clock);
-    while (!network_->is_idle()) {
-      if (deadline.expired(clock.now())) {
-        Log(rank()).info("the NIC has not sent all that kernels have posted");
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    return;
-  }
-  device::WaitControl control = wait_control(nullptr);
-  control.stall = nullptr;
-  control.timeout_ns = static_cast<std::uint64_t>(kDrainGrace.count());
-  const device::detail::Driving driving(&network_->view());
-  for (int peer = 0; peer < size(); ++peer) {
-    const device::queue::QueueView& queue = network_->view().queues[peer];
-    if (queue.depth == 0) continue;
-    const auto has_left = [&] { return session_->has_left(peer); };
-    if (wait_all_unless(queue, control, has_left)) continue;
-    Log(rank()).info("rank {} has not taken all that it was sent", peer);
-    return;
-  }
-}
-
 }  // namespace oriel::comm

@@ -15,7 +15,6 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
-#include "comm/device/rank_affinity.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -137,35 +136,6 @@ void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
   if (view_.wait.doorbell == nullptr) return;  // kernels of GPUs do not sleep
   communicator_->network_->add_doorbell(*view_.wait.doorbell);
   has_doorbell_ = true;
-}
-
-Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
-  if (network_ != nullptr || topology_.teams.members.size() == 1) co_return Status();
-  NetworkOptions options;
-  options.world = &session_->world();
-  options.rank = rank();
-  options.topology = &topology_;
-  options.key = session_->key(boot::KeyPurpose::fd_exchange);
-  options.wire_key = session_->key(boot::KeyPurpose::wire);
-  options.settings = settings_;
-  options.has_left = [session = session_.get()](int other) { return session->has_left(other); };
-  options.make_channel = [session = session_.get()](int other) {
-    return std::make_unique<net::SessionFailoverChannel>(*session, other);
-  };
-  options.communicator = team_facts_.communicator;
-  options.cpus = affinity_of(*device_).cpus;
-  options.device = device_;
-  options.windows = network_windows_.get();
-  auto made = co_await Network::make(loop, std::move(options), deadline);
-  if (!made.ok()) {
-    co_return std::move(made).error().with_context("making queues to the ranks of other nodes");
-  }
-  network_ = std::move(made).value();
-  live_network_ = network_.get();
-  if (on_host()) network_->add_doorbell(*own_doorbell());
-  if (poisoned_) network_->abort();  // by somebody who has not seen it
-  no_network_.reset();
-  co_return Status();
 }
 
 Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,

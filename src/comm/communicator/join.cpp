@@ -323,13 +323,6 @@ Status Communicator::lay_out_scratch(int max_ctas) {
   return {};
 }
 
-bool Communicator::needs_network() const {
-  const auto& infos = topology_.infos;
-  return topology_.teams.members.size() > 1 &&
-         std::all_of(infos.begin(), infos.end(),
-                     [&](const topo::RankInfo& info) { return info.kind == infos[0].kind; });
-}
-
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
@@ -389,20 +382,6 @@ Result<shadow::OwnedShadow> Communicator::copy_groupings() {
   const auto bytes = std::as_bytes(std::span(tables));
   ORIEL_TRY(auto pool, device_->object_pool((bytes.size() + 255) / 256 * 256, 64));
   return shadow::OwnedShadow::make(std::move(pool), bytes);
-}
-
-/// None where no queue will ever lead to another rank: the same on all ranks, for participants take
-/// part in every registration.
-Result<std::unique_ptr<NetworkWindows>> Communicator::make_network_windows() {
-  if (!needs_network()) return std::unique_ptr<NetworkWindows>();
-  std::vector<bool> in_team(static_cast<std::size_t>(size()), false);
-  for (const int member : team_facts_.members) in_team[static_cast<std::size_t>(member)] = true;
-  ORIEL_TRY(auto tables, device_->object_pool(NetworkWindows::table_bytes(size()), 64));
-  const auto windows_lie = on_host() ? net::MemoryPlace::host : net::MemoryPlace::gpu;
-  return std::make_unique<NetworkWindows>(
-      session_->world(), rank(), std::move(in_team), std::move(tables),
-      [device = device_](std::size_t bytes) { return device->object_pool(bytes, 64); },
-      windows_lie);
 }
 
 /// What a rank alone can fail to make, behind which all agree.

@@ -8,137 +8,12 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/link/frame.hpp"
-#include "comm/network/key_chunks.hpp"
 #include "net/fabric/fabric_address.hpp"
 
 namespace oriel::comm {
 namespace {
 
-constexpr std::size_t kKeyBytes = 7 * 8 + 2 * 4;
-constexpr std::size_t kPieceBytes = 8 + 4;
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
-
-void put_backups(ByteWriter& to, const KeysMessage& message, const BackupKeys& backups) {
-  for (std::size_t i = 0; i < message.backups; ++i) to.put(backups[i]);
-}
-
-void put_keys(ByteWriter& to, const KeysMessage& message) {
-  to.put(static_cast<std::uint8_t>(message.failed));
-  to.put(static_cast<std::uint8_t>(message.direct));
-  to.put(message.backups);
-  to.put(static_cast<std::uint32_t>(message.keys.size()));
-  for (const WindowKey& key : message.keys) {
-    to.put(key.number).put(key.address).put(key.bytes).put(key.key);
-    to.put(key.source.memory_bytes).put(key.source.offset);
-    to.put(key.source.process).put(key.source.serial);
-    put_backups(to, message, key.backups);
-    to.put(static_cast<std::uint32_t>(key.later_pieces.size()));
-    for (const WindowPiece& piece : key.later_pieces) {
-      to.put(piece.begin).put(piece.key);
-      put_backups(to, message, piece.backups);
-    }
-  }
-}
-
-Error bad(const std::string& what) {
-  return Error(ErrorCode::remote, "a message about a rank's network has " + what);
-}
-
-/// Of a window that is sound but for its pieces, of which there are several.
-Status check_pieces(const WindowKey& key) {
-  const auto refuse = [&](const std::string& what) {
-    return bad(fmt::format("window {} of {} bytes {}", key.number, key.bytes, what));
-  };
-  if (key.bytes > kPieceBytesMost) return refuse("in pieces");
-  if (key.source != WindowSource()) return refuse("in pieces and in one allocation");
-  std::vector<std::uint64_t> ends;
-  std::uint64_t before = 0;
-  for (const WindowPiece& piece : key.later_pieces) {
-    const bool is_behind = piece.begin > before && piece.begin < key.bytes;
-    if (!is_behind || (key.address + piece.begin) % kPieceAlignment != 0) {
-      return refuse(fmt::format("with a piece at {} behind one at {}", piece.begin, before));
-    }
-    if (piece.key == 0) return refuse(fmt::format("with the key 0 at {}", piece.begin));
-    ends.push_back(before = piece.begin);
-  }
-  const KeyChunks chunks = cut_at(key.bytes, ends);
-  if (chunks.count > kChunksMost) return refuse(fmt::format("in {} chunks", chunks.count));
-  return {};
-}
-
-Status check_key(const WindowKey& key, std::uint64_t before) {
-  if (key.number <= before) return bad(fmt::format("window {} behind {}", key.number, before));
-  if (key.key == 0) return bad(fmt::format("the key 0 for window {}", key.number));
-  if (key.bytes == 0 || key.bytes > ~std::uint64_t{0} - key.address) {
-    return bad(fmt::format("window {} at {:#x} with {} bytes", key.number, key.address, key.bytes));
-  }
-  const WindowSource& source = key.source;
-  const bool has_place =
-      source.offset <= source.memory_bytes && key.bytes <= source.memory_bytes - source.offset;
-  if (source != WindowSource() && !has_place) {
-    return bad(fmt::format("window {} of {} bytes at {} of an allocation of {}", key.number,
-                           key.bytes, source.offset, source.memory_bytes));
-  }
-  return key.later_pieces.empty() ? Status() : check_pieces(key);
-}
-
-BackupKeys read_backups(ByteReader& from, std::size_t count) {
-  BackupKeys backups{};
-  for (std::size_t nic = 0; nic < count; ++nic) backups[nic] = from.get<std::uint32_t>();
-  return backups;
-}
-
-Status read_pieces(ByteReader& from, std::size_t backups, WindowKey& key) {
-  const auto count = from.get<std::uint32_t>();
-  // Before anything is allocated for them.
-  if (count > from.left() / (kPieceBytes + backups * sizeof(std::uint32_t))) {
-    return bad(fmt::format("no room for {} pieces of window {}", count, key.number));
-  }
-  key.later_pieces.reserve(count);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    WindowPiece piece;
-    piece.begin = from.get<std::uint64_t>();
-    piece.key = from.get<std::uint32_t>();
-    piece.backups = read_backups(from, backups);
-    key.later_pieces.push_back(piece);
-  }
-  return {};
-}
-
-Status read_keys(ByteReader& from, KeysMessage& message) {
-  const auto failed = from.get<std::uint8_t>();
-  const auto direct = from.get<std::uint8_t>();
-  const auto backups = from.get<std::uint8_t>();
-  const auto count = from.get<std::uint32_t>();
-  if (failed > 1) return bad(fmt::format("a verdict of {}", failed));
-  if (direct > 1) return bad(fmt::format("a readiness of {}", direct));
-  if (backups >= net::kPathsMost) return bad(fmt::format("{} NICs", backups + 1));
-  message.failed = failed == 1;
-  message.direct = direct == 1;
-  message.backups = backups;
-  // Before anything is allocated for them.
-  if (count > from.left() / (kKeyBytes + backups * sizeof(std::uint32_t)))
-    return bad(fmt::format("no room for {} windows", count));
-  std::uint64_t before = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    WindowKey key;
-    key.number = from.get<std::uint64_t>();
-    key.address = from.get<std::uint64_t>();
-    key.bytes = from.get<std::uint64_t>();
-    key.key = from.get<std::uint32_t>();
-    key.source.memory_bytes = from.get<std::uint64_t>();
-    key.source.offset = from.get<std::uint64_t>();
-    key.source.process = from.get<std::uint64_t>();
-    key.source.serial = from.get<std::uint64_t>();
-    key.backups = read_backups(from, backups);
-    ORIEL_CHECK(read_pieces(from, backups, key));
-    ORIEL_CHECK(check_key(key, before));
-    before = key.number;
-    message.keys.push_back(std::move(key));
-  }
-  return {};
-}
 
 /// Bytes of an address: 4 or 16.
 std::size_t width_of(std::uint8_t family) {
@@ -167,21 +42,21 @@ Status read_interface(ByteReader& from, PathInterface& interface) {
   interface.family = from.get<std::uint8_t>();
   if (interface.family == 0) return {};
   if (interface.family != 4 && interface.family != 6) {
-    return bad(fmt::format("an address of family {}", interface.family));
+    return bad_message(fmt::format("an address of family {}", interface.family));
   }
   const std::size_t width = width_of(interface.family);
   interface.address = read_address(from, width);
   const auto count = from.get<std::uint8_t>();
   if (count > PathInterface::kNetworksMost) {
-    return bad(fmt::format("{} networks of an interface", count));
+    return bad_message(fmt::format("{} networks of an interface", count));
   }
   for (std::size_t i = 0; i < count && from.good(); ++i) {
     IpNetwork network;
     network.length = from.get<std::uint8_t>();
     network.bytes = read_address(from, width);
     if (from.good() && !is_network(network, interface.family)) {
-      return bad(fmt::format("a network of IPv{} with a prefix of {} bits", interface.family,
-                             network.length));
+      return bad_message(fmt::format("a network of IPv{} with a prefix of {} bits",
+                                     interface.family, network.length));
     }
     interface.networks.push_back(network);
   }
@@ -189,33 +64,6 @@ Status read_interface(ByteReader& from, PathInterface& interface) {
 }
 
 }  // namespace
-
-Bytes encode(const KeysMessage& message) {
-  ByteWriter to;
-  put_keys(to, message);
-  return to.take();
-}
-
-Result<KeysMessage> decode_keys(ByteView bytes) {
-  ByteReader from(bytes);
-  KeysMessage message;
-  ORIEL_CHECK(read_keys(from, message));
-  ORIEL_CHECK(from.finish("keys of windows"));
-  return message;
-}
-
-Status check_room(std::size_t bytes, int ranks) {
-  // A message of the gathering has those of half the ranks.
-  constexpr std::size_t kForEach = 16;
-  const std::size_t together = (static_cast<std::size_t>(ranks) + 1) / 2;
-  const std::size_t most = boot::kMaxMessageBytes / together;
-  if (bytes + kForEach <= most) return {};
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("the keys of windows in many allocations take {} bytes; among {} ranks "
-                           "there is room for {}",
-                           bytes, ranks, most - std::min(most, kForEach)))
-      .with_hint("make windows of fewer and larger allocations, or register fewer at once");
-}
 
 Bytes encode(const NetworkPlace& place) {
   ByteWriter to;
@@ -231,7 +79,7 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   const auto paths = from.get<std::uint8_t>();
   // Before anything is read of them.
   if (from.good() && (paths == 0 || paths > net::kPathsMost)) {
-    return bad(fmt::format("{} paths", paths));
+    return bad_message(fmt::format("{} paths", paths));
   }
   place.interfaces.resize(paths);
   for (PathInterface& interface : place.interfaces) ORIEL_CHECK(read_interface(from, interface));
@@ -255,7 +103,7 @@ Bytes encode(const NetworkHello& hello) {
   to.put_raw(hello.socket).put(static_cast<std::uint8_t>(hello.fabrics.size()));
   for (const Bytes& fabric : hello.fabrics) to.put_blob(fabric);
   to.put(hello.first_queue);
-  put_keys(to, hello.windows);
+  to.put_blob(encode(hello.windows));
   return to.take();
 }
 
@@ -265,20 +113,21 @@ Result<NetworkHello> decode_hello(ByteView bytes) {
   const ByteView name = from.get_raw(hello.socket.size());
   std::copy(name.begin(), name.end(), hello.socket.begin());
   const auto fabrics = from.get<std::uint8_t>();
-  if (fabrics > net::kPathsMost) return bad(fmt::format("{} fabric wires", fabrics));
+  if (fabrics > net::kPathsMost) return bad_message(fmt::format("{} fabric wires", fabrics));
   for (std::size_t i = 0; i < fabrics; ++i) {
     const ByteView fabric = from.get_blob();
     if (fabric.size() > net::FabricAddress::kEncodedBytesMost) {
-      return bad(fmt::format("an address of {} bytes", fabric.size()));
+      return bad_message(fmt::format("an address of {} bytes", fabric.size()));
     }
     hello.fabrics.emplace_back(fabric.begin(), fabric.end());
   }
   hello.first_queue = from.get<std::uint32_t>();
   if (hello.first_queue > kQueueMost) {
-    return bad(fmt::format("a first queue {:#x}", hello.first_queue));
+    return bad_message(fmt::format("a first queue {:#x}", hello.first_queue));
   }
-  ORIEL_CHECK(read_keys(from, hello.windows));
+  const ByteView windows = from.get_blob();
   ORIEL_CHECK(from.finish("a rank's network"));
+  ORIEL_TRY(hello.windows, decode_keys(windows));
   return hello;
 }
 

@@ -41,25 +41,6 @@ std::uint32_t first_packet(std::uint64_t communicator, int from, int to) {
 
 }  // namespace
 
-Result<WindowNic::Keys> Mlx5WindowNic::register_memory(const net::MemoryRange& range) {
-  ORIEL_TRY(net::Mlx5Region region,
-            nic_.register_memory(memory_, range.memory, range.bytes, range.access));
-  const Keys keys{region.local_key(), region.remote_key()};
-  if (keys.local == 0 || keys.remote == 0) {
-    return Error(ErrorCode::system,
-                 fmt::format("{} has given {} bytes of memory the key 0, which stands for none",
-                             nic_.device().place().device, range.bytes));
-  }
-  const std::lock_guard lock(mutex_);
-  regions_.insert_or_assign(keys.local, std::move(region));
-  return keys;
-}
-
-void Mlx5WindowNic::deregister_memory(std::uint32_t local_key) noexcept {
-  const std::lock_guard lock(mutex_);
-  regions_.erase(local_key);
-}
-
 Mlx5Network::Mlx5Network(NetworkOptions options)
     : Network(std::move(options)), on_gpu_(options_.device->backend() != kernels::Backend::host) {}
 
@@ -70,7 +51,7 @@ Mlx5Network::~Mlx5Network() {
 
 Task<Result<std::unique_ptr<Network>>> Mlx5Network::make(NetworkOptions options) {
   std::unique_ptr<Mlx5Network> self(new Mlx5Network(std::move(options)));
-  boot::Group& world = *self->options_.world;
+  boot::Group& world = self->world();
   const NetworkPlace place = place_of_this_process();
   ORIEL_CO_CHECK(co_await self->gather_places(place));
   KeysMessage keys;
@@ -87,7 +68,7 @@ Task<Result<std::unique_ptr<Network>>> Mlx5Network::make(NetworkOptions options)
 }
 
 Status Mlx5Network::prepare(KeysMessage& keys) {
-  const auto own = static_cast<std::size_t>(options_.rank);
+  const auto own = static_cast<std::size_t>(options_.rank());
   const auto user = topo::interface_user(options_.topology->infos, own);
   auto port = topo::own_adapter(user, *options_.settings);
   if (!port.ok()) {
@@ -118,11 +99,11 @@ Status Mlx5Network::make_queues() {
     queue.peer = rank;
     queue.ring_on_host = on_gpu_;  // where the host sees errors, and what is under way
     queue.doorbell = options_.settings->doorbell;
-    queue.psn = first_packet(options_.communicator, options_.rank, rank);
+    queue.psn = first_packet(options_.communicator, options_.rank(), rank);
     wanted.push_back(queue);
   }
   ORIEL_TRY(std::vector<net::Mlx5Queue> made, nic_->create_queues(*memory_, wanted));
-  queues_.resize(static_cast<std::size_t>(options_.world->size()));
+  queues_.resize(static_cast<std::size_t>(options_.size()));
   for (std::size_t i = 0; i < made.size(); ++i) {
     queues_[static_cast<std::size_t>(peers_of_rank_[i])].push_back(std::move(made[i]));
   }
@@ -140,7 +121,7 @@ Status Mlx5Network::learn_windows(const std::vector<Bytes>& messages) {
 }
 
 Status Mlx5Network::start() {
-  std::vector<dq::QueueView> views(static_cast<std::size_t>(options_.world->size()));
+  std::vector<dq::QueueView> views(static_cast<std::size_t>(options_.size()));
   bool by_processor = false;
   for (const int rank : peers_of_rank_) {
     views[static_cast<std::size_t>(rank)] = queue_to(rank).view();
@@ -166,31 +147,30 @@ std::optional<dq::QueueError> Mlx5Network::error_of(int peer) const {
   }
   if (!error.has_value()) error = queue.error();
   // A peer that has left answers no more; what matters is whether it was asked for something.
-  if (error.has_value() && is_of_probe(peer, *error) && has_left(peer)) return std::nullopt;
+  if (error.has_value() && is_of_probe(peer, *error) && options_.has_left(peer))
+    return std::nullopt;
   return error;
 }
 
 bool Mlx5Network::is_of_probe(int peer, const dq::QueueError& error) const {
-  if (static_cast<net::Syndrome>(error.syndrome) != net::Syndrome::transport_retry) return false;
-  const std::lock_guard lock(probe_mutex_);
-  const auto probe = probes_.find(peer);
-  return probe != probes_.end() && is_of_lone_probe(queue_to(peer).view(), probe->second, error);
+  return is_silence(error) && probes_.is_of_probe(queue_to(peer).view(), error);
 }
 
 Error Mlx5Network::queue_failure(int peer, const dq::QueueError& error) const {
   const bool is_lost = static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::flushed;
+  const bool is_late = may_be_of_leaving(error.syndrome) && options_.has_left(peer);
   const net::Mlx5Place& place = nic_->device().place();
-  const std::string what = is_of_probe(peer, error) ? "asked whether it is there"
-                                                    : fmt::format("operation {:#04x}, entry {}",
-                                                                  error.opcode, error.index);
-  const bool is_late = may_be_of_leaving(error.syndrome) && has_left(peer);
-  const int origin = is_lost || is_late || is_of_peer(error.syndrome) ? peer : options_.rank;
-  const std::string how = fmt::format("{} (syndrome {:#04x}, vendor's {:#04x}, {}; {} port {})",
-                                      describe_syndrome(error.syndrome), error.syndrome,
-                                      error.vendor_syndrome, what, place.device, place.port);
-  return Error(ErrorCode::remote,
-               describe_failure(options_.rank, peer, origin == peer && has_left(peer), how))
-      .with_origin(origin);
+  FailedQueue failed;
+  failed.rank = options_.rank();
+  failed.peer = peer;
+  failed.origin = is_lost || is_late || is_of_peer(error.syndrome) ? peer : failed.rank;
+  failed.peer_has_left = failed.origin == peer && options_.has_left(peer);
+  failed.is_probe = is_of_probe(peer, error);
+  failed.error = error;
+  failed.cause = describe_syndrome(error.syndrome);
+  failed.where = fmt::format("; vendor's syndrome {:#04x}, {} port {}", error.vendor_syndrome,
+                             place.device, place.port);
+  return to_error(failed);
 }
 
 std::optional<Error> Mlx5Network::failure(TimePoint now, const std::uint32_t* /*abort*/) {
@@ -199,7 +179,7 @@ std::optional<Error> Mlx5Network::failure(TimePoint now, const std::uint32_t* /*
   for (const int rank : peers_of_rank_) {
     const auto error = error_of(rank);
     if (!error.has_value()) continue;
-    if (!may_be_of_leaving(error->syndrome) || is_told(rank, now)) {
+    if (!may_be_of_leaving(error->syndrome) || leaving_.is_over(options_.has_left(rank), now)) {
       return queue_failure(rank, *error);
     }
     is_refused = true;
@@ -208,25 +188,17 @@ std::optional<Error> Mlx5Network::failure(TimePoint now, const std::uint32_t* /*
   return std::nullopt;
 }
 
-bool Mlx5Network::is_told(int refuser, TimePoint now) {
-  const std::lock_guard lock(leaving_mutex_);
-  return leaving_.is_over(has_left(refuser), now);
-}
-
 void Mlx5Network::probe(TimePoint now, const std::uint32_t* abort) {
-  if (on_gpu_ || aborted_) return;
-  const std::lock_guard lock(probe_mutex_);
-  if (now - probed_ < kAdapterProbeInterval) return;
-  probed_ = now;
+  if (on_gpu_ || aborted_ || !probes_.are_due(now, kAdapterProbeInterval)) return;
   for (const int rank : peers_of_rank_) {
-    if (has_left(rank)) continue;
-    if (const auto at = post_probe(queue_to(rank).view(), abort)) probes_[rank] = *at;
+    if (!options_.has_left(rank)) probes_.post(queue_to(rank).view(), abort);
   }
 }
 
 bool Mlx5Network::is_idle() const {
-  return std::all_of(peers_of_rank_.begin(), peers_of_rank_.end(),
-                     [this](int rank) { return has_left(rank) || queue_to(rank).is_idle(); });
+  return std::all_of(peers_of_rank_.begin(), peers_of_rank_.end(), [this](int rank) {
+    return options_.has_left(rank) || queue_to(rank).is_idle();
+  });
 }
 
 void Mlx5Network::abort() {
@@ -238,14 +210,14 @@ void Mlx5Network::abort() {
       continue;
     }
     const Status ended = queue.to_error();
-    if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
+    if (!ended.ok()) Log(options_.rank()).info("{}", ended.error().to_string());
   }
 }
 
 void Mlx5Network::leave() {
   for (const int rank : peers_of_rank_) {
     const Status ended = queues_[static_cast<std::size_t>(rank)].front().to_error();
-    if (!ended.ok()) Log(options_.rank).info("{}", ended.error().to_string());
+    if (!ended.ok()) Log(options_.rank()).info("{}", ended.error().to_string());
   }
 }
 

@@ -4,9 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -15,28 +13,15 @@
 
 #include "base/deadline.hpp"
 #include "base/task.hpp"
-#include "comm/network/network_message.hpp"
-#include "comm/network/network_windows.hpp"
+#include "comm/keys/keys_message.hpp"
+#include "comm/keys/network_windows.hpp"
+#include "comm/keys/window_nic_mlx5.hpp"
 #include "comm/network/queue_failure.hpp"
 #include "comm/network/rank_network.hpp"
 #include "net/mlx5/mlx5_memory.hpp"
 #include "net/mlx5/nic_mlx5.hpp"
 
 namespace oriel::comm {
-
-/// An mlx5 adapter as windows need it. Adapter and memory outlive it.
-class Mlx5WindowNic final : public WindowNic {
- public:
-  Mlx5WindowNic(const net::NicMlx5& nic, net::Mlx5Memory& memory) : nic_(nic), memory_(memory) {}
-  Result<Keys> register_memory(const net::MemoryRange& range) override;
-  void deregister_memory(std::uint32_t local_key) noexcept override;
-
- private:
-  const net::NicMlx5& nic_;
-  net::Mlx5Memory& memory_;
-  std::mutex mutex_;
-  std::map<std::uint32_t, net::Mlx5Region> regions_;  // by local key
-};
 
 /// The network of a rank whose queues an mlx5 adapter executes: the port that topology chooses for
 /// the rank, a queue pair for each rank of another LSA team, and keys for windows. It has no thread
@@ -86,18 +71,14 @@ class Mlx5Network final : public Network {
   std::optional<device::queue::QueueError> error_of(int peer) const;
   bool is_of_probe(int peer, const device::queue::QueueError& error) const;
   Error queue_failure(int peer, const device::queue::QueueError& error) const;
-  bool is_told(int refuser, TimePoint now);
 
   const bool on_gpu_;
   std::unique_ptr<net::Mlx5Memory> memory_;
   std::optional<net::NicMlx5> nic_;
   std::optional<Mlx5WindowNic> windows_;
   std::vector<std::vector<net::Mlx5Queue>> queues_;  // by world rank, one for each peer
-  mutable std::mutex probe_mutex_;                   // of the next two
-  std::map<int, std::uint64_t> probes_;  // by rank, the index of the last entry that is one
-  TimePoint probed_{};
-  std::mutex leaving_mutex_;
-  LeavingDoubt leaving_;  // of leaving_mutex_
+  QueueProbes probes_;
+  LeavingDoubt leaving_;
   std::atomic<bool> is_in_doubt_{false};
   std::atomic<bool> aborted_{false};
 };

@@ -3,25 +3,14 @@
 #include "comm/network/network_soft.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <exception>
 #include <utility>
 
-#include <fcntl.h>
-
-#include "base/log.hpp"
-#include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "comm/device/nic_process_starter.hpp"
-#include "net/queue/syndrome.hpp"
 #include "topo/choice/placement.hpp"
 
 namespace oriel::comm {
 namespace {
-
-constexpr int kLastTurns = 64;
-constexpr Duration kNicProcessMost = std::chrono::seconds(20);
 
 // Sockets are not the session's, which tells the ranks who waits for whom: there has to be time
 // left in which those who wait for this rank learn whom it lacks.
@@ -31,30 +20,27 @@ Deadline descriptors_due(const EventLoop& loop, Deadline deadline) {
   return Deadline::at(now + deadline.remaining(now) * 3 / 4);
 }
 
+Task<Status> agree(boot::Group& world, Status local) {
+  std::vector<boot::AgreedField> none;
+  co_return co_await world.agree(boot::Operation::network, std::move(local), std::move(none));
+}
+
 }  // namespace
 
 SoftNetwork::SoftNetwork(NetworkOptions options)
     : Network(std::move(options)),
-      no_memory_(Error(ErrorCode::system, "memory has run out in the software NIC of this rank")
-                     .with_origin(options_.rank)) {
-  nics_.push_back(std::make_unique<Nic>());
-}
+      routes_(options_, peers_of_rank_),
+      ports_(options_),
+      parts_{options_, routes_, ports_},
+      rings_(options_),
+      detector_(parts_, queues_),
+      failover_(parts_, queues_) {}
 
 SoftNetwork::~SoftNetwork() {
-  end_threads();
-  // What peers have asked for and wait for the answer to.
-  // A GPU takes its time to do it.
-  const Deadline last = Deadline::after(on_gpu() ? kLastAnswers : Duration::zero());
-  for (const auto& nic : nics_) {
-    for (int turn = 0; nic->nic.progress(); ++turn) {
-      if (turn >= kLastTurns && last.expired(SteadyClock::instance().now())) break;
-    }
-    if (nic->fabric == nullptr) continue;
-    try {
-      static_cast<void>(nic->fabric->flush(Deadline::after(kLastAnswers)));
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): then they have been lost
-    }
-  }
+  failover_.stop();
+  ports_.stop_threads();
+  thread_.reset();
+  ports_.answer_last();
   if (options_.windows != nullptr) options_.windows->detach();
   hide_from_kernels();
 }
@@ -62,239 +48,198 @@ SoftNetwork::~SoftNetwork() {
 Task<Result<std::unique_ptr<Network>>> SoftNetwork::make(EventLoop& loop, NetworkOptions options,
                                                          Deadline deadline) {
   std::unique_ptr<SoftNetwork> self(new SoftNetwork(std::move(options)));
-  self->nic_process_ = self->options_.device->begin_nic_process(*self->options_.settings);
-  boot::Group& world = *self->options_.world;
-  ORIEL_CO_TRY(const auto places, co_await self->gather_places(self->own_place()));
-  self->join_places(places);
-  ORIEL_CO_CHECK(co_await self->await_nic_process(loop, deadline));
-  std::vector<boot::AgreedField> none, none_again;
+  boot::Group& world = self->world();
+  ORIEL_CO_TRY(const auto places, co_await self->gather_places(self->routes_.own_place()));
+  self->routes_.join(places);
+  ORIEL_CO_CHECK(co_await self->ports_.await_process(loop, deadline));
   Status local = self->prepare();
   self->hello_.windows.failed = !local.ok();
   if (!local.ok()) self->hello_.windows.keys.clear();
   Bytes message = encode(self->hello_);
   auto gathered = co_await world.all_gather(boot::Operation::network, std::move(message));
   if (!gathered.ok()) co_return std::move(gathered).error();
-  if (local.ok()) local = self->take_hellos(gathered.value());
-  if (local.ok() && !self->others_failed_ && self->exchange_ != nullptr) {
-    std::vector<window::FdSocketName> names;
-    for (const Bytes& one : gathered.value()) {
-      names.push_back(decode_hello(one).value().socket);
-    }
-    local = co_await self->exchange_->dial(loop, std::move(names), descriptors_due(loop, deadline));
+  std::vector<window::FdSocketName> names;
+  if (local.ok()) local = self->take_hellos(gathered.value(), names);
+  if (local.ok() && !names.empty() && self->rings_.is_listening()) {
+    local = co_await self->rings_.dial(loop, std::move(names), descriptors_due(loop, deadline));
   }
-  ORIEL_CO_CHECK(co_await world.agree(boot::Operation::network, std::move(local), std::move(none)));
-  local = co_await self->join_rings(loop, descriptors_due(loop, deadline));
-  if (local.ok()) local = self->connect_queues();
+  ORIEL_CO_CHECK(co_await agree(world, std::move(local)));
+  const Deadline rings_due = descriptors_due(loop, deadline);
+  local = co_await self->rings_.join(loop, self->nic(), rings_due);
+  if (local.ok()) local = self->connect();
   if (local.ok()) local = self->start();
-  if (local.ok()) self->join_windows();
-  ORIEL_CO_CHECK(
-      co_await world.agree(boot::Operation::network, std::move(local), std::move(none_again)));
+  ORIEL_CO_CHECK(co_await agree(world, std::move(local)));
   NetworkWindows& windows = *self->options_.windows;
   local = co_await windows.map_earlier(loop, descriptors_due(loop, deadline));
-  std::vector<boot::AgreedField> none_at_last;
-  ORIEL_CO_CHECK(
-      co_await world.agree(boot::Operation::network, std::move(local), std::move(none_at_last)));
+  ORIEL_CO_CHECK(co_await agree(world, std::move(local)));
   windows.use_earlier();
   co_return std::unique_ptr<Network>(std::move(self));
 }
 
-/// Without it this process copies, which the ranks need not do alike.
-Task<Status> SoftNetwork::await_nic_process(EventLoop& loop, Deadline deadline) {
-  constexpr Duration kBetweenLooks = std::chrono::milliseconds(2);
-  const TimePoint begin = loop.clock().now();
-  const Duration most = std::min<Duration>(deadline.remaining(begin) / 2, kNicProcessMost);
-  const Deadline due = Deadline::at(begin + most);
-  while (nic_process_ != nullptr && !nic_process_->has_answered() &&
-         !due.expired(loop.clock().now())) {
-    const Deadline next = Deadline::at(loop.clock().now() + kBetweenLooks);
-    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
+Status SoftNetwork::prepare() {
+  if (routes_.failure().has_value()) return Error(*routes_.failure());
+  ORIEL_CHECK(ports_.make(routes_));
+  ORIEL_CHECK(rings_.make_bell());
+  hello_.fabrics = ports_.fabric_addresses();
+  hello_.first_queue = parts_.first_queue = choose_first_queue(options_, peers_of_rank_);
+  WindowNics nics;
+  for (std::size_t at = 0; at < ports_.size(); ++at) {
+    nics.ports.push_back(&ports_.at(at).windows());
   }
-  if (nic_process_ == nullptr) co_return Status();
-  const Status ready = nic_process_->await_ready(Deadline::after(Duration::zero()));
-  if (ready.ok()) co_return Status();
-  warn_of_no_nic_process(ready.error());
-  nic_process_.reset();
-  co_return Status();
+  std::vector<RankRings::Peer> by_rings;
+  for (const int rank : peers_of_rank_) {
+    ORIEL_TRY(PeerQueue queue, PeerQueue::create(parts_, rank));
+    queue.add_aliases(nics);
+    if (!queue.by_fabric()) by_rings.push_back({rank, queue.number()});
+    queues_.push_back(std::move(queue));
+  }
+  ORIEL_TRY(hello_.windows, options_.windows->attach(std::move(nics), options_.communicator,
+                                                     ports_.process_view()));
+  ORIEL_TRY(hello_.socket, rings_.listen(std::move(by_rings)));
+  return {};
 }
 
-Status SoftNetwork::prepare() {
-  if (no_interfaces_.has_value()) return Error(*no_interfaces_);
-  ORIEL_TRY(nic_memory_, options_.device->make_nic_memory(std::move(nic_process_)));
-  make_nics();
-  ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
-  ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
-  bell_.emplace(std::move(bell));
-  ORIEL_CHECK(open_fabric());
-  ORIEL_CHECK(make_queues());
-  ORIEL_TRY(hello_.windows,
-            options_.windows->attach(window_nics(), options_.communicator,
-                                     {nic_memory_.process.get(), &options_.device->memory()}));
-  return listen_for_rings();
+/// Each rank's queue for this one, and the keys of its windows. `names`: where all listen; none
+/// where a rank has failed, of which the agreement that follows tells.
+Status SoftNetwork::take_hellos(const std::vector<Bytes>& messages,
+                                std::vector<window::FdSocketName>& names) {
+  std::vector<KeysMessage> windows;
+  std::vector<NetworkHello> hellos;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    auto decoded = decode_hello(messages[rank]);
+    if (!decoded.ok()) return std::move(decoded).error().with_origin(static_cast<int>(rank));
+    windows.push_back(decoded->windows);
+    hellos.push_back(std::move(decoded).value());
+  }
+  if (std::any_of(windows.begin(), windows.end(), [](const auto& keys) { return keys.failed; })) {
+    return {};
+  }
+  for (PeerQueue& queue : queues_) {
+    ORIEL_CHECK(queue.take_ends(hellos[static_cast<std::size_t>(queue.rank())]));
+  }
+  for (const NetworkHello& hello : hellos) names.push_back(hello.socket);
+  return options_.windows->learn(windows);
+}
+
+Status SoftNetwork::connect() {
+  for (PeerQueue& queue : queues_) ORIEL_CHECK(queue.connect(rings_.wire()));
+  return {};
 }
 
 Status SoftNetwork::start() {
-  std::vector<device::queue::QueueView> queues(static_cast<std::size_t>(options_.world->size()));
-  for (const Peer& peer : peers_) queues[static_cast<std::size_t>(peer.rank)] = peer.view();
+  std::vector<device::queue::QueueView> queues(static_cast<std::size_t>(options_.size()));
+  for (const PeerQueue& queue : queues_) {
+    queues[static_cast<std::size_t>(queue.rank())] = queue.view();
+  }
   fill_view(std::move(queues));
   view_.nic = this;
   view_.drive = [](void* nic) {
     auto* const self = static_cast<SoftNetwork*>(nic);
     self->turns_of_waiters_.fetch_add(1, std::memory_order_relaxed);
-    static_cast<void>(self->progress());
+    static_cast<void>(self->attempt([self] { return self->work(); }));
   };
-  view_.bell = &bell_->doorbell();
-  // All of them before any thread, which may wake every one.
-  for (const auto& nic : nics_) {
-    if (nic->fabric == nullptr) continue;
-    ORIEL_TRY(nic->sleeper, net::FabricSleeper::create(*nic->fabric));
-  }
+  view_.bell = &rings_.doorbell();
+  ORIEL_CHECK(ports_.make_sleepers());
   net::NicThread::Options options;
-  options.progress = [this] { return progress(); };
+  options.progress = [this] { return attempt([this] { return work(); }); };
   options.begin = [this] { topo::run_this_thread_on(options_.cpus); };
-  if (on_gpu()) {
+  if (ports_.on_gpu()) {
     ORIEL_CHECK(show_to_kernels());
   } else {
     options.bell = view_.bell;
   }
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
-  for (std::size_t path = 0; path < nics_.size(); ++path) {
-    if (nics_[path]->fabric != nullptr) ORIEL_CHECK(start_fabric_thread(path));
+  for (std::size_t at = 0; at < ports_.size(); ++at) {
+    SoftPort& port = ports_.at(at);
+    if (port.fabric() == nullptr) continue;
+    const auto is_driven = [this, at, seen = std::uint64_t{0}]() mutable {
+      const std::uint64_t turns = turns_of_waiters_.load(std::memory_order_relaxed);
+      return std::exchange(seen, turns) != turns && failover_.is_in_use(at);
+    };
+    ORIEL_CHECK(port.start_thread(
+        [this, &port] { return attempt([&port] { return port.nic().progress(); }); }, is_driven,
+        options_.cpus));
   }
-  return has_backups() ? start_keeper() : Status();
+  if (ports_.has_backups()) {
+    ORIEL_CHECK(failover_.start([this] { return attempt([this] { return failover_.look(); }); }));
+  }
+  if (options_.settings->direct_copy) {
+    options_.windows->use_direct(rings_.direct_path());
+  } else {
+    rings_.end_exchange();
+  }
+  return {};
 }
 
-void SoftNetwork::end_threads() {
-  keeper_.reset();
-  for (const auto& nic : nics_) nic->thread.reset();
-  thread_.reset();
+std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* abort) {
+  if (is_out_of_memory_ || ports_.has_failed()) {
+    return Error(ErrorCode::system, "memory has run out in the software NIC of this rank")
+        .with_origin(options_.rank());
+  }
+  if (auto failed = rings_.failure()) return failed;
+  return detector_.failure(now, *view_.bell, abort);
+}
+
+const net::FailoverQueue* SoftNetwork::failover(int rank) const {
+  const auto of_rank = [rank](const PeerQueue& queue) { return queue.rank() == rank; };
+  const auto found = std::find_if(queues_.begin(), queues_.end(), of_rank);
+  return found == queues_.end() ? nullptr : found->failover();
 }
 
 void SoftNetwork::abort() {
   // First the NICs: no queue goes on by another path meanwhile.
   aborted_ = true;
-  for (const auto& nic : nics_) nic->nic.end_sending();
+  failover_.end();
+  ports_.end_sending();
   // The driver may keep its caller waiting.
-  if (on_gpu()) {
+  if (ports_.on_gpu()) {
     refusal_is_due_ = true;
   } else {
     refuse_posts();
   }
-  wake_waiters();
+  bells_.ring_all();
 }
 
 void SoftNetwork::leave() {
-  for (const auto& nic : nics_) {
-    for (int turn = 0; turn < kLastTurns && nic->nic.progress(); ++turn) continue;
-    nic->nic.end_receiving();
-  }
+  ports_.end_receiving();
   // Windows wait for whoever was told to fetch from them and has yet to say that it has. Those who
   // have left before will not, nor will others who leave as well after an abort.
-  for (const Peer& peer : peers_) {
-    if ((!has_left(peer) && !aborted_) || peer.failover != nullptr) continue;
-    net::NicSoft& nic = nics_[peer.paths.front().own]->nic;
-    static_cast<void>(nic.to_error(peer.number()));  // the queue is there
+  for (const PeerQueue& queue : queues_) {
+    if ((!queue.has_left() && !aborted_) || queue.failover() != nullptr) continue;
+    static_cast<void>(queue.nic().to_error(queue.number()));  // the queue is there
   }
 }
 
 void SoftNetwork::refuse_posts() {
-  for (Peer& peer : peers_) {
-    net::SendQueue& queue = peer.failover != nullptr ? peer.failover->queue() : *peer.single;
-    const Status refused = queue.refuse_posts();
-    if (!refused.ok()) Log(options_.rank).info("{}", refused.error().to_string());
-  }
+  for (PeerQueue& queue : queues_) queue.refuse_posts();
 }
 
-/// Of a queue with backups what counts is its work, wherever that is: its NICs also have probes,
-/// which wait for as long as a path is dead.
-/// What a peer that has left was asked for late is never done.
 bool SoftNetwork::is_idle() const {
-  return std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-    if (has_left(peer)) return true;
-    if (peer.failover != nullptr) return !peer.failover->pace().has_work;
-    return nics_[peer.paths.front().own]->nic.is_idle(peer.number());
-  });
-}
-
-/// Called where nobody could tell: in NICs' threads, and in waits of kernels on CPUs.
-bool SoftNetwork::progress() {
-  try {
-    return work();
-  } catch (const std::exception&) {
-    run_out_of_memory();
-    return false;
-  }
-}
-
-/// What was left in the middle is in no state to go on from. The monitor tells all ranks.
-void SoftNetwork::run_out_of_memory() {
-  has_no_memory_ = true;
-  for (const auto& nic : nics_) nic->nic.end_sending();
-}
-
-bool SoftNetwork::has_run_out_of_memory() const {
-  return has_no_memory_ || std::any_of(nics_.begin(), nics_.end(),
-                                       [](const auto& nic) { return nic->nic.has_failed(); });
+  return std::all_of(queues_.begin(), queues_.end(),
+                     [](const PeerQueue& queue) { return queue.is_idle(); });
 }
 
 bool SoftNetwork::work() {
   if (refusal_is_due_.load(std::memory_order_relaxed) && refusal_is_due_.exchange(false)) {
     refuse_posts();
   }
-  if (probes_are_due_.load(std::memory_order_relaxed) && probes_are_due_.exchange(false)) {
-    send_probes();
-  }
-  bool any = nics_.front()->nic.progress();
-  if (has_backups()) any = progress_backups() || any;
-  if (any) wake_waiters();
-  return any;
+  detector_.send_due_probes();
+  const bool any = nic().progress();
+  return ports_.has_backups() ? failover_.progress() || any : any;
 }
 
-void SoftNetwork::add_doorbell(device::Doorbell& bell) {
-  const std::lock_guard lock(doorbells_mutex_);
-  doorbells_.push_back(&bell);
-}
-
-void SoftNetwork::remove_doorbell(device::Doorbell& bell) {
-  const std::lock_guard lock(doorbells_mutex_);
-  std::erase(doorbells_, &bell);
-}
-
-void SoftNetwork::wake_waiters() {
-  const std::lock_guard lock(doorbells_mutex_);
-  device::ring_fence();
-  for (device::Doorbell* const bell : doorbells_) device::ring_fenced(*bell);
-}
-
-Result<WindowNic::Keys> SoftWindowNic::register_memory(const net::MemoryRange& range) {
-  ORIEL_TRY(const std::uint32_t key, nic_.register_memory(domain_, range));
-  return Keys{key, key};
-}
-
-void SoftWindowNic::deregister_memory(std::uint32_t local_key) noexcept {
+/// What was left in the middle is in no state to go on from: failure() tells the monitor.
+template <typename Work>
+bool SoftNetwork::attempt(Work work) noexcept {
   try {
-    static_cast<void>(nic_.deregister_memory(local_key));
+    if (!work()) return false;
+    bells_.ring_all();
+    return true;
   } catch (const std::exception&) {
-    nic_.fail();
-  }
-}
-
-Status SoftWindowNic::map_peer_memory(std::uint64_t peer, std::uint32_t key,
-                                      const net::MemoryRange& range) {
-  return nic_.map_peer_memory(peer, key, range);
-}
-
-void SoftWindowNic::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) noexcept {
-  try {
-    static_cast<void>(nic_.unmap_peer_memory(peer, key));
-  } catch (const std::exception&) {
-    nic_.fail();
-  }
-}
-
-void SoftWindowNic::set_reached(std::uint64_t peer, std::uint32_t key) noexcept {
-  try {
-    nic_.set_reached(peer, key, true);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it sends what it need not
+    is_out_of_memory_ = true;
+    failover_.end();
+    ports_.end_sending();
+    return false;
   }
 }
 

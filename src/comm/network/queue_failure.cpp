@@ -40,6 +40,10 @@ const char* describe_syndrome(std::uint32_t syndrome) {
   }
 }
 
+bool is_silence(const device::queue::QueueError& error) {
+  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
+}
+
 bool is_of_peer(std::uint32_t syndrome) {
   const auto what = static_cast<net::Syndrome>(syndrome);
   return what == net::Syndrome::transport_retry || what == net::Syndrome::remote_operation ||
@@ -50,19 +54,30 @@ bool may_be_of_leaving(std::uint32_t syndrome) {
   return static_cast<net::Syndrome>(syndrome) == net::Syndrome::remote_access;
 }
 
-std::string describe_failure(int rank, int peer, bool peer_has_left, const std::string& how) {
-  if (peer_has_left) {
-    return fmt::format(
-        "rank {} has left the communicator, and the queue from rank {} to it has "
-        "failed: {}",
-        peer, rank, how);
-  }
-  return fmt::format("the queue from rank {} to rank {} has failed: {}", rank, peer, how);
+Error to_error(const FailedQueue& failed) {
+  const std::string queue =
+      failed.peer_has_left
+          ? fmt::format("rank {0} has left the communicator, and the queue from rank {1} to it",
+                        failed.peer, failed.rank)
+          : fmt::format("the queue from rank {} to rank {}", failed.rank, failed.peer);
+  const std::string what = failed.is_probe ? "asked whether it is there"
+                                           : fmt::format("operation {:#04x}, entry {}",
+                                                         failed.error.opcode, failed.error.index);
+  return Error(ErrorCode::remote,
+               fmt::format("{} has failed: {} (syndrome {:#04x}, {}{}){}", queue, failed.cause,
+                           failed.error.syndrome, what, failed.where, failed.more))
+      .with_origin(failed.origin);
 }
 
 bool LeavingDoubt::is_over(bool has_left, TimePoint now) {
+  const std::lock_guard lock(mutex_);
   if (!since_.has_value()) since_ = now;
   return has_left || now - *since_ >= kMost;
+}
+
+void LeavingDoubt::end() {
+  const std::lock_guard lock(mutex_);
+  since_.reset();
 }
 
 bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitControl& control,
@@ -86,28 +101,39 @@ bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitCo
   return is_complete() || (waited == device::WaitOutcome::ready && is_good);
 }
 
-std::optional<std::uint64_t> post_probe(const device::queue::QueueView& queue,
-                                        const std::uint32_t* abort) {
+bool QueueProbes::are_due(TimePoint now, Duration interval) {
+  const std::lock_guard lock(mutex_);
+  if (now - last_ < interval) return false;
+  last_ = now;
+  return true;
+}
+
+void QueueProbes::post(const device::queue::QueueView& queue, const std::uint32_t* abort) {
   namespace dq = device::queue;
   device::WaitControl control;
   control.abort = abort;
-  if (!dq::detail::look_in_turn<device::Memory>(queue)) return std::nullopt;
+  if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
+  const std::lock_guard lock(mutex_);
   // Where there is something else, that will tell. For no bytes no key is needed.
   dq::Reservation place;
-  if (!net::reserve_if_empty(queue, place)) return std::nullopt;
+  if (!net::reserve_if_empty(queue, place)) return;
+  posted_[queue.peer] = place.base;
   const device::Thread self;
   dq::write_entry(queue, place, 0,
                   dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
                                          dq::InlineBytes(nullptr, 0)));
   static_cast<void>(dq::publish(self, queue, place, control));
-  return place.base;
 }
 
-bool is_of_lone_probe(const device::queue::QueueView& queue, std::uint64_t probe,
-                      const device::queue::QueueError& error) {
-  if (static_cast<std::uint16_t>(probe) != error.index) return false;
+bool QueueProbes::is_of_probe(const device::queue::QueueView& queue,
+                              const device::queue::QueueError& error) const {
+  const std::lock_guard lock(mutex_);
+  const auto posted = posted_.find(queue.peer);
+  if (posted == posted_.end() || static_cast<std::uint16_t>(posted->second) != error.index) {
+    return false;
+  }
   const std::uint64_t* const reserved = &queue.indexes->reserved;
-  return device::queue::detail::load_index<device::Memory>(reserved) == probe + 1;
+  return device::queue::detail::load_index<device::Memory>(reserved) == posted->second + 1;
 }
 
 }  // namespace oriel::comm

@@ -37,7 +37,7 @@ Status check_kinds(const Topology& topology) {
 
 Network::Network(NetworkOptions options) : options_(std::move(options)) {
   const auto& teams = options_.topology->teams;
-  const int own = teams.team[static_cast<std::size_t>(options_.rank)];
+  const int own = teams.team[static_cast<std::size_t>(options_.rank())];
   for (std::size_t rank = 0; rank < teams.team.size(); ++rank) {
     if (teams.team[rank] != own) peers_of_rank_.push_back(static_cast<int>(rank));
   }
@@ -54,7 +54,7 @@ Task<Result<std::unique_ptr<Network>>> Network::make(EventLoop& loop, NetworkOpt
 
 Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own) {
   Bytes message = encode(own);
-  auto gathered = co_await options_.world->all_gather(boot::Operation::network, std::move(message));
+  auto gathered = co_await world().all_gather(boot::Operation::network, std::move(message));
   if (!gathered.ok()) co_return std::move(gathered).error();
   std::vector<NetworkPlace> places;
   for (std::size_t rank = 0; rank < gathered.value().size(); ++rank) {
@@ -62,7 +62,7 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
     if (!place.ok()) co_return std::move(place).error().with_origin(static_cast<int>(rank));
     places.push_back(place.value());
   }
-  ranks_on_machine_ = ranks_beside(places, static_cast<std::size_t>(options_.rank));
+  ranks_on_machine_ = ranks_beside(places, static_cast<std::size_t>(options_.rank()));
   co_return places;
 }
 
@@ -78,7 +78,7 @@ Duration Network::silence(const Settings& settings) {
 void Network::fill_view(std::vector<device::queue::QueueView> queues_by_rank) {
   queues_ = std::move(queues_by_rank);
   view_.number = options_.communicator;
-  view_.world_size = options_.world->size();
+  view_.world_size = options_.size();
   view_.queues = queues_.data();
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,32 +15,28 @@
 #include "base/event_loop.hpp"
 #include "base/settings.hpp"
 #include "base/task.hpp"
-#include "boot/auth/secret.hpp"
-#include "boot/link/rank_group.hpp"
+#include "boot/session/session.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/topology.hpp"
+#include "comm/keys/network_windows.hpp"
 #include "comm/network/network_message.hpp"
-#include "comm/network/network_windows.hpp"
-#include "net/failover/failover_channel.hpp"
 #include "shadow/shadow_pool.hpp"
 
 namespace oriel::comm {
 
 struct NetworkOptions {
-  boot::Group* world = nullptr;
-  int rank = 0;
+  boot::Session* session = nullptr;  ///< outlives the network
   const Topology* topology = nullptr;
-  boot::Key key;       ///< of the communicator, for the exchange of descriptors
-  boot::Key wire_key;  ///< and for the messages of fabric wires
   const Settings* settings = nullptr;
-  /// Whether a rank has ended its use of the communicator. Any thread.
-  std::function<bool(int rank)> has_left;
-  /// By which the ends of a queue with backup paths agree; of no NIC's. Outlives the network.
-  std::function<std::unique_ptr<net::FailoverChannel>(int rank)> make_channel;
   std::uint64_t communicator = 0;     ///< its number, not 0
   std::vector<int> cpus;              ///< near the rank; may be empty
   Device* device = nullptr;           ///< the rank's
   NetworkWindows* windows = nullptr;  ///< told of the NIC, until the network is destroyed
+
+  int rank() const { return session->rank(); }
+  int size() const { return session->size(); }
+  /// Whether a rank has ended its use of the communicator. Any thread.
+  bool has_left(int other) const { return session->has_left(other); }
 };
 
 /// What one rank needs to reach the ranks of other LSA teams: one queue for each of those ranks,
@@ -110,7 +105,7 @@ class Network {
   Status show_to_kernels();
   /// Once nothing reads it any more.
   void hide_from_kernels();
-  bool has_left(int rank) const { return options_.has_left && options_.has_left(rank); }
+  boot::Group& world() const { return options_.session->world(); }
 
   const NetworkOptions options_;
   std::vector<int> peers_of_rank_;  // world ranks of the other teams

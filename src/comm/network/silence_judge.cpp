@@ -7,8 +7,6 @@
 #include <map>
 #include <vector>
 
-#include "net/queue/syndrome.hpp"
-
 namespace oriel::comm {
 namespace {
 
@@ -52,21 +50,12 @@ std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> 
 
 }  // namespace
 
-bool is_silence(const device::queue::QueueError& error) {
-  return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
-}
-
 void SilenceJudge::end_doubt() {
   if (!is_in_doubt_) return;
+  leaving_.end();
   const std::lock_guard lock(mutex_);
   doubted_since_.reset();
-  leaving_.end();
   is_in_doubt_ = false;
-}
-
-bool SilenceJudge::is_told(const PeerSight& refuser, TimePoint now) {
-  const std::lock_guard lock(mutex_);
-  return leaving_.is_over(refuser.has_left, now);
 }
 
 Duration SilenceJudge::late_after(Duration silence) {
@@ -86,7 +75,7 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
     if (!peer.error.has_value()) continue;
     if (is_silence(*peer.error)) {
       if (!silent.has_value()) silent = i;
-    } else if (!may_be_of_leaving(peer.error->syndrome) || is_told(peer, now)) {
+    } else if (!may_be_of_leaving(peer.error->syndrome) || leaving_.is_over(peer.has_left, now)) {
       return Verdict{i, boot::CutOff::peer};
     } else {
       is_refused = true;

@@ -26,9 +26,6 @@ struct PeerSight {
   std::optional<device::queue::QueueError> error;
 };
 
-/// Whether the error says that the peer did not answer.
-bool is_silence(const device::queue::QueueError& error);
-
 /// Which failed queue is to be named, and who of its two ends is at fault where the peer is silent:
 /// for that, it is waited for what the ranks of other hosts answer (boot/auth/cut_off.hpp). Where
 /// it has refused something, it is waited for the note that it has left. Thread-safe.
@@ -54,10 +51,8 @@ class SilenceJudge {
   bool is_in_doubt() const { return is_in_doubt_; }
 
  private:
-  bool is_told(const PeerSight& refuser, TimePoint now);
-
-  std::mutex mutex_;  // of the next three
   LeavingDoubt leaving_;
+  std::mutex mutex_;  // of the next two
   std::optional<TimePoint> doubted_since_;
   boot::CutOff who_ = boot::CutOff::undecided;
   std::atomic<bool> is_in_doubt_{false};

@@ -226,7 +226,7 @@ TEST_CASE("places that are cut short, too long or make no sense are refused", "[
 
 TEST_CASE("what a rank tells of its queues does not grow with the ranks", "[req:3.15]") {
   const std::size_t bytes = encode(some_hello()).size();
-  CHECK(bytes == 16 + 1 + 4 + 50 + 4 + 20 + 4 + encode(some_keys()).size());
+  CHECK(bytes == 16 + 1 + 4 + 50 + 4 + 20 + 4 + 4 + encode(some_keys()).size());
   std::set<std::uint32_t> numbers;
   for (int rank = 0; rank < 65'536; ++rank) numbers.insert(queue_number(0xabcdef, rank));
   CHECK(numbers.size() == 65'536);

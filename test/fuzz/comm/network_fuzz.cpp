@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/network/key_chunks.hpp"
+#include "comm/keys/key_chunks.hpp"
 #include "comm/network/network_message.hpp"
 #include "fuzz/input.hpp"
 

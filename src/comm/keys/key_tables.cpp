@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/network/key_tables.hpp"
+#include "comm/keys/key_tables.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "comm/network/key_chunks.hpp"
+#include "comm/keys/key_chunks.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -31,6 +33,16 @@ std::vector<std::uint32_t> spread(std::span<const KeyedPiece> pieces, const KeyC
 }
 
 }  // namespace
+
+std::size_t KeyTables::table_bytes(int world_size) {
+  return sizeof(device::NetworkWindow) +
+         std::bit_ceil(static_cast<std::size_t>(world_size)) * sizeof(device::queue::Region);
+}
+
+Result<KeyTables::Table> KeyTables::allocate() const {
+  ORIEL_TRY(void* const table, tables_->allocate({}));
+  return Table(table, Free{tables_});
+}
 
 Result<device::queue::Region> KeyTables::make(std::uint64_t address, std::uint64_t bytes,
                                               std::span<const KeyedPiece> pieces,
@@ -67,6 +79,27 @@ Result<device::queue::Region> KeyTables::make(std::uint64_t address, std::uint64
   region.more_keys = static_cast<const std::uint32_t*>(table.get());
   beyond.push_back(std::move(table));
   return region;
+}
+
+Status KeyTables::write(const Table& table, device::NetworkWindow head,
+                        std::span<const device::queue::Region> peers) const {
+  head.peers = reinterpret_cast<const device::queue::Region*>(
+      static_cast<const std::byte*>(table.get()) + sizeof head);
+  ORIEL_CHECK(tables_->write(table.get(), sizeof head, std::as_bytes(peers)));
+  ORIEL_CHECK(tables_->write(table.get(), 0, std::as_bytes(std::span(&head, 1))));
+  return tables_->flush();
+}
+
+void KeyTables::clear_number(const Table& table) const noexcept {
+  if (place_ == net::MemoryPlace::host) {  // its objects are their own copies
+    auto& number = static_cast<device::NetworkWindow*>(table.get())->network;
+    std::atomic_ref<std::uint64_t>(number).store(0, std::memory_order_relaxed);
+    return;
+  }
+  const std::uint64_t none = 0;
+  static_cast<void>(tables_->write(table.get(), offsetof(device::NetworkWindow, network),
+                                   std::as_bytes(std::span(&none, 1))));
+  static_cast<void>(tables_->flush());
 }
 
 }  // namespace oriel::comm

@@ -3,15 +3,23 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
+#include "base/event_loop.hpp"
 #include "base/fd.hpp"
-#include "comm/network/network_message.hpp"
+#include "base/task.hpp"
+#include "comm/keys/keys_message.hpp"
+#include "comm/keys/window_nic.hpp"
 #include "net/process/nic_process.hpp"
+#include "net/queue/memory_keys.hpp"
 #include "window/exchange/fd_exchange.hpp"
 #include "window/memory/mappable_memory.hpp"
 
@@ -65,6 +73,44 @@ class PeerMapping {
   std::size_t offset_;
   NicView view_;
   std::vector<const std::byte*> shown_;  // empty once it was moved from
+};
+
+/// A window's part of DirectWindows.
+struct DirectWindow {
+  WindowExport exported;                                        ///< until its peers have it
+  std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  ///< of peers, with their keys
+  bool is_reached = false;                                      ///< those have mapped this rank's
+};
+
+/// Maps the windows of near peers as they are registered, and has those map this rank's. One thread
+/// at a time.
+class DirectWindows {
+ public:
+  void use(DirectPath path) { path_.emplace(std::move(path)); }
+  void reset() { path_.reset(); }
+  /// KeysMessage::direct.
+  bool is_ready() const;
+  /// Makes what near peers map the window by, if there are any.
+  void make_export(DirectWindow& window, std::uint64_t address, std::uint64_t bytes);
+  /// Adds a descriptor of the window for each near peer, and keeps none.
+  Status add_descriptors(DirectWindow& window, std::vector<std::vector<OwnedFd>>& outgoing);
+  /// What add_descriptors() of all windows has made goes to the peers, for what they have made.
+  /// Must be called by every rank that has any near; `local` is why this one cannot, which ends the
+  /// others' waits.
+  Task<Result<std::vector<std::vector<OwnedFd>>>> exchange(
+      EventLoop& loop, std::vector<std::vector<OwnedFd>> outgoing,
+      const std::vector<KeysMessage>& ranks, Status local, Deadline deadline);
+  bool is_near(int rank) const { return path_->peers[static_cast<std::size_t>(rank)]; }
+  bool has_peers() const { return path_->exchange != nullptr; }
+  /// Maps a peer's window for the NIC, which copies from it from then on.
+  Status map(DirectWindow& window, int peer, const WindowKey& key, OwnedFd descriptor,
+             WindowNic& nic, const NicView& view, net::MemoryPlace place);
+  /// All peers have mapped what they got; `key` is the NIC's of this rank's window.
+  static void finish(DirectWindow& window, WindowNic& nic, std::uint32_t key) noexcept;
+  static void unmap(DirectWindow& window, WindowNic& nic) noexcept;
+
+ private:
+  std::optional<DirectPath> path_;
 };
 
 }  // namespace oriel::comm

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/network/network_windows.hpp"
+#include "comm/keys/network_windows.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/event_loop.hpp"
-#include "comm/network/key_chunks.hpp"
+#include "comm/keys/key_chunks.hpp"
 
 /// Keys of windows that lie in several allocations (3.2), without ranks: who has which key, by
 /// which NIC, and what is left of them.
@@ -129,7 +129,7 @@ struct Rank {
         memory((static_cast<std::uint64_t>(index) + 7) << 40, std::move(sizes)),
         windows(
             world, rank, {index == 0, index == 1},
-            shadow::host_pool(NetworkWindows::table_bytes(kRanks), 64),
+            shadow::host_pool(KeyTables::table_bytes(kRanks), 64),
             [this](std::size_t bytes) -> Result<std::shared_ptr<shadow::ShadowPool>> {
               if (no_room) return Error(ErrorCode::cuda, "no room for tables");
               return pools.emplace_back(shadow::host_pool(bytes, 64));

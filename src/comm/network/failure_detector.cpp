@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/network/failure_detector.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "net/queue/syndrome.hpp"
+
+namespace oriel::comm {
+namespace {
+
+constexpr Duration kProbeInterval = std::chrono::seconds(1);
+// While it is to be told who is cut off: who has yet to answer something else is asked once that is
+// answered.
+constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
+
+bool is_of_deregistered(const device::queue::QueueError& error) {
+  return error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::given_back);
+}
+
+const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
+  if (error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::no_copies)) {
+    return "this rank's GPU copies nothing for it any more";
+  }
+  if (is_of_deregistered(error)) return "the peer has deregistered the memory, or left";
+  if (is_at_fault) {
+    return "this rank has failed to do what its peer asked for, or has deregistered the memory";
+  }
+  return describe_syndrome(error.syndrome);
+}
+
+}  // namespace
+
+/// Whether it is of a question behind which nothing was asked for.
+bool FailureDetector::is_of_probe(const PeerQueue& queue,
+                                  const device::queue::QueueError& error) const {
+  if (!is_silence(error)) return false;
+  // A NIC tells of the first entry behind its own probe, if there is one.
+  if (queue.failover() == nullptr) return error.opcode == net::kProbeOpcode;
+  if (parts_.ports.on_gpu()) return !queue.failover()->pace().has_work;
+  return probes_.is_of_probe(queue.view(), error);
+}
+
+PeerSight FailureDetector::sight_of(const PeerQueue& queue) const {
+  PeerSight sight;
+  sight.host = parts_.routes.host_of(queue.rank());
+  sight.has_left = queue.has_left();
+  sight.answered = queue.answered();
+  sight.error = queue.first_error();
+  // A peer that has left answers no more; what matters is whether it was asked for something.
+  if (sight.has_left && sight.error.has_value() && is_of_probe(queue, *sight.error)) {
+    sight.error.reset();
+  }
+  return sight;
+}
+
+Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue::QueueError& error,
+                                     boot::CutOff who) const {
+  const bool is_flushed = static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::flushed;
+  const bool is_alone = who == boot::CutOff::self;
+  // What it was asked for after it had left.
+  const bool is_late = may_be_of_leaving(error.syndrome) && queue.has_left();
+  const bool is_peers = is_of_peer(error.syndrome) || is_of_deregistered(error);
+  const net::FailoverQueue* const failover = queue.failover();
+  // It is flushed for what the peer's own entries have met, which may have been this rank.
+  const bool is_at_fault = is_flushed && failover != nullptr && failover->is_at_fault();
+  FailedQueue failed;
+  failed.rank = parts_.options.rank();
+  failed.peer = queue.rank();
+  failed.origin = (is_peers && !is_alone) || is_late ? failed.peer : failed.rank;
+  failed.is_probe = is_of_probe(queue, error);
+  failed.error = error;
+  failed.cause = describe(error, is_at_fault);
+  if (is_alone) {
+    failed.more = "; most other hosts do not answer either, so it is this one that is cut off";
+  }
+  if (failover != nullptr) {
+    if (is_flushed && !is_at_fault) failed.origin = failed.peer;
+    if (const auto failure = failover->failure()) failed.more += "; " + failure->message();
+  }
+  if (failed.origin == failed.peer || is_alone) failed.more += queue.wires_say();
+  failed.peer_has_left = failed.origin == failed.peer && queue.has_left();
+  return to_error(failed);
+}
+
+std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& bell,
+                                              const std::uint32_t* abort) {
+  const auto has_failed = [](const PeerQueue& queue) { return queue.first_error().has_value(); };
+  if (std::none_of(queues_.begin(), queues_.end(), has_failed)) {
+    judge_.end_doubt();
+    return std::nullopt;
+  }
+  std::vector<PeerSight> sights;
+  for (const PeerQueue& queue : queues_) sights.push_back(sight_of(queue));
+  const std::size_t own_host = parts_.routes.host_of(parts_.options.rank());
+  const Duration silence = Network::silence(*parts_.options.settings);
+  const auto verdict = judge_.judge(sights, own_host, now, silence);
+  if (verdict.has_value()) {
+    return queue_failure(queues_[verdict->peer], *sights[verdict->peer].error, verdict->who);
+  }
+  if (judge_.is_in_doubt()) ask_all(now, kDoubtInterval, bell, abort);
+  return std::nullopt;
+}
+
+void FailureDetector::probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort) {
+  ask_all(now, kProbeInterval, bell, abort);
+}
+
+/// On a queue with backup paths the probe goes on by another one when its path fails. A GPU's queue
+/// has its indexes where no thread of the host may touch them, so there a path is asked, and then
+/// the next.
+void FailureDetector::ask_all(TimePoint now, Duration interval, device::Doorbell& bell,
+                              const std::uint32_t* abort) {
+  if (!probes_.are_due(now, interval)) return;
+  are_due_ = true;
+  for (PeerQueue& queue : queues_) {
+    if (queue.failover() == nullptr || queue.has_left()) continue;
+    if (parts_.ports.on_gpu()) {
+      queue.failover()->ask();
+    } else {
+      probes_.post(queue.view(), abort);
+    }
+  }
+  device::ring(bell);
+}
+
+void FailureDetector::send_due_probes() {
+  if (!are_due_.load(std::memory_order_relaxed) || !are_due_.exchange(false)) return;
+  for (const PeerQueue& queue : queues_) {
+    if (queue.failover() != nullptr || queue.has_left()) continue;
+    static_cast<void>(queue.nic().probe(queue.number()));  // the queue is there
+  }
+}
+
+}  // namespace oriel::comm

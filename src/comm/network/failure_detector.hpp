@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "oriel/device/doorbell.hpp"
+#include "oriel/device/queue.hpp"
+#include "oriel/error.hpp"
+
+#include "base/deadline.hpp"
+#include "boot/auth/cut_off.hpp"
+#include "comm/network/peer_queue.hpp"
+#include "comm/network/queue_failure.hpp"
+#include "comm/network/silence_judge.hpp"
+
+namespace oriel::comm {
+
+/// Finds out what has gone wrong in the queues of a rank with software NICs: asks peers whether
+/// they are there, and names the rank at fault.
+/// Thread safety: any thread, once the queues are there.
+class FailureDetector {
+ public:
+  /// Both outlive this.
+  FailureDetector(const QueueParts& parts, std::vector<PeerQueue>& queues)
+      : parts_(parts), queues_(queues) {}
+
+  /// As Network::failure() and probe(). `bell` wakes the NIC's thread.
+  std::optional<Error> failure(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
+  void probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
+  bool is_in_doubt() const { return judge_.is_in_doubt(); }
+  /// Sends what probe() and failure() left to whoever drives the NICs, whose locks may be held for
+  /// as long as a GPU copies.
+  void send_due_probes();
+
+ private:
+  void ask_all(TimePoint now, Duration interval, device::Doorbell& bell,
+               const std::uint32_t* abort);
+  bool is_of_probe(const PeerQueue& queue, const device::queue::QueueError& error) const;
+  PeerSight sight_of(const PeerQueue& queue) const;
+  Error queue_failure(const PeerQueue& queue, const device::queue::QueueError& error,
+                      boot::CutOff who) const;
+
+  const QueueParts& parts_;
+  std::vector<PeerQueue>& queues_;
+  SilenceJudge judge_;
+  QueueProbes probes_;  // of queues with backups; those of others do not stand in the queue
+  std::atomic<bool> are_due_{false};
+};
+
+}  // namespace oriel::comm

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "oriel/device/doorbell.hpp"
+#include "oriel/error.hpp"
+
+#include "base/deadline.hpp"
+#include "base/event_loop.hpp"
+#include "base/fd.hpp"
+#include "base/task.hpp"
+#include "comm/keys/direct_windows.hpp"
+#include "comm/network/rank_network.hpp"
+#include "net/soft/nic_soft.hpp"
+#include "net/wire/wire_ring.hpp"
+#include "window/exchange/fd_exchange.hpp"
+
+namespace oriel::comm {
+
+/// The rings in shared memory between a rank and those that share its memory, the doorbell that
+/// wakes its NIC's thread, and the exchange of descriptors by which they are joined. One thread,
+/// but for failure().
+class RankRings {
+ public:
+  /// A rank that is reached by rings.
+  struct Peer {
+    int rank = -1;
+    std::uint32_t queue = 0;  ///< the number of this rank's queue to it
+  };
+
+  /// `options` outlive this.
+  explicit RankRings(const NetworkOptions& options) : options_(options) {}
+  Status make_bell();
+  /// Listens for the descriptors of these peers. Local; an empty name if there are none.
+  Result<window::FdSocketName> listen(std::vector<Peer> peers);
+  bool is_listening() const { return exchange_ != nullptr; }
+  Task<Status> dial(EventLoop& loop, std::vector<window::FdSocketName> names, Deadline deadline);
+  /// Exchanges descriptors with the peers and gives the NIC the wire that joins them.
+  Task<Status> join(EventLoop& loop, net::NicSoft& nic, Deadline deadline);
+
+  static net::WireAddress address_of(int rank) { return {static_cast<std::uint64_t>(rank) + 1}; }
+  /// The wire's number at the NIC.
+  std::uint32_t wire() const { return wire_number_; }
+  device::Doorbell& doorbell() const { return bell_->doorbell(); }
+  /// Any thread.
+  std::optional<Error> failure() const;
+
+  /// How windows of these peers are mapped here: for ranks that can map each other's memory too,
+  /// which excludes GPUs that do not reach each other.
+  DirectPath direct_path() const;
+  void end_exchange() { exchange_.reset(); }
+
+ private:
+  Status make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
+                    std::vector<net::RingReader>& readers);
+  Status take_rings(std::vector<std::vector<OwnedFd>> arrived, std::vector<net::RingReader> readers,
+                    net::NicSoft& nic);
+
+  const NetworkOptions& options_;
+  std::vector<Peer> peers_;
+  net::RingWire* wire_ = nullptr;  // the NIC's; null where no peer is reached by it
+  std::uint32_t wire_number_ = 0;
+  std::optional<net::RingBell> bell_;
+  OwnedFd bell_fd_;                               // until the peers have it
+  std::unique_ptr<window::FdExchange> exchange_;  // between those whom rings join
+};
+
+}  // namespace oriel::comm
