@@ -12,7 +12,6 @@
 
 #include "base/fork.hpp"
 #include "base/log.hpp"
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "comm/abi/front_door.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
@@ -25,14 +24,15 @@ namespace oriel {
 namespace {
 
 /// Runs `body`, says which call failed, and lets out no exception but what its error's own message
-/// may need.
+/// may need. A call that runs out of memory ends `comm`, if it is given.
 template <class Body>
-auto guard(const char* call, const Body& body) -> decltype(body()) {
+auto guard(const char* call, const Body& body, ncclComm_t comm = nullptr) -> decltype(body()) {
   try {
     auto result = body();
     if (result.ok()) return result;
     return std::move(result).error().with_context(call);
   } catch (const std::bad_alloc&) {
+    comm::end_without_memory(comm);
     return Error(ErrorCode::system, "out of memory").with_context(call);
   } catch (const std::exception& exception) {
     return Error(ErrorCode::internal, exception.what()).with_context(call);
@@ -171,7 +171,7 @@ struct Communicator::Impl {
     impl->rank = impl->entry->rank();
     impl->size = impl->entry->size();
     impl->cuda_device = impl->entry->device();
-    impl->lsa_team = despite_short_memory([&] { return impl->communicator->team(); });
+    impl->lsa_team = impl->communicator->team();
     return Communicator(std::move(impl));
   }
   Status close() {
@@ -200,16 +200,10 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
   return guard("oriel::Communicator::init", [&]() -> Result<Communicator> {
     ORIEL_TRY(const auto decoded, boot::UniqueId::decode(id.bytes));
     ORIEL_CHECK(comm::check_rank(rank, size));
-    std::unique_ptr<Impl> impl;
+    auto impl = std::make_unique<Impl>();
     comm::GroupJobs jobs;
-    try {
-      impl = std::make_unique<Impl>();
-      jobs.inits.push_back(comm::make_init_job(decoded, rank, size, read_options(options), true,
-                                               comm::current_device()));
-    } catch (const std::bad_alloc&) {
-      comm::tell_no_memory(decoded, rank, size);
-      throw;
-    }
+    jobs.inits.push_back(comm::make_init_job(decoded, rank, size, read_options(options), true,
+                                             comm::current_device()));
     comm::PendingHandle& handle = jobs.inits.front().handle;
     impl->entry = handle.entry();
     impl->owned = true;
@@ -270,27 +264,23 @@ std::vector<window::WindowRequest> requests_for(std::span<const MemoryRange> ran
 }  // namespace
 
 Result<std::vector<Window>> Communicator::register_windows(std::span<const MemoryRange> ranges) {
-  return guard("oriel::Communicator::register_windows", [&]() -> Result<std::vector<Window>> {
+  const auto call = [&]() -> Result<std::vector<Window>> {
     ORIEL_CHECK(impl_->check_open());
-    // Before the ranks agree, and despite all: they are on their way to this call.
-    auto requests = despite_short_memory([&] { return requests_for(ranges); });
-    auto windows = despite_short_memory([&] {
-      std::vector<Window> empty;
-      for (const MemoryRange& range : ranges) {
-        empty.push_back(Window(std::unique_ptr<Window::Impl>(
-            new Window::Impl{impl_->communicator, range, nullptr, {}})));
-      }
-      return empty;
-    });
+    std::vector<Window> windows;
+    for (const MemoryRange& range : ranges) {
+      windows.push_back(Window(std::unique_ptr<Window::Impl>(
+          new Window::Impl{impl_->communicator, range, nullptr, {}})));
+    }
     ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(const auto handles,
-              loop.run(impl_->communicator->register_windows(loop, std::move(requests))));
+              loop.run(impl_->communicator->register_windows(loop, requests_for(ranges))));
     for (std::size_t i = 0; i < windows.size(); ++i) {
       windows[i].impl_->handle = static_cast<ncclWindow_t>(handles[i]);
       windows[i].impl_->view = impl_->communicator->window_view(handles[i]);
     }
     return windows;
-  });
+  };
+  return guard("oriel::Communicator::register_windows", call, impl_->handle);
 }
 
 Result<Window> Communicator::register_window(MemoryRange range) {
@@ -342,33 +332,36 @@ Result<comm::CollectiveRequest> read_reduction(const Arguments& arguments) {
 }  // namespace
 
 Status Communicator::all_reduce(const AllReduceArguments& arguments) {
-  return guard("oriel::Communicator::all_reduce", [&]() -> Status {
+  const auto call = [&]() -> Status {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(const auto request, read_reduction(arguments));
     return impl_->communicator->collective(request);
-  });
+  };
+  return guard("oriel::Communicator::all_reduce", call, impl_->handle);
 }
 
 Status Communicator::all_gather(const AllGatherArguments& arguments) {
-  return guard("oriel::Communicator::all_gather", [&]() -> Status {
+  const auto call = [&]() -> Status {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto request, read_collective(arguments));
     request.collective = kernels::Collective::all_gather;
     return impl_->communicator->collective(request);
-  });
+  };
+  return guard("oriel::Communicator::all_gather", call, impl_->handle);
 }
 
 Status Communicator::reduce_scatter(const ReduceScatterArguments& arguments) {
-  return guard("oriel::Communicator::reduce_scatter", [&]() -> Status {
+  const auto call = [&]() -> Status {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto request, read_reduction(arguments));
     request.collective = kernels::Collective::reduce_scatter;
     return impl_->communicator->collective(request);
-  });
+  };
+  return guard("oriel::Communicator::reduce_scatter", call, impl_->handle);
 }
 
 Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
-  return guard("oriel::Communicator::device_comm", [&]() -> Result<DeviceComm> {
+  const auto call = [&]() -> Result<DeviceComm> {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto loop, impl_->communicator->make_loop());
     ORIEL_TRY(auto memory, loop.run(impl_->communicator->make_device_comm(
@@ -376,7 +369,8 @@ Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
                                                              options.barrier_slots, options.world,
                                                              options.signals, options.counters})));
     return DeviceComm(std::unique_ptr<DeviceComm::Impl>(new DeviceComm::Impl{std::move(memory)}));
-  });
+  };
+  return guard("oriel::Communicator::device_comm", call, impl_->handle);
 }
 
 void Communicator::abort() {

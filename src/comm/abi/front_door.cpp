@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/abi/front_door.hpp"
 
+#include <exception>
+
 #include <fmt/format.h>
 
 #include "base/settings.hpp"
@@ -42,6 +44,15 @@ Status check_rank(int rank, int size) {
   if (rank >= 0 && rank < size) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
       .with_hint("ranks go from 0 to nranks - 1");
+}
+
+void end_without_memory(ncclComm_t handle) noexcept {
+  try {
+    const auto entry = handle != nullptr ? comm_table().get(handle) : nullptr;
+    if (entry == nullptr || entry->inherited()) return;
+    entry->abort(Error(ErrorCode::system, "out of memory").with_origin(entry->rank()));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): peers' deadlines name the rank
+  }
 }
 
 }  // namespace oriel::comm

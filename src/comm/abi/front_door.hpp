@@ -20,4 +20,7 @@ Status destroy_communicator(ncclComm_t handle);
 /// Refuses all but 0 <= rank < size <= boot::kMaxRanks.
 Status check_rank(int rank, int size);
 
+/// Ends the communicator of `handle`, if it is one, for a call that has no memory.
+void end_without_memory(ncclComm_t handle) noexcept;
+
 }  // namespace oriel::comm

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <new>
-#include <optional>
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -83,14 +82,16 @@ class NotCancelled {
   int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C.
+/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
+/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
 template <class Body>
-ncclResult_t guard(const char* call, const Body& body) noexcept {
+ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
   const NotCancelled whole_call;
   try {
     Status status = body();
     return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
   } catch (const std::bad_alloc&) {
+    end_without_memory(comm);
     return report_exception(call, ErrorCode::system, "out of memory");
   } catch (const std::exception& exception) {
     return report_exception(call, ErrorCode::internal, exception.what());
@@ -101,9 +102,11 @@ ncclResult_t guard(const char* call, const Body& body) noexcept {
 
 /// The same for calls that may go on in the background.
 template <class Body>
-ncclResult_t guard_progress(const char* call, const Body& body) noexcept {
+ncclResult_t guard_progress(const char* call, const Body& body,
+                            ncclComm_t comm = nullptr) noexcept {
   bool in_progress = false;
-  const ncclResult_t result = guard(call, [&] { return body(in_progress); });
+  const ncclResult_t result = guard(
+      call, [&] { return body(in_progress); }, comm);
   return result == ncclSuccess && in_progress ? ncclInProgress : result;
 }
 
@@ -136,19 +139,13 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
   if (!known.ok()) return place.ok() ? known : place;
   // From here on the other ranks can be told of what is wrong with this one.
-  std::optional<InitJob> job;
-  try {
-    const auto options =
-        place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
-    const bool blocking =
-        options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
-    job.emplace(make_init_job(decoded.value(), rank, size, options, blocking, current_device()));
-  } catch (const std::bad_alloc&) {
-    tell_no_memory(decoded.value(), rank, size);
-    throw;
-  }
-  if (place.ok()) job->handle.show(out);
-  ORIEL_CHECK(ThreadGroup::current().submit(std::move(*job), in_progress));
+  const auto options =
+      place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+  const bool blocking =
+      options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
+  InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());
+  if (place.ok()) job.handle.show(out);
+  ORIEL_CHECK(ThreadGroup::current().submit(std::move(job), in_progress));
   return place;
 }
 
@@ -435,7 +432,8 @@ ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
   return front::guard_progress(
-      "ncclCommFinalize", [&](bool& in_progress) { return front::finalize(comm, in_progress); });
+      "ncclCommFinalize", [&](bool& in_progress) { return front::finalize(comm, in_progress); },
+      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
   return front::guard("ncclCommDestroy", [&] { return front::destroy(comm); });
@@ -474,13 +472,16 @@ ORIEL_ENTRY(ncclResult_t, ncclMemFree, void* ptr) {
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size,
             ncclWindow_t* win, int winFlags) {
-  return front::guard_progress("ncclCommWindowRegister", [&](bool& in_progress) {
-    return front::register_window(comm, buff, size, win, winFlags, in_progress);
-  });
+  return front::guard_progress(
+      "ncclCommWindowRegister",
+      [&](bool& in_progress) {
+        return front::register_window(comm, buff, size, win, winFlags, in_progress);
+      },
+      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
-  return front::guard("ncclCommWindowDeregister",
-                      [&] { return front::deregister_window(comm, win); });
+  return front::guard(
+      "ncclCommWindowDeregister", [&] { return front::deregister_window(comm, win); }, comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar,
             ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm) {
@@ -493,24 +494,33 @@ ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
 }
 ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard("ncclAllReduce", [&] {
-    return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op, comm,
-                             stream);
-  });
+  return front::guard(
+      "ncclAllReduce",
+      [&] {
+        return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op,
+                                 comm, stream);
+      },
+      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard("ncclAllGather", [&] {
-    return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
-                             ncclSum, comm, stream);
-  });
+  return front::guard(
+      "ncclAllGather",
+      [&] {
+        return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
+                                 ncclSum, comm, stream);
+      },
+      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard("ncclReduceScatter", [&] {
-    return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount, datatype,
-                             op, comm, stream);
-  });
+  return front::guard(
+      "ncclReduceScatter",
+      [&] {
+        return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount,
+                                 datatype, op, comm, stream);
+      },
+      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
   return front::guard("ncclGroupStart", [] {

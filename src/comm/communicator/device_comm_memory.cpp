@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator/device_comm_memory.hpp"
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -44,6 +45,23 @@ Status check_request(const DeviceCommRequest& request) {
   ORIEL_CHECK(check_count("signals", request.signals, 0, kSignalsMost, ""));
   return check_count("counters", request.counters, 0, kCountersMost, "");
 }
+
+/// While it lives, the window at `memory` is one whose words peers' NICs add to.
+class OwnWords {
+ public:
+  OwnWords(NetworkWindows* windows, const void* memory) : windows_(windows) {
+    if (windows_ != nullptr) windows_->expect_own_words(memory);
+  }
+  // Whatever lies there later is somebody else's.
+  ~OwnWords() {
+    if (windows_ != nullptr) windows_->expect_own_words(nullptr);
+  }
+  OwnWords(const OwnWords&) = delete;
+  OwnWords& operator=(const OwnWords&) = delete;
+
+ private:
+  NetworkWindows* windows_;
+};
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -155,14 +173,12 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
 
   if (request.world) ORIEL_CO_CHECK(co_await make_network(loop, deadline));
 
-  // Signals, which peers' NICs add to.
-  if (network_windows_ != nullptr) network_windows_->expect_own_words(made.memory_);
+  std::optional<OwnWords> signals(std::in_place, network_windows_.get(), made.memory_);
   std::vector<window::WindowRequest> requests;
   requests.push_back({made.memory_, made.layout_.total_bytes, window::kWindowFlagsKnown});
   auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,
                                                       std::move(requests), deadline);
-  // Whatever lies there later is somebody else's.
-  if (network_windows_ != nullptr) network_windows_->expect_own_words(nullptr);
+  signals.reset();
   if (!registered.ok()) {
     co_return std::move(registered).error().with_context("making a device communicator");
   }

@@ -12,7 +12,6 @@
 
 #include "base/log.hpp"
 #include "base/log_check.hpp"
-#include "base/no_memory.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/device/rank_affinity.hpp"
@@ -92,13 +91,13 @@ std::string title_of(const CommunicatorOptions& options, int rank, int size) {
   return fmt::format("{}as rank {} of {}", name, rank, size);
 }
 
-/// Where the time of a start goes, for the log.
 /// Whether ranks may be joined by libfabric, as far as the settings tell; hosts may ask for it too.
 bool asks_for_fabric(const Settings& settings) {
   const bool is_asked_for = settings.wire == WireChoice::fabric || !settings.paths.empty();
   return is_asked_for && settings.nic == NicKind::soft;
 }
 
+/// Where the time of a start goes, for the log.
 class StepTimes {
  public:
   void end(const char* step) {
@@ -140,7 +139,7 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
     done = co_await self->set_up(loop, std::move(request), deadline);
   } catch (const std::bad_alloc&) {
     if (self->session_ == nullptr) throw;
-    done = no_memory_error().with_origin(rank);
+    done = Error(ErrorCode::system, "out of memory").with_origin(rank);
     self->session_->abort(done.error());
   }
   if (!done.ok()) {
@@ -179,12 +178,9 @@ Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline
     ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::join, std::move(watched),
                                                     std::move(none)));
   }
-  try {
-    times.end("monitor");
-    times.write(rank(), title_of(options_, rank(), size()));
-    tell_of_start();
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is told less
-  }
+  times.end("monitor");
+  times.write(rank(), title_of(options_, rank(), size()));
+  tell_of_start();
   co_return Status();
 }
 

@@ -67,7 +67,7 @@ void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const
       culprit >= 0 ? list_of(awaited_ranks(culprit)) : std::string("another rank");
   const std::string name = options_.name.empty() ? "" : fmt::format(" of \"{}\"", options_.name);
   Log(rank()).alert(
-      "stalled: rank {}{} has waited for {} s in {} for {}, which is late, stopped or gone; "
+      "stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone); "
       "ORIEL_COLLECTIVE_TIMEOUT would end such a wait",
       rank(), name, lasted.count(), stalled_call(), whom);
 }

@@ -11,14 +11,19 @@
 
 namespace oriel::comm {
 
+std::optional<Error> CommEntry::start_error() const {
+  if (!no_memory_) return error_;
+  return Error(ErrorCode::system, "out of memory while the communicator started");
+}
+
 bool CommEntry::in_progress() const {
   const std::lock_guard lock(mutex_);
-  return working_ || (communicator_ == nullptr && !error_);
+  return working_ || (communicator_ == nullptr && !error_ && !no_memory_);
 }
 
 Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
   const std::lock_guard lock(mutex_);
-  if (error_) return *error_;
+  if (auto error = start_error()) return *std::move(error);
   if (communicator_ != nullptr && !working_) return communicator_;
   return Error(ErrorCode::invalid_usage,
                working_ ? "an earlier call on the communicator is still in progress"
@@ -32,7 +37,7 @@ std::optional<Error> CommEntry::async_error() const {
   std::optional<Error> of_work;
   {
     const std::lock_guard lock(mutex_);
-    if (error_) return error_;
+    if (auto error = start_error()) return error;
     started = communicator_;
     of_work = work_error_;
   }
@@ -67,14 +72,25 @@ std::shared_ptr<Communicator> CommEntry::close() {
   return communicator_;
 }
 
-void CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
-  const std::lock_guard lock(mutex_);
-  if (outcome.ok()) {
-    communicator_ = std::move(outcome).value();
-    started_.store(communicator_.get(), std::memory_order_release);
-  } else {
-    error_ = std::move(outcome).error();
+Status CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
+  std::optional<Error> late;
+  {
+    const std::lock_guard lock(mutex_);
+    if (outcome.ok() && !abort_) {
+      communicator_ = std::move(outcome).value();
+      started_.store(communicator_.get(), std::memory_order_release);
+      return {};
+    }
+    error_ = outcome.ok() ? *abort_ : std::move(outcome).error();
+    late = error_;
   }
+  if (outcome.ok()) outcome.value()->abort(*late);
+  return *std::move(late);
+}
+
+void CommEntry::finished_without_memory() noexcept {
+  const std::lock_guard lock(mutex_);
+  no_memory_ = true;
 }
 
 void CommEntry::abort(const Error& reason) {

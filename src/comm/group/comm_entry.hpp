@@ -48,8 +48,11 @@ class CommEntry {
   /// Set-up, or work in the background, waits in `loop` until this is called with null: abort()
   /// ends the waits.
   void works_in(EventLoop* loop);
-  /// Set-up has ended.
-  void finished(Result<std::shared_ptr<Communicator>> outcome);
+  /// Set-up has ended. If the user has aborted it too late for its loop to see, the communicator
+  /// ends here and the outcome is that error.
+  Status finished(Result<std::shared_ptr<Communicator>> outcome);
+  /// Set-up has ended for want of memory, of which there may be none to say so.
+  void finished_without_memory() noexcept;
   /// Work begins that goes on in the background; refused if there is some already.
   Status begin_work();
   /// It has ended. `publish` stores results where the user wants them; it is called before the
@@ -69,6 +72,8 @@ class CommEntry {
   std::shared_ptr<Communicator> close();
 
  private:
+  std::optional<Error> start_error() const;
+
   const int rank_;
   const int size_;
   const int device_;
@@ -83,7 +88,8 @@ class CommEntry {
   bool closed_ = false;
   std::optional<Error> work_error_;
   std::shared_ptr<Communicator> communicator_;
-  std::optional<Error> error_;
+  std::optional<Error> error_;                   // why there will be none
+  bool no_memory_ = false;                       // instead of error_
   std::atomic<Communicator*> started_{nullptr};  // what communicator_ holds, null while in progress
 };
 

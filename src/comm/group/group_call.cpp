@@ -3,11 +3,9 @@
 #include "comm/group/group_call.hpp"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 #include <vector>
 
-#include "base/short_memory.hpp"
 #include "base/thread_object.hpp"
 #include "base/try.hpp"
 
@@ -71,14 +69,6 @@ template <typename Job>
 Status ThreadGroup::note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress) {
   GroupJobs alone;
   std::vector<Job>& jobs = (open() ? jobs_ : alone).*list;
-  try {
-    despite_short_memory([&] {
-      if (jobs.size() == jobs.capacity()) jobs.reserve(2 * jobs.size() + 1);
-    });
-  } catch (const std::bad_alloc&) {
-    tell_no_memory(job);  // the other ranks are on their way to this call
-    throw;
-  }
   jobs.push_back(std::move(job));
   return open() ? Status() : run(std::move(alone), in_progress);
 }

@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <map>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/descriptor_room.hpp"
 #include "base/log.hpp"
+#include "base/owned_thread.hpp"
 #include "base/settings.hpp"
-#include "base/short_memory.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "comm/device/rank_affinity.hpp"
@@ -92,18 +89,16 @@ class DescriptorsForStart {
   std::shared_ptr<SpareDescriptor> spare_;
 };
 
-Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, InitJob& job) {
-  job.begun = true;
-  if (!job.request.refused) {
+Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, JoinRequest request) {
+  if (!request.refused) {
     try {
-      JoinRequest request = job.request;
-      co_return co_await Communicator::join(loop, std::move(request));
+      JoinRequest joining = request;
+      co_return co_await Communicator::join(loop, std::move(joining));
     } catch (const std::bad_alloc&) {
-      job.request.refused.emplace(ErrorCode::system, "out of memory");
+      request.refused.emplace(ErrorCode::system, "out of memory");
     }
   }
-  JoinRequest refused = job.request;
-  co_return co_await decline(loop, std::move(refused));
+  co_return co_await decline(loop, std::move(request));
 }
 
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
@@ -113,14 +108,11 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   const LoopScope scope(loop, std::move(entries));
   std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
   tasks.reserve(jobs.size());
-  for (InitJob& job : jobs) tasks.push_back(start_rank(loop, job));
+  for (const InitJob& job : jobs) tasks.push_back(start_rank(loop, job.request));
   auto results = loop.run_all(std::move(tasks));
   Status first;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (!results[i].ok() && first.ok()) {
-      first = despite_short_memory([&] { return results[i].error(); });
-    }
-    jobs[i].handle.finish(std::move(results[i]));
+    keep_first(first, jobs[i].handle.finish(std::move(results[i])));
   }
   return first;
 }
@@ -134,10 +126,9 @@ Status give_up(GroupJobs& jobs, const Error& error) {
   for (InitJob& job : jobs.inits) {
     const JoinRequest& request = job.request;
     Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
-    keep_first(first, Error(reason));
     job.request.refused = reason;
     static_cast<void>(loop.run(decline(loop, request)));
-    job.handle.finish(std::move(reason));
+    keep_first(first, job.handle.finish(std::move(reason)));
   }
   const auto abort = [&](const auto& job) {
     job.communicator->abort(error);
@@ -149,10 +140,12 @@ Status give_up(GroupJobs& jobs, const Error& error) {
   return first;
 }
 
-void tell_all_no_memory(GroupJobs& jobs) noexcept {
-  tell_no_memory(jobs.inits);
-  for (WindowJob& job : jobs.windows) tell_no_memory(job);
-  for (FinalizeJob& job : jobs.finalizes) tell_no_memory(job);
+/// Ends the communicators of all jobs, whose peers are on their way to these calls.
+void end_all_without_memory(const GroupJobs& jobs) noexcept {
+  const auto end = [](const auto& job) { end_without_memory(*job.communicator); };
+  std::for_each(jobs.windows.begin(), jobs.windows.end(), end);
+  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), end);
+  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), end);
 }
 
 /// The windows that one communicator registers at once.
@@ -187,9 +180,8 @@ std::vector<WindowTask> make_tasks(EventLoop& loop, const std::vector<WindowBatc
 }
 
 Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
-  // The other ranks are on their way, and a communicator should not end for so little.
-  const auto batches = despite_short_memory([&] { return make_batches(jobs); });
-  auto tasks = despite_short_memory([&] { return make_tasks(loop, batches); });
+  const auto batches = make_batches(jobs);
+  auto tasks = make_tasks(loop, batches);
   auto results = loop.run_all(std::move(tasks));
   Status first;
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -208,10 +200,6 @@ void store_windows(const std::vector<WindowJob>& jobs) {
   }
 }
 
-Error no_thread(const std::system_error& error) {
-  return system_error("starting a thread for a group's call", error.code().value());
-}
-
 struct PlannedCall {
   const CollectiveJob* job;
   CallPlan plan;
@@ -225,33 +213,28 @@ Status run_sequence(const std::vector<PlannedCall>& calls) {
   return {};
 }
 
-/// Ends the waits of the other ranks, perhaps threads of this very group, for one that cannot come.
-void end_for_all(Communicator& communicator, const Error& reason) noexcept {
-  try {
-    communicator.abort(reason);
-  } catch (const std::bad_alloc&) {
-    return;  // their waits end by what the user does next
-  }
-}
-
-/// The calls of one communicator on the host. On a thread of its own there is nobody to catch what
-/// it throws.
+/// The calls of one communicator on the host, perhaps on a thread of their own.
 struct HostCalls {
   Communicator* communicator = nullptr;
   const std::vector<PlannedCall>* calls = nullptr;
   Status outcome{};
-  Error no_memory{ErrorCode::system, "out of memory in a group's call"};
+  bool no_memory = false;
 
-  void run() noexcept {
+  void run() {
     try {
       outcome = run_sequence(*calls);
-    } catch (const std::exception&) {
-      fail(std::move(no_memory));
+    } catch (const std::bad_alloc&) {
+      run_out_of_memory();
     }
   }
-  void fail(Error reason) noexcept {
+  void run_out_of_memory() noexcept {
+    no_memory = true;
+    end_without_memory(*communicator);
+  }
+  /// Ends the waits of the other ranks, perhaps threads of this very group.
+  void fail(Error reason) {
+    communicator->abort(reason);
     outcome = std::move(reason);
-    end_for_all(*communicator, outcome.error());
   }
 };
 
@@ -264,24 +247,27 @@ Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& call
     works[next].communicator = communicator;
     works[next++].calls = &sequence;
   }
-  std::vector<std::jthread> threads;
-  threads.reserve(works.size());
-  for (HostCalls& work : works) {
-    if (&work == &works.back()) {  // on this thread
-      work.run();
-      continue;
-    }
+  std::vector<OwnedThread> threads(works.size() - 1);
+  for (std::size_t i = 0; i + 1 < works.size(); ++i) {
+    HostCalls& work = works[i];
     try {
-      threads.emplace_back([&work] { work.run(); });
-    } catch (const std::system_error& error) {
-      work.fail(no_thread(error));
+      auto started = OwnedThread::start({.name = "oriel-call", .body = [&work] { work.run(); }});
+      if (started.ok()) {
+        threads[i] = std::move(started).value();
+      } else {
+        work.fail(std::move(started).error().with_context("starting a group's call"));
+      }
     } catch (const std::bad_alloc&) {
-      work.fail(std::move(work.no_memory));
+      work.run_out_of_memory();
     }
   }
+  works.back().run();
   threads.clear();  // joins them
   Status first;
-  for (HostCalls& work : works) keep_first(first, std::move(work.outcome));
+  for (HostCalls& work : works) {
+    if (work.no_memory) throw std::bad_alloc();
+    keep_first(first, std::move(work.outcome));
+  }
   return first;
 }
 
@@ -304,14 +290,10 @@ Status run_collectives(const std::vector<CollectiveJob>& jobs) {
 }
 
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
-  auto tasks = despite_short_memory([&] {
-    std::vector<Task<Status>> made;
-    made.reserve(jobs.size());
-    for (const FinalizeJob& job : jobs) {
-      made.push_back(job.communicator->finalize(loop, job.refused));
-    }
-    return made;
-  });
+  std::vector<Task<Status>> tasks;
+  for (const FinalizeJob& job : jobs) {
+    tasks.push_back(job.communicator->finalize(loop, job.refused));
+  }
   Status first;
   for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
   return first;
@@ -330,7 +312,6 @@ Status carry_out(EventLoop& loop, GroupJobs& jobs) {
 struct Background {
   std::shared_ptr<CommEntry> entry;
   GroupJobs jobs;
-  Error no_memory{ErrorCode::system, "out of memory in the background"};
   bool begun = false;  // on a communicator that had started
 
   bool starts() const { return !jobs.inits.empty(); }
@@ -353,52 +334,54 @@ struct Background {
     jobs = {};  // a start without an outcome has failed
   }
   Status carry_out_alone() {
-    try {
-      const DescriptorsForStart descriptors(jobs);
-      auto loop = EventLoop::create();
-      if (!loop.ok()) return give_up(jobs, loop.error());
-      const LoopScope scope(loop.value(), {entry});
-      return carry_out(loop.value(), jobs);
-    } catch (const std::bad_alloc&) {
-      tell_all_no_memory(jobs);
-      throw;
-    }
+    const DescriptorsForStart descriptors(jobs);
+    auto loop = EventLoop::create();
+    if (!loop.ok()) return give_up(jobs, loop.error());
+    const LoopScope scope(loop.value(), {entry});
+    return carry_out(loop.value(), jobs);
   }
   /// No thread could be had.
   Status fail(Error reason) {
-    try {
-      static_cast<void>(give_up(jobs, reason));
-    } catch (const std::bad_alloc&) {  // the others' deadlines name this rank
-    }
+    static_cast<void>(give_up(jobs, reason));
     end(Error(reason));
     return reason;
   }
-  void run() noexcept {
-    if (const Device* near = device(); near != nullptr) work_near(*near);
-    Status outcome;
+  void end_without_memory() noexcept {
+    end_all_without_memory(jobs);
+    end({});  // the communicator itself has the error
+  }
+  void run() {
     try {
-      outcome = carry_out_alone();
+      if (const Device* near = device(); near != nullptr) work_near(*near);
+      Status outcome = carry_out_alone();
       if (!outcome.ok())
         Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
-    } catch (const std::exception&) {
-      if (outcome.ok()) outcome = std::move(no_memory);
+      end(std::move(outcome));
+    } catch (const std::bad_alloc&) {
+      end_without_memory();
     }
-    end(std::move(outcome));
   }
 };
 
 Status start(const std::shared_ptr<Background>& work) {
   ORIEL_CHECK(work->begin());
   try {
-    // The caller polls ncclCommGetAsyncError. The thread ends by the deadline of set-up at the
-    // latest, and sooner if the communicator is aborted; it holds all that it uses.
     for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
-    std::thread([work] { work->run(); }).detach();
+    // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
+    // deadline of set-up, or sooner if the communicator is aborted.
+    auto thread = OwnedThread::start({
+        .name = "oriel-group",
+        .body = [work] { work->run(); },
+        .stop = [work] { work->entry->abort(Error(ErrorCode::aborted, "the process ends")); },
+    });
+    if (!thread.ok()) {
+      return work->fail(std::move(thread).error().with_context("starting a group's call"));
+    }
+    thread->leave_to_library();
     return {};
-  } catch (const std::system_error& error) {
-    return work->fail(no_thread(error));
   } catch (const std::bad_alloc&) {
-    return work->fail(std::move(work->no_memory));
+    work->end_without_memory();
+    throw;
   }
 }
 
@@ -415,57 +398,16 @@ GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
 
 }  // namespace
 
-void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept {
-  try {
-    JoinRequest request;
-    request.id = id;
-    request.rank = rank;
-    request.size = size;
-    request.refused.emplace(ErrorCode::system, "out of memory");
-    const SpareDescriptor::Loan loan;
-    EventLoop loop = EventLoop::without_wake();
-    static_cast<void>(loop.run(decline(loop, std::move(request))));
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
-  }
-}
-
-void tell_no_memory(std::span<InitJob> jobs) noexcept {
-  try {
-    const SpareDescriptor::Loan loan;
-    EventLoop loop = EventLoop::without_wake();
-    std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
-    for (InitJob& job : jobs) {
-      if (std::exchange(job.begun, true)) continue;
-      job.request.refused.emplace(ErrorCode::system, "out of memory");
-      tasks.push_back(decline(loop, job.request));
-    }
-    static_cast<void>(loop.run_all(std::move(tasks)));
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
-  }
-}
-
-void tell_no_memory(Communicator& communicator) noexcept {
+void end_without_memory(Communicator& communicator) noexcept {
   try {
     static_cast<void>(communicator.run_out_of_memory());
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as above
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
   }
-}
-
-void tell_no_memory(InitJob& job) noexcept {
-  tell_no_memory(std::span(&job, 1));
-}
-
-void tell_no_memory(WindowJob& job) noexcept {
-  tell_no_memory(*job.communicator);
-}
-
-void tell_no_memory(FinalizeJob& job) noexcept {
-  tell_no_memory(*job.communicator);
 }
 
 void refuse(GroupJobs& jobs, const Error& error) {
   const auto refuse_one = [&error](std::optional<Error>& refused) {
-    if (!refused) refused = despite_short_memory([&error] { return error; });
+    if (!refused) refused = error;
   };
   for (InitJob& job : jobs.inits) {
     job.handle.end();
@@ -477,18 +419,18 @@ void refuse(GroupJobs& jobs, const Error& error) {
 }
 
 Status run_jobs(GroupJobs jobs) {
-  if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
-    return run_collectives(jobs.collectives);
-  }
   try {
+    if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
+      return run_collectives(jobs.collectives);
+    }
     const DescriptorsForStart descriptors(jobs);
-    auto loop = despite_short_memory([] { return EventLoop::create(); });
+    auto loop = EventLoop::create();
     if (!loop.ok()) return give_up(jobs, loop.error());
     Status first = carry_out(loop.value(), jobs);
     store_windows(jobs.windows);
     return first;
   } catch (const std::bad_alloc&) {
-    tell_all_no_memory(jobs);
+    end_all_without_memory(jobs);
     throw;
   }
 }
@@ -534,9 +476,9 @@ Status start_in_background(GroupJobs& jobs, bool& in_progress) {
   try {
     divide(jobs, rest, works);
   } catch (const std::bad_alloc&) {
-    tell_all_no_memory(jobs);
-    tell_all_no_memory(rest);
-    for (const auto& work : works) tell_all_no_memory(work->jobs);
+    end_all_without_memory(jobs);
+    end_all_without_memory(rest);
+    for (const auto& work : works) end_all_without_memory(work->jobs);
     throw;
   }
   jobs = std::move(rest);

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "nccl.h"
@@ -46,15 +45,8 @@ struct GroupJobs {
   std::vector<FinalizeJob> finalizes;
 };
 
-/// Tells the other ranks, which are on their way to this call, that memory has run out here, as far
-/// as there is some to tell them.
-void tell_no_memory(const boot::UniqueId& id, int rank, int size) noexcept;
-/// Together, for they may wait for each other.
-void tell_no_memory(std::span<InitJob> jobs) noexcept;
-void tell_no_memory(Communicator& communicator) noexcept;
-void tell_no_memory(InitJob& job) noexcept;
-void tell_no_memory(WindowJob& job) noexcept;
-void tell_no_memory(FinalizeJob& job) noexcept;
+/// Ends a communicator whose peers are in a call for which this rank has no memory.
+void end_without_memory(Communicator& communicator) noexcept;
 
 /// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
 /// ranks, which all get the same error; of collectives nobody is told.
@@ -63,7 +55,7 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
 /// host collectives of different communicators on threads of their own (they wait for each other).
 /// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
-/// returned. Blocking. Where memory runs out the other ranks are told.
+/// returned. Blocking. Where memory runs out, all communicators of the jobs have ended.
 Status run_jobs(GroupJobs jobs);
 
 /// Has the jobs of non-blocking communicators carried out in the background, each communicator's on

@@ -7,14 +7,12 @@
 namespace oriel::comm {
 
 PendingHandle::PendingHandle(std::shared_ptr<CommEntry> entry)
-    : entry_(std::move(entry)),
-      no_outcome_(ErrorCode::system, "out of memory while the communicator started"),
-      handle_(comm_table().add(entry_)) {}
+    : entry_(std::move(entry)), handle_(comm_table().add(entry_)) {}
 
 PendingHandle::~PendingHandle() {
   if (entry_ == nullptr) return;
   end();
-  entry_->finished(std::move(no_outcome_));
+  entry_->finished_without_memory();
 }
 
 void PendingHandle::show(ncclComm_t* out) {
@@ -33,10 +31,11 @@ void PendingHandle::end() {
   leave_to_user();
 }
 
-void PendingHandle::finish(Result<std::shared_ptr<Communicator>> outcome) {
-  if (!outcome.ok() && entry_->blocking()) end();
-  entry_->finished(std::move(outcome));
+Status PendingHandle::finish(Result<std::shared_ptr<Communicator>> outcome) {
+  Status status = entry_->finished(std::move(outcome));
+  if (!status.ok() && entry_->blocking()) end();
   entry_ = nullptr;
+  return status;
 }
 
 InitJob make_init_job(const boot::UniqueId& id, int rank, int size,

@@ -31,13 +31,13 @@ class PendingHandle {
   void leave_to_user();
   /// Ends the handle; the start may still go on.
   void end();
-  /// The start's outcome, once. A blocking communicator's handle ends with its failure; the user of
-  /// another keeps it, and is told the error through it.
-  void finish(Result<std::shared_ptr<Communicator>> outcome);
+  /// Takes the start's outcome, once, and returns what has become of it (CommEntry::finished). A
+  /// blocking communicator's handle ends with its failure; the user of another keeps it, and is
+  /// told the error through it.
+  Status finish(Result<std::shared_ptr<Communicator>> outcome);
 
  private:
   std::shared_ptr<CommEntry> entry_;  // null once it has an outcome
-  Error no_outcome_;                  // made while there is memory for it
   ncclComm_t handle_ = nullptr;       // null once it has ended or is the user's alone
   ncclComm_t* out_ = nullptr;
 };
@@ -45,7 +45,6 @@ class PendingHandle {
 struct InitJob {
   JoinRequest request;
   PendingHandle handle;
-  bool begun = false;  ///< whoever joins tells the other ranks itself what has gone wrong
 };
 
 /// What lets a rank start, with a new handle. A rank whose options or device are an error tells the

@@ -17,8 +17,7 @@ namespace oriel::comm {
 
 /// Whoever wants to know how the other ranks are. The calls come from the monitor's thread, one at
 /// a time, with no lock held: they may take locks of their own, call the session, and call
-/// unwatch(), but must not wait for long, since all watched communicators share the thread. A call
-/// of peer_lost() or tick() that throws bad_alloc is made again.
+/// unwatch(), but must not wait for long, since all watched communicators share the thread.
 class Watched {
  public:
   virtual ~Watched() = default;
@@ -43,9 +42,9 @@ struct Watch {
 /// the first watch() to the last unwatch(). It pumps the sessions that have no Activity, and waits
 /// for the end of same-host processes through pidfds. A death is reported within a second: at once
 /// where a link or a notice tells, after kGrace where only the end of a process does, for the
-/// notice of its departure may still be on its way. If memory runs out in that thread, and for more
-/// than a moment, it ends the sessions that it watches, for it may have missed something of any of
-/// them, and goes on. It runs on the processors near any of the devices whose ranks it watches.
+/// notice of its departure may still be on its way. If memory runs out in that thread, it
+/// ends the sessions that it watches, for it may have missed something of any of them, and goes on.
+/// It runs on the processors near any of the devices whose ranks it watches.
 ///
 /// Any thread. A forked child has no part in its parent's monitor and gets its own.
 class Monitor {
@@ -68,17 +67,13 @@ class Monitor {
 
  private:
   class Thread;
-  struct Keeper;
 
   Monitor();
-  ~Monitor();
-  void reap();
 
   const pid_t owner_;
   Monitor* inherited_ = nullptr;  // the parent's, kept so that it does not count as lost
   std::mutex mutex_;              // guards the pointers
   std::shared_ptr<Thread> thread_;
-  std::vector<std::shared_ptr<Thread>> ended_;  // by a callback of theirs; to be joined
 };
 
 }  // namespace oriel::comm

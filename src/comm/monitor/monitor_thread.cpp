@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "topo/choice/affinity.hpp"
 #include "topo/choice/placement.hpp"
@@ -37,32 +34,19 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
     static_cast<void>(sys().eventfd_read(wake_fd, &count));
   });
   if (!token.ok()) return token.error();
-  // The application's signal handlers are for its own threads.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
-  try {
-    made->thread_ = std::thread([thread = made.get()] { thread->run(); });
-  } catch (const std::system_error& error) {
-    started = system_error("starting the monitor's thread", error.code().value());
-  } catch (const std::bad_alloc&) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Whoever calls one of these holds the object: unwatch() from a callback lets go of it.
+  auto started = OwnedThread::start(
+      {.name = "oriel-monitor", .body = [made] { made->run(); }, .stop = [made] { made->stop(); }});
   if (!started.ok()) return std::move(started).error();
+  made->thread_ = std::move(started).value();
   return made;
 }
 
 Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
                             std::vector<int> cpus) {
   const std::lock_guard lock(mutex_);
-  Error last_words = Error(ErrorCode::system, "the thread that watches the other ranks has failed")
-                         .with_origin(session.rank())
-                         .with_hint("as a rule memory has run out");
-  auto entry = std::make_shared<Entry>(
-      Entry{&watched, &session, std::move(processes), std::move(cpus), std::move(last_words)});
+  auto entry =
+      std::make_shared<Entry>(Entry{&watched, &session, std::move(processes), std::move(cpus)});
   Entry* raw = entry.get();
   entries_.reserve(entries_.size() + 1);
   entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
@@ -74,12 +58,9 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
   entry->ready = true;  // for what there is already
   cpus_changed_ = true;
   entries_.push_back(entry);
-  for (const Watch& process : entry->processes) {
-    try {
-      watch_process(process.pid);
-    } catch (const std::bad_alloc&) {
-      continue;  // its links still tell
-    }
+  try {
+    for (const Watch& process : entry->processes) watch_process(process.pid);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): their links still tell
   }
   raise_event(wake_);
   return {};
@@ -134,8 +115,7 @@ void Monitor::Thread::watch_process(pid_t pid) {
   const auto token =
       poller_.add(fd.get(), EPOLLIN, [this, pid](std::uint32_t) { on_process_end(pid); });
   if (!token.ok()) return;
-  despite_short_memory([&] { processes_[pid].token = token.value(); });
-  processes_[pid].fd = std::move(fd);
+  processes_[pid] = {std::move(fd), token.value()};
 }
 
 void Monitor::Thread::on_process_end(pid_t pid) {
@@ -148,7 +128,7 @@ void Monitor::Thread::on_process_end(pid_t pid) {
   for (const EntryRef& entry : entries_) {
     for (const Watch& process : entry->processes) {
       if (process.pid != pid) continue;
-      despite_short_memory([&] { entry->deaths.push_back({process.rank, pid, believed}); });
+      entry->deaths.push_back({process.rank, pid, believed});
     }
   }
 }
@@ -197,33 +177,22 @@ bool Monitor::Thread::still_watched(const EntryRef& entry) {
 void Monitor::Thread::settle_deaths(Entry& entry, const std::vector<Death>& due) {
   for (const Death& death : due) {
     if (entry.session->has_left(death.rank)) continue;
-    entry.session->report_death(death.rank, despite_short_memory([&death] {
-                                  return fmt::format("its process {} has ended", death.pid);
-                                }));
-  }
-}
-
-bool Monitor::Thread::give_up(Entry& entry) noexcept {
-  try {
-    entry.session->abort(entry.last_words);
-    entry.watched->peer_lost(Error(entry.last_words));
-    return true;
-  } catch (...) {
-    return false;
+    entry.session->report_death(death.rank, fmt::format("its process {} has ended", death.pid));
   }
 }
 
 void Monitor::Thread::give_up_all(std::unique_lock<std::mutex>& lock) {
-  const auto untold = [](const EntryRef& entry) { return !entry->told; };
-  for (;;) {
-    const auto next = std::find_if(entries_.begin(), entries_.end(), untold);
-    if (stop_ || next == entries_.end()) return;
-    const EntryRef entry = *next;
-    visit(lock, entry, [&entry] { entry->told = give_up(*entry); });
-    if (entry->told) continue;
-    lock.unlock();
-    std::this_thread::sleep_for(kTick);  // for memory to come back
-    lock.lock();
+  const auto entries = entries_;
+  for (const EntryRef& entry : entries) {
+    if (stop_) return;
+    visit(lock, entry, [&entry] {
+      const Error reason =
+          Error(ErrorCode::system, "the thread that watches the other ranks has failed")
+              .with_origin(entry->session->rank())
+              .with_hint("as a rule memory has run out");
+      entry->session->abort(reason);
+      entry->watched->peer_lost(reason);
+    });
   }
 }
 
@@ -241,7 +210,7 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
   move_near_devices();
   const Deadline wake = next_wake(next_tick);
   lock.unlock();
-  const auto events = despite_short_memory([&] { return poller_.wait(wake, steady()); });
+  const auto events = poller_.wait(wake, steady());
   lock.lock();
   // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
   if (events.ok()) poller_.dispatch(events.value());
@@ -249,10 +218,9 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
   const TimePoint now = steady().now();
   const bool tick_due = now >= next_tick;
   if (tick_due) next_tick = now + kTick;
-  const auto entries = despite_short_memory([this] { return entries_; });
+  const auto entries = entries_;
   for (const EntryRef& entry : entries) {
     std::vector<Death> due;
-    despite_short_memory([&] { due.reserve(entry->deaths.size()); });
     std::erase_if(entry->deaths, [&](const Death& death) {
       if (death.believed.expired(now)) due.push_back(death);
       return death.believed.expired(now);
@@ -265,7 +233,7 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
       if (!due.empty()) {
         settle_deaths(*entry, due);
         for (auto& event : entry->session->pump_idle()) {
-          despite_short_memory([&] { happened.push_back(std::move(event)); });
+          happened.push_back(std::move(event));
         }
       }
       for (auto& event : happened) {
@@ -273,11 +241,11 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
         if (event.kind == boot::PeerEvent::Kind::left) {
           entry->watched->peer_left(event.rank);
         } else {
-          despite_short_memory([&] { entry->watched->peer_lost(Error(event.error)); });
+          entry->watched->peer_lost(std::move(event.error));
         }
       }
       if (!tick_due || !still_watched(entry)) return;
-      despite_short_memory([&] { entry->watched->tick(now); });
+      entry->watched->tick(now);
     });
   }
 }
@@ -285,16 +253,21 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
 void Monitor::Thread::run() {
   TimePoint next_tick = steady().now() + kTick;
   std::unique_lock lock(mutex_);
-  while (!stop_) {
+  const auto attempt = [&](const auto& step) {
     try {
-      turn(lock, next_tick);
-    } catch (...) {
-      // What this turn has not passed on nobody else will. Later watches find the thread running.
+      step();
+      return true;
+    } catch (const std::bad_alloc&) {
       if (!lock.owns_lock()) lock.lock();
       visiting_.reset();
       visited_.notify_all();
-      give_up_all(lock);
+      return false;
     }
+  };
+  while (!stop_) {
+    if (attempt([&] { turn(lock, next_tick); })) continue;
+    // What this turn has not passed on nobody else will. Later watches find the thread running.
+    attempt([&] { give_up_all(lock); });
   }
 }
 

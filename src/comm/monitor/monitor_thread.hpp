@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/owned_thread.hpp"
 #include "boot/link/poller.hpp"
 #include "comm/monitor/monitor.hpp"
 
@@ -30,11 +30,11 @@ class Monitor::Thread {
              std::vector<int> cpus);
   /// Whether something is left to watch. Ends the thread if not.
   bool remove(Watched& watched);
-  bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
+  bool is_current() const { return thread_.is_current(); }
   /// Ends the thread if nothing is watched; whether it did.
   bool stop_if_idle();
   void stop();
-  void join() { thread_.join(); }
+  void join() { static_cast<void>(thread_.join()); }
   /// In a forked child: closes the copies of the parent's descriptors.
   void close_copies();
 
@@ -50,12 +50,10 @@ class Monitor::Thread {
     boot::Session* session;
     std::vector<Watch> processes;
     std::vector<int> cpus;  // near its device; may be empty
-    Error last_words;       // made in time: for when there is no memory left to make it of
     std::vector<Death> deaths{};
     Token token = 0;
     bool ready = false;
     bool removed = false;
-    bool told = false;  // of last_words
   };
   using EntryRef = std::shared_ptr<Entry>;
   /// One process, whoever watches it.
@@ -71,7 +69,6 @@ class Monitor::Thread {
   void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
   /// Ends what is watched, because something of it may have been missed.
   void give_up_all(std::unique_lock<std::mutex>& lock);
-  static bool give_up(Entry& entry) noexcept;
   Deadline next_wake(TimePoint next_tick);
   void watch_process(pid_t pid);
   void on_process_end(pid_t pid);
@@ -91,7 +88,7 @@ class Monitor::Thread {
   EntryRef visiting_;
   bool cpus_changed_ = false;
   bool stop_ = false;
-  std::thread thread_;
+  OwnedThread thread_;
 };
 
 }  // namespace oriel::comm

@@ -56,7 +56,8 @@ FabricLibrary load_fabric_library(const char* name) {
 }
 
 const FabricLibrary& fabric_library() {
-  static const FabricLibrary library = load_fabric_library("libfabric.so.1");
+  // Never destroyed: threads may still call while the process exits.
+  static const auto& library = *new FabricLibrary(load_fabric_library("libfabric.so.1"));
   return library;
 }
 

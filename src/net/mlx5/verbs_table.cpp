@@ -58,7 +58,8 @@ VerbsLibrary load_verbs(const char* ibverbs, const char* mlx5) {
 
 const VerbsLibrary& verbs_library() {
   if (const VerbsLibrary* const other = stand_in_library) return *other;
-  static const VerbsLibrary library = load_verbs("libibverbs.so.1", "libmlx5.so.1");
+  // Never destroyed: threads may still call while the process exits.
+  static const auto& library = *new VerbsLibrary(load_verbs("libibverbs.so.1", "libmlx5.so.1"));
   return library;
 }
 

@@ -36,7 +36,8 @@ HwlocLibrary load_hwloc() {
 }  // namespace
 
 const HwlocLibrary& hwloc_library() {
-  static const HwlocLibrary library = load_hwloc();
+  // Never destroyed: threads may still call while the process exits.
+  static const auto& library = *new HwlocLibrary(load_hwloc());
   return library;
 }
 

@@ -42,7 +42,8 @@ NvmlLibrary load_nvml() {
 }  // namespace
 
 const NvmlLibrary& nvml_library() {
-  static const NvmlLibrary library = load_nvml();
+  // Never destroyed: threads may still call while the process exits.
+  static const auto& library = *new NvmlLibrary(load_nvml());
   return library;
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <span>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -10,6 +11,7 @@
 
 #include "nccl.h"
 
+#include "comm/group/comm_entry.hpp"
 #include "comm/support/held.hpp"
 #include "support/fair_timer.hpp"
 #include "support/ranks.hpp"
@@ -85,6 +87,30 @@ TEST_CASE("an abort ends a registration that waits for the descriptors of a stop
     stage.kill(1, SIGCONT);
     check_all_ok(stage.collect(60s));
   }
+}
+
+TEST_CASE("an abort between the last wait of a start and its outcome ends the communicator",
+          "[req:1.12][D11]") {
+  run_alone([] {
+    ncclUniqueId id;
+    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    comm::JoinRequest request;
+    request.id = boot::UniqueId::decode(std::as_bytes(std::span(id.internal))).value();
+    request.device = &comm::host_device();
+    auto loop = EventLoop::create();
+    require(loop.ok(), "a loop");
+    comm::CommEntry entry(0, 1, -1, true);
+    entry.works_in(&loop.value());
+    auto joined = loop->run(comm::Communicator::join(loop.value(), std::move(request)));
+    entry.works_in(nullptr);
+    require(joined.ok(), "the start");
+    const auto communicator = joined.value();
+    entry.abort(Error(ErrorCode::aborted, "late"));
+    const Status outcome = entry.finished(std::move(joined));
+    require(!outcome.ok() && outcome.error().code() == ErrorCode::aborted, "the outcome");
+    require(communicator->async_error().has_value(), "the communicator goes on");
+    require(!entry.communicator().ok() && !entry.in_progress(), "the entry");
+  });
 }
 
 TEST_CASE("an abort ends a finalization that waits", "[req:1.12]") {

@@ -40,7 +40,7 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
       const auto lines = log.lines(::getpid());
       require(lines.size() >= 2, "two lines");
       for (const char* part : {"WARN stalled: rank 0 of \"tensors\" has waited for ",
-                               " in a kernel of the user's for rank 1, "}) {
+                               " in a kernel of the user's for rank 1 ("}) {
         require(lines.back().find(part) != std::string::npos, lines.back());
       }
     }

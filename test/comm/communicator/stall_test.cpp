@@ -63,7 +63,7 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
     CAPTURE(line);
     CHECK(line.find(" [0] ORIEL WARN stalled: ") != std::string::npos);
     CHECK(line.find(" in an all-reduce (max) of 5000 x f32 (call 2 of") != std::string::npos);
-    CHECK(line.find("for ranks 1 and 2, ") != std::string::npos);
+    CHECK(line.find("for ranks 1 and 2 (") != std::string::npos);
   }
   CHECK(lines.front().find("waited for 1 s") != std::string::npos);
   CHECK(lines.back().find("waited for 1 s") == std::string::npos);

@@ -1,10 +1,14 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include "nccl.h"
 
@@ -12,10 +16,130 @@
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
 
-/// Memory runs out in the middle of a call, on the caller's thread or on one that the call has
-/// started: the call ends with an error, and the process goes on.
+/// An allocation fails in a call: the call ends with an error, on the other ranks as well, the
+/// process lives, and nothing is left behind.
 namespace oriel::test {
 namespace {
+
+void require_no_leak([[maybe_unused]] const std::string& when) {
+#ifdef __SANITIZE_ADDRESS__
+  require(__lsan_do_recoverable_leak_check() == 0, when + ": memory has leaked");
+#endif
+}
+
+ncclResult_t sum(float& value, ncclComm_t comm) {
+  return ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr);
+}
+
+/// A call of both ranks, each a thread, in which the k-th allocation of rank 1 fails.
+class Calls {
+ public:
+  explicit Calls(Players& players) : players_(players) {}
+
+  template <class Call>
+  void together(long k, const Call& call) {
+    const int rank = players_.first();
+    const std::string where = fmt::format("rank {}, allocation {}", rank, k);
+    hit_ = false;
+    players_.barrier();
+    ncclResult_t mine = ncclSuccess;
+    if (rank == 1 && k >= 0) {
+      hit_ = with_failure(k, [&] { mine = call(); });
+    } else {
+      mine = call();
+    }
+    if (mine != ncclSuccess) {
+      const std::string text = ncclGetLastError(nullptr);
+      require(mine == ncclSystemError || mine == ncclRemoteError, where + ": " + text);
+      const bool named = text.find("rank 1") != std::string::npos;
+      const bool says = text.find("memory") != std::string::npos;
+      require(says || (named && rank == 0), where + ": " + text);
+    }
+    players_.word(static_cast<std::size_t>(rank)) = mine == ncclSuccess ? 0 : 1;
+    players_.word(static_cast<std::size_t>(2 + rank)) = hit_ ? 1 : 0;
+    players_.barrier();
+    failures_ = players_.word(0) + players_.word(1);
+    hit_ = players_.word(3) != 0;
+    players_.barrier();
+  }
+  /// How many ranks have an error.
+  std::uint64_t failures() const { return failures_; }
+  bool hit() const { return hit_; }
+
+ private:
+  Players& players_;
+  std::uint64_t failures_ = 0;
+  bool hit_ = false;
+};
+
+/// A communicator works, if all have one and none of its allocations has failed, or says at its
+/// next call that it has ended.
+void use_and_destroy(Players& players, const Calls& calls, ncclComm_t comm) {
+  float value = 1;
+  const ncclResult_t result = comm != nullptr ? sum(value, comm) : ncclSuccess;
+  if (comm != nullptr && calls.failures() > 0) require(result != ncclSuccess, "a peer has failed");
+  if (!calls.hit()) require(result == ncclSuccess && value == 2, ncclGetLastError(nullptr));
+  players.barrier();
+  if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Has every `stride`-th allocation of `cycle` fail, and then none.
+template <class Cycle>
+void walk(Players& players, long stride, const Cycle& cycle) {
+  Calls calls(players);
+  cycle(calls, -1);
+  players.barrier();
+  const Held before = settled();
+  players.barrier();
+  std::uint64_t failures = 0;
+  for (long k = 0;; k += stride) {
+    cycle(calls, k);
+    if (!calls.hit()) break;
+    failures += calls.failures();
+    require(k < 20'000, "allocations without end");
+  }
+  players.barrier();
+  require_held(before, "after all cycles");
+  require_no_leak("after all cycles");
+  require(failures >= 4, fmt::format("{} failures", failures));
+}
+
+TEST_CASE("a start in which memory runs out on one rank fails and leaves nothing",
+          "[req:1.12][req:1.38][req:1.41]") {
+  const Environment brief(Variables{{"ORIEL_TIMEOUT", "3s"}});
+  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+    walk(players, 149, [&](Calls& calls, long k) {
+      const ncclUniqueId id = players.next_id();
+      ncclComm_t comm = nullptr;
+      calls.together(k, [&] { return ncclCommInitRank(&comm, 2, id, players.first()); });
+      use_and_destroy(players, calls, comm);
+    });
+  }));
+}
+
+TEST_CASE("a registration in which memory runs out on one rank fails and leaves nothing",
+          "[req:1.16][req:1.38][req:1.41]") {
+  const Environment brief(Variables{{"ORIEL_TIMEOUT", "3s"}});
+  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+    const Buffer buffer(4096);
+    walk(players, 17, [&](Calls& calls, long k) {
+      const ncclComm_t comm = players.init()[0];
+      ncclWindow_t window = nullptr;
+      calls.together(k,
+                     [&] { return ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 1); });
+      if (calls.failures() == 2) require(window == nullptr, "a window after a failure");
+      if (window != nullptr && calls.failures() == 0) {
+        require(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister");
+      }
+      // A failure has ended the communicator, or else left it as it was.
+      float value = 1;
+      const ncclResult_t result = sum(value, comm);
+      require(calls.hit() || (result == ncclSuccess && value == 2), ncclGetLastError(nullptr));
+      players.barrier();
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+    });
+  }));
+}
 
 TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
           "[req:1.31][req:1.38]") {
@@ -25,29 +149,25 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
       ncclComm_t comms[3];
       require(ncclCommInitAll(comms, 3, nullptr), "ncclCommInitAll");
       float data[3] = {1, 2, 3};
+      ncclResult_t noted = ncclSuccess;
       ncclResult_t result = ncclSuccess;
-      std::vector<ncclResult_t> noted(3);
       const bool hit = with_failure(k, [&] {
         result = ncclGroupStart();
         for (std::size_t i = 0; i < 3; ++i) {
-          noted[i] = ncclAllReduce(&data[i], &data[i], 1, ncclFloat, ncclSum, comms[i], nullptr);
+          const ncclResult_t one = sum(data[i], comms[i]);
+          if (one != ncclSuccess) noted = one;
         }
         result = ncclGroupEnd();
       });
       const bool complete = data[0] == 6 && data[1] == 6 && data[2] == 6;
       require(result == ncclSuccess ? complete : result == ncclSystemError || !complete,
               fmt::format("allocation {}: {}", k, static_cast<int>(result)));
-      for (const ncclResult_t one : noted) {
-        if (one == ncclSuccess) continue;
-        require(one == ncclSystemError && result == ncclSystemError,
-                fmt::format("allocation {}: {} in a group that returned {}", k,
-                            static_cast<int>(one), static_cast<int>(result)));
-      }
-      if (result != ncclSuccess) {
-        ++failures;
-        require(!std::string(ncclGetLastError(nullptr)).empty(), "the error's text");
-      }
+      require(noted == ncclSuccess || (noted == ncclSystemError && result == ncclSystemError),
+              fmt::format("allocation {}: {} in a group", k, static_cast<int>(noted)));
+      if (result != ncclSuccess) ++failures;
+      require(result == ncclSuccess || *ncclGetLastError(nullptr) != '\0', "the error's text");
       for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+      require(ncclGroupEnd() == ncclInvalidUsage, fmt::format("allocation {}: a group is open", k));
       if (!hit) break;
       require(k < 1000, "allocations without end");
     }
@@ -55,30 +175,29 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
   });
 }
 
-TEST_CASE("a start of several ranks that runs out of memory leaves no group open",
+TEST_CASE("a non-blocking start that runs out of memory says so when it is asked",
           "[req:1.31][req:1.38]") {
-  const Environment brief(Variables{{"ORIEL_TIMEOUT", "300ms"}});
   run_alone([] {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
     long failures = 0;
-    for (long k = 0;; k += 4) {
-      ncclComm_t comms[2] = {nullptr, nullptr};
-      ncclResult_t result = ncclSuccess;
-      const bool hit = with_failure(
-          k, [&] { result = ncclCommInitAll(comms, 2, nullptr); }, Whose::callers);
-      const bool both = comms[0] != nullptr && comms[1] != nullptr;
-      require(result != ncclSuccess || both, fmt::format("allocation {}: no handles", k));
-      for (ncclComm_t comm : comms) {
-        if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
-      }
-      failures += result != ncclSuccess ? 1 : 0;
-      require(ncclGroupEnd() == ncclInvalidUsage, fmt::format("allocation {}: a group is open", k));
+    for (long k = 0;; k += 41) {
+      ncclUniqueId id;
+      require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      ncclComm_t comm = nullptr;
+      ncclResult_t state = ncclInProgress;
+      const bool hit = with_failure(k, [&] {
+        if (ncclCommInitRankConfig(&comm, 1, id, 0, &config) != ncclInProgress) return;
+        while (state == ncclInProgress) {
+          std::this_thread::sleep_for(1ms);
+          require(ncclCommGetAsyncError(comm, &state) != ncclInvalidArgument, "the handle");
+        }
+      });
+      if (state != ncclSuccess) ++failures;
+      if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
       if (!hit) break;
-      require(k < 5000, "allocations without end");
     }
-    require(failures >= 5, fmt::format("{} failures", failures));
-    ncclComm_t comms[2] = {nullptr, nullptr};
-    require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
-    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+    require(failures >= 4, fmt::format("{} failures", failures));
   });
 }
 
