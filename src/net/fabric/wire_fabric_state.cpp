@@ -10,6 +10,7 @@
 
 #include "oriel/device/memory.hpp"
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 
 namespace oriel::net {
@@ -25,10 +26,6 @@ constexpr std::size_t kPeersExpected = 64;
 // Unless FI_OFI_RXM_BUFFER_SIZE and FI_OFI_RXM_SAR_LIMIT say otherwise, of which it tells nobody.
 constexpr std::size_t kRxmEagerBytes = std::size_t{16} << 10;
 constexpr std::size_t kRxmSegmentsMost = 8;
-
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-}
 
 const char* name_of(Operation::Kind kind) {
   switch (kind) {
@@ -93,8 +90,9 @@ Status WireFabric::State::open_parts() {
     }
   }
   layout.copies_payloads = end.endpoint->needs_memory() || found.tx_attr->iov_limit < parts;
-  layout.buffer_bytes = round_up(layout.copies_payloads ? longest : kBatchFrameBytesMost);
-  ORIEL_CHECK(receiver.open(round_up(longest)));
+  layout.buffer_bytes =
+      round_up(layout.copies_payloads ? longest : kBatchFrameBytesMost, kLineBytes);
+  ORIEL_CHECK(receiver.open(round_up(longest, kLineBytes)));
   ORIEL_CHECK(sender.open(layout));
   reads.open();
   return {};

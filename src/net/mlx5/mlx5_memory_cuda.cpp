@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/cuda_table.hpp"
 #include "base/try.hpp"
 #include "net/mlx5/queue_pages_cuda.hpp"
@@ -89,8 +90,8 @@ Result<Mlx5Export> Mlx5CudaMemory::export_range(const void* address, std::size_t
   if (!has_dmabuf_) return found;
   ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
   const auto first = reinterpret_cast<CUdeviceptr>(address);
-  const CUdeviceptr begin = first / kHostPage * kHostPage;
-  const CUdeviceptr end = (first + bytes + kHostPage - 1) / kHostPage * kHostPage;
+  const CUdeviceptr begin = round_down(first, kHostPage);
+  const CUdeviceptr end = round_up(first + bytes, kHostPage);
   int descriptor = -1;
   const CUresult status = cuda().mem_get_handle_for_address_range(
       &descriptor, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);

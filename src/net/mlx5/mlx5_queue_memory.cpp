@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "net/queue/memory_keys.hpp"
 
@@ -19,19 +20,15 @@ namespace {
 constexpr std::size_t kElementBytes = 64;
 constexpr std::size_t kAdapterPage = 4096;
 
-std::size_t up_to(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
 Mlx5RingLayout lay_out(std::uint32_t depth, std::uint32_t receives, std::size_t page) {
   Mlx5RingLayout made;
   made.blocks = receives * mlx5::kReceiveBytes;
-  made.completions = up_to(made.blocks + depth * sizeof(dq::Block), page);
+  made.completions = round_up(made.blocks + depth * sizeof(dq::Block), page);
   made.queue_record = depth * kElementBytes;
   made.completion_record = made.queue_record + 64;
   made.received_record = made.completion_record + 64;
-  made.received = made.completions + up_to(made.received_record + 64, page);
-  made.bytes = made.received + up_to(receives * kElementBytes, page);
+  made.received = made.completions + round_up(made.received_record + 64, page);
+  made.bytes = made.received + round_up(receives * kElementBytes, page);
   return made;
 }
 
@@ -45,12 +42,12 @@ struct WordLayout {
   std::size_t bytes;
 
   WordLayout(const Mlx5Queue::Options& options, std::size_t page)
-      : slots_bytes(up_to((options.fetch_slots + std::size_t{1}) * 8, page)),
+      : slots_bytes(round_up((options.fetch_slots + std::size_t{1}) * 8, page)),
         indexes(slots_bytes),
-        marks(indexes + up_to(sizeof(dq::QueueIndexes), 128)),
-        turns(marks + up_to(options.depth * std::size_t{8}, 128)),
-        position(turns + up_to(options.fetch_slots * std::size_t{8}, 128)),
-        bytes(up_to(position + sizeof(dq::ReceivePosition), page)) {}
+        marks(indexes + round_up(sizeof(dq::QueueIndexes), 128)),
+        turns(marks + round_up(options.depth * std::size_t{8}, 128)),
+        position(turns + round_up(options.fetch_slots * std::size_t{8}, 128)),
+        bytes(round_up(position + sizeof(dq::ReceivePosition), page)) {}
 };
 
 }  // namespace

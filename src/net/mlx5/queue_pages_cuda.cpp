@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/cuda_table.hpp"
 #include "base/try.hpp"
 
@@ -17,7 +18,7 @@ class NearPages final : public QueuePages {
  public:
   NearPages(CUcontext context, CUdeviceptr allocation, std::size_t page, std::size_t bytes)
       : context_(context), allocation_(allocation) {
-    user_ = own_ = reinterpret_cast<std::byte*>((allocation + page - 1) / page * page);
+    user_ = own_ = reinterpret_cast<std::byte*>(round_up(allocation, page));
     bytes_ = bytes;
   }
   NearPages(const NearPages&) = delete;

@@ -184,4 +184,22 @@ inline const FabricTable& planned_fabric() {
   return table;
 }
 
+/// A library whose providers are as `kChange` makes the description of each.
+template <void (*kChange)(fi_info&)>
+const FabricTable& changed_fabric() {
+  static const FabricTable table = [] {
+    FabricTable made = planned_fabric();
+    made.fi_dupinfo = [](const fi_info* info) {
+      fi_info* const copy = detail::copy_info(info);
+      if (copy != nullptr && info != nullptr) kChange(*copy);
+      return copy;
+    };
+    return made;
+  }();
+  return table;
+}
+inline void need_registered_memory(fi_info& info) {
+  info.domain_attr->mr_mode |= FI_MR_LOCAL;
+}
+
 }  // namespace oriel::net::test

@@ -22,15 +22,9 @@ using dq::QueueOutcome;
 
 namespace {
 
-const NeedsFabric needs_fabric;
-
-constexpr std::size_t kWords = std::size_t{3} << 16;  // 1.5 MiB
-constexpr std::size_t kBytes = kWords * 8;
+constexpr std::size_t kMemoryWords = std::size_t{3} << 16;  // 1.5 MiB
+constexpr std::size_t kMemoryBytes = kMemoryWords * 8;
 constexpr std::size_t kLong = 16 * 1024;  // from here on they are fetched
-
-std::byte* bytes_of(Side& side) {
-  return reinterpret_cast<std::byte*>(side.memory.data());
-}
 
 void fill(Side& side, std::uint64_t seed) {
   for (auto& word : side.memory) word = seed += 0x9e3779b97f4a7c15;
@@ -38,12 +32,9 @@ void fill(Side& side, std::uint64_t seed) {
 
 struct FetchPair : FabricPair {
   explicit FetchPair(const WireFabric::Options& options = fabric_options())
-      : FabricPair({}, options, kWords) {
+      : FabricPair({}, options, kMemoryWords) {
     fill(a, 1);
     fill(b, 2);
-  }
-  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
-    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(from, to, bytes), control);
   }
   bool arrived(std::size_t from, std::size_t to, std::size_t bytes) {
     return std::memcmp(bytes_of(a) + from, bytes_of(b) + to, bytes) == 0;
@@ -52,10 +43,18 @@ struct FetchPair : FabricPair {
   std::uint64_t fetched_bytes() const { return b.nic.counters().fetched_bytes; }
 };
 
+void read_nothing(fi_info& info) {
+  info.caps &= ~FI_RMA;
+}
+int providers_taken = 0;
+void read_nothing_at_second(fi_info& info) {
+  if (++providers_taken == 2) read_nothing(info);
+}
+
 /// A put of all memory arrives, in messages.
 void check_without_fetching(FetchPair& pair) {
-  REQUIRE(pair.wait(pair.put(0, 0, kBytes)) == QueueOutcome::done);
-  CHECK(pair.arrived(0, 0, kBytes));
+  REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
+  CHECK(pair.arrived(0, 0, kMemoryBytes));
   CHECK(pair.fetches() == 0);
 }
 
@@ -71,17 +70,17 @@ TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them come
   for (int i = 0; i < 24; ++i) {
     const bool is_long = random() % 4 != 0;
     const std::size_t bytes = is_long ? kLong + random() % 500'000 : 1 + random() % (kLong - 1);
-    const std::size_t from = random() % (kBytes - bytes), to = random() % (kBytes - 8 - bytes);
+    const std::size_t from = random() % (kMemoryBytes - bytes),
+                      to = random() % (kMemoryBytes - 8 - bytes);
     if (is_long) expected += bytes;
     const std::uint64_t before = pair.b.memory.back();
     const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
-        Thread(), pair.view(), pair.transfer(from, to, bytes), pair.b.region, kBytes - 8, 1,
+        Thread(), pair.view(), pair.transfer(from, to, bytes), pair.b.region, kMemoryBytes - 8, 1,
         pair.control);
     REQUIRE(posted.outcome == QueueOutcome::done);
     // Whoever sees the signal sees the bytes.
     REQUIRE(soon([&] {
-      pair.a.nic.progress();
-      pair.b.nic.progress();
+      pair.turn();
       return pair.b.memory.back() != before;
     }));
     REQUIRE(pair.arrived(from, to, bytes));
@@ -116,13 +115,7 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
   }
   SECTION("the provider cannot read") {
     FabricPlan plan;
-    FabricTable table = planned_fabric();
-    table.fi_dupinfo = [](const fi_info* info) {
-      fi_info* const made = detail::copy_info(info);
-      if (made != nullptr && info != nullptr) made->caps &= ~FI_RMA;
-      return made;
-    };
-    FetchPair pair(fabric_options(&table));
+    FetchPair pair(fabric_options(&changed_fabric<read_nothing>()));
     check_without_fetching(pair);
   }
   SECTION("the memory cannot be registered") {
@@ -135,15 +128,8 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
   }
   SECTION("the target's provider cannot, and it says so") {
     FabricPlan plan;
-    FabricTable table = planned_fabric();
-    static int taken;
-    taken = 0;
-    table.fi_dupinfo = [](const fi_info* info) {
-      fi_info* const made = detail::copy_info(info);
-      if (made != nullptr && info != nullptr && ++taken == 2) made->caps &= ~FI_RMA;
-      return made;
-    };
-    FetchPair pair(fabric_options(&table));
+    providers_taken = 0;
+    FetchPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
     check_without_fetching(pair);
     CHECK(pair.a.nic.counters().unmapped == 1);
     // It is not asked again.
@@ -154,21 +140,15 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
 
 TEST_CASE("a library without room, or with registered memory, fetches all the same", "[req:3.13]") {
   FabricPlan plan;
-  FabricTable table = planned_fabric();
   std::mt19937 random(7);
   plan.fail = [&](const char* call) -> long {
     return std::string_view(call) == "fi_read" && random() % 4 != 0 ? -FI_EAGAIN : 0;
   };
-  table.fi_dupinfo = [](const fi_info* info) {
-    fi_info* const made = detail::copy_info(info);
-    if (made != nullptr && info != nullptr) made->domain_attr->mr_mode |= FI_MR_LOCAL;
-    return made;
-  };
   {
-    FetchPair pair(fabric_options(&table));
-    REQUIRE(pair.wait(pair.put(0, 0, kBytes)) == QueueOutcome::done);
-    CHECK(pair.arrived(0, 0, kBytes));
-    CHECK(pair.fetched_bytes() == kBytes);
+    FetchPair pair(fabric_options(&changed_fabric<need_registered_memory>()));
+    REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
+    CHECK(pair.arrived(0, 0, kMemoryBytes));
+    CHECK(pair.fetched_bytes() == kMemoryBytes);
   }
   CHECK(plan.open.empty());
 }
@@ -250,7 +230,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   REQUIRE(pair.wait(pair.put(0, 0, 2 * kLong)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, 2 * kLong));
   CHECK(pair.fetches() == 4);
-  const std::byte behind = bytes_of(pair.b)[kBytes - 1];
+  const std::byte behind = bytes_of(pair.b)[kMemoryBytes - 1];
   // As a peer that names what is not there: its wire refuses to be read.
   plan.fail = [](const char*) { return 0; };
   static std::uint64_t asked;
@@ -261,11 +241,11 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
     return FabricPlan::real().fi_read(endpoint, to, bytes, descriptor, from, address, key ^ 1,
                                       context);
   };
-  CHECK(pair.wait(pair.put(0, kBytes - kLong, kLong)) == QueueOutcome::failed);
+  CHECK(pair.wait(pair.put(0, kMemoryBytes - kLong, kLong)) == QueueOutcome::failed);
   CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::remote_operation));
   CHECK(asked > 1);
-  CHECK(bytes_of(pair.b)[kBytes - 1] == behind);
+  CHECK(bytes_of(pair.b)[kMemoryBytes - 1] == behind);
   CHECK(pair.wire_b->peer_status(pair.wire_a->address())
             .error()
             .to_string()
@@ -278,13 +258,7 @@ TEST_CASE("memory that is given back has been fetched before, and into", "[req:3
     std::atomic<bool> over = false;
     Side& one = gives_source ? pair.a : pair.b;
     Side& other = gives_source ? pair.b : pair.a;
-    REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
-    // Until it has begun.
-    REQUIRE(soon([&] {
-      pair.a.nic.progress();
-      pair.b.nic.progress();
-      return pair.fetches() != 0;
-    }));
+    pair.begin_long_put(kMemoryBytes);
     std::thread drives([&] {
       while (!over) other.nic.progress();
     });
@@ -302,19 +276,13 @@ TEST_CASE("a key is given back at once while the same memory is fetched into by 
           "[req:3.13]") {
   FetchPair pair;
   const std::uint32_t second_key = pair.b.add_key(kAllAccess);
-  const auto posted = pair.put(0, 0, kBytes);
-  REQUIRE(posted.outcome == QueueOutcome::done);
-  REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
-    return pair.fetches() != 0;
-  }));
+  const auto posted = pair.begin_long_put(kMemoryBytes);
   // Nobody drives the peer, so the fetch does not end meanwhile.
   const auto begin = std::chrono::steady_clock::now();
   CHECK(pair.b.nic.deregister_memory(second_key).ok());
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
   CHECK(pair.wait(posted) == QueueOutcome::done);
-  CHECK(pair.arrived(0, 0, kBytes));
+  CHECK(pair.arrived(0, 0, kMemoryBytes));
 }
 
 namespace {
@@ -322,7 +290,7 @@ namespace {
 /// A third rank, joined with one of a pair by its own queue.
 struct Bystander {
   Bystander(FetchPair& pair, Side& with, WireFabric& wire_of_with)
-      : side(pair.exchange, SteadyClock::instance(), kWords),
+      : side(pair.exchange, SteadyClock::instance(), kMemoryWords),
         queue(side.make_queue()),
         back(with.make_queue()) {
     auto made = open_wire(fabric_options());
@@ -338,7 +306,7 @@ struct Bystander {
     const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
     const DrivingScope scope(all);
     return dq::put<Thread, DrivingMemory>(Thread(), queue.view(),
-                                          {side.region, 0, with.region, 0, kBytes}, {});
+                                          {side.region, 0, with.region, 0, kMemoryBytes}, {});
   }
   /// A long put arrives.
   bool puts(Side& with, std::uint64_t seed) {
@@ -348,7 +316,7 @@ struct Bystander {
     device::WaitControl control;
     control.timeout_ns = 60'000'000'000;
     const auto posted = dq::put<Thread, DrivingMemory>(
-        Thread(), queue.view(), {side.region, 0, with.region, 0, kBytes}, control);
+        Thread(), queue.view(), {side.region, 0, with.region, 0, kMemoryBytes}, control);
     return posted.outcome == QueueOutcome::done &&
            dq::wait_complete<DrivingMemory>(queue.view(), posted.end, control) ==
                QueueOutcome::done &&
@@ -383,13 +351,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   Bystander bystander(pair, one, wire);
   const std::uint32_t kept_key = one.add_key(kAllAccess);
   REQUIRE(bystander.puts(one, 5));
-  const std::uint64_t before = pair.fetches();
-  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
-  REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
-    return pair.fetches() != before;
-  }));
+  pair.begin_long_put(kMemoryBytes);
   one.nic.stop();  // so that it is not waited for
   CHECK(one.nic.deregister_memory(one.key).ok());
   CHECK(is_cut(wire, other));
@@ -404,8 +366,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   // The bystander's connection has ended as well. Once it has seen that it makes another; what it
   // sent before would be lost, and repeated only after seconds.
   for (int i = 0; i < 200; ++i) {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
+    pair.turn();
     bystander.side.nic.progress();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
@@ -420,12 +381,7 @@ TEST_CASE("after an abort nobody is waited for who does not let go of memory", "
   const bool of_source = GENERATE(false, true);
   INFO("memory that is fetched " << (of_source ? "from" : "into"));
   Side& one = of_source ? pair.a : pair.b;
-  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
-  REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
-    return pair.fetches() != 0;
-  }));
+  pair.begin_long_put(kMemoryBytes);
   one.nic.end_sending();
   const auto begin = std::chrono::steady_clock::now();
   CHECK(one.nic.deregister_memory(one.key).ok());
@@ -449,11 +405,10 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   REQUIRE(bystander.post(pair.b).outcome == QueueOutcome::done);
   REQUIRE(has_begun(second_key));
   pair.b.region.keys[0] = first_key;
-  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
+  REQUIRE(pair.put(0, 0, kMemoryBytes).outcome == QueueOutcome::done);
   // The bystander stands still from now on, so that what comes from there stays under way.
   REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
+    pair.turn();
     return pair.wire_b->is_fetching(first_key);
   }));
   REQUIRE(pair.wire_b->is_fetching(second_key));
@@ -467,12 +422,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
 TEST_CASE("where its address cannot be had again a wire is cut as a whole", "[req:3.13]") {
   FabricPlan plan;
   FetchPair pair(fabric_options(&planned_fabric()));
-  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
-  REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
-    return pair.fetches() != 0;
-  }));
+  pair.begin_long_put(kMemoryBytes);
   plan.fail = [](const char* call) -> long {
     return std::string_view(call) == "fi_enable" ? -FI_EADDRINUSE : 0;
   };
@@ -489,12 +439,7 @@ TEST_CASE("where its address cannot be had again a wire is cut as a whole", "[re
 TEST_CASE("whoever waits for memory to be let go of does not keep others from the NIC",
           "[req:3.13]") {
   FetchPair pair;
-  REQUIRE(pair.put(0, 0, kBytes).outcome == QueueOutcome::done);
-  REQUIRE(soon([&] {
-    pair.a.nic.progress();
-    pair.b.nic.progress();
-    return pair.fetches() != 0;
-  }));
+  pair.begin_long_put(kMemoryBytes);
   // The source's NIC waits for an answer, which comes only once this thread has done other things.
   std::atomic<bool> given_back = false;
   bool was_good = false;

@@ -31,8 +31,6 @@ using std::chrono::seconds;
 
 namespace {
 
-const NeedsFabric needs_fabric;
-
 /// An endpoint that sends what the test says to one wire, and takes what it is sent.
 class RawEnd {
  public:
@@ -91,8 +89,8 @@ struct ForgivesLeaks {
 #endif
 
 /// A pair, and a stranger who sends to b.
-struct Scene {
-  explicit Scene(const WireFabric::Options& options = fabric_options())
+struct StrangerScene {
+  explicit StrangerScene(const WireFabric::Options& options = fabric_options())
       : pair(options), stranger(*pair.b) {}
   void send(ByteView bytes) {
     stranger.send(bytes, [&] { take(); });
@@ -160,7 +158,7 @@ struct Scene {
 
 TEST_CASE("who does not have the key makes no message, whoever it says it is",
           "[req:3.13][req:3.23]") {
-  Scene scene;
+  StrangerScene scene;
   const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),
                                      RawEnd::address_of(*scene.pair.b));
   scene.send(scene.frame(wrong, scene.a(), 0, numbered(1, 8)));
@@ -182,7 +180,7 @@ TEST_CASE("who does not have the key makes no message, whoever it says it is",
 }
 
 TEST_CASE("a message that is played back, cut, lengthened or changed is not taken", "[req:3.23]") {
-  Scene scene;
+  StrangerScene scene;
   const Bytes good = scene.frame(scene.keys(), scene.a(), 0, numbered(1, 40));
   std::uint64_t refused = 0;
   for (std::size_t bytes = 1; bytes < good.size(); bytes += bytes < 100 ? 7 : 1) {
@@ -235,7 +233,7 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
 }
 
 TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[req:3.23]") {
-  Scene scene;
+  StrangerScene scene;
   const FrameKeys keys = scene.keys();
   WireRequest request;
   request.kind = WorkKind::read;
@@ -244,7 +242,7 @@ TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[re
   scene.send(scene.frame(keys, scene.a(), 0, {request}));
   Bytes head = encode_head({request});
   head[0] = std::byte{9};  // a version that does not exist
-  scene.send(Scene::frame(keys, scene.a(), 1, head, {}));
+  scene.send(StrangerScene::frame(keys, scene.a(), 1, head, {}));
   CHECK(scene.refused(2));
   CHECK(scene.got.empty());
   scene.send(scene.frame(keys, scene.a(), 2, numbered(5, 10)));
@@ -254,7 +252,7 @@ TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[re
 
 TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing else",
           "[req:3.23]") {
-  Scene scene;
+  StrangerScene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0, refused = 0;
   const Bytes good = encode_message(numbered(7, 20));
@@ -265,12 +263,12 @@ TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing
     batch.put_blob(good).put(length).put_raw(good);
     const Bytes body = batch.take();
     scene.got.clear();
-    scene.send(Scene::sealed(keys, scene.a(), sequence++, body));
+    scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, body));
     CHECK(scene.refused(++refused));
     REQUIRE(scene.got.size() == 1);
     CHECK(is_numbered(scene.got[0], 7, 20));
   }
-  scene.send(Scene::sealed(keys, scene.a(), sequence++, {}));
+  scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, {}));
   CHECK(scene.refused(++refused));
   scene.send(scene.frame(keys, scene.a(), sequence, numbered(8, 500)));
   REQUIRE(soon([&] { return scene.take(), scene.got.size() == 2; }));
@@ -278,7 +276,7 @@ TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing
 }
 
 TEST_CASE("a payload behind a batch is that of one message, whose length it has", "[req:3.23]") {
-  Scene scene;
+  StrangerScene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0, refused = 0;
   const WireMessage long_one = numbered(1, 1000), small = numbered(2, 20);
@@ -294,7 +292,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
   // As it should be, with room left over.
   Bytes good = batch_of(1);
   good.resize(good.size() + 100);
-  scene.send(Scene::sealed(keys, scene.a(), sequence++, good, payload));
+  scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, good, payload));
   REQUIRE(soon([&] { return scene.take(), scene.got.size() == 3; }));
   CHECK(is_numbered(scene.got[0], 2, 20));
   CHECK(is_numbered(scene.got[1], 1, 1000));
@@ -306,14 +304,15 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
     Bytes other = payload;
     other.resize(bytes);
     scene.got.clear();
-    scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(wanted_twice ? 2 : 1), other));
+    scene.send(
+        StrangerScene::sealed(keys, scene.a(), sequence++, batch_of(wanted_twice ? 2 : 1), other));
     CHECK(scene.refused(++refused));
     CHECK(scene.got.size() == (wanted_twice ? 2 : 1));
   }
   Bytes longer = payload;
   longer.push_back({});
   scene.got.clear();
-  scene.send(Scene::sealed(keys, scene.a(), sequence++, batch_of(1), longer));
+  scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, batch_of(1), longer));
   CHECK(scene.refused(++refused));
   CHECK(scene.got.size() == 1);
 }
@@ -323,7 +322,7 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
   auto options = fabric_options();
   options.clock = &clock;
   options.receives = 8;
-  Scene scene(options);
+  StrangerScene scene(options);
   const FrameKeys keys = scene.keys();
   for (const std::uint64_t sequence : {3u, 1u, 5u}) {
     scene.send(scene.frame(keys, scene.a(), sequence, numbered(sequence, 10)));
@@ -353,7 +352,7 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
 TEST_CASE("bytes that are no message of libfabric do not end a wire", "[req:3.23]") {
   // libfabric 1.17 forgets connections that bring some, also as the wires end.
   const ForgivesLeaks while_noise_comes;
-  Scene scene;
+  StrangerScene scene;
   scene.check_alive(1);
   sockaddr_in address{};
   const Bytes where = RawEnd::address_of(*scene.pair.b).address;

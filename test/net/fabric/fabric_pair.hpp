@@ -18,8 +18,7 @@
 
 namespace oriel::net::test {
 
-/// As a static object of a test program: ends it with status 77 (skipped), saying why, where
-/// libfabric cannot be loaded.
+/// Ends the test program with status 77 (skipped), saying why, where libfabric cannot be loaded.
 struct NeedsFabric {
   NeedsFabric() {
     const std::string& missing = fabric_library().missing;
@@ -29,6 +28,7 @@ struct NeedsFabric {
     std::_Exit(77);
   }
 };
+inline const NeedsFabric needs_fabric;
 
 /// Loopback and the provider that every libfabric has; the key of one communicator.
 inline WireFabric::Options fabric_options(const FabricTable* table = nullptr) {
@@ -90,6 +90,10 @@ inline bool soon(const std::function<bool()>& done, Duration patience = std::chr
   return true;
 }
 
+inline std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
+
 /// Two NICs with one connected queue over fabric wires, driven by the calling thread.
 struct FabricPair {
   explicit FabricPair(const SendQueue::Options& queue = {},
@@ -112,6 +116,25 @@ struct FabricPair {
   const dq::QueueView& view() const { return there.view(); }
   dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
     return {a.region, from, b.region, to, bytes};
+  }
+  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    return dq::put<device::Thread, DrivingMemory>(device::Thread(), view(),
+                                                  transfer(from, to, bytes), control);
+  }
+  /// Posts a long put, and drives both ends until b has begun to fetch its bytes.
+  dq::Posted begin_long_put(std::uint64_t bytes) {
+    const std::uint64_t before = b.nic.counters().fetches;
+    const dq::Posted posted = put(0, 0, bytes);
+    REQUIRE(posted.outcome == dq::QueueOutcome::done);
+    REQUIRE(soon([&] {
+      turn();
+      return b.nic.counters().fetches != before;
+    }));
+    return posted;
+  }
+  void turn() {
+    a.nic.progress();
+    b.nic.progress();
   }
   dq::QueueOutcome wait(dq::Posted posted) {
     if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;

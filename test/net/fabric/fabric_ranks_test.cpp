@@ -29,8 +29,6 @@ using std::chrono::seconds;
 
 namespace {
 
-const NeedsFabric needs_fabric;
-
 /// How the two ranks meet: instead of the bootstrap.
 struct Meeting {
   Meeting() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0); }
@@ -48,12 +46,12 @@ struct Meeting {
   std::array<int, 2> ends{-1, -1};
 };
 
-Error failed(const std::string& what) {
+Error failure(const std::string& what) {
   return Error(ErrorCode::internal, what);
 }
 
 /// One rank: NIC, wire, a queue to the other.
-struct Rank {
+struct FabricRank {
   LocalExchange exchange;
   Side side{exchange, SteadyClock::instance(), 100'000};
   WireFabric* wire = nullptr;
@@ -92,36 +90,36 @@ struct Rank {
   }
 };
 
-constexpr std::uint64_t kRounds = 20;
-constexpr std::uint64_t kBytes = 300'000;
+constexpr std::uint64_t kExchanges = 20;
+constexpr std::uint64_t kExchangedBytes = 300'000;
 constexpr std::uint64_t kSignal = 8 * 99'999;
 constexpr std::uint64_t kCounter = 8 * 99'998;
 
 // Both ranks write the same to each other, wait for the other's signals, and add to its counter.
-Status exchange_data(Rank& rank) {
+Status exchange_data(FabricRank& rank) {
   const auto& view = rank.queue->view();
   auto& words = rank.side.memory;
   const std::array<NicSoft*, 1> nics = {&rank.side.nic};
   const DrivingScope scope(nics);
-  for (std::uint64_t round = 1; round <= kRounds; ++round) {
-    std::fill_n(words.begin(), kBytes / 8, round);
+  for (std::uint64_t round = 1; round <= kExchanges; ++round) {
+    std::fill_n(words.begin(), kExchangedBytes / 8, round);
     const auto posted = dq::put_signal<dq::SignalOp::add, Thread, DrivingMemory>(
-        Thread(), view, {rank.side.region, 0, rank.theirs, 400'000, kBytes}, rank.theirs, kSignal,
-        1, rank.control);
+        Thread(), view, {rank.side.region, 0, rank.theirs, 400'000, kExchangedBytes}, rank.theirs,
+        kSignal, 1, rank.control);
     std::uint64_t old = 0;
     const auto added = dq::fetch_atomic<AtomicOp::add, std::uint64_t, DrivingMemory>(
         view, rank.theirs, kCounter, 2, old, rank.control);
-    if (added != QueueOutcome::done || old != 2 * (round - 1)) return failed("an atomic");
+    if (added != QueueOutcome::done || old != 2 * (round - 1)) return failure("an atomic");
     const auto is_signalled = [&] {
       DrivingScope::drive();
       return std::atomic_ref(words[99'999]).load(std::memory_order_acquire) >= round;
     };
-    if (!soon(is_signalled)) return failed("no signal");
+    if (!soon(is_signalled)) return failure("no signal");
     // The other may be one round ahead, not behind.
-    for (const std::size_t word : {std::size_t{50'000}, 50'000 + kBytes / 8 - 1}) {
-      if (words[word] < round || words[word] > round + 1) return failed("wrong data");
+    for (const std::size_t word : {std::size_t{50'000}, 50'000 + kExchangedBytes / 8 - 1}) {
+      if (words[word] < round || words[word] > round + 1) return failure("wrong data");
     }
-    if (rank.wait(posted) != QueueOutcome::done) return failed("a write");
+    if (rank.wait(posted) != QueueOutcome::done) return failure("a write");
   }
   return {};
 }
@@ -133,7 +131,7 @@ TEST_CASE("two processes put, signal and fetch over tcp", "[req:3.13]") {
   const auto verdicts = run_forked(
       2,
       [&](int number) -> Status {
-        Rank rank;
+        FabricRank rank;
         ORIEL_CHECK(rank.meet(meeting, number, {}));
         ORIEL_CHECK(exchange_data(rank));
         // Progress goes on, by a thread, until both are done.
@@ -144,7 +142,7 @@ TEST_CASE("two processes put, signal and fetch over tcp", "[req:3.13]") {
         ORIEL_CHECK(rank.wire->flush(Deadline::after(seconds(10))));
         ORIEL_CHECK(rank.wire->status());
         const auto counters = rank.wire->counters();
-        if (counters.lost + counters.refused + counters.late != 0) return failed("messages lost");
+        if (counters.lost + counters.refused + counters.late != 0) return failure("messages lost");
         return {};
       },
       seconds(60));
@@ -155,7 +153,7 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
           "[req:3.13]") {
   const Meeting meeting, killed;
   ForkedRanks ranks(2, [&](int number) -> Status {
-    Rank rank;
+    FabricRank rank;
     ORIEL_CHECK(rank.meet(meeting, number, {}));
     const std::array<NicSoft*, 1> nics = {&rank.side.nic};
     const DrivingScope scope(nics);
@@ -166,10 +164,10 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
       return dq::put<Thread, DrivingMemory>(
           Thread(), queue.view(), {rank.side.region, 0, rank.theirs, 0, 400'000}, rank.control);
     };
-    if (rank.wait(put(*rank.queue)) != QueueOutcome::done) return failed("the first write");
+    if (rank.wait(put(*rank.queue)) != QueueOutcome::done) return failure("the first write");
     // On their way when it dies.
     for (int i = 0; i < 5; ++i) {
-      if (put(*rank.queue).outcome != QueueOutcome::done) return failed("another write");
+      if (put(*rank.queue).outcome != QueueOutcome::done) return failure("another write");
     }
     DrivingScope::drive();
     char byte = 0;
@@ -182,11 +180,11 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
     const auto posted = put(queue);
     if (dq::wait_complete<DrivingMemory>(queue.view(), posted.end, rank.control) !=
         QueueOutcome::failed) {
-      return failed("another outcome than an error");
+      return failure("another outcome than an error");
     }
     const dq::QueueError error = dq::decode_error(*queue.memory().first_error);
     if (error.syndrome != static_cast<std::uint8_t>(Syndrome::transport_retry)) {
-      return failed("another syndrome");
+      return failure("another syndrome");
     }
     // The wire has noticed, or does when more is sent.
     const bool told = soon([&] {
@@ -195,9 +193,9 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
       DrivingScope::drive();
       return !rank.wire->peer_status(rank.peer).ok();
     });
-    if (!told) return failed("no error of the peer");
+    if (!told) return failure("no error of the peer");
     const std::string text = rank.wire->peer_status(rank.peer).error().to_string();
-    if (text.find("sending to rank 1") == std::string::npos) return failed(text);
+    if (text.find("sending to rank 1") == std::string::npos) return failure(text);
     return {};
   });
   const timeval patience{.tv_sec = 30, .tv_usec = 0};

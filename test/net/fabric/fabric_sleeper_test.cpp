@@ -22,8 +22,6 @@ using std::chrono::seconds;
 
 namespace {
 
-const NeedsFabric needs_fabric;
-
 /// How the sleeps of this process ended.
 std::atomic<long> begun{0}, woken{0}, in_vain{0};
 

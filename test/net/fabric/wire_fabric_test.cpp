@@ -27,8 +27,6 @@ using std::chrono::seconds;
 
 namespace {
 
-const NeedsFabric needs_fabric;
-
 // Handlers of signals that are not the program's own.
 std::array<void (*)(int), 32> handlers() {
   std::array<void (*)(int), 32> found{};
@@ -48,10 +46,6 @@ bool is_of_fabric(void (*handler)(int)) {
   const std::string module = info.dli_fname;
   return module.find("fabric.so") != std::string::npos || module.find("psm") != std::string::npos ||
          module.find("infinipath") != std::string::npos;
-}
-
-std::byte* bytes_of(Side& side) {
-  return reinterpret_cast<std::byte*>(side.memory.data());
 }
 
 }  // namespace
@@ -217,15 +211,9 @@ TEST_CASE("what is said between two ranks in turn takes one message each way", "
     sends += std::string_view(call) == "fi_sendmsg" ? 1 : 0;
     return 0;
   };
-  FabricTable table = planned_fabric();
-  if (is_registered) {  // payloads are copied behind the batch
-    table.fi_dupinfo = [](const fi_info* info) {
-      fi_info* const made = detail::copy_info(info);
-      if (made != nullptr && info != nullptr) made->domain_attr->mr_mode |= FI_MR_LOCAL;
-      return made;
-    };
-  }
-  FabricPair pair({}, fabric_options(&table));
+  // With registered memory payloads are copied behind the batch.
+  FabricPair pair({}, fabric_options(is_registered ? &changed_fabric<need_registered_memory>()
+                                                   : &planned_fabric()));
   const auto put_signal = [&](SendQueue& queue, Side& from, Side& to) {
     const auto posted = dq::put_signal<dq::SignalOp::add, device::Thread, DrivingMemory>(
         device::Thread(), queue.view(), {from.region, 0, to.region, 8, bytes}, to.region, 0, 1,

@@ -26,19 +26,19 @@ namespace {
 constexpr int kRanks = 3;
 constexpr std::size_t kQueuesEach = 2;
 
-struct Rank {
+struct GroupRank {
   NicMlx5 nic;
   boot::Group group;
   std::vector<std::vector<Mlx5Queue>> queues;
 };
 
-struct World {
+struct GroupWorld {
   FakeVerbs verbs;
   Mlx5HostMemory memory;
   boot::SimNetwork network{kRanks, boot::SimModel(), 1};
-  std::vector<Rank> ranks;
+  std::vector<GroupRank> ranks;
 
-  World() {
+  GroupWorld() {
     verbs.adapters.clear();
     for (int i = 0; i < kRanks; ++i) {
       verbs.adapters.push_back(FakeVerbs::adapter("mlx5_" + std::to_string(i)));
@@ -86,7 +86,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("all queues of a group are connected, the k-th to the k-th", "[req:3.11]") {
-  World world;
+  GroupWorld world;
   world.make_queues();
   for (const Status& status : world.connect()) CHECK(status.ok());
   for (std::size_t i = 0; i < kRanks; ++i) {
@@ -108,11 +108,11 @@ TEST_CASE("all queues of a group are connected, the k-th to the k-th", "[req:3.1
 
 TEST_CASE("one rank that fails makes all fail, and queues of earlier calls stay",
           "[req:3.11][B2]") {
-  World world;
+  GroupWorld world;
   world.make_queues();
   for (const Status& status : world.connect()) REQUIRE(status.ok());
   std::vector<std::vector<std::vector<Mlx5Queue>>> earlier;
-  for (Rank& rank : world.ranks) earlier.push_back(std::move(rank.queues));
+  for (GroupRank& rank : world.ranks) earlier.push_back(std::move(rank.queues));
   const std::size_t live = world.verbs.live();
 
   SECTION("in making queues") {
@@ -134,7 +134,7 @@ TEST_CASE("one rank that fails makes all fail, and queues of earlier calls stay"
       for (const Status& status : world.connect()) ok += status.ok() ? 1 : 0;
       INFO(k << ": " << world.verbs.failed);
       CHECK(ok == 0);
-      for (Rank& rank : world.ranks) rank.queues.clear();
+      for (GroupRank& rank : world.ranks) rank.queues.clear();
     }
   }
   SECTION("by having made another number of queues") {
@@ -151,7 +151,7 @@ TEST_CASE("one rank that fails makes all fail, and queues of earlier calls stay"
     for (const Status& status : world.connect()) CHECK_FALSE(status.ok());
   }
   world.verbs.fail_at = 0;
-  for (Rank& rank : world.ranks) rank.queues.clear();
+  for (GroupRank& rank : world.ranks) rank.queues.clear();
   CHECK(world.verbs.live() == live);
   CHECK(world.verbs.violations.empty());
   for (std::size_t i = 0; i < kRanks; ++i) {

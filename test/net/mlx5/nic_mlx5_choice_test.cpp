@@ -7,8 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/mlx5/fake_verbs.hpp"
-#include "net/mlx5/nic_mlx5.hpp"
+#include "net/mlx5/mlx5_scene.hpp"
 
 // Which device, port, GID and sizes are taken, and what is refused with which words (3.11, 3.12).
 
@@ -18,29 +17,20 @@ using namespace oriel::net::test;
 
 namespace {
 
-struct Scene {
-  FakeVerbs verbs;
-  Mlx5Device::Options options;
-  Scene() {
-    options.name = "mlx5_0";
-    options.verbs = &verbs.library;
-  }
-  FakeVerbs::Adapter& adapter() { return verbs.adapters[0]; }
-  /// The text of the error of opening; nothing may be left of it.
-  std::string refusal() {
-    auto device = Mlx5Device::open(options);
-    REQUIRE_FALSE(device.ok());
-    CHECK(verbs.live() == 0);
-    CHECK(verbs.violations.empty());
-    return device.error().to_string();
-  }
-  int chosen(std::vector<VerbsGid> gids) {
-    adapter().link_layer = 2;
-    adapter().gids = std::move(gids);
-    auto device = Mlx5Device::open(options);
-    return device.ok() ? device.value()->gid_index() : -1;
-  }
-};
+/// The text of the error of opening; nothing may be left of it.
+std::string refusal(Scene& scene) {
+  auto device = scene.open_device();
+  REQUIRE_FALSE(device.ok());
+  CHECK(scene.verbs.live() == 0);
+  CHECK(scene.verbs.violations.empty());
+  return device.error().to_string();
+}
+int chosen(Scene& scene, std::vector<VerbsGid> gids) {
+  scene.adapter().link_layer = 2;
+  scene.adapter().gids = std::move(gids);
+  auto device = scene.open_device();
+  return device.ok() ? device.value()->gid_index() : -1;
+}
 
 bool contains(const std::string& text, const char* part) {
   INFO(text);
@@ -52,7 +42,7 @@ bool contains(const std::string& text, const char* part) {
 TEST_CASE("without the libraries the error names their packages", "[req:3.11]") {
   Scene scene;
   scene.verbs.library.missing = "libibverbs.so.1 cannot be loaded";
-  const std::string text = scene.refusal();
+  const std::string text = refusal(scene);
   CHECK(contains(text, "mlx5_0"));
   CHECK(contains(text, "libibverbs.so.1 cannot be loaded"));
   CHECK(contains(text, "ibverbs-providers"));
@@ -63,50 +53,43 @@ TEST_CASE("a device that is not there, or not of the family, is named", "[req:3.
   Scene scene;
   SECTION("another name") {
     scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_bond_0"));
-    scene.options.name = "mlx5_3";
-    CHECK(contains(scene.refusal(), "no RDMA adapter mlx5_3; there is mlx5_0, mlx5_bond_0"));
+    scene.options.device.name = "mlx5_3";
+    CHECK(contains(refusal(scene), "no RDMA adapter mlx5_3; there is mlx5_0, mlx5_bond_0"));
   }
   SECTION("none at all") {
     scene.verbs.adapters.clear();
-    CHECK(contains(scene.refusal(), "there is none"));
+    CHECK(contains(refusal(scene), "there is none"));
   }
   SECTION("of another maker") {
     scene.adapter().mlx5 = false;
-    CHECK(contains(scene.refusal(), "no mlx5 adapter"));
+    CHECK(contains(refusal(scene), "no mlx5 adapter"));
   }
   SECTION("the second of two is opened by its name") {
     scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_1"));
     scene.verbs.adapters[1].lid = 99;
-    scene.options.name = "mlx5_1";
-    CHECK(Mlx5Device::open(scene.options).value()->lid() == 99);
+    scene.options.device.name = "mlx5_1";
+    CHECK(scene.open_device().value()->lid() == 99);
   }
 }
 
 TEST_CASE("a port in the wrong state is refused with its state", "[req:3.11]") {
-  Scene scene;
-  SECTION("down") {
-    scene.adapter().port_state = 1;
-    CHECK(contains(scene.refusal(), "mlx5_0 port 1 cannot be used: the port is down"));
-  }
-  SECTION("initialising: no subnet manager") {
-    scene.adapter().port_state = 2;
-    CHECK(contains(scene.refusal(), "subnet manager"));
-  }
-  SECTION("in a state that we do not know") {
-    scene.adapter().port_state = 77;
-    CHECK(contains(scene.refusal(), "unknown"));
-  }
-  SECTION("a port that it does not have") {
-    scene.options.port = 2;
-    CHECK(contains(scene.refusal(), "mlx5_0 port 2: ibv_query_port"));
-  }
-  SECTION("another link layer") {
-    scene.adapter().link_layer = 0;
-    CHECK(contains(scene.refusal(), "link layer"));
-  }
-  SECTION("an MTU that cannot be") {
-    scene.adapter().mtu = 6;
-    CHECK(contains(scene.refusal(), "MTU"));
+  struct Wrong {
+    std::function<void(Scene&)> change;
+    const char* says;
+  };
+  const std::vector<Wrong> all = {
+      {[](Scene& scene) { scene.adapter().port_state = 1; },
+       "mlx5_0 port 1 cannot be used: the port is down"},
+      {[](Scene& scene) { scene.adapter().port_state = 2; }, "subnet manager"},
+      {[](Scene& scene) { scene.adapter().port_state = 77; }, "unknown"},
+      {[](Scene& scene) { scene.options.device.port = 2; }, "mlx5_0 port 2: ibv_query_port"},
+      {[](Scene& scene) { scene.adapter().link_layer = 0; }, "link layer"},
+      {[](Scene& scene) { scene.adapter().mtu = 6; }, "MTU"},
+  };
+  for (const Wrong& each : all) {
+    Scene scene;
+    each.change(scene);
+    CHECK(contains(refusal(scene), each.says));
   }
 }
 
@@ -119,20 +102,20 @@ TEST_CASE("on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-loc
   const VerbsGid zero = FakeVerbs::gid({0}, {0}, 2);
   const VerbsGid empty = FakeVerbs::gid({0}, {0}, 99);
   Scene scene;
-  CHECK(scene.chosen({v1, local, ipv6, ipv4}) == 3);
-  CHECK(scene.chosen({ipv4, local, ipv6, ipv4}) == 0);
-  CHECK(scene.chosen({v1, local, ipv6}) == 2);
-  CHECK(scene.chosen({v1, empty, local}) == 2);
-  CHECK(scene.chosen({empty, zero, v1}) == 2);
-  CHECK(scene.chosen({empty, zero}) == -1);
-  CHECK(scene.chosen({}) == -1);
+  CHECK(chosen(scene, {v1, local, ipv6, ipv4}) == 3);
+  CHECK(chosen(scene, {ipv4, local, ipv6, ipv4}) == 0);
+  CHECK(chosen(scene, {v1, local, ipv6}) == 2);
+  CHECK(chosen(scene, {v1, empty, local}) == 2);
+  CHECK(chosen(scene, {empty, zero, v1}) == 2);
+  CHECK(chosen(scene, {empty, zero}) == -1);
+  CHECK(chosen(scene, {}) == -1);
   // By the user's choice another one, unless it is none.
-  scene.options.gid_index = 1;
-  CHECK(scene.chosen({v1, local, ipv6, ipv4}) == 1);
-  CHECK(scene.chosen({v1, zero}) == -1);
-  CHECK(scene.chosen({v1, empty}) == -1);
-  scene.options.gid_index = 9;
-  CHECK(scene.chosen({v1, local}) == -1);
+  scene.options.device.gid_index = 1;
+  CHECK(chosen(scene, {v1, local, ipv6, ipv4}) == 1);
+  CHECK(chosen(scene, {v1, zero}) == -1);
+  CHECK(chosen(scene, {v1, empty}) == -1);
+  scene.options.device.gid_index = 9;
+  CHECK(chosen(scene, {v1, local}) == -1);
 }
 
 TEST_CASE("an adapter that lacks what queues need is refused", "[req:3.11]") {
@@ -150,13 +133,13 @@ TEST_CASE("an adapter that lacks what queues need is refused", "[req:3.11]") {
   for (const Lacking& each : all) {
     Scene scene;
     each.change(scene.adapter());
-    CHECK(contains(scene.refusal(), each.says));
+    CHECK(contains(refusal(scene), each.says));
   }
 }
 
 TEST_CASE("capabilities are read from where they stand", "[req:3.11]") {
   Scene scene;
-  const auto device = Mlx5Device::open(scene.options).value();
+  const auto device = scene.open_device().value();
   CHECK(device->capabilities().log_qp_size_most == 15);
   CHECK(device->capabilities().log_cq_size_most == 22);
   CHECK(device->capabilities().log_message_most == 30);
@@ -171,7 +154,7 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
           "[req:3.23]") {
   Scene scene;
   scene.adapter().general[0x88 / 8] = std::byte{10};
-  const auto device = Mlx5Device::open(scene.options).value();
+  const auto device = scene.open_device().value();
   Mlx5HostMemory memory;
   Mlx5Doorbells doorbells(device);
   scene.verbs.calls.clear();
@@ -202,7 +185,7 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
   CHECK(scene.verbs.calls.empty());
 
   NicMlx5::Options options;
-  options.device = scene.options;
+  options.device = scene.options.device;
   NicMlx5 nic = NicMlx5::open(options).value();
   CHECK_FALSE(nic.register_memory(memory, &scene, 0, 1).ok());
   CHECK_FALSE(nic.register_memory(memory, &scene, ~std::size_t{0}, 1).ok());

@@ -53,8 +53,8 @@ NicMlx5 open_nic(FakeVerbs& verbs, const char* name, bool own_thread) {
 }
 
 /// Two ranks, each with its adapter and memory.
-struct Ranks {
-  explicit Ranks(bool uncached_registers = true, bool own_threads = true) {
+struct TwoRanks {
+  explicit TwoRanks(bool uncached_registers = true, bool own_threads = true) {
     verbs.has_uncached_registers = uncached_registers;
     for (std::size_t i = 0; i < 2; ++i) {
       nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1", own_threads));
@@ -113,13 +113,13 @@ TEST_CASE("the same device code fills queues of this NIC, whoever rings their do
                Ringing{false, DoorbellChoice::automatic, true},
                Ringing{true, DoorbellChoice::gpu, false}, Ringing{true, DoorbellChoice::cpu, true});
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
-  Ranks ranks(ringing.uncached_registers);
+  TwoRanks ranks(ringing.uncached_registers);
   Mlx5Queue::Options options;
   options.doorbell = ringing.choice;
   options.publication = publication;
   Mlx5Queue there = ranks.make(0, options);
   Mlx5Queue back = ranks.make(1);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   CHECK(there.is_rung_by_processor() == ringing.by_processor);
   const dq::QueueView& view = there.view();
 
@@ -152,10 +152,10 @@ TEST_CASE("the same device code fills queues of this NIC, whoever rings their do
 
 TEST_CASE("an error of the adapter surfaces from the completion, for it has no word of its own",
           "[req:3.11][req:3.6]") {
-  Ranks ranks;
+  TwoRanks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   ranks.regions[1].keys[0] += 1;
   const auto posted = dq::put<Thread, AdapterMemory>(Thread(), there.view(),
                                                      ranks.transfer(0, 0, 8), ranks.control);
@@ -165,10 +165,10 @@ TEST_CASE("an error of the adapter surfaces from the completion, for it has no w
 }
 
 TEST_CASE("a queue that was reset is as new, and connects again", "[req:3.11]") {
-  Ranks ranks;
+  TwoRanks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   const auto put = [&](std::uint64_t value) {
     ranks.words[0][0] = value;
     return ranks.wait(there.view(),
@@ -183,20 +183,20 @@ TEST_CASE("a queue that was reset is as new, and connects again", "[req:3.11]") 
   CHECK(there.view().completion->tail == ~std::uint64_t{0});
   CHECK(there.state().value() == QueueState::reset);
   CHECK(there.handle().psn == 77);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   REQUIRE(put(6) == QueueOutcome::done);
   CHECK(ranks.words[1][1] == 6);
 }
 
 namespace {
 
-dq::Posted put_immediate(Ranks& ranks, const Mlx5Queue& queue, std::uint64_t word,
+dq::Posted put_immediate(TwoRanks& ranks, const Mlx5Queue& queue, std::uint64_t word,
                          std::uint32_t value) {
   return dq::put_immediate<Thread, AdapterMemory>(
       Thread(), queue.view(), ranks.transfer(word * 8, word * 8, 8), value, ranks.control);
 }
 
-QueueOutcome wait_immediate(Ranks& ranks, const Mlx5Queue& queue, dq::ReceivedImmediate& got,
+QueueOutcome wait_immediate(TwoRanks& ranks, const Mlx5Queue& queue, dq::ReceivedImmediate& got,
                             std::uint64_t timeout_ns = 20'000'000'000) {
   device::WaitControl control = ranks.control;
   control.timeout_ns = timeout_ns;
@@ -207,7 +207,7 @@ QueueOutcome wait_immediate(Ranks& ranks, const Mlx5Queue& queue, dq::ReceivedIm
 }  // namespace
 
 TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B4][req:3.11]") {
-  Ranks ranks;
+  TwoRanks ranks;
   Mlx5Queue::Options options;
   options.receives = GENERATE(4u, 16u);
   Mlx5Queue there = ranks.make(0);
@@ -216,7 +216,7 @@ TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B
   CHECK(there.receives().count == 0);
   dq::ReceivedImmediate got;
   for (std::uint32_t life = 0; life < 2; ++life) {
-    Ranks::connect(there, back);
+    TwoRanks::connect(there, back);
     // All are posted from the beginning; there is no room for more.
     CHECK_FALSE(dq::post_receives(receives, 1));
     CHECK(wait_immediate(ranks, back, got, 1'000'000) == QueueOutcome::timed_out);
@@ -247,12 +247,12 @@ TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B
 
 TEST_CASE("without a receive the peer waits, and the end of a queue ends who waits",
           "[B4][req:3.11]") {
-  Ranks ranks;
+  TwoRanks ranks;
   Mlx5Queue::Options options;
   options.receives = 4;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1, options);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   dq::ReceivedImmediate got;
   dq::Posted last;
   for (std::uint32_t i = 0; i < 5; ++i) last = put_immediate(ranks, there, i, i);
@@ -275,10 +275,10 @@ TEST_CASE("without a receive the peer waits, and the end of a queue ends who wai
 
 TEST_CASE("queues are added, or fail to be, while traffic flows on those that exist",
           "[req:3.11][B1]") {
-  Ranks ranks;
+  TwoRanks ranks;
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
-  Ranks::connect(there, back);
+  TwoRanks::connect(there, back);
   const dq::QueueView before = there.view();
 
   std::atomic<bool> stop{false};
@@ -300,7 +300,7 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
   for (int i = 0; i < 4; ++i) {
     more.push_back(ranks.make(0));
     more.push_back(ranks.make(1));
-    Ranks::connect(more[more.size() - 2], more.back());
+    TwoRanks::connect(more[more.size() - 2], more.back());
   }
   const std::size_t live = ranks.verbs.live();
   const std::array<Mlx5Queue::Options, 2> two{};
@@ -373,7 +373,7 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
 
 TEST_CASE("users that are to ring themselves and cannot reach the register are an error",
           "[req:3.11][A3]") {
-  Ranks ranks(false);
+  TwoRanks ranks(false);
   const std::size_t live = ranks.verbs.live();
   Mlx5Queue::Options options;
   options.doorbell = DoorbellChoice::gpu;
@@ -411,7 +411,7 @@ class RingerThread {
 TEST_CASE("when the processor that rings stops, waits end by deadline and abort",
           "[req:3.6][req:3.11][A14]") {
   const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
-  Ranks ranks(false, false);
+  TwoRanks ranks(false, false);
   Mlx5Queue::Options options;
   options.publication = publication;
   options.peer = 1;
@@ -419,7 +419,7 @@ TEST_CASE("when the processor that rings stops, waits end by deadline and abort"
   for (int i = 0; i < 2; ++i) {
     there.push_back(ranks.make(0, options));
     back.push_back(ranks.make(1));
-    Ranks::connect(there.back(), back.back());
+    TwoRanks::connect(there.back(), back.back());
   }
   const auto put = [&](const dq::QueueView& view, std::uint64_t value) {
     ranks.words[0][1] = value;
