@@ -6,10 +6,12 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 
 namespace oriel::shadow {
@@ -57,7 +59,7 @@ class HostBackend final : public Backend {
 ShadowPool::ShadowPool(std::unique_ptr<Backend> backend, std::size_t object_bytes,
                        std::size_t alignment)
     : object_bytes_(object_bytes),
-      stride_((std::max<std::size_t>(object_bytes, 1) + alignment - 1) / alignment * alignment),
+      stride_(round_up(std::max<std::size_t>(object_bytes, 1), alignment)),
       backend_(std::move(backend)) {}
 
 ShadowPool::~ShadowPool() = default;
@@ -138,7 +140,7 @@ Status ShadowPool::free(void* object) {
 }
 
 const void* ShadowPool::find(const void* object) const {
-  const std::lock_guard lock(mutex_);
+  const std::shared_lock lock(mutex_);
   const auto found = places_.find(address_of(object));
   if (found == places_.end() || !is_live(found->second)) return nullptr;
   return copy_of(found->second);
@@ -182,7 +184,9 @@ std::vector<Upload> ShadowPool::collect_dirty() const {
 }
 
 Status ShadowPool::flush() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard flushing(flush_mutex_);
+  // Shared: calls that look up an object do not wait for the stream.
+  const std::shared_lock lock(mutex_);
   if (!any_dirty_) return {};
   const std::vector<Upload> uploads = collect_dirty();
   ORIEL_CHECK(backend_->upload(uploads));
@@ -192,34 +196,40 @@ Status ShadowPool::flush() {
 }
 
 std::size_t ShadowPool::live() const {
-  const std::lock_guard lock(mutex_);
+  const std::shared_lock lock(mutex_);
   return live_;
 }
 
 std::size_t ShadowPool::capacity() const {
-  const std::lock_guard lock(mutex_);
+  const std::shared_lock lock(mutex_);
   const std::size_t page_bytes = kPageObjects * stride_;
   std::size_t pages = 0;
   for (const auto& chunk : chunks_) pages += chunk->bytes() / page_bytes;
   return pages * kPageObjects;
 }
 
-std::unique_ptr<Backend> make_host_backend() {
-  return std::make_unique<HostBackend>();
-}
-
-std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alignment) {
+Result<std::shared_ptr<ShadowPool>> shared_pool(
+    int device, std::size_t object_bytes, std::size_t alignment,
+    const std::function<Result<std::unique_ptr<Backend>>()>& make_backend) {
   struct Table {
     std::mutex mutex;
-    std::map<std::pair<std::size_t, std::size_t>, std::weak_ptr<ShadowPool>> pools;
+    std::map<std::tuple<int, std::size_t, std::size_t>, std::weak_ptr<ShadowPool>> pools;
   };
   static Table* const table = new Table;  // outlives every static object
   const std::lock_guard lock(table->mutex);
-  std::weak_ptr<ShadowPool>& known = table->pools[{object_bytes, alignment}];
+  std::weak_ptr<ShadowPool>& known = table->pools[{device, object_bytes, alignment}];
   if (auto pool = known.lock()) return pool;
-  auto pool = std::make_shared<ShadowPool>(make_host_backend(), object_bytes, alignment);
+  ORIEL_TRY(std::unique_ptr<Backend> backend, make_backend());
+  auto pool = std::make_shared<ShadowPool>(std::move(backend), object_bytes, alignment);
   known = pool;
   return pool;
+}
+
+std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alignment) {
+  constexpr int kHost = -1;
+  return *shared_pool(kHost, object_bytes, alignment, [] {
+    return Result<std::unique_ptr<Backend>>(std::make_unique<HostBackend>());
+  });
 }
 
 Result<OwnedShadow> OwnedShadow::make(std::shared_ptr<ShadowPool> pool,

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <type_traits>
 #include <unordered_map>
@@ -101,7 +103,8 @@ class ShadowPool {
 
   std::size_t object_bytes_;
   std::size_t stride_;
-  mutable std::mutex mutex_;
+  std::mutex flush_mutex_;  // taken before mutex_, and guards the dirty bits where that is shared
+  mutable std::shared_mutex mutex_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // destroyed before backend_
   std::size_t chunk_used_ = 0;                  // bytes of the last chunk that pages have
@@ -113,11 +116,14 @@ class ShadowPool {
   std::size_t live_ = 0;
 };
 
-/// Objects in host memory: the object is its own copy, and flush() has nothing to do.
-std::unique_ptr<Backend> make_host_backend();
+/// The pool of this process for objects of this size on `device`, -1 for the host; made over
+/// `make_backend()` at the first call, gone with its last holder.
+Result<std::shared_ptr<ShadowPool>> shared_pool(
+    int device, std::size_t object_bytes, std::size_t alignment,
+    const std::function<Result<std::unique_ptr<Backend>>()>& make_backend);
 
-/// The pool of this process for host objects of this size; made at the first call, gone with its
-/// last holder.
+/// The pool of this process for host objects of this size: an object is its own copy, and flush()
+/// has nothing to do.
 std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alignment);
 
 /// A ShadowPool whose objects are `T`.

@@ -3,13 +3,12 @@
 #include "shadow/shadow_pool_cuda.hpp"
 
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/cuda_scope.hpp"
 #include "base/cuda_table.hpp"
 #include "base/log.hpp"
@@ -96,8 +95,7 @@ class CudaBackend final : public Backend {
 
   Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) override {
     ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-    const std::size_t rounded = (bytes + granularity_ - 1) / granularity_ * granularity_;
-    auto chunk = std::make_unique<CudaChunk>(rounded);
+    auto chunk = std::make_unique<CudaChunk>(round_up(bytes, granularity_));
     ORIEL_CHECK(chunk->make(wanted_));
     return std::unique_ptr<Chunk>(std::move(chunk));
   }
@@ -123,8 +121,6 @@ class CudaBackend final : public Backend {
   CUstream stream_ = nullptr;
 };
 
-}  // namespace
-
 Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
   ORIEL_CHECK(cuda_ready());
   CUdevice opened = 0;
@@ -143,20 +139,11 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
   return std::unique_ptr<Backend>(std::move(backend));
 }
 
+}  // namespace
+
 Result<std::shared_ptr<ShadowPool>> cuda_pool(int device, std::size_t object_bytes,
                                               std::size_t alignment) {
-  struct Table {
-    std::mutex mutex;
-    std::map<std::tuple<int, std::size_t, std::size_t>, std::weak_ptr<ShadowPool>> pools;
-  };
-  static Table* const table = new Table;  // outlives every static object
-  const std::lock_guard lock(table->mutex);
-  std::weak_ptr<ShadowPool>& known = table->pools[{device, object_bytes, alignment}];
-  if (auto pool = known.lock()) return pool;
-  ORIEL_TRY(std::unique_ptr<Backend> backend, make_cuda_backend(device));
-  auto pool = std::make_shared<ShadowPool>(std::move(backend), object_bytes, alignment);
-  known = pool;
-  return pool;
+  return shared_pool(device, object_bytes, alignment, [&] { return make_cuda_backend(device); });
 }
 
 }  // namespace oriel::shadow

@@ -6,13 +6,9 @@
 
 namespace oriel::shadow {
 
-/// Objects in the memory of CUDA device `device`, copied on a stream of their own. Calls nothing
-/// that waits for the device (cudaMalloc, cudaFree and pinned allocations do), and is in place
-/// while any thread captures a stream.
-Result<std::unique_ptr<Backend>> make_cuda_backend(int device);
-
-/// The pool of this process for objects of this size on `device`; made at the first call, gone with
-/// its last holder.
+/// The pool of this process for objects of this size in the memory of CUDA device `device`, copied
+/// on a stream of their own. Calls nothing that waits for the device (cudaMalloc, cudaFree and
+/// pinned allocations do), and is in place while any thread captures a stream.
 Result<std::shared_ptr<ShadowPool>> cuda_pool(int device, std::size_t object_bytes,
                                               std::size_t alignment);
 

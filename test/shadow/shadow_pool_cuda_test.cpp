@@ -14,21 +14,21 @@ namespace {
 
 using test::FakeCuda;
 
-struct Object {
+struct GpuObject {
   std::uint64_t values[8];
 };
 
 Status work(int objects) {
-  ORIEL_TRY(auto pool, cuda_pool(0, sizeof(Object), 64));
-  Shadows<Object> shadows(pool);
-  std::vector<Object*> made;
+  ORIEL_TRY(auto pool, cuda_pool(0, sizeof(GpuObject), 64));
+  Shadows<GpuObject> shadows(pool);
+  std::vector<GpuObject*> made;
   for (int i = 0; i < objects; ++i) {
-    ORIEL_TRY(Object * object, shadows.allocate({{static_cast<std::uint64_t>(i), 1}}));
+    ORIEL_TRY(GpuObject * object, shadows.allocate({{static_cast<std::uint64_t>(i), 1}}));
     made.push_back(object);
   }
   ORIEL_CHECK(shadows.flush());
   for (int i = 0; i < objects; ++i) {
-    const Object& object = *made[static_cast<std::size_t>(i)];  // the model's memory can be read
+    const GpuObject& object = *made[static_cast<std::size_t>(i)];  // the model's memory can be read
     if (object.values[0] != static_cast<std::uint64_t>(i) || object.values[1] != 1) {
       return Error(ErrorCode::internal, "an object does not hold what its copy does");
     }
