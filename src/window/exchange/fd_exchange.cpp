@@ -16,12 +16,6 @@ namespace {
 
 /// How long to wait where the kernel does not tell when there is room again.
 constexpr Duration kPause = std::chrono::milliseconds(1);
-/// Unproven connections at a time beyond those that are expected.
-constexpr std::size_t kStrangersMost = 256;
-/// Where there are as many, one that has not answered after this long gives way to the next in the
-/// queue. Honest peers are all about to answer, and late by what their schedulers take.
-constexpr Duration kTurn = std::chrono::milliseconds(500);
-constexpr int kAcceptsAtOnce = 64;  // then the answers of those accepted get their turn
 
 }  // namespace
 
@@ -33,23 +27,22 @@ struct FdExchange::Dialed {
   boot::Poller::Token token = 0;
 };
 
-/// A connection this process has accepted, until its maker has proved the secret.
-struct FdExchange::Candidate {
-  OwnedFd socket;
-  boot::AuthResponder responder{boot::KeyPurpose::fd_exchange};
-  boot::Poller::Token token = 0;
-  Deadline turn = Deadline::never();  // it may be dropped after this
+/// Another process, as far as this one has got with it.
+struct FdExchange::Peer {
+  int rank;
+  bool linked;                     // this process connects to it
+  std::unique_ptr<Dialed> dialed;  // not proven
+  std::unique_ptr<FdLink> link;    // proven
+  boot::Poller::Token watched = 0;
 };
 
 FdExchange::FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag,
-                       std::vector<int> ranks, int self, std::vector<bool> linked)
-    : key_(key),
-      realm_(realm),
-      tag_(tag),
-      ranks_(std::move(ranks)),
-      self_(self),
-      linked_(std::move(linked)) {
-  linked_.resize(ranks_.size(), linked_.empty());
+                       std::vector<int> ranks, int self, const std::vector<bool>& linked)
+    : key_(key), realm_(realm), tag_(tag), self_(static_cast<std::size_t>(self)) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_linked = i != self_ && (linked.empty() || linked[i]);
+    peers_.push_back(Peer{.rank = ranks[i], .linked = is_linked, .dialed = {}, .link = {}});
+  }
   disconnect();
 }
 
@@ -57,78 +50,68 @@ FdExchange::~FdExchange() = default;
 
 void FdExchange::disconnect() {
   poller_.reset();
+  acceptor_.reset();
   listener_.reset();
-  paused_ = false;
-  candidates_.clear();
   outgoing_.clear();
-  dialed_.clear();
-  links_.clear();
-  dialed_.resize(ranks_.size());
-  links_.resize(ranks_.size());
-  watched_.assign(ranks_.size(), 0);
+  for (Peer& peer : peers_) {
+    peer.dialed.reset();
+    peer.link.reset();
+    peer.watched = 0;
+  }
   connected_ = false;
   sequence_ = 0;
-}
-
-bool FdExchange::is_linked(std::size_t peer) const {
-  return peer != static_cast<std::size_t>(self_) && linked_[peer];
 }
 
 void FdExchange::fail(Error error) {
   if (!failure_) failure_ = std::move(error);
 }
 
-/// The processes with which nothing has been achieved yet: no proof, or while connected no end of
-/// the exchange.
-std::vector<std::size_t> FdExchange::missing() const {
-  std::vector<std::size_t> places;
-  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-    if (!is_linked(peer)) continue;
-    if (links_[peer] == nullptr || (connected_ && !links_[peer]->done())) places.push_back(peer);
+/// The ranks with which nothing has been achieved yet: no proof, or while connected no end of the
+/// exchange. Of the processes from `first` on.
+std::vector<int> FdExchange::missing(std::size_t first) const {
+  std::vector<int> ranks;
+  for (const Peer& peer : std::span(peers_).subspan(first)) {
+    if (!peer.linked) continue;
+    if (peer.link == nullptr || (connected_ && !peer.link->done())) ranks.push_back(peer.rank);
   }
-  return places;
+  return ranks;
 }
 
 Result<FdSocketName> FdExchange::listen() {
   disconnect();
   FdSocketName name{};
   boot::fill_random(name);
-  bool expects = false;
-  for (int peer = self_ + 1; peer < size(); ++peer) {
-    expects = expects || is_linked(static_cast<std::size_t>(peer));
-  }
-  if (expects) {
+  if (!missing(self_ + 1).empty()) {
     ORIEL_TRY(listener_, listen_at(name));
   }
   return name;
 }
 
 Task<Status> FdExchange::dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline) {
-  for (std::size_t peer = 0; peer < static_cast<std::size_t>(self_); ++peer) {
-    if (!is_linked(peer)) continue;
-    const FdSocketName name = names.at(peer);
-    Status made = co_await connect_one(loop, peer, name, deadline);
+  for (std::size_t i = 0; i < self_; ++i) {
+    if (!peers_[i].linked) continue;
+    const FdSocketName name = names.at(i);
+    Status made = co_await connect_one(loop, peers_[i], name, deadline);
     if (!made.ok()) {
       disconnect();
       co_return std::move(made).error().with_context(
-          fmt::format("connecting to rank {} for file descriptors", ranks_[peer]));
+          fmt::format("connecting to rank {} for file descriptors", peers_[i].rank));
     }
   }
   co_return Status();
 }
 
-Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocketName name,
+Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName name,
                                      Deadline deadline) {
   for (;;) {
     auto socket = connect_to(name);
     if (!socket.ok()) {
       const bool gone = socket.error().native().value == ECONNREFUSED;
-      co_return gone ? std::move(socket).error().with_origin(ranks_[peer])
-                     : std::move(socket).error();
+      co_return gone ? std::move(socket).error().with_origin(peer.rank) : std::move(socket).error();
     }
     if (socket.value().valid()) {
-      const boot::AuthClaim claim{ranks_[static_cast<std::size_t>(self_)], ranks_[peer], tag_};
-      dialed_[peer] = std::make_unique<Dialed>(
+      const boot::AuthClaim claim{peers_[self_].rank, peer.rank, tag_};
+      peer.dialed = std::make_unique<Dialed>(
           Dialed{std::move(socket).value(),
                  boot::AuthInitiator(boot::KeyPurpose::fd_exchange, realm_, key_, claim)});
       co_return Status();
@@ -137,7 +120,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocket
     const TimePoint now = loop.clock().now();
     if (deadline.expired(now)) {
       co_return Error(ErrorCode::timeout, "its queue of connections stayed full")
-          .with_origin(ranks_[peer]);
+          .with_origin(peer.rank);
     }
     ORIEL_CO_CHECK(co_await loop.sleep_until(earlier(deadline, Deadline::at(now + kPause))));
     ORIEL_CO_CHECK(take_news());
@@ -146,16 +129,12 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, std::size_t peer, FdSocket
 
 Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   failure_.reset();
-  clock_ = &loop.clock();
-  if (Status begun = begin_proofs(); !begun.ok()) fail(std::move(begun).error());
+  if (Status begun = begin_proofs(loop.clock()); !begun.ok()) fail(std::move(begun).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
   // What is left are strangers.
   poller_.reset();
-  paused_ = false;
-  candidates_.clear();
-  listener_.reset();
-  dialed_.clear();
-  dialed_.resize(ranks_.size());
+  acceptor_.reset();
+  for (Peer& peer : peers_) peer.dialed.reset();
   connected_ = true;
   co_return Status();
 }
@@ -174,38 +153,36 @@ Status FdExchange::watch_news() {
   return take_news();  // what has been read already shows no more
 }
 
-Status FdExchange::begin_proofs() {
+Status FdExchange::begin_proofs(const Clock& clock) {
   ORIEL_TRY(poller_, boot::Poller::create());
   ORIEL_CHECK(watch_news());
-  for (std::size_t peer = 0; peer < dialed_.size(); ++peer) {
-    if (dialed_[peer] == nullptr) continue;
-    ORIEL_TRY(dialed_[peer]->token,
-              poller_->add(dialed_[peer]->socket.get(), EPOLLIN,
-                           [this, peer](std::uint32_t) { advance_dialed(peer); }));
+  for (Peer& peer : peers_) {
+    if (peer.dialed == nullptr) continue;
+    ORIEL_TRY(peer.dialed->token,
+              poller_->add(peer.dialed->socket.get(), EPOLLIN,
+                           [this, &peer](std::uint32_t) { advance_dialed(peer); }));
   }
-  if (listener_.valid()) {
-    ORIEL_TRY(listener_token_,
-              poller_->add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_waiting(); }));
-    queue_was_empty_ = false;
-    accept_waiting();
-    notice_absence();
-  }
+  if (!listener_.valid()) return {};
+  const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
+  acceptor_ = std::make_unique<FdAcceptor>(
+      *poller_, clock, std::move(listener_), lookup, peers_.size(),
+      [this](OwnedFd socket, const boot::AuthClaim& claim) { admit(std::move(socket), claim); },
+      [this](Error error) { fail(std::move(error)); });
+  ORIEL_CHECK(acceptor_->start());
+  notice_absence();
   return {};
 }
 
 Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadline) {
   Status waited;
   while (!failure_) {
-    const auto places = missing();
-    if (places.empty()) co_return Status();
-    const bool blocked = std::any_of(links_.begin(), links_.end(), [](const auto& link) {
-      return link != nullptr && link->blocked();
+    const auto absent = missing();
+    if (absent.empty()) co_return Status();
+    const bool blocked = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+      return peer.link != nullptr && peer.link->blocked();
     });
     const TimePoint now = loop.clock().now();
     if (deadline.expired(now)) {
-      std::vector<int> absent;
-      absent.reserve(places.size());
-      for (const std::size_t peer : places) absent.push_back(ranks_[peer]);
       fail(Error(ErrorCode::timeout,
                  fmt::format("no answer in time from rank{} {}", absent.size() > 1 ? "s" : "",
                              fmt::join(absent, ", ")))
@@ -214,7 +191,7 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
     }
     Deadline wake = deadline;
     if (blocked) wake = earlier(wake, Deadline::at(now + kPause));
-    if (paused_) wake = earlier(wake, candidates_.front().turn);
+    if (acceptor_ != nullptr) wake = earlier(wake, acceptor_->wake());
     waited = co_await loop.readable(poller_->fd(), wake);
     if (!waited.ok() && waited.error().code() != ErrorCode::timeout) {
       fail(std::move(waited).error());
@@ -222,9 +199,9 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
     }
     if (waited.ok()) {
       if (Status polled = poller_->poll_once(); !polled.ok()) fail(std::move(polled).error());
-      if (!connected_) notice_absence();
+      if (acceptor_ != nullptr) notice_absence();
     }
-    if (paused_ && make_room()) accept_waiting();
+    if (acceptor_ != nullptr) acceptor_->go_on();
     if (blocked) retry_blocked();
   }
   Error reason = std::move(*failure_).with_context(what);
@@ -233,113 +210,33 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
   co_return reason;
 }
 
-void FdExchange::accept_waiting() {
-  for (int i = 0; i < kAcceptsAtOnce && !failure_; ++i) {
-    if (candidates_.size() >= ranks_.size() + kStrangersMost && !make_room()) return pause(true);
-    auto accepted = accept_from(listener_);
-    if (!accepted.ok()) return fail(std::move(accepted).error());
-    auto& [socket, more, shortage] = accepted.value();
-    if (shortage) {
-      if (candidates_.empty()) return fail(std::move(*shortage));
-      if (!make_room()) return pause(true);
-      continue;
-    }
-    if (socket.valid()) challenge(std::move(socket));
-    if (more) continue;
-    queue_was_empty_ = true;
-    return;
-  }
-}
-
-void FdExchange::challenge(OwnedFd socket) {
-  candidates_.emplace_back();
-  const auto it = std::prev(candidates_.end());
-  it->socket = std::move(socket);
-  it->turn = Deadline::after(kTurn, *clock_);
-  auto token =
-      poller_->add(it->socket.get(), EPOLLIN, [this, it](std::uint32_t) { read_response(it); });
-  if (!token.ok()) return fail(std::move(token).error());
-  it->token = token.value();
-  // A fresh socket has room for one small message.
-  const auto sent = send_packet(it->socket, it->responder.challenge());
-  if (!sent.ok()) return fail(Error(sent.error()));
-  if (sent.value() != PacketOutcome::done) drop(it);
-}
-
-/// Drops the connections that have had their turn; false if there are none.
-bool FdExchange::make_room() {
-  const TimePoint now = clock_->now();
-  const std::size_t before = candidates_.size();
-  while (!candidates_.empty() && candidates_.front().turn.expired(now)) drop(candidates_.begin());
-  return candidates_.size() < before;
-}
-
-/// Leaves connections in the queue until one of those accepted has gone.
-void FdExchange::pause(bool paused) {
-  if (paused == paused_) return;
-  paused_ = paused;
-  if (Status watched = poller_->watch(listener_token_, paused ? 0U : EPOLLIN); !watched.ok()) {
-    fail(std::move(watched).error());
-  }
-}
-
-void FdExchange::read_response(CandidateIt it) {
-  boot::AuthResponse response{};
-  const auto got = receive_packet(it->socket, response);
-  if (got.ok() && got.value() == PacketOutcome::blocked) return;
-  if (!got.ok() && got.error().code() == ErrorCode::system) return fail(Error(got.error()));
-  if (!got.ok() || got.value() == PacketOutcome::closed) return drop(it);
-  const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
-  const auto confirmation = it->responder.answer(response, lookup);
-  if (!confirmation.ok()) return drop(it);
-  const auto sent = send_packet(it->socket, confirmation.value());
-  if (!sent.ok()) return fail(Error(sent.error()));
-  if (sent.value() != PacketOutcome::done) return drop(it);
-  admit(it, it->responder.claim());
-}
-
-void FdExchange::admit(CandidateIt it, const boot::AuthClaim& claim) {
-  const auto behind = std::span(ranks_).subspan(static_cast<std::size_t>(self_) + 1);
-  const auto found = std::find(behind.begin(), behind.end(), claim.from);
-  if (claim.to != ranks_[static_cast<std::size_t>(self_)] || claim.tag != tag_ ||
-      found == behind.end()) {
-    return drop(it);
-  }
-  const std::size_t peer = static_cast<std::size_t>(self_ + 1 + (found - behind.begin()));
-  if (!is_linked(peer) || links_[peer] != nullptr) return drop(it);
-  poller_->remove(it->token);
-  links_[peer] = std::make_unique<FdLink>(std::move(it->socket), ranks_[peer]);
-  candidates_.erase(it);
-  pause(false);
-}
-
-void FdExchange::drop(CandidateIt it) {
-  poller_->remove(it->token);
-  candidates_.erase(it);
-  pause(false);
+void FdExchange::admit(OwnedFd socket, const boot::AuthClaim& claim) {
+  const auto found =
+      std::find_if(peers_.begin() + static_cast<std::ptrdiff_t>(self_) + 1, peers_.end(),
+                   [&](const Peer& peer) { return peer.linked && peer.rank == claim.from; });
+  const bool expected = claim.to == peers_[self_].rank && claim.tag == tag_ &&
+                        found != peers_.end() && found->link == nullptr;
+  if (expected) found->link = std::make_unique<FdLink>(std::move(socket), found->rank);
 }
 
 /// When prove() began, all honest connections were in the queue, so once that has been empty and
 /// none is left unproven, a peer that has not proved the secret has closed its own.
 void FdExchange::notice_absence() {
-  std::vector<int> absent;
-  for (std::size_t peer = static_cast<std::size_t>(self_) + 1; peer < links_.size(); ++peer) {
-    if (is_linked(peer) && links_[peer] == nullptr) absent.push_back(ranks_[peer]);
-  }
-  if (absent.empty() || !candidates_.empty() || !queue_was_empty_) return;
+  const std::vector<int> absent = missing(self_ + 1);
+  if (absent.empty() || !acceptor_->is_through()) return;
   fail(Error(ErrorCode::remote,
              fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
                          absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))
            .with_origin(absent.front()));
 }
 
-void FdExchange::advance_dialed(std::size_t peer) {
-  Dialed& dialed = *dialed_[peer];
-  const auto fails = [&](Error error) { fail(std::move(error).with_origin(ranks_[peer])); };
+void FdExchange::advance_dialed(Peer& peer) {
+  Dialed& dialed = *peer.dialed;
+  const auto fails = [&](Error error) { fail(std::move(error).with_origin(peer.rank)); };
   const auto closed = [&] {
     fails(Error(ErrorCode::remote, fmt::format("rank {} closed its connection before it proved the "
                                                "secret",
-                                               ranks_[peer])));
+                                               peer.rank)));
   };
   boot::AuthChallenge challenge{};
   boot::AuthConfirmation confirmation{};
@@ -354,7 +251,7 @@ void FdExchange::advance_dialed(std::size_t peer) {
       return fails(std::move(proven).error());
     }
     poller_->remove(dialed.token);
-    links_[peer] = std::make_unique<FdLink>(std::move(dialed.socket), ranks_[peer]);
+    peer.link = std::make_unique<FdLink>(std::move(dialed.socket), peer.rank);
     return;
   }
   auto response = dialed.initiator.respond(challenge);
@@ -387,16 +284,16 @@ Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange_outgoing(
   ORIEL_CO_CHECK(co_await turn(loop, "exchanging file descriptors", deadline));
   poller_.reset();
   outgoing_.clear();
-  std::vector<std::vector<OwnedFd>> arrived(links_.size());
-  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-    if (links_[peer] != nullptr) arrived[peer] = links_[peer]->take_arrived();
+  std::vector<std::vector<OwnedFd>> arrived(peers_.size());
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].link != nullptr) arrived[i] = peers_[i].link->take_arrived();
   }
   co_return arrived;
 }
 
 Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
-  const bool fits = counts.size() == ranks_.size() &&
-                    (outgoing_.size() == 1 || outgoing_.size() == ranks_.size());
+  const bool fits = counts.size() == peers_.size() &&
+                    (outgoing_.size() == 1 || outgoing_.size() == peers_.size());
   if (!connected_ || !fits) {
     return Error(ErrorCode::internal, "an exchange of file descriptors before connecting");
   }
@@ -410,26 +307,28 @@ Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
   ORIEL_TRY(poller_, boot::Poller::create());
   ORIEL_CHECK(watch_news());
   ++sequence_;
-  for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
-    if (links_[peer] == nullptr) continue;
-    links_[peer]->begin(sequence_, outgoing_[outgoing_.size() == 1 ? 0 : peer], counts[peer]);
-    ORIEL_TRY(watched_[peer], poller_->add(links_[peer]->fd(), EPOLLIN,
-                                           [this, peer](std::uint32_t) { advance_link(peer); }));
+  for (std::size_t i = 0; i < peers_.size() && !failure_; ++i) {
+    Peer& peer = peers_[i];
+    if (peer.link == nullptr) continue;
+    peer.link->begin(sequence_, outgoing_[outgoing_.size() == 1 ? 0 : i], counts[i]);
+    ORIEL_TRY(peer.watched, poller_->add(peer.link->fd(), EPOLLIN,
+                                         [this, &peer](std::uint32_t) { advance_link(peer); }));
     advance_link(peer);
   }
   return {};
 }
 
-void FdExchange::advance_link(std::size_t peer) {
-  FdLink& link = *links_[peer];
-  if (Status advanced = link.advance(); !advanced.ok()) return fail(std::move(advanced).error());
+void FdExchange::advance_link(Peer& peer) {
+  if (Status advanced = peer.link->advance(); !advanced.ok()) {
+    return fail(std::move(advanced).error());
+  }
   // What comes after the end is of the next exchange, and would keep the poller awake.
-  if (link.done()) poller_->remove(watched_[peer]);
+  if (peer.link->done()) poller_->remove(peer.watched);
 }
 
 void FdExchange::retry_blocked() {
-  for (std::size_t peer = 0; peer < links_.size() && !failure_; ++peer) {
-    if (links_[peer] != nullptr && links_[peer]->blocked()) advance_link(peer);
+  for (Peer& peer : peers_) {
+    if (!failure_ && peer.link != nullptr && peer.link->blocked()) advance_link(peer);
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "boot/auth/secret.hpp"
 #include "boot/link/poller.hpp"
 #include "boot/link/rank_group.hpp"
+#include "window/exchange/fd_acceptor.hpp"
 #include "window/exchange/fd_link.hpp"
 
 namespace oriel::window {
@@ -41,7 +41,7 @@ class FdExchange {
   /// communicators with one secret apart. `linked`, by process, says to which of them this one
   /// connects, and is the same seen from both sides of each pair; empty: to all.
   FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t tag, std::vector<int> ranks,
-             int self, std::vector<bool> linked = {});
+             int self, const std::vector<bool>& linked = {});
   ~FdExchange();
   FdExchange(const FdExchange&) = delete;
   FdExchange& operator=(const FdExchange&) = delete;
@@ -50,8 +50,6 @@ class FdExchange {
   /// an abort would have to wait for a rank that is stopped.
   void watch(boot::Group& group) { group_ = &group; }
 
-  int size() const { return static_cast<int>(ranks_.size()); }
-  int self() const { return self_; }
   bool connected() const { return connected_; }
 
   /// Opens this process's socket under a fresh random name, which its peers need. Local.
@@ -78,41 +76,32 @@ class FdExchange {
 
  private:
   struct Dialed;
-  struct Candidate;
-  using CandidateIt = std::list<Candidate>::iterator;
+  struct Peer;
 
-  bool is_linked(std::size_t peer) const;
   Task<Result<std::vector<std::vector<OwnedFd>>>> exchange_outgoing(EventLoop& loop,
                                                                     std::vector<std::size_t> counts,
                                                                     Deadline deadline);
-  Task<Status> connect_one(EventLoop& loop, std::size_t peer, FdSocketName name, Deadline deadline);
+  Task<Status> connect_one(EventLoop& loop, Peer& peer, FdSocketName name, Deadline deadline);
   /// What the group has to say ends the waits of the poller from now on.
   Status watch_news();
   Status take_news();
-  Status begin_proofs();
+  Status begin_proofs(const Clock& clock);
   Status begin_exchange(const std::vector<std::size_t>& counts);
   /// Turns the poller until no process is missing; disconnects on failure.
   Task<Status> turn(EventLoop& loop, const char* what, Deadline deadline);
-  void accept_waiting();
-  void challenge(OwnedFd socket);
-  bool make_room();
-  void pause(bool paused);
-  void read_response(CandidateIt it);
-  void admit(CandidateIt it, const boot::AuthClaim& claim);
-  void drop(CandidateIt it);
+  void admit(OwnedFd socket, const boot::AuthClaim& claim);
   void notice_absence();
-  void advance_dialed(std::size_t peer);
-  void advance_link(std::size_t peer);
+  void advance_dialed(Peer& peer);
+  void advance_link(Peer& peer);
   void retry_blocked();
   void fail(Error error);
-  std::vector<std::size_t> missing() const;
+  std::vector<int> missing(std::size_t first = 0) const;
 
   boot::Key key_;
   std::uint64_t realm_;
   std::uint64_t tag_;
-  std::vector<int> ranks_;
-  int self_;
-  std::vector<bool> linked_;  // by process
+  std::vector<Peer> peers_;  // by process; never moved
+  std::size_t self_;
   bool connected_ = false;
   std::uint64_t sequence_ = 0;  // of the exchanges since connecting
   std::optional<Error> failure_;
@@ -120,16 +109,9 @@ class FdExchange {
 
   // The poller exists while something is under way; disconnect() destroys it first.
   std::optional<boot::Poller> poller_;
-  OwnedFd listener_;
-  boot::Poller::Token listener_token_ = 0;
-  const Clock* clock_ = nullptr;  // of the loop that prove() runs in
-  bool paused_ = false;           // accepting waits for a candidate to go; there is one
-  bool queue_was_empty_ = false;  // since prove() began
-  std::vector<std::unique_ptr<Dialed>> dialed_;  // by process; not proven
-  std::list<Candidate> candidates_;              // accepted; not proven
-  std::vector<std::unique_ptr<FdLink>> links_;   // by process; proven
-  std::vector<boot::Poller::Token> watched_;     // by process; of the links, 0 once they are done
-  std::vector<std::vector<OwnedFd>> outgoing_;   // by process, or one list for all
+  OwnedFd listener_;                            // from listen() until prove()
+  std::unique_ptr<FdAcceptor> acceptor_;        // during prove()
+  std::vector<std::vector<OwnedFd>> outgoing_;  // by process, or one list for all
 };
 
 }  // namespace oriel::window

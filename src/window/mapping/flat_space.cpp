@@ -25,8 +25,7 @@ constexpr bool kThreadSanitizer = false;
 }  // namespace
 
 std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int team_size) {
-  const std::size_t units = memory_bytes / kSlotUnitBytes + (memory_bytes % kSlotUnitBytes != 0);
-  std::size_t slot = std::max<std::size_t>(units, 1) * kSlotUnitBytes;
+  std::size_t slot = round_up(std::max<std::size_t>(memory_bytes, 1), kSlotUnitBytes);
   if (kind == MemoryKind::host) {
     const std::size_t team_bytes = kThreadSanitizer ? kTeamBytesUnderTsan : kTeamBytes;
     const std::size_t share = team_bytes / static_cast<std::size_t>(std::max(team_size, 1));

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "base/short_memory.hpp"
+#include "base/alignment.hpp"
 #include "window/memory/memory_block.hpp"
 
 namespace oriel::window {
@@ -110,13 +110,13 @@ void SlotSpace::drop(Token token) {
 }
 
 void SlotSpace::release(std::size_t offset, std::size_t bytes) noexcept {
-  const std::size_t begin = offset / granularity_ * granularity_;
+  const std::size_t begin = round_down(offset, granularity_);
   const std::size_t end = round_up(offset + bytes, granularity_);
   const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [&](const auto& entry) { return entry.second.overlaps(begin, end); });
   try {
     count(begin, end, -1);
-  } catch (const std::bad_alloc&) {  // before anything was counted
+  } catch (const std::bad_alloc&) {  // before anything was counted; it stays taken
   }
 }
 
@@ -160,7 +160,7 @@ void SlotSpace::split_at(std::size_t offset) {
 }
 
 void SlotSpace::add_taken(std::size_t begin, Taken range) {
-  despite_short_memory([&] { taken_.emplace(begin, range); });
+  taken_.emplace(begin, range);
 }
 
 /// Joins neighbours with equal counts, so that the map grows with the holes, not with the windows.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <new>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -40,16 +39,11 @@ std::size_t extent_bytes(const MappingKey& key) {
   return extent;
 }
 
-/// Weak, so that a mapping lives as long as its windows. Each mapping, published or not, counts as
-/// one of its key, so that there is an entry when it is published.
+/// Weak, so that a mapping lives as long as its windows.
 struct TeamMapping::Table {
   using Key = std::tuple<const FlatSpace*, int, MappingKey>;
-  struct Entry {
-    std::weak_ptr<TeamMapping> live;
-    int mappings = 0;
-  };
   std::mutex mutex;
-  std::map<Key, Entry, std::less<>> entries;
+  std::map<Key, std::weak_ptr<TeamMapping>, std::less<>> entries;
 
   /// With the mutex held; copies nothing.
   auto find(const FlatSpace* space, int index, const MappingKey& key) {
@@ -63,42 +57,23 @@ TeamMapping::Table& TeamMapping::table() {
 }
 
 TeamMapping::TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key,
-                         SlotPlace&& place)
+                         SlotPlace place)
     : space_(std::move(space)),
       index_(index),
       key_(std::move(key)),
-      anchor_(place.offset() + greatest_shift(key_)) {
-  take_entry();
-  try {
-    for (const SegmentInfo& segment : own_segments()) {
-      AllocationTable::instance().occupy(segment.id);
-      ++occupied_;
-    }
-  } catch (const std::bad_alloc&) {
-    let_go();
-    throw;
-  }
-  place_ = std::move(place);
+      place_(std::move(place)),
+      anchor_(place_.offset() + greatest_shift(key_)) {
+  const auto& own = key_.ranks[static_cast<std::size_t>(index_)].segments;
+  occupied_.reserve(own.size());
+  for (const SegmentInfo& segment : own) occupied_.emplace_back(segment.id);
 }
 
 TeamMapping::~TeamMapping() {
-  let_go();
-}
-
-void TeamMapping::let_go() noexcept {
-  for (; occupied_ > 0; --occupied_) {
-    AllocationTable::instance().vacate(own_segments()[occupied_ - 1].id);
-  }
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.find(space_.get(), index_, key_);
-  if (--found->second.mappings == 0) all.entries.erase(found);
-}
-
-void TeamMapping::take_entry() {
-  Table& all = table();
-  const std::lock_guard lock(all.mutex);
-  ++all.entries[Table::Key(space_.get(), index_, key_)].mappings;
+  // Another thread may have published the next mapping of this key already.
+  if (found != all.entries.end() && found->second.expired()) all.entries.erase(found);
 }
 
 Status TeamMapping::map_all() {
@@ -122,29 +97,18 @@ Status TeamMapping::map_all() {
   return {};
 }
 
-std::vector<int> TeamMapping::mapped_slots() const {
-  std::vector<int> slots;
-  std::size_t due = 0;
-  for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
-    due += key_.ranks[slot].segments.size();
-    if (due > mappings_.size()) break;
-    slots.push_back(static_cast<int>(slot));
-  }
-  return slots;
-}
-
 std::shared_ptr<TeamMapping> TeamMapping::find(const FlatSpace& space, int index,
                                                const MappingKey& key) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.find(&space, index, key);
-  return found == all.entries.end() ? nullptr : found->second.live.lock();
+  return found == all.entries.end() ? nullptr : found->second.lock();
 }
 
-void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) noexcept {
+void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
-  all.find(mapping->space_.get(), mapping->index_, mapping->key_)->second.live = mapping;
+  all.entries[Table::Key(mapping->space_.get(), mapping->index_, mapping->key_)] = mapping;
 }
 
 std::size_t TeamMapping::live_count() {
@@ -152,7 +116,7 @@ std::size_t TeamMapping::live_count() {
   const std::lock_guard lock(all.mutex);
   return static_cast<std::size_t>(
       std::count_if(all.entries.begin(), all.entries.end(),
-                    [](const auto& entry) { return !entry.second.live.expired(); }));
+                    [](const auto& entry) { return !entry.second.expired(); }));
 }
 
 }  // namespace oriel::window

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "window/mapping/flat_space.hpp"
+#include "window/memory/allocation_table.hpp"
 #include "window/memory/mappable_memory.hpp"
 
 namespace oriel::window {
@@ -48,11 +49,18 @@ class SlotPlace {
     return *this;
   }
   ~SlotPlace() {
-    if (space_ != nullptr) space_->slots().release(offset_, bytes_);
+    if (space_ != nullptr && bytes_ > 0) space_->slots().release(offset_, bytes_);
+  }
+
+  /// Hands over what begins at `offset` of the slots, and keeps what lies before.
+  SlotPlace split(std::size_t offset) {
+    const std::size_t kept = offset - offset_;
+    SlotPlace rest(space_, offset, bytes_ - kept);
+    bytes_ = kept;
+    return rest;
   }
 
   std::size_t offset() const { return offset_; }
-  std::size_t bytes() const { return bytes_; }
 
  private:
   std::shared_ptr<FlatSpace> space_;  // null: nothing is held
@@ -66,8 +74,7 @@ class SlotPlace {
 /// back. As long as it lives, this rank's allocations count as occupied in AllocationTable.
 class TeamMapping {
  public:
-  /// Where it throws the place is still the caller's.
-  TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace&& place);
+  TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace place);
   ~TeamMapping();
   TeamMapping(const TeamMapping&) = delete;
   TeamMapping& operator=(const TeamMapping&) = delete;
@@ -81,35 +88,23 @@ class TeamMapping {
   /// Called once.
   Status map_all();
 
-  /// The allocations that are mapped, over all slots.
-  std::size_t mapped_count() const { return mappings_.size(); }
-  /// The slots, as indices of the team, all of whose allocations are mapped: ascending. All of them
-  /// once map_all() has succeeded.
-  std::vector<int> mapped_slots() const;
-
   /// The live mapping of the rank with this index for `key`, or null.
   static std::shared_ptr<TeamMapping> find(const FlatSpace& space, int index,
                                            const MappingKey& key);
-  /// Makes `mapping` known to find(), until it is destroyed. Needs no memory.
-  static void publish(const std::shared_ptr<TeamMapping>& mapping) noexcept;
+  /// Makes `mapping` known to find(), until it is destroyed.
+  static void publish(const std::shared_ptr<TeamMapping>& mapping);
   /// Live published mappings of this process; for tests.
   static std::size_t live_count();
 
  private:
   struct Table;
   static Table& table();
-  void take_entry();
-  void let_go() noexcept;
-  const std::vector<SegmentInfo>& own_segments() const {
-    return key_.ranks[static_cast<std::size_t>(index_)].segments;
-  }
-
   std::shared_ptr<FlatSpace> space_;
   int index_;
   MappingKey key_;
   SlotPlace place_;
   std::size_t anchor_;
-  std::size_t occupied_ = 0;                        // of own_segments(), the first ones
+  std::vector<Occupant> occupied_;                  // of this rank's allocations
   std::vector<std::shared_ptr<Mapping>> mappings_;  // destroyed before place_
 };
 

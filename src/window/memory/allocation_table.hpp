@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/fork.hpp"
@@ -50,6 +52,20 @@ class AllocationTable {
     std::vector<std::shared_ptr<void>> leaving;  // with the last of them
   };
   std::map<AllocationId, Occupants> occupants_;
+};
+
+/// Occupies an allocation until destroyed.
+class Occupant {
+ public:
+  explicit Occupant(AllocationId id) : id_(id) { AllocationTable::instance().occupy(id); }
+  Occupant(Occupant&& other) noexcept : id_(std::exchange(other.id_, std::nullopt)) {}
+  Occupant& operator=(Occupant&&) = delete;
+  ~Occupant() {
+    if (id_) AllocationTable::instance().vacate(*id_);
+  }
+
+ private:
+  std::optional<AllocationId> id_;
 };
 
 }  // namespace oriel::window

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/alignment.hpp"
 #include "base/fork.hpp"
 #include "window/memory/allocation_table.hpp"
 #include "window/memory/mappable_memory.hpp"
@@ -17,10 +18,6 @@ namespace oriel::window {
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 /// More than any machine can address; keeps sums of sizes from wrapping.
 inline constexpr std::size_t kMaxMemoryBytes = std::size_t{1} << 46;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 inline std::uintptr_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/cuda_scope.hpp"
 #include "base/cuda_table.hpp"
 #include "base/log.hpp"

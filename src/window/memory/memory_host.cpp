@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/alignment.hpp"
 #include "base/log.hpp"
 #include "base/shared_memory.hpp"
 #include "base/system_table.hpp"

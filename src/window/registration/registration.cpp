@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "window/memory/memory_block.hpp"
 

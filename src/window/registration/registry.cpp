@@ -97,41 +97,19 @@ void Registry::publish(std::unique_ptr<const Snapshot> next) noexcept {
 }
 
 void Registry::insert(std::span<const RegisteredWindow> windows) {
-  stage(windows);
-  commit_stage();
-}
-
-void Registry::stage(std::span<const RegisteredWindow> windows) {
   const std::lock_guard lock(writers_);
   std::vector<RegisteredWindow> all = current_.load()->windows;
   all.insert(all.end(), windows.begin(), windows.end());
-  staged_ = std::make_unique<const Snapshot>(std::move(all));
-}
-
-void Registry::commit_stage() noexcept {
-  const std::lock_guard lock(writers_);
-  if (staged_ != nullptr) publish(std::move(staged_));
-}
-
-void Registry::drop_stage() noexcept {
-  const std::lock_guard lock(writers_);
-  staged_.reset();
-}
-
-std::unique_ptr<const Registry::Snapshot> Registry::without(const Snapshot& snapshot,
-                                                            std::uint64_t serial) {
-  std::vector<RegisteredWindow> left = snapshot.windows;
-  const auto removed =
-      std::erase_if(left, [&](const RegisteredWindow& window) { return window.serial == serial; });
-  return removed > 0 ? std::make_unique<const Snapshot>(std::move(left)) : nullptr;
+  publish(std::make_unique<const Snapshot>(std::move(all)));
 }
 
 bool Registry::erase(std::uint64_t serial) {
   const std::lock_guard lock(writers_);
-  auto next = without(*current_.load(), serial);
-  if (next == nullptr) return false;
-  if (staged_ != nullptr) staged_ = without(*staged_, serial);
-  publish(std::move(next));
+  std::vector<RegisteredWindow> left = current_.load()->windows;
+  const auto removed =
+      std::erase_if(left, [&](const RegisteredWindow& window) { return window.serial == serial; });
+  if (removed == 0) return false;
+  publish(std::make_unique<const Snapshot>(std::move(left)));
   return true;
 }
 

@@ -42,12 +42,9 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
-  /// Makes all of `windows` visible at once. Their serials are new here.
+  /// Makes all of `windows` visible at once, or changes nothing and throws. Their serials are new
+  /// here.
   void insert(std::span<const RegisteredWindow> windows);
-  /// The same in two steps, of which the second needs no memory. There is one stage at a time.
-  void stage(std::span<const RegisteredWindow> windows);
-  void commit_stage() noexcept;
-  void drop_stage() noexcept;
   /// Removes the window with this serial; false if there is none.
   bool erase(std::uint64_t serial);
 
@@ -61,12 +58,9 @@ class Registry {
  private:
   struct Snapshot;
   class Reader;
-  /// Null if it has none of this serial.
-  static std::unique_ptr<const Snapshot> without(const Snapshot& snapshot, std::uint64_t serial);
   void publish(std::unique_ptr<const Snapshot> next) noexcept;
 
   mutable std::mutex writers_;
-  std::unique_ptr<const Snapshot> staged_;  // the current one and those of the stage
   std::atomic<const Snapshot*> current_;
   // Readers count themselves in under the parity of the epoch they saw. A writer moves the epoch on
   // and waits for the readers of the old parity; newcomers count under the other and see the new

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window/registration/window_manager.hpp"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -11,22 +9,6 @@
 
 namespace oriel::window {
 namespace {
-
-/// The slots of each process, in the order in which the processes first occur.
-std::vector<std::vector<int>> group_by_process(const std::vector<TeamMember>& members) {
-  std::vector<std::vector<int>> processes;
-  std::vector<std::uint64_t> numbers;
-  for (std::size_t slot = 0; slot < members.size(); ++slot) {
-    const auto found = std::find(numbers.begin(), numbers.end(), members[slot].process);
-    const auto place = static_cast<std::size_t>(found - numbers.begin());
-    if (found == numbers.end()) {
-      numbers.push_back(members[slot].process);
-      processes.emplace_back();
-    }
-    processes[place].push_back(static_cast<int>(slot));
-  }
-  return processes;
-}
 
 Error no_window(const void* handle) {
   return Error(
@@ -38,31 +20,7 @@ Error no_window(const void* handle) {
 }  // namespace
 
 WindowManager::WindowManager(WindowManagerOptions options)
-    : options_(std::move(options)), processes_(group_by_process(options_.members)) {
-  const int index = options_.team->index();
-  for (std::size_t i = 0; i < processes_.size(); ++i) {
-    const auto& slots = processes_[i];
-    if (std::find(slots.begin(), slots.end(), index) != slots.end()) own_process_ = i;
-    const auto first = static_cast<std::size_t>(slots.front());
-    domains_.push_back(options_.descriptor_domains.empty() ? 0
-                                                           : options_.descriptor_domains.at(first));
-  }
-  std::vector<int> speakers;  // of this rank's domain
-  for (std::size_t i = 0; i < processes_.size(); ++i) {
-    const bool near = domains_[i] == domains_[own_process_];
-    places_.push_back(near ? static_cast<int>(speakers.size()) : -1);
-    if (near) speakers.push_back(options_.team->world_rank(processes_[i].front()));
-  }
-  speaks_ = processes_.size() > 1 && processes_[own_process_].front() == index;
-  if (speaks_ && speakers.size() > 1) {
-    // The place of the team in the world tells teams apart; the number, communicators.
-    exchange_ =
-        std::make_unique<FdExchange>(options_.key, options_.communicator,
-                                     static_cast<std::uint64_t>(options_.team->world_rank(0)),
-                                     std::move(speakers), places_[own_process_]);
-    exchange_->watch(*options_.world);
-  }
-}
+    : options_(std::move(options)), processes_(options_) {}
 
 WindowManager::~WindowManager() {
   for (const auto& [handle, record] : records_) {
@@ -98,22 +56,6 @@ Status WindowManager::deregister(const void* handle) {
   }
   options_.sink->destroy(record.window.handle);
   return {};
-}
-
-std::optional<RegisteredWindow> WindowManager::find_handle(const void* handle) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = records_.find(handle);
-  if (found == records_.end()) return std::nullopt;
-  return found->second.window;
-}
-
-Result<std::vector<int>> WindowManager::mapped_ranks(const void* handle) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = records_.find(handle);
-  if (found == records_.end()) return no_window(handle);
-  std::vector<int> ranks = found->second.mapping->mapped_slots();
-  for (int& rank : ranks) rank = options_.team->world_rank(rank);
-  return ranks;
 }
 
 std::size_t WindowManager::size() const {

@@ -16,13 +16,13 @@
 #include "base/task.hpp"
 #include "boot/auth/secret.hpp"
 #include "boot/link/rank_group.hpp"
-#include "window/exchange/fd_exchange.hpp"
 #include "window/mapping/flat_space.hpp"
 #include "window/mapping/team_mapping.hpp"
 #include "window/memory/mappable_memory.hpp"
 #include "window/registration/participant.hpp"
 #include "window/registration/registration.hpp"
 #include "window/registration/registry.hpp"
+#include "window/registration/team_processes.hpp"
 
 namespace oriel::window {
 
@@ -79,10 +79,6 @@ class WindowManager {
   std::optional<RegisteredWindow> find(const void* pointer, std::size_t bytes) const noexcept {
     return registry_.find(pointer, bytes);
   }
-  std::optional<RegisteredWindow> find_handle(const void* handle) const;
-  /// The world's ranks whose part of a window is mapped here, in the order of the team: all of the
-  /// team for every window there is. invalid_argument for other handles.
-  Result<std::vector<int>> mapped_ranks(const void* handle) const;
   std::size_t size() const;
 
   /// The team's flat space, null before the first registration.
@@ -98,19 +94,9 @@ class WindowManager {
   };
 
   WindowManagerOptions options_;
-  /// The team's slots by process: the first of each list is the one whose rank speaks for the
-  /// process. `own_process_` is this rank's.
-  std::vector<std::vector<int>> processes_;
-  std::size_t own_process_ = 0;
-  std::vector<int> domains_;  // by process, see descriptor_domains
-  bool speaks_ = false;       // this rank does, and there are several processes
-  /// By process: its place in exchange_; -1 for those of other domains.
-  std::vector<int> places_;
+  TeamProcesses processes_;
   std::uint64_t batches_ = 0;
   std::uint64_t next_serial_ = 1;
-  /// Of the rank that speaks, with the other processes of its domain; null if there are none.
-  std::unique_ptr<FdExchange> exchange_;
-  bool exchange_connected_ = false;  // the same on all ranks of the team
 
   Registry registry_;
   mutable std::mutex mutex_;

@@ -11,11 +11,10 @@
 #include "base/process_number.hpp"
 #include "support/process_state.hpp"
 #include "window/memory/memory_host.hpp"
+#include "window/memory/sizes.hpp"
 
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::vector<TeamMember> team_of(int size) {
   return std::vector<TeamMember>(static_cast<std::size_t>(size), {process_number(), -1});
@@ -56,23 +55,6 @@ TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
     CHECK(reinterpret_cast<std::uintptr_t>((*first)->base()) % kSlotUnitBytes == 0);
   }
   CHECK(test::count_mappings() == before);
-}
-
-TEST_CASE("50 communicators of 8 threads fit in one process", "[req:1.15]") {
-  const std::size_t slot = automatic_slot_bytes(MemoryKind::host, std::size_t{1} << 41, 8);
-  std::vector<std::shared_ptr<FlatSpace>> spaces(50 * 8);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 8; ++rank) {
-    threads.emplace_back([&, rank] {
-      for (std::size_t c = 0; c < 50; ++c) {
-        auto space = FlatSpace::acquire(host_memory(), team_of(8), slot);
-        if (space.ok()) spaces[c * 8 + rank] = std::move(space).value();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& space : spaces) CHECK(space == spaces.front());
-  CHECK(spaces.front() != nullptr);
 }
 
 TEST_CASE("the automatic slot holds all memory and 64 ranks fit beside the sanitizers",

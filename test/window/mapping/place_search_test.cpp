@@ -11,16 +11,13 @@
 
 #include "support/sanitized.hpp"
 #include "window/mapping/slot_space.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/registration.hpp"
 
 /// The agreement on places with every rank on its own: each of its sends and each of its reactions
 /// to a round is a step, and the steps of all ranks of all agreements come in a random order.
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-using Kind = SlotSpace::Proposal::Kind;
 
 /// One rank in one agreement.
 struct Rank {
@@ -264,26 +261,6 @@ TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req
     for (const Agreement& agreement : running) REQUIRE(agreement.place.has_value());
     team.release_all();
     team.check_empty();
-  }
-}
-
-TEST_CASE("two agreements in lockstep and opposite order do not outbid each other",
-          "[req:1.15][req:1.16]") {
-  std::mt19937_64 random(1);
-  for (const bool opposite : {false, true}) {
-    Team team({0, 1}, 8 * kPage, random);
-    std::vector<Agreement> both = {team.begin({1, 1}, kPage), team.begin({2, 1}, kPage)};
-    while (!both[0].done() || !both[1].done()) {
-      for (std::size_t r = 0; r < 2; ++r) {
-        const std::size_t leading = opposite ? r : 0;
-        team.step(both[leading], r);
-        team.step(both[1 - leading], r);
-      }
-    }
-    CHECK(both[0].place == 0U);
-    CHECK(both[1].place == kPage);
-    CHECK(both[0].round_count() <= 3);
-    CHECK(both[1].round_count() <= 3);
   }
 }
 

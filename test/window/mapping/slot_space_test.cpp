@@ -10,12 +10,11 @@
 #include <catch2/catch.hpp>
 
 #include "window/mapping/flat_space.hpp"
+#include "window/memory/sizes.hpp"
 
 namespace oriel::window {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kSlot = kSlotUnitBytes;
 
 using Pass = SlotSpace::Pass;
@@ -61,21 +60,6 @@ TEST_CASE("places from 2 MiB up let the host map huge pages", "[req:1.19]") {
   CHECK(propose(space, {1, 1}, kPage) == 0);
   CHECK(propose(space, {1, 2}, 2 * kMiB) == 2 * kMiB);
   CHECK(propose(space, {1, 3}, kMiB) == kPage);
-}
-
-TEST_CASE("ranks of one process share one place and count it", "[req:1.15]") {
-  SlotSpace space(kSlot, kPage);
-  for (int rank = 0; rank < 4; ++rank) CHECK(propose(space, {1, 1}, 3 * kPage) == 0);
-  for (int rank = 0; rank < 4; ++rank) REQUIRE(space.keep({1, 1}).ok());
-  for (int rank = 0; rank < 3; ++rank) space.release(0, 3 * kPage);
-  CHECK(space.taken_bytes() == 3 * kPage);
-  space.release(kPage, kPage);  // the last rank gives it back in two parts
-  CHECK(space.taken_bytes() == 2 * kPage);
-  CHECK(propose(space, {1, 2}, kPage) == kPage);
-  space.drop({1, 2});
-  space.release(0, kPage);
-  space.release(2 * kPage, kPage);
-  CHECK(space.taken_bytes() == 0);
 }
 
 TEST_CASE("where two agreements meet, the lower token waits and the higher one moves on",

@@ -12,12 +12,11 @@
 #include "base/try.hpp"
 #include "boot/session/served_id.hpp"
 #include "window/memory/memory_host.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kPage = 4096;
 
 class Bare final : public Allocation {
  public:

@@ -24,6 +24,7 @@
 #include "support/process_state.hpp"
 #include "window/mapping/flat_space.hpp"
 #include "window/memory/memory_cuda.hpp"
+#include "window/memory/sizes.hpp"
 
 // GPU memory and device objects with the real driver.
 namespace oriel::window {
@@ -31,7 +32,6 @@ namespace {
 
 using test::Framework;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr unsigned kPattern = 0x0a11ce42;
 

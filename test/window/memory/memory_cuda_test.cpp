@@ -18,6 +18,7 @@
 #include "support/cuda/fault_cuda.hpp"
 #include "support/process_state.hpp"
 #include "window/mapping/flat_space.hpp"
+#include "window/memory/sizes.hpp"
 
 // The GPU half of the memories, over the model of the driver.
 namespace oriel::window {
@@ -25,8 +26,6 @@ namespace {
 
 using test::FakeCuda;
 using test::Framework;
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::unique_ptr<Memory> open_memory(int device = 0) {
   Result<std::unique_ptr<Memory>> made = make_cuda_memory(device);

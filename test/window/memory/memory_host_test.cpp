@@ -19,21 +19,10 @@
 #include "support/fault.hpp"
 #include "support/process_state.hpp"
 #include "window/mapping/flat_space.hpp"
+#include "window/memory/host_allocation.hpp"
 
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-Memory& memory() {
-  return host_memory();
-}
-
-char* allocate(std::size_t bytes) {
-  Result<void*> made = memory().allocate(bytes);
-  REQUIRE(made.ok());
-  return static_cast<char*>(*made);
-}
 
 Segment segment_of(const void* pointer, std::size_t bytes) {
   Result<std::vector<Segment>> found = memory().find_segments(pointer, bytes);

@@ -13,6 +13,7 @@
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/temporary_tree.hpp"
+#include "window/memory/host_allocation.hpp"
 #include "window/memory/memory_host.hpp"
 
 namespace oriel::window {
@@ -20,8 +21,6 @@ namespace {
 
 using test::NumaSystem;
 using Numbers = std::vector<int>;
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 /// The process's machine has two NUMA nodes with these processors while it lives.
 class TwoNodes {
@@ -37,16 +36,6 @@ class TwoNodes {
   topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
   topo::ScopedProcessMachine scoped_{machine_};
 };
-
-Memory& memory() {
-  return host_memory();
-}
-
-void* allocate(std::size_t bytes, Backing backing = Backing::ready) {
-  const auto made = memory().allocate(bytes, backing);
-  REQUIRE((made.ok() ? "ok" : made.error().to_string()) == "ok");
-  return *made;
-}
 
 /// The advice that memory gets while it lives, behind a NumaSystem.
 class AdviceLog {

@@ -14,11 +14,10 @@
 #include "base/system_table.hpp"
 #include "support/process_state.hpp"
 #include "window/memory/memory_host.hpp"
+#include "window/memory/sizes.hpp"
 
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 /// A machine's files in a folder of their own.
 class Machine {

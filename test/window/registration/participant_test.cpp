@@ -10,13 +10,12 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
 /// Whoever else has to know every window: gets ready with the registration, or is undone with it.
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kPage = 4096;
 
 /// What all participants of one rank were told, in order.
 using Diary = std::vector<std::string>;

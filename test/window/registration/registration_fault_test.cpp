@@ -19,6 +19,7 @@
 #include "boot/session/served_id.hpp"
 #include "support/fault.hpp"
 #include "support/process_state.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
 namespace oriel::window {
@@ -26,7 +27,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kPage = 4096;
 constexpr int kRanks = 3;
 
 using Requests = std::vector<WindowRequest>;

@@ -19,6 +19,7 @@
 #include "support/cuda/needs_gpu.hpp"
 #include "support/process_state.hpp"
 #include "window/memory/memory_cuda.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
 // Registration of GPU memory between processes and threads, with the real driver. The test itself
@@ -26,7 +27,6 @@
 namespace oriel::window {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 const int kGpus = test::gpus_or_skip(test::driver_gpus);

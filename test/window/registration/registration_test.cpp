@@ -15,12 +15,11 @@
 #include "support/sanitized.hpp"
 #include "window/memory/allocation_table.hpp"
 #include "window/memory/memory_host.hpp"
+#include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
 namespace oriel::window {
 namespace {
-
-constexpr std::size_t kPage = 4096;
 
 std::byte pattern(int rank, std::size_t offset, int salt) {
   return static_cast<std::byte>(rank * 31 + static_cast<int>(offset / 512) + salt * 7 + 1);
@@ -100,28 +99,6 @@ TEST_CASE("a batch of windows is seen by every rank at its computed address", "[
       ORIEL_EXPECT(self.manager().find(large.at(1 << 20), 4)->handle == windows[1].handle);
       ORIEL_EXPECT(self.manager().find(small.at(), 3 * kPage)->handle == windows[0].handle);
       ORIEL_EXPECT(!self.manager().find(small.at(), 4 * kPage));
-      ORIEL_EXPECT(self.manager().find_handle(windows[1].handle) == windows[1]);
-      return check_empty(self, windows);
-    }));
-  }
-}
-
-TEST_CASE("windows may begin at different granules of their allocations", "[req:1.15]") {
-  for (const auto& layout : kLayouts) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
-      // Sizes and offsets of the allocations differ from rank to rank; the window's size does not.
-      const auto rank = static_cast<std::size_t>(self.rank());
-      const HostBuffer buffer((20 + 3 * rank) * kPage);
-      std::vector<RegisteredWindow> windows;
-      for (const std::size_t step : {0, 1, 2}) {
-        ORIEL_TRY(const auto window,
-                  self.register_one(buffer.at((1 + step * rank % 5) * kPage), 6 * kPage));
-        windows.push_back(window);
-        ORIEL_CHECK(check_visible(self, window, static_cast<int>(step)));
-      }
-      // Both shifts of the second and third differ between the ranks if there are several.
-      ORIEL_EXPECT(self.size() == 1 || windows[0].slot_offset != windows[1].slot_offset);
       return check_empty(self, windows);
     }));
   }
@@ -206,52 +183,6 @@ TEST_CASE("memory given up under a window goes with the window, its address not 
       ORIEL_CHECK(self.barrier());
       ORIEL_EXPECT(held_by_process().mappings <= before.mappings);
       return self.barrier();
-    }));
-  }
-}
-
-TEST_CASE("windows outlive the pointer's owner, and a place is found though ranks differ",
-          "[req:1.16]") {
-  for (const auto& layout : kLayouts) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
-      std::vector<std::unique_ptr<HostBuffer>> buffers;
-      std::vector<RegisteredWindow> windows;
-      for (std::size_t i = 0; i < 8; ++i) {
-        buffers.push_back(std::make_unique<HostBuffer>((4 + i) * kPage));
-        ORIEL_TRY(const auto window, self.register_one(buffers.back()->at(), (4 + i) * kPage));
-        windows.push_back(window);
-      }
-      ORIEL_CHECK(self.barrier());
-      // Every rank keeps other windows, so that the holes differ.
-      std::vector<RegisteredWindow> kept;
-      for (std::size_t i = 0; i < windows.size(); ++i) {
-        if ((i + static_cast<std::size_t>(self.rank())) % 3 != 0) {
-          ORIEL_CHECK(self.manager().deregister(windows[i].handle));
-          buffers[i].reset();
-        } else {
-          kept.push_back(windows[i]);
-        }
-      }
-      const HostBuffer fresh(5 * kPage);
-      ORIEL_TRY(const auto window, self.register_one(fresh.at(), 5 * kPage));
-      ORIEL_CHECK(check_visible(self, window, 1));
-      kept.push_back(window);
-      // Alive on some ranks only, so it is mapped anew; then alive on all.
-      const HostBuffer shared(3 * kPage);
-      ORIEL_TRY(const auto first, self.register_one(shared.at(), 3 * kPage));
-      if (self.rank() % 2 == 0) {
-        ORIEL_CHECK(self.manager().deregister(first.handle));
-      } else {
-        kept.push_back(first);
-      }
-      ORIEL_TRY(const auto second, self.register_one(shared.at(), 3 * kPage));
-      ORIEL_TRY(const auto third, self.register_one(shared.at(), 3 * kPage));
-      ORIEL_EXPECT(second.slot_offset == third.slot_offset);
-      ORIEL_CHECK(check_visible(self, second, 5));
-      kept.push_back(second);
-      kept.push_back(third);
-      return check_empty(self, kept);
     }));
   }
 }

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "window/exchange/fd_exchange.hpp"
+
+namespace oriel::window {
+
+struct WindowManagerOptions;
+
+/// The processes of an LSA team, and the unix sockets between those that descriptors connect.
+class TeamProcesses {
+ public:
+  explicit TeamProcesses(const WindowManagerOptions& options);
+
+  std::size_t count() const { return slots_.size(); }
+  std::size_t own() const { return own_; }
+  /// The slots of a process. The rank of the first one speaks for the process.
+  const std::vector<int>& slots_of(std::size_t process) const { return slots_[process]; }
+  /// Whether this rank speaks for its process, and there are others.
+  bool speaks() const { return speaks_; }
+  bool has_several_ranks_in_one() const;
+  /// Whether some processes can be reached by fabric handles only.
+  bool spans_domains() const;
+  /// The place of a process in the exchange; nullopt for those of other domains.
+  std::optional<std::size_t> place_of(std::size_t process) const { return places_[process]; }
+
+  /// Null unless this rank speaks and its domain has other processes.
+  FdExchange* exchange() { return exchange_.get(); }
+  /// Opens a socket for the peers, if one is needed to connect; else the name means nothing.
+  Result<FdSocketName> listen();
+  /// Connects to the peers that come first, if they are not connected; `names` by process.
+  Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
+  /// Closes the sockets; all ranks of the team do so, and connect anew when they need to.
+  void disconnect();
+  /// Closes the socket of listen(), if nobody had to connect.
+  void stop_listening();
+
+ private:
+  std::vector<std::vector<int>> slots_;  // by process
+  std::vector<std::optional<std::size_t>> places_;
+  std::size_t own_ = 0;
+  bool speaks_ = false;
+  std::unique_ptr<FdExchange> exchange_;
+};
+
+}  // namespace oriel::window
