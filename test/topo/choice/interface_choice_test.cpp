@@ -54,17 +54,6 @@ TEST_CASE("a GPU uses the nearest interface, and falls back on another card", "[
   CHECK(sys.choose(on_gpu("0000:c2:00.0")).backup == "ens2");
 }
 
-TEST_CASE("ranks on CPUs use the interfaces of their NUMA node, by turns", "[req:2.5]") {
-  Sys sys;
-  fill(sys);
-  CHECK(sys.choose(on_cpu(1)).primary == "ens2");
-  CHECK(sys.choose(on_cpu(1, 1)).primary == "ens3");
-  CHECK(sys.choose(on_cpu(1, 2)).primary == "ens2");
-  std::set<std::string> used;  // bound to no node: all are as good
-  for (int rank = 0; rank < 4; ++rank) used.insert(sys.choose(on_cpu(-1, rank)).primary);
-  CHECK(used == std::set<std::string>{"ens0", "ens1", "ens2", "ens3"});
-}
-
 TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are",
           "[req:2.5]") {
   Sys sys;
@@ -342,33 +331,6 @@ TEST_CASE("a slow port is no primary, however near, but better than no backup", 
   }
 }
 
-TEST_CASE("a port that one of its functions calls slow is one port, and used", "[req:2.5]") {
-  Sys sys;
-  sys.interface("eth0", "0000:03:00.0", 0, "00", 10'000);
-  sys.interface("eth0v0", "0000:03:00.2", 0, "00", 100'000);
-  sys.virtual_function("0000:03:00.2", "0000:03:00.0");
-  CHECK(sys.choose(on_cpu(0)).all == Names{"eth0", "eth0v0"});
-  CHECK(sys.choose(on_cpu(0)).backup.empty());
-}
-
-TEST_CASE("what is slow is so for all ranks, on GPUs and on CPUs", "[req:2.5]") {
-  Sys sys;  // one GPU beside the port for maintenance, three beside the fast one
-  sys.gpu("0000:02:00.0", 0, "00");
-  for (const char* gpu : {"0000:90:00.0", "0000:91:00.0", "0000:92:00.0"}) sys.gpu(gpu, 1, "80");
-  sys.interface("mgmt", "0000:03:00.0", 0, "00", 10'000);
-  const auto expect = [&](const char* name) {
-    CHECK(sys.choose(on_gpu("0000:02:00.0")).primary == name);
-    CHECK(sys.choose(on_cpu(0)).primary == name);
-    CHECK(sys.choose(on_cpu(0)).all.size() == 2);
-  };
-  sys.interface("fast", "0000:83:00.0", 1, "80", 100'000);
-  expect("fast");
-  sys.file("/sys/class/net/fast/speed", "81000\n");
-  expect("fast");
-  sys.file("/sys/class/net/fast/speed", "80000\n");  // an eighth is not slow
-  expect("mgmt");
-}
-
 TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys says",
           "[req:2.5]") {
   Sys sys;
@@ -400,19 +362,6 @@ TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys
   add("eth2", "0000:05:00.0", 0, 100'000, "1\n");
   // Others of the layer come first, though they are farther.
   CHECK(sys.choose(on_gpu("0000:82:00.0")).all == Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
-}
-
-TEST_CASE("GPUs keep interfaces of their own rather than share a faster one far away",
-          "[req:2.5]") {
-  Sys sys;
-  fill(sys);
-  sys.interface("storage", "0000:f3:00.0", 1, "f0", 400'000);
-  const char* const own[] = {"0000:02:00.0", "0000:42:00.0", "0000:82:00.0", "0000:c2:00.0"};
-  for (int i = 0; i < 4; ++i) {
-    const InterfaceChoice choice = sys.choose(on_gpu(own[i]));
-    CHECK(choice.primary == fmt::format("ens{}", i));
-    CHECK(choice.backup != "storage");
-  }
 }
 
 TEST_CASE("what is down, a loopback, or without hardware is left for when nothing else is",

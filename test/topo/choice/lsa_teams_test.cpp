@@ -8,24 +8,12 @@
 
 #include <catch2/catch.hpp>
 
+#include "topo/choice/host_ranks.hpp"
+
 namespace oriel::topo {
 namespace {
 
 using Lists = std::vector<std::vector<int>>;
-
-RankInfo on_host(std::uint64_t host, std::uint64_t process) {
-  RankInfo info;
-  info.node = NodeIdentity{host, 77};
-  info.process = process;
-  return info;
-}
-
-DeviceUuid uuid(int device) {
-  DeviceUuid name{};
-  name[0] = static_cast<std::byte>((device + 1) & 255);
-  name[1] = static_cast<std::byte>((device + 1) >> 8);
-  return name;
-}
 
 /// Rank `device` of a process of its own on one machine; it sees all of `devices` and reaches those
 /// for which `reach` holds.
@@ -74,19 +62,6 @@ TEST_CASE("nodes of 7 and 8 ranks make teams of 7 and 8", "[req:1.14]") {
   CHECK(teams.index[7] == 0);
   CHECK(teams.team[14] == 1);
   check_indices(teams, 15);
-}
-
-TEST_CASE("ranks dealt round-robin make teams that are not neighbours", "[req:1.14]") {
-  const auto teams = form_lsa_teams(hosts({1, 2, 3, 1, 2, 3, 1, 2}));
-  CHECK(teams.members == Lists{{0, 3, 6}, {1, 4, 7}, {2, 5}});
-  check_indices(teams, 8);
-}
-
-TEST_CASE("one rank apart from three", "[req:1.14]") {
-  CHECK(form_lsa_teams(hosts({1, 2, 2, 2})).members == Lists{{0}, {1, 2, 3}});
-  CHECK(form_lsa_teams(hosts({2, 2, 1, 2})).members == Lists{{0, 1, 3}, {2}});
-  CHECK(form_lsa_teams(hosts({5})).members == Lists{{0}});
-  CHECK(form_lsa_teams({}).members.empty());
 }
 
 TEST_CASE("descriptors travel inside one network namespace and one user only", "[req:1.14]") {
@@ -269,29 +244,6 @@ TEST_CASE("what a host brings into a team are the ranks that can be in it", "[re
         Lists{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7}, {9, 11, 13, 15}});
 }
 
-TEST_CASE("teams of large cliques are formed about as soon as those of small ones", "[req:2.3]") {
-  constexpr int kRanks = 8192;
-  const auto seconds = [](int clique) {
-    std::vector<RankInfo> ranks = fabric(kRanks / 4, 4);
-    for (int rank = 0; rank < kRanks; ++rank) {
-      RankInfo& own = ranks[static_cast<std::size_t>(rank)];
-      own.fabric->clique = static_cast<unsigned>(rank / clique);
-    }
-    double best = 1e9;
-    for (int round = 0; round < 3; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      REQUIRE(form_lsa_teams(ranks, 8).members.size() == kRanks / 8);
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      best = std::min(best, took.count());
-    }
-    return best;
-  };
-  const double small = seconds(8);
-  const double large = seconds(576);
-  INFO("cliques of 8: " << small << " s, of 576: " << large << " s");
-  CHECK(large < 4 * small);
-}
-
 TEST_CASE("domains of descriptors follow processes, namespaces, users and hosts", "[req:2.3]") {
   auto ranks = fabric(2, 3);
   const std::vector<int> all{0, 1, 2, 3, 4, 5};
@@ -300,44 +252,6 @@ TEST_CASE("domains of descriptors follow processes, namespaces, users and hosts"
   ranks[1].uid = 5;
   ranks[4].node.network_namespace = 0;
   CHECK(descriptor_domains(ranks, all) == std::vector<int>{0, 1, 0, 2, 3, 2});
-}
-
-TEST_CASE("teams do not depend on the order in which a process lists devices", "[req:2.9]") {
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  for (int round = 0; round < 300; ++round) {
-    const int count = 1 + static_cast<int>(random() % 10);
-    std::vector<std::vector<bool>> reach(static_cast<std::size_t>(count));
-    for (auto& row : reach) {
-      for (int to = 0; to < count; ++to) row.push_back(random() % 4 != 0);
-    }
-    const auto ranks = gpus(count, [&](int from, int to) {
-      return from == to || reach[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
-    });
-    const auto teams = form_lsa_teams(ranks);
-    check_indices(teams, ranks.size());
-    for (int rank = 0; rank < count; ++rank) {
-      const auto& own = teams.members_of(rank);
-      for (const int member : own) {
-        REQUIRE(can_map(ranks[static_cast<std::size_t>(rank)],
-                        ranks[static_cast<std::size_t>(member)]));
-      }
-      // Greedy: no earlier team would have taken it.
-      for (int team = 0; team < teams.team[static_cast<std::size_t>(rank)]; ++team) {
-        const auto& others = teams.members[static_cast<std::size_t>(team)];
-        REQUIRE(std::any_of(others.begin(), others.end(), [&](int member) {
-          const auto& one = ranks[static_cast<std::size_t>(rank)];
-          const auto& other = ranks[static_cast<std::size_t>(member)];
-          return member < rank && !(can_map(one, other) && can_map(other, one));
-        }));
-      }
-    }
-    // Ordinals are of one process only.
-    auto renumbered = ranks;
-    for (auto& rank : renumbered) rank.device = static_cast<int>(random() % 16);
-    REQUIRE(form_lsa_teams(renumbered).members == teams.members);
-  }
 }
 
 }  // namespace oriel::topo

@@ -143,24 +143,6 @@ TEST_CASE("of equally near NICs the faster one has more users, and of equal shar
   CHECK(primaries(choose_nics(machine(3, {0, 0}))) == std::vector<int>{0, 1, 0});
 }
 
-TEST_CASE("GPUs use no second port of a card while another card as near is free", "[req:2.5]") {
-  MachineBuilder build;
-  const int root = build.host_bridge(build.numa(0, {0}));
-  for (int card = 0; card < 2; ++card) {
-    for (int port = 0; port < 2; ++port) {
-      build.nic(root, fmt::format("0000:{:02x}:00.{}", 0x20 + card, port).c_str(), "mlx5", 200,
-                static_cast<std::uint64_t>(card + 1));
-    }
-  }
-  const std::vector<std::vector<int>> expected = {
-      {0}, {0, 2}, {0, 2, 1}, {0, 2, 1, 3}, {0, 2, 1, 3, 0}};
-  for (int gpu = 0; gpu < 5; ++gpu) {
-    build.gpu(root, address(1 + gpu).c_str());
-    CHECK(primaries(choose_nics(canonical(build.machine))) ==
-          expected[static_cast<std::size_t>(gpu)]);
-  }
-}
-
 TEST_CASE("a slow port is no primary, wherever other GPUs are", "[req:2.5]") {
   for (int far = 0; far < 4; ++far) {
     INFO(far << " GPUs beside a slow port alone");
@@ -269,25 +251,6 @@ TEST_CASE("a card with four ports is two pairs, and of three ports the last has 
     dead.nics[1].active = false;
     CHECK(partners_by_place(dead) ==
           (ports == 4 ? std::vector<int>{-1, -1, -1, 4, 3} : std::vector<int>{-1, -1, -1, -1}));
-  }
-}
-
-TEST_CASE("a virtual function that is down leaves its port its partner, first or last", "[B3]") {
-  for (const bool last : {false, true}) {
-    MachineBuilder build;
-    const int root = build.host_bridge(build.numa(0, {0}));
-    build.nic(root, "0000:10:00.0", "a", 400, 7);
-    build.nic(root, "0000:10:00.1", "b", 400, 7);
-    build.nic(root, last ? "0000:10:00.2" : "0000:0f:00.2", "v", 400, 7);
-    build.machine.nics[2].physical = build.machine.nics[0].pci;
-    build.machine.nics[2].active = false;
-    CHECK(partners_by_place(canonical(build.machine)) ==
-          (last ? std::vector<int>{1, 0, -1} : std::vector<int>{-1, 2, 1}));
-    // And where it alone is up, it has the pair.
-    build.machine.nics[2].active = true;
-    build.machine.nics[0].active = false;
-    CHECK(partners_by_place(canonical(build.machine)) ==
-          (last ? std::vector<int>{-1, 2, 1} : std::vector<int>{2, -1, 0}));
   }
 }
 

@@ -62,28 +62,6 @@ TEST_CASE("each GPU gets its nearest NIC, shared ones in balance, and a backup e
         "mlx5_1 is one of 2 equally near (NODE); backup mlx5_0, the other port of its card");
 }
 
-TEST_CASE("where little is as it should be, each GPU gets what is near, active and fast",
-          "[req:2.5]") {
-  const Machine machine = uneven();
-  const auto choices = choose_nics(machine);
-  const auto name = [&](int nic) {
-    if (nic < 0) return std::string("none");
-    const Nic& one = machine.nics[static_cast<std::size_t>(nic)];
-    return one.name + ":" + std::to_string(one.port);
-  };
-  // The second port of the card is down: its other port is no backup.
-  CHECK(name(choices[0].primary) == "mlx5_0:1");
-  CHECK(name(choices[0].backup) == "mlx5_2:1");
-  CHECK(name(choices[2].primary) == "mlx5_0:1");
-  CHECK(choices[2].distance == Distance::numa_node);
-  // Three ports are as near: the fastest one.
-  CHECK(name(choices[3].primary) == "mlx5_2:1");
-  const auto backups_of = backup_nics(machine);
-  for (std::size_t i = 0; i < backups_of.size(); ++i) {
-    if (name(static_cast<int>(i)) == "mlx5_1:1") CHECK(backups_of[i] == -1);
-  }
-}
-
 TEST_CASE("a GPU with a choice leaves the NIC to one without", "[req:2.5]") {
   MachineBuilder build;
   const int left = build.host_bridge(-1);
@@ -157,21 +135,6 @@ TEST_CASE("GPUs keep NICs of their own rather than share a faster one far away",
       CHECK(primaries(choose_nics_of_numa_nodes(slow)) == std::vector<int>(2, 8));
     }
   }
-}
-
-TEST_CASE("those that share a NIC have backups of their own, in balance", "[req:2.5]") {
-  MachineBuilder build;
-  build.machine = cards(4);
-  for (const char* address : {"0000:10:00.0", "0000:11:00.0", "0000:12:00.0"}) {
-    build.gpu(0, address);
-  }
-  for (int i = 1; i < 4; ++i) build.machine.nics[static_cast<std::size_t>(i)].gbps = 50;
-  build.machine.nics[0].gbps = 1000;  // all share it
-  const auto choices = choose_nics(canonical(build.machine));
-  CHECK(primaries(choices) == std::vector<int>{0, 0, 0, 0});
-  const auto taken = backups(choices);
-  // All have slow ones only to fall back on; the fourth takes the first again.
-  CHECK(taken == std::vector<int>{1, 2, 3, 1});
 }
 
 TEST_CASE("all primaries of a machine are of one link layer, and backups of the primary's",
@@ -259,32 +222,6 @@ TEST_CASE("a NIC several times slower than the fastest is used where nothing els
   CHECK(choices[0].primary == 1);
   CHECK(choices[0].reason ==
         "mlx5_0 is the nearest of those fast enough (SYS); backup mlx5_mgmt, another card");
-}
-
-TEST_CASE("a card for maintenance that sorts first leaves the pairs as they are", "[B3]") {
-  for (const auto layer : {Nic::Layer::ethernet, Nic::Layer::infiniband}) {
-    for (const double gbps : {25.0, 0.0}) {
-      MachineBuilder build;
-      build.machine = hgx_8();
-      build.nic(build.host_bridge(0), "0000:05:00.0", "mlx5_mgmt", gbps, 99);
-      build.machine.nics.back().layer = layer;
-      build.machine.nics.back().active = layer == Nic::Layer::infiniband;
-      const Machine machine = canonical(std::move(build.machine));
-      REQUIRE(machine.nics[0].name == "mlx5_mgmt");
-      CHECK(primaries(choose_nics(machine)) == std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8});
-      CHECK(backups(choose_nics(machine)) == std::vector<int>{2, 1, 4, 3, 6, 5, 8, 7});
-    }
-  }
-}
-
-TEST_CASE("cards are paired with those of their link layer", "[B3]") {
-  MachineBuilder build;  // at the first socket an Ethernet card sorts before four of InfiniBand
-  build.machine = with_storage_card(400);
-  build.nic(0, "0000:05:00.0", "eth", 400, 98);
-  build.machine.nics.back().layer = Nic::Layer::ethernet;
-  const Machine machine = canonical(std::move(build.machine));
-  REQUIRE(machine.nics[0].name == "eth");
-  CHECK(backups(choose_nics(machine)) == std::vector<int>{2, 1, 4, 3, 6, 5, 8, 7});
 }
 
 TEST_CASE("cards are paired near each other, and only what is left over farther away", "[B3]") {
@@ -378,20 +315,6 @@ TEST_CASE("where PCI tells no more, the NUMA nodes' own distances decide", "[req
   CHECK(choices[0].primary == 1);
   CHECK(choices[0].distance == Distance::system);
   CHECK(choices[0].reason.starts_with("near is the nearest (SYS)"));
-}
-
-TEST_CASE("of a port's functions the physical one is used, also where a virtual one is first",
-          "[req:2.5]") {
-  Machine machine = cards(2);
-  machine.nics[0].physical = machine.nics[1].pci;  // it has the lower address
-  machine.nics[1].card = machine.nics[0].card;
-  CHECK(primaries(choose_nics(machine)) == std::vector<int>{1});
-  CHECK(backup_nics(machine) == std::vector<int>{-1, -1});
-  // So it is as a backup of another card.
-  Machine backed = cards(3);
-  backed.nics[1].physical = backed.nics[2].pci;
-  backed.nics[2].card = backed.nics[1].card;
-  CHECK(backup_nics(backed)[0] == 2);
 }
 
 TEST_CASE("ports that die leave the pairs of others as they were", "[B3]") {

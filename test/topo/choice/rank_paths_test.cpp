@@ -8,22 +8,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "topo/choice/host_ranks.hpp"
+
 namespace oriel::topo {
 namespace {
-
-RankInfo on_host(std::uint64_t host, std::uint64_t process, int numa = -1) {
-  RankInfo info;
-  info.node = NodeIdentity{host, 77};
-  info.process = process;
-  info.numa = numa;
-  return info;
-}
-
-DeviceUuid uuid(int device) {
-  DeviceUuid name{};
-  name[0] = static_cast<std::byte>(device + 1);
-  return name;
-}
 
 RankInfo on_gpu(std::uint64_t host, int device) {
   RankInfo info = on_host(host, static_cast<std::uint64_t>(device) + 1);
@@ -274,22 +262,6 @@ TEST_CASE("teams in words", "[req:2.6]") {
   for (int i = 0; i < 20; ++i) many.members.push_back({i});
   CHECK(text_of(many).ends_with("14, 15 and 4 more"));
   CHECK(RankPaths(std::vector<RankInfo>{on_host(1, 1)}).summary() == "0 pairs of ranks");
-}
-
-TEST_CASE("a world of thousands of ranks costs by its pairs inside nodes", "[req:2.6]") {
-  std::vector<RankInfo> ranks;
-  for (int rank = 0; rank < 8192; ++rank) {
-    ranks.push_back(on_host(static_cast<std::uint64_t>(rank / 8) + 1,
-                            static_cast<std::uint64_t>(rank) + 1, rank % 2));
-  }
-  const std::clock_t begin = std::clock();  // of this process alone
-  const RankPaths paths(ranks);
-  const auto hash = paths.hash();
-  const std::clock_t spent = std::clock() - begin;
-  CHECK(hash != 0);
-  CHECK(paths.between(0, 1).kind == PathKind::host_memory);
-  CHECK(paths.between(7, 8).kind == PathKind::network);
-  CHECK(spent < CLOCKS_PER_SEC);  // all pairs would be 33 million
 }
 
 }  // namespace oriel::topo

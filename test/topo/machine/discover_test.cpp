@@ -329,28 +329,6 @@ TEST_CASE("partitions of an AMD GPU are devices of their own in one PCI function
   CHECK(path_between(*found, 0, 2).hops == 2);
 }
 
-TEST_CASE("without hwloc the kernel's own lists give NUMA nodes and places", "[req:2.2]") {
-  const TemporaryTree tree;
-  tree.file("/sys/devices/system/node/online", "0-1\n");
-  tree.file("/sys/devices/system/node/node0/cpulist", "0-1,4\n");
-  tree.file("/sys/devices/system/node/node1/cpulist", "2-3,x,7-5,99999999\n");
-  tree.file("/sys/bus/pci/devices/0000:10:00.0/numa_node", "1\n");
-  HwlocLibrary no_hwloc{};
-  no_hwloc.missing = "there is no hwloc 2";
-  FakeNvml fake;
-  fake.devices.push_back({"0000:10:00.0", "GPU-1"});
-  DiscoverOptions options;
-  options.root = tree.root();
-  const auto found = discover(options, no_hwloc, fake.library());
-  REQUIRE(found.ok());
-  REQUIRE(found->numa.size() == 2);
-  CHECK(found->numa[0].cpus == std::vector<int>{0, 1, 4});
-  CHECK(found->numa[1].cpus == std::vector<int>{2, 3});
-  REQUIRE(found->gpus.size() == 1);
-  CHECK(found->gpus[0].numa == 1);
-  CHECK(found->gpus[0].node == -1);
-}
-
 TEST_CASE("GPUs that the process cannot see, and that have no driver, are listed all the same",
           "[req:2.2]") {
   if (!have_hwloc()) return;

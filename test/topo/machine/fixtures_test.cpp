@@ -46,14 +46,6 @@ std::string words_of(const std::string& name) {
   return text.substr(from, text.find('"', from) - from);
 }
 
-/// Of a file's text.
-std::string says_whence(const std::string& text) {
-  const std::string head = text.substr(0, 900);
-  const bool composed = head.find("composed: ") != std::string::npos;
-  const bool captured = head.find("captured, ") != std::string::npos;
-  return composed == captured ? "unclear" : composed ? "composed" : "captured";
-}
-
 /// What tells a port from others: of a virtual function the physical one's address.
 using PortKey = std::tuple<std::optional<PciAddress>, int>;
 PortKey port_of(const Nic& nic) {
@@ -177,30 +169,6 @@ TEST_CASE("in every fixture, and at random, devices share NICs that are as near 
     INFO("round " << round);
     check_balance(random_machine(random));
   }
-}
-
-TEST_CASE("the fixtures are there, and each file says captured or composed", "[req:2.9]") {
-  const auto names = fixture_names();
-  for (const char* needed : {"hgx-8", "two-cliques", "workstation", "one-nic", "mig",
-                             "amd-full-mesh", "amd-partial-mesh", "amd-partitions", "cpu-only",
-                             "uneven", "captured-cpu", "captured-h100-1", "captured-h200-2"}) {
-    INFO(needed);
-    CHECK(std::count(names.begin(), names.end(), needed) == 1);
-  }
-  std::size_t files = 0;
-  for (const std::string& name : names) {
-    const std::string whence = words_of(name).substr(0, 8);
-    INFO(name);
-    CHECK((whence == "composed" || whence == "captured"));
-    for (const auto& entry : std::filesystem::directory_iterator(fixture_path(name, ""))) {
-      const std::string file = entry.path().filename().string();
-      INFO(file);
-      CHECK(says_whence(fixture_text(name, file)) == whence);
-      ++files;
-    }
-  }
-  CHECK(files >= 4 * names.size());  // hwloc.xml, tree, expected and nccl.xml
-  CHECK(says_whence(fixture_text("../captured/h200-2", "nccl.xml")) == "captured");
 }
 
 TEST_CASE("teams, rails, NICs with backups and paths of every fixture are as expected",

@@ -549,21 +549,6 @@ TEST_CASE("a description says by what links GPUs are joined, and CUDA who maps w
   CHECK(machines.nvml_asked == 0);
 }
 
-TEST_CASE("what a communicator needs is found within ten milliseconds, CUDA's time aside",
-          "[req:2.10]") {
-  Machines machines({0, 1, 2, 3});
-  auto least = std::chrono::steady_clock::duration::max();
-  for (int round = 0; round < 10; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
-    const MachineSources& sources = machines.machine.sources();
-    REQUIRE(with_gpus(sources, look_for_numa_nodes(sources)).ok());
-    least = std::min(least, std::chrono::steady_clock::now() - begin);
-  }
-  const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(least);
-  WARN("files of 4 GPUs on a model of CUDA: " << spent.count() << " us");
-  CHECK(least < std::chrono::milliseconds(10));
-}
-
 TEST_CASE("a driver call that fails is an error that says what was asked, and is not kept",
           "[req:1.38]") {
   Machines machines({0, 1, 2, 3});

@@ -99,21 +99,6 @@ TEST_CASE("NVML is asked only where its word is needed", "[req:2.10]") {
   }
 }
 
-TEST_CASE("a process without GPUs looks at NUMA nodes once, and asks neither CUDA nor NVML",
-          "[req:2.10]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  ProcessMachine machine(sources_at(tree));
-  const auto first = machine.for_communicators(false, Settings{});
-  REQUIRE(first.ok());
-  CHECK((*first)->machine.numa.size() == 2);
-  CHECK((*first)->machine.gpus.empty());
-  tree.file("/sys/devices/system/node/online", "0\n");
-  const auto second = machine.for_communicators(false, Settings{});
-  CHECK(second->get() == first->get());
-  CHECK((*second)->machine.numa.size() == 2);
-}
-
 TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others", "[req:2.10]") {
   const TemporaryTree tree;
   add_numa(tree);
@@ -264,30 +249,6 @@ TEST_CASE("a description replaces plain files only, no link and no device", "[re
   INFO((swallowed.ok() ? std::string() : swallowed.error().to_string()));
   CHECK((swallowed.ok() || swallowed.error().to_string().find("EACCES") != std::string::npos));
   CHECK(kind_of(null) == S_IFCHR);
-}
-
-TEST_CASE("a description that cannot take the place of the one before is an error", "[req:2.7]") {
-  if (::geteuid() != 0) {
-    WARN("skipped: another user's file in a shared folder is made by root alone");
-    return;
-  }
-  const TemporaryTree tree;
-  REQUIRE(::chmod(tree.root().c_str(), 01777) == 0);  // each may add files, and replace own ones
-  tree.file("/theirs.xml", "theirs");
-  const std::string path = tree.root() + "/theirs.xml";
-  constexpr uid_t kSomebody = 65534;
-  REQUIRE(::seteuid(kSomebody) == 0);
-  const Status written = dump_machine(hgx_8(), path);
-  REQUIRE(::seteuid(0) == 0);
-  REQUIRE_FALSE(written.ok());
-  CHECK(written.error().to_string().find(path) != std::string::npos);
-  CHECK(text_of_file(path) == "theirs");
-  int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(tree.root())) {
-    INFO(entry.path());
-    ++files;
-  }
-  CHECK(files == 1);  // the draft is gone
 }
 
 TEST_CASE("a description counts for speeds and places, not for who maps whom", "[req:2.7]") {

@@ -16,7 +16,7 @@ namespace oriel::topo {
 namespace {
 
 /// Composed, after what lstopo 2 writes.
-constexpr const char* kSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
+constexpr const char* kHwlocSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
   <object type="Machine" os_index="0" cpuset="0x0000000f" nodeset="0x00000005" gp_index="1">
@@ -55,17 +55,17 @@ constexpr const char* kSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 )";
 
-std::string verdict(const std::string& text) {
+std::string hwloc_verdict(const std::string& text) {
   const auto list = read_hwloc_xml(text);
   return list.ok() ? "ok" : list.error().to_string();
 }
 
-/// kSmall with one piece replaced must be refused in these words.
+/// kHwlocSmall with one piece replaced must be refused in these words.
 void refused(const std::string& from, const std::string& to, const std::string& words) {
-  std::string text = kSmall;
+  std::string text = kHwlocSmall;
   const std::size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
-  const std::string said = verdict(text.replace(at, from.size(), to));
+  const std::string said = hwloc_verdict(text.replace(at, from.size(), to));
   INFO(from << " -> " << to << ": " << said);
   CHECK(said.find(words) != std::string::npos);
 }
@@ -73,7 +73,7 @@ void refused(const std::string& from, const std::string& to, const std::string& 
 }  // namespace
 
 TEST_CASE("hwloc's description of a machine is read without hwloc", "[req:2.7]") {
-  const auto list = read_hwloc_xml(kSmall);
+  const auto list = read_hwloc_xml(kHwlocSmall);
   REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
   REQUIRE(list->numa.size() == 2);
   CHECK(list->numa[0].package == 3);
@@ -122,7 +122,7 @@ TEST_CASE("hwloc's first format, in which nodes hold packages or are not told", 
 }
 
 TEST_CASE("odd descriptions in hwloc's format are refused with line and reason", "[req:2.7]") {
-  CHECK(verdict(kSmall) == "ok");
+  CHECK(hwloc_verdict(kHwlocSmall) == "ok");
   refused("<topology version=\"2.0\">", "<topology version=\"3.0\">",
           "line 3: <topology> has version '3.0'; known are 1 and 2");
   refused("os_index=\"2\" cpuset", "os_index=\"-2\" cpuset", "line 26: <object> has os_index '-2'");
@@ -160,17 +160,17 @@ TEST_CASE("odd descriptions in hwloc's format are refused with line and reason",
   refused("gp_index=\"9\">", "gp_index=\"9\">\nstray ",
           "line 26: <object> holds the text 'stray', where none belongs");
   refused("osdev_type=\"5\">", "osdev_type=\"5\">>", "line 11: <object> holds the text '>'");
-  CHECK(verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
-  CHECK(verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
-  CHECK(verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
+  CHECK(hwloc_verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
+  CHECK(hwloc_verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
+  CHECK(hwloc_verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
             .find("describes no NUMA node") != std::string::npos);
-  const std::string whole = kSmall;
+  const std::string whole = kHwlocSmall;
   for (std::size_t length = 0; length + 12 < whole.size(); length += 7) {
-    REQUIRE(verdict(whole.substr(0, length)) != "ok");
+    REQUIRE(hwloc_verdict(whole.substr(0, length)) != "ok");
   }
   std::string deep = "<topology version=\"2.0\">";
   for (int i = 0; i < 100'000; ++i) deep += "<object type=\"Group\">";
-  CHECK(verdict(deep).find("nested too deeply") != std::string::npos);
+  CHECK(hwloc_verdict(deep).find("nested too deeply") != std::string::npos);
 }
 
 TEST_CASE("what makes no machine is refused with the line, in hwloc's format", "[req:2.7]") {
@@ -197,33 +197,15 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
   REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
   CHECK(list->numa[0].distances == std::vector<int>{10, 21});
   CHECK(list->numa[1].distances == std::vector<int>{32, 10});
-  CHECK(verdict(with("<distances nbobjs=\"2\" latency_base=\"10\"/>"))
+  CHECK(hwloc_verdict(with("<distances nbobjs=\"2\" latency_base=\"10\"/>"))
             .find("line 1: <distances> has 0 values, for 2 NUMA nodes") == 0);
-  CHECK(verdict(
+  CHECK(hwloc_verdict(
             with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"-1\"/></distances>"))
             .find("line 1: <latency> holds no distance") == 0);
-  CHECK(verdict(
+  CHECK(hwloc_verdict(
             with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"0\"/></distances>"))
             .find("line 1: <latency> holds no distance") == 0);
-  CHECK(verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
-}
-
-TEST_CASE("distances of as many nodes as there may be are read in time", "[req:2.7]") {
-  std::string text = "<topology version=\"2.0\"><object type=\"Machine\">";
-  std::string indexes;
-  std::string row;
-  for (int i = 0; i < 1024; ++i) {
-    text += "<object type=\"NUMANode\" os_index=\"" + std::to_string(i) + "\"/>";
-    indexes += std::to_string(i) + " ";
-    row += "9 ";
-  }
-  text += "</object><distances2 type=\"NUMANode\" kind=\"5\"><indexes>" + indexes + "</indexes>";
-  for (int i = 0; i < 1024; ++i) text += "<u64values>" + row + "</u64values>";
-  const std::clock_t begin = std::clock();
-  CHECK(verdict(text + "</distances2></topology>") == "ok");
-  const double spent = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  WARN("1024 nodes: " << spent << " s");
-  CHECK(spent < 1);
+  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
 }
 
 TEST_CASE("a document that ends the process of hwloc 2.9 is read", "[req:2.7]") {
@@ -232,7 +214,7 @@ TEST_CASE("a document that ends the process of hwloc 2.9 is read", "[req:2.7]") 
                      "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml");
   std::ostringstream text;
   text << file.rdbuf();
-  CHECK(verdict(text.str()) == "ok");
+  CHECK(hwloc_verdict(text.str()) == "ok");
 }
 
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {
@@ -260,29 +242,6 @@ TEST_CASE("what hwloc itself makes of a description is what is read without it",
     };
     CHECK(machine_of(*ours) == machine_of(theirs));
   }
-}
-
-TEST_CASE("changed bytes never break the reader of hwloc's format", "[req:2.7]") {
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  int read = 0;
-  for (int round = 0; round < 5000; ++round) {
-    std::string text = kSmall;
-    for (unsigned i = 0, changes = 1 + random() % 4; i < changes; ++i) {
-      text[random() % text.size()] = static_cast<char>(random());
-    }
-    const auto list = read_hwloc_xml(text);
-    if (!list.ok()) continue;
-    ++read;
-    Machine machine;
-    machine.numa = list->numa;
-    machine.pci = list->pci;
-    machine.gpus = list->gpus;
-    machine.nics = list->nics;
-    if (check(machine).ok()) static_cast<void>(canonical(machine));
-  }
-  WARN(read << " of 5000 changed documents were still read");
 }
 
 }  // namespace oriel::topo

@@ -10,21 +10,11 @@
 
 #include "topo/choice/paths.hpp"
 #include "topo/choice/reach.hpp"
+#include "topo/xml/nccl_text.hpp"
 #include "topo/xml/nccl_xml.hpp"
 
 namespace oriel::topo {
 namespace {
-
-std::string verdict(const std::string& text) {
-  const auto machine = read_nccl_xml(text);
-  return machine.ok() ? "ok" : machine.error().to_string();
-}
-
-void refused(const std::string& text, const std::string& words) {
-  const std::string said = verdict(text);
-  INFO(text.substr(0, 300) << "\n" << said);
-  CHECK(said.find(words) != std::string::npos);
-}
 
 constexpr const char* kSwitches =
     "<nvlink target=\"ffff:ff:ff.7\" count=\"18\" tclass=\"0x068000\"/>";

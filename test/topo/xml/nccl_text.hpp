@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "topo/xml/nccl_xml.hpp"
+
+namespace oriel::topo {
+
+/// "ok", or why NCCL's reader refuses a text.
+inline std::string verdict(const std::string& text) {
+  const auto machine = read_nccl_xml(text);
+  return machine.ok() ? "ok" : machine.error().to_string();
+}
+
+inline void refused(const std::string& text, const std::string& words) {
+  const std::string said = verdict(text);
+  INFO(text.substr(0, 300) << "\n" << said);
+  CHECK(said.find(words) != std::string::npos);
+}
+
+}  // namespace oriel::topo
