@@ -127,6 +127,7 @@ step nodes_stages 120 python3 "$here/../../benchmarks/network/nodes_stages.py" -
 step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"
+step program_preloaded 40 "$bin/oriel-run" --preload "$bin/test_program_oriel_header"
 step program_built_here 100 sh "$here/build_with_nvidia_header.sh" "$build"
 step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
 step memcheck 150 bash -c 'sanitize memcheck'

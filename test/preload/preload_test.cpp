@@ -80,6 +80,12 @@ TEST_CASE("each of two libraries opened by full path keeps its own entries", "[r
   CHECK_THAT(both.out, Contains(theirs + ": 10000 " + kOther));
 }
 
+TEST_CASE("another library opened by a program does not replace the preloaded one", "[req:4.14]") {
+  const std::string theirs = "global:" + kOther;
+  const auto result = run({kPrograms + "/nccl_opener", theirs}, {{"LD_PRELOAD", kNccl}});
+  CHECK(result.out == theirs + ": 10000 " + kOther + "\n" + shown("process"));
+}
+
 TEST_CASE("liboriel.so.0 is found beside libnccl.so.2 before the loader's path", "[req:4.14]") {
   const auto result =
       run({kPrograms + "/nccl_opener", "local:" + kNccl}, {{"LD_LIBRARY_PATH", ORIEL_OTHER_BUILD}});
