@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
+# [req:3.21]
 """Measures an all-reduce of two "nodes" of one machine without direct copies, beside what the stages
 that its bytes pass allow by themselves, in the same run.
 

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/fork.hpp"
+#include "base/nearest_name.hpp"
 #include "base/settings_table.hpp"
 #include "base/try.hpp"
 
@@ -40,33 +40,11 @@ Status read_row(const Row& row, const Settings::Lookup& lookup, Settings& settin
   return {};
 }
 
-/// Insertions, deletions and replacements that turn `a` into `b` (Wagner and Fischer, 1974).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string unknown_name_warning(const std::string& name) {
-  const auto rows = settings_table::rows();
-  const auto nearest = std::min_element(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
-    return edit_distance(name, a.name) < edit_distance(name, b.name);
-  });
-  std::string text = fmt::format("environment variable {} is not a setting of Oriel", name);
-  // A third of the name may be wrong; beyond that a guess misleads more than it helps.
-  if (edit_distance(name, nearest->name) * 3 <= name.size()) {
-    text += fmt::format("; did you mean {}?", nearest->name);
-  }
-  return text;
+  std::vector<std::string_view> known;
+  for (const Row& row : settings_table::rows()) known.emplace_back(row.name);
+  return fmt::format("environment variable {} is not a setting of Oriel{}", name,
+                     suggest_name(name, known));
 }
 
 /// What the environment said when it was read; handed-out pointers stay valid after a re-read.
@@ -145,6 +123,7 @@ std::vector<SettingDescription> describe_settings(const Settings& settings) {
   const Settings defaults;
   for (const Row& row : settings_table::rows()) {
     out.push_back(SettingDescription{
+        .group = row.group,
         .name = row.name,
         .alias = row.alias != nullptr ? row.alias : "",
         .kind = settings_table::kind_name(row.kind),
@@ -166,8 +145,11 @@ std::string settings_markdown() {
       "first call fail with an error that names the variable and what is allowed. A name that\n"
       "starts with ORIEL_ and is not listed here gives a warning in the log.\n\n"
       "This page is written by `oriel-info --env --markdown`; do not edit it.\n";
+  std::string group;
   for (const SettingDescription& setting : describe_settings(Settings{})) {
-    text += fmt::format("\n## {}\n\n{}\n\n", setting.name, setting.doc);
+    if (setting.group != group) text += fmt::format("\n## {}\n", setting.group);
+    group = setting.group;
+    text += fmt::format("\n### {}\n\n{}\n\n", setting.name, setting.doc);
     text += fmt::format("- Kind: {}\n- Allowed: {}\n", setting.kind, setting.allowed);
     text += setting.fallback.empty() ? "- Default: empty\n"
                                      : fmt::format("- Default: `{}`\n", setting.fallback);

@@ -92,6 +92,7 @@ std::vector<std::string> environment_names();
 
 /// A setting in words, for docs/settings.md and `oriel-info --env`.
 struct SettingDescription {
+  std::string group;  ///< what it is about; settings of one group follow each other
   std::string name;
   std::string alias;  ///< the NCCL name that is also read; may be empty
   std::string kind;

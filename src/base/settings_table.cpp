@@ -64,39 +64,53 @@ constexpr bool names_paths(std::string_view text) {
   return text.empty() || (names > 0 && names <= kMost);
 }
 
+// Titles of the groups in which the settings are shown.
+constexpr const char* kStart = "Start and deadlines";
+constexpr const char* kNodes = "Between nodes";
+constexpr const char* kMachine = "The machine";
+constexpr const char* kMemory = "Memory and results";
+constexpr const char* kTuning = "Tuning";
+constexpr const char* kLog = "Log";
+
 const std::array kRows = {
     Row{"ORIEL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
         StringKind{&Settings::socket_ifname,
                    "names or prefixes separated by commas; `=` in front makes them exact, `^` "
                    "excludes them",
                    &names_something},
-        "The network interfaces over which ranks may find each other."},
+        "The network interfaces over which ranks may find each other.", kStart},
     Row{"ORIEL_TIMEOUT", nullptr, DurationKind{&Settings::timeout, 1ms, 24h},
-        "How long one step of set-up may take: creating a communicator, registering a window."},
+        "How long one step of set-up may take: creating a communicator, registering a window.",
+        kStart},
     Row{"ORIEL_COLLECTIVE_TIMEOUT", nullptr,
         OptionalDurationKind{&Settings::collective_timeout, 1ms, 30 * 24h},
         "How long a collective may wait for a rank that is alive but does not call; off waits for "
-        "ever."},
+        "ever.",
+        kStart},
     Row{"ORIEL_FABRIC_PROVIDER", nullptr,
         StringKind{&Settings::fabric_provider,
                    "a provider's name, as in fi_info; empty takes the best of efa, verbs and tcp"},
         "Which provider of libfabric carries messages between hosts. Others than those three are "
-        "used only if named here; shm installs handlers of signals."},
+        "used only if named here; shm installs handlers of signals.",
+        kNodes},
     Row{"ORIEL_NIC", nullptr, choice<&Settings::nic>(kNics),
         "What carries bytes between ranks of different nodes, the same on all ranks: soft is a NIC "
         "in software, over shared memory and libfabric; mlx5 has an mlx5 adapter execute the "
         "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
         "ORIEL_DIRECT_COPY and ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface "
-        "at most."},
+        "at most.",
+        kNodes},
     Row{"ORIEL_DOORBELL", nullptr, choice<&Settings::doorbell>(kDoorbells),
         "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5): gpu has those who post "
         "ring, the kernels of GPUs or the threads of CPU ranks, and is an error where they cannot "
         "reach the register; cpu has a thread of the processor ring, which adds to every "
-        "operation; auto takes cpu, with a warning in the log, where gpu would be an error."},
+        "operation; auto takes cpu, with a warning in the log, where gpu would be an error.",
+        kNodes},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
         "shared memory where they are one user's processes on one machine, in one network "
-        "namespace, and libfabric elsewhere; fabric takes libfabric everywhere."},
+        "namespace, and libfabric elsewhere; fabric takes libfabric everywhere.",
+        kNodes},
     Row{"ORIEL_PATHS", nullptr,
         StringKind{&Settings::paths,
                    "up to 4 names of interfaces separated by commas; auto; or empty", &names_paths},
@@ -104,81 +118,100 @@ const std::array kRows = {
         "ranks: when one fails, queues go on by the next. Those of one network belong together, "
         "whatever their order; where routes do not tell, those of one place in the lists. auto "
         "takes two that fail apart, where there are such; empty takes the one of "
-        "ORIEL_SOCKET_IFNAME, without a backup."},
+        "ORIEL_SOCKET_IFNAME, without a backup.",
+        kNodes},
     Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
         "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
-        "memory where one process can map the other's windows; else they go by the wire."},
+        "memory where one process can map the other's windows; else they go by the wire.",
+        kNodes},
     Row{"ORIEL_NIC_PROCESS", nullptr, BoolKind{&Settings::nic_process},
         "Whether bytes of GPUs between nodes are copied by a process of its own (oriel-nic), which "
         "takes 500 MiB of each GPU; else by a thread of the application's, which cudaFree and the "
-        "like may keep waiting while a kernel waits for it."},
+        "like may keep waiting while a kernel waits for it.",
+        kNodes},
     Row{"ORIEL_NIC_PROGRAM", nullptr,
         StringKind{&Settings::nic_program,
                    "the path of oriel-nic; empty looks beside the library, and in ../bin"},
-        "The program that this process is."},
+        "The program that this process is.", kNodes},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
-        "Replaces the identity of the machine, so that one machine can play several nodes."},
+        "Replaces the identity of the machine, so that one machine can play several nodes.",
+        kMachine},
     Row{"ORIEL_TOPO_FILE", "NCCL_TOPO_FILE",
         StringKind{
             &Settings::topo_file,
             "the path of a description in NCCL's or hwloc's XML; empty looks at the machine"},
         "Describes the machine: links, speeds, NUMA nodes, network cards. Who may map whose memory "
         "stays what the drivers say. For oriel-topo as well, which waits for the "
-        "writer of a pipe; a start refuses a pipe that nobody has open to write."},
+        "writer of a pipe; a start refuses a pipe that nobody has open to write.",
+        kMachine},
     Row{"ORIEL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE",
         StringKind{&Settings::topo_dump_file, "the path of a file to write; empty writes none"},
         "Where the description of the machine goes, in NCCL's XML: one rank of each node writes "
         "it, once, after its first communicator has started, and so does oriel-topo. A file that "
-        "cannot be written is a warning in the log then, and an error of oriel-topo."},
+        "cannot be written is a warning in the log then, and an error of oriel-topo.",
+        kMachine},
     Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
-        "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any."},
+        "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any.", kMachine},
     Row{"ORIEL_CPU_AFFINITY", nullptr, BoolKind{&Settings::cpu_affinity},
         "Whether Oriel's own threads keep to the processors near their GPUs, and host memory to "
-        "the NUMA node near its user. The application's threads stay where they are."},
+        "the NUMA node near its user. The application's threads stay where they are.",
+        kMachine},
     Row{"ORIEL_IGNORE_CPU_AFFINITY", "NCCL_IGNORE_CPU_AFFINITY",
         BoolKind{&Settings::ignore_cpu_affinity},
         "Lets Oriel's own threads run on all processors near their GPUs, also on those that the "
-        "application keeps off."},
+        "application keeps off.",
+        kMachine},
     Row{"ORIEL_BIG_SIZE", nullptr, BytesKind{&Settings::big_size_bytes, 0, 1ULL << 46, 4 * kGiB},
-        "The stretch of addresses reserved for one rank's windows; 0 lets Oriel choose."},
+        "The stretch of addresses reserved for one rank's windows; 0 lets Oriel choose.", kMemory},
     Row{"ORIEL_DETERMINISTIC", nullptr, BoolKind{&Settings::deterministic},
         "Adds in a fixed order, so that the bits of a result do not depend on size, algorithm or "
-        "placement."},
+        "placement.",
+        kMemory},
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
         "The memory a communicator sets aside for buffers that are not registered; on a GPU a "
-        "quarter more, and as much again where its ranks are of several nodes."},
+        "quarter more, and as much again where its ranks are of several nodes.",
+        kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "
-        "only CPU ranks have eager."},
+        "only CPU ranks have eager.",
+        kTuning},
     Row{"ORIEL_CTAS", nullptr, IntegerKind{&Settings::ctas, 0, 1024},
         "Forces the number of thread blocks of a collective; 0 lets the table choose. A number "
         "that "
-        "the ranks' devices do not have is refused when a communicator starts."},
+        "the ranks' devices do not have is refused when a communicator starts.",
+        kTuning},
     Row{"ORIEL_CHUNK", nullptr, BytesKind{&Settings::chunk_bytes, 0, kMiB, 128},
         "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
-        "choose. It is an upper limit: pieces are smaller where the scratch memory has no room."},
+        "choose. It is an upper limit: pieces are smaller where the scratch memory has no room.",
+        kTuning},
     Row{"ORIEL_DEPTH", nullptr, IntegerKind{&Settings::depth, 0, 16},
         "Forces how many such pieces may be on their way at once; 0 lets the table choose. 1, and "
-        "more than the scratch memory has room for, is refused when a communicator starts."},
+        "more than the scratch memory has room for, is refused when a communicator starts.",
+        kTuning},
     Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 512},
-        "Forces the number of threads in a block on GPUs, 32 at least; 0 lets the table choose."},
+        "Forces the number of threads in a block on GPUs, 32 at least; 0 lets the table choose.",
+        kTuning},
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
-        "The measured table from which algorithms are chosen; all ranks must name the same one."},
+        "The measured table from which algorithms are chosen; all ranks must name the same one.",
+        kTuning},
     Row{"ORIEL_SIMD", nullptr, choice<&Settings::simd>(kSimds),
         "The instruction set of the loops that add on the CPU; auto takes the best there is. One "
-        "that the processor does not have is refused when a communicator of CPU ranks starts."},
+        "that the processor does not have is refused when a communicator of CPU ranks starts.",
+        kTuning},
     Row{"ORIEL_SPIN", nullptr, IntegerKind{&Settings::spin_microseconds, -1, 1'000'000},
-        "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose."},
+        "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose.",
+        kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
         "What the library prints. The default, alert, is what a user must know without asking: a "
-        "stalled job, a misspelt setting."},
+        "stalled job, a misspelt setting.",
+        kLog},
     Row{"ORIEL_LOG_FILE", "NCCL_DEBUG_FILE",
         StringKind{&Settings::log_file,
                    "a path, in which %h becomes the host's name and %p the process id"},
-        "Where the log goes instead of standard error."},
+        "Where the log goes instead of standard error.", kLog},
 };
 
 }  // namespace

@@ -75,6 +75,7 @@ struct Row {
   const char* alias;  ///< nullptr if NCCL has no such setting
   Kind kind;
   const char* doc;  ///< one sentence
+  const char* group;
 };
 
 std::span<const Row> rows();

@@ -195,6 +195,16 @@ TEST_CASE("every row has a name, a sentence and a default that reads back", "[re
   }
 }
 
+TEST_CASE("each setting has a group, whose settings follow each other", "[req:4.12]") {
+  std::vector<std::string> groups;
+  for (const auto& setting : describe_settings(Settings{})) {
+    CHECK_FALSE(setting.group.empty());
+    if (groups.empty() || groups.back() != setting.group) groups.push_back(setting.group);
+  }
+  CHECK(groups.size() > 3);
+  CHECK(std::set<std::string>(groups.begin(), groups.end()).size() == groups.size());
+}
+
 TEST_CASE("no two rows fill the same member", "[req:1.39]") {
   const auto before = describe_settings(Settings{});
   for (const auto& row : settings_table::rows()) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""1.25: every piece of C++ in docs/programming.md stands, line for line, in the file that the
+# [req:1.25]
+"""Every piece of C++ in docs/programming.md stands, line for line, in the file that the
 comment above it names; and what it says of files holds.
 
 doc_test.py ROOT"""

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# 1.32: compiles nvidia_header_program.cpp against NVIDIA's own nccl.h 2.28.9, links it to Oriel's
+# [req:1.32] compiles nvidia_header_program.cpp against NVIDIA's own nccl.h 2.28.9, links it to Oriel's
 # libnccl.so.2 and runs it. For machines with a GPU, a C++ compiler, CUDA's headers and that header,
 # such as PyTorch's packages bring along; it is no part of this repository.
 #

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""1.19: tensors of PyTorch's own allocator as windows, with two ranks as processes.
+# [req:1.19]
+"""Tensors of PyTorch's own allocator as windows, with two ranks as processes.
 
 With expandable segments PyTorch maps many driver allocations back to back. They become windows if
 they were created with an exportable handle type; otherwise the refusal names the missing one. Memory

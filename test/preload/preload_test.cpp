@@ -223,7 +223,7 @@ TEST_CASE("a static executable is named as beyond the loader's reach", "[req:4.1
 
 TEST_CASE("oriel-run --preload says what it cannot run", "[req:4.14]") {
   const auto missing = oriel_run({"--preload", "/no/such/program"});
-  CHECK(missing.status == 126);
+  CHECK(missing.status == 127);
   CHECK_THAT(missing.err, Contains("/no/such/program"));
   CHECK(oriel_run({"--preload"}).status == 2);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""1.29: oriel-tune over a fake oriel-perf whose best plans are known. The path of oriel-tune is the
+# [req:1.29]
+"""oriel-tune over a fake oriel-perf whose best plans are known. The path of oriel-tune is the
 first argument."""
 import importlib.machinery
 import importlib.util
@@ -123,7 +124,7 @@ class Tune(unittest.TestCase):
             self.assertIn(word, done.stderr)
             self.assertFalse(self.out.exists())
         done = self.run_tune("-o", str(self.out), "-b", "64K", "-e", "1K")
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("below the first", done.stderr)
         self.assertEqual(self.run_tune("-e", "7X").returncode, 2)
 

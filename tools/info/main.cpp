@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // oriel-info: what this build of Oriel is and how it is set.
 #include <cstdio>
-#include <exception>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -11,16 +10,14 @@
 #include "oriel/version.hpp"
 
 #include "base/settings.hpp"
+#include "common/command_line.hpp"
 
 namespace oriel {
 namespace {
 
-constexpr int kExitBadEnvironment = 1;
-
 struct Options {
   bool env = false;
   bool markdown = false;
-  bool version = false;
 };
 
 void print_setting(const SettingDescription& setting) {
@@ -39,45 +36,40 @@ int print_environment() {
   }
   if (!settings.ok()) {
     fmt::print(stderr, "oriel-info: {}\n", settings.error().to_string());
-    return kExitBadEnvironment;
+    return tools::kExitFailure;
   }
-  for (const SettingDescription& setting : describe_settings(**settings)) print_setting(setting);
+  std::string group;
+  for (const SettingDescription& setting : describe_settings(**settings)) {
+    if (setting.group != group) fmt::print("{}# {}\n", group.empty() ? "" : "\n", setting.group);
+    group = setting.group;
+    print_setting(setting);
+  }
   return 0;
 }
 
-int print_version() {
-  fmt::print("Oriel {}, NCCL interface {}\n", version(), kNcclVersion);
-  fmt::print("backends built: host{}\n", ORIEL_HAVE_CUDA != 0 ? ", cuda" : "");
-  return 0;
+std::string more_version() {
+  return fmt::format("NCCL interface {}\nbackends built: host{}\n", kNcclVersion,
+                     ORIEL_HAVE_CUDA != 0 ? ", cuda" : "");
 }
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("Says what this build of Oriel is and how it is set.");
-  app.add_flag("--env", options.env, "list the settings and their values in this environment");
-  app.add_flag("--markdown", options.markdown, "with --env: write docs/settings.md instead")
+  tools::CommandLine line("oriel-info", "Says what this build of Oriel is and how it is set.",
+                          more_version());
+  line.app().add_flag("--env", options.env,
+                      "list the settings, by what they are about, with their values here");
+  line.app()
+      .add_flag("--markdown", options.markdown, "with --env: write docs/settings.md instead")
       ->needs("--env");
-  app.add_flag("--version", options.version, "say which version this is");
-  CLI11_PARSE(app, argc, argv);
-
-  if (options.markdown) {
-    fmt::print("{}", settings_markdown());
-    return 0;
-  }
+  if (const auto status = line.parse(argc, argv)) return *status;
+  if (options.markdown) return tools::put_out("oriel-info", settings_markdown());
   if (options.env) return print_environment();
-  if (options.version) return print_version();
-  fmt::print("{}", app.help());
-  return 0;
+  return tools::put_out("oriel-info", line.help());
 }
 
 }  // namespace
 }  // namespace oriel
 
 int main(int argc, char** argv) {
-  try {
-    return oriel::run(argc, argv);
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "oriel-info: %s\n", failure.what());
-    return 1;
-  }
+  return oriel::tools::guarded_main("oriel-info", [&] { return oriel::run(argc, argv); });
 }

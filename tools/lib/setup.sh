@@ -21,6 +21,56 @@ fail() {
   exit 1
 }
 
+# edit_distance A B: insertions, deletions and replacements that turn A into B, in $distance.
+edit_distance() {
+  local a=$1 b=$2 i j above left diagonal row=()
+  for ((j = 0; j <= ${#b}; ++j)); do row[j]=$j; done
+  for ((i = 1; i <= ${#a}; ++i)); do
+    diagonal=${row[0]} row[0]=$i
+    for ((j = 1; j <= ${#b}; ++j)); do
+      above=${row[j]} left=${row[j - 1]}
+      distance=$diagonal
+      [ "${a:i-1:1}" = "${b:j-1:1}" ] || distance=$((distance + 1))
+      ((above + 1 >= distance)) || distance=$((above + 1))
+      ((left + 1 >= distance)) || distance=$((left + 1))
+      diagonal=$above row[j]=$distance
+    done
+  done
+  distance=${row[${#b}]}
+}
+
+# read_flags HELP "FLAG..." ARGUMENT...: the flags that are given, in the array `given`. --help and
+# --version are answered here, and the script ends; an unknown argument is misuse, status 2.
+given=()
+read_flags() {
+  local help=$1 known="$2 --help --version" name=${0##*/} argument flag best least version
+  shift 2
+  given=()
+  for argument in "$@"; do
+    best="" least=$((${#argument} / 3 + 1))
+    for flag in $known; do
+      edit_distance "$argument" "$flag"
+      if [ "$distance" -lt "$least" ]; then best=$flag least=$distance; fi
+    done
+    [ "$argument" != -h ] || best=--help least=0
+    if [ "$least" -eq 0 ]; then given+=("$best"); continue; fi
+    case $argument in
+      -*) printf 'tools/%s: unknown flag %s%s\n' "$name" "$argument" \
+            "${best:+; did you mean $best?}" ;;
+      *) printf 'tools/%s: takes no argument "%s"\n' "$name" "$argument" ;;
+    esac >&2
+    printf 'tools/%s --help lists the flags\n' "$name" >&2
+    exit 2
+  done
+  case " ${given[*]} " in
+    *" --help "*) printf '%s\n' "$help"; exit ;;
+    *" --version "*)
+      version=$(sed -n 's/^project(oriel VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt")
+      printf '%s (Oriel) %s\n' "$name" "$version"
+      exit ;;
+  esac
+}
+
 # as_root COMMAND...: as it is for root, else through sudo.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then

@@ -4,20 +4,19 @@
 // it.
 #include <cstdio>
 #include <cstring>
-#include <exception>
 
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.hpp"
+#include "common/command_line.hpp"
 #include "net/process/nic_server_cuda.hpp"
 
 namespace oriel {
 namespace {
 
 constexpr int kSocket = 3;  // as NicProcess has it
-constexpr int kExitUsage = 2;
 
 bool is_unix_socket(int fd) {
   int domain = 0;
@@ -27,32 +26,28 @@ bool is_unix_socket(int fd) {
 
 int run(int argc, char** argv) {
   if (argc != 2 || std::strcmp(argv[1], "serve") != 0 || !is_unix_socket(kSocket)) {
-    std::fputs(
-        "oriel-nic: copies for the software NICs of a rank on a GPU. It is started by the library "
-        "(ORIEL_NIC_PROGRAM) and of no use by itself.\n",
-        stderr);
-    return kExitUsage;
+    tools::CommandLine line(
+        "oriel-nic",
+        "Copies for the software NICs of a rank on a GPU. The library starts it "
+        "(ORIEL_NIC_PROGRAM); it is of no use by itself.");
+    if (const auto status = line.parse(argc, argv)) return *status;
+    return line.misuse("only the library starts this program");
   }
   // So that it is nobody's child: an application that waits for its own does not meet it.
   const pid_t other = ::fork();
-  if (other < 0) return 1;
+  if (other < 0) return tools::kExitFailure;
   if (other > 0) ::_exit(0);
   static_cast<void>(::fcntl(kSocket, F_SETFD, FD_CLOEXEC));
   net::NicServer server{OwnedFd(kSocket)};
   const Status ended = server.run();
   if (ended.ok()) return 0;
   Log().info("a software NIC's process ends: {}", ended.error().to_string());
-  return 1;
+  return tools::kExitFailure;
 }
 
 }  // namespace
 }  // namespace oriel
 
 int main(int argc, char** argv) {
-  try {
-    return oriel::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "oriel-nic: %s\n", error.what());
-    return 1;
-  }
+  return oriel::tools::guarded_main("oriel-nic", [&] { return oriel::run(argc, argv); });
 }

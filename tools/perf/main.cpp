@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
+#include "common/command_line.hpp"
 #include "common/process.hpp"
 #include "perf/launcher_environment.hpp"
 #include "perf/measurement.hpp"
@@ -80,14 +81,14 @@ class LocalWorkers {
     return {};
   }
 
-  /// Waits for all and returns the first status that is not 0.
+  /// Waits for all; 0, or kExitFailure if one failed.
   Result<int> wait() {
     int verdict = 0;
     while (!pids_.empty() && signal_received() == 0) {
       int status = 0;
       if (::waitpid(pids_.back(), &status, 0) != pids_.back()) continue;
       pids_.pop_back();
-      if (verdict == 0) verdict = tools::shell_status(status);
+      if (status != 0) verdict = tools::kExitFailure;
     }
     if (pids_.empty()) return verdict;
     return Error(ErrorCode::aborted,
@@ -133,11 +134,13 @@ Result<int> run(const Options& options) {
 }  // namespace oriel::perf
 
 int main(int argc, char** argv) {
-  const auto parsed = oriel::perf::parse_options(argc, argv);
-  if (const int* status = std::get_if<int>(&parsed)) return *status;
-  const auto verdict = oriel::perf::run(std::get<oriel::perf::Options>(parsed));
-  if (verdict) return *verdict;
-  fmt::print(stderr, "oriel-perf: {}\n", verdict.error().to_string());
-  const int signal = oriel::perf::signal_received();
-  return signal != 0 ? 128 + signal : 1;
+  return oriel::tools::guarded_main("oriel-perf", [&] {
+    const auto parsed = oriel::perf::parse_options(argc, argv);
+    if (const int* status = std::get_if<int>(&parsed)) return *status;
+    const auto verdict = oriel::perf::run(std::get<oriel::perf::Options>(parsed));
+    if (verdict) return *verdict;
+    fmt::print(stderr, "oriel-perf: {}\n", verdict.error().to_string());
+    const int signal = oriel::perf::signal_received();
+    return signal != 0 ? 128 + signal : oriel::tools::kExitFailure;
+  });
 }

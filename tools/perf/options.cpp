@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -14,11 +13,11 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "common/command_line.hpp"
 
 namespace oriel::perf {
 namespace {
 
-constexpr int kUsageStatus = 2;
 constexpr std::size_t kLargest = std::size_t{1} << 44;
 constexpr std::size_t kRotationBytes = std::size_t{128} << 20;
 constexpr int kMostSets = 8;
@@ -357,22 +356,17 @@ int rotation(const Options& options, std::size_t bytes) {
 std::variant<Options, int> parse_options(int argc, char** argv) {
   Raw raw;
   Options options;
-  CLI::App app{
+  tools::CommandLine line(
+      "oriel-perf",
       "Measures a collective of a libnccl-compatible library, checks its results, and compares\n"
       "two libraries round by round. Times are medians over the rounds of the slowest rank's time\n"
-      "per call. Flags and columns are those of nccl-tests."};
-  declare_work(app, raw, options);
-  declare_timing(app, raw, options);
-  declare_place(app, raw, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& problem) {
-    const int status = app.exit(problem);
-    return status == 0 ? 0 : kUsageStatus;
-  }
+      "per call. Flags and columns are those of nccl-tests.");
+  declare_work(line.app(), raw, options);
+  declare_timing(line.app(), raw, options);
+  declare_place(line.app(), raw, options);
+  if (const auto status = line.parse(argc, argv)) return *status;
   if (auto understood = understand(raw, options); !understood) {
-    fmt::print(stderr, "oriel-perf: {}\n", understood.error().message());
-    return kUsageStatus;
+    return line.misuse(understood.error().message());
   }
   return options;
 }

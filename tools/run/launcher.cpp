@@ -42,6 +42,10 @@ void say(const std::string& message) {
 
 }  // namespace
 
+int start_failure_status(int error) {
+  return error == ENOENT ? 127 : 126;
+}
+
 Launcher::Launcher(Options options)
     : options_(std::move(options)), ranks_(static_cast<std::size_t>(options_.ranks)) {}
 
@@ -104,8 +108,10 @@ Status Launcher::start_rank(int rank, std::uint16_t port) {
   ssize_t got;
   do got = ::read(reader.get(), &status, sizeof status);
   while (got < 0 && errno == EINTR);
-  if (got == sizeof status)
+  if (got == sizeof status) {
+    start_failure_ = start_failure_status(status);
     return system_error(fmt::format("running '{}'", options_.command.front()), status);
+  }
   return {};
 }
 
@@ -137,7 +143,7 @@ void Launcher::become_rank(int rank, std::uint16_t port, int report_fd) {
   ::execvp(arguments[0], arguments.data());
   const int status = errno;
   static_cast<void>(!::write(report_fd, &status, sizeof status));
-  ::_exit(status == ENOENT ? 127 : 126);
+  ::_exit(start_failure_status(status));
 }
 
 Status Launcher::wait_for_events() {

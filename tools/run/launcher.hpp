@@ -30,6 +30,10 @@ struct Options {
   std::optional<std::chrono::nanoseconds> timeout;           ///< of the whole run
 };
 
+/// The status that shells give where exec() fails with `error`: 127 if there is no such program,
+/// else 126.
+int start_failure_status(int error);
+
 /// Starts the ranks of one program on this host and sees them through to their end. Each rank leads
 /// a process group of its own, so that what it started goes down with it.
 ///
@@ -46,6 +50,9 @@ class Launcher {
   /// Runs to the end. The status to exit with: 0 if every rank succeeded, else that of the first
   /// that failed (128 + n for signal n), or 128 + n after being interrupted by signal n.
   Result<int> run();
+
+  /// After run() has failed because the program cannot be started: start_failure_status().
+  std::optional<int> start_failure() const { return start_failure_; }
 
  private:
   struct Rank {
@@ -69,6 +76,7 @@ class Launcher {
   std::vector<Rank> ranks_;
   TaggedOutput output_;
   int verdict_ = 0;
+  std::optional<int> start_failure_;
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;
   Deadline give_up_at_ = Deadline::never();

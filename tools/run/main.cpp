@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "common/command_line.hpp"
 #include "common/process.hpp"
 #include "run/launcher.hpp"
 #include "run/preload.hpp"
@@ -12,23 +13,22 @@
 
 namespace {
 
-constexpr int kUsage = 2;
-constexpr int kNotStarted = 126;
+using namespace oriel;
 
-int fail(const oriel::Error& error, int status) {
+int fail(const Error& error, int status = tools::kExitFailure) {
   fmt::print(stderr, "oriel-run: {}\n", error.to_string());
   return status;
 }
 
 // Warns where the program's calls cannot reach Oriel.
-oriel::Result<oriel::run::Preload> prepare_preload(const std::string& program) {
-  const auto warning = preload_warning(oriel::run::read_program_file(program));
+Result<run::Preload> prepare_preload(const std::string& program) {
+  const auto warning = preload_warning(run::read_program_file(program));
   if (!warning.empty()) fmt::print(stderr, "oriel-run: {}\n", warning);
-  return oriel::run::Preload::find(/*report=*/warning.empty());
+  return run::Preload::find(/*report=*/warning.empty());
 }
 
 struct Arguments {
-  oriel::run::Options options;
+  run::Options options;
   double grace_s = 5;
   double timeout_s = 0;
   bool preload = false;
@@ -40,7 +40,8 @@ constexpr const char* kHelp =
     "oriel-run --preload [-n N] [options] program [arguments]\n\n"
     "Starts N ranks of a program on this host, with RANK, WORLD_SIZE, LOCAL_RANK,\n"
     "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. When a rank fails it is named and the\n"
-    "others are stopped; the exit status is that of the first rank that failed.\n\n"
+    "others are stopped; the exit status is that of the first rank that failed, 127 or 126 if the\n"
+    "program cannot be started, 124 at --timeout, 128 and the signal's number if one ends it.\n\n"
     "With --preload the program, written for NCCL, runs on Oriel, and says where its\n"
     "ncclAllReduce is. Without -n the program starts once and makes its own ranks.";
 
@@ -63,44 +64,44 @@ void add_options(CLI::App& app, Arguments& to) {
       ->needs(to.ranks);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   Arguments arguments;
-  oriel::run::Options& options = arguments.options;
-  CLI::App app{kHelp};
-  add_options(app, arguments);
-  CLI11_PARSE(app, argc, argv);
+  run::Options& options = arguments.options;
+  tools::CommandLine line("oriel-run", kHelp);
+  add_options(line.app(), arguments);
+  if (const auto status = line.parse(argc, argv)) return *status;
 
-  options.command = app.remaining();
+  options.command = line.app().remaining();
   if (!options.command.empty() && options.command.front() == "--")
     options.command.erase(options.command.begin());
-  if (options.command.empty()) {
-    fmt::print(stderr, "oriel-run: no program given\n{}", app.help());
-    return kUsage;
-  }
+  if (options.command.empty()) return line.misuse("no program given");
   const bool once = arguments.ranks->empty();
-  if (once && !arguments.preload) {
-    fmt::print(stderr, "oriel-run: -n is missing: the number of ranks\n");
-    return kUsage;
-  }
-  const auto grace = oriel::tools::seconds_to_nanoseconds(arguments.grace_s, "--grace");
-  if (!grace) return fail(grace.error(), kUsage);
-  const auto timeout = oriel::tools::seconds_to_nanoseconds(arguments.timeout_s, "--timeout");
-  if (!timeout) return fail(timeout.error(), kUsage);
+  if (once && !arguments.preload) return line.misuse("-n is missing: the number of ranks");
+  const auto grace = tools::seconds_to_nanoseconds(arguments.grace_s, "--grace");
+  if (!grace) return line.misuse(grace.error().message());
+  const auto timeout = tools::seconds_to_nanoseconds(arguments.timeout_s, "--timeout");
+  if (!timeout) return line.misuse(timeout.error().message());
   options.grace = std::chrono::nanoseconds(*grace);
   if (*timeout > 0) options.timeout = std::chrono::nanoseconds(*timeout);
 
   if (arguments.preload) {
     auto prepared = prepare_preload(options.command.front());
-    if (!prepared) return fail(prepared.error(), kNotStarted);
+    if (!prepared) return fail(prepared.error());
     if (once) {
       prepared->apply(/*first=*/true);
-      return fail(oriel::run::become_program(std::move(options.command)), kNotStarted);
+      const Error refused = run::become_program(std::move(options.command));
+      return fail(refused, run::start_failure_status(refused.native().value));
     }
     options.preload = std::move(*prepared);
   }
-  oriel::run::Launcher launcher(std::move(options));
+  run::Launcher launcher(std::move(options));
   const auto verdict = launcher.run();
-  return verdict ? *verdict : fail(verdict.error(), kNotStarted);
+  if (verdict) return *verdict;
+  return fail(verdict.error(), launcher.start_failure().value_or(tools::kExitFailure));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return tools::guarded_main("oriel-run", [&] { return run_program(argc, argv); });
 }

@@ -3,11 +3,7 @@
 // oriel-topo: what this machine is made of, and what Oriel makes of it.
 #include <algorithm>
 #include <cstdio>
-#include <exception>
-#include <iostream>
-#include <new>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,6 +15,7 @@
 #include "base/settings.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
+#include "common/command_line.hpp"
 #include "topo/machine/machine_dump.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/process_machine.hpp"
@@ -96,20 +93,15 @@ Result<std::string> text_for(const Options& options, Status& dumped) {
 
 int complain(const Error& error) {
   fmt::print(stderr, "oriel-topo: {}\n", shown(error.to_string()));
-  return 1;
-}
-
-int put_out(const std::string& text) {
-  const bool put = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (put && std::fflush(stdout) == 0) return 0;
-  return complain(system_error("writing standard output"));
+  return kExitFailure;
 }
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app(
-      "Shows the topology of this machine: who maps whose memory, and which NIC is near "
-      "which GPU.");
+  CommandLine line("oriel-topo",
+                   "Shows the topology of this machine: who maps whose memory, and which NIC is "
+                   "near which GPU.");
+  CLI::App& app = line.app();
   const auto names_something = [](const std::string& path) {
     return path.empty() ? std::string("it names no file") : std::string();
   };
@@ -134,19 +126,12 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   json->excludes(svg)->excludes(xml);
   svg->excludes(xml);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& end) {  // --help is one too
-    std::ostringstream words;
-    const int status = app.exit(end, words, std::cerr);
-    const int put = put_out(words.str());
-    return status == 0 ? put : status;
-  }
+  if (const auto status = line.parse(argc, argv)) return *status;
 
   Status dumped;
   const auto text = text_for(options, dumped);
   if (!text.ok()) return complain(text.error());
-  if (const int status = put_out(*text); status != 0) return status;
+  if (const int status = put_out("oriel-topo", *text); status != 0) return status;
   return dumped.ok() ? 0 : complain(dumped.error());
 }
 
@@ -154,13 +139,5 @@ int run(int argc, char** argv) {
 }  // namespace oriel::tools
 
 int main(int argc, char** argv) {
-  try {
-    return oriel::tools::run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    std::fputs("oriel-topo: out of memory\n", stderr);
-    return 1;
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "oriel-topo: %s\n", failure.what());
-    return 1;
-  }
+  return oriel::tools::guarded_main("oriel-topo", [&] { return oriel::tools::run(argc, argv); });
 }

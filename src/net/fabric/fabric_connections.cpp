@@ -36,7 +36,7 @@ std::optional<std::vector<Watched>> watched_by(int epoll) {
   if (!text.ok()) return std::nullopt;
   std::vector<Watched> found;
   std::istringstream lines(text.value());
-  // As in "tfd: 5 events: 19 data: 55b92d972a50 pos:0 ino:e8065e sdev:9".
+  // As in "tfd: 5 events: 19 data: 0x55b92d pos:0 ino:e8065e sdev:9".
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("tfd:")) continue;
     const std::size_t inode = line.find(" ino:");

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""1.26 1.27: no kernel touches memory before it has passed the grid-dependency wait.
+# [req:1.26][req:1.27]
+"""No kernel touches memory before it has passed the grid-dependency wait.
 
 A kernel starts while the one before it in the stream still runs, so whatever it reads earlier than
 griddepcontrol.wait may be about to change: user buffers, the epochs, a scalar on the device. This

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""docs/requirements.md is what docs/requirements.in.md and the tags of the tests make it, each tag has
+a sentence there, and each requirement something that shows it. Pages and comments cite no commit and
+no issue of ours, and the links of pages lead to files. To write the page anew:
+
+    tools/check_requirements.py --write
+"""
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+import lint  # noqa: E402
+
+SENTENCES = "docs/requirements.in.md"
+PAGE = "docs/requirements.md"
+CODE = r"(?:\d+\.\d+|promise:\d+|[ABDFHQ]\d+)"
+ENTRY = re.compile(rf"({CODE}) (.+)")
+TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+)', re.M)
+# Tags by which somebody chooses tests; those in front hide a test from a plain run.
+PLAIN = {".", "figures", "loops", "reduce", "scalar"}
+TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
+HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w.:-])")
+ISSUE = re.compile(r"\bissues? #?\d+", re.I)
+LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+COMMENT = {**{suffix: re.compile(r"//(.*)") for suffix in lint.SOURCE_SUFFIXES},
+           **{suffix: re.compile(r"(?:^|\s)#(.*)") for suffix in (".py", ".sh", ".cmake", ".txt")}}
+
+
+class Entry:
+    def __init__(self, sentence):
+        self.parts = {"sentence": sentence, "shown by": "", "open": ""}
+        self.last = "sentence"
+
+    def add(self, line):
+        word = next((part for part in self.parts if line.startswith(part + ": ")), None)
+        if word:
+            self.last = word
+            line = line[len(word) + 2:]
+        self.parts[self.last] = f"{self.parts[self.last]} {line}".strip()
+
+
+def read_sentences(text):
+    """(lines of the page, with an Entry's code where it stands; code -> Entry)."""
+    lines, entries, current = [], {}, None
+    for line in text.splitlines():
+        found = ENTRY.fullmatch(line)
+        if found:
+            current = entries[found[1]] = Entry(found[2])
+            lines.append((found[1],))
+        elif line.startswith("  ") and current:
+            current.add(line.strip())
+        else:
+            current = None
+            lines.append(line)
+    return lines, entries
+
+
+def read_tags(root):
+    """code -> files of tests, and (file, line, tag) of tags that are no codes."""
+    files, strange = {}, []
+    for path in lint.tracked_files(root):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(("test/", "benchmarks/")) or path.suffix not in TAGGED_SUFFIXES:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for found in TAGS.finditer(text):
+            for tag in re.findall(r"\[([^\]]+)\]", found[1] or found[2]):
+                code = tag.removeprefix("req:")
+                if re.fullmatch(CODE, code) and (tag != code) == code[0].isdigit():
+                    files.setdefault(code, set()).add(name)
+                elif tag not in PLAIN and found[1] is not None:
+                    strange.append((name, text.count("\n", 0, found.start()) + 1, tag))
+    return files, strange
+
+
+def shown(files):
+    """Names of tests, by folder."""
+    folders = {}
+    for name in sorted(files):
+        path = pathlib.PurePosixPath(name)
+        stem = path.stem.removesuffix("_test")
+        folder = path.parent.as_posix().removeprefix("test/")
+        folders.setdefault(folder, set()).add(stem)
+    return "; ".join(f"`{folder}`: " + ", ".join(sorted(names))
+                     for folder, names in sorted(folders.items()))
+
+
+def make_page(lines, entries, tags):
+    page, table = [], False
+    for line in lines:
+        if not isinstance(line, tuple):
+            table = False
+            page.append(line)
+            continue
+        if not table:
+            page += ["| code | requirement | shown by | open |", "|---|---|---|---|"]
+            table = True
+        code, = line
+        parts = entries[code].parts
+        by = "; ".join(filter(None, [shown(tags.get(code, ())), parts["shown by"]]))
+        page.append(f"| {code} | {parts['sentence']} | {by} | {parts['open']} |")
+    page[1:1] = ["", f"This page is written by `tools/check_requirements.py --write` from "
+                 f"`{pathlib.PurePosixPath(SENTENCES).name}`", "and the tags of tests; do not edit it."]
+    return "\n".join(page) + "\n"
+
+
+def requirement_findings(root):
+    source = root / SENTENCES
+    if not source.exists():
+        return [f"{SENTENCES}: missing"]
+    lines, entries = read_sentences(source.read_text(encoding="utf-8"))
+    tags, strange = read_tags(root)
+    findings = [f"{name}:{line}: the tag [{tag}] is no code of a requirement"
+                for name, line, tag in strange]
+    findings += [f"{SENTENCES}: no sentence for {code}, which {min(files)} is tagged with"
+                 for code, files in sorted(tags.items()) if code not in entries]
+    findings += [f"{SENTENCES}: nothing shows {code}: tag a test, or say 'shown by: ...'"
+                 for code, entry in entries.items()
+                 if code not in tags and not entry.parts["shown by"]]
+    page = root / PAGE
+    if not page.exists() or page.read_text(encoding="utf-8") != make_page(lines, entries, tags):
+        findings.append(f"{PAGE}: stale; tools/check_requirements.py --write writes it anew")
+    return findings
+
+
+def prose_of(path):
+    """(line number, text) of what people read there: a page, or comments."""
+    comment = COMMENT.get(path.suffix)
+    if path.suffix != ".md" and comment is None:
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if comment is None:
+            yield number, line
+        elif found := comment.search(line):
+            yield number, found[1]
+
+
+def prose_findings(root):
+    findings = []
+    for path in lint.tracked_files(root):
+        name = path.relative_to(root).as_posix()
+        for number, text in prose_of(path):
+            for what, pattern in (("commit", HASH), ("issue", ISSUE)):
+                if found := pattern.search(text):
+                    findings.append(f"{name}:{number}: cites the {what} '{found[0]}'")
+            if path.suffix == ".md":
+                findings += [f"{name}:{number}: the link {link} leads nowhere"
+                             for link in LINK.findall(text)
+                             if "://" not in link and not (path.parent / link).exists()]
+    return findings
+
+
+def check(root):
+    return requirement_findings(root) + prose_findings(root)
+
+
+def write(root):
+    lines, entries = read_sentences((root / SENTENCES).read_text(encoding="utf-8"))
+    (root / PAGE).write_text(make_page(lines, entries, read_tags(root)[0]), encoding="utf-8")
+
+
+IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
+CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\n',
+         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef\n",
+         PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
+               "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
+               "| code | requirement | shown by | open |\n|---|---|---|---|\n"
+               "| 1.1 | First. | `a`: x, y | more work |\n| F7 | Second. | `a`: x; a page |  |\n"}
+PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
+    ({"test/a/z_test.cpp": '"[req:1.2]"'}, "no sentence for 1.2"),
+    ({"test/a/z.py": "# [F9]\n"}, "no sentence for F9"),
+    ({"test/a/z_test.cpp": '"[req:1.1][slow]"'}, "z_test.cpp:1: the tag [slow]"),
+    ({"test/a/z_test.cpp": '"[1.1]"'}, "the tag [1.1]"),
+    ({"test/a/z_test.cpp": '"[req:F7]"'}, "the tag [req:F7]"),
+    ({SENTENCES: IN + "F8 Third.\n"}, "nothing shows F8"),
+    ({SENTENCES: IN.replace("First", "Fist")}, "requirements.md: stale"),
+    ({"test/a/z_test.cpp": '"[req:1.1]"'}, "requirements.md: stale"),
+    ({"docs/a.md": "text\nsince 0123abc it works\n"}, "docs/a.md:2: cites the commit '0123abc'"),
+    ({"src/a.cpp": "int a;  // as of a1b2c3d4\n"}, "src/a.cpp:1: cites the commit"),
+    ({"tools/a.py": "# of issue 7\n"}, "tools/a.py:1: cites the issue"),
+    ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"))]
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write(lint.ROOT)
+    else:
+        lint.main("requirements", check, CLEAN, PLANTS)
