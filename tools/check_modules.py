@@ -43,6 +43,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MODULE_LIST = re.compile(r"oriel_add_module\(\s*(\w+)(.*?)\)", re.S)
 # An empty statement is a barrier for the compiler and no assembly.
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile|__volatile__)?\s*\((?!\s*\"\")")
+GETENV = re.compile(r"(?<!secure_)\bgetenv\s*\(")
 HEADERS = {".h", ".hpp", ".cuh"}
 
 
@@ -95,6 +96,14 @@ def check_assembly(path, root, number, line):
     if device_code and not allowed and ASSEMBLY.search(line):
         return (f"{path.relative_to(root)}:{number}: assembly belongs in "
                 "include/oriel/device/arch")
+    return None
+
+
+def check_environment(path, root, number, line):
+    """A variable may name a program or a file, which one with more rights than its user's must not
+    take from that user."""
+    if path.relative_to(root).parts[0] == "src" and GETENV.search(line):
+        return f"{path.relative_to(root)}:{number}: the library reads variables by secure_getenv"
     return None
 
 
@@ -166,6 +175,7 @@ def check(root):
             if include and include.group(1) == '"':
                 findings.append(check_include(path, root, number, include.group(2)))
             findings.append(check_assembly(path, root, number, line))
+            findings.append(check_environment(path, root, number, line))
     files = lint.tracked_files(root)
     for path in files:
         if path.name == "CMakeLists.txt" and path.parent.parent == root / "src":
@@ -181,6 +191,8 @@ CLEAN = {
     "src/kernels/host/a.hpp": 'asm volatile("stmxcsr %0" : "=m"(x));\n',
     "include/oriel/device/keep.hpp": 'asm("" : "+x"(product));\n',
     "include/oriel/keep.hpp": "",
+    "tools/perf/a.cpp": 'const char* value = std::getenv("HOME");\n',
+    "src/base/s.cpp": 'const char* value = ::secure_getenv("ORIEL_NIC_PROGRAM");\n',
     "src/comm/group/run.cpp": '#include "window/memory/m.hpp"\n#include "comm/device/d.hpp"\n',
     "src/comm/CMakeLists.txt": "oriel_add_module(comm SOURCES run.cpp MODULES window base)\n",
     "include/oriel/device/arch/cuda.cuh": 'asm volatile("nanosleep.u32 1;");\n',
@@ -210,6 +222,8 @@ PLANTS = [
     ({"src/net/wire/queue.hpp": "", "src/net/soft/queue.hpp": ""}, "has the same name"),
     ({"include/oriel/window.hpp": "", "src/window/memory/window.hpp": ""}, "has the same name"),
     ({"src/kernels/cuda/k.cuh": 'asm volatile ("ld.acquire");\n'}, "assembly belongs in"),
+    ({"src/base/s.cpp": 'const char* value = ::getenv("ORIEL_NIC_PROGRAM");\n'},
+     "by secure_getenv"),
     ({"src/shadow/CMakeLists.txt": "oriel_add_module(shadow SOURCES a.cpp MODULES base window)\n"},
      "module shadow may not link to window"),
 ]

@@ -42,7 +42,7 @@ EventLoop::Wait EventLoop::sleep_until(Deadline when) {
 }
 
 void EventLoop::Wait::await_suspend(std::coroutine_handle<> handle) {
-  despite_short_memory([this] { loop_->make_room(); });
+  loop_->make_room();
   handle_ = handle;
   waiting_ = true;
   loop_->waits_.push_back(this);
@@ -53,9 +53,7 @@ Status EventLoop::Wait::await_resume() {
     case Outcome::ready:
       break;
     case Outcome::expired:
-      // As a rule only a timer was due.
-      return despite_short_memory(
-          [] { return Error(ErrorCode::timeout, "the deadline has passed"); });
+      return Error(ErrorCode::timeout, "the deadline has passed");
     case Outcome::stopped:
       return *loop_->stop_reason();
     case Outcome::broken:

@@ -58,7 +58,7 @@ class EventLoop {
   template <typename T>
   std::vector<T> run_all(std::vector<Task<T>> tasks) {
     std::vector<T> results;
-    despite_short_memory([&] { results.reserve(tasks.size()); });
+    results.reserve(tasks.size());
     for (auto& task : tasks) task.start();
     for (auto& task : tasks) {
       while (!task.done()) turn();

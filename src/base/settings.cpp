@@ -21,7 +21,8 @@ namespace {
 using settings_table::Row;
 
 std::optional<std::string> get_process_variable(const char* name) {
-  const char* value = ::getenv(name);
+  // Not for programs that run with more rights than their user's: a variable may name a program.
+  const char* value = ::secure_getenv(name);
   if (value == nullptr) return std::nullopt;
   return std::string(value);
 }

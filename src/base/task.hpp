@@ -3,13 +3,9 @@
 #pragma once
 
 #include <coroutine>
-#include <cstddef>
 #include <exception>
-#include <new>
 #include <optional>
 #include <utility>
-
-#include "base/short_memory.hpp"
 
 namespace oriel {
 
@@ -29,12 +25,6 @@ namespace detail {
 
 class TaskPromiseBase {
  public:
-  // Of a coroutine's frame. It may be a step of an agreement in which this rank has voted.
-  static void* operator new(std::size_t bytes) {
-    return despite_short_memory([bytes] { return ::operator new(bytes); });
-  }
-  static void operator delete(void* frame) noexcept { ::operator delete(frame); }
-
   std::suspend_always initial_suspend() noexcept { return {}; }
 
   struct FinalAwaiter {

@@ -129,7 +129,7 @@ unsigned int la_objopen(link_map* object, Lmid_t space, uintptr_t* /*cookie*/) {
 void la_preinit(uintptr_t* /*cookie*/) {
   // Set by oriel-run to the number of the process that it starts. No name of a setting: the library
   // warns of those that it does not know.
-  char* process = std::getenv("_ORIEL_RUN_REPORT");
+  char* process = ::secure_getenv("_ORIEL_RUN_REPORT");
   if (process == nullptr || std::atol(process) != ::getpid()) return;
   *process = '\0';  // the program has the same text: what it may become says nothing again
   report_all_reduce();

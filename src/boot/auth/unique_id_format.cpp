@@ -28,7 +28,8 @@ Error bad_id(const std::string& why) {
 }  // namespace
 
 UniqueId::Encoded UniqueId::encode() const {
-  ByteWriter writer;
+  // As large as it will be: a buffer that grew would leave copies of the secret behind.
+  ByteWriter writer(kBytes);
   writer.put_raw(std::as_bytes(std::span(kMagic))).put(kVersion).put(std::uint16_t{0});
   writer.put(std::uint32_t{0}).put(number);
   root.encode(writer);

@@ -113,14 +113,12 @@ bool is_local_failure(const Error& error) {
 
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::milliseconds(100);
 
-enum class Failure : std::uint8_t { other, refused, rejected };
-
+/// One attempt; sets `rejected` as Dialer::rejected() says.
 Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadline deadline,
-                                Failure& failure) {
-  failure = Failure::other;
+                                bool& rejected) {
+  rejected = false;
   ORIEL_CO_TRY(Dialer dialer, Dialer::start(target));
   while (!dialer.proven()) {
     if (dialer.wanted_events() == EPOLLOUT) {
@@ -130,8 +128,7 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
     }
     Status advanced = dialer.advance();
     if (!advanced.ok()) {
-      if (is_refusal(advanced.error())) failure = Failure::refused;
-      if (dialer.awaits_verdict() && !dialer.is_put_off()) failure = Failure::rejected;
+      rejected = dialer.rejected();
       co_return std::move(advanced).error();
     }
   }
@@ -158,38 +155,47 @@ Error no_use(Error error, const DialTarget& target, bool refused) {
       .with_hint(kUsedIdHint);
 }
 
-/// How long the same failure has come back.
-class Streak {
- public:
-  /// Whether `failure` has now lasted for `patience` and for more attempts than bad luck explains.
-  bool add(Failure failure, TimePoint now, Duration patience) {
-    if (failure != failure_ || failure == Failure::other) {
-      failure_ = failure;
-      since_ = now;
-      count_ = 0;
-    }
-    ++count_;
-    return failure != Failure::other && count_ >= kAttempts && now - since_ >= patience;
-  }
-
- private:
-  static constexpr int kAttempts = 8;
-  Failure failure_ = Failure::other;
-  TimePoint since_;
-  int count_ = 0;
-};
-
 }  // namespace
 
-Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Duration patience,
+Retries::Verdict Retries::after(const Error& error, bool rejected, TimePoint now) {
+  Verdict verdict = Verdict::try_again;
+  Duration patience = Duration::max();
+  if (!can_try_again(error)) {
+    const bool is_local = is_local_failure(error);
+    verdict = is_local ? Verdict::local : Verdict::lasting;
+    patience = is_local ? patience_.local : patience_.lasting;
+  } else if (is_refusal(error)) {
+    verdict = Verdict::refused;
+    patience = patience_.refused;
+  } else if (rejected) {
+    verdict = Verdict::rejected;
+    patience = patience_.rejected;
+  }
+  if (verdict != last_) {
+    last_ = verdict;
+    since_ = now;
+    count_ = 0;
+  }
+  ++count_;
+  const bool needs_many = verdict == Verdict::refused || verdict == Verdict::rejected;
+  const bool has_lasted = now - since_ >= patience && (!needs_many || count_ >= kAttempts);
+  return has_lasted ? verdict : Verdict::try_again;
+}
+
+Duration Retries::pause() {
+  const Duration pause = pause_;
+  pause_ = std::min(pause_ * 2, kLongestPause);
+  return pause;
+}
+
+Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
                            Deadline deadline) {
   const Clock& clock = loop.clock();
-  Streak streak;
-  Duration pause = kFirstPause;
+  Retries retries(patience);
   std::optional<Error> last;
   for (;;) {
-    Failure failure = Failure::other;
-    auto connection = co_await dial_once(loop, target, deadline, failure);
+    bool rejected = false;
+    auto connection = co_await dial_once(loop, target, deadline, rejected);
     if (connection.ok()) co_return connection;
     Error error = std::move(connection).error();
     const TimePoint now = clock.now();
@@ -201,14 +207,14 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Duration patience
                          : "the process that listens there is stopped, gone or unreachable")
           .with_context("connecting to " + target.address.to_string());
     }
-    if (!can_try_again(error)) co_return error;
-    if (streak.add(failure, now, patience)) {
-      co_return no_use(std::move(error), target, failure == Failure::refused);
+    const auto verdict = retries.after(error, rejected, now);
+    if (verdict == Retries::Verdict::local || verdict == Retries::Verdict::lasting) co_return error;
+    if (verdict != Retries::Verdict::try_again) {
+      co_return no_use(std::move(error), target, verdict == Retries::Verdict::refused);
     }
     last = std::move(error);
-    const Deadline next = earlier(deadline, Deadline::after(pause, clock));
+    const Deadline next = earlier(deadline, Deadline::at(now + retries.pause()));
     ORIEL_CO_CHECK(co_await loop.sleep_until(next));
-    pause = std::min(pause * 2, kLongestPause);
   }
 }
 

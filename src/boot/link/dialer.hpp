@@ -33,11 +33,14 @@ class Dialer {
   /// Goes as far as it can without waiting. An error ends the attempt.
   Status advance();
   bool proven() const { return state_ == State::proven; }
-  /// Whether our proof is with the responder, so that a connection closed now was rejected, unless
-  /// it was put off.
+  /// Whether our proof is with the responder, which may take us for proven.
   bool awaits_verdict() const { return state_ == State::confirmation; }
-  /// Whether the responder has asked to come again (kComeAgain).
-  bool is_put_off() const { return have_ == kComeAgain.size() && received_[0] == kComeAgain[0]; }
+  /// After an error: whether the responder has closed the connection because of our proof. One that
+  /// has too many callers asks to come again (kComeAgain).
+  bool rejected() const {
+    const bool is_put_off = have_ == kComeAgain.size() && received_[0] == kComeAgain[0];
+    return awaits_verdict() && !is_put_off;
+  }
   /// The connection; requires proven().
   OwnedFd release() { return std::move(fd_); }
 
@@ -64,10 +67,37 @@ bool is_refusal(const Error& error);
 /// end.
 bool is_local_failure(const Error& error);
 
-/// Connects and proves, trying again until `deadline` where an attempt is cut off, since a listener
-/// in a crush closes honest connections too. An address where nobody listens, or whoever listens
-/// rejects the proof, for `patience` on end is an error.
-Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Duration patience,
+/// Decides what follows a failed attempt to connect: another one after a pause, or the end. An
+/// attempt that is cut off is made again, since a listener in a crush closes honest connections
+/// too. The end comes when the same failure has lasted for as long as `patience` says, and for more
+/// attempts than bad luck explains.
+class Retries {
+ public:
+  struct Patience {
+    Duration refused = Duration::max();   ///< nobody listens
+    Duration rejected = Duration::max();  ///< whoever listens rejects the proof
+    Duration local{};                     ///< a call of this host fails, however often
+    Duration lasting{};                   ///< what another attempt will hardly change
+  };
+  enum class Verdict : std::uint8_t { try_again, refused, rejected, local, lasting };
+
+  explicit Retries(const Patience& patience) : patience_(patience) {}
+  /// `rejected` as of Dialer.
+  Verdict after(const Error& error, bool rejected, TimePoint now);
+  /// The pause before the next attempt; each is longer than the one before, up to a limit.
+  Duration pause();
+
+ private:
+  static constexpr int kAttempts = 8;
+  Patience patience_;
+  Verdict last_ = Verdict::try_again;  // what the last attempt would end in
+  TimePoint since_;
+  int count_ = 0;
+  Duration pause_ = std::chrono::milliseconds(2);
+};
+
+/// Connects and proves, trying again as Retries has it, at most until `deadline`.
+Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
                            Deadline deadline);
 
 }  // namespace oriel::boot

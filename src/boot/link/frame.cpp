@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 
 namespace oriel::boot {
@@ -19,12 +18,7 @@ Bytes encode_frame(FrameKind kind, ByteView payload) {
 }
 
 Status FrameReader::feed(ByteView bytes, std::vector<Frame>& out) {
-  return despite_short_memory([&] { return consume(bytes, out); });
-}
-
-Status FrameReader::consume(ByteView& bytes, std::vector<Frame>& out) {
   while (!bytes.empty()) {
-    if (out.size() == out.capacity()) out.reserve(2 * out.size() + 1);  // for one that ends here
     if (header_have_ < header_.size()) {
       const std::size_t take = std::min(header_.size() - header_have_, bytes.size());
       std::copy_n(bytes.begin(), take, header_.begin() + static_cast<std::ptrdiff_t>(header_have_));

@@ -47,14 +47,11 @@ Bytes encode_frame(FrameKind kind, ByteView payload);
 class FrameReader {
  public:
   /// Appends the frames that `bytes` complete to `out`. After an error the stream is unusable.
-  /// Memory that is short for a moment is waited for: the bytes are nowhere else.
   Status feed(ByteView bytes, std::vector<Frame>& out);
   /// Whether the stream would end inside a frame.
   bool inside_frame() const { return header_have_ > 0; }
 
  private:
-  /// Takes from the begin of `bytes`. Where it throws it can be called again with what is left.
-  Status consume(ByteView& bytes, std::vector<Frame>& out);
   Status check_header();
 
   std::array<std::byte, kFrameHeaderBytes> header_{};

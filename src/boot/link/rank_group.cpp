@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/link/verdict.hpp"
 
@@ -39,12 +38,10 @@ class Exchange {
   Task<Status> send(int member, int round, Bytes body) {
     GroupHeader header = header_;
     header.round = static_cast<std::uint8_t>(round);
-    Bytes message = despite_short_memory([&] {
-      ByteWriter writer;
-      header.encode(writer);
-      writer.put_raw(body);
-      return writer.take();
-    });
+    ByteWriter writer(GroupHeader::kBytes + body.size());
+    header.encode(writer);
+    writer.put_raw(body);
+    Bytes message = writer.take();
     Status sent = co_await transport_->send(world_rank(member), std::move(message));
     if (!sent.ok()) co_return std::move(sent).error().with_context(context());
     co_return Status();
@@ -118,23 +115,19 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
   const auto count = static_cast<std::size_t>(size());
   // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
   std::vector<Bytes> blocks;
-  despite_short_memory([&] { blocks.reserve(count); });
+  blocks.reserve(count);
   blocks.push_back(std::move(mine));
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     const std::size_t moved = std::min(static_cast<std::size_t>(distance), count - blocks.size());
-    Bytes out = despite_short_memory([&] { return encode_blocks(std::span(blocks).first(moved)); });
+    Bytes out = encode_blocks(std::span(blocks).first(moved));
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    const std::size_t seen = blocks.size();
-    Status parsed = despite_short_memory([&] {
-      blocks.resize(seen);
-      return take_blocks(in, moved, blocks);
-    });
+    Status parsed = take_blocks(in, moved, blocks);
     if (!parsed.ok()) {
       co_return exchange.fail(std::move(parsed).error());
     }
   }
-  auto ordered = despite_short_memory([count] { return std::vector<Bytes>(count); });
+  std::vector<Bytes> ordered(count);
   for (std::size_t j = 0; j < count; ++j) {
     ordered[static_cast<std::size_t>(exchange.behind(static_cast<int>(j)))] = std::move(blocks[j]);
   }
@@ -157,7 +150,7 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
     ORIEL_CO_TRY(mine, co_await exchange.receive(exchange.behind(distance), first_round - 1));
   }
   for (int round = first_round; static_cast<int>(place) + (1 << round) < size(); ++round) {
-    Bytes out = despite_short_memory([&] { return mine; });
+    Bytes out = mine;
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(1 << round), round, std::move(out)));
   }
   co_return mine;
@@ -184,16 +177,15 @@ Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedFi
     fields.clear();
   }
   // From the first message on the others count on this rank's verdict, and may go by it.
-  auto verdict =
-      despite_short_memory([&] { return VerdictRecord(world_rank(index_), mine, fields); });
+  VerdictRecord verdict(world_rank(index_), mine, fields);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
-    Bytes out = despite_short_memory([&] { return encode(verdict); });
+    Bytes out = encode(verdict);
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    Status merged = despite_short_memory([&] { return merge(verdict, in); });
+    Status merged = merge(verdict, in);
     if (!merged.ok()) co_return exchange.fail(std::move(merged).error());
   }
-  co_return despite_short_memory([&] { return verdict.outcome(fields); });
+  co_return verdict.outcome(fields);
 }
 
 }  // namespace oriel::boot

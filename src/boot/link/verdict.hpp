@@ -46,7 +46,7 @@ class VerdictRecord {
   static Result<VerdictRecord> decode(ByteReader& reader);
 
   /// An error if both sides succeeded with different numbers of fields. A side that failed may come
-  /// without its fields: they no longer matter. Can be called again where it throws.
+  /// without its fields: they no longer matter.
   Status merge(const VerdictRecord& other);
   /// The common outcome; `fields` gives the names.
   Status outcome(std::span<const AgreedField> fields) const;

@@ -212,13 +212,6 @@ void Rendezvous::on_shortage(const Error& reason, TimePoint now) {
   fail(std::move(error), now);
 }
 
-void Rendezvous::on_no_memory(TimePoint now) {
-  if (failure_) return;
-  Error error(ErrorCode::system, "out of memory in the process that made the unique id");
-  if (host_rank_ >= 0) error = std::move(error).with_origin(host_rank_);
-  fail(std::move(error), now);
-}
-
 Deadline Rendezvous::next_timer() const {
   if (failure_ || size_ == 0) return expiry_;
   return patience_.empty() ? Deadline::never() : Deadline::at(patience_.begin()->first);

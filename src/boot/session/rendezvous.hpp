@@ -75,8 +75,6 @@ class Rendezvous {
   void on_time(TimePoint now);
   /// The root service cannot accept connections, for this reason.
   void on_shortage(const Error& reason, TimePoint now);
-  /// The root service has run out of memory, and may have missed something.
-  void on_no_memory(TimePoint now);
 
   /// When on_time() is to be called next. Takes no longer the more ranks there are.
   Deadline next_timer() const;

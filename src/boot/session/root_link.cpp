@@ -16,7 +16,6 @@ namespace oriel::boot {
 namespace {
 
 constexpr Duration kTellingTime = std::chrono::seconds(1);
-constexpr Duration kLocalPause = std::chrono::milliseconds(20);
 
 Bytes last_word(const Error& reason) {
   ByteWriter word;
@@ -39,22 +38,22 @@ Task<void> until_closed(EventLoop& loop, int fd, Deadline end) {
 
 }  // namespace
 
-Session::RootLink::~RootLink() {
+RootLink::~RootLink() {
   links_->poller().remove(token_);
 }
 
-Task<void> Session::RootLink::linger(EventLoop& loop) {
+Task<void> RootLink::linger(EventLoop& loop) {
   if (!greeted_) co_return;
   co_await until_closed(loop, fd_.get(), Deadline::after(kTellingTime, loop.clock()));
 }
 
-void Session::RootLink::take(OwnedFd fd) {
+void RootLink::take(OwnedFd fd) {
   fd_ = std::move(fd);
   reader_ = FrameReader();
   greeted_ = heard_ = turned_away_ = false;
 }
 
-Status Session::RootLink::greet(const RootHello& hello) {
+Status RootLink::greet(const RootHello& hello) {
   size_ = hello.size;
   const Bytes bytes = hello.encode();
   const ByteView view = bytes;
@@ -64,7 +63,7 @@ Status Session::RootLink::greet(const RootHello& hello) {
   return {};
 }
 
-Status Session::RootLink::read() {
+Status RootLink::read() {
   std::array<std::byte, 4096> buffer;
   for (;;) {
     ORIEL_TRY(const IoOutcome got, read_some(fd_.get(), buffer));
@@ -77,7 +76,7 @@ Status Session::RootLink::read() {
   }
 }
 
-Status Session::RootLink::on_frame(const Frame& frame) {
+Status RootLink::on_frame(const Frame& frame) {
   ByteReader reader(frame.payload);
   switch (frame.kind) {
     case FrameKind::root_host: {
@@ -101,13 +100,13 @@ Status Session::RootLink::on_frame(const Frame& frame) {
   }
 }
 
-Error Session::RootLink::ended() {
+Error RootLink::ended() {
   turned_away_ = !heard_;
   if (turned_away_) greeted_ = false;
   return gone();
 }
 
-Error Session::RootLink::gone() const {
+Error RootLink::gone() const {
   const char* what = "which serves the rendezvous, has died before all ranks had joined";
   if (host_rank_ < 0) {
     return Error(ErrorCode::remote, fmt::format("the process that made the unique id, {}", what));
@@ -116,7 +115,7 @@ Error Session::RootLink::gone() const {
       .with_origin(host_rank_);
 }
 
-Status Session::RootLink::watch() {
+Status RootLink::watch() {
   ORIEL_TRY(token_, links_->poller().add(fd_.get(), EPOLLIN, [this](std::uint32_t) {
     const Status status = read();
     if (status.ok()) return;
@@ -126,11 +125,11 @@ Status Session::RootLink::watch() {
   return {};
 }
 
-void Session::RootLink::done() {
+void RootLink::done() {
   say(std::array{kRootDone});
 }
 
-void Session::RootLink::give_up(const Error& reason) {
+void RootLink::give_up(const Error& reason) {
   if (!greeted_) return;
   links_->poller().remove(std::exchange(token_, 0));  // see linger()
   // Unread bytes would make the kernel reset the connection when it closes, and lose our word.
@@ -141,7 +140,7 @@ void Session::RootLink::give_up(const Error& reason) {
   say(last_word(reason));
 }
 
-void Session::RootLink::say(ByteView word) {
+void RootLink::say(ByteView word) {
   // If it cannot be written the root service is gone, and has no more use for it.
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }
@@ -149,13 +148,9 @@ void Session::RootLink::say(ByteView word) {
 Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
                        Deadline deadline) {
   const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
-  auto dialed = co_await dial(loop, target, kTellingTime, end);
-  while (!dialed.ok() && is_local_failure(dialed.error()) && !end.expired(loop.clock().now())) {
-    const Deadline next = earlier(end, Deadline::after(kLocalPause, loop.clock()));
-    ORIEL_CO_CHECK(co_await loop.sleep_until(next));
-    dialed = co_await dial(loop, target, kTellingTime, end);
-  }
-  ORIEL_CO_TRY(const OwnedFd connection, std::move(dialed));
+  const Retries::Patience patience = {
+      .refused = kTellingTime, .rejected = kTellingTime, .local = kTellingTime};
+  ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, target, patience, end));
   const Bytes introduction = hello.encode();
   const Bytes word = last_word(reason);
   const std::array<ByteView, 2> views = {introduction, word};

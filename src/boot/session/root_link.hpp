@@ -13,13 +13,12 @@
 #include "boot/link/frame.hpp"
 #include "boot/link/links.hpp"
 #include "boot/session/rendezvous.hpp"
-#include "boot/session/session.hpp"
 
 namespace oriel::boot {
 
 /// A joining rank's side of the rendezvous, after the handshake. It lives for the length of join
 /// and, once watched, reports the root service's end or errors as the session's failure.
-class Session::RootLink {
+class RootLink {
  public:
   RootLink(int rank, Links& links) : rank_(rank), links_(&links) {}
   ~RootLink();

@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
-#include <new>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/process_number.hpp"
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "boot/link/verdict.hpp"
 
@@ -143,26 +141,21 @@ Status RootService::ensure_running() {
       },
       [this](ProvenConnection connection) { on_proven(std::move(connection)); });
 
-  running_ = std::move(running);
   OwnedThread::Options options;
   options.name = "oriel-root";
-  options.body = [this] { run(); };
+  options.body = [this] { serve(); };
+  options.failed = [this](const Error&) {
+    const std::lock_guard lock(mutex_);
+    end();
+  };
   options.stop = [this] {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     wake();
   };
-  try {
-    auto started = OwnedThread::start(std::move(options));
-    if (!started.ok()) {
-      running_.reset();
-      return std::move(started).error();
-    }
-    thread_ = std::move(started).value();
-  } catch (const std::bad_alloc&) {
-    running_.reset();
-    throw;
-  }
+  // It waits for the lock, which the caller holds.
+  ORIEL_TRY(thread_, OwnedThread::start(std::move(options)));
+  running_ = std::move(running);
   return {};
 }
 
@@ -173,15 +166,6 @@ Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) 
   ORIEL_TRY(const SocketAddress address, running_->acceptor->listen(interface));
   running_->listeners.emplace(name, address);
   return address;
-}
-
-void RootService::run() {
-  try {
-    serve();
-  } catch (const std::exception&) {  // out of memory
-    const std::lock_guard lock(mutex_);
-    end();
-  }
 }
 
 // With the lock held. The thread returns next.
@@ -202,7 +186,7 @@ void RootService::serve() {
       poller = &running_->poller;
     }
     // Only this thread ends the poller; others may add listeners to it meanwhile.
-    auto events = despite_short_memory([&] { return poller->wait(deadline, steady()); });
+    auto events = poller->wait(deadline, steady());
     if (!events.ok() && ++failures <= kFailuresMost) {
       // Ranks of other processes count on this thread, so it tries again before it gives up.
       std::this_thread::sleep_for(kRetryPause);
@@ -211,30 +195,8 @@ void RootService::serve() {
     const std::lock_guard lock(mutex_);
     if (!events.ok()) return end();
     failures = 0;
-    try {
-      running_->poller.dispatch(events.value());
-      on_time(steady().now());
-    } catch (const std::bad_alloc&) {
-      despite_short_memory([this] { fail_all(steady().now()); });
-    }
-  }
-}
-
-/// Some of what a rank has said may be lost.
-void RootService::fail_all(TimePoint now) {
-  for (auto& [number, served] : served_) {
-    served.rendezvous.on_no_memory(now);
-    deliver(number);
-  }
-  // The others come again, and are told then.
-  auto& clients = running_->clients;
-  for (auto client = clients.begin(); client != clients.end();) {
-    if (client->second.greeted) {
-      ++client;
-      continue;
-    }
-    running_->poller.remove(client->second.token);
-    client = clients.erase(client);
+    running_->poller.dispatch(events.value());
+    on_time(steady().now());
   }
 }
 
@@ -296,7 +258,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   const auto hello = RootHello::decode(client.received);
   if (!hello.ok()) return drop(id);
   rendezvous.on_hello(id, hello.value(), steady().now());
-  client.greeted = true;  // not before: see fail_all()
+  client.greeted = true;
   client.received.clear();
   deliver(client.number);
 }

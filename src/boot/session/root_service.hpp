@@ -23,9 +23,8 @@ namespace oriel::boot {
 
 /// Serves the rendezvous of every unique id that this process has made, in one thread that starts
 /// with the first id and ends, closing all its descriptors, once no id is left. Never destroyed. If
-/// its memory runs out it tells the ranks of every id; if it cannot go on, it closes every
-/// connection, which ends the ranks' waits. A forked child has no part in its parent's service and
-/// gets its own. Any thread may call.
+/// it cannot go on, it closes every connection, which ends the ranks' waits. A forked child has no
+/// part in its parent's service and gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
@@ -68,7 +67,6 @@ class RootService {
   RootService();
   Status ensure_running();
   Result<SocketAddress> listener_for(const SocketAddress& interface);
-  void run();
   void serve();
   void end();
   Deadline next_timer();
@@ -79,7 +77,6 @@ class RootService {
   static bool on_last_word(Rendezvous::Connection id, const Client& client, Rendezvous& rendezvous);
   void drop(Rendezvous::Connection id);
   void deliver(std::uint64_t number);
-  void fail_all(TimePoint now);
   void remove_finished();
   void remember(std::uint64_t number, bool expired);
   void on_time(TimePoint now);

@@ -2,13 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <utility>
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 
-#include "base/no_memory.hpp"
 #include "base/process_number.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
@@ -38,6 +35,38 @@ Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
 
 }  // namespace
 
+/// The part of a join between the first link and the last: what only it needs to know.
+class Session::Joining {
+ public:
+  Joining(Session& session, const UniqueId& id, SessionOptions options)
+      : session_(session),
+        id_(id),
+        options_(std::move(options)),
+        root_(session.rank_, *session.peers_.links()) {}
+
+  /// Links up, or tells the others why this rank cannot, if they know of it.
+  Task<Status> run();
+  /// Whether the root service knows this rank.
+  bool introduced() const { return introduced_; }
+  /// Whether the root service was there when last looked for.
+  bool found_root() const { return found_root_; }
+
+ private:
+  Task<Status> meet();
+  Task<Status> find_root(const DialTarget& target, Duration patience);
+  Task<Status> introduce();
+  Task<Status> link_up();
+  EventLoop& loop() const { return session_.transport_.loop(); }
+  Deadline deadline() const { return session_.transport_.deadline(); }
+
+  Session& session_;
+  UniqueId id_;
+  SessionOptions options_;
+  RootLink root_;
+  bool introduced_ = false;
+  bool found_root_ = false;
+};
+
 Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId id, int rank,
                                                      int size, SessionOptions options,
                                                      Deadline deadline) {
@@ -47,40 +76,37 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
                                 "size - 1",
                                 rank, size, kMaxRanks));
   }
-  std::unique_ptr<Session> session;
-  Status joined;
-  try {
-    session.reset(new Session(id, rank, size));
-    RootService& root = RootService::instance();  // in a forked child also drops its parent's
-    ORIEL_CO_CHECK(root.check_unused(id.number));
-    if (size == 1) {
-      root.retire(id.number);
-      co_return session;
-    }
-    joined = session->make_links(loop);
-    if (joined.ok()) {
-      ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
-      joined = co_await session->connect(id, options);
-      if (!joined.ok()) session->give_up(joined.error());
-    }
-  } catch (const std::bad_alloc&) {
-    joined = no_memory_error();
+  RootService& root = RootService::instance();  // in a forked child also drops its parent's
+  ORIEL_CO_CHECK(root.check_unused(id.number));
+  std::unique_ptr<Session> session(new Session(id, rank, size));
+  if (size == 1) {
+    root.retire(id.number);
+    co_return session;
   }
-  if (!joined.ok()) {
-    Error error = std::move(joined).error();
-    const bool is_own = is_local_failure(error) || error.code() == ErrorCode::invalid_usage;
-    if (is_own) error = std::move(error).with_origin(rank);
-    const bool introduced = session != nullptr && session->introduced_;
-    const bool found_root = session != nullptr && session->found_root_;
-    if (!introduced && (found_root || is_local_failure(error))) {
-      Error reason = error;
-      session.reset();  // its descriptors may be what decline() lacks
-      static_cast<void>(
-          co_await decline(loop, id, rank, size, std::move(reason), std::move(options), deadline));
-    }
-    co_return error;
+  Status joined = session->peers_.open(
+      {.rank = rank, .size = size, .realm = id.number, .key = session->key(KeyPurpose::link)},
+      loop.clock());
+  bool introduced = false;
+  bool found_root = false;
+  if (joined.ok()) {
+    ORIEL_CO_TRY(const Activity activity, session->activate(loop, deadline));
+    Joining joining(*session, id, options);
+    joined = co_await joining.run();
+    introduced = joining.introduced();
+    found_root = joining.found_root();
+    if (!joined.ok()) session->abort(joined.error());
   }
-  co_return session;
+  if (joined.ok()) co_return session;
+  Error error = std::move(joined).error();
+  const bool is_own = is_local_failure(error) || error.code() == ErrorCode::invalid_usage;
+  if (is_own) error = std::move(error).with_origin(rank);
+  if (!introduced && (found_root || is_local_failure(error))) {
+    Error reason = error;
+    session.reset();  // its descriptors may be what decline() lacks
+    static_cast<void>(
+        co_await decline(loop, id, rank, size, std::move(reason), std::move(options), deadline));
+  }
+  co_return error;
 }
 
 Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
@@ -102,117 +128,97 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
   co_return co_await tell_root(loop, std::move(target), hello, std::move(reason), deadline);
 }
 
-Status Session::make_links(const EventLoop& loop) {
-  ORIEL_TRY(
-      links_,
-      Links::create({.rank = rank_, .size = size_, .realm = number_, .key = key(KeyPurpose::link)},
-                    loop.clock()));
-  wake_ = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return system_error("eventfd");
-  const int wake_fd = wake_.get();
-  const auto watched = links_->poller().add(wake_fd, EPOLLIN, [wake_fd](std::uint32_t) {
-    eventfd_t count = 0;
-    static_cast<void>(sys().eventfd_read(wake_fd, &count));
-  });
-  if (!watched.ok()) return watched.error();
-  return {};
-}
-
-Task<Status> Session::connect(const UniqueId& id, SessionOptions options) {
-  RootLink root(rank_, *links_);
-  Status connected;
-  try {
-    connected = co_await meet(id, std::move(options), root);
-    introduced_ = root.greeted();
-    if (connected.ok()) connected = co_await link_up(root);
-  } catch (const std::bad_alloc&) {
-    introduced_ = root.greeted();
-    connected = no_memory_error();
-  }
+Task<Status> Session::Joining::run() {
+  Status connected = co_await meet();
+  introduced_ = root_.greeted();
+  if (connected.ok()) connected = co_await link_up();
   {
-    const std::lock_guard lock(mutex_);
+    const auto lock = session_.peers_.lock();
     if (connected.ok()) {
-      root.done();
+      root_.done();
     } else {
-      root.give_up(connected.error());
+      root_.give_up(connected.error());
     }
   }
-  if (!connected.ok()) co_await root.linger(*loop_);
+  if (!connected.ok()) co_await root_.linger(loop());
   co_return connected;
 }
 
-Task<Status> Session::link_up(RootLink& root) {
+Task<Status> Session::Joining::link_up() {
   // Until every rank is linked to every neighbour only the root service sees a rank die.
   {
-    const std::lock_guard lock(mutex_);
-    ORIEL_CO_CHECK(root.watch());
+    const auto lock = session_.peers_.lock();
+    ORIEL_CO_CHECK(root_.watch());
   }
-  std::vector<int> neighbours = link_neighbours(rank_, size_);
-  ORIEL_CO_CHECK(co_await link_to(std::move(neighbours)));
-  co_return co_await exchange_addresses();
+  std::vector<int> neighbours = link_neighbours(session_.rank_, session_.size_);
+  ORIEL_CO_CHECK(co_await session_.transport_.link_to(std::move(neighbours), session_.addresses_));
+  co_return co_await session_.exchange_addresses();
 }
 
-Task<Status> Session::find_root(const DialTarget& target, Duration patience, RootLink& root) {
-  auto dialed = co_await dial(*loop_, target, patience, deadline_);
+Task<Status> Session::Joining::find_root(const DialTarget& target, Duration patience) {
+  auto dialed =
+      co_await dial(loop(), target, {.refused = patience, .rejected = patience}, deadline());
   if (!dialed.ok()) {
     const bool died = std::exchange(found_root_, false) && is_refusal(dialed.error());
-    if (died) co_return root.gone();
+    if (died) co_return root_.gone();
     co_return std::move(dialed).error().with_context("finding the root service");
   }
   found_root_ = true;
-  root.take(std::move(dialed).value());
+  root_.take(std::move(dialed).value());
   co_return Status();
 }
 
-Task<Status> Session::meet(const UniqueId& id, SessionOptions options, RootLink& root) {
-  ORIEL_CO_TRY(const DialTarget target,
-               root_target(id, key(KeyPurpose::rendezvous), rank_, options.socket));
-  ORIEL_CO_CHECK(co_await find_root(target, kRootPatience, root));
+Task<Status> Session::Joining::meet() {
+  ORIEL_CO_TRY(const DialTarget target, root_target(id_, session_.key(KeyPurpose::rendezvous),
+                                                    session_.rank_, options_.socket));
+  ORIEL_CO_CHECK(co_await find_root(target, kRootPatience));
   // Unless an interface is asked for, other ranks reach this one where the root service does.
-  ORIEL_CO_TRY(SocketAddress interface, local_address(root.fd()));
-  if (!options.socket.ifname.empty()) {
-    options.socket.family = id.root.family();
-    ORIEL_CO_TRY(interface, choose_interface(options.socket));
+  ORIEL_CO_TRY(SocketAddress interface, local_address(root_.fd()));
+  if (!options_.socket.ifname.empty()) {
+    options_.socket.family = id_.root.family();
+    ORIEL_CO_TRY(interface, choose_interface(options_.socket));
   }
   {
-    const std::lock_guard lock(mutex_);
-    ORIEL_CO_TRY(own_address_, links_->listen(interface.with_port(0)));
-    listening_ = true;
+    const auto lock = session_.peers_.lock();
+    ORIEL_CO_TRY(session_.own_address_,
+                 session_.peers_.links()->acceptor().listen(interface.with_port(0)));
+    session_.listening_ = true;
   }
-  Status met = co_await introduce(root);
+  Status met = co_await introduce();
   // The root service does not wait for long between a proof and the hello: a rank that is stopped
   // there, or is slow, has to come again.
-  while (!met.ok() && root.turned_away()) {
-    const Deadline next = earlier(deadline_, Deadline::after(kReturnPause, loop_->clock()));
-    ORIEL_CO_CHECK(co_await loop_->sleep_until(next));
-    ORIEL_CO_CHECK(co_await find_root(target, kReturnPatience, root));
-    met = co_await introduce(root);
+  while (!met.ok() && root_.turned_away()) {
+    const Deadline next = earlier(deadline(), Deadline::after(kReturnPause, loop().clock()));
+    ORIEL_CO_CHECK(co_await loop().sleep_until(next));
+    ORIEL_CO_CHECK(co_await find_root(target, kReturnPatience));
+    met = co_await introduce();
   }
   ORIEL_CO_CHECK(std::move(met));
-  for (const auto& [peer, address] : *root.peers()) addresses_[peer] = address;
+  for (const auto& [peer, address] : *root_.peers()) session_.note_address(peer, address);
   co_return Status();
 }
 
-Task<Status> Session::introduce(RootLink& root) {
+Task<Status> Session::Joining::introduce() {
   // The root service speaks up a little before this rank's own deadline: it knows who is missing.
-  const auto left = deadline_.remaining(loop_->clock().now());
+  const auto left = deadline().remaining(loop().clock().now());
   const auto margin = std::min<Duration>(left / 10, std::chrono::milliseconds(250));
   const auto patience = std::min<Duration>(left - margin, std::chrono::hours(24));
   const RootHello hello = {
-      .rank = rank_,
-      .size = size_,
+      .rank = session_.rank_,
+      .size = session_.size_,
       .patience_ms = static_cast<std::uint32_t>(
           std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()),
       .process = process_number(),
-      .address = own_address_};
-  ORIEL_CO_CHECK(root.greet(hello));
-  while (!root.peers()) {
-    Status ready = co_await loop_->readable(root.fd(), deadline_);
+      .address = session_.own_address_};
+  ORIEL_CO_CHECK(root_.greet(hello));
+  while (!root_.peers()) {
+    Status ready = co_await loop().readable(root_.fd(), deadline());
     {
-      const std::lock_guard lock(mutex_);
-      ORIEL_CO_CHECK(after_wait(std::move(ready), "word from the root service", -1));
+      const auto lock = session_.peers_.lock();
+      ORIEL_CO_CHECK(
+          session_.transport_.after_wait(std::move(ready), "word from the root service", -1));
     }
-    ORIEL_CO_CHECK(root.read());
+    ORIEL_CO_CHECK(root_.read());
   }
   co_return Status();
 }

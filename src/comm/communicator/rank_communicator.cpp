@@ -210,7 +210,7 @@ std::optional<Error> Communicator::given_up() const {
     auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
                             rank(), other);
     // That one may itself wait for another, and have begun to only a little later.
-    const int end = other < 0 ? other : session_->end_of_wait(other);
+    const int end = other < 0 ? other : session_->peers().end_of_wait(other);
     const bool is_chain = end >= 0 && end != other && end != rank();
     if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
     return Error(ErrorCode::timeout, std::move(text))

@@ -77,7 +77,7 @@ void Communicator::watch_stall(TimePoint now) {
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
   // For those who would give up on this rank while it waits itself.
   if (settings_->collective_timeout) {
-    session_->tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
+    session_->peers().tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
   }
   if (waiting == 0) return;
   if (const auto error = different_calls()) return give_up(*error);

@@ -50,7 +50,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
   Entry* raw = entry.get();
   entries_.reserve(entries_.size() + 1);
   entry->token = poller_.add_foreign([raw](std::uint32_t) { raw->ready = true; });
-  Status attached = session.attach_idle(poller_.fd(), entry->token);
+  Status attached = session.peers().attach_idle(poller_.fd(), entry->token);
   if (!attached.ok()) {
     poller_.remove(entry->token);
     return attached;
@@ -75,7 +75,7 @@ bool Monitor::Thread::remove(Watched& watched) {
   entries_.erase(it);
   entry->removed = true;
   cpus_changed_ = true;
-  entry->session->detach_idle();
+  entry->session->peers().detach_idle();
   poller_.remove(entry->token);
   drop_unused_processes();
   if (!is_current()) visited_.wait(lock, [&] { return visiting_ != entry; });
@@ -152,7 +152,7 @@ Deadline Monitor::Thread::next_wake(TimePoint next_tick) {
   Deadline next = Deadline::at(next_tick);
   for (const EntryRef& entry : entries_) {
     if (entry->ready) return Deadline::at(steady().now());
-    next = earlier(next, entry->session->idle_timer());
+    next = earlier(next, entry->session->peers().idle_timer());
     for (const Death& death : entry->deaths) next = earlier(next, death.believed);
   }
   return next;
@@ -177,7 +177,8 @@ bool Monitor::Thread::still_watched(const EntryRef& entry) {
 void Monitor::Thread::settle_deaths(Entry& entry, const std::vector<Death>& due) {
   for (const Death& death : due) {
     if (entry.session->has_left(death.rank)) continue;
-    entry.session->report_death(death.rank, fmt::format("its process {} has ended", death.pid));
+    entry.session->peers().report_death(death.rank,
+                                        fmt::format("its process {} has ended", death.pid));
   }
 }
 
@@ -225,14 +226,14 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
       if (death.believed.expired(now)) due.push_back(death);
       return death.believed.expired(now);
     });
-    const bool timer_due = entry->removed || entry->session->idle_timer().expired(now);
+    const bool timer_due = entry->removed || entry->session->peers().idle_timer().expired(now);
     if (!entry->ready && due.empty() && !tick_due && !timer_due) continue;
     entry->ready = false;
     visit(lock, entry, [&] {
-      auto happened = entry->session->pump_idle();
+      auto happened = entry->session->peers().pump_idle();
       if (!due.empty()) {
         settle_deaths(*entry, due);
-        for (auto& event : entry->session->pump_idle()) {
+        for (auto& event : entry->session->peers().pump_idle()) {
           happened.push_back(std::move(event));
         }
       }

@@ -29,9 +29,11 @@ class FailoverChannel {
 class SessionFailoverChannel final : public FailoverChannel {
  public:
   SessionFailoverChannel(boot::Session& session, int peer) : session_(session), peer_(peer) {}
-  void send(ByteView message) override { static_cast<void>(session_.send_note(peer_, message)); }
+  void send(ByteView message) override {
+    static_cast<void>(session_.peers().send_note(peer_, message));
+  }
   bool receive(Bytes& message) override {
-    std::optional<Bytes> note = session_.take_note(peer_);
+    std::optional<Bytes> note = session_.peers().take_note(peer_);
     if (note.has_value()) message = std::move(*note);
     return note.has_value();
   }

@@ -245,7 +245,7 @@ HwlocList read_named_file(const std::string& path) {
 }  // namespace
 
 HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
-  const char* const named = xml.empty() ? ::getenv("HWLOC_XMLFILE") : nullptr;
+  const char* const named = xml.empty() ? ::secure_getenv("HWLOC_XMLFILE") : nullptr;
   if (named != nullptr && *named != '\0') return read_named_file(named);
   HwlocList list;
   if (!hwloc.missing.empty()) {

@@ -6,14 +6,17 @@
 #include <ctime>
 #include <iterator>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
 #include <ifaddrs.h>
+#include <malloc.h>
 #include <net/if.h>
 
 #include "base/system_table.hpp"
@@ -183,6 +186,54 @@ TEST_CASE("a link-local root is dialled through this host's own interface", "[re
   const SocketAddress global =
       SocketAddress::ipv6({0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 0, 4711);
   CHECK(seen(global, "eth1") == global.to_string());
+}
+
+namespace {
+
+// What the operator delete of this program looks for in what this thread frees.
+constinit thread_local std::span<const std::byte> sought;
+constinit thread_local int times_freed = 0;
+
+void free_after_a_look(void* memory) noexcept {
+  if (memory != nullptr && !sought.empty()) {
+    const auto* const bytes = static_cast<const std::byte*>(memory);
+    const std::span freed(bytes, ::malloc_usable_size(memory));
+    const auto found = std::search(freed.begin(), freed.end(), sought.begin(), sought.end());
+    times_freed += found == freed.end() ? 0 : 1;
+  }
+  std::free(memory);
+}
+
+}  // namespace
+
+}  // namespace oriel::boot
+
+void* operator new(std::size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  oriel::boot::free_after_a_look(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  oriel::boot::free_after_a_look(memory);
+}
+
+namespace oriel::boot {
+
+TEST_CASE("an id that is encoded leaves no copy of its secret in freed memory", "[req:1.8]") {
+  UniqueId id;
+  id.root = kV4;
+  id.number = 7;
+  id.secret = Key::random();
+  sought = id.secret.bytes();
+  times_freed = 0;
+  const auto encoded = id.encode();
+  const auto decoded = UniqueId::decode(encoded);
+  sought = {};
+  CHECK(decoded.ok());
+  CHECK(times_freed == 0);
 }
 
 TEST_CASE("the root service ends by itself when its ids expire", "[req:1.7]") {

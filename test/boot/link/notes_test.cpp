@@ -40,10 +40,10 @@ Status exchange_notes(const UniqueId& id, int rank, int size, std::atomic<int>& 
   ORIEL_TRY(const auto session,
             loop.run(Session::join(loop, id, rank, size, {.socket = {.ifname = "lo"}}, deadline)));
   for (int peer = 0; peer < size; ++peer) {
-    ORIEL_CHECK(session->send_note(peer, text_of(rank, peer)));
+    ORIEL_CHECK(session->peers().send_note(peer, text_of(rank, peer)));
   }
-  if (session->send_note(size, text_of(0, 0)).ok() ||
-      session->send_note(0, Bytes(kMaxNoteBytes + 1)).ok()) {
+  if (session->peers().send_note(size, text_of(0, 0)).ok() ||
+      session->peers().send_note(0, Bytes(kMaxNoteBytes + 1)).ok()) {
     return Error(ErrorCode::internal, "a note that is too long or to nobody was sent");
   }
   std::vector<int> got(static_cast<std::size_t>(size));
@@ -53,11 +53,11 @@ Status exchange_notes(const UniqueId& id, int rank, int size, std::atomic<int>& 
     if (deadline.expired(SteadyClock::instance().now())) {
       return Error(ErrorCode::timeout, "notes are missing");
     }
-    static_cast<void>(session->pump_idle());
+    static_cast<void>(session->peers().pump_idle());
     int all = 0;
     for (int peer = 0; peer < size; ++peer) {
       int& count = got[static_cast<std::size_t>(peer)];
-      while (const auto note = session->take_note(peer)) {
+      while (const auto note = session->peers().take_note(peer)) {
         if (*note != text_of(peer, rank)) return Error(ErrorCode::internal, "wrong note");
         ++count;
       }

@@ -207,7 +207,8 @@ OwnedFd proven(const UniqueId& id) {
                        .realm = id.number,
                        .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
                        .claim = {.from = 0, .to = -1, .tag = 0}};
-  auto fd = loop.run(dial(loop, std::move(target), 1s, Deadline::after(5s)));
+  auto fd =
+      loop.run(dial(loop, std::move(target), {.refused = 1s, .rejected = 1s}, Deadline::after(5s)));
   REQUIRE(fd.ok());
   return std::move(fd).value();
 }
@@ -323,8 +324,8 @@ Status dial_impostor(const Bytes& challenge, const Bytes& last) {
   });
   auto loop = std::move(EventLoop::create()).value();
   const test::FairTimer timer;
-  auto fd =
-      loop.run(dial(loop, target_of(listener->address, Key::random()), 1s, Deadline::after(500ms)));
+  auto fd = loop.run(dial(loop, target_of(listener->address, Key::random()),
+                          {.refused = 1s, .rejected = 1s}, Deadline::after(500ms)));
   CHECK(timer.spent() < 900ms);
   return fd.ok() ? Status() : std::move(fd).error();
 }
@@ -376,8 +377,8 @@ TEST_CASE("a dialer that is put off by a crowded listener comes again", "[req:1.
     }
   });
   auto loop = std::move(EventLoop::create()).value();
-  const auto fd =
-      loop.run(dial(loop, target_of(listener->address, key), 100ms, Deadline::after(20s)));
+  const auto fd = loop.run(dial(loop, target_of(listener->address, key),
+                                {.refused = 100ms, .rejected = 100ms}, Deadline::after(20s)));
   CHECK((fd.ok() ? "ok" : fd.error().to_string()) == "ok");
 }
 
@@ -475,7 +476,9 @@ TEST_CASE("idle connections at many doors leave the application its descriptors"
   auto loop = std::move(EventLoop::create()).value();
   const test::FairTimer timer;
   for (const SocketAddress& door : doors->addresses) {
-    CHECK(loop.run(dial(loop, target_of(door, key), 1s, Deadline::after(5s))).ok());
+    CHECK(loop.run(dial(loop, target_of(door, key), {.refused = 1s, .rejected = 1s},
+                        Deadline::after(5s)))
+              .ok());
   }
   CHECK(timer.spent() < 2s);
   std::this_thread::sleep_for(50ms);
@@ -520,7 +523,8 @@ TEST_CASE("an acceptor keeps at most 256 unproven connections, and drops the old
       acceptor.expire();
     }
   });
-  const auto fd = loop.run(dial(loop, target_of(*address, key), 1s, Deadline::after(5s)));
+  const auto fd = loop.run(
+      dial(loop, target_of(*address, key), {.refused = 1s, .rejected = 1s}, Deadline::after(5s)));
   CHECK(fd.ok());
   done = true;
   turning.join();

@@ -147,7 +147,8 @@ Task<Status> introduce(EventLoop& loop, UniqueId id, int rank, int size) {
                        .realm = id.number,
                        .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
                        .claim = {.from = rank, .to = -1, .tag = 0}};
-  ORIEL_CO_TRY(const OwnedFd fd, co_await dial(loop, std::move(target), 1s, deadline));
+  ORIEL_CO_TRY(const OwnedFd fd,
+               co_await dial(loop, std::move(target), {.refused = 1s, .rejected = 1s}, deadline));
   const RootHello hello = {
       .rank = rank, .size = size, .patience_ms = 60'000, .process = 1, .address = id.root};
   const Bytes bytes = hello.encode();

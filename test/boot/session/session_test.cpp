@@ -103,12 +103,14 @@ Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, i
 }
 
 /// Rank 0 says a word and dies; rank 1 looks at its link only after both.
-Task<Status> hear_the_dead(EventLoop& loop, UniqueId id, int rank) {
+Task<Status> hear_the_dead(EventLoop& loop, UniqueId id, int rank, std::atomic<bool>& listens) {
   const Deadline deadline = Deadline::after(20s);
   SessionOptions options = kLoopback;
   ORIEL_CO_TRY(const auto session,
                co_await Session::join(loop, id, rank, 2, std::move(options), deadline));
   ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
+  while (rank == 0 && !listens) std::this_thread::sleep_for(1ms);
+  listens = true;
   if (rank == 1) std::this_thread::sleep_for(500ms);
   Bytes word = payload(rank);
   ORIEL_CO_TRY(const Bytes told,
@@ -209,11 +211,12 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
 
 TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
   const ServedId id;
+  const Shared<std::atomic<bool>> listens;
   const auto verdicts = run_forked(
       2,
       [&](int rank) -> Status {
         ORIEL_TRY(EventLoop loop, EventLoop::create());
-        return loop.run(hear_the_dead(loop, id.value(), rank));
+        return loop.run(hear_the_dead(loop, id.value(), rank, *listens));
       },
       30s);
   CHECK(verdicts[1] == "ok");
@@ -261,7 +264,7 @@ TEST_CASE("a rank that gives up while it is idle learns of it like the others", 
     while (joined < 2 && !end.expired(SteadyClock::instance().now())) std::this_thread::yield();
     if (rank == 1) session->abort(Error(ErrorCode::internal, "this rank gives up"));
     while (!end.expired(SteadyClock::instance().now())) {
-      for (const PeerEvent& event : session->pump_idle()) {
+      for (const PeerEvent& event : session->peers().pump_idle()) {
         if (event.kind != PeerEvent::Kind::lost) continue;
         return event.error.origin_rank() == 1 ? Status() : Status(event.error);
       }

@@ -103,7 +103,7 @@ Status live(const boot::UniqueId& id, int rank, World& shared) {
     if (deadline.expired(SteadyClock::instance().now())) {
       return Error(ErrorCode::timeout, "the ends of the queue have not agreed");
     }
-    static_cast<void>(session->pump_idle());
+    static_cast<void>(session->peers().pump_idle());
     std::this_thread::sleep_for(50us);
     return {};
   };
