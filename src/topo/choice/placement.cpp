@@ -120,10 +120,7 @@ MemoryNodeScope::MemoryNodeScope(int node) {
 
 MemoryNodeScope::~MemoryNodeScope() {
   if (!changed_) return;
-  // Twice, because nobody could do anything about a passing failure.
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (sys().set_mempolicy(MPOL_DEFAULT, nullptr, 0) == 0) return;
-  }
+  if (sys().set_mempolicy(MPOL_DEFAULT, nullptr, 0) == 0) return;
   Log().warn("the memory policy of a thread could not be put back: errno {}", errno);
 }
 

@@ -3,7 +3,6 @@
 // What the system is asked for, and that this machine's kernel takes it.
 #include "topo/choice/placement.hpp"
 
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -13,7 +12,6 @@
 
 #include <catch2/catch.hpp>
 #include <linux/mempolicy.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +21,6 @@
 #include "topo/choice/local_affinity.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/machine/process_machine.hpp"
-#include "topo/sources/numa_sysfs.hpp"
 #include "topo/sources/temporary_tree.hpp"
 #include "topo/xml/nccl_xml.hpp"
 
@@ -85,28 +82,6 @@ int lines_logged(const std::string& words, const std::function<void()>& work) {
   for (std::string line; std::getline(log, line);) lines += line.find(words) != std::string::npos;
   return lines;
 }
-
-/// A fresh memfd, mapped; the mapping goes with its owner.
-class Mapped {
- public:
-  explicit Mapped(int fd, std::size_t bytes) : bytes_(bytes) {
-    at_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    REQUIRE(at_ != MAP_FAILED);
-  }
-  ~Mapped() { ::munmap(at_, bytes_); }
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
-  void* at() const { return at_; }
-
- private:
-  void* at_;
-  std::size_t bytes_;
-};
-
-struct PolicyAt {
-  int mode = -1;
-  unsigned long nodes[64] = {};
-};
 
 }  // namespace
 

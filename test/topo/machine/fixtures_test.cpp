@@ -3,7 +3,6 @@
 // The fixtures, and what is decided about each of them as it stands in the file beside it.
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -19,8 +18,6 @@
 #include "topo/machine/fixture.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
-#include "topo/sources/hwloc_reader.hpp"
-#include "topo/xml/hwloc_xml_reader.hpp"
 #include "topo/xml/nccl_xml.hpp"
 
 namespace oriel::topo {
@@ -165,7 +162,7 @@ TEST_CASE("in every fixture, and at random, devices share NICs that are as near 
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < 200; ++round) {
     INFO("round " << round);
     check_balance(random_machine(random));
   }
@@ -225,11 +222,6 @@ TEST_CASE("every fixture's description is a file that can be given in hwloc's fo
     std::set<PciAddress> addresses;
     for (const Gpu& gpu : machine.gpus) addresses.insert(*gpu.pci);
     CHECK(read->gpus.size() == addresses.size());
-    if (!hwloc_library().missing.empty()) continue;
-    const HwlocList theirs = read_hwloc(hwloc_library(), fixture_text(name, "hwloc.xml"));
-    CHECK(theirs.report.outcome == SourceReport::Outcome::used);
-    const auto ours = read_hwloc_xml(fixture_text(name, "hwloc.xml"));
-    CHECK(ours->numa == theirs.numa);
   }
 }
 
@@ -238,7 +230,7 @@ TEST_CASE("random machines survive NCCL's format: written, read, and decided abo
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 100; ++round) {
     INFO("round " << round);
     const Machine machine = random_machine(random);
     REQUIRE(check(machine).ok());
@@ -275,7 +267,7 @@ TEST_CASE("random machines: reach, NICs and paths depend neither on order nor on
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 60; ++round) {
     INFO("round " << round);
     const Machine machine = random_machine(random);
     const std::string decided = decisions_text(machine);

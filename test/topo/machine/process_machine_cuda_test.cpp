@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a process finds of its GPUs, on tables for CUDA and a model of NVML.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -109,14 +108,39 @@ void describe(FakeNvml& nvml) {
   }
 }
 
+std::string address_of(int gpu) {
+  return PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
+}
+
+/// A file that puts each of the GPUs at a NUMA node of its own, and links GPU 0 to all others.
+Settings describe_in(const TemporaryTree& tree) {
+  MachineBuilder build;
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address_of(gpu).c_str());
+  }
+  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
+  Settings settings;
+  settings.topo_file = tree.root() + "/described.xml";
+  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  return settings;
+}
+
+/// Moves a GPU below a root port of the host bridge 0000:60; yields where its files are.
+std::string put_below(const TemporaryTree& tree, int gpu, const std::string& port) {
+  const std::string link = "/sys/bus/pci/devices/" + address_of(gpu);
+  const std::string device = "devices/pci0000:60/" + port + "/" + address_of(gpu);
+  std::filesystem::remove_all(tree.root() + link);
+  tree.folder("/sys/" + device);
+  tree.link(link, "../../../" + device);
+  return "/sys/" + device;
+}
+
 /// The machine's files; the kernel module lists all GPUs.
 void fill(const TemporaryTree& tree) {
   tree.file("/sys/devices/system/node/online", "0-1\n");
   for (int gpu = 0; gpu < kGpus; ++gpu) {
-    const std::string address =
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
-    tree.folder("/proc/driver/nvidia/gpus/" + address);
-    const std::string folder = "/sys/bus/pci/devices/" + address;
+    tree.folder("/proc/driver/nvidia/gpus/" + address_of(gpu));
+    const std::string folder = "/sys/bus/pci/devices/" + address_of(gpu);
     tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
     tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
     tree.file(folder + "/max_link_width", "16\n");
@@ -195,19 +219,14 @@ TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest 
     return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
   };
   CHECK(path() == "PCIe peer, from 256 Gbit/s");  // nothing tells where they are
-  const std::string bus = "/sys/devices/pci0000:60/";
   for (int gpu = 0; gpu < 2; ++gpu) {
-    const std::string address =
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
-    const std::string port = fmt::format("0000:60:{:02x}.0", gpu + 1);
-    const std::string link = "/sys/bus/pci/devices/" + address;
-    std::filesystem::remove_all(machines.tree.root() + link);
-    machines.tree.file(bus + port + "/" + address + "/max_link_speed", "32.0 GT/s PCIe\n");
-    machines.tree.file(bus + port + "/" + address + "/max_link_width", "16\n");
-    machines.tree.file(bus + port + "/max_link_speed",
+    const std::string folder =
+        put_below(machines.tree, gpu, fmt::format("0000:60:{:02x}.0", gpu + 1));
+    machines.tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
+    machines.tree.file(folder + "/max_link_width", "16\n");
+    machines.tree.file(folder + "/../max_link_speed",
                        gpu == 0 ? "32.0 GT/s PCIe" : "8.0 GT/s PCIe");
-    machines.tree.file(bus + port + "/max_link_width", "16\n");
-    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+    machines.tree.file(folder + "/../max_link_width", "16\n");
   }
   CHECK(path() == "PCIe peer, 4 hops, from 64 Gbit/s");
 }
@@ -297,9 +316,8 @@ TEST_CASE("the instances of a GPU that MIG divides are known to reach nobody", "
   gpu_name = "NVIDIA H200 MIG 1g.18gb";
   machines.nvml.devices.resize(1);
   for (int gpu = 1; gpu < kGpus; ++gpu) {
-    std::filesystem::remove_all(
-        machines.tree.root() + "/proc/driver/nvidia/gpus/" +
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string());
+    std::filesystem::remove_all(machines.tree.root() + "/proc/driver/nvidia/gpus/" +
+                                address_of(gpu));
   }
   const std::string own = "MIG" + uuid_text(0).substr(3);
   const std::string other = "MIG" + uuid_text(9).substr(3);
@@ -373,15 +391,10 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[
 TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for twice",
           "[req:2.10]") {
   Machines machines({1, 2});
-  const std::string bus = "/sys/devices/pci0000:60/";
   for (int gpu = 0; gpu < kGpus; ++gpu) {  // two root ports below one host bridge, with two each
-    const std::string address =
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
-    const std::string port = fmt::format("0000:60:{:02x}.0", gpu / 2 + 1);
-    const std::string link = "/sys/bus/pci/devices/" + address;
-    std::filesystem::remove_all(machines.tree.root() + link);
-    machines.tree.file(bus + port + "/" + address + "/numa_node", gpu < 2 ? "0\n" : "1\n");
-    machines.tree.link(link, "../../../devices/pci0000:60/" + port + "/" + address);
+    const std::string folder =
+        put_below(machines.tree, gpu, fmt::format("0000:60:{:02x}.0", gpu / 2 + 1));
+    machines.tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
   }
   std::vector<std::string> asked;
   const FileTree files(machines.tree.root(),
@@ -456,16 +469,7 @@ TEST_CASE("a start of ranks on GPUs reads few files, and none of network ports",
 TEST_CASE("of a described machine only GPUs that CUDA shows here have an ordinal",
           "[req:2.2][req:2.7]") {
   Machines machines({1});
-  MachineBuilder build;
-  for (int gpu = 0; gpu < kGpus; ++gpu) {
-    const std::string address =
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
-    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
-  }
-  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
-  Settings settings;
-  settings.topo_file = machines.tree.root() + "/described.xml";
-  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const Settings settings = describe_in(machines.tree);
   const auto whole = machines.machine.whole(settings);
   REQUIRE(whole.ok());
   CHECK(check(**whole).ok());
@@ -524,16 +528,7 @@ TEST_CASE("devices that share a PCI function are all there for communicators",
 
 TEST_CASE("a description says by what links GPUs are joined, and CUDA who maps whom", "[req:2.7]") {
   Machines machines({0, 1, 2, 3});
-  MachineBuilder build;
-  for (int gpu = 0; gpu < kGpus; ++gpu) {
-    const std::string address =
-        PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
-    build.gpu(build.host_bridge(build.numa(gpu, {gpu})), address.c_str());
-  }
-  for (int gpu = 1; gpu < kGpus; ++gpu) build.pair(0, gpu, true, 2);
-  Settings settings;
-  settings.topo_file = machines.tree.root() + "/described.xml";
-  REQUIRE(dump_machine(canonical(std::move(build.machine)), settings.topo_file).ok());
+  const Settings settings = describe_in(machines.tree);
   const auto part = machines.machine.for_communicators(true, settings);
   REQUIRE(part.ok());
   const auto info = gpu_rank_info(NodeIdentity{1, 2}, **part, 0);

@@ -16,7 +16,9 @@ namespace oriel::topo {
 class TemporaryTree {
  public:
   TemporaryTree() {
-    std::string name = "/tmp/oriel-tree-XXXXXX";
+    // Where files take no disk: tests make thousands.
+    const bool shared_memory = std::filesystem::is_directory("/dev/shm");
+    std::string name = shared_memory ? "/dev/shm/topo-tree-XXXXXX" : "/tmp/topo-tree-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     root_ = name;
   }
