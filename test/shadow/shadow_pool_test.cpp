@@ -3,7 +3,10 @@
 #include "shadow/shadow_pool.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
 #include <random>
 #include <set>
@@ -31,6 +34,7 @@ class SplitBackend final : public Backend {
   }
   Status upload(std::span<const Upload> uploads) override {
     if (fail) return Error(ErrorCode::cuda, "no copy");
+    if (during_upload) during_upload();
     for (const Upload& next : uploads) {
       // Objects between two that changed are written with what they hold, which their readers
       // cannot see on a device. A thread sanitizer would call it a race.
@@ -44,6 +48,7 @@ class SplitBackend final : public Backend {
   std::size_t pages_per_chunk = 4;
   int copies = 0;
   bool fail = false;
+  std::function<void()> during_upload;
 };
 
 constexpr std::uint64_t kNothingYet = 0xeeeeeeeeeeeeeeee;  // what a chunk holds at first
@@ -94,6 +99,20 @@ TEST_CASE("an object follows its copy with the next flush", "[req:1.20]") {
   REQUIRE(fixture.pool->flush().ok());
   CHECK(object->values[1] == 9);
   CHECK(object->values[0] == 7);
+}
+
+TEST_CASE("a lookup during an upload does not wait for its end", "[req:1.20]") {
+  Fixture fixture;
+  const Object* const object = fixture.make(7);
+  std::future<const Object*> looked_up;
+  bool in_time = false;
+  fixture.backend->during_upload = [&] {
+    looked_up = std::async(std::launch::async, [&] { return fixture.copy(object); });
+    in_time = looked_up.wait_for(std::chrono::seconds(2)) == std::future_status::ready;
+  };
+  REQUIRE(fixture.pool->flush().ok());
+  CHECK(in_time);
+  CHECK(looked_up.get() != nullptr);
 }
 
 TEST_CASE("uploads are batched", "[req:1.20]") {
