@@ -64,7 +64,7 @@ Result<mlx5::PathSettings> path_to(const Mlx5Device& device, const Mlx5QueueHand
                                    const Mlx5QueueHandle& peer) {
   mlx5::PathSettings path;
   path.ethernet = own.link_layer == LinkLayer::ethernet;
-  path.own_gid_index = device.gid_index();
+  path.own_gid_index = device.port().gid_index();
   path.hop_limit = kHopLimit;
   path.traffic_class = device.options().traffic_class;
   path.service_level = device.options().service_level;
@@ -72,7 +72,7 @@ Result<mlx5::PathSettings> path_to(const Mlx5Device& device, const Mlx5QueueHand
   path.lid = peer.lid;
   if (!path.ethernet) {
     // The upper half of a GID names the subnet.
-    path.global_route = device.needs_global_route() ||
+    path.global_route = device.port().needs_global_route() ||
                         !std::equal(own.gid.begin(), own.gid.begin() + 8, peer.gid.begin());
     return path;
   }
@@ -125,13 +125,13 @@ Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::
   Mlx5QueueHandle handle;
   handle.number = number;
   handle.psn = psn;
-  handle.link_layer = device.link_layer();
-  handle.mtu = device.mtu();
+  handle.link_layer = device.port().link_layer();
+  handle.mtu = device.port().mtu();
   handle.log_reads_answered = static_cast<std::uint8_t>(
       std::min(device.capabilities().log_reads_answered_most, kLogReadsMost));
-  handle.roce_version = device.roce_version();
-  handle.lid = device.lid();
-  handle.gid = device.gid();
+  handle.roce_version = device.port().roce_version();
+  handle.lid = device.port().lid();
+  handle.gid = device.port().gid();
   return handle;
 }
 

@@ -53,12 +53,12 @@ class DeviceList {
 
 }  // namespace
 
-std::uint8_t Mlx5Device::roce_version() const {
+std::uint8_t Mlx5Port::roce_version() const {
   if (link_layer_ != LinkLayer::ethernet) return 0;
   return gid_.type == VerbsConstants::roce_v2 ? 2 : 1;
 }
 
-std::array<std::uint8_t, 16> Mlx5Device::gid() const {
+std::array<std::uint8_t, 16> Mlx5Port::gid() const {
   return std::to_array(gid_.bytes);
 }
 
@@ -74,8 +74,8 @@ Result<std::shared_ptr<const Mlx5Device>> Mlx5Device::open(const Options& option
   device->place_ = {options.name, options.port};
   device->verbs_ = &library.table;
   ORIEL_CHECK(device->open_context());
-  ORIEL_CHECK(device->look_at_port());
-  ORIEL_CHECK(device->choose_gid());
+  ORIEL_TRY(device->port_,
+            Mlx5Port::find(library.table, device->context(), device->place(), options.gid_index));
   ORIEL_CHECK(device->look_at_capabilities());
   ORIEL_CHECK(device->make_domain());
   return std::shared_ptr<const Mlx5Device>(device);
@@ -108,12 +108,9 @@ Status Mlx5Device::open_context() {
   return {};
 }
 
-Status Mlx5Device::look_at_port() {
-  const int status = detail::errno_of(
-      verbs_->query_port(context_.get(), static_cast<std::uint8_t>(place_.port), &port_));
-  if (status != 0) return mlx5_error(place_, "ibv_query_port", "looking at the port", status);
+Status Mlx5Port::check(const Mlx5Place& place) {
   if (port_.state != VerbsConstants::kPortActive) {
-    return unusable(place_, fmt::format("the port is {}", name_of_state(port_.state)),
+    return unusable(place, fmt::format("the port is {}", name_of_state(port_.state)),
                     "check the cable, and on InfiniBand the subnet manager");
   }
   if (port_.link_layer == VerbsConstants::kInfiniband) {
@@ -122,49 +119,54 @@ Status Mlx5Device::look_at_port() {
     link_layer_ = LinkLayer::ethernet;
   } else {
     return unusable(
-        place_,
+        place,
         fmt::format("its link layer is {}, neither InfiniBand nor Ethernet", port_.link_layer), "");
   }
   if (port_.mtu < 1 || port_.mtu > 5) {
-    return unusable(place_, fmt::format("its MTU is number {}, of 1 to 5", port_.mtu), "");
+    return unusable(place, fmt::format("its MTU is number {}, of 1 to 5", port_.mtu), "");
   }
   return {};
 }
 
-Status Mlx5Device::choose_gid() {
+Result<Mlx5Port> Mlx5Port::find(const VerbsTable& verbs, VerbsContext* context,
+                                const Mlx5Place& place, std::int32_t gid_index) {
+  Mlx5Port found;
+  const int looked = detail::errno_of(
+      verbs.query_port(context, static_cast<std::uint8_t>(place.port), &found.port_));
+  if (looked != 0) return mlx5_error(place, "ibv_query_port", "looking at the port", looked);
+  ORIEL_CHECK(found.check(place));
   const auto query = [&](std::uint32_t index, VerbsGid& gid) {
-    return detail::errno_of(
-        verbs_->query_gid(context_.get(), place_.port, index, &gid, 0, sizeof gid));
+    return detail::errno_of(verbs.query_gid(context, place.port, index, &gid, 0, sizeof gid));
   };
-  const bool ethernet = link_layer_ == LinkLayer::ethernet;
-  if (!ethernet || options_.gid_index >= 0) {
-    const auto index = static_cast<std::uint32_t>(std::max(options_.gid_index, 0));
-    const int status = query(index, gid_);
+  const bool ethernet = found.link_layer_ == LinkLayer::ethernet;
+  if (!ethernet || gid_index >= 0) {
+    const auto index = static_cast<std::uint32_t>(std::max(gid_index, 0));
+    const int status = query(index, found.gid_);
     if (status != 0) {
-      return mlx5_error(place_, "ibv_query_gid_ex", fmt::format("GID {}", index), status);
+      return mlx5_error(place, "ibv_query_gid_ex", fmt::format("GID {}", index), status);
     }
-    if (index > 0xff || (ethernet && rank_of(gid_) == 0)) {
-      return unusable(place_, fmt::format("GID {} is none of RoCE", index),
+    if (index > 0xff || (ethernet && rank_of(found.gid_) == 0)) {
+      return unusable(place, fmt::format("GID {} is none of RoCE", index),
                       "show_gids lists those that there are");
     }
-    return {};
+    return found;
   }
   int best = 0;
-  const int count = std::min(port_.gid_count, 256);
+  const int count = std::min(found.port_.gid_count, 256);
   for (int i = 0; i < count; ++i) {
     VerbsGid gid{};
     const int status = query(static_cast<std::uint32_t>(i), gid);
     if (status == ENODATA) continue;  // an empty place in the table
     if (status != 0) {
-      return mlx5_error(place_, "ibv_query_gid_ex", fmt::format("GID {}", i), status);
+      return mlx5_error(place, "ibv_query_gid_ex", fmt::format("GID {}", i), status);
     }
     if (rank_of(gid) <= best) continue;
     best = rank_of(gid);
-    gid_ = gid;
-    gid_.index = static_cast<std::uint32_t>(i);
+    found.gid_ = gid;
+    found.gid_.index = static_cast<std::uint32_t>(i);
   }
-  if (best != 0) return {};
-  return unusable(place_, "none of its GIDs is one of RoCE",
+  if (best != 0) return found;
+  return unusable(place, "none of its GIDs is one of RoCE",
                   "give its network interface an address");
 }
 

@@ -17,6 +17,31 @@
 
 namespace oriel::net {
 
+/// What an active port is, and the GID by which peers reach it.
+class Mlx5Port {
+ public:
+  /// `gid_index` as in Mlx5Device::Options.
+  static Result<Mlx5Port> find(const VerbsTable& verbs, VerbsContext* context,
+                               const Mlx5Place& place, std::int32_t gid_index);
+
+  LinkLayer link_layer() const { return link_layer_; }
+  std::uint8_t mtu() const { return static_cast<std::uint8_t>(port_.mtu); }
+  std::uint16_t lid() const { return port_.lid; }
+  bool needs_global_route() const {
+    return (port_.flags & VerbsConstants::kPortNeedsGlobalRoute) != 0;
+  }
+  std::uint8_t gid_index() const { return static_cast<std::uint8_t>(gid_.index); }
+  std::uint8_t roce_version() const;
+  std::array<std::uint8_t, 16> gid() const;
+
+ private:
+  Status check(const Mlx5Place& place);
+
+  VerbsPort port_{};
+  VerbsGid gid_{};
+  LinkLayer link_layer_ = LinkLayer::infiniband;
+};
+
 /// One port of an mlx5 adapter, open, with a protection domain. What is made of it keeps it open.
 /// Immutable; any thread may use it.
 class Mlx5Device {
@@ -44,15 +69,7 @@ class Mlx5Device {
   std::uint32_t event_queue() const { return event_queue_; }
   const mlx5::Capabilities& capabilities() const { return capabilities_; }
 
-  LinkLayer link_layer() const { return link_layer_; }
-  std::uint8_t mtu() const { return static_cast<std::uint8_t>(port_.mtu); }
-  std::uint16_t lid() const { return port_.lid; }
-  bool needs_global_route() const {
-    return (port_.flags & VerbsConstants::kPortNeedsGlobalRoute) != 0;
-  }
-  std::uint8_t gid_index() const { return static_cast<std::uint8_t>(gid_.index); }
-  std::uint8_t roce_version() const;
-  std::array<std::uint8_t, 16> gid() const;
+  const Mlx5Port& port() const { return port_; }
 
   /// A command that makes an object; `number` is what the adapter calls it.
   Result<Mlx5ObjectOwner> create(const Bytes& command, const char* call, const std::string& purpose,
@@ -69,8 +86,6 @@ class Mlx5Device {
  private:
   Mlx5Device() = default;
   Status open_context();
-  Status look_at_port();
-  Status choose_gid();
   Status look_at_capabilities();
   Status make_domain();
   Result<Bytes> query_capabilities(std::uint16_t modifier, const char* which) const;
@@ -82,9 +97,7 @@ class Mlx5Device {
   Mlx5DomainOwner domain_;  // given back before the context
   std::uint32_t domain_number_ = 0;
   std::uint32_t event_queue_ = 0;
-  VerbsPort port_{};
-  VerbsGid gid_{};
-  LinkLayer link_layer_ = LinkLayer::infiniband;
+  Mlx5Port port_;
   mlx5::Capabilities capabilities_;
 };
 

@@ -19,9 +19,10 @@ NicMlx5::NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& option
 
 Result<NicMlx5> NicMlx5::open(const Options& options) {
   ORIEL_TRY(std::shared_ptr<const Mlx5Device> device, Mlx5Device::open(options.device));
-  const char* layer = device->link_layer() == LinkLayer::ethernet ? "Ethernet" : "InfiniBand";
+  const char* layer =
+      device->port().link_layer() == LinkLayer::ethernet ? "Ethernet" : "InfiniBand";
   Log().info("opened {} port {} ({}, GID {})", device->place().device, device->place().port, layer,
-             device->gid_index());
+             device->port().gid_index());
   return NicMlx5(std::move(device), options);
 }
 

@@ -419,23 +419,6 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
 }
 
-TEST_CASE("where its address cannot be had again a wire is cut as a whole", "[req:3.13]") {
-  FabricPlan plan;
-  FetchPair pair(fabric_options(&planned_fabric()));
-  pair.begin_long_put(kMemoryBytes);
-  plan.fail = [](const char* call) -> long {
-    return std::string_view(call) == "fi_enable" ? -FI_EADDRINUSE : 0;
-  };
-  pair.b.nic.stop();
-  CHECK(pair.b.nic.deregister_memory(pair.b.key).ok());
-  const Status status = pair.wire_b->status();
-  REQUIRE_FALSE(status.ok());
-  CHECK(status.error().to_string().find("cut") != std::string::npos);
-  CHECK_FALSE(pair.wire_b->is_fetching(pair.b.key));
-  CHECK(pair.wire_b->wait_descriptor() == -1);
-  CHECK(pair.wire_b->flush(Deadline::after(std::chrono::seconds(1))).ok());
-}
-
 TEST_CASE("whoever waits for memory to be let go of does not keep others from the NIC",
           "[req:3.13]") {
   FetchPair pair;

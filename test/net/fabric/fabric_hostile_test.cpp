@@ -1,17 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <cstring>
-#include <random>
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-#endif
 
 #include "net/fabric/fabric_address.hpp"
 #include "net/fabric/fabric_frame.hpp"
@@ -78,15 +70,6 @@ class RawEnd {
   fi_addr_t to_ = 0;
   fi_context2 context_{};
 };
-
-/// What is allocated in its life is no leak in the address sanitizer's eyes.
-#if defined(__SANITIZE_ADDRESS__)
-using ForgivesLeaks = __lsan::ScopedDisabler;
-#else
-struct ForgivesLeaks {
-  ForgivesLeaks() {}  // not trivial, so that nobody is told that it is not used
-};
-#endif
 
 /// A pair, and a stranger who sends to b.
 struct StrangerScene {
@@ -347,29 +330,4 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
   }
   REQUIRE(soon([&] { return scene.take(), scene.got.size() == 12; }));
   CHECK(is_numbered(scene.got.back(), 17, 10));
-}
-
-TEST_CASE("bytes that are no message of libfabric do not end a wire", "[req:3.23]") {
-  // libfabric 1.17 forgets connections that bring some, also as the wires end.
-  const ForgivesLeaks while_noise_comes;
-  StrangerScene scene;
-  scene.check_alive(1);
-  sockaddr_in address{};
-  const Bytes where = RawEnd::address_of(*scene.pair.b).address;
-  REQUIRE(where.size() == sizeof address);
-  std::memcpy(&address, where.data(), sizeof address);
-  const unsigned seed = std::random_device()();
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  for (int i = 0; i < 20; ++i) {
-    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-    REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    Bytes noise(random() % 600);
-    for (auto& byte : noise) byte = static_cast<std::byte>(random());
-    static_cast<void>(::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL));
-    for (int k = 0; k < 20; ++k) scene.take();
-    ::close(fd);
-    for (int k = 0; k < 20; ++k) scene.take();
-  }
-  scene.check_alive(2);
 }

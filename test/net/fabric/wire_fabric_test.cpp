@@ -154,34 +154,6 @@ TEST_CASE("signals and immediates are applied in the order of the queue", "[req:
   }
 }
 
-TEST_CASE("small messages travel together, and large ones do not overtake them", "[req:3.13]") {
-  WirePair pair;
-  WireMessage message;
-  constexpr std::uint64_t kMessages = 300;
-  const auto size_of = [](std::uint64_t n) { return n % 50 == 49 ? 329 + n : n % 13; };
-  std::uint64_t sent = 0, received = 0;
-  REQUIRE(soon([&] {
-    // As many as go before either end looks.
-    for (; sent < kMessages; ++sent) {
-      WireMessage next = numbered(sent, size_of(sent));
-      if (!pair.a->send(pair.b->address(), next)) break;
-    }
-    pair.a->receive(message);
-    while (pair.b->receive(message)) {
-      REQUIRE(is_numbered(message, received, size_of(received)));
-      ++received;
-    }
-    return received == kMessages;
-  }));
-  // What nobody asks to leave leaves when it is asked to.
-  message = numbered(kMessages, 8);
-  CHECK(pair.a->send(pair.b->address(), message));
-  CHECK(pair.a->flush(Deadline::after(seconds(10))).ok());
-  REQUIRE(soon([&] { return pair.b->receive(message); }));
-  CHECK(is_numbered(message, kMessages, 8));
-  CHECK(pair.a->counters().sent == kMessages + 1);
-}
-
 TEST_CASE("proofs of payloads are made and wanted if either end wishes", "[req:3.13]") {
   auto proving = fabric_options();
   proving.prove_payloads = true;

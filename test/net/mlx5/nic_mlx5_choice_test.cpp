@@ -29,7 +29,7 @@ int chosen(Scene& scene, std::vector<VerbsGid> gids) {
   scene.adapter().link_layer = 2;
   scene.adapter().gids = std::move(gids);
   auto device = scene.open_device();
-  return device.ok() ? device.value()->gid_index() : -1;
+  return device.ok() ? device.value()->port().gid_index() : -1;
 }
 
 bool contains(const std::string& text, const char* part) {
@@ -68,7 +68,7 @@ TEST_CASE("a device that is not there, or not of the family, is named", "[req:3.
     scene.verbs.adapters.push_back(FakeVerbs::adapter("mlx5_1"));
     scene.verbs.adapters[1].lid = 99;
     scene.options.device.name = "mlx5_1";
-    CHECK(scene.open_device().value()->lid() == 99);
+    CHECK(scene.open_device().value()->port().lid() == 99);
   }
 }
 
