@@ -22,7 +22,7 @@
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
-#include "boot/session/session.hpp"
+#include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 
 namespace oriel::boot {
@@ -30,8 +30,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
-
-const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 
 /// A connection to `address`, established; blocking calls with a deadline of their own.
 OwnedFd connect_to(const SocketAddress& address) {
@@ -70,31 +68,10 @@ Bytes text(std::string_view words) {
   return Bytes(raw.begin(), raw.end());
 }
 
-Task<Status> barrier(EventLoop& loop, Session& session) {
-  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
-  co_return co_await session.world().barrier(Operation::test);
-}
-
-Status join_and_barrier(const UniqueId& id, int rank, int size) {
-  ORIEL_TRY(EventLoop loop, EventLoop::create());
-  ORIEL_TRY(const auto session,
-            loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(20s))));
-  return loop.run(barrier(loop, *session));
-}
-
 /// Joins as four threads; how long it took.
 std::chrono::milliseconds join_four(const UniqueId& id) {
   const test::FairTimer timer;
-  std::array<std::string, 4> verdicts;
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const Status status = join_and_barrier(id, rank, 4);
-        verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
-      });
-    }
-  }
+  const auto verdicts = run_threads(4, [&](int rank) { return join_and_barrier(id, rank, 4); });
   const auto spent = timer.spent();
   for (const auto& verdict : verdicts) CHECK(verdict == "ok");
   return spent;
@@ -110,12 +87,6 @@ void allow_many_files() {
   if (files.rlim_cur >= 4096) return;
   files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &files));
-}
-
-UniqueId new_id() {
-  auto id = create_unique_id(kLoopback.socket);
-  REQUIRE(id.ok());
-  return std::move(id).value();
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
 #include "boot/session/served_id.hpp"
-#include "boot/session/session.hpp"
+#include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 #include "support/sanitized.hpp"
 
@@ -30,34 +30,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
-
-const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
-
-UniqueId new_id() {
-  auto id = create_unique_id(kLoopback.socket);
-  REQUIRE(id.ok());
-  return std::move(id).value();
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Result<std::unique_ptr<Session>> join(EventLoop& loop, const UniqueId& id, int rank, int size,
-                                      Duration patience) {
-  return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(patience)));
-}
-
-Task<Status> one_barrier(EventLoop& loop, Session& session, Duration patience) {
-  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(patience)));
-  co_return co_await session.world().barrier(Operation::test);
-}
-
-Status join_and_barrier(const UniqueId& id, int rank, int size) {
-  ORIEL_TRY(EventLoop loop, EventLoop::create());
-  ORIEL_TRY(const auto session, join(loop, id, rank, size, 20s));
-  return loop.run(one_barrier(loop, *session, 20s));
-}
 
 /// Joins, then barriers without end; the error it ends with, and when by the clock of the host.
 /// `joined` counts who has come so far.
@@ -101,19 +73,8 @@ void wait_until_root_ends() {
 TEST_CASE("1,000 joins of two threads leave no descriptor and no thread", "[req:1.38]") {
   const auto cycle = [] {
     const UniqueId id = new_id();
-    std::array<std::string, 2> verdicts;
-    {
-      std::vector<std::jthread> ranks;
-      for (int rank = 0; rank < 2; ++rank) {
-        ranks.emplace_back([&, rank] {
-          const Status status = join_and_barrier(id, rank, 2);
-          verdicts[static_cast<std::size_t>(rank)] =
-              status.ok() ? "ok" : status.error().to_string();
-        });
-      }
-    }
-    REQUIRE(verdicts[0] == "ok");
-    REQUIRE(verdicts[1] == "ok");
+    const auto verdicts = run_threads(2, [&](int rank) { return join_and_barrier(id, rank, 2); });
+    REQUIRE(verdicts == std::vector<std::string>{"ok", "ok"});
   };
   cycle();
   wait_until_root_ends();

@@ -24,7 +24,7 @@
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/rendezvous.hpp"
 #include "boot/session/served_id.hpp"
-#include "boot/session/session.hpp"
+#include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 
 namespace oriel::boot {
@@ -33,12 +33,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 constexpr int kRanks = 3;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Leaves room for `extra` files more than the process has.
 Status allow_more_files(int extra) {

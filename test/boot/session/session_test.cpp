@@ -21,13 +21,12 @@
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
 #include "boot/session/served_id.hpp"
+#include "boot/support/loopback.hpp"
 
 namespace oriel::boot {
 namespace {
 
 using namespace std::chrono_literals;
-
-const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 
 Bytes payload(int rank) {
   return Bytes(static_cast<std::size_t>(rank * 100 + 3), static_cast<std::byte>(rank + 1));
@@ -67,21 +66,6 @@ Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size) {
 Status live(const UniqueId& id, int rank, int size) {
   ORIEL_TRY(EventLoop loop, EventLoop::create());
   return loop.run(whole_life(loop, id, rank, size));
-}
-
-/// Runs each rank on a thread of its own: "ok" or the error of each.
-std::vector<std::string> run_threads(int size, const std::function<Status(int rank)>& body) {
-  std::vector<std::string> verdicts(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  threads.reserve(verdicts.size());
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const Status status = body(rank);
-      verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
-    });
-  }
-  threads.clear();  // joins
-  return verdicts;
 }
 
 /// Joins and agrees; rank `hasty` leaves as soon as it can, and has a failure then.

@@ -20,7 +20,7 @@
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
-#include "boot/session/session.hpp"
+#include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 #include "support/stop_at_message.hpp"
 
@@ -30,14 +30,13 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
-constexpr int kRanks = 3;
+constexpr int kTrio = 3;
 
 /// Three ranks, of which rank 0's process serves the rendezvous; `victim` stops at message `k`.
 class Trio {
  public:
   Trio(int victim, int k)
-      : victim_(victim), ranks_(kRanks, [=, this](int rank) { return live(rank, victim, k); }) {}
+      : victim_(victim), ranks_(kTrio, [=, this](int rank) { return live(rank, victim, k); }) {}
 
   /// Whether the victim has stopped.
   bool stopped() const {
@@ -67,7 +66,7 @@ class Trio {
     }
     while (!place_->made) std::this_thread::sleep_for(1ms);
     ORIEL_TRY(EventLoop loop, EventLoop::create());
-    ORIEL_TRY(const auto session, loop.run(Session::join(loop, place_->id, rank, kRanks, kLoopback,
+    ORIEL_TRY(const auto session, loop.run(Session::join(loop, place_->id, rank, kTrio, kLoopback,
                                                          Deadline::after(20s))));
     if (stop) place_->sent = static_cast<int>(stop->sent());
     ORIEL_TRY(const auto activity, session->activate(loop, Deadline::after(20s)));
