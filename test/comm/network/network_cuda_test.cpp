@@ -38,7 +38,7 @@ struct Witness {
 };
 
 /// `process`: one copies for each rank's NIC, on a model of the driver of its own.
-void play_on(const Nodes& nodes, bool process, const Body& body) {
+void play_gpus(const Nodes& nodes, bool process, const Body& body) {
   const Witness witness;
   INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
   const Environment environment(
@@ -66,13 +66,13 @@ TEST_CASE("random puts, gets and signals between GPUs of several nodes, byte by 
   const bool process = GENERATE(false, true);
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {
-    play_on(nodes, process, [&](Players& players) { Traffic(players, seed).run(25); });
+    play_gpus(nodes, process, [&](Players& players) { Traffic(players, seed).run(25); });
   }
 }
 
 TEST_CASE("windows of GPUs from before and after their network, and its end", "[req:3.9]") {
   const bool process = GENERATE(false, true);
-  play_on({{1, 1}}, process, [](Players& players) {
+  play_gpus({{1, 1}}, process, [](Players& players) {
     auto comm = join(players);
     const int peer = 1 - players.first();
     auto memory = must(comm.allocate(1 << 20));
@@ -83,17 +83,16 @@ TEST_CASE("windows of GPUs from before and after their network, and its end", "[
       auto after = must(comm.register_window(more));
       auto* const bytes = static_cast<std::uint8_t*>(memory.data());
       bytes[7] = static_cast<std::uint8_t>(40 + players.first());
-      const device::Thread self;
-      require(device::world_put_signal(self, kernels.view(), peer, after.view(), 100, before.view(),
-                                       7, 1, 2)
+      require(device::world_put_signal(kThread, kernels.view(), peer, after.view(), 100,
+                                       before.view(), 7, 1, 2)
                   .outcome,
               "the put");
-      require(device::wait_signal(self, kernels.view(), 2, 1, peer), "the signal");
+      require(device::wait_signal(kThread, kernels.view(), 2, 1, peer), "the signal");
       test::require(static_cast<std::uint8_t*>(more.data())[100] == 40 + peer, "the byte");
       device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
       require(barrier.sync(), "the barrier");
-      const auto refused =
-          device::world_put(self, kernels.view(), peer, after.view(), 1 << 20, before.view(), 0, 1);
+      const auto refused = device::world_put(kThread, kernels.view(), peer, after.view(), 1 << 20,
+                                             before.view(), 0, 1);
       require_outcome(refused.outcome, device::WorldOutcome::out_of_range, "past the end");
       players.barrier();
     }
@@ -103,7 +102,7 @@ TEST_CASE("windows of GPUs from before and after their network, and its end", "[
 TEST_CASE("when a call of the driver fails while queues of GPUs are made, both ranks know it",
           "[req:3.9]") {
   const bool process = GENERATE(false, true);
-  play_on({{1, 1}}, process, [](Players& players) {
+  play_gpus({{1, 1}}, process, [](Players& players) {
     const CudaFaultHooks hooks;
     const bool is_victim = players.first() == 0;
     std::optional<Communicator> comm;
@@ -147,12 +146,12 @@ TEST_CASE("when a call of the driver fails while queues of GPUs are made, both r
 
 TEST_CASE("what kernels post after an abort reaches no peer, and is refused before long",
           "[req:3.6]") {
-  play_on({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
+  play_gpus({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
 }
 
 TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it", "[req:3.19]") {
   const Environment patience(kPatience);
-  play_on({{1, 1, 1}}, false, [](Players& players) {
+  play_gpus({{1, 1, 1}}, false, [](Players& players) {
     constexpr int kDead = 1;
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");

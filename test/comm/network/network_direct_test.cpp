@@ -7,28 +7,19 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/network/network_soft.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 
 // Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
 namespace oriel::test {
 namespace {
 
-void play_on(const Nodes& nodes, bool direct, const Body& body) {
-  INFO(nodes.text() << (direct ? ", direct copy" : ", by the wire"));
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    Variables variables = on_node(nodes, players.first());
-    variables.push_back({"ORIEL_DIRECT_COPY", direct ? "1" : "0"});
-    const Environment environment(variables);
-    body(players);
-  }));
+Variables with_copies(bool direct) {
+  return {{"ORIEL_DIRECT_COPY", direct ? "1" : "0"}};
 }
 
-std::uint64_t direct_copies(const DeviceComm& kernels) {
-  return static_cast<comm::SoftNetwork*>(kernels.view().network->nic)
-      ->nic()
-      .counters()
-      .direct_copies;
+std::uint64_t direct_copies(const Communicator& comm) {
+  return network_of(comm).nic().counters().direct_copies;
 }
 
 /// Stretches of shared memory that this process has mapped.
@@ -48,13 +39,14 @@ TEST_CASE("random puts, gets and signals between nodes of one machine, with and 
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   for (const bool direct : {true, false}) {
-    play_on({{2, 1}}, direct, [&](Players& players) { Traffic(players, seed).run(60); });
+    play_on_nodes({{2, 1}}, with_copies(direct),
+                  [&](Players& players) { Traffic(players, seed).run(60); });
   }
 }
 
 TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[req:3.9]") {
   for (const bool direct : {true, false}) {
-    play_on({{1, 1, 1}}, direct, [&](Players& players) {
+    play_on_nodes({{1, 1, 1}}, with_copies(direct), [&](Players& players) {
       auto comm = join(players);
       auto kernels = must(comm.device_comm(kWorld));
       auto memory = must(comm.allocate(std::size_t{1} << 20));
@@ -74,7 +66,7 @@ TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[
 }
 
 TEST_CASE("windows that begin inside an allocation are mapped where they begin", "[req:3.9]") {
-  play_on({{1, 1}}, true, [](Players& players) {
+  play_on_nodes({{1, 1}}, with_copies(true), [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));
     auto memory = must(comm.allocate(std::size_t{4} << 20));
@@ -92,14 +84,14 @@ TEST_CASE("windows that begin inside an allocation are mapped where they begin",
     for (std::size_t i = 0; i < kBytes; ++i) {
       test::require(base[kSkip + kBytes + i] == pattern(peer, 3, i), "what the peer has put");
     }
-    test::require(direct_copies(kernels) == 1, "a direct copy");
+    test::require(direct_copies(comm) == 1, "a direct copy");
     device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
     require(barrier.sync(), "the barrier");
   });
 }
 
 TEST_CASE("a window that the peer has deregistered is still a source of puts to it", "[req:3.9]") {
-  play_on({{1, 1}}, true, [](Players& players) {
+  play_on_nodes({{1, 1}}, with_copies(true), [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));
     constexpr std::size_t kBytes = 300'000;
@@ -116,7 +108,7 @@ TEST_CASE("a window that the peer has deregistered is still a source of puts to 
         bytes[i] = pattern(me, static_cast<unsigned>(round), i);
       }
       if (round == 2 && me == 1) {
-        test::require(direct_copies(kernels) == 1, "a direct copy");
+        test::require(direct_copies(comm) == 1, "a direct copy");
         source.reset();
       }
       require(barrier.sync(), "the barrier");
@@ -136,7 +128,7 @@ TEST_CASE("a window that the peer has deregistered is still a source of puts to 
       }
       require(barrier.sync(), "the barrier");
     }
-    test::require(direct_copies(kernels) == (me == 1 ? 1 : 0), "no other one");
+    test::require(direct_copies(comm) == (me == 1 ? 1 : 0), "no other one");
   });
 }
 

@@ -17,8 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const bool kPermitted = skip_without_hosts();
-
 const Variables kGpuOnHost = {{"ORIEL_BACKEND", "cuda"},
                               {"ORIEL_NIC_PROCESS", "0"},
                               {"ORIEL_FABRIC_PROVIDER", fabric_provider()},

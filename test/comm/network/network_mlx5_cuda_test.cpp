@@ -30,9 +30,6 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using device::Thread;
-
-constexpr Thread kThread;
 
 /// What an adapter needs of the driver, over its model.
 class AdapterDriver {
@@ -142,7 +139,7 @@ TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syn
   });
 }
 
-TEST_CASE("when a call of the driver fails while queues of GPUs are made, both ranks know it",
+TEST_CASE("when a call of the driver fails as adapters' queues are made, both ranks know it",
           "[req:3.11]") {
   const long seed = static_cast<long>(std::random_device{}() >> 1);
   INFO("seed " << seed);
@@ -400,42 +397,6 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
     test::require(adapter.verbs.live("region") == regions + memory.count(), "its regions");
     players.barrier();
     must(window.close());
-    players.barrier();
-  });
-}
-
-TEST_CASE("when a call of the driver fails for a window of pieces both ranks know it",
-          "[req:3.2]") {
-  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
-    auto comm = join(players);
-    const int me = players.first();
-    const Pieces memory(me);
-    const CudaFaultHooks hooks;
-    const std::size_t regions = adapter.verbs.live("region");
-    const std::size_t tables = tables_of_keys(me);
-    int errors = 0;
-    bool was_hit = true;
-    for (long k = 1; was_hit; k += 3) {
-      players.barrier();
-      FaultPlan plan;
-      plan.fail_at = k;
-      plan.status = CUDA_ERROR_OUT_OF_MEMORY;
-      std::optional<ScopedCudaFaults> faults;
-      if (me == 1) faults.emplace(plan);
-      auto window = comm.register_window(memory.range());
-      faults.reset();
-      if (me == 1) players.word(kHitIn) = plan.hit() ? 1 : 0;
-      const std::string text = window.ok() ? "" : window.error().to_string();
-      const Seen seen = window.ok() ? Seen{} : seen_of(window.error());
-      test::require(agree(players, seen, 1), "call " + std::to_string(k) + ": " + text);
-      if (window.ok()) must(window.value().close());
-      players.barrier();
-      test::require(adapter.verbs.live("region") == regions, "regions are left");
-      test::require(tables_of_keys(me) == tables, "tables are left");
-      was_hit = players.word(kHitIn) != 0;
-      errors += window.ok() ? 0 : 1;
-    }
-    test::require(errors > 5, "errors: " + std::to_string(errors));
     players.barrier();
   });
 }

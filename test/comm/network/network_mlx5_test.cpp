@@ -20,9 +20,6 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using device::Thread;
-
-constexpr Thread kThread;
 
 /// A text that an error has to have.
 void require_text(const std::optional<Error>& error, const std::vector<std::string>& words) {
@@ -111,7 +108,7 @@ TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndr
   });
 }
 
-TEST_CASE("what is posted after an abort is refused, and reaches no peer", "[req:3.6][req:3.11]") {
+TEST_CASE("an adapter's queue refuses what is posted after an abort", "[req:3.6][req:3.11]") {
   play_on_adapters({0, 1}, {}, {},
                    [](Players& players, Adapter&) { post_after_abort(players, true); });
 }

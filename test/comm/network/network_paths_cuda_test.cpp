@@ -18,12 +18,10 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using device::Thread;
-
-const bool kHasFabric = skip_without_fabric();
-
 /// `process`: one copies for all NICs of a rank, on a model of the driver of its own.
-void play_on(const Nodes& nodes, const Variables& settings, bool process, const Body& body) {
+void play_gpus_by_paths(const Nodes& nodes, const Variables& settings, bool process,
+                        const Body& body) {
+  skip_without_fabric();
   INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "cuda"},
@@ -59,17 +57,17 @@ class Ring {
     const auto salt = rounds_;
     for (std::size_t i = 0; i < kBytes; ++i)
       *rank_.at(kSource + i) = pattern(rank_.view().world_rank, salt, i);
-    const auto posted = device::world_put_signal(Thread(), rank_.view(), next_, window_, 0, window_,
+    const auto posted = device::world_put_signal(kThread, rank_.view(), next_, window_, 0, window_,
                                                  kSource, kBytes, kSignal, 1);
     require(posted.outcome, "a put with a signal");
-    require(device::wait_signal(Thread(), rank_.view(), kSignal, rounds_, before_), "a signal");
+    require(device::wait_signal(kThread, rank_.view(), kSignal, rounds_, before_), "a signal");
     for (std::size_t i = 0; i < kBytes; ++i) {
       test::require(*rank_.at(i) == pattern(before_, salt, i), "a byte behind its signal");
     }
     test::require(device::read_signal(rank_.view(), kSignal) == rounds_, "each signal once");
     // What was seen is this rank's own again, and nothing may come after it.
     std::memset(rank_.at(0), 0xaa, kBytes);
-    require(device::world_flush(Thread(), rank_.view()), "the put");
+    require(device::world_flush(kThread, rank_.view()), "the put");
     rank_.sync("the barrier behind all puts");
     for (std::size_t i = 0; i < kBytes; ++i) {
       test::require(*rank_.at(i) == 0xaa, "nothing is put twice");
@@ -86,73 +84,29 @@ class Ring {
 }  // namespace
 
 TEST_CASE("ranks on GPUs with a backup path use the first one as long as it works", "[req:3.14]") {
-  const bool process = GENERATE(false, true);
-  play_on({{2, 1}}, with_patience(), process, [&](Players& players) {
-    Traffic traffic(players, 1);
-    traffic.run(15);
-    Rank& rank = traffic.rank();
-    const int peer = players.first() == 2 ? 0 : 2;
-    const auto sight = sight_of(rank, peer);
-    require(sight.epoch == 1 && sight.path == 0, "the first path");
-    require(network_of(rank).fabric(1)->counters().sent == 0, "nothing goes by the backup");
-    players.barrier();
-  });
+  play_gpus_by_paths({{2, 1}}, with_patience(), true, use_first_path);
 }
 
 TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = std::random_device()();
-  const bool process = GENERATE(false, true);
   INFO("seed " << seed);
-  play_on({{1, 1, 1}}, with_patience(), process, [&](Players& players) {
-    Traffic traffic(players, seed);
-    Rank& rank = traffic.rank();
-    std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
-    const int next = (players.first() + 1) % 3;
-    for (int flap = 0; flap < 3; ++flap) {
-      const auto reserved =
-          std::atomic_ref(network_of(rank).view().queues[next].indexes->reserved).load();
-      const auto epoch = sight_of(rank, next).epoch;
-      // So early that the barriers alone come to it.
-      network_of(rank).nic().set_faults(fail_at(reserved + random() % 3, random() % 2 == 0));
-      players.barrier();
-      traffic.run(10);
-      network_of(rank).nic().set_faults({});
-      // Its peer may have left the path first.
-      require(sight_of(rank, next).epoch > epoch, "another epoch");
-      players.barrier();
-      for (int peer = 0; peer < 3; ++peer) {
-        if (peer != players.first() && flap != 2) await_path(rank, peer, 0);
-      }
-      players.barrier();
-    }
-    require(!rank.comm.async_error(), "no error");
-    players.barrier();
-  });
+  // So early that the barriers alone come to it.
+  play_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
+                     [&](Players& players) { leave_failed_path(players, seed, 3); });
 }
 
 TEST_CASE("what a GPU's NIC has done, and lost its answers to, is not done again",
           "[req:3.14][F4]") {
-  const bool process = GENERATE(false, true);
-  play_on({{1, 1}}, kTwoPaths, process, [&](Players& players) {
-    Rank rank(players, 8192, kWorld);
-    Ring ring(players, rank);
-    ring.run(5);
-    if (players.first() == 1) {
-      net::NicFaults faults;
-      faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
-      network_of(rank).nic().set_faults(std::move(faults));
-    }
-    ring.run(25);
-    require(sight_of(rank, 1 - players.first()).epoch > 1, "another path");
-    players.barrier();
-  });
+  const std::uint64_t seed = std::random_device()();
+  INFO("seed " << seed);
+  play_gpus_by_paths({{1, 1}}, kTwoPaths, false,
+                     [&](Players& players) { lose_answers(players, seed); });
 }
 
 TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come back",
           "[req:3.14][F6]") {
-  const bool process = GENERATE(false, true);
-  play_on({{1, 1, 1}}, kTwoPaths, process, [](Players& players) {
+  play_gpus_by_paths({{1, 1, 1}}, kTwoPaths, true, [](Players& players) {
     Rank rank(players, 8192, kWorld);
     Ring ring(players, rank);
     ring.run(5);
@@ -178,11 +132,11 @@ TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come b
       static_cast<std::uint8_t*>(memory.data())[8] = static_cast<std::uint8_t>(7 + players.first());
       players.barrier();
       const int peer = (players.first() + 1) % 3, from = (players.first() + 2) % 3;
-      require(device::world_put_signal(Thread(), rank.view(), peer, window.view(), 0, window.view(),
+      require(device::world_put_signal(kThread, rank.view(), peer, window.view(), 0, window.view(),
                                        8, 1, 6)
                   .outcome,
               "a put into a later window");
-      require(device::wait_signal(Thread(), rank.view(), 6, 1, from), "its signal");
+      require(device::wait_signal(kThread, rank.view(), 6, 1, from), "its signal");
       require(static_cast<std::uint8_t*>(memory.data())[0] == 7 + from, "what was put");
       players.barrier();
     }
@@ -198,23 +152,14 @@ TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come b
 
 TEST_CASE("a GPU whose NICs both die is named by all others, though asked for nothing",
           "[req:3.14][F7]") {
-  play_on({{1, 1, 1}}, kTwoPaths, false, [](Players& players) {
-    constexpr int kDead = 1;
-    Rank rank(players, 8192, kWorld);
-    rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
-    if (players.first() == kDead) {
-      network_of(rank).nic(0).die();
-      network_of(rank).nic(1).die();
-    }
-    wait_until_named(rank, kDead, kDead);
-    players.barrier();
+  play_gpus_by_paths({{1, 1, 1}}, kTwoPaths, false, [](Players& players) {
+    lose_both_nics(players, [](Rank& rank) { wait_until_named(rank, 1, 1); });
   });
 }
 
 TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by its peers",
           "[req:3.14][F7]") {
-  play_on({{1, 1}}, kTwoPaths, false, [](Players& players) {
+  play_gpus_by_paths({{1, 1}}, kTwoPaths, false, [](Players& players) {
     Rank rank(players, 8192, kWorld);
     rank.sync("the first barrier");
     players.barrier();
@@ -226,12 +171,12 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
         await_path(rank, 1, 1);
         players.word(0) = 1;
       });
-      require(device::wait_signal(Thread(), rank.view(), 0, 1, 1), "a signal by the backup");
+      require(device::wait_signal(kThread, rank.view(), 0, 1, 1), "a signal by the backup");
       late.join();
     }
     if (players.first() == 1) {
       while (players.word(0) == 0) std::this_thread::sleep_for(5ms);
-      require(device::world_signal(Thread(), rank.view(), 0, 0).outcome, "the signal");
+      require(device::world_signal(kThread, rank.view(), 0, 0).outcome, "the signal");
     }
     players.barrier();
     require(!rank.comm.async_error(), "no error");
@@ -240,8 +185,8 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
 }
 
 TEST_CASE("a GPU's queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
-  play_on({{1, 1}}, with_patience(), false,
-          [&](Players& players) { post_after_abort(players, false); });
+  play_gpus_by_paths({{1, 1}}, with_patience(), false,
+                     [&](Players& players) { post_after_abort(players, false); });
 }
 
 }  // namespace oriel::test

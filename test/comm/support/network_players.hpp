@@ -6,11 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <catch2/catch.hpp>
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/world_barrier.hpp"
@@ -44,6 +47,17 @@ struct Nodes {
 inline Variables on_node(const Nodes& nodes, int rank) {
   return {{"ORIEL_HOSTID", "node" + std::to_string(nodes.node_of(rank))}};
 }
+
+/// Plays with ranks on these nodes, with settings of all of them.
+inline void play_on_nodes(const Nodes& nodes, const Variables& settings, const Body& body) {
+  INFO(nodes.text());
+  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
+    const Environment common(settings), node(on_node(nodes, players.first()));
+    body(players);
+  }));
+}
+
+inline constexpr device::Thread kThread;
 
 inline void require(device::WorldOutcome outcome, const std::string& what) {
   test::require(outcome == device::WorldOutcome::done, what + ": " + device::to_string(outcome));
@@ -215,6 +229,29 @@ inline std::optional<Error> error_of(const Communicator& comm) {
   for (int i = 0; i < 1000 && !comm.async_error(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return comm.async_error();
+}
+
+/// Waits until the communicator has an error, in which this rank is named.
+inline Error require_named(const Communicator& comm, int culprit) {
+  const auto error = error_of(comm);
+  test::require(error && error->origin_rank() == culprit, error ? error->to_string() : "no error");
+  return *error;
+}
+/// The same, of a rank that has died or fallen silent: not by the timeout of whoever waited for it.
+inline void require_silent(const Communicator& comm, int culprit) {
+  const Error error = require_named(comm, culprit);
+  test::require(error.code() == ErrorCode::remote, error.to_string());
+}
+
+/// Reduces until it fails. `done` is called after each call that has not.
+inline void reduce_until_it_fails(Communicator& comm, std::size_t count,
+                                  const std::function<void()>& done = {}) {
+  std::vector<float> values(count, 1);
+  while (comm.all_reduce({.input = values.data(), .output = values.data(), .count = values.size()})
+             .ok()) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    if (done) done();
+  }
 }
 
 }  // namespace oriel::test

@@ -7,9 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/communicator/rank_communicator.hpp"
-#include "comm/group/comm_entry.hpp"
-#include "comm/network/network_soft.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "support/cuda/model_gpu.hpp"
 
@@ -39,11 +37,6 @@ struct OnModel {
   std::jthread engine;
 };
 
-/// What a rank on a GPU does not show to its kernels.
-inline comm::SoftNetwork& network_of(const Communicator& comm) {
-  return dynamic_cast<comm::SoftNetwork&>(*must(comm::find_communicator(comm.handle()))->network());
-}
-
 /// Of a wait for a NIC's answer a third: enough on a machine that has much else to do.
 inline const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 
@@ -51,10 +44,7 @@ inline const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 inline void wait_until_named(Rank& rank, int awaited, int culprit) {
   require_outcome(device::wait_signal(device::Thread(), rank.view(), 0, 1, awaited),
                   device::WorldOutcome::aborted, "the wait");
-  const auto error = error_of(rank.comm);
-  require(error && error->origin_rank() == culprit, error ? error->to_string() : "no error");
-  // By its silence, and not by the timeout of whoever waited for it.
-  require(error->code() == ErrorCode::remote, error->to_string());
+  require_silent(rank.comm, culprit);
 }
 
 }  // namespace oriel::test

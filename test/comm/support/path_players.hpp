@@ -2,16 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
-#include "comm/communicator/rank_communicator.hpp"
-#include "comm/group/comm_entry.hpp"
-#include "comm/network/network_soft.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -22,10 +24,10 @@ namespace oriel::test {
 
 /// Ends the program as skipped where libfabric has no tcp.
 inline bool skip_without_fabric() {
-  const auto wire =
-      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
-  if (wire.ok()) return true;
-  std::printf("skipped: %s\n", wire.error().to_string().c_str());
+  static const bool is_there =
+      net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}}).ok();
+  if (is_there) return true;
+  std::puts("skipped: libfabric has no tcp here");
   std::fflush(stdout);
   std::_Exit(77);
 }
@@ -43,11 +45,6 @@ inline Variables with_patience() {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
   return settings;
-}
-
-inline comm::SoftNetwork& network_of(const Rank& rank) {
-  const auto found = must(comm::find_communicator(rank.comm.handle()));
-  return dynamic_cast<comm::SoftNetwork&>(*found->network());
 }
 
 inline net::FailoverQueue::Sight sight_of(const Rank& rank, int peer) {
@@ -70,6 +67,84 @@ inline net::NicFaults fail_at(std::uint64_t index, bool after_delivery) {
   net::NicFaults faults;
   faults.fails = {{{0, index}, net::Syndrome::transport_retry, after_delivery}};
   return faults;
+}
+
+// What ranks of both kinds play.
+
+/// Three ranks, of which the last is alone on its node, use the first path as long as it works.
+inline void use_first_path(Players& players) {
+  Traffic traffic(players, 1);
+  traffic.run(15);
+  Rank& rank = traffic.rank();
+  const int peer = players.first() == 2 ? 0 : 2;
+  const auto sight = sight_of(rank, peer);
+  require(sight.epoch == 1 && sight.path == 0, "the first path");
+  require(network_of(rank).failover(players.first()) == nullptr, "no queue to itself");
+  require(network_of(rank).fabric(1)->counters().sent == 0, "nothing goes by the backup");
+  players.barrier();
+}
+
+/// Three ranks, each of which has an entry of its next ones fail, `within` so many, again and
+/// again. `also`: what they do besides.
+inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_t within,
+                              const std::function<void(Rank&)>& also = {}) {
+  Traffic traffic(players, seed);
+  Rank& rank = traffic.rank();
+  std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
+  const int next = (players.first() + 1) % 3;
+  for (int flap = 0; flap < 3; ++flap) {
+    const auto reserved =
+        std::atomic_ref(network_of(rank).view().queues[next].indexes->reserved).load();
+    const auto epoch = sight_of(rank, next).epoch;
+    network_of(rank).nic().set_faults(fail_at(reserved + random() % within, random() % 2 == 0));
+    players.barrier();
+    traffic.run(10);
+    if (also) also(rank);
+    network_of(rank).nic().set_faults({});
+    // Its peer may have left the path first.
+    require(sight_of(rank, next).epoch > epoch, "another epoch");
+    players.barrier();
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer != players.first() && flap != 2) await_path(rank, peer, 0);
+    }
+    players.barrier();
+  }
+  require(!rank.comm.async_error(), "no error");
+  players.barrier();
+}
+
+/// Two ranks, of which one loses its NIC's answers for so long that the path is left.
+inline void lose_answers(Players& players, std::uint64_t seed) {
+  Traffic traffic(players, seed);
+  if (players.first() == 1) {
+    net::NicFaults faults;  // from the first barrier's answers on
+    faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
+    network_of(traffic.rank()).nic().set_faults(std::move(faults));
+  }
+  players.barrier();
+  traffic.run(12);  // signals are counted at the end
+  require(sight_of(traffic.rank(), 1 - players.first()).epoch > 1, "another path");
+  players.barrier();
+}
+
+/// The second of three ranks has no NIC any more. Each of them does `wait` until it is over.
+inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& wait) {
+  constexpr int kDead = 1;
+  Rank rank(players, 8192, kWorld);
+  rank.sync("the first barrier");
+  players.barrier();  // nobody is in the other one any more
+  if (players.first() == kDead) {
+    network_of(rank).nic(0).die();
+    network_of(rank).nic(1).die();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  wait(rank);
+  const auto error = error_of(rank.comm);
+  require(error && error->code() == ErrorCode::remote, error ? error->to_string() : "no error");
+  require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(9),
+          "before the collective's own timeout");
+  if (players.first() != kDead) require(error->origin_rank() == kDead, error->to_string());
+  players.barrier();
 }
 
 }  // namespace oriel::test

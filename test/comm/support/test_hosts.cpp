@@ -138,6 +138,19 @@ class Relay {
   std::deque<Packet> packets_;
 };
 
+/// Ends the program as skipped where there can be no hosts, or no wire over tcp between them.
+void skip_without_hosts() {
+  std::string lack = TestHosts::lack();
+  if (lack.empty()) {
+    const auto wire = net::WireFabric::create({.provider = fabric_provider()});
+    if (!wire.ok()) lack = wire.error().to_string();
+  }
+  if (lack.empty()) return;
+  std::printf("skipped: %s\n", lack.c_str());
+  std::fflush(stdout);
+  std::_Exit(77);
+}
+
 }  // namespace
 
 std::string TestHosts::lack() {
@@ -156,6 +169,7 @@ std::string TestHosts::lack_of_loss() {
 }
 
 TestHosts::TestHosts(int count, std::chrono::milliseconds delay) {
+  skip_without_hosts();
   for (int i = 0; i < count; ++i) {
     hosts_.push_back(new_namespace());
     check(static_cast<bool>(hosts_.back()), "a network namespace");
@@ -168,6 +182,7 @@ TestHosts::TestHosts(int count, std::chrono::milliseconds delay) {
 }
 
 TestHosts::TestHosts(int count, Links links) {
+  skip_without_hosts();
   for (int i = 0; i < count; ++i) {
     hosts_.push_back(new_namespace());
     check(static_cast<bool>(hosts_.back()), "a network namespace");
@@ -262,18 +277,6 @@ void TestHosts::drop(int percent) const {
                               "hook forward priority 0; }}'; nft 'add rule ip loss some numgen "
                               "random mod 100 < {} drop'",
                               percent));
-}
-
-bool skip_without_hosts() {
-  std::string lack = TestHosts::lack();
-  if (lack.empty()) {
-    const auto wire = net::WireFabric::create({.provider = fabric_provider()});
-    if (!wire.ok()) lack = wire.error().to_string();
-  }
-  if (lack.empty()) return true;
-  std::printf("skipped: %s\n", lack.c_str());
-  std::fflush(stdout);
-  std::_Exit(77);
 }
 
 }  // namespace oriel::test

@@ -16,7 +16,8 @@ namespace oriel::test {
 /// more links 10.78.K.2 on `net1` and so on, none of which leads to another's addresses), and what
 /// one sends to another goes through a router in a namespace of its own, or through a relay, a
 /// process that holds back every packet for a while. They are gone with this object and the
-/// processes inside. Failures are exceptions.
+/// processes inside. Failures are exceptions; where there can be no hosts, or no wire over tcp
+/// between them, the program ends as skipped.
 class TestHosts {
  public:
   explicit TestHosts(int count) : TestHosts(count, std::chrono::milliseconds(0)) {}
@@ -55,9 +56,5 @@ class TestHosts {
   OwnedFd router_;
   pid_t relay_ = -1;
 };
-
-/// Ends the program as skipped where there can be no hosts, or no wire over tcp between them; for a
-/// constant of the file, ahead of all tests.
-bool skip_without_hosts();
 
 }  // namespace oriel::test
