@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/preload.hpp"
 
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include "base/system_table.hpp"
 
 namespace oriel::run {
 namespace {
@@ -22,7 +23,7 @@ fs::path library_folder() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   for (const char* folder : {ORIEL_LIBRARY_FOLDER, "../lib"}) {
-    const fs::path candidate = fs::weakly_canonical(program / folder, ignored);
+    fs::path candidate = fs::weakly_canonical(program / folder, ignored);
     if (fs::exists(candidate / kForwarder, ignored)) return candidate;
   }
   return program / ORIEL_LIBRARY_FOLDER;
@@ -62,6 +63,7 @@ void Preload::apply(bool first) const {
 
 Error become_program(std::vector<std::string> command) {
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (std::string& argument : command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   ::execvp(arguments[0], arguments.data());

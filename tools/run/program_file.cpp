@@ -64,7 +64,7 @@ std::string find_in_path(const std::string& command) {
   const char* path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + "/" + command;
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + command;
     if (!std::filesystem::is_directory(candidate) && ::access(candidate.c_str(), X_OK) == 0)
       return candidate;
   }
