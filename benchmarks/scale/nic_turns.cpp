@@ -64,8 +64,8 @@ class IdleNic {
   }
 
   net::LocalExchange exchange_;
-  net::NicSoft nic_{{.clock = &SteadyClock::instance(), .faults = {}}};
-  net::NicSoft far_{{.clock = &SteadyClock::instance(), .faults = {}}};
+  net::NicSoft nic_{{.clock = &SteadyClock::instance()}};
+  net::NicSoft far_{{.clock = &SteadyClock::instance()}};
   std::vector<net::SendQueue> queues_;  // of either NIC, which outlive them
 };
 

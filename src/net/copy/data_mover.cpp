@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/short_memory.hpp"
 #include "net/copy/host_memory.hpp"
 
 namespace oriel::net {
@@ -53,7 +52,7 @@ bool Loading::begin(DataMover& mover, const std::byte* from) {
     StagedPart part = mover.load(from + begun_, total_ - begun_);
     if (part.size() == 0) return false;
     begun_ += part.size();
-    despite_short_memory([&] { parts_.push_back(std::move(part)); });
+    parts_.push_back(std::move(part));
   }
   return true;
 }
@@ -63,7 +62,7 @@ bool Loading::take(DataMover& mover) {
     StagedPart& part = parts_[taken_];
     const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
     if (lends_ && is_whole && mover.keep(part)) return true;
-    if (bytes_.empty()) despite_short_memory([this] { bytes_.reserve(total_); });
+    if (bytes_.empty()) bytes_.reserve(total_);
     const std::size_t at = bytes_.size();
     bytes_.resize(at + part.size());
     load_bytes(part.bytes(), bytes_.data() + at, part.size());

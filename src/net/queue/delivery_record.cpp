@@ -4,15 +4,13 @@
 
 #include <algorithm>
 
-#include "base/short_memory.hpp"
-
 namespace oriel::net {
 
 void DeliveryRecord::accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes) {
   if (!owed_.empty()) {
     const Span entry = owed_.front();
-    if (owed_next_ == entry.first) despite_short_memory([&] { entries_.push_back(entry); });
-    despite_short_memory([this] { pending_.push_back(owed_next_); });
+    if (owed_next_ == entry.first) entries_.push_back(entry);
+    pending_.push_back(owed_next_);
     ++owed_next_;
     if (owed_next_ < entry.end) return;
     owed_.pop_front();
@@ -20,11 +18,11 @@ void DeliveryRecord::accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes
     return;
   }
   if (entry_left_ == 0) {
-    despite_short_memory([this] { entries_.push_back({next_, next_}); });
+    entries_.push_back({next_, next_});
     entry_left_ = entry_bytes;
   }
   entry_left_ -= std::min(entry_left_, piece_bytes);
-  despite_short_memory([this] { pending_.push_back(next_); });
+  pending_.push_back(next_);
   ++next_;
   entries_.back().end = next_;
 }
@@ -41,7 +39,7 @@ void DeliveryRecord::executed(std::uint64_t number) {
 
 void DeliveryRecord::executed(std::uint64_t number, std::uint64_t old_value) {
   executed(number);
-  despite_short_memory([&] { values_.push_back({number, old_value}); });
+  values_.push_back({number, old_value});
   if (values_.size() > values_most_) values_.pop_front();
 }
 

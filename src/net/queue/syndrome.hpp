@@ -39,7 +39,6 @@ enum class Complaint : std::uint8_t {
   data_length = 10,     ///< of an atomic's result, or longer than a message can be
   record_behind = 11,   ///< the doorbell was rung before the record was written
   wrong_doorbell = 12,  ///< the doorbell tells of more than the ring holds
-  by_fault = 13,        ///< a test asked for this error
   no_copies = 14,       ///< the GPU's copy engine does not work any more
   given_back = 15,      ///< the peer has given back the key, which was good before
 };

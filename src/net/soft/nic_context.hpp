@@ -7,15 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "net/copy/data_mover.hpp"
-#include "net/copy/late_stores.hpp"
 #include "net/queue/memory_keys.hpp"
 #include "net/queue/peer_memory.hpp"
-#include "net/soft/nic_faults.hpp"
 #include "net/wire/wire.hpp"
 
 namespace oriel::net {
@@ -23,7 +20,7 @@ namespace oriel::net {
 /// What a NIC has done since it was made.
 struct NicCounters {
   std::uint64_t doorbells = 0;          ///< seen to have changed
-  std::uint64_t dropped_doorbells = 0;  ///< by a fault, or rung before the queue was ready to send
+  std::uint64_t dropped_doorbells = 0;  ///< rung before the queue was ready to send
   std::uint64_t entries = 0;            ///< executed
   std::uint64_t flushed = 0;
   std::uint64_t requests = 0;       ///< sent, repetitions included
@@ -96,9 +93,6 @@ struct NicContext {
   LentMemory lent;
   HostMover host_mover;
   DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
-  LateStores late;
-  NicFaults faults;
-  std::mt19937_64 random;
   std::vector<std::unique_ptr<Wire>> wires;
   NicCounters counters;
   bool stopped = false;
@@ -113,7 +107,6 @@ struct NicContext {
     ++counters.direct_copies;
     counters.direct_bytes += bytes;
   }
-  std::uint64_t random_below(std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; }
 };
 
 }  // namespace oriel::net

@@ -2,19 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <vector>
 
 #include "oriel/error.hpp"
 
-#include "net/soft/nic_context.hpp"
-#include "net/soft/nic_faults.hpp"
+#include "net/soft/nic_memory.hpp"
 #include "net/soft/soft_queue.hpp"
 #include "net/wire/queue_setup.hpp"
 
@@ -33,46 +26,12 @@ namespace oriel::net {
 /// most. Memory that a peer fetches from, or that is fetched into, is waited for as well, without
 /// the lock; after 5 s the wire to that peer is cut. Behind end_receiving() all of that memory
 /// together is waited for so long, and behind end_sending() for 0.1 s.
-class NicSoft {
+class NicSoft final : public NicMemory {
  public:
-  struct Options {
-    const Clock* clock = &SteadyClock::instance();  ///< outlives the NIC
-    /// For memory of the GPU; outlives the NIC, which alone uses it. Null: there is none. NICs that
-    /// serve the same GPU memory need shares of one mover (MoverShare).
-    DataMover* gpu = nullptr;
-    NicFaults faults;
-  };
-
-  NicSoft() : NicSoft(Options()) {}
-  explicit NicSoft(Options options);
-  /// Stores that were on their way land first; queues in use are simply gone.
+  using Options = NicOptions;
+  explicit NicSoft(const Options& options = {});
+  /// Queues in use are simply gone.
   ~NicSoft();
-  NicSoft(const NicSoft&) = delete;
-  NicSoft& operator=(const NicSoft&) = delete;
-
-  /// As Options::gpu, for a NIC that has no keys yet.
-  void serve_gpu(DataMover& mover);
-  /// The number of the wire, for QueuePeer::wire.
-  std::uint32_t add_wire(std::unique_ptr<Wire> wire);
-  WireAddress address(std::uint32_t wire) const;
-
-  std::uint32_t create_domain();
-  /// Refused while it has keys or queues.
-  Status destroy_domain(std::uint32_t domain);
-
-  Result<std::uint32_t> register_memory(std::uint32_t domain, const MemoryRange& range);
-  /// Once this returns the NIC does not touch the memory any more; who still names the key gets an
-  /// error. No error are writes that the peer has done and has yet to answer: they are repeated
-  /// without their bytes.
-  Status deregister_memory(std::uint32_t key);
-
-  /// What the peer with this number (QueuePeer::process) has registered as `key` is mapped here as
-  /// `range`, until unmap_peer_memory() returns, which first has what was accepted copied from
-  /// there; see PeerMemory. Later puts from there come by the wire.
-  Status map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range);
-  Status unmap_peer_memory(std::uint64_t peer, std::uint32_t key);
-  /// The peer has mapped what this NIC has registered as `key`, or has it no more.
-  void set_reached(std::uint64_t peer, std::uint32_t key, bool reached);
 
   /// The queue's number: 24 bits, never 0, and unless the setup names it, not used again before all
   /// others have been.
@@ -103,27 +62,6 @@ class NicSoft {
   /// another thread is at it. Throws nothing: see has_failed().
   bool progress();
 
-  /// Memory has run out, and for more than a moment, in the middle of its work: as after die(), for
-  /// nobody knows what was left half done. Whoever owns it tells the peers. Takes no lock.
-  bool has_failed() const { return failed_; }
-  /// The same for what another could not do, for want of memory.
-  void fail();
-
-  /// Does nothing until resume(): no completion, no response. Messages stay where they are.
-  void stop();
-  void resume();
-  /// As a NIC that has lost its power: for good, and without telling anybody.
-  void die();
-  /// From now on begins nothing of what this side's queues were or are told of, for good; peers are
-  /// still answered, so that none of them takes this NIC for dead. What was posted after this has
-  /// returned is never executed. Takes no lock.
-  void end_sending() { context_.sends_nothing = true; }
-  /// From now on is deaf to what peers ask for, for good, as if it were gone: what was accepted
-  /// before is still done and answered, unless it would have to be refused. So that the keys which
-  /// are given back behind this look like nobody's mistake. Takes no lock.
-  void end_receiving() { context_.takes_nothing = true; }
-  void set_faults(NicFaults faults);
-  NicCounters counters() const;
   /// Whether every queue has executed what it was told of.
   bool is_idle() const;
   /// The same of one queue; true if there is none of this number.
@@ -132,27 +70,14 @@ class NicSoft {
  private:
   static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()
 
+  bool has_queue_in(std::uint32_t domain) const override;
+  bool needs(std::uint64_t peer, std::uint32_t key) override;
+  bool go_on() override;
   bool turn();
-  void fail_locked();
-  SoftQueue* find(std::uint32_t number);
-  Result<SoftQueue*> find_or_fail(std::uint32_t number);
   bool receive(TimePoint now);
   bool progress_queues(TimePoint now);
-  void end_copies(std::uint64_t peer, std::uint32_t key);
-  void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key);
-  bool is_fetched(std::uint32_t key) const;
-  bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
-  TimePoint patience_ends(TimePoint begin);
-  void cut(const std::vector<Borrower>& whom);
-  Status settle();
 
-  mutable std::mutex mutex_;
-  NicContext context_;
-  std::map<std::uint32_t, std::unique_ptr<SoftQueue>> queues_;
-  std::vector<SoftQueue*> order_;
-  std::uint32_t last_number_ = 0;
-  std::optional<TimePoint> last_wait_;  // the first of the last ones, as of patience_ends()
-  std::atomic<bool> failed_{false};
+  QueueTable queues_;
 };
 
 }  // namespace oriel::net

@@ -2,14 +2,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 
 #include "net/queue/completion_writer.hpp"
 #include "net/queue/delivery_record.hpp"
-#include "net/soft/nic_context.hpp"
-#include "net/wire/queue_setup.hpp"
+#include "net/soft/queue_ends.hpp"
 
 namespace oriel::net {
+
+/// Answers that wait for the wire, in the order of execution: the first holds up the rest.
+class AnswerQueue {
+ public:
+  std::size_t size() const { return answers_.size(); }
+  bool has(std::uint64_t number) const;
+  void add(WireResponse response, bool is_done_write);
+  /// Returns whether any has gone out.
+  bool send(Wire& wire, WireAddress to);
+  void forget() { answers_.clear(); }
+
+ private:
+  struct Answer {
+    WireResponse response;
+    bool is_done_write = false;
+  };
+  bool is_said_by_next() const;
+
+  std::deque<Answer> answers_;
+};
 
 /// The receiving half of a queue: does in this side's memory what the peer's entries ask for, and
 /// answers. Each request is executed once, in the order of their numbers, however often it comes:
@@ -25,8 +46,8 @@ class Responder {
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Whether anything is still being fetched for it.
   bool is_fetching() const;
-  Borrower peer() const { return {peer_.wire, peer_.address.value}; }
-  /// Sends what is due, and executes what was put off.
+  Borrower peer() const { return end_.borrower(); }
+  /// Goes on with what was accepted, and sends the answers.
   bool progress(TimePoint now);
   /// Goes on; whether something that was accepted is still to be copied from what the peer with
   /// this number has registered as `key`.
@@ -42,10 +63,6 @@ class Responder {
   bool failed() const { return failed_; }
 
  private:
-  struct Late {
-    WireRequest request;
-    TimePoint due;
-  };
   /// A request that is being executed, where that takes its time.
   struct Item {
     WireRequest request;
@@ -63,17 +80,9 @@ class Responder {
       return fetch != nullptr && (!fetch->is_done() || fetch->has_failed());
     }
   };
-  struct Outgoing {
-    WireResponse response;
-    TimePoint due;
-    bool is_done_write = false;
-  };
 
   void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
   void answer_again(WireRequest& request, TimePoint now);
-  Syndrome check(const WireRequest& request) const;
-  bool is_mapped(const WireRequest& request) const;
-  bool can_fetch(const WireRequest& request) const;
   bool waits_for_fetches(const WireRequest& request, const std::byte* at) const;
   void fetch(Item& item, const MemoryKeys::Found& found);
   bool has_fetched(Item& item, TimePoint now);
@@ -84,26 +93,18 @@ class Responder {
   bool begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover);
   bool finish(Item& item, TimePoint now);
   void fail(Syndrome syndrome);
-  WireResponse response_to(const WireRequest& request) const;
-  void answer(WireResponse response, TimePoint due, bool is_done_write = false);
-  bool is_said_by_next(TimePoint now) const;
-  void refuse(const WireRequest& request, Syndrome syndrome, TimePoint now);
-  bool is_lost();
+  void answer(WireResponse response, bool is_done_write = false);
+  void refuse(const WireRequest& request, Syndrome syndrome);
 
-  const QueueSetup setup_;
-  const std::uint32_t number_;
-  NicContext& nic_;
-  QueuePeer peer_;
+  ReceiveEnd end_;
   DeliveryRecord own_record_{kReadsInFlightMost};
   DeliveryRecord& record_;  // the queue's, or the one that outlives it
   CompletionWriter completions_;
-  std::deque<Late> late_;
   std::deque<Item> items_;        // begun and answered in this order
   std::size_t begun_ = 0;         // of items_
   std::uint16_t immediates_ = 0;  // of items_
   MoveTicket gpu_ticket_ = 0;     // when all that was begun in the GPU's memory is done
-  std::deque<Outgoing> outgoing_;
-  std::uint64_t answers_ = 0;
+  AnswerQueue answers_;
   bool failed_ = false;
 };
 

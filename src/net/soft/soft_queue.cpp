@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -154,22 +155,10 @@ void SoftQueue::fence() {
   responder_.end();
 }
 
-bool SoftQueue::is_dropped() {
-  ++rings_;
-  ++nic_.counters.doorbells;
-  const bool dropped =
-      std::any_of(nic_.faults.dropped_doorbells.begin(), nic_.faults.dropped_doorbells.end(),
-                  [&](const NicFaults::DropDoorbell& fault) {
-                    return (fault.queue == 0 || fault.queue == number_) && fault.nth == rings_;
-                  });
-  if (dropped) ++nic_.counters.dropped_doorbells;
-  return dropped;
-}
-
 bool SoftQueue::look_at_doorbell() {
   const bool changed = doorbell_.poll();
   if (!changed && !doorbell_.is_early()) return false;
-  if (changed && is_dropped()) return false;
+  if (changed) ++nic_.counters.doorbells;
   const std::uint64_t strays = doorbell_.strays();
   const DoorbellReader::Look look = doorbell_.look(requester_.end(), requester_.completed());
   nic_.counters.strays += doorbell_.strays() - strays;
@@ -217,6 +206,51 @@ void SoftQueue::receive(WireRequest& request, TimePoint now) {
 void SoftQueue::receive(WireResponse& response, TimePoint now) {
   if (state_ != QueueState::ready_to_send) return;
   requester_.receive(response, now);
+}
+
+Result<std::uint32_t> QueueTable::add(const QueueSetup& setup, NicContext& nic) {
+  constexpr std::uint32_t kNumbers = 1u << 24;
+  if (queues_.size() >= kNumbers - 1) {
+    return Error(ErrorCode::system, "the NIC has no number left for another queue");
+  }
+  // An odd step, so that neighbours look different in every byte.
+  while (setup.number == 0) {
+    last_number_ = (last_number_ + 0x2f3d1b) % kNumbers;
+    if (last_number_ != 0 && !queues_.contains(last_number_)) break;
+  }
+  const std::uint32_t number = setup.number != 0 ? setup.number : last_number_;
+  if (queues_.contains(number)) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the NIC has a queue {:#x} already", number));
+  }
+  auto queue = std::make_unique<SoftQueue>(setup, number, nic);
+  order_.reserve(order_.size() + 1);
+  SoftQueue* const made = queue.get();
+  queues_.emplace(number, std::move(queue));
+  order_.push_back(made);
+  return number;
+}
+
+void QueueTable::remove(SoftQueue* queue) {
+  std::erase(order_, queue);
+  queues_.erase(queue->number());
+}
+
+void QueueTable::replace(SoftQueue* queue, NicContext& nic) {
+  auto fresh = std::make_unique<SoftQueue>(queue->setup(), queue->number(), nic);
+  std::replace(order_.begin(), order_.end(), queue, fresh.get());
+  queues_[fresh->number()] = std::move(fresh);
+}
+
+SoftQueue* QueueTable::find(std::uint32_t number) const {
+  const auto it = queues_.find(number);
+  return it == queues_.end() ? nullptr : it->second.get();
+}
+
+Result<SoftQueue*> QueueTable::find_or_fail(std::uint32_t number) const {
+  SoftQueue* const queue = find(number);
+  if (queue != nullptr) return queue;
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
 }
 
 }  // namespace oriel::net

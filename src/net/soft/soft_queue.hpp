@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -56,7 +59,6 @@ class SoftQueue {
  private:
   Status expect(QueueState state, const char* next) const;
   bool look_at_doorbell();
-  bool is_dropped();
 
   const QueueSetup setup_;
   const std::uint32_t number_;
@@ -65,7 +67,29 @@ class SoftQueue {
   DoorbellReader doorbell_;
   Requester requester_;
   Responder responder_;
-  std::uint64_t rings_ = 0;
+};
+
+/// The queues of a NIC by their numbers of 24 bits. Not thread-safe: the NIC's lock guards it.
+class QueueTable {
+ public:
+  /// Another `start` gives other numbers.
+  explicit QueueTable(std::uint32_t start) : last_number_(start & 0xffffff) {}
+
+  /// Makes a queue with the number that the setup names, or one that was not used lately.
+  Result<std::uint32_t> add(const QueueSetup& setup, NicContext& nic);
+  void remove(SoftQueue* queue);
+  /// The queue begins anew.
+  void replace(SoftQueue* queue, NicContext& nic);
+  /// Null if there is none of this number.
+  SoftQueue* find(std::uint32_t number) const;
+  Result<SoftQueue*> find_or_fail(std::uint32_t number) const;
+  /// In the order in which they were made.
+  const std::vector<SoftQueue*>& all() const { return order_; }
+
+ private:
+  std::map<std::uint32_t, std::unique_ptr<SoftQueue>> queues_;
+  std::vector<SoftQueue*> order_;
+  std::uint32_t last_number_;
 };
 
 const char* to_string(QueueState state);

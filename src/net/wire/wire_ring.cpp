@@ -11,7 +11,6 @@
 
 #include "oriel/device/memory.hpp"
 
-#include "base/short_memory.hpp"
 #include "base/try.hpp"
 #include "net/wire/wire_format.hpp"
 
@@ -162,8 +161,7 @@ bool RingWire::send(WireAddress to, WireMessage& message) {
   if (place == places_.end()) return true;
   Lane& lane = lanes_[place->second];
   if (lane.dead) return true;
-  auto sent = despite_short_memory(
-      [&] { return lane.writer.write(encode_head(message), payload_of(message).joined()); });
+  auto sent = lane.writer.write(encode_head(message), payload_of(message).joined());
   if (!sent.ok()) {
     kill(lane, std::move(sent).error());
     return true;
@@ -193,7 +191,7 @@ void RingWire::end_receive() {
 
 bool RingWire::receive_from(std::size_t place, WireMessage& message) {
   Lane& lane = lanes_[place];
-  auto read = despite_short_memory([&] { return read_from(lane, message); });
+  auto read = read_from(lane, message);
   if (!read.ok()) {
     kill(lane, std::move(read).error());
     return false;

@@ -11,6 +11,7 @@
 
 #include "comm/communicator/collective_calls.hpp"
 #include "comm/support/adapter_players.hpp"
+#include "net/support/nic_faults.hpp"
 
 /// Collectives among nodes whose queues mlx5 adapters execute (3.11, 3.16): on the model of verbs,
 /// which shows nothing of hardware.
@@ -84,9 +85,9 @@ TEST_CASE("an adapter's error in the middle of a collective names the peer", "[r
     players.barrier();
     if (players.first() == 0) {
       // It has queues to ranks 2 and 3.
-      net::NicFaults faults;
+      net::test::NicFaults faults;
       faults.fails.push_back({.syndrome = syndrome});
-      adapter.nic().set_faults(std::move(faults));
+      net::test::set_faults(adapter.nic(), std::move(faults));
     }
     players.barrier();
     Status done;

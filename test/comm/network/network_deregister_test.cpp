@@ -11,6 +11,7 @@
 #include "comm/communicator/collective_sums.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
@@ -38,9 +39,9 @@ void deregister_unanswered(Variables settings) {
       std::this_thread::sleep_for(100ms);  // what is on its way has its answer
       const std::uint64_t repeated = network_of(rank).nic().counters().repeated;
       if (players.first() == 1) {
-        net::NicFaults faults;
+        net::test::NicFaults faults;
         faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
-        network_of(rank).nic().set_faults(std::move(faults));
+        net::test::set_faults(network_of(rank).nic(), std::move(faults));
       }
       players.barrier();
       must(rank.comm.all_gather({.input = values, .output = values + kCount, .count = kCount}));
@@ -60,7 +61,7 @@ void deregister_unanswered(Variables settings) {
       }
       if (players.first() == 0) require(is_repeated(), "something that had no answer");
       players.barrier();
-      if (players.first() == 1) network_of(rank).nic().set_faults({});
+      if (players.first() == 1) net::test::set_faults(network_of(rank).nic(), {});
     }
     for (std::size_t i = 0; i < kCount; ++i) {
       require(values[kCount + i] == 1 && values[2 * kCount + i] == 2, "the result");

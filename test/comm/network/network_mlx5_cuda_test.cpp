@@ -19,6 +19,7 @@
 #include "comm/support/network_faults.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
+#include "net/support/nic_faults.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
 #include "window/memory/framework_memory.hpp"
@@ -124,9 +125,9 @@ TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syn
     rank.sync("the first barrier");
     players.barrier();
     if (players.first() == 0) {
-      net::NicFaults faults;
+      net::test::NicFaults faults;
       faults.fails.push_back({.syndrome = net::Syndrome::transport_retry});
-      adapter.nic().set_faults(faults);
+      net::test::set_faults(adapter.nic(), faults);
       const auto posted = device::world_put(kThread, rank.view(), 1, window, 0, window, 8, 1);
       require(posted.outcome, "posting");
     }

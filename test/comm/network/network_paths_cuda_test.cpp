@@ -112,11 +112,7 @@ TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come b
     ring.run(5);
     players.barrier();
     if (players.first() == 0) network_of(rank).nic().stop();
-    if (players.first() == 2) {
-      net::NicFaults faults;
-      faults.ends = {{{}, true}};  // at the next entry
-      network_of(rank).nic().set_faults(std::move(faults));
-    }
+    if (players.first() == 2) network_of(rank).nic().die();
     ring.run(20);
     for (int peer : {0, 2}) {
       if (peer != players.first()) await_path(rank, peer, 1);

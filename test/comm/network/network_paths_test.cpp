@@ -62,11 +62,7 @@ TEST_CASE("collectives go on by the backup when a NIC stops or dies, and windows
     collect(rank.comm, 100);
     players.barrier();
     if (players.first() == 0) network_of(rank).nic().stop();
-    if (players.first() == 3) {
-      net::NicFaults faults;
-      faults.ends = {{{}, true}};
-      network_of(rank).nic().set_faults(std::move(faults));
-    }
+    if (players.first() == 3) network_of(rank).nic().die();
     for (const std::size_t count : {1U, 2000U, 40'000U}) collect(rank.comm, count);
     // Whether 1 and 2 have gone on by the first path to each other's nodes is no matter.
     for (int peer : {0, 3}) {

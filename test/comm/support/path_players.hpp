@@ -15,6 +15,7 @@
 
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
@@ -63,9 +64,10 @@ inline void await_path(const Rank& rank, int peer, int path) {
   require(is_there(), "the queue goes by path " + std::to_string(path));
 }
 
-inline net::NicFaults fail_at(std::uint64_t index, bool after_delivery) {
-  net::NicFaults faults;
-  faults.fails = {{{0, index}, net::Syndrome::transport_retry, after_delivery}};
+/// Of each queue of the NIC, the request that comes after so many others.
+inline net::test::NicFaults fail_at(std::uint64_t nth, bool after_delivery) {
+  net::test::NicFaults faults;
+  faults.fails = {{{0, nth}, net::Syndrome::transport_retry, after_delivery}};
   return faults;
 }
 
@@ -93,14 +95,12 @@ inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_
   std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
   const int next = (players.first() + 1) % 3;
   for (int flap = 0; flap < 3; ++flap) {
-    const auto reserved =
-        std::atomic_ref(network_of(rank).view().queues[next].indexes->reserved).load();
     const auto epoch = sight_of(rank, next).epoch;
-    network_of(rank).nic().set_faults(fail_at(reserved + random() % within, random() % 2 == 0));
+    net::test::set_faults(network_of(rank).nic(), fail_at(random() % within, random() % 2 == 0));
     players.barrier();
     traffic.run(10);
     if (also) also(rank);
-    network_of(rank).nic().set_faults({});
+    net::test::set_faults(network_of(rank).nic(), {});
     // Its peer may have left the path first.
     require(sight_of(rank, next).epoch > epoch, "another epoch");
     players.barrier();
@@ -117,9 +117,9 @@ inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_
 inline void lose_answers(Players& players, std::uint64_t seed) {
   Traffic traffic(players, seed);
   if (players.first() == 1) {
-    net::NicFaults faults;  // from the first barrier's answers on
+    net::test::NicFaults faults;  // from the first barrier's answers on
     faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
-    network_of(traffic.rank()).nic().set_faults(std::move(faults));
+    net::test::set_faults(network_of(traffic.rank()).nic(), std::move(faults));
   }
   players.barrier();
   traffic.run(12);  // signals are counted at the end

@@ -148,10 +148,8 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
   NicFaults faults;
   faults.seed = seed;
-  faults.shuffle_pieces = random() % 2 == 0;
-  pair.a.nic.set_faults(faults);
   for (int i = 0; i < 6; ++i) faults.lost_responses.push_back({0, 1 + random() % 60, 1});
-  pair.b.nic.set_faults(faults);
+  set_faults(pair.b.nic, faults);
   // Each put replaces what the one before it has put, and is seen by an atomic between the two.
   constexpr std::uint64_t kCounter = 60'000, kPuts = 24, kBytes = 1000, kSeen = 30'000;
   dq::Posted posted;
@@ -179,7 +177,6 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
 }
 
 TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[req:3.9]") {
-  const bool shuffle = GENERATE(false, true);
   ManualClock clock;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   SendQueue::Options options;
@@ -187,11 +184,9 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   DirectPair pair(clock, options, 6 * kMiB / 8);
   fill(pair.a, 3);
   NicFaults faults;
-  faults.shuffle_pieces = shuffle;
-  pair.a.nic.set_faults(faults);
   // Only the second piece's answer arrives: the first is asked for again, as it was.
   faults.lost_responses.push_back({0, 1, 1});
-  pair.b.nic.set_faults(faults);
+  set_faults(pair.b.nic, faults);
   auto gate = std::make_unique<GatedWire>(pair.exchange.attach());
   GatedWire& arriving = *gate;
   const std::uint32_t wire = pair.b.nic.add_wire(std::move(gate));
@@ -245,7 +240,7 @@ TEST_CASE("a direct copy that is asked for twice is made once", "[req:3.9][F4]")
   DirectPair pair(clock);
   NicFaults faults;
   faults.lost_responses.push_back({0, 1, 1});
-  pair.b.nic.set_faults(faults);
+  set_faults(pair.b.nic, faults);
   fill(pair.a, 1);
   const auto posted = pair.put(0, 0, 1000);
   pair.run();

@@ -20,7 +20,7 @@ using namespace oriel::net::test;
 
 namespace {
 
-constexpr std::size_t kRing = 65536;
+constexpr std::size_t kPayloadRing = 65536;
 constexpr std::size_t kPiece = 16384;
 
 /// A GPU whose copy engine does what it is given rooms for, by slots.
@@ -113,7 +113,7 @@ struct GatedPair {
 
   ManualClock clock;
   GatedMover mover;
-  RingPair rings{kRing};
+  RingPair rings{kPayloadRing};
   LocalExchange unused;
   Side a{unused, clock, kWords}, b{unused, clock, kWords};
   std::optional<SendQueue> of_a, of_b;
@@ -191,7 +191,7 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
   // Nothing keeps the ring's room.
   REQUIRE(pair.word_of_ring(kWrittenWord) > kBytes);
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
-  std::memset(pair.rings.spy.data() + kRingBegins, 0xee, kRing);
+  std::memset(pair.rings.spy.data() + kRingBegins, 0xee, kPayloadRing);
   const auto has_all = [&] {
     return std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0;
   };

@@ -396,7 +396,7 @@ TEST_CASE("a queue that does not answer is given up as if its NIC had nothing el
   FabricPair pair(options);
   NicFaults dead;
   dead.lost_responses.push_back({.queue = 0, .nth = 1, .count = ~std::uint64_t{0}});
-  pair.b.nic.set_faults(std::move(dead));
+  set_faults(pair.b.nic, std::move(dead));
   const auto put = [&](const SendQueue& queue, const Side& from, const Side& to) {
     return dq::put<Thread, DrivingMemory>(Thread(), queue.view(), {from.region, 0, to.region, 8, 8},
                                           {});

@@ -46,18 +46,18 @@ TEST_CASE("a queue with a healthy path stays on it", "[req:3.14]") {
 }
 
 TEST_CASE("a doorbell that was overlooked is rung again, on the same path", "[req:3.14][F1]") {
-  FailoverPair pair;
-  NicFaults faults;
-  faults.dropped_doorbells = {{pair.there->queue().number(), 1}};
-  pair.a.nics[0]->set_faults(faults);
+  FailoverPair::Options options;
+  options.queue.mode = DoorbellMode::loose;
+  FailoverPair pair(options);
   RawPoster raw(pair.view());
   post_adds(pair, raw, 5);
-  raw.ring();
+  raw.ring(0, raw.next());
+  pair.step();
+  raw.set_record(raw.next());  // the NIC has looked too early, and is not rung any more
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.is_complete(5); }));
   CHECK(pair.clock.now() - begin < seconds(1));
   check_adds(pair, 5);
-  CHECK(pair.a.nics[0]->counters().dropped_doorbells == 1);
   CHECK(pair.there->sight().epoch == 1);
 }
 
@@ -66,8 +66,9 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   const auto number = pair.there->queue().number();
   SECTION("each entry takes long, but not too long") {
     NicFaults faults;
+    faults.clock = &pair.clock;
     faults.delays = {{{number}, milliseconds(2900), {}}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     post_adds(pair, raw, 4);
     raw.ring();
@@ -77,8 +78,9 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   }
   SECTION("one takes very long, while the NIC answers probes") {
     NicFaults faults;
+    faults.clock = &pair.clock;
     faults.delays = {{{number}, seconds(30), {}}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     post_adds(pair, raw, 1);
     raw.ring();
@@ -122,7 +124,7 @@ TEST_CASE("error 0x15 at any entry of a batch: the rest goes by the other path",
     FailoverPair pair;
     NicFaults faults;
     faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, k % 2 == 1}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     for (std::uint64_t i = 0; i < 64; ++i) {
       pair.a.memory[200 + i] = 1000 + i;
@@ -147,7 +149,7 @@ TEST_CASE("what was done and not acknowledged is not done again", "[req:3.14][F4
   // The peer's NIC does it and loses every answer; then the path ends with an error or in silence.
   for (const bool silent : {false, true}) {
     // Under a sanitizer, too, some of each of the three kinds of entries.
-    for (std::uint64_t nth = 1; nth <= 24; nth += oriel::test::kSanitized ? 5 : 1) {
+    for (std::uint64_t nth = 1; nth <= 16; nth += oriel::test::kSanitized ? 5 : 1) {
       FailoverPair::Options options;
       options.queue.receives = 64;
       if (!silent) {
@@ -158,7 +160,7 @@ TEST_CASE("what was done and not acknowledged is not done again", "[req:3.14][F4
       REQUIRE(pair.back->queue().post_receives(32).ok());
       NicFaults faults;
       faults.lost_responses = {{pair.back->queue().number(), nth, 1'000'000}};
-      pair.b.nics[0]->set_faults(faults);
+      set_faults(*pair.b.nics[0], faults);
       RawPoster raw(pair.view());
       for (std::uint32_t i = 0; i < 8; ++i) {
         pair.a.memory[i + 10] = i + 1;
@@ -171,7 +173,7 @@ TEST_CASE("what was done and not acknowledged is not done again", "[req:3.14][F4
       }
       raw.ring();
       pair.run_for(milliseconds(2));
-      // All has been done; this side knows of nth - 1 entries at most.
+      // All has been done; a write needs no answer where one for what is behind it has come.
       REQUIRE(pair.b.memory[0] == 8);
       if (silent) pair.b.faults[0]->cut = true;  // probes, too, are not answered
       REQUIRE(pair.run_until([&] { return pair.is_complete(24); }, seconds(10)));
@@ -190,90 +192,13 @@ TEST_CASE("what was done and not acknowledged is not done again", "[req:3.14][F4
   }
 }
 
-TEST_CASE("reads and atomics that were accepted and not executed are done once", "[req:3.14][F4]") {
-  FailoverPair pair;
-  NicFaults faults;
-  // Later than the path is given up.
-  faults.reads_behind_writes = milliseconds(3500);
-  pair.b.nics[0]->set_faults(faults);
-  RawPoster raw(pair.view());
-  pair.b.memory[50] = 5;
-  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, pair.b.region.remote(400),
-                             word_of(pair.a, 99)));
-  post_adds(pair, raw, 5);  // they wait behind the read
-  raw.ring();
-  pair.run_for(milliseconds(10));
-  CHECK(pair.b.memory[0] == 0);
-  // One that lives would go on with them by itself.
-  if (GENERATE(false, true)) {
-    pair.b.nics[0]->die();
-  } else {
-    pair.b.faults[0]->cut = true;
-  }
-  REQUIRE(pair.run_until([&] { return pair.is_complete(6); }));
-  CHECK(pair.there->sight().path == 1);
-  pair.run_for(seconds(1));
-  check_adds(pair, 5);
-  CHECK(pair.a.memory[99] == 5);
-}
-
-TEST_CASE("what was read by a NIC that died has landed once a dump on the other is done",
-          "[req:3.14][F4]") {
-  FailoverPair pair;
-  NicFaults faults;
-  faults.late_reads = seconds(1000);
-  pair.a.nics[0]->set_faults(faults);
-  pair.b.memory[50] = 5;
-  RawPoster raw(pair.view());
-  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled,
-                             pair.b.region.remote(400), word_of(pair.a, 99)));
-  raw.ring();
-  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
-  CHECK(pair.a.memory[99] == 0);
-  pair.a.nics[0]->die();
-  raw.add(dq::dump_entry(raw.place(), dq::kSignalled | dq::kFenced, word_of(pair.a, 99)));
-  raw.ring();
-  REQUIRE(pair.run_until([&] { return pair.is_complete(2); }));
-  CHECK(pair.there->sight().path == 1);
-  CHECK(pair.a.memory[99] == 5);
-}
-
-TEST_CASE("pieces in any order, of an entry that was half done", "[req:3.14][F4]") {
-  for (std::uint64_t seed = 1; seed <= oriel::test::repeats(40u, 5u); ++seed) {
-    FailoverPair::Options options;
-    options.queue.piece_bytes = 64;
-    FailoverPair pair(options);
-    NicFaults faults;
-    faults.shuffle_pieces = true;
-    faults.seed = seed;
-    pair.a.nics[0]->set_faults(faults);
-    faults.seed = seed + 100;
-    pair.a.nics[1]->set_faults(faults);
-    for (std::uint64_t i = 0; i < 1000; ++i) pair.a.memory[i] = i + 1;
-    RawPoster raw(pair.view());
-    raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), dq::kSignalled,
-                               pair.b.region.remote(8),
-                               {pair.a.region.address, pair.a.keys[0], 8000 - 24}));
-    raw.ring();
-    // 125 pieces, of which 64 are asked for at a time.
-    for (std::uint64_t i = 0; i < 1 + seed % 2; ++i) {
-      pair.a.nics[0]->progress();
-      pair.b.nics[0]->progress();
-    }
-    pair.a.nics[0]->die();
-    REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
-    for (std::uint64_t i = 0; i < 997; ++i) REQUIRE(pair.b.memory[1 + i] == i + 1);
-    CHECK(pair.b.memory[998] == 0);
-  }
-}
-
 TEST_CASE("the primary dies while the queue is on its way to the backup", "[req:3.14][F5]") {
   for (int steps = 0; steps < 12; ++steps) {
     FailoverPair pair;
     pair.post.delay_most = 3;
     NicFaults faults;
     faults.fails = {{{pair.there->queue().number(), 3}, Syndrome::transport_retry, true}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     post_adds(pair, raw, 8);
     raw.ring();
@@ -295,7 +220,7 @@ TEST_CASE("the backup fails while the queue is on its way there: on to the third
     pair.post.delay_most = 3;
     NicFaults faults;
     faults.fails = {{{pair.there->queue().number(), 3}, Syndrome::transport_retry, true}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     post_adds(pair, raw, 8);
     raw.ring();
@@ -366,7 +291,7 @@ TEST_CASE("only one side sees the error", "[req:3.14][F7]") {
   FailoverRank& rank = other ? pair.b : pair.a;
   NicFaults faults;
   faults.fails = {{{queue.queue().number(), 2}, Syndrome::transport_retry, false}};
-  rank.nics[0]->set_faults(faults);
+  set_faults(*rank.nics[0], faults);
   FailoverPair::Options options;
   Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
   Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
@@ -385,9 +310,9 @@ TEST_CASE("both see it at once", "[req:3.14][F7]") {
   FailoverPair pair;
   NicFaults faults;
   faults.fails = {{{pair.there->queue().number(), 2}, Syndrome::transport_retry, false}};
-  pair.a.nics[0]->set_faults(faults);
+  set_faults(*pair.a.nics[0], faults);
   faults.fails = {{{pair.back->queue().number(), 2}, Syndrome::transport_retry, true}};
-  pair.b.nics[0]->set_faults(faults);
+  set_faults(*pair.b.nics[0], faults);
   Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
   Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
   for (int i = 0; i < 40; ++i) work.post(), back_work.post(), pair.step();
@@ -404,7 +329,7 @@ TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]"
     FailoverPair pair;
     NicFaults faults;
     faults.fails = {{{pair.there->queue().number(), 2}, static_cast<Syndrome>(value), false}};
-    pair.a.nics[0]->set_faults(faults);
+    set_faults(*pair.a.nics[0], faults);
     RawPoster raw(pair.view());
     post_adds(pair, raw, 5);
     raw.ring();
@@ -569,12 +494,12 @@ TEST_CASE("with a threshold of three errors the first two are mended on the same
   for (const std::uint64_t index : {2u, 5u}) {
     faults.fails.push_back({{number, index}, Syndrome::transport_retry, true});
   }
-  pair.a.nics[0]->set_faults(faults);
+  set_faults(*pair.a.nics[0], faults);
   RawPoster raw(pair.view());
   post_adds(pair, raw, 4);
   raw.ring();
   REQUIRE(pair.run_until([&] { return pair.there->sight().epoch == 2; }));
-  pair.a.nics[0]->set_faults({});
+  set_faults(*pair.a.nics[0], {});
   REQUIRE(pair.run_until([&] { return pair.is_complete(4); }));
   CHECK(pair.run_until([&] { return pair.both_on(0); }, seconds(1)));
   check_adds(pair, 4);

@@ -146,7 +146,7 @@ TEST_CASE("a path that keeps failing is tried less and less often", "[req:3.14][
   // Probes go through, entries fail: such a path is worse than none.
   NicFaults faults;
   faults.fails = {{{pair.there->queue().number()}, Syndrome::transport_retry, true}};
-  pair.a.nics[0]->set_faults(faults);
+  set_faults(*pair.a.nics[0], faults);
   const TimePoint end = pair.clock.now() + std::chrono::seconds(5);
   std::uint64_t adds = 0;
   while (pair.clock.now() < end) {
@@ -170,8 +170,9 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   FailoverPair pair;
   // This end finds out later than the peer that the best path is back.
   NicFaults late;
+  late.clock = &pair.clock;
   late.delays = {{{pair.there->ends()[0].probe}, milliseconds(30), {}}};
-  pair.a.nics[0]->set_faults(late);
+  set_faults(*pair.a.nics[0], late);
   RawPoster raw(pair.view());
   const dq::LocalRange old{pair.a.region.address, pair.a.keys[0], 8};
   const auto add = [&] {

@@ -89,11 +89,11 @@ TEST_CASE("a word that both NICs of a GPU change is the same to both", "[req:3.1
   for (int flap = 0; flap < 6; ++flap) {
     const int path = flap % 2;
     NicFaults faults;
-    faults.fails = {{{0, raw.next() + 3}, Syndrome::transport_retry, flap % 3 == 0}};
-    if (path == 0) pair.a.nics[0]->set_faults(faults);
+    faults.fails = {{{0, 3}, Syndrome::transport_retry, flap % 3 == 0}};
+    if (path == 0) set_faults(*pair.a.nics[0], faults);
     add(8);
     REQUIRE(pair.run_until([&] { return pair.is_complete(raw.next()); }, seconds(10)));
-    pair.a.nics[0]->set_faults({});
+    set_faults(*pair.a.nics[0], {});
     REQUIRE(pair.run_until([&] { return pair.both_on(path == 0 ? 1 : 0); }, seconds(60)));
   }
   CHECK(pair.there->sight().epoch >= 4);
@@ -249,7 +249,7 @@ TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does
   pair.b.nics[0]->serve_gpu(stuck);
   NicFaults faults;
   faults.fails = {{{0, 0}, Syndrome::transport_retry, false}};
-  pair.a.nics[0]->set_faults(faults);
+  set_faults(*pair.a.nics[0], faults);
   raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
                               range_of(pair.a, 100)));
   raw.ring();

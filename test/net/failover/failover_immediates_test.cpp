@@ -95,7 +95,7 @@ TEST_CASE("immediates under way as the primary fails are each taken once, on the
       FailoverPair pair(options);
       NicFaults faults;
       faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, delivered}};
-      pair.a.nics[0]->set_faults(faults);
+      set_faults(*pair.a.nics[0], faults);
       Immediates work(pair);
       REQUIRE(dq::post_receives(work.receives(), 8));
       work.post(40);
@@ -118,10 +118,10 @@ TEST_CASE("immediates that were done and not acknowledged are not taken again", 
     FailoverPair pair(options);
     NicFaults faults;
     faults.lost_responses = {{pair.back->queue().number(), nth, 1'000'000}};
-    pair.b.nics[0]->set_faults(faults);
+    set_faults(*pair.b.nics[0], faults);
     Immediates work(pair);
     REQUIRE(dq::post_receives(work.receives(), 16));
-    work.post(12);
+    for (int i = 0; i < 12; ++i) work.post(1), pair.step();
     for (int i = 0; i < 5; ++i) work.take();  // before the path changes
     INFO("from answer " << nth << " on");
     REQUIRE(pair.run_until([&] { return pair.is_complete(12); }, seconds(10)));

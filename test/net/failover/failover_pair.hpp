@@ -133,7 +133,7 @@ struct FailoverRank {
       : memory(words), mover(make_mover ? make_mover() : nullptr) {
     for (const auto& exchange : paths) {
       faults.push_back(std::make_unique<WireFault>());
-      NicSoft::Options options{.clock = &clock, .faults = {}};
+      NicSoft::Options options{.clock = &clock};
       if (mover != nullptr) {
         shares.push_back(std::make_unique<MoverShare>(*mover, mover_mutex));
         options.gpu = shares.back().get();

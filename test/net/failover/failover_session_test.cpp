@@ -76,14 +76,14 @@ Status use_queue(World& shared, boot::Session& session, int self, const Turn& tu
     const auto before = queue->sight();
     NicFaults faults;
     faults.fails = {{{}, Syndrome::transport_retry, flap % 2 == 0}};
-    mine.nics[static_cast<std::size_t>(before.path)]->set_faults(std::move(faults));
+    set_faults(*mine.nics[static_cast<std::size_t>(before.path)], std::move(faults));
     for (std::uint64_t i = 0; i < 10; ++i) {
       raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, theirs.region.remote(0), 1,
                                   {mine.region.address + 800, mine.keys[0], 8}));
     }
     raw.ring();
     while (queue->sight().epoch == before.epoch) ORIEL_CHECK(drive());
-    for (const auto& nic : mine.nics) nic->set_faults({});
+    for (const auto& nic : mine.nics) set_faults(*nic, {});
     while (FailoverPair::completed(queue->view()) < raw.next()) ORIEL_CHECK(drive());
     while (queue->sight().path != 0 || queue->sight().stage != PathStage::running) {
       ORIEL_CHECK(drive());

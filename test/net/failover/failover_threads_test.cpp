@@ -179,9 +179,9 @@ TEST_CASE("producers go on while paths fail under them, and notice nothing", "[r
     NicFaults faults;
     faults.fails = {{{}, Syndrome::transport_retry, flap % 2 == 0}};
     NicSoft& nic = *ranks.a->nics[static_cast<std::size_t>(path < 0 ? 0 : path)];
-    nic.set_faults(std::move(faults));
+    set_faults(nic, std::move(faults));
     fine = fine && wait_for([&] { return ranks.there->sight().epoch > epoch; });
-    nic.set_faults({});
+    set_faults(nic, {});
   }
   stop = true;
   for (std::thread& producer : producers) producer.join();

@@ -45,15 +45,15 @@ struct Trouble {
   std::mt19937_64& random;
   std::size_t path = 0;
 
-  void begin(std::uint64_t posted_there, std::uint64_t posted_back) {
+  void begin() {
     path = random() % 2;
     const bool here = random() % 2 == 0;
     FailoverRank& rank = here ? pair.a : pair.b;
     NicSoft& nic = *rank.nics[path];
     NicFaults faults;
     faults.seed = random();
-    const std::uint64_t index = (here ? posted_there : posted_back) + random() % 8;
-    switch (random() % 7) {
+    faults.clock = &pair.clock;
+    switch (random() % 6) {
       case 0:
         return nic.stop();
       case 1:
@@ -61,27 +61,23 @@ struct Trouble {
         return;
       case 2:
       case 3:
-        faults.fails = {{{0, index}, Syndrome::transport_retry, random() % 2 == 0}};
+        faults.fails = {{{0, random() % 8}, Syndrome::transport_retry, random() % 2 == 0}};
         break;
       case 4:
         faults.lost_responses = {{0, random() % 20, 1 + random() % 1000}};
         break;
-      case 5:
-        faults.ends = {{{0, index}, false}};
-        break;
       default:
-        faults.shuffle_queues = faults.shuffle_pieces = true;
-        faults.reads_behind_writes = milliseconds(random() % 4);
+        faults.skip_turns = true;
         faults.response_delay = milliseconds(random() % 4);
         faults.delays = {{{}, Duration(0), milliseconds(1)}};
         break;
     }
-    nic.set_faults(std::move(faults));
+    set_faults(nic, std::move(faults));
   }
   void end() {
     for (FailoverRank* rank : {&pair.a, &pair.b}) {
       rank->faults[path]->cut = false;
-      rank->nics[path]->set_faults({});
+      set_faults(*rank->nics[path], {});
       rank->nics[path]->resume();
     }
   }
@@ -118,7 +114,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   };
   for (int round = 0; round < 6; ++round) {
     INFO("seed " << seed << ", round " << round);
-    trouble.begin(there.posted(), back.posted());
+    trouble.begin();
     work(milliseconds(random() % 60));
     trouble.end();
     work(milliseconds(random() % 20));

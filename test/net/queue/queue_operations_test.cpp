@@ -177,8 +177,9 @@ TEST_CASE("what follows a fence begins once what came before it is done", "[req:
     ManualClock clock;
     NicPair pair({}, clock);
     NicFaults faults;
+    faults.clock = &clock;
     faults.reads_behind_writes = milliseconds(3);
-    pair.b.nic.set_faults(faults);
+    set_faults(pair.b.nic, faults);
     pair.b.memory[0] = 1;
     pair.a.memory[5] = 2;
     const Thread thread;

@@ -69,8 +69,7 @@ struct CutPair {
   WireFault faults[2];
   std::vector<std::uint64_t> memory[2] = {std::vector<std::uint64_t>(64),
                                           std::vector<std::uint64_t>(64)};
-  NicSoft nics[2] = {NicSoft({.clock = &clock, .faults = {}}),
-                     NicSoft({.clock = &clock, .faults = {}})};
+  NicSoft nics[2] = {NicSoft({.clock = &clock}), NicSoft({.clock = &clock})};
   std::uint32_t domains[2] = {}, keys[2] = {};
   dq::Region regions[2];
   SendQueue there, back;
@@ -83,7 +82,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   const std::uint64_t bytes = GENERATE(8u, 200u);  // one piece, and several
   CutPair pair;
   for (std::uint64_t i = 0; i < 64; ++i) pair.memory[0][i] = i + 1;
-  pair.nics[1].set_faults(deaf());
+  set_faults(pair.nics[1], deaf());
   const auto put = pair.put(1, bytes);
   REQUIRE(put.outcome == QueueOutcome::done);
   pair.run();
@@ -94,7 +93,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   pair.clock.advance(QueueSetup().answer_timeout);
   pair.run();  // repeated, and the answer is lost once more
   REQUIRE_FALSE(pair.is_complete(put));
-  pair.nics[1].set_faults({});
+  set_faults(pair.nics[1], {});
   pair.clock.advance(QueueSetup().answer_timeout);
   pair.run();
   CHECK(pair.is_complete(put));
@@ -106,7 +105,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
 TEST_CASE("who does not answer is at fault, also where memory was given back meanwhile",
           "[req:3.10]") {
   CutPair pair;
-  pair.nics[1].set_faults(deaf());
+  set_faults(pair.nics[1], deaf());
   const auto put = pair.put(1, 8);
   pair.run();
   REQUIRE(pair.nics[0].deregister_memory(pair.keys[0]).ok());
@@ -161,7 +160,7 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   FailoverPair pair;
   const bool is_between_paths = GENERATE(false, true);
   for (std::uint64_t word = 10; word < 14; ++word) pair.a.memory[word] = word;
-  pair.b.nics[0]->set_faults(deaf());
+  set_faults(*pair.b.nics[0], deaf());
   RawPoster raw(pair.view());
   post_words(pair, raw);
   pair.run_for(milliseconds(2));

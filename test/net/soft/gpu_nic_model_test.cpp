@@ -408,7 +408,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
     fill(pair.a, 3);
     NicFaults faults;
     faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
-    pair.b.nic->set_faults(faults);
+    set_faults(*pair.b.nic, faults);
     // Of several pieces, of which some wait for slots.
     const auto put = dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(0, 0, 60'000),
                                                  pair.control);
@@ -418,7 +418,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
     const std::vector<std::byte> put_bytes(pair.a.memory(), pair.a.memory() + 60'000);
     std::memset(pair.a.memory(), 0xee, 60'000);
     while (pair.a.nic->counters().repeated == 0) LateMemory::relax();
-    pair.b.nic->set_faults({});
+    set_faults(*pair.b.nic, {});
     CHECK(pair.wait(put) == QueueOutcome::done);
     CHECK(std::memcmp(put_bytes.data(), pair.b.memory(), 60'000) == 0);
   }

@@ -166,7 +166,7 @@ struct GpuRank {
       mover = must_have(CudaMover::create(options));
     }
     pages = must_have(CudaQueuePages::create(device));
-    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get(), .faults = {}});
+    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get()});
     nic->add_wire(std::move(wire));
     domain = nic->create_domain();
     range.address = memory->address();

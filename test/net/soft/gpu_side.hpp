@@ -68,7 +68,7 @@ struct GpuSide {
       mover = CudaMover::create(options).value();
     }
     pages = CudaQueuePages::create(device).value();
-    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get(), .faults = {}});
+    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get()});
     nic->add_wire(exchange.attach());
     domain = nic->create_domain();
     const auto scope = CudaScope::enter(context.get());

@@ -14,6 +14,7 @@
 #include "net/soft/driving_memory.hpp"
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
+#include "net/support/nic_faults.hpp"
 #include "net/wire/wire_local.hpp"
 
 namespace oriel::net::test {
@@ -35,7 +36,7 @@ inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteR
 /// A rank: its NIC, a domain and registered memory.
 struct Side {
   explicit Side(LocalExchange& exchange, const Clock& clock, std::size_t words = 8192)
-      : nic(NicSoft::Options{.clock = &clock, .faults = {}}), memory(words) {
+      : nic(NicSoft::Options{.clock = &clock}), memory(words) {
     nic.add_wire(exchange.attach());
     domain = nic.create_domain();
     region.address = reinterpret_cast<std::uint64_t>(memory.data());

@@ -100,7 +100,7 @@ TEST_CASE("slow is not dead: an answer in the last moment is one, and a lost one
   if (is_lost) {
     NicFaults faults;
     faults.lost_responses.push_back({.queue = 0, .nth = 1, .count = 3});
-    pair.b.nic.set_faults(std::move(faults));
+    set_faults(pair.b.nic, std::move(faults));
   }
   for (int i = 0; i < 3; ++i) {
     if (!is_lost) pair.b.nic.stop();

@@ -355,8 +355,7 @@ TEST_CASE("a reader that sees the signal sees the data, with queues of different
   connect(ranks.a, second, ranks.b, peer);
   NicFaults faults;
   faults.delays = {{{ranks.there.number()}, Duration(0), std::chrono::microseconds(100)}};
-  faults.shuffle_pieces = true;
-  ranks.a.nic.set_faults(faults);
+  set_faults(ranks.a.nic, faults);
   const std::uint64_t rounds = repeats(400u);
   constexpr std::uint64_t kWords = 512;
   std::atomic<int> bad = 0;
@@ -402,7 +401,7 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
       Ranks ranks(options);
       NicFaults faults;
       faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
-      ranks.a.nic.set_faults(faults);
+      set_faults(ranks.a.nic, faults);
       std::atomic<int> failed = 0, done = 0;
       {
         std::vector<std::jthread> producers;

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/bare_transfers.hpp"
+
+#include <algorithm>
+
+#include "net/queue/queue_records.hpp"
+
+namespace oriel::net {
+namespace {
+
+// Bytes of the host that need no wire are still sent if there are no more of them: the peer then
+// has them in the message, instead of having to fetch them from this side's memory.
+constexpr std::uint64_t kSentAnywayMost = 256;
+constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
+// What is shorter libfabric's own layers send at once, whatever they have to copy for it.
+constexpr std::uint64_t kFetchedLeast = std::uint64_t{16} << 10;
+
+}  // namespace
+
+void BareTransfers::choose(PostedEntry& entry, MemoryPlace place) const {
+  entry.direct = can_copy(entry.work, place);
+  entry.fetched = !entry.direct && can_be_fetched(entry.work, place);
+}
+
+/// Both sides have mapped the other's memory, and it is of one kind.
+bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
+  const bool is_write = work.kind == WorkKind::write;
+  if (!is_write && work.kind != WorkKind::read) return false;
+  if (place == MemoryPlace::host && work.bytes <= kSentAnywayMost) return false;
+  if (work.bytes == 0) return false;
+  const auto there = end_.find_mapped(work);
+  if (there.syndrome != Syndrome::none || there.place != place) return false;
+  return !is_write || end_.nic.peers.is_reached(end_.peer.process, work.local_key);
+}
+
+/// The peer's NIC can have the bytes from where they are, by the wire.
+bool BareTransfers::can_be_fetched(const WorkRequest& work, MemoryPlace place) const {
+  if (work.kind != WorkKind::write || work.bytes < kFetchedLeast || !fetches_) return false;
+  // A queue that goes on elsewhere could not wait for what is still being fetched for it.
+  if (place != MemoryPlace::host || end_.setup.records != nullptr) return false;
+  return end_.wire().can_fetch(end_.peer.address);
+}
+
+/// A multiple of what the wire carries, so that what is left can go there; the same where another
+/// NIC, which may have to send it, goes on with the numbers.
+std::uint32_t BareTransfers::piece_bytes(const PostedEntry& entry) const {
+  const std::uint32_t bytes = end_.setup.piece_bytes;
+  if (!entry.is_bare() || end_.setup.records != nullptr) return bytes;
+  return std::max(kDirectPieceBytes / bytes, 1u) * bytes;
+}
+
+bool BareTransfers::lend(const PostedEntry& entry, SentRequest& request) {
+  // Looked up again: the key may have been given back since the entry began.
+  const auto found = end_.find_local(entry.work, false);
+  if (found.syndrome != Syndrome::none) return false;
+  request.source =
+      end_.wire().lend(end_.peer.address, found.memory + request.offset, request.bytes);
+  if (request.source.has_value()) end_.nic.lent.lend(entry.work.local_key, end_.borrower());
+  return request.source.has_value();
+}
+
+void BareTransfers::take_back(const PostedEntry& entry, SentRequest& request) {
+  if (!request.source.has_value()) return;
+  end_.wire().take_back({end_.peer.address}, *request.source);
+  end_.nic.lent.take_back(entry.work.local_key, end_.borrower());
+  request.source.reset();
+}
+
+void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
+  if (!request.source.has_value()) return;
+  end_.wire().take_back({end_.peer.address}, *request.source);
+  // Some of it may be on its way.
+  end_.nic.lent.lose(entry.work.local_key, end_.borrower());
+}
+
+void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& request) {
+  ++end_.nic.counters.unmapped;
+  if (request.source.has_value()) {
+    fetches_ = false;
+  } else {
+    end_.nic.peers.set_reached(end_.peer.process, entry.work.local_key, false);
+  }
+}
+
+bool BareTransfers::is_refused(const PostedEntry& entry) const {
+  if (entry.fetched) return !fetches_;
+  return entry.direct && entry.work.kind == WorkKind::write &&
+         !end_.nic.peers.is_reached(end_.peer.process, entry.work.local_key);
+}
+
+bool BareTransfers::may_be_done(std::uint64_t number, bool was_sent) const {
+  return was_sent || (end_.setup.records != nullptr && number < end_.setup.records->sent);
+}
+
+bool BareTransfers::asks_only(const PostedEntry& entry, const SentRequest& request) const {
+  const WorkRequest& work = entry.work;
+  if (work.kind != WorkKind::write || work.is_inline || request.is_bare()) return false;
+  if (!may_be_done(request.number, request.was_sent)) return false;
+  return end_.find_local(work, false).syndrome != Syndrome::none;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "net/soft/posted_entries.hpp"
+#include "net/soft/queue_ends.hpp"
+#include "net/soft/sent_requests.hpp"
+
+namespace oriel::net {
+
+/// Transfers whose bytes are in no message: copied from a mapping, or fetched by the peer's wire.
+class BareTransfers {
+ public:
+  explicit BareTransfers(SendEnd& end) : end_(end) {}
+
+  /// Decides whether an entry whose local bytes lie in `place` goes so.
+  void choose(PostedEntry& entry, MemoryPlace place) const;
+  std::uint32_t piece_bytes(const PostedEntry& entry) const;
+  /// Lets the peer fetch this piece. False if its bytes have to go in messages.
+  bool lend(const PostedEntry& entry, SentRequest& request);
+  /// The peer has said that it does not fetch the piece any more.
+  void take_back(const PostedEntry& entry, SentRequest& request);
+  /// Nobody will hear from the peer about the piece.
+  void lose(const PostedEntry& entry, const SentRequest& request);
+  /// The peer cannot have these bytes so, nor others of the same kind.
+  void note_refusal(const PostedEntry& entry, const SentRequest& request);
+  /// Whether that holds for this entry too.
+  bool is_refused(const PostedEntry& entry) const;
+
+  /// Whether the peer may have done what the request with this number asks for.
+  bool may_be_done(std::uint64_t number, bool was_sent) const;
+  /// Whether a repetition only asks the peer if it was done, as its bytes are gone since their key
+  /// was given back: the window of a collective that has ended may go although answers were lost.
+  /// It goes as a direct one, for which a peer that has not done it finds no memory.
+  bool asks_only(const PostedEntry& entry, const SentRequest& request) const;
+
+ private:
+  bool can_copy(const WorkRequest& work, MemoryPlace place) const;
+  bool can_be_fetched(const WorkRequest& work, MemoryPlace place) const;
+
+  SendEnd& end_;
+  bool fetches_ = true;  // the peer does not say that it cannot
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/landings.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "net/queue/byte_order.hpp"
+
+namespace oriel::net {
+namespace {
+
+/// As an adapter does it: of 8 bytes as the host has them, of 4 as the wire has them.
+Bytes old_value(const WireResponse& response, std::uint8_t bytes) {
+  Bytes old(bytes);
+  if (bytes == 4) {
+    store_big32(old.data(), static_cast<std::uint32_t>(response.old_value));
+  } else {
+    std::memcpy(old.data(), &response.old_value, 8);
+  }
+  return old;
+}
+
+}  // namespace
+
+void Landings::land(PostedEntry& entry, const SentRequest& request, WireResponse& response) {
+  const WorkRequest& work = entry.work;
+  Payload bytes = std::move(response.payload);
+  if (work.kind == WorkKind::atomic) {
+    bytes = old_value(response, work.atomic.bytes);
+  } else if (bytes.size() != (entry.direct ? 0 : request.bytes)) {
+    return posted_.stop_at(entry, Syndrome::remote_operation, Complaint::data_length);
+  }
+  const auto found = end_.find_local(work, true);
+  if (found.syndrome != Syndrome::none) return posted_.stop_at(entry, found.syndrome);
+  if (request.bytes == 0) return posted_.end_piece(entry);
+  const bool may_begin = landings_.empty() || landings_.back().begun;
+  Landing& landing = landings_.emplace_back();
+  landing.serial = request.serial;
+  landing.offset = request.offset;
+  landing.bytes = request.bytes;
+  landing.storing = Storing(std::move(bytes));
+  if (may_begin && !entry.done) begin(landing, entry);
+  // The rest is still the wire's, which takes it back.
+  landing.storing.own();
+}
+
+void Landings::begin(Landing& landing, PostedEntry& entry) {
+  const auto found = end_.find_local(entry.work, true);
+  if (found.syndrome != Syndrome::none) return posted_.stop_at(entry, found.syndrome);
+  landing.place = found.place;
+  DataMover& mover = end_.nic.mover(found.place);
+  std::byte* const to = found.memory + landing.offset;
+  if (!entry.direct) {
+    landing.begun = landing.storing.begin(mover, to);
+    landing.ticket = landing.storing.ticket();
+    return;
+  }
+  const auto source = end_.find_mapped(entry.work);
+  // It was mapped when the entry began.
+  if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
+  landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
+  if (landing.begun) end_.nic.count_copy(landing.bytes);
+}
+
+bool Landings::progress() {
+  bool any = false;
+  for (auto it = landings_.begin(); it != landings_.end();) {
+    PostedEntry& entry = posted_.of(it->serial);
+    if (!it->begun && !entry.done) begin(*it, entry);
+    DataMover& mover = end_.nic.mover(it->place);
+    if (mover.has_failed()) {
+      posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
+    }
+    const bool landed = it->begun && mover.is_done(it->ticket);
+    if (!landed && !entry.done) {
+      ++it;
+      continue;
+    }
+    if (!entry.done) posted_.end_piece(entry);
+    it = landings_.erase(it);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "net/copy/data_mover.hpp"
+#include "net/soft/posted_entries.hpp"
+#include "net/soft/queue_ends.hpp"
+#include "net/soft/sent_requests.hpp"
+
+namespace oriel::net {
+
+/// What answers have brought, on its way to where the entries want it, in order.
+class Landings {
+ public:
+  Landings(SendEnd& end, PostedEntries& posted) : end_(end), posted_(posted) {}
+
+  bool empty() const { return landings_.empty(); }
+  /// Brings what this answer to a piece of a read or atomic says; the piece ends when it is there.
+  void land(PostedEntry& entry, const SentRequest& request, WireResponse& response);
+  /// Returns whether anything has landed.
+  bool progress();
+  void forget() { landings_.clear(); }
+
+ private:
+  struct Landing {
+    std::uint64_t serial = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+    MemoryPlace place = MemoryPlace::host;
+    Storing storing;
+    MoveTicket ticket = 0;
+    bool begun = false;
+  };
+  void begin(Landing& landing, PostedEntry& entry);
+
+  SendEnd& end_;
+  PostedEntries& posted_;
+  std::deque<Landing> landings_;
+};
+
+}  // namespace oriel::net

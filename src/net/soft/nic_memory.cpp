@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/nic_memory.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/system_table.hpp"
+#include "base/try.hpp"
+
+namespace oriel::net {
+namespace {
+
+// As long as a GPU may take for what was begun.
+constexpr std::chrono::seconds kCopiesMost{30};
+// As long as a peer that is alive may take for what is being fetched.
+constexpr std::chrono::seconds kFetchesMost{5};
+// After an abort nobody needs what is being fetched. But most peers are still there, and let go of
+// it in this time, which spares them the end of their connections.
+constexpr std::chrono::milliseconds kAbortedFetchesMost{100};
+constexpr std::chrono::microseconds kPause{50};
+
+}  // namespace
+
+NicCore::NicCore(const NicOptions& options) {
+  context_.clock = options.clock;
+  context_.gpu_mover = options.gpu;
+  context_.keys = MemoryKeys(random_start());
+}
+
+std::uint32_t NicCore::random_start() {
+  std::uint32_t start = 0;
+  // Without randomness, the same ones everywhere: less is found out, nothing else changes.
+  static_cast<void>(sys().getrandom(&start, sizeof start, 0));
+  return start;
+}
+
+Status NicCore::settle() {
+  if (context_.gpu_mover == nullptr) return {};
+  return context_.gpu_mover->drain();
+}
+
+void NicCore::serve_gpu(DataMover& mover) {
+  const std::lock_guard lock(mutex_);
+  context_.gpu_mover = &mover;
+}
+
+std::uint32_t NicCore::add_wire(std::unique_ptr<Wire> wire) {
+  const std::lock_guard lock(mutex_);
+  context_.wires.push_back(std::move(wire));
+  return static_cast<std::uint32_t>(context_.wires.size() - 1);
+}
+
+WireAddress NicCore::address(std::uint32_t wire) const {
+  const std::lock_guard lock(mutex_);
+  return wire < context_.wires.size() ? context_.wires[wire]->address() : WireAddress{};
+}
+
+/// What has been left in the middle could be taken for done, so nothing is answered any more.
+void NicCore::fail_locked() {
+  context_.dead = true;
+  failed_ = true;
+}
+
+void NicCore::fail() {
+  const std::lock_guard lock(mutex_);
+  fail_locked();
+}
+
+void NicCore::stop() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = true;
+}
+
+void NicCore::resume() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = false;
+}
+
+void NicCore::die() {
+  const std::lock_guard lock(mutex_);
+  context_.dead = true;
+}
+
+NicCounters NicCore::counters() const {
+  const std::lock_guard lock(mutex_);
+  return context_.counters;
+}
+
+std::uint32_t NicMemory::create_domain() {
+  const std::lock_guard lock(mutex_);
+  return context_.keys.add_domain();
+}
+
+Status NicMemory::destroy_domain(std::uint32_t domain) {
+  const std::lock_guard lock(mutex_);
+  if (has_queue_in(domain)) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("protection domain {} still has queues", domain));
+  }
+  return context_.keys.remove_domain(domain);
+}
+
+Result<std::uint32_t> NicMemory::register_memory(std::uint32_t domain, const MemoryRange& range) {
+  const std::lock_guard lock(mutex_);
+  if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {
+    return Error(ErrorCode::invalid_argument, "memory of a GPU for a NIC that serves none");
+  }
+  return context_.keys.add(domain, range);
+}
+
+Status NicMemory::deregister_memory(std::uint32_t key) {
+  std::unique_lock lock(mutex_);
+  const MemoryRange* const range = context_.keys.range_of(key);
+  Status settled;
+  if (range != nullptr && range->place == MemoryPlace::gpu) {
+    settled = settle();
+    context_.gpu_mover->forget(range->memory, range->bytes);
+  } else if (range != nullptr) {
+    end_fetches(lock, key);
+  }
+  context_.peers.forget(key);
+  ORIEL_CHECK(context_.keys.remove(key));
+  return settled;
+}
+
+Status NicMemory::map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range) {
+  const std::lock_guard lock(mutex_);
+  return context_.peers.add(peer, key, range);
+}
+
+Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
+  const std::lock_guard lock(mutex_);
+  end_copies(peer, key);
+  context_.peers.remove(peer, key);
+  return settle();
+}
+
+/// What waits its turn behind work of the GPU's has to begin before its source may go.
+void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
+  if (context_.gpu_mover == nullptr || !is_working()) return;
+  const Clock& steady = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(kCopiesMost, steady);
+  while (!deadline.expired(steady.now())) {
+    try {
+      if (!needs(peer, key)) return;
+      static_cast<void>(context_.gpu_mover->flush());
+    } catch (const std::exception&) {
+      return fail_locked();
+    }
+    std::this_thread::yield();
+  }
+}
+
+/// Neither a peer nor this NIC is to touch the memory any more.
+void NicMemory::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
+  cut(context_.lent.borrowers(key, true));
+  if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
+  std::vector<Borrower> whom = context_.lent.borrowers(key, false);
+  for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
+    for (const auto& peer : context_.wires[wire]->fetches_by(key)) {
+      whom.push_back({wire, peer.value});
+    }
+  }
+  cut(whom);
+}
+
+bool NicMemory::is_fetched(std::uint32_t key) const {
+  return context_.lent.is_lent(key) ||
+         std::any_of(context_.wires.begin(), context_.wires.end(),
+                     [&](const auto& wire) { return wire->is_fetching(key); });
+}
+
+/// Of a wait that began then. Of a NIC that is no more used all waits together take as long as one.
+TimePoint NicMemory::patience_ends(TimePoint begin) {
+  const bool is_aborted = context_.sends_nothing;
+  if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;
+  if (!last_wait_.has_value()) last_wait_ = SteadyClock::instance().now();
+  const TimePoint end = std::min(begin, *last_wait_) + kFetchesMost;
+  return is_aborted ? std::min<TimePoint>(end, *last_wait_ + kAbortedFetchesMost) : end;
+}
+
+bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
+                                const std::function<bool()>& any) {
+  const Clock& steady = SteadyClock::instance();
+  const TimePoint begin = steady.now();
+  while (any()) {
+    if (!is_working() || steady.now() >= patience_ends(begin)) return false;
+    bool went_on = false;
+    try {
+      went_on = go_on();
+    } catch (const std::exception&) {
+      fail_locked();
+      return false;
+    }
+    lock.unlock();
+    if (went_on) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+    lock.lock();
+  }
+  return true;
+}
+
+/// Those of one wire at once, which costs what one costs.
+void NicMemory::cut(const std::vector<Borrower>& whom) {
+  for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
+    std::vector<WireAddress> peers;
+    for (const Borrower& one : whom) {
+      if (one.wire == wire) peers.push_back({one.address});
+    }
+    if (peers.empty()) continue;
+    if (context_.wires[wire]->cut(peers)) {
+      context_.lent.forget_wire(wire);
+      continue;
+    }
+    for (const WireAddress& peer : peers) context_.lent.forget({wire, peer.value});
+  }
+}
+
+void NicMemory::set_reached(std::uint64_t peer, std::uint32_t key, bool reached) {
+  const std::lock_guard lock(mutex_);
+  context_.peers.set_reached(peer, key, reached);
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "net/soft/nic_context.hpp"
+#include "net/wire/queue_setup.hpp"
+
+namespace oriel::net {
+
+/// What the parts of a queue's sending half share.
+struct SendEnd {
+  const QueueSetup setup;
+  const std::uint32_t number;
+  NicContext& nic;
+  QueuePeer peer{};
+
+  /// What the queue is called in the ring and in completions.
+  std::uint32_t name() const { return setup.named != 0 ? setup.named : number; }
+  Wire& wire() const { return *nic.wires[peer.wire]; }
+  Borrower borrower() const { return {peer.wire, peer.address.value}; }
+  MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
+    return nic.keys.find_local(setup.domain, work.local_key, work.local_address, work.bytes, write);
+  }
+  /// A mapping of the peer's memory that the entry names.
+  MemoryKeys::Found find_mapped(const WorkRequest& work) const {
+    return nic.peers.find(peer.process, work.remote_key, work.remote_address, work.bytes);
+  }
+};
+
+/// The receiving end of a queue, and what its peer may ask for there.
+struct ReceiveEnd {
+  const QueueSetup setup;
+  const std::uint32_t number;
+  NicContext& nic;
+  QueuePeer peer{};
+
+  Wire& wire() const { return *nic.wires[peer.wire]; }
+  Borrower borrower() const { return {peer.wire, peer.address.value}; }
+  bool is_from_peer(const WireRequest& request) const {
+    return request.from == peer.address && request.from_queue == peer.queue &&
+           request.epoch == peer.epoch;
+  }
+  /// Memory of this side's that the request names.
+  MemoryKeys::Found find(const WireRequest& request) const;
+  /// Memory of the peer's from which a direct write is copied.
+  MemoryKeys::Found find_source(const WireRequest& request) const {
+    return nic.peers.find(peer.process, request.source_key, request.source_address,
+                          request.piece_bytes);
+  }
+  /// Returns why the request has to be refused, if it has.
+  Syndrome check(const WireRequest& request) const;
+  /// Whether the bytes of a write can be had where it says that they are.
+  bool can_reach(const WireRequest& request) const;
+  WireResponse response_to(const WireRequest& request) const;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/request_sender.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "net/queue/queue_records.hpp"
+
+namespace oriel::net {
+namespace {
+
+bool needs_load(const PostedEntry& entry, const SentRequest& request) {
+  return entry.work.kind == WorkKind::write && !entry.work.is_inline && !request.is_bare();
+}
+
+}  // namespace
+
+bool RequestSender::send(SentRequest& request, TimePoint now) {
+  PostedEntry& entry = posted_.of(request.serial);
+  if (held_up_) {
+    load_ahead(entry, request);
+    return true;
+  }
+  const Step step = transmit(entry, request, now);
+  held_up_ = step == Step::loading;
+  return step != Step::blocked;
+}
+
+/// Goes on to bring the payload from where it is registered.
+RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request) {
+  // Looked up again: the key may have been given back since the entry began.
+  const auto found = end_.find_local(entry.work, false);
+  if (found.syndrome != Syndrome::none) {
+    posted_.stop_at(entry, found.syndrome);
+    return Step::blocked;
+  }
+  DataMover& mover = end_.nic.mover(found.place);
+  if (mover.has_failed()) {
+    posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
+    return Step::blocked;
+  }
+  // The host's memory is sent from where it is registered now.
+  if (!request.load.has_value() || found.place == MemoryPlace::host) {
+    request.load.emplace(request.bytes, true);
+  }
+  static_cast<void>(request.load->begin(mover, found.memory + request.offset));
+  request.loaded = request.load->take(mover);
+  return request.loaded ? Step::sent : Step::loading;
+}
+
+void RequestSender::load_ahead(PostedEntry& entry, SentRequest& request) {
+  if (!needs_load(entry, request) || request.loaded || entry.done) return;
+  if (bare_.asks_only(entry, request)) return;
+  static_cast<void>(load(entry, request));
+}
+
+/// Without the bytes of a write that have to be read first.
+WireRequest RequestSender::request_for(const PostedEntry& entry, const SentRequest& sent) const {
+  const WorkRequest& work = entry.work;
+  WireRequest request;
+  request.from = end_.wire().address();
+  request.from_queue = end_.number;
+  request.to_queue = end_.peer.queue;
+  request.epoch = end_.peer.epoch;
+  request.number = sent.number;
+  request.kind = work.kind;
+  request.key = work.remote_key;
+  request.address = work.remote_address;
+  request.bytes = work.bytes;
+  request.offset = sent.offset;
+  request.piece_bytes = sent.bytes;
+  request.has_immediate = work.has_immediate && sent.last;
+  request.immediate = work.immediate;
+  request.atomic = work.atomic;
+  request.direct = sent.direct;
+  request.source = sent.source;
+  if (sent.direct && entry.direct) {  // else it only asks, by key 0, which is none
+    request.source_key = work.local_key;
+    request.source_address = work.local_address + sent.offset;
+  } else if (work.is_inline) {
+    request.payload = Payload::borrow(ByteView(work.inline_bytes).subspan(sent.offset, sent.bytes));
+  }
+  return request;
+}
+
+RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& request,
+                                            TimePoint now) {
+  if (bare_.asks_only(entry, request)) {
+    request.direct = true;
+    request.load.reset();
+    request.loaded = false;
+  }
+  WireMessage message{request_for(entry, request)};
+  if (needs_load(entry, request)) {
+    const Step step = load(entry, request);
+    if (step != Step::sent) return step;
+    std::get<WireRequest>(message.body).payload = request.load->lend();
+  }
+  request.on_wire = end_.wire().send(end_.peer.address, message);
+  // While there is no room the time counts from the first try: a peer that takes nothing from a
+  // full ring answers no more than one that is gone.
+  if (request.on_wire || request.at == TimePoint{}) request.at = now;
+  if (request.on_wire) {
+    request.place = message.place;
+    note_sent(request);
+    return Step::sent;
+  }
+  // What the wire has copied before it found that there is no room need not be copied again.
+  Payload& payload = std::get<WireRequest>(message.body).payload;
+  if (request.loaded && !payload.is_borrowed()) request.load.emplace(payload.take());
+  return Step::blocked;
+}
+
+void RequestSender::note_sent(SentRequest& request) {
+  request.was_sent = true;
+  request.load.reset();  // who sends it again reads the memory again
+  request.loaded = false;
+  if (end_.setup.records != nullptr) {
+    end_.setup.records->sent = std::max(end_.setup.records->sent, request.number + 1);
+  }
+  ++end_.nic.counters.requests;
+}
+
+}  // namespace oriel::net

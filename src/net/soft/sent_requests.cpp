@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/soft/sent_requests.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace oriel::net {
+namespace {
+
+// A timeout in which nothing at all has come from the peer's NIC, or from which it is known to have
+// the request, counts for as many in which the request may still be on its way over a slow link.
+constexpr std::uint64_t kSilent = 8;
+
+}  // namespace
+
+std::optional<std::size_t> SentRequests::find(std::uint64_t number) const {
+  if (requests_.empty() || number < requests_.front().number) return std::nullopt;
+  const std::uint64_t position = number - requests_.front().number;
+  if (position >= requests_.size() || requests_[position].answered) return std::nullopt;
+  return position;
+}
+
+SentRequest* SentRequests::add(SentRequest&& request) {
+  if (!window_.has_room(under_way_, request.wire_bytes)) return nullptr;
+  request.number = next_number_;
+  requests_.push_back(std::move(request));
+  ++next_number_;
+  under_way_ += requests_.back().wire_bytes;
+  return &requests_.back();
+}
+
+void SentRequests::note_answer(SentRequest& request, TimePoint now) {
+  request.answered = true;
+  window_.ended(under_way_, request.wire_bytes, request.at, now);
+  under_way_ -= request.wire_bytes;
+}
+
+void SentRequests::drop_newest() {
+  next_number_ = requests_.back().number;
+  under_way_ -= requests_.back().wire_bytes;
+  requests_.pop_back();
+}
+
+void SentRequests::forget() {
+  requests_.clear();
+  under_way_ = 0;
+}
+
+std::uint64_t SentRequests::repeat_from(std::size_t position) {
+  std::uint64_t repeated = 0;
+  for (; position < requests_.size(); ++position) {
+    if (requests_[position].on_wire && !requests_[position].answered) ++repeated;
+    requests_[position].on_wire = false;
+  }
+  return repeated;
+}
+
+Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& sign,
+                                          std::uint64_t under_way, TimePoint now) {
+  const bool is_there = sign.heard > std::max(oldest.at, heard_);
+  // Then it is the queue that does not answer, whatever else its NIC has to say.
+  const bool has_arrived = oldest.place != 0 && sign.arrived >= oldest.place;
+  oldest.missed += is_there && !has_arrived ? 1 : kSilent;
+  oldest.at = now;
+  if (oldest.missed > kSilent * setup_.repeats_most) return Step::give_up;
+  const std::uint64_t little = std::max<std::uint64_t>(setup_.piece_bytes, ByteWindow::kLeast);
+  if (under_way <= little) return Step::repeat_all;
+  // The others may still be leaving, and would then stand behind themselves.
+  question_ = oldest.number;
+  told_.reset();
+  return Step::repeat_oldest;
+}
+
+/// Had the others arrived, so would their answers have, before or soon after that of the oldest.
+bool Retransmission::is_left_unanswered(TimePoint now) {
+  if (!told_.has_value() || now - *told_ < setup_.answer_timeout / 8) return false;
+  question_.reset();
+  told_.reset();
+  return true;
+}
+
+void Retransmission::note_answer(const SentRequest& request, TimePoint now) {
+  heard_ = now;
+  if (setup_.answered != nullptr && request.at > setup_.answered->load(std::memory_order_relaxed)) {
+    setup_.answered->store(request.at, std::memory_order_relaxed);
+  }
+  if (!question_.has_value()) return;
+  if (request.number == *question_ && !told_.has_value()) {
+    told_ = now;
+  } else if (request.number > *question_) {
+    question_.reset();
+    told_.reset();
+  }
+}
+
+}  // namespace oriel::net

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+#include "net/soft/gpu_nic_kernels.hpp"
+
+// Every operation in every form, for each kind of group: apart from the kernels that are measured,
+// for these would take minutes if all of it were optimised.
+namespace oriel::net::test {
+namespace {
+
+namespace q = device::queue;
+using device::Thread;
+using device::Warp;
+using q::QueueOutcome;
+
+template <class Group>
+__global__ void operations_kernel(OperationsJob job) {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  std::uint32_t group = thread;
+  if (std::is_same_v<Group, Warp>) group = thread / Warp::size();
+  if (std::is_same_v<Group, device::Cta>) group = blockIdx.x;
+  const std::uint32_t wrong = OperationsBody<Group>(job.path, group).run();
+  if (Group::rank() == 0) job.wrong[group] = wrong;
+}
+
+template <class Group>
+__global__ void immediates_kernel(ImmediatesJob job) {
+  ImmediatesBody<Group> body(job.path);
+  QueueOutcome outcome = QueueOutcome::done;
+  for (std::uint32_t round = 0; round < job.rounds && outcome == QueueOutcome::done; ++round) {
+    outcome = job.sends ? body.send(round) : body.receive(round);
+  }
+  if (Group::rank() != 0) return;
+  if (job.sends && outcome == QueueOutcome::done) {
+    outcome = q::wait_all(job.path.queue, job.path.control);
+  }
+  *job.wrong = body.wrong();
+  *job.outcome = static_cast<std::uint32_t>(outcome);
+}
+
+__global__ void tickets_kernel(TicketsJob job) {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const QueueOutcome outcome =
+      draw_tickets(job.path, job.offset, job.each, job.tickets + std::size_t{thread} * job.each);
+  job.outcome[thread] = static_cast<std::uint32_t>(outcome);
+}
+
+}  // namespace
+
+int load_operations_kernels() {
+  return load_kernels(operations_kernel<Thread>, operations_kernel<device::Lanes>,
+                      operations_kernel<Warp>, operations_kernel<device::Cta>,
+                      immediates_kernel<Thread>, immediates_kernel<Warp>,
+                      immediates_kernel<device::Cta>, tickets_kernel);
+}
+int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream) {
+  const auto kernel = group == OperationsGroup::thread  ? operations_kernel<Thread>
+                      : group == OperationsGroup::lanes ? operations_kernel<device::Lanes>
+                      : group == OperationsGroup::warp  ? operations_kernel<Warp>
+                                                        : operations_kernel<device::Cta>;
+  kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
+  return cudaGetLastError();
+}
+int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream) {
+  auto* const on = static_cast<cudaStream_t>(stream);
+  if (group == OperationsGroup::thread) {
+    immediates_kernel<Thread><<<1, 1, 0, on>>>(job);
+  } else if (group == OperationsGroup::warp) {
+    immediates_kernel<Warp><<<1, 32, 0, on>>>(job);
+  } else {
+    immediates_kernel<device::Cta><<<1, 256, 0, on>>>(job);
+  }
+  return cudaGetLastError();
+}
+int launch_tickets(const TicketsJob& job, void* stream) {
+  tickets_kernel<<<kTicketCtas, kTicketThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
+  return cudaGetLastError();
+}
+
+}  // namespace oriel::net::test

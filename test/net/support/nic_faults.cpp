@@ -1,0 +1,294 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/support/nic_faults.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "net/soft/nic_memory.hpp"
+#include "net/wire/wire.hpp"
+
+namespace oriel::net::test {
+namespace {
+
+class FaultWire;
+
+struct Wires {
+  std::mutex mutex;
+  std::multimap<const NicCore*, FaultWire*> of;
+  static Wires& instance() {
+    static Wires wires;
+    return wires;
+  }
+};
+
+/// What one of the NIC's queues has sent in this epoch.
+struct Sending {
+  std::uint32_t epoch = 0;
+  std::uint64_t next = 0;      // number of a request that has not been seen yet
+  std::uint64_t answered = 0;  // one past the latest
+  std::uint64_t count = 0;     // since the faults were set
+  std::optional<TimePoint> due;
+  std::optional<std::uint64_t> failed;  // number of the request that fails
+  Syndrome syndrome = Syndrome::none;
+  bool is_swallowed = false;
+  bool is_told = false;
+};
+
+/// What a peer's queue has asked this NIC for and still waits for, but writes.
+struct Asked {
+  const std::byte* at = nullptr;
+  std::size_t bytes = 0;
+  bool is_read = false;
+};
+
+struct Held {
+  WireAddress to;
+  WireMessage message;
+  TimePoint due;
+  Asked asked;
+};
+
+class FaultWire final : public Wire {
+ public:
+  FaultWire(const NicCore& nic, std::unique_ptr<Wire> inner) : inner_(std::move(inner)) {
+    Wires& wires = Wires::instance();
+    const std::lock_guard lock(wires.mutex);
+    wires.of.emplace(&nic, this);
+  }
+  ~FaultWire() override {
+    Wires& wires = Wires::instance();
+    const std::lock_guard lock(wires.mutex);
+    std::erase_if(wires.of, [this](const auto& one) { return one.second == this; });
+  }
+  void set(NicFaults faults) {
+    const std::lock_guard lock(mutex_);
+    faults_ = std::move(faults);
+    random_.seed(faults_.seed);
+    answers_.clear();
+    for (auto& [queue, sending] : sending_) sending.count = 0;
+  }
+
+  WireAddress address() const override { return inner_->address(); }
+  bool send(WireAddress to, WireMessage& message) override {
+    const std::lock_guard lock(mutex_);
+    if (std::holds_alternative<WireRequest>(message.body)) return send_request(to, message);
+    return send_response(to, message);
+  }
+  bool receive(WireMessage& message) override {
+    const std::lock_guard lock(mutex_);
+    release();
+    if (inner_->receive(message)) {
+      note_received(message);
+      return true;
+    }
+    return tell_failure(message);
+  }
+  void end_receive() override { inner_->end_receive(); }
+  void end_turn() override {
+    {
+      const std::lock_guard lock(mutex_);
+      release();
+    }
+    inner_->end_turn();
+  }
+  WireSign sign_of(WireAddress peer) override { return inner_->sign_of(peer); }
+  bool can_fetch(WireAddress peer) override { return inner_->can_fetch(peer); }
+  std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
+                                 std::size_t bytes) override {
+    return inner_->lend(peer, from, bytes);
+  }
+  void take_back(WireAddress peer, const WireSource& source) override {
+    inner_->take_back(peer, source);
+  }
+  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source,
+                                   const WireTarget& target) override {
+    return inner_->fetch(peer, source, target);
+  }
+  bool is_fetching(std::uint32_t key) override { return inner_->is_fetching(key); }
+  std::vector<WireAddress> fetches_by(std::uint32_t key) override {
+    return inner_->fetches_by(key);
+  }
+  bool cut(std::span<const WireAddress> peers) override { return inner_->cut(peers); }
+
+ private:
+  Duration random_below(Duration limit) {
+    if (limit <= Duration::zero()) return {};
+    return Duration(
+        static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(limit.count())));
+  }
+  static bool is_probe(const WireRequest& request) {
+    return request.kind == WorkKind::write && request.bytes == 0 && request.key == 0;
+  }
+
+  bool send_request(WireAddress to, WireMessage& message) {
+    const auto& request = std::get<WireRequest>(message.body);
+    Sending& sending = sending_[request.from_queue];
+    if (sending.epoch != request.epoch) {
+      const std::uint64_t count = sending.count;
+      sending = {};
+      sending.epoch = request.epoch;
+      sending.next = sending.answered = request.number;
+      sending.count = count;
+    }
+    const std::uint64_t number = request.number;
+    const bool is_new = number >= sending.next;
+    if (is_lost(sending, number)) return note_sent(sending, number);
+    if (is_new && !is_probe(request)) {
+      if (!may_go(sending, request)) return false;
+      plan_failure(sending, request);
+      if (is_lost(sending, number)) return note_sent(sending, number);
+    }
+    const std::uint64_t counted = is_new && !is_probe(request) ? 1 : 0;
+    if (!inner_->send(to, message)) return false;
+    sending.count += counted;
+    return note_sent(sending, number);
+  }
+  static bool is_lost(const Sending& sending, std::uint64_t number) {
+    if (!sending.failed.has_value() || number < *sending.failed) return false;
+    return number > *sending.failed || sending.is_swallowed;
+  }
+  static bool note_sent(Sending& sending, std::uint64_t number) {
+    sending.next = std::max(sending.next, number + 1);
+    sending.due.reset();
+    return true;
+  }
+  bool may_go(Sending& sending, const WireRequest& request) {
+    const TimePoint now = faults_.clock->now();
+    if (!sending.due.has_value()) {
+      sending.due = now;
+      for (const NicFaults::Delay& delay : faults_.delays) {
+        if (!delay.place.covers(request.from_queue, sending.count)) continue;
+        *sending.due += delay.duration + random_below(delay.random);
+      }
+    }
+    return now >= *sending.due && !(faults_.skip_turns && random_() % 2 == 0);
+  }
+  void plan_failure(Sending& sending, const WireRequest& request) {
+    for (const NicFaults::Fail& fail : faults_.fails) {
+      if (!fail.place.covers(request.from_queue, sending.count)) continue;
+      sending.failed = request.number;
+      sending.syndrome = fail.syndrome;
+      sending.is_swallowed = !fail.after_delivery;
+      return;
+    }
+  }
+  void note_received(WireMessage& message) {
+    if (const auto* const request = std::get_if<WireRequest>(&message.body)) {
+      owners_[request->from_queue] = request->to_queue;
+      if (request->kind == WorkKind::write) return;
+      const bool is_read = request->kind == WorkKind::read;
+      asked_[{request->from_queue, request->number}] = {
+          reinterpret_cast<const std::byte*>(request->address + request->offset),
+          request->piece_bytes, is_read};
+      return;
+    }
+    auto& response = std::get<WireResponse>(message.body);
+    const auto it = sending_.find(response.to_queue);
+    if (it == sending_.end() || it->second.epoch != response.epoch) return;
+    Sending& sending = it->second;
+    if (response.not_ready || response.not_mapped) return;
+    sending.answered = std::max(sending.answered, response.number + 1);
+    if (sending.failed == response.number) response.syndrome = sending.syndrome;
+  }
+  /// The error of a request that has been swallowed, once all before it has been answered.
+  bool tell_failure(WireMessage& message) {
+    for (auto& [queue, sending] : sending_) {
+      if (!sending.failed.has_value() || !sending.is_swallowed || sending.is_told) continue;
+      if (sending.answered < *sending.failed) continue;
+      sending.is_told = true;
+      WireResponse response;
+      response.to_queue = queue;
+      response.epoch = sending.epoch;
+      response.number = *sending.failed;
+      response.syndrome = sending.syndrome;
+      message.body = std::move(response);
+      return true;
+    }
+    return false;
+  }
+
+  bool send_response(WireAddress to, WireMessage& message) {
+    auto& response = std::get<WireResponse>(message.body);
+    if (is_response_lost(owners_[response.to_queue])) return true;
+    Asked asked;
+    const auto it = asked_.find({response.to_queue, response.number});
+    const bool fetches = it != asked_.end();
+    if (fetches) {
+      asked = it->second;
+      asked_.erase(it);
+    }
+    if (asked.is_read && faults_.reads_behind_writes != Duration::zero()) {
+      return hold(late_reads_, to, message, faults_.reads_behind_writes, asked);
+    }
+    const Duration delay = fetches ? faults_.response_delay : Duration{};
+    if (delay != Duration::zero() || !held_.empty()) return hold(held_, to, message, delay, {});
+    return inner_->send(to, message);
+  }
+  bool is_response_lost(std::uint32_t own) {
+    const std::uint64_t nth = ++answers_[own];
+    return std::any_of(faults_.lost_responses.begin(), faults_.lost_responses.end(),
+                       [&](const NicFaults::LoseResponse& fault) {
+                         return (fault.queue == 0 || fault.queue == own) && nth >= fault.nth &&
+                                nth - fault.nth < fault.count;
+                       });
+  }
+  bool hold(std::deque<Held>& held, WireAddress to, WireMessage& message, Duration delay,
+            const Asked& asked) {
+    std::visit([](auto& body) { body.payload.own(); }, message.body);
+    held.push_back({to, std::move(message), faults_.clock->now() + delay, asked});
+    return true;
+  }
+  void release() {
+    const TimePoint now = faults_.clock->now();
+    for (std::deque<Held>* const held : {&held_, &late_reads_}) {
+      while (!held->empty() && held->front().due <= now) {
+        Held& first = held->front();
+        if (first.asked.is_read) {
+          const auto* const at = first.asked.at;
+          std::get<WireResponse>(first.message.body).payload = Bytes(at, at + first.asked.bytes);
+        }
+        if (!inner_->send(first.to, first.message)) break;
+        held->pop_front();
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::unique_ptr<Wire> inner_;
+  NicFaults faults_;
+  std::mt19937_64 random_;
+  std::map<std::uint32_t, Sending> sending_;                        // by the NIC's queue
+  std::map<std::uint32_t, std::uint32_t> owners_;                   // of a peer's queue: the NIC's
+  std::map<std::uint32_t, std::uint64_t> answers_;                  // by the NIC's queue
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Asked> asked_;  // by peer's queue and number
+  std::deque<Held> held_;
+  std::deque<Held> late_reads_;
+};
+
+}  // namespace
+
+void set_faults(const NicCore& nic, NicFaults faults) {
+  Wires& wires = Wires::instance();
+  const std::lock_guard lock(wires.mutex);
+  const auto [begin, end] = wires.of.equal_range(&nic);
+  for (auto it = begin; it != end; ++it) it->second->set(faults);
+}
+
+// What stands where the program calls NicCore::add_wire, and that itself: see the linker's --wrap.
+std::uint32_t real_add_wire(NicCore* nic,
+                            std::unique_ptr<Wire> wire) asm("__real_" ORIEL_TEST_ADD_WIRE);
+std::uint32_t wrapped_add_wire(NicCore* nic,
+                               std::unique_ptr<Wire> wire) asm("__wrap_" ORIEL_TEST_ADD_WIRE);
+
+std::uint32_t wrapped_add_wire(NicCore* nic, std::unique_ptr<Wire> wire) {
+  return real_add_wire(nic, std::make_unique<FaultWire>(*nic, std::move(wire)));
+}
+
+}  // namespace oriel::net::test
