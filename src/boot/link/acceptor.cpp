@@ -32,13 +32,13 @@ std::size_t budget_of_process() {
 
 Acceptor::Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose,
                    AuthResponder::KeyLookup lookup, std::function<void(ProvenConnection)> on_proven,
-                   const SocketCalls& calls)
+                   AcceptorOptions options)
     : poller_(&poller),
       clock_(&clock),
       purpose_(purpose),
       lookup_(std::move(lookup)),
       on_proven_(std::move(on_proven)),
-      calls_(calls) {}
+      options_(std::move(options)) {}
 
 Acceptor::~Acceptor() {
   stop();
@@ -77,6 +77,7 @@ void Acceptor::accept_from(int listener_fd) {
     if (!accepted.ok()) {
       // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
       // nothing once one has been accepted, and the one accepted gets its turn.
+      note_failure(accepted.error());
       if (i > 0) return;
       note_shortage(std::move(accepted).error());
       if (!make_room()) pause();  // a listener that stays readable would spin
@@ -92,13 +93,13 @@ void Acceptor::accept_from(int listener_fd) {
 }
 
 Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
-  auto accepted = calls_.accept(listener_fd);
+  auto accepted = options_.calls.accept(listener_fd);
   if (accepted.ok() || accepted.error().native().value != EMFILE) return accepted;
   // Each rank of a communicator takes one, and nobody has said how many there will be.
   constexpr std::uint64_t kMoreToCome = 64;
   if (!raise_descriptor_limit(kMoreToCome)) return accepted;
   budget_ = budget_of_process();
-  return calls_.accept(listener_fd);
+  return options_.calls.accept(listener_fd);
 }
 
 /// Closes the oldest unproven connection if it has had its turn.
@@ -110,9 +111,15 @@ bool Acceptor::make_room() {
   if (pending_.empty() || pending_.front().token != token) return pending_.size() < before;
   // Its maker would take the end of the connection for a refusal of the proof.
   const ByteView word = kComeAgain;
-  static_cast<void>(calls_.write(pending_.front().fd.get(), std::span(&word, 1)));
+  static_cast<void>(options_.calls.write(pending_.front().fd.get(), std::span(&word, 1)));
   close(pending_.begin());
   return true;
+}
+
+void Acceptor::note_failure(const Error& error) const {
+  const int status = error.native().value;
+  const bool ours = error.code() == ErrorCode::system && status != EMFILE && status != ENFILE;
+  if (ours && options_.on_failure) options_.on_failure(error);
 }
 
 void Acceptor::note_shortage(Error error) {
@@ -127,25 +134,30 @@ std::optional<Error> Acceptor::shortage() const {
 
 void Acceptor::admit(OwnedFd fd) {
   pending_.push_back(Pending{.fd = std::move(fd),
-                             .turn = Deadline::after(kTurn, *clock_),
-                             .deadline = Deadline::after(kProofTime, *clock_),
+                             .turn = Deadline::after(options_.turn, *clock_),
+                             .deadline = Deadline::after(options_.limit, *clock_),
                              .responder = AuthResponder(purpose_)});
   ++unproven_of_process;
   const auto it = std::prev(pending_.end());
   const auto token =
       poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
-  if (!token.ok()) return forget(it);
+  if (!token.ok()) {
+    note_failure(token.error());
+    return forget(it);
+  }
   it->token = token.value();
   // A fresh socket's buffer takes 48 bytes; one that does not is not worth waiting for.
   const ByteView challenge = it->responder.challenge();
-  const auto sent = calls_.write(it->fd.get(), std::span(&challenge, 1));
+  const auto sent = options_.calls.write(it->fd.get(), std::span(&challenge, 1));
+  if (!sent.ok()) note_failure(sent.error());
   if (!sent.ok() || sent.value().bytes != challenge.size()) close(it);
 }
 
 void Acceptor::read_proof(PendingIt it) {
   // Only as much as a response has, so that what follows it stays for the connection's next owner.
   const auto rest = std::span(it->received).subspan(it->have);
-  const auto got = calls_.read(it->fd.get(), rest);
+  const auto got = options_.calls.read(it->fd.get(), rest);
+  if (!got.ok()) note_failure(got.error());
   if (!got.ok() || got.value().closed) return close(it);
   it->have += got.value().bytes;
   if (it->have < it->received.size()) return;
@@ -153,7 +165,8 @@ void Acceptor::read_proof(PendingIt it) {
   auto confirmation = it->responder.answer(it->received, lookup_);
   if (!confirmation.ok()) return close(it);
   const ByteView answer = confirmation.value();
-  const auto sent = calls_.write(it->fd.get(), std::span(&answer, 1));
+  const auto sent = options_.calls.write(it->fd.get(), std::span(&answer, 1));
+  if (!sent.ok()) note_failure(sent.error());
   if (!sent.ok() || sent.value().bytes != answer.size()) return close(it);
 
   poller_->remove(it->token);

@@ -33,10 +33,22 @@ struct SocketCalls {
 };
 inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some};
 
+struct AcceptorOptions {
+  static constexpr Duration kLimit = std::chrono::seconds(2);
+  static constexpr Duration kTurn = std::chrono::milliseconds(100);
+  SocketCalls calls = kTcpCalls;
+  Duration limit = kLimit;  ///< an unproven connection is closed after this
+  Duration turn = kTurn;    ///< an unproven connection is closed after this if others wait
+  /// Called when a system call fails for a reason of this process, unless it lacks descriptors. The
+  /// connection is closed.
+  std::function<void(Error)> on_failure{};
+};
+
 /// Accepts connections and hands on those that prove the key. A connection that has not proved it
-/// within kProofTime is closed. While there are as many unproven connections as may be, others wait
-/// in the kernel's queue until the oldest has had its turn, which is then closed with kComeAgain:
-/// silent callers hold up nobody for long, and a crowd of honest ones does not drive itself out.
+/// within the limit is closed. While there are as many unproven connections as may be,
+/// others wait in the kernel's queue until the oldest has had its turn, which is then closed with
+/// kComeAgain: silent callers hold up nobody for long, and a crowd of honest ones does not drive
+/// itself out.
 ///
 /// Descriptors are the application's first of all: the unproven connections of all acceptors of a
 /// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each. Where
@@ -48,11 +60,11 @@ class Acceptor {
  public:
   static constexpr std::size_t kMaxPending = 256;
   static constexpr std::size_t kLeastPending = 16;
-  static constexpr Duration kProofTime = std::chrono::seconds(2);
-  static constexpr Duration kTurn = std::chrono::milliseconds(100);
+  static constexpr Duration kProofTime = AcceptorOptions::kLimit;
+  static constexpr Duration kTurn = AcceptorOptions::kTurn;
 
   Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
-           std::function<void(ProvenConnection)> on_proven, const SocketCalls& calls = kTcpCalls);
+           std::function<void(ProvenConnection)> on_proven, AcceptorOptions options = {});
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -96,6 +108,7 @@ class Acceptor {
   void accept_from(int listener_fd);
   Result<OwnedFd> accept_despite_limit(int listener_fd);
   void note_shortage(Error error);
+  void note_failure(const Error& error) const;
   bool make_room();
   void admit(OwnedFd fd);
   void read_proof(PendingIt it);
@@ -110,7 +123,7 @@ class Acceptor {
   KeyPurpose purpose_;
   AuthResponder::KeyLookup lookup_;
   std::function<void(ProvenConnection)> on_proven_;
-  SocketCalls calls_;
+  AcceptorOptions options_;
   std::vector<Listening> listeners_;
   std::size_t budget_ = kLeastPending;   // of the process
   std::list<Pending> pending_;           // oldest first

@@ -17,6 +17,25 @@ namespace {
 /// How long to wait where the kernel does not tell when there is room again.
 constexpr Duration kPause = std::chrono::milliseconds(1);
 
+Result<boot::IoOutcome> outcome_of(Result<PacketOutcome> packet, std::size_t bytes) {
+  if (!packet.ok()) return std::move(packet).error();
+  return boot::IoOutcome{.bytes = *packet == PacketOutcome::done ? bytes : 0,
+                         .would_block = *packet == PacketOutcome::blocked,
+                         .closed = *packet == PacketOutcome::closed};
+}
+
+constexpr boot::SocketCalls kMessageCalls = {
+    .accept = accept_same_user,
+    .read =
+        [](int fd, std::span<std::byte> out) {
+          return outcome_of(receive_packet(fd, out), out.size());
+        },
+    .write =
+        [](int fd, std::span<const ByteView> buffers) {
+          return outcome_of(send_packet(fd, buffers.front()), buffers.front().size());
+        },
+};
+
 }  // namespace
 
 /// A connection this process has made, until both sides have proved the secret.
@@ -49,8 +68,8 @@ FdExchange::FdExchange(const boot::Key& key, std::uint64_t realm, std::uint64_t 
 FdExchange::~FdExchange() = default;
 
 void FdExchange::disconnect() {
-  poller_.reset();
   acceptor_.reset();
+  poller_.reset();
   listener_.reset();
   outgoing_.clear();
   for (Peer& peer : peers_) {
@@ -132,8 +151,8 @@ Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   if (Status begun = begin_proofs(loop.clock()); !begun.ok()) fail(std::move(begun).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
   // What is left are strangers.
-  poller_.reset();
   acceptor_.reset();
+  poller_.reset();
   for (Peer& peer : peers_) peer.dialed.reset();
   connected_ = true;
   co_return Status();
@@ -164,13 +183,18 @@ Status FdExchange::begin_proofs(const Clock& clock) {
   }
   if (!listener_.valid()) return {};
   const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
-  acceptor_ = std::make_unique<FdAcceptor>(
-      *poller_, clock, std::move(listener_), lookup, peers_.size(),
-      [this](OwnedFd socket, const boot::AuthClaim& claim) { admit(std::move(socket), claim); },
-      [this](Error error) { fail(std::move(error)); });
-  ORIEL_CHECK(acceptor_->start());
-  notice_absence();
-  return {};
+  // Nobody connects a second time, so an unproven connection lasts as long as prove() does. Where
+  // there are too many, honest peers are all about to answer, and late by what their schedulers
+  // take.
+  boot::AcceptorOptions options{.calls = kMessageCalls,
+                                .limit = std::chrono::hours(24),
+                                .turn = std::chrono::milliseconds(500),
+                                .on_failure = [this](Error error) { fail(std::move(error)); }};
+  acceptor_ = std::make_unique<boot::Acceptor>(
+      *poller_, clock, boot::KeyPurpose::fd_exchange, lookup,
+      [this](boot::ProvenConnection proven) { admit(std::move(proven.fd), proven.claim); },
+      std::move(options));
+  return acceptor_->listen_on(std::move(listener_));
 }
 
 Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadline) {
@@ -191,7 +215,7 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
     }
     Deadline wake = deadline;
     if (blocked) wake = earlier(wake, Deadline::at(now + kPause));
-    if (acceptor_ != nullptr) wake = earlier(wake, acceptor_->wake());
+    if (acceptor_ != nullptr) wake = earlier(wake, acceptor_->next_expiry());
     waited = co_await loop.readable(poller_->fd(), wake);
     if (!waited.ok() && waited.error().code() != ErrorCode::timeout) {
       fail(std::move(waited).error());
@@ -199,9 +223,11 @@ Task<Status> FdExchange::turn(EventLoop& loop, const char* what, Deadline deadli
     }
     if (waited.ok()) {
       if (Status polled = poller_->poll_once(); !polled.ok()) fail(std::move(polled).error());
-      if (acceptor_ != nullptr) notice_absence();
     }
-    if (acceptor_ != nullptr) acceptor_->go_on();
+    if (acceptor_ != nullptr) {
+      acceptor_->expire();
+      notice_absence();
+    }
     if (blocked) retry_blocked();
   }
   Error reason = std::move(*failure_).with_context(what);
@@ -223,7 +249,9 @@ void FdExchange::admit(OwnedFd socket, const boot::AuthClaim& claim) {
 /// none is left unproven, a peer that has not proved the secret has closed its own.
 void FdExchange::notice_absence() {
   const std::vector<int> absent = missing(self_ + 1);
-  if (absent.empty() || !acceptor_->is_through()) return;
+  if (absent.empty()) return;
+  if (auto shortage = acceptor_->shortage()) return fail(std::move(*shortage));
+  if (!acceptor_->queue_was_empty() || acceptor_->pending() > 0) return;
   fail(Error(ErrorCode::remote,
              fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
                          absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))
@@ -241,7 +269,7 @@ void FdExchange::advance_dialed(Peer& peer) {
   boot::AuthChallenge challenge{};
   boot::AuthConfirmation confirmation{};
   const auto into = dialed.responded ? std::span<std::byte>(confirmation) : std::span(challenge);
-  const auto got = receive_packet(dialed.socket, into);
+  const auto got = receive_packet(dialed.socket.get(), into);
   if (!got.ok() && got.error().code() == ErrorCode::system) return fail(Error(got.error()));
   if (!got.ok()) return fails(Error(got.error()));
   if (got.value() == PacketOutcome::blocked) return;
@@ -256,7 +284,7 @@ void FdExchange::advance_dialed(Peer& peer) {
   }
   auto response = dialed.initiator.respond(challenge);
   if (!response.ok()) return fails(std::move(response).error());
-  const auto sent = send_packet(dialed.socket, response.value());
+  const auto sent = send_packet(dialed.socket.get(), response.value());
   if (!sent.ok()) return fail(Error(sent.error()));
   if (sent.value() != PacketOutcome::done) return closed();
   dialed.responded = true;

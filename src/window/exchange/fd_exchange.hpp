@@ -14,9 +14,9 @@
 #include "base/task.hpp"
 #include "boot/auth/auth.hpp"
 #include "boot/auth/secret.hpp"
+#include "boot/link/acceptor.hpp"
 #include "boot/link/poller.hpp"
 #include "boot/link/rank_group.hpp"
-#include "window/exchange/fd_acceptor.hpp"
 #include "window/exchange/fd_link.hpp"
 
 namespace oriel::window {
@@ -107,10 +107,10 @@ class FdExchange {
   std::optional<Error> failure_;
   boot::Group* group_ = nullptr;  // null: nothing else ends a wait
 
-  // The poller exists while something is under way; disconnect() destroys it first.
+  // The poller exists while something is under way, and is destroyed after the acceptor.
   std::optional<boot::Poller> poller_;
   OwnedFd listener_;                            // from listen() until prove()
-  std::unique_ptr<FdAcceptor> acceptor_;        // during prove()
+  std::unique_ptr<boot::Acceptor> acceptor_;    // during prove()
   std::vector<std::vector<OwnedFd>> outgoing_;  // by process, or one list for all
 };
 

@@ -81,8 +81,7 @@ struct Received {
 
 /// One message; all descriptors that the kernel has installed are owned from here on. Without a
 /// control buffer the kernel installs none.
-Result<Received> receive_one(const OwnedFd& socket, std::span<std::byte> into,
-                             ControlBuffer* control) {
+Result<Received> receive_one(int socket, std::span<std::byte> into, ControlBuffer* control) {
   iovec part{into.data(), into.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -92,7 +91,7 @@ Result<Received> receive_one(const OwnedFd& socket, std::span<std::byte> into,
     message.msg_controllen = control->bytes.size();
   }
   const ssize_t got =
-      sys().recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | MSG_NOSIGNAL);
+      sys().recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | MSG_NOSIGNAL);
   Received received;
   if (got < 0) {
     if (must_wait(errno)) {
@@ -147,31 +146,25 @@ Result<OwnedFd> connect_to(const FdSocketName& name) {
   return socket;
 }
 
-Result<Accepted> accept_from(const OwnedFd& listener) {
-  Accepted accepted;
-  accepted.socket =
-      OwnedFd(sys().accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!accepted.socket) {
-    const int status = errno;
-    accepted.more = status == ECONNABORTED || status == EINTR;
-    if (accepted.more || must_wait(status)) return accepted;
-    Error failure = system_error("accepting on a unix socket", status);
-    if (status != EMFILE && status != ENFILE) return failure;
-    accepted.shortage = std::move(failure);
-    return accepted;
+Result<OwnedFd> accept_same_user(int listener_fd) {
+  for (;;) {
+    OwnedFd socket(sys().accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == ECONNABORTED || errno == EINTR) continue;
+      if (must_wait(errno)) return OwnedFd();
+      return system_error("accepting on a unix socket");
+    }
+    ORIEL_TRY(const bool same, same_user(socket));
+    if (same) return socket;
   }
-  accepted.more = true;
-  ORIEL_TRY(const bool same, same_user(accepted.socket));
-  if (!same) accepted.socket.reset();
-  return accepted;
 }
 
-Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes) {
+Result<PacketOutcome> send_packet(int socket, ByteView bytes) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // NOLINT: sendmsg only reads
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (sys().sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+  if (sys().sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
     return PacketOutcome::done;  // a message goes as a whole or not at all
   }
   if (must_wait(errno)) return PacketOutcome::blocked;
@@ -179,7 +172,7 @@ Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes) {
   return system_error("sending to a unix socket");
 }
 
-Result<PacketOutcome> receive_packet(const OwnedFd& socket, std::span<std::byte> into) {
+Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into) {
   ORIEL_TRY(const Received received, receive_one(socket, into, nullptr));
   if (received.outcome != PacketOutcome::done) return received.outcome;
   const bool cut = received.too_long || received.lost_fds;
@@ -248,7 +241,7 @@ Status FdLink::receive_all() {
     // One byte more than is due, so that a longer message is seen as such.
     std::array<std::byte, Packet::kBytes + 1> buffer{};
     ControlBuffer control;
-    auto got = receive_one(socket_, buffer, &control);
+    auto got = receive_one(socket_.get(), buffer, &control);
     if (!got.ok()) {
       return std::move(got).error().with_context(
           fmt::format("exchange of file descriptors with rank {}", rank_));

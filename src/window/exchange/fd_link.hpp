@@ -25,22 +25,16 @@ Result<OwnedFd> listen_at(const FdSocketName& name);
 /// A socket connected to the listener at `name`, or an invalid one if its queue is full just now.
 /// Refused if the listener belongs to another user.
 Result<OwnedFd> connect_to(const FdSocketName& name);
-/// What there was in a listener's queue.
-struct Accepted {
-  OwnedFd socket;                 // invalid if there was none that counts
-  bool more = false;              // whether to ask again at once
-  std::optional<Error> shortage;  // no descriptor was to be had; whatever waits goes on waiting
-};
-/// The next connection of `listener`; those of other users are closed.
-Result<Accepted> accept_from(const OwnedFd& listener);
+/// The next connection of a listener, invalid if none waits; those of other users are closed.
+Result<OwnedFd> accept_same_user(int listener_fd);
 
 /// Whether a message was sent, has come, or must wait.
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };
 /// One message of exactly `bytes`, without descriptors.
-Result<PacketOutcome> send_packet(const OwnedFd& socket, ByteView bytes);
+Result<PacketOutcome> send_packet(int socket, ByteView bytes);
 /// One message of exactly into.size() bytes; anything else is an error. For peers that have proved
 /// nothing yet: descriptors that come along never enter this process.
-Result<PacketOutcome> receive_packet(const OwnedFd& socket, std::span<std::byte> into);
+Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into);
 
 /// File descriptors in both directions over one proven connection: at most kFdsPerMessage a
 /// message, each acknowledged before the next, so that neither the receiver's buffer nor the

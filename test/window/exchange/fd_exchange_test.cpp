@@ -221,11 +221,11 @@ TEST_CASE("strangers that connect, stay silent, talk or leave disturb nobody", "
       strangers.push_back(connect_to(peers.names[0]).value());
       REQUIRE(strangers.back().valid());
       const Bytes noise(static_cast<std::size_t>(1 + i), std::byte{7});
-      if (i % 3 == 1) static_cast<void>(send_packet(strangers.back(), noise));
+      if (i % 3 == 1) static_cast<void>(send_packet(strangers.back().get(), noise));
       if (i % 3 == 2) strangers.back().reset();
     }
     const Bytes as_long_as_a_response(boot::AuthSizes::kResponse, std::byte{1});
-    static_cast<void>(send_packet(strangers[0], as_long_as_a_response));
+    static_cast<void>(send_packet(strangers[0].get(), as_long_as_a_response));
     peers.connect();
     std::vector<Task<Result<std::vector<std::vector<OwnedFd>>>>> tasks;
     for (std::size_t i = 0; i < peers.size(); ++i) {
