@@ -46,8 +46,8 @@ OwnedThread start_waiting(std::atomic<bool>& stop, std::atomic<bool>& ended) {
 
 [[maybe_unused]]  /// Runs `body` in a forked child and returns its exit status; -1 if it did not
                   /// exit.
-                  [[maybe_unused]] int
-                  in_child(const std::function<void()>& body) {
+[[maybe_unused]] int
+in_child(const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(20);

@@ -41,7 +41,13 @@ Links::Links(LinkIdentity identity, const Clock& clock, Poller poller)
           [this](std::uint64_t realm) {
             return realm == identity_.realm ? &identity_.key : nullptr;
           },
-          [this](ProvenConnection connection) { on_proven(std::move(connection)); }),
+          [this](ProvenConnection connection) {
+            const auto [from, to, tag] = connection.claim;
+            const bool expected =
+                to == identity_.rank && from > identity_.rank && from < identity_.size;
+            // A second connection of a rank is some mistake of its process; the first one stands.
+            if (expected && find(from) == nullptr) add_link(from, std::move(connection.fd));
+          }),
       dials_(poller_, clock, identity_, liveness_,
              [this](int peer, OwnedFd fd) { add_link(peer, std::move(fd)); }),
       scratch_(kReadBytes) {}
@@ -54,15 +60,6 @@ Link* Links::find(int peer) {
 Status Links::dial(int peer, const SocketAddress& address) {
   if (links_.contains(peer)) return {};
   return dials_.start(peer, address);
-}
-
-void Links::on_proven(ProvenConnection connection) {
-  const int peer = connection.claim.from;
-  const bool expected =
-      connection.claim.to == identity_.rank && peer > identity_.rank && peer < identity_.size;
-  // A second connection of a rank is some mistake of its process; the first one stands.
-  if (!expected || links_.contains(peer)) return;
-  add_link(peer, std::move(connection.fd));
 }
 
 void Links::add_link(int peer, OwnedFd fd) {
@@ -143,7 +140,18 @@ void Links::read(int peer, Link& link, bool to_the_end) {
   const auto open = link.read(to_the_end, scratch_, notices);
   for (const Frame& notice : notices) take(peer, link, notice);
   if (!open.ok()) return give_up(peer, link, "reading from", open.error());
-  if (!open.value()) on_closed(peer, link);
+  if (open.value()) return;
+  link.close();
+  if (link.silent() && !liveness_.has_left(peer) && is_cut_off(peer)) {
+    return liveness_.aborted(
+        identity_.rank,
+        Error(ErrorCode::remote,
+              fmt::format("rank {} hears nothing from rank {} and most other hosts it is linked "
+                          "to, so it is this rank's own host that is cut off",
+                          identity_.rank, peer))
+            .with_origin(identity_.rank));
+  }
+  liveness_.died(peer, fmt::format("its connection to rank {} has closed", identity_.rank));
 }
 
 void Links::write(int peer, Link& link) {
@@ -209,21 +217,6 @@ void Links::give_up(int peer, Link& link, const char* what, const Error& error) 
                     Error(error).with_context(fmt::format("{} rank {}", what, peer)));
   for (Bytes& notice : liveness_.everything()) link.enqueue(std::move(notice));
   link.close_after_last_words(scratch_);
-}
-
-void Links::on_closed(int peer, Link& link) {
-  link.close();
-  if (link.silent() && !liveness_.has_left(peer) && is_cut_off(peer)) {
-    return liveness_.aborted(
-        identity_.rank,
-        Error(ErrorCode::remote,
-              fmt::format(
-                  "rank {} hears nothing from rank {} and most other hosts it is linked to, so "
-                  "it is this rank's own host that is cut off",
-                  identity_.rank, peer))
-            .with_origin(identity_.rank));
-  }
-  liveness_.died(peer, fmt::format("its connection to rank {} has closed", identity_.rank));
 }
 
 /// As judge_silence() has it, of the hosts to which this rank has links.

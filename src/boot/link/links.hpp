@@ -64,7 +64,6 @@ class Links {
 
  private:
   Links(LinkIdentity identity, const Clock& clock, Poller poller);
-  void on_proven(ProvenConnection connection);
   void add_link(int peer, OwnedFd fd);
   void read(int peer, Link& link, bool to_the_end);
   void write(int peer, Link& link);
@@ -72,7 +71,6 @@ class Links {
   /// Queues it at the next link, whose rank is returned; -1 if it is lost.
   int forward(const Note& note);
   void give_up(int peer, Link& link, const char* what, const Error& error);
-  void on_closed(int peer, Link& link);
   bool is_cut_off(int peer) const;
 
   const LinkIdentity identity_;

@@ -133,20 +133,14 @@ bool Peers::has_left(int rank) const {
   return links_ && links_->liveness().has_left(rank);
 }
 
-void Peers::begin_operation() {
-  busy_ = true;
-  arm_idle(false);
-}
-
-void Peers::end_operation() {
-  if (links_) {
-    tell_waiting_locked(-1);
-    links_->spread_news();  // nobody may turn the links for long
-  }
-  busy_ = false;
+void Peers::set_busy(bool busy) {
+  busy_ = busy;
   // Armed again, a watcher learns at once of what came while it was not looking.
-  if (idle_epoll_ >= 0) raise_event(wake_);
-  arm_idle(true);
+  if (!busy && idle_epoll_ >= 0) raise_event(wake_);
+  arm_idle(!busy);
+  if (busy || !links_) return;
+  tell_waiting_locked(-1);
+  links_->spread_news();  // nobody may turn the links for long
 }
 
 void Peers::arm_idle(bool on) {

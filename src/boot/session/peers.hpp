@@ -72,8 +72,8 @@ class Peers {
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(mutex_); }
   Links* links() const { return links_.get(); }  ///< null for the only rank
   bool is_busy() const { return busy_; }
-  void begin_operation();
-  void end_operation();
+  /// An operation begins or ends.
+  void set_busy(bool busy);
   /// Gives up with `error` and yields it as the other ranks get it.
   Error fail(Error error);
   /// For whom this rank waits, as the other ranks have been told; -1 for nobody.

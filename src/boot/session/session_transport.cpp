@@ -40,14 +40,14 @@ Status SessionTransport::begin(EventLoop& loop, Deadline deadline) {
   deadline_ = deadline;
   begun_ = progress_at_ = loop.clock().now();
   stuck_after_ = std::min(kStuckAfter, deadline.remaining(begun_) / 4);
-  peers_->begin_operation();
+  peers_->set_busy(true);
   return {};
 }
 
 void SessionTransport::end() noexcept {
   const auto lock = peers_->lock();
   try {
-    peers_->end_operation();
+    peers_->set_busy(false);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next turn spreads the news
   }
   loop_ = nullptr;
