@@ -365,9 +365,10 @@ TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise
     INFO(name_of(cast));
     check_all_ok(play(
         cast, 2,
-        [](Players& players) {
+        [cast](Players& players) {
           Held third{};
-          for (int cycle = 1; cycle <= kCycles; ++cycle) {
+          const int cycles = cast == Cast::processes ? kCycles : kCycles / 10;
+          for (int cycle = 1; cycle <= cycles; ++cycle) {
             auto comms = players.init();
             std::vector<Buffer> buffers;
             std::vector<void*> pointers;
@@ -385,7 +386,7 @@ TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise
             players.barrier();
             if (cycle == 3) third = settled();
             players.barrier();
-            if (cycle == kCycles) require_held(third, fmt::format("cycle {}", cycle));
+            if (cycle == cycles) require_held(third, fmt::format("cycle {}", cycle));
             players.barrier();
           }
         },

@@ -20,20 +20,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
-  return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
-}
-
-/// What the state is once it is no longer in progress.
-ncclResult_t settled_state(ncclComm_t comm) {
-  ncclResult_t state = ncclInProgress;
-  for (int i = 0; i < 5000 && state == ncclInProgress; ++i) {
-    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-    if (state == ncclInProgress) std::this_thread::sleep_for(2ms);
-  }
-  return state;
-}
-
 void require_success(ncclComm_t comm, const char* what) {
   const ncclResult_t state = settled_state(comm);
   require(state == ncclSuccess, fmt::format("{}: {}: {}", what, static_cast<int>(state),

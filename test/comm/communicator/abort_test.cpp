@@ -22,8 +22,8 @@ namespace oriel::test {
 namespace {
 
 // Words of the board.
-constexpr std::size_t kGo = 0;     // the rank that aborts may do so
-constexpr std::size_t kEnded = 1;  // ranks whose call has ended
+constexpr std::size_t kMayAbort = 0;    // the rank that aborts may do so
+constexpr std::size_t kCallsEnded = 1;  // ranks whose call has ended
 
 bool wait_for_stop(pid_t pid) {
   const auto end = std::chrono::steady_clock::now() + 30s;
@@ -53,16 +53,16 @@ void register_beside_a_stop(Players& players, int aborter) {
       players.destroy(comms);
     } else if (players.first() == aborter) {
       std::thread thread([&] {
-        while (players.word(kGo) == 0) std::this_thread::sleep_for(1ms);
+        while (players.word(kMayAbort) == 0) std::this_thread::sleep_for(1ms);
         require(ncclCommAbort(comms[0]), "ncclCommAbort");
       });
       const ncclResult_t result = call();
-      ++players.word(kEnded);
+      ++players.word(kCallsEnded);
       thread.join();
       expect_error(result, ncclInvalidUsage, "the registration", {"ncclCommAbort was called"});
     } else {
       const ncclResult_t result = call();
-      ++players.word(kEnded);
+      ++players.word(kCallsEnded);
       expect_error(result, ncclRemoteError, "the registration beside an abort",
                    {"ncclCommAbort was called", aborter == 0 ? "rank 0" : "rank 2"});
       players.destroy(comms);
@@ -79,10 +79,10 @@ TEST_CASE("an abort ends a registration that waits for the descriptors of a stop
     Stage stage(Cast::processes, 3, [&](Players& p) { register_beside_a_stop(p, aborter); });
     REQUIRE(wait_for_stop(stage.pid(1)));
     std::this_thread::sleep_for(300ms);  // the others have come to the same exchange
-    CHECK(stage.board().words[kEnded] == 0);
+    CHECK(stage.board().words[kCallsEnded] == 0);
     const FairTimer timer;
-    stage.board().words[kGo] = 1;
-    CHECK(stage.wait_for_word(kEnded, 2, 60s));
+    stage.board().words[kMayAbort] = 1;
+    CHECK(stage.wait_for_word(kCallsEnded, 2, 60s));
     CHECK(timer.spent() < 5s);  // ORIEL_TIMEOUT is 30 s
     stage.kill(1, SIGCONT);
     check_all_ok(stage.collect(60s));

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Variables variables() {
+Variables busy_variables() {
   return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
 }
 
@@ -43,7 +43,7 @@ void expect_too_busy(const Call& call) {
 }  // namespace
 
 TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks", "[req:1.12]") {
-  const Environment environment(variables());
+  const Environment environment(busy_variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
     for (int i = 0; i < 2; ++i) live_well(players);
@@ -61,7 +61,7 @@ TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks",
 }
 
 TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline", "[req:1.12]") {
-  const Environment environment(variables());
+  const Environment environment(busy_variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
     live_well(players);
@@ -82,7 +82,7 @@ TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline"
 }
 
 TEST_CASE("a start waits for a GPU that is busy for a while", "[req:1.12]") {
-  const Environment environment(variables());
+  const Environment environment(busy_variables());
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
     model.fill_devices(players.first() == 1);

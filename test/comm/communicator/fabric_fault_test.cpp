@@ -24,12 +24,12 @@ namespace {
 
 const net::test::NeedsFabric needs_fabric;
 
-constexpr int kRanks = 2;
+constexpr int kFabricRanks = 2;
 constexpr int kEachMost = 3;  // of calls of one name
-constexpr std::array kCalls = {"fi_getinfo", "fi_dupinfo",  "fi_fabric",  "fi_domain",
-                               "fi_av_open", "fi_cq_open",  "fi_control", "fi_endpoint",
-                               "fi_ep_bind", "fi_enable",   "fi_getname", "fi_mr_reg",
-                               "fi_recv",    "fi_av_insert"};
+constexpr std::array kFabricCalls = {"fi_getinfo", "fi_dupinfo",  "fi_fabric",  "fi_domain",
+                                     "fi_av_open", "fi_cq_open",  "fi_control", "fi_endpoint",
+                                     "fi_ep_bind", "fi_enable",   "fi_getname", "fi_mr_reg",
+                                     "fi_recv",    "fi_av_insert"};
 
 /// Which call fails next in this process, the how many-th of its name.
 struct Aim {
@@ -83,9 +83,9 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
   const net::ScopedFabricTable table(net::test::planned_fabric());
   const Held before = held_after_good_starts(players);
   Tally tally;
-  for (std::size_t i = first; i < kRanks * kCalls.size(); i += stride) {
-    const auto victim = static_cast<int>(i / kCalls.size());
-    const char* const call = kCalls[i % kCalls.size()];
+  for (std::size_t i = first; i < kFabricRanks * kFabricCalls.size(); i += stride) {
+    const auto victim = static_cast<int>(i / kFabricCalls.size());
+    const char* const call = kFabricCalls[i % kFabricCalls.size()];
     // An endpoint without addresses is left to the process (FabricEndpoint::open_endpoint).
     const int first_of_call = std::string_view(call) == "fi_ep_bind" ? 2 : 1;
     for (int which = first_of_call; which <= kEachMost; ++which) {
@@ -118,7 +118,7 @@ TEST_CASE("whichever call of libfabric's fails while a communicator starts, all 
                                           {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                           {"ORIEL_WIRE", "fabric"}});
   check_all_ok(play(
-      Cast::processes, kRanks,
+      Cast::processes, kFabricRanks,
       [&](Players& players) {
         const Environment node(
             Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});

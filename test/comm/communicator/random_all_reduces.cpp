@@ -62,7 +62,7 @@ struct Place {
 };
 
 /// One call, which every rank draws in the same way.
-struct Call {
+struct RandomCall {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   Inputs inputs = Inputs::moderate;
@@ -113,8 +113,8 @@ std::size_t draw_count(std::mt19937_64& rng, std::size_t most) {
   }
 }
 
-Place draw_place(std::mt19937_64& rng, const Call& call, std::size_t kinds, bool input_registered,
-                 bool output_registered) {
+Place draw_place(std::mt19937_64& rng, const RandomCall& call, std::size_t kinds,
+                 bool input_registered, bool output_registered) {
   const std::size_t element = size_of(call.type);
   const auto kind = [&](bool registered) {
     return registered ? RankMemory::kRegistrable : 1 + rng() % (kinds - 1);
@@ -128,9 +128,9 @@ Place draw_place(std::mt19937_64& rng, const Call& call, std::size_t kinds, bool
   return place;
 }
 
-Call draw_call(std::uint64_t seed, int ranks, std::size_t most, std::size_t kinds) {
+RandomCall draw_call(std::uint64_t seed, int ranks, std::size_t most, std::size_t kinds) {
   std::mt19937_64 rng(seed);
-  Call call;
+  RandomCall call;
   call.seed = seed;
   call.type = static_cast<DataType>(rng() % kDataTypeCount);
   call.op = static_cast<ReduceOp>(rng() % kReduceOpCount);
@@ -165,7 +165,7 @@ class Arena {
   std::size_t window_bytes() const { return 2 * area_; }
   std::size_t nested_bytes() const { return area_; }
 
-  std::byte* input(const Call& call, const Place& place) const {
+  std::byte* input(const RandomCall& call, const Place& place) const {
     if (call.in_place) return output(place);
     return memory_->area(place.input_kind) + place.input_offset;
   }
@@ -201,8 +201,8 @@ class Batch {
 
   void run() {
     for (int i = 0; i < options_.calls; ++i) {
-      const Call call = draw_call(mix(options_.seed, static_cast<std::uint64_t>(i)),
-                                  players_.size(), options_.most, venue_.kinds.size());
+      const RandomCall call = draw_call(mix(options_.seed, static_cast<std::uint64_t>(i)),
+                                        players_.size(), options_.most, venue_.kinds.size());
       try {
         run_call(call, i);
       } catch (const std::exception& error) {
@@ -233,7 +233,7 @@ class Batch {
            static_cast<std::size_t>(rank);
   }
 
-  void prepare(const Call& call, std::size_t i) {
+  void prepare(const RandomCall& call, std::size_t i) {
     const int rank = players_.ranks()[i];
     const Place& place = call.places[static_cast<std::size_t>(rank)];
     const std::vector<std::byte> guarded(call.bytes() + 2 * kGuard, kGuardByte);
@@ -244,7 +244,7 @@ class Batch {
   }
 
   /// The operation of each rank, made for this call if its kind is.
-  std::vector<ncclRedOp_t> make_ops(const Call& call) {
+  std::vector<ncclRedOp_t> make_ops(const RandomCall& call) {
     std::vector<ncclRedOp_t> ops(arenas_.size(), static_cast<ncclRedOp_t>(call.op));
     if (call.op != ReduceOp::premul_sum) return ops;
     for (std::size_t i = 0; i < arenas_.size(); ++i) {
@@ -263,7 +263,7 @@ class Batch {
     return ops;
   }
 
-  void run_call(const Call& call, int number) {
+  void run_call(const RandomCall& call, int number) {
     for (std::size_t i = 0; i < arenas_.size(); ++i) prepare(call, i);
     const std::vector<ncclRedOp_t> ops = make_ops(call);
     require(players_.together([&](std::size_t i, int rank) {
@@ -282,7 +282,7 @@ class Batch {
     for (std::size_t i = 0; i < arenas_.size(); ++i) check_call(call, number, i);
   }
 
-  void check_call(const Call& call, int number, std::size_t i) {
+  void check_call(const RandomCall& call, int number, std::size_t i) {
     const int rank = players_.ranks()[i];
     const Place& place = call.places[static_cast<std::size_t>(rank)];
     const std::size_t bytes = call.bytes();
@@ -305,7 +305,7 @@ class Batch {
     if (number % players_.size() == rank) compare_values(call, rank, output);
   }
 
-  void compare_values(const Call& call, int rank, const std::byte* output) {
+  void compare_values(const RandomCall& call, int rank, const std::byte* output) {
     const std::size_t element = size_of(call.type);
     std::vector<std::vector<std::byte>> inputs;
     std::vector<const std::byte*> arrays;

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kWaiting = 0, kGo = 1;  // words of the board
+constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // words of the board
 
 /// All ranks come to one call; to the next, with other arguments, at first only rank 0.
 void be_late_once(Players& players) {
@@ -30,7 +30,7 @@ void be_late_once(Players& players) {
           "the first call");
   players.barrier();
   if (players.first() == 0) players.word(kWaiting) = 1;
-  while (players.first() != 0 && players.word(kGo) == 0) std::this_thread::sleep_for(1ms);
+  while (players.first() != 0 && players.word(kLateMayCome) == 0) std::this_thread::sleep_for(1ms);
   require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
           "the call that stalls");
   players.destroy(comms);
@@ -54,7 +54,7 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   while (log.lines(pid).size() < 3 && steady_clock::now() < begin + 30s) {
     std::this_thread::sleep_for(10ms);
   }
-  stage.board().words[kGo] = 1;
+  stage.board().words[kLateMayCome] = 1;
   const auto lines = log.lines(pid);
   CHECK(log.lines(stage.pid(1)).empty());
   check_all_ok(stage.collect(30s));

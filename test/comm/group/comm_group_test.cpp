@@ -11,21 +11,12 @@
 
 #include "nccl.h"
 
+#include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
 /// Several ranks in one thread, groups and what can go wrong in them, non-blocking communicators.
 namespace oriel::test {
 namespace {
-
-using namespace std::chrono_literals;
-
-void run_alone(const std::function<void()>& body) {
-  check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
-}
-
-ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
-  return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
-}
 
 TEST_CASE("ncclCommInitAll makes all ranks in one thread", "[req:1.10]") {
   run_alone([] {
@@ -292,11 +283,7 @@ TEST_CASE("a non-blocking communicator is in progress until it is ready", "[req:
               fmt::format("init returned {}", static_cast<int>(started)));
       for (ncclComm_t comm : comms) {
         require(comm != nullptr, "the handle is there at once");
-        ncclResult_t state = ncclInProgress;
-        for (int i = 0; i < 2000 && state == ncclInProgress; ++i) {
-          require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-          std::this_thread::sleep_for(5ms);
-        }
+        const ncclResult_t state = settled_state(comm);
         require(state == ncclSuccess,
                 fmt::format("{}: {}", static_cast<int>(state), ncclGetLastError(comm)));
       }
@@ -319,11 +306,7 @@ TEST_CASE("a non-blocking init that fails says why", "[req:1.31]") {
     ncclComm_t comm = nullptr;
     const ncclResult_t started = ncclCommInitRankConfig(&comm, 2, id, 0, &config);
     require(started == ncclInProgress, "init");
-    ncclResult_t state = ncclInProgress;
-    for (int i = 0; i < 2000 && state == ncclInProgress; ++i) {
-      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-      std::this_thread::sleep_for(5ms);
-    }
+    const ncclResult_t state = settled_state(comm);
     const std::string text = ncclGetLastError(comm);
     require(state != ncclSuccess && state != ncclInProgress, "the other rank never came");
     require(text.find("1") != std::string::npos, text);

@@ -27,10 +27,6 @@ void require_no_leak([[maybe_unused]] const std::string& when) {
 #endif
 }
 
-ncclResult_t sum(float& value, ncclComm_t comm) {
-  return ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr);
-}
-
 /// A call of both ranks, each a thread, in which the k-th allocation of rank 1 fails.
 class Calls {
  public:
@@ -76,7 +72,7 @@ class Calls {
 /// next call that it has ended.
 void use_and_destroy(Players& players, const Calls& calls, ncclComm_t comm) {
   float value = 1;
-  const ncclResult_t result = comm != nullptr ? sum(value, comm) : ncclSuccess;
+  const ncclResult_t result = comm != nullptr ? sum(&value, 1, comm) : ncclSuccess;
   if (comm != nullptr && calls.failures() > 0) require(result != ncclSuccess, "a peer has failed");
   if (!calls.hit()) require(result == ncclSuccess && value == 2, ncclGetLastError(nullptr));
   players.barrier();
@@ -133,7 +129,7 @@ TEST_CASE("a registration in which memory runs out on one rank fails and leaves 
       }
       // A failure has ended the communicator, or else left it as it was.
       float value = 1;
-      const ncclResult_t result = sum(value, comm);
+      const ncclResult_t result = sum(&value, 1, comm);
       require(calls.hit() || (result == ncclSuccess && value == 2), ncclGetLastError(nullptr));
       players.barrier();
       require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -154,7 +150,7 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
       const bool hit = with_failure(k, [&] {
         result = ncclGroupStart();
         for (std::size_t i = 0; i < 3; ++i) {
-          const ncclResult_t one = sum(data[i], comms[i]);
+          const ncclResult_t one = sum(&data[i], 1, comms[i]);
           if (one != ncclSuccess) noted = one;
         }
         result = ncclGroupEnd();
@@ -190,6 +186,7 @@ TEST_CASE("a non-blocking start that runs out of memory says so when it is asked
         if (ncclCommInitRankConfig(&comm, 1, id, 0, &config) != ncclInProgress) return;
         while (state == ncclInProgress) {
           std::this_thread::sleep_for(1ms);
+          // This call, too, may have run out of memory.
           require(ncclCommGetAsyncError(comm, &state) != ncclInvalidArgument, "the handle");
         }
       });

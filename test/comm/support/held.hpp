@@ -94,6 +94,20 @@ inline ncclComm_t init_alone() {
   return comm;
 }
 
+/// What the state of a non-blocking communicator is once it is no longer in progress.
+inline ncclResult_t settled_state(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  for (int i = 0; i < 5000 && state == ncclInProgress; ++i) {
+    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    if (state == ncclInProgress) std::this_thread::sleep_for(2ms);
+  }
+  return state;
+}
+
+inline ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
+  return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
+}
+
 /// In a child process, so that nothing else changes what the process holds.
 inline void run_alone(const std::function<void()>& body) {
   check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
