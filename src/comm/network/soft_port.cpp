@@ -47,7 +47,7 @@ Status SoftPort::open_fabric(const NetworkOptions& options, const std::string& i
   if (peers.empty()) return {};
   // libfabric opens connections when they are first used, and keeps it to itself where it cannot.
   constexpr std::size_t kForEach = 2;
-  constexpr std::size_t kForItself = 8;
+  constexpr std::size_t kForItself = 12;
   ORIEL_CHECK(check_descriptor_room(kForEach * peers.size() + kForItself));
   net::WireFabric::Options wire;
   wire.key = options.session->key(boot::KeyPurpose::wire);
