@@ -11,7 +11,7 @@
 #include "oriel/device/barrier.hpp"
 #include "oriel/device/group.hpp"
 
-#include "../examples/fused_scale_all_reduce.hpp"
+#include "../examples/03_own_kernel/own_kernel.hpp"
 #include "api/api_ranks.hpp"
 
 /// Communicators for kernels of a user's own.

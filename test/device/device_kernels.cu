@@ -4,7 +4,7 @@
 
 #include "oriel/device/bulk.cuh"
 
-#include "../examples/fused_scale_all_reduce.hpp"
+#include "../examples/03_own_kernel/own_kernel.hpp"
 #include "device/bodies.hpp"
 #include "device/device_kernels.hpp"
 
@@ -271,7 +271,7 @@ int launch_example(const KernelArguments& arguments, std::uint64_t x_offset, std
                    std::uint64_t count, float scale, std::uint32_t blocks, void* stream) {
   device::WindowView x;
   x.flat_base = arguments.view.control_base + x_offset;
-  x.size_bytes = count * sizeof(float);
+  x.size_bytes = (count + 3) / 4 * sizeof(Four);
   x.stride_4g = arguments.view.control_stride_4g;
   x.lsa_size = arguments.view.lsa_size;
   device::WindowView y = x;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
 
-#include "../examples/fused_scale_all_reduce.hpp"
+#include "../examples/03_own_kernel/own_kernel.hpp"
 #include "device/bodies.hpp"
 #include "device/device_ranks.hpp"
 
@@ -11,12 +11,13 @@ namespace {
 
 constexpr std::uint64_t kCount = 1037;  // does not divide by any number of ranks below
 constexpr std::uint64_t kX = 262144;
-constexpr std::uint64_t kY = kX + kCount * sizeof(float);
+constexpr std::uint64_t kBytes = (kCount + 3) / 4 * sizeof(Four);
+constexpr std::uint64_t kY = kX + kBytes;
 
 device::WindowView make_window(const device::CommView& comm, std::uint64_t offset) {
   device::WindowView view;
   view.flat_base = comm.control_base + offset;
-  view.size_bytes = kCount * sizeof(float);
+  view.size_bytes = kBytes;
   view.stride_4g = LsaMemory::kStride4g;
   view.lsa_rank = comm.lsa_rank;
   view.lsa_size = comm.lsa_size;
@@ -55,7 +56,7 @@ TEST_CASE("a user's kernel fuses an element-wise step with an all-reduce on CPU 
 TEST_CASE("the user's kernel refuses more elements than the windows hold", "[req:1.25]") {
   LsaMemory memory(1, ControlLayout::kBytes);
   CHECK(run_ranks(RankKind::threads, memory, 1, [](const device::CommView& comm) {
-    FusedScaleAllReduce job{comm, make_window(comm, kX), make_window(comm, kY), kCount + 1, 1};
+    FusedScaleAllReduce job{comm, make_window(comm, kX), make_window(comm, kY), kCount + 4, 1};
     return !fused_scale_all_reduce(device::Thread{}, job, 0, 1);
   }));
 }

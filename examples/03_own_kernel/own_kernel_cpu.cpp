@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs fused_scale_all_reduce.hpp on CPU ranks and compares it with the library's all-reduce:
-//   ORIEL_BACKEND=host oriel-run -n 2 fused_scale_all_reduce_host
+// Runs own_kernel.hpp on CPU ranks and compares it with the library's all-reduce:
+//   ORIEL_BACKEND=host oriel-run -n 2 03_own_kernel_cpu
 #include <atomic>
 #include <cstdio>
 #include <thread>
 #include <vector>
 
-#include "fused_scale_all_reduce.hpp"
-#include "launched.hpp"
+#include "../common/launched.hpp"
+#include "own_kernel.hpp"
 
 int main() {
-  constexpr std::uint64_t kCount = 1'000'003;
+  constexpr std::uint64_t kCount = 1'000'003, kBytes = (kCount + 3) / 4 * sizeof(Four);
   constexpr std::uint32_t kBlocks = 2;  // threads of a rank
   const Launched me = Launched::from_environment();
   auto comm = must(oriel::Communicator::init(share_unique_id(me), me.rank, me.ranks));
@@ -21,8 +21,8 @@ int main() {
   }
 
   // Two windows, and what the kernel's barriers need.
-  auto x_memory = must(comm.allocate(kCount * sizeof(float)));
-  auto y_memory = must(comm.allocate(kCount * sizeof(float)));
+  auto x_memory = must(comm.allocate(kBytes));
+  auto y_memory = must(comm.allocate(kBytes));
   auto x_window = must(comm.register_window(x_memory));
   auto y_window = must(comm.register_window(y_memory));
   auto device_comm = must(comm.device_comm({.barrier_slots = kBlocks}));

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs fused_scale_all_reduce.hpp on a GPU per rank and compares it with the library's all-reduce:
-//   oriel-run -n 2 fused_scale_all_reduce
+// Runs own_kernel.hpp on a GPU per rank and compares it with the library's all-reduce:
+//   oriel-run -n 2 03_own_kernel_gpu
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include <cuda_runtime.h>
 
-#include "fused_scale_all_reduce.hpp"
-#include "launched.hpp"
+#include "../common/launched.hpp"
+#include "own_kernel.hpp"
 
 void must(cudaError_t status) {
   if (status == cudaSuccess) return;
@@ -18,7 +18,7 @@ void must(cudaError_t status) {
 }
 
 int main() {
-  constexpr std::uint64_t kCount = 10'000'019, kBytes = kCount * sizeof(float);
+  constexpr std::uint64_t kCount = 10'000'019, kBytes = (kCount + 3) / 4 * sizeof(Four);
   constexpr unsigned kBlocks = 32, kThreads = 512;  // all blocks run at once on any GPU
   const Launched me = Launched::from_environment();
   int gpus = 0;
@@ -44,15 +44,18 @@ int main() {
   cudaStream_t stream;
   must(cudaMallocHost(&done, kBlocks * sizeof *done));  // the kernel can reach it too
   must(cudaStreamCreate(&stream));
-  must(cudaMemcpyAsync(x_window.data(), x.data(), kBytes, cudaMemcpyDefault, stream));
+  must(cudaMemcpyAsync(x_window.data(), x.data(), kCount * sizeof(float), cudaMemcpyDefault,
+                       stream));
 
   const FusedScaleAllReduce job{device_comm.view(), x_window.view(), y_window.view(), kCount, 0.5f};
   fused_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done);
   must(cudaGetLastError());
   must(comm.all_reduce(
       {.input = x_window.data(), .output = x_window.data(), .count = kCount, .stream = stream}));
-  must(cudaMemcpyAsync(x.data(), x_window.data(), kBytes, cudaMemcpyDefault, stream));
-  must(cudaMemcpyAsync(y.data(), y_window.data(), kBytes, cudaMemcpyDefault, stream));
+  must(cudaMemcpyAsync(x.data(), x_window.data(), kCount * sizeof(float), cudaMemcpyDefault,
+                       stream));
+  must(cudaMemcpyAsync(y.data(), y_window.data(), kCount * sizeof(float), cudaMemcpyDefault,
+                       stream));
   must(cudaStreamSynchronize(stream));
 
   // The sums are small integers, so both ways must give the same bits.
