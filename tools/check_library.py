@@ -29,6 +29,8 @@ EXPORTED = re.compile(r"^(p?nccl\w+|oriel_nccl\w+"
 # The modules, which are nobody else's business, and what is nobody's outside its header.
 INTERNAL = re.compile(r"^(\w+ for )?oriel::"
                       r"(boot|comm|kernels|net|shadow|topo|window|(\w+::)*detail)::")
+# The wires and faults of test/net/support.
+TEST_TRACES = re.compile(rb"NicFaults|FaultWire|set_faults")
 PUBLIC_ENTRY = re.compile(r"^p?nccl[A-Z]\w*$")
 BUILD = re.compile(r"\b(ORIEL_BUILD_[\w.]+)")
 WRITABLE = re.compile(r"^\s*\[\s*\d+\]\s+(\S+)\s+\S+\s+\S+\s+\S+\s+(\S+)\s+\S+\s+WA", re.M)
@@ -85,6 +87,8 @@ def check_twins(symbols):
 
 
 def check_oriel(library):
+    if TEST_TRACES.search(library.read_bytes()):
+        yield "can inject faults, which only tests may"
     symbols = symbols_of(library)
     for name in sorted(symbols):
         if not EXPORTED.match(name):
@@ -175,6 +179,7 @@ CLEAN = {
 # Which file to make otherwise: its source and flags, each in place of the clean one or behind it.
 PLANTS = [
     (ORIEL, "void stray(void){}", [], "exports stray"),
+    (ORIEL, "char FaultWire[8];", [], "can inject faults"),
     (ORIEL, "void ncclB(void){}", [], "exports ncclB without its twin pncclB"),
     (ORIEL, "void pncclB(void){}", [], "exports pncclB without its twin ncclB"),
     (ORIEL, entry("ncclB").replace(" __attribute__((alias(\"pncclB\")))", "{}"), [],

@@ -5,16 +5,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
-#include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "oriel/device/wait.hpp"
 
-#include "base/system_table.hpp"
+#include "base/owned_thread.hpp"
+#include "base/try.hpp"
 
 namespace oriel::net {
 namespace {
@@ -29,23 +27,23 @@ constexpr std::uint32_t kLooksPerYield = 16;
 }  // namespace
 
 struct NicThread::State {
+  explicit State(Options given) : options(std::move(given)) {}
+
+  Options options;
   std::mutex mutex;
   std::condition_variable changed;
-  bool stop = false;
-  bool ended = false;
-  std::uint32_t stop_word = 0;  // the same as `stop`, for wait_until
-  Options options;
-  std::thread thread;
+  std::uint32_t stop_word = 0;  // as wait_until takes it
+  OwnedThread thread;           // ends before the others go
 
   bool is_stopped() {
-    const std::lock_guard lock(mutex);
-    return stop;
+    return std::atomic_ref<std::uint32_t>(stop_word).load(std::memory_order_acquire) != 0;
   }
   void tell_to_end() {
-    const std::lock_guard lock(mutex);
-    stop = true;
+    {
+      const std::lock_guard lock(mutex);  // so that no nap begins in between
+      std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
+    }
     changed.notify_all();
-    std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
     if (options.bell != nullptr) device::ring(*options.bell);
     if (options.wake) options.wake();
   }
@@ -59,9 +57,6 @@ struct NicThread::State {
     } else {
       sleep_on_bell();
     }
-    const std::lock_guard lock(mutex);
-    ended = true;
-    changed.notify_all();
   }
   void sleep_on_bell() {
     device::WaitControl control;
@@ -71,7 +66,7 @@ struct NicThread::State {
     control.doorbell = options.bell;
     while (device::wait_until(options.progress, control, {}) == device::WaitOutcome::ready) {
       // A wait ends with the first work; the stop word is looked at between two that had some.
-      if (std::atomic_ref<std::uint32_t>(stop_word).load(std::memory_order_acquire) != 0) return;
+      if (is_stopped()) return;
     }
   }
   void nap_between_looks() {
@@ -87,7 +82,7 @@ struct NicThread::State {
         options.sleep();
       } else {
         std::unique_lock lock(mutex);
-        changed.wait_for(lock, kNap, [this] { return stop; });
+        changed.wait_for(lock, kNap, [this] { return is_stopped(); });
       }
     }
   }
@@ -95,18 +90,8 @@ struct NicThread::State {
 
 NicThread::NicThread(std::unique_ptr<State> state) : state_(std::move(state)) {}
 NicThread::NicThread(NicThread&&) noexcept = default;
-
-NicThread& NicThread::operator=(NicThread&& other) noexcept {
-  NicThread old(std::move(*this));
-  state_ = std::move(other.state_);
-  return *this;
-}
-
-NicThread::~NicThread() {
-  if (state_ == nullptr) return;
-  state_->tell_to_end();
-  if (state_->thread.joinable()) state_->thread.join();
-}
+NicThread& NicThread::operator=(NicThread&&) noexcept = default;
+NicThread::~NicThread() = default;
 
 Result<NicThread> NicThread::start(NicSoft& nic) {
   Options options;
@@ -115,40 +100,21 @@ Result<NicThread> NicThread::start(NicSoft& nic) {
 }
 
 Result<NicThread> NicThread::start(Options options) {
-  auto state = std::make_unique<State>();
-  state->options = std::move(options);
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
-  try {
-    state->thread = std::thread([raw = state.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    started = system_error("starting a software NIC's thread", error.code().value());
-  } catch (const std::bad_alloc&) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!started.ok()) return std::move(started).error();
+  auto state = std::make_unique<State>(std::move(options));
+  State* const raw = state.get();
+  ORIEL_TRY(state->thread, OwnedThread::start({.name = "oriel-nic",
+                                               .body = [raw] { raw->run(); },
+                                               .stop = [raw] { raw->tell_to_end(); },
+                                               .failed = raw->options.failed}));
   return NicThread(std::move(state));
 }
 
 Status NicThread::stop(Deadline deadline) {
   if (state_ == nullptr) return {};
-  state_->tell_to_end();
-  {
-    std::unique_lock lock(state_->mutex);
-    const auto ended = [this] { return state_->ended; };
-    if (deadline.is_never()) {
-      state_->changed.wait(lock, ended);
-    } else if (!state_->changed.wait_until(lock, deadline.when(), ended)) {
-      return Error(ErrorCode::timeout, "the software NIC's thread has not ended in time");
-    }
-  }
-  state_->thread.join();
-  state_.reset();
-  return {};
+  state_->thread.stop();
+  Status ended = state_->thread.join(deadline);
+  if (!state_->thread.joinable()) state_.reset();
+  return ended;
 }
 
 }  // namespace oriel::net

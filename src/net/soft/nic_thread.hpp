@@ -21,14 +21,15 @@ namespace oriel::net {
 class NicThread {
  public:
   struct Options {
-    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any. Throws
-    /// nothing, and nor does sleep.
+    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any.
     std::function<bool()> progress;
     std::function<void()> begin;       ///< called once in the thread; may be empty
     device::Doorbell* bell = nullptr;  ///< outlives the thread
     /// Where it sleeps instead: returns when there may be work, and before long in any case.
     std::function<void()> sleep;
     std::function<void()> wake;  ///< by another thread: ends a sleep, or the next one
+    /// Called in the thread with the reason if progress or sleep has thrown; may be empty.
+    std::function<void(const Error&)> failed;
   };
   static Result<NicThread> start(NicSoft& nic);
   static Result<NicThread> start(Options options);
