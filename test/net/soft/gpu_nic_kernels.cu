@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <type_traits>
-
 #include <cuda_runtime.h>
 
 #include "net/soft/gpu_nic_kernels.hpp"
@@ -63,38 +61,6 @@ __global__ void ops_kernel(OpsJob job) {
   }
   if (outcome == QueueOutcome::done) outcome = q::wait_all(job.path.queue, job.path.control);
   if (threadIdx.x == 0) *job.outcome = static_cast<std::uint32_t>(outcome);
-}
-
-template <class Group>
-__global__ void operations_kernel(OperationsJob job) {
-  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-  std::uint32_t group = thread;
-  if (std::is_same_v<Group, Warp>) group = thread / Warp::size();
-  if (std::is_same_v<Group, device::Cta>) group = blockIdx.x;
-  const std::uint32_t wrong = OperationsBody<Group>(job.path, group).run();
-  if (Group::rank() == 0) job.wrong[group] = wrong;
-}
-
-template <class Group>
-__global__ void immediates_kernel(ImmediatesJob job) {
-  ImmediatesBody<Group> body(job.path);
-  QueueOutcome outcome = QueueOutcome::done;
-  for (std::uint32_t round = 0; round < job.rounds && outcome == QueueOutcome::done; ++round) {
-    outcome = job.sends ? body.send(round) : body.receive(round);
-  }
-  if (Group::rank() != 0) return;
-  if (job.sends && outcome == QueueOutcome::done) {
-    outcome = q::wait_all(job.path.queue, job.path.control);
-  }
-  *job.wrong = body.wrong();
-  *job.outcome = static_cast<std::uint32_t>(outcome);
-}
-
-__global__ void tickets_kernel(TicketsJob job) {
-  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-  const QueueOutcome outcome =
-      draw_tickets(job.path, job.offset, job.each, job.tickets + std::size_t{thread} * job.each);
-  job.outcome[thread] = static_cast<std::uint32_t>(outcome);
 }
 
 __global__ void puts_kernel(PutsJob job) {
@@ -191,47 +157,15 @@ __global__ void nothing_kernel(std::uint32_t* word) {
   *word += 1;
 }
 
-template <class... Kernels>
-int load(Kernels... kernels) {
-  cudaFuncAttributes attributes;
-  int status = cudaSuccess;
-  ((status = status == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernels) : status), ...);
-  return status;
-}
-
 }  // namespace
 
 int load_gpu_nic_kernels() {
-  return load(ops_kernel, operations_kernel<Thread>, operations_kernel<device::Lanes>,
-              operations_kernel<Warp>, operations_kernel<device::Cta>, immediates_kernel<Thread>,
-              immediates_kernel<Warp>, immediates_kernel<device::Cta>, tickets_kernel, puts_kernel,
-              ping_kernel, floor_kernel, nothing_kernel);
+  const int status = load_operations_kernels();
+  if (status != cudaSuccess) return status;
+  return load_kernels(ops_kernel, puts_kernel, ping_kernel, floor_kernel, nothing_kernel);
 }
 int launch_ops(const OpsJob& job, void* stream) {
   ops_kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
-}
-int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream) {
-  const auto kernel = group == OperationsGroup::thread  ? operations_kernel<Thread>
-                      : group == OperationsGroup::lanes ? operations_kernel<device::Lanes>
-                      : group == OperationsGroup::warp  ? operations_kernel<Warp>
-                                                        : operations_kernel<device::Cta>;
-  kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
-}
-int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream) {
-  auto* const on = static_cast<cudaStream_t>(stream);
-  if (group == OperationsGroup::thread) {
-    immediates_kernel<Thread><<<1, 1, 0, on>>>(job);
-  } else if (group == OperationsGroup::warp) {
-    immediates_kernel<Warp><<<1, 32, 0, on>>>(job);
-  } else {
-    immediates_kernel<device::Cta><<<1, 256, 0, on>>>(job);
-  }
-  return cudaGetLastError();
-}
-int launch_tickets(const TicketsJob& job, void* stream) {
-  tickets_kernel<<<kTicketCtas, kTicketThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
 }
 int launch_puts(const PutsJob& job, void* stream) {

@@ -107,6 +107,16 @@ struct FloorJob {
 
 /// Has all kernels loaded into the current device.
 int load_gpu_nic_kernels();
+int load_operations_kernels();
+#if defined(__CUDACC__)
+template <class... Kernels>
+int load_kernels(Kernels... kernels) {
+  cudaFuncAttributes attributes;
+  int status = cudaSuccess;
+  ((status = status == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernels) : status), ...);
+  return status;
+}
+#endif
 int launch_ops(const OpsJob& job, void* stream);
 int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);
 int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream);
