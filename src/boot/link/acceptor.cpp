@@ -28,6 +28,10 @@ std::size_t budget_of_process() {
   return static_cast<std::size_t>(std::min<rlim_t>(files.rlim_cur / kShareOfLimit, kMostOfProcess));
 }
 
+bool lacks_descriptors(const Error& error) {
+  return error.native().value == EMFILE || error.native().value == ENFILE;
+}
+
 }  // namespace
 
 Acceptor::Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose,
@@ -77,7 +81,7 @@ void Acceptor::accept_from(int listener_fd) {
     if (!accepted.ok()) {
       // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
       // nothing once one has been accepted, and the one accepted gets its turn.
-      note_failure(accepted.error());
+      if (!lacks_descriptors(accepted.error())) note_failure(accepted.error());
       if (i > 0) return;
       note_shortage(std::move(accepted).error());
       if (!make_room()) pause();  // a listener that stays readable would spin
@@ -117,9 +121,7 @@ bool Acceptor::make_room() {
 }
 
 void Acceptor::note_failure(const Error& error) const {
-  const int status = error.native().value;
-  const bool ours = error.code() == ErrorCode::system && status != EMFILE && status != ENFILE;
-  if (ours && options_.on_failure) options_.on_failure(error);
+  if (error.code() == ErrorCode::system && options_.on_failure) options_.on_failure(error);
 }
 
 void Acceptor::note_shortage(Error error) {

@@ -39,8 +39,8 @@ struct AcceptorOptions {
   SocketCalls calls = kTcpCalls;
   Duration limit = kLimit;  ///< an unproven connection is closed after this
   Duration turn = kTurn;    ///< an unproven connection is closed after this if others wait
-  /// Called when a system call fails for a reason of this process, unless it lacks descriptors. The
-  /// connection is closed.
+  /// Called when a system call fails for a reason of this process, unless it is accept for want of
+  /// descriptors. The connection is closed.
   std::function<void(Error)> on_failure{};
 };
 

@@ -15,7 +15,7 @@
 namespace oriel::topo {
 namespace {
 
-std::string address(int bus) {
+std::string address_on_bus(int bus) {
   return fmt::format("0000:{:02x}:00.0", bus);
 }
 
@@ -29,9 +29,9 @@ Machine random_places(std::mt19937& random, const std::vector<double>& speeds) {
     build.numa(node, {node});
     const int root = build.host_bridge(node);
     if (node < gpus) {
-      build.gpu(root, address(node + 1).c_str());
+      build.gpu(root, address_on_bus(node + 1).c_str());
     } else {
-      build.nic(root, address(node + 1).c_str(), fmt::format("mlx5_{}", node).c_str(),
+      build.nic(root, address_on_bus(node + 1).c_str(), fmt::format("mlx5_{}", node).c_str(),
                 speeds[random() % speeds.size()]);
     }
   }
@@ -129,10 +129,10 @@ TEST_CASE("of equally near NICs the faster one has more users, and of equal shar
   const auto machine = [](int gpus, const std::vector<double>& speeds) {
     MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
-    for (int i = 0; i < gpus; ++i) build.gpu(root, address(1 + i).c_str());
+    for (int i = 0; i < gpus; ++i) build.gpu(root, address_on_bus(1 + i).c_str());
     for (const double gbps : speeds) {
       const int bus = 0x20 + static_cast<int>(build.machine.nics.size());
-      build.nic(root, address(bus).c_str(), "mlx5_0", gbps);
+      build.nic(root, address_on_bus(bus).c_str(), "mlx5_0", gbps);
     }
     return canonical(std::move(build.machine));
   };
@@ -153,7 +153,7 @@ TEST_CASE("a slow port is no primary, wherever other GPUs are", "[req:2.5]") {
     build.nic(near, "0000:13:00.0", "mgmt0", 10);
     build.nic(near, "0000:14:00.0", "fast0", 100);
     const int other = build.host_bridge(build.numa(1, {1}));
-    for (int i = 0; i < far; ++i) build.gpu(other, address(0x81 + i).c_str());
+    for (int i = 0; i < far; ++i) build.gpu(other, address_on_bus(0x81 + i).c_str());
     build.nic(other, "0000:91:00.0", "mgmt1", 10);
     const Machine machine = canonical(std::move(build.machine));
     const auto count = static_cast<std::size_t>(far) + 2;
@@ -178,7 +178,7 @@ TEST_CASE("the link layer is that of the ports that are fastest together, each c
     return index < 0 ? "none" : machine.nics[static_cast<std::size_t>(index)].name;
   };
   MachineBuilder slow = build;  // 440 together, but slow
-  for (int i = 0; i < 11; ++i) slow.nic(root, address(0x20 + i).c_str(), "slow", 40);
+  for (int i = 0; i < 11; ++i) slow.nic(root, address_on_bus(0x20 + i).c_str(), "slow", 40);
   CHECK(primary(slow) == "eth");
   build.nic(root, "0000:20:00.0", "ib0", 200);
   CHECK(primary(build) == "eth");
@@ -198,15 +198,15 @@ class Backed {
     far_ = build_.host_bridge(build_.numa(1, {1}));
   }
   void shared(int bus, int gpus) {
-    const int under = build_.bridge(root_, address(bus).c_str());
-    for (int i = 0; i < gpus; ++i) build_.gpu(under, address(bus + 1 + i).c_str());
-    build_.nic(under, address(bus + 8).c_str(), "own");
+    const int under = build_.bridge(root_, address_on_bus(bus).c_str());
+    for (int i = 0; i < gpus; ++i) build_.gpu(under, address_on_bus(bus + 1 + i).c_str());
+    build_.nic(under, address_on_bus(bus + 8).c_str(), "own");
   }
   void near(int bus, double gbps = 400, Nic::Layer layer = Nic::Layer::infiniband) {
-    build_.nic(root_, address(bus).c_str(), "near", gbps);
+    build_.nic(root_, address_on_bus(bus).c_str(), "near", gbps);
     build_.machine.nics.back().layer = layer;
   }
-  void far(int bus) { build_.nic(far_, address(bus).c_str(), "far"); }
+  void far(int bus) { build_.nic(far_, address_on_bus(bus).c_str(), "far"); }
   std::vector<int> backups_of_gpus() const {
     return backups(choose_nics(canonical(build_.machine)));
   }
