@@ -20,8 +20,8 @@
 /// of its others have ended well; ncclCommGetAsyncError tells them soon after.) Two cannot be told
 /// to others, and fail on their own rank at once: an init whose id, rank or number of ranks makes
 /// no sense, for which the others wait until ORIEL_TIMEOUT has passed, and a collective with an
-/// argument that is wrong on its own, which was not begun and may be made rightly. No call prints,
-/// throws, exits or installs a signal handler.
+/// argument that is wrong on its own, which was not begun and may be made rightly. No call throws,
+/// exits or installs a signal handler; what is printed unasked are warnings of the log.
 ///
 /// Which errors. Any call may return ncclInvalidArgument, and ncclInvalidUsage for a bad
 /// environment value; calls that allocate or wait also ncclSystemError, and ncclUnhandledCudaError

@@ -70,12 +70,12 @@ struct OwnedThread::State {
   bool is_current() const { return current == this; }
 
   static void* enter(void* argument) noexcept {
-    const std::unique_ptr<std::shared_ptr<State>> held(
+    const std::unique_ptr<std::shared_ptr<State>> handed(
         static_cast<std::shared_ptr<State>*>(argument));
-    current = held->get();
+    current = handed->get();
     ::pthread_setname_np(::pthread_self(), current->options.name);
-    (*held)->run_body();
-    (*held)->end();
+    (*handed)->run_body();
+    (*handed)->end();
     return nullptr;
   }
 
@@ -236,15 +236,15 @@ Result<OwnedThread> OwnedThread::start(Options options) {
   Registry& registry = Registry::instance();
   registry.reap();
   auto state = std::make_shared<State>(std::move(options));
-  auto held = std::make_unique<std::shared_ptr<State>>(state);
+  auto handed = std::make_unique<std::shared_ptr<State>>(state);
   registry.add(state);
   const SignalsBlocked blocked;
-  if (sys().pthread_create(&state->thread, nullptr, State::enter, held.get()) != 0) {
+  if (sys().pthread_create(&state->thread, nullptr, State::enter, handed.get()) != 0) {
     const int status = errno;
     registry.remove(state);
     return system_error(std::string("starting the thread ") + state->options.name, status);
   }
-  static_cast<void>(held.release());  // the thread has it
+  static_cast<void>(handed.release());  // the thread has it
   return OwnedThread(std::move(state));
 }
 

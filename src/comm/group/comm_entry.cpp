@@ -76,15 +76,18 @@ Status CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
   std::optional<Error> late;
   {
     const std::lock_guard lock(mutex_);
-    if (outcome.ok() && !abort_) {
+    if (!outcome.ok()) {
+      error_ = std::move(outcome).error();
+      return *error_;
+    }
+    if (!abort_) {
       communicator_ = std::move(outcome).value();
       started_.store(communicator_.get(), std::memory_order_release);
       return {};
     }
-    error_ = outcome.ok() ? *abort_ : std::move(outcome).error();
-    late = error_;
+    late = error_ = *abort_;
   }
-  if (outcome.ok()) outcome.value()->abort(*late);
+  outcome.value()->abort(*late);
   return *std::move(late);
 }
 

@@ -291,6 +291,7 @@ Status run_collectives(const std::vector<CollectiveJob>& jobs) {
 
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
   std::vector<Task<Status>> tasks;
+  tasks.reserve(jobs.size());
   for (const FinalizeJob& job : jobs) {
     tasks.push_back(job.communicator->finalize(loop, job.refused));
   }
