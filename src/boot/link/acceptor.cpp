@@ -92,8 +92,15 @@ void Acceptor::accept_from(int listener_fd) {
       queue_was_empty_ = true;
       return;
     }
-    admit(std::move(accepted).value());
+    if (may_prove(accepted.value())) admit(std::move(accepted).value());
   }
+}
+
+bool Acceptor::may_prove(const OwnedFd& socket) const {
+  if (options_.calls.may_prove == nullptr) return true;
+  const auto answer = options_.calls.may_prove(socket);
+  if (!answer.ok()) note_failure(answer.error());
+  return answer.ok() && answer.value();
 }
 
 Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {

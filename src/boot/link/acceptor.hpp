@@ -30,6 +30,8 @@ struct SocketCalls {
   Result<OwnedFd> (*accept)(int listener_fd);
   Result<IoOutcome> (*read)(int fd, std::span<std::byte> out);
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
+  /// Returns whether an accepted connection may prove the key; null: each may.
+  Result<bool> (*may_prove)(const OwnedFd& socket) = nullptr;
 };
 inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some};
 
@@ -108,6 +110,7 @@ class Acceptor {
   void accept_from(int listener_fd);
   Result<OwnedFd> accept_despite_limit(int listener_fd);
   void note_shortage(Error error);
+  bool may_prove(const OwnedFd& socket) const;
   void note_failure(const Error& error) const;
   bool make_room();
   void admit(OwnedFd fd);

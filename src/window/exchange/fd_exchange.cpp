@@ -25,7 +25,7 @@ Result<boot::IoOutcome> outcome_of(Result<PacketOutcome> packet, std::size_t byt
 }
 
 constexpr boot::SocketCalls kMessageCalls = {
-    .accept = accept_same_user,
+    .accept = accept_packets,
     .read =
         [](int fd, std::span<std::byte> out) {
           return outcome_of(receive_packet(fd, out), out.size());
@@ -34,6 +34,7 @@ constexpr boot::SocketCalls kMessageCalls = {
         [](int fd, std::span<const ByteView> buffers) {
           return outcome_of(send_packet(fd, buffers.front()), buffers.front().size());
         },
+    .may_prove = same_user,
 };
 
 }  // namespace

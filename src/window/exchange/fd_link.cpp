@@ -47,15 +47,6 @@ Result<OwnedFd> make_socket() {
   return made;
 }
 
-Result<bool> same_user(const OwnedFd& socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (sys().getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-    return system_error("reading the credentials of a unix socket's peer");
-  }
-  return bytes == sizeof peer && peer.uid == ::geteuid();
-}
-
 bool must_wait(int status) {
   // ETOOMANYREFS: this user has too many descriptors in flight; they arrive somewhere soon.
   return status == EAGAIN || status == EWOULDBLOCK || status == EINTR || status == ETOOMANYREFS;
@@ -124,6 +115,15 @@ Result<Received> receive_one(int socket, std::span<std::byte> into, ControlBuffe
 
 }  // namespace
 
+Result<bool> same_user(const OwnedFd& socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  if (sys().getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    return system_error("reading the credentials of a unix socket's peer");
+  }
+  return bytes == sizeof peer && peer.uid == ::geteuid();
+}
+
 Result<OwnedFd> listen_at(const FdSocketName& name) {
   ORIEL_TRY(OwnedFd socket, make_socket());
   const UnixAddress address = unix_address_of(name);
@@ -146,16 +146,13 @@ Result<OwnedFd> connect_to(const FdSocketName& name) {
   return socket;
 }
 
-Result<OwnedFd> accept_same_user(int listener_fd) {
+Result<OwnedFd> accept_packets(int listener_fd) {
   for (;;) {
     OwnedFd socket(sys().accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == ECONNABORTED || errno == EINTR) continue;
-      if (must_wait(errno)) return OwnedFd();
-      return system_error("accepting on a unix socket");
-    }
-    ORIEL_TRY(const bool same, same_user(socket));
-    if (same) return socket;
+    if (socket) return socket;
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (must_wait(errno)) return OwnedFd();
+    return system_error("accepting on a unix socket");
   }
 }
 

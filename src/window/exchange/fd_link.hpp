@@ -25,8 +25,10 @@ Result<OwnedFd> listen_at(const FdSocketName& name);
 /// A socket connected to the listener at `name`, or an invalid one if its queue is full just now.
 /// Refused if the listener belongs to another user.
 Result<OwnedFd> connect_to(const FdSocketName& name);
-/// The next connection of a listener, invalid if none waits; those of other users are closed.
-Result<OwnedFd> accept_same_user(int listener_fd);
+/// The next connection of a listener, invalid if none waits.
+Result<OwnedFd> accept_packets(int listener_fd);
+/// Returns whether the process at the other end runs as this process's user.
+Result<bool> same_user(const OwnedFd& socket);
 
 /// Whether a message was sent, has come, or must wait.
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };

@@ -45,13 +45,13 @@ TEST_CASE("without hwloc the kernel's lists yield PCI buses with GPUs and networ
 TEST_CASE("a GPU uses the nearest interface, and falls back on another card", "[req:2.5]") {
   Sys sys;
   fill(sys);
-  const InterfaceChoice choice = sys.choose(on_gpu("0000:42:00.0"));
+  const InterfaceChoice choice = sys.choose(user_on_gpu("0000:42:00.0"));
   CHECK(choice.primary == "ens1");
   CHECK(choice.backup == "ens0");
   CHECK(choice.all == Names{"ens1", "ens0", "ens2", "ens3"});
   CHECK(choice.reason == "ens1 on 0000:43:00.0 (PIX); backup ens0, another card");
-  CHECK(sys.choose(on_gpu("0000:82:00.0")).primary == "ens2");
-  CHECK(sys.choose(on_gpu("0000:c2:00.0")).backup == "ens2");
+  CHECK(sys.choose(user_on_gpu("0000:82:00.0")).primary == "ens2");
+  CHECK(sys.choose(user_on_gpu("0000:c2:00.0")).backup == "ens2");
 }
 
 TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are",
@@ -94,7 +94,7 @@ TEST_CASE("the backup is the other port of a card, and never the same port", "[r
   sys.interface("ens1f1", "0000:03:00.1", 0, "00", 100'000);
   SECTION("of two functions") {
     sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
-    const InterfaceChoice choice = sys.choose(on_cpu(0));
+    const InterfaceChoice choice = sys.choose(user_on_cpu(0));
     CHECK(choice.primary == "ens1f0");
     CHECK(choice.backup == "ens1f1");
     CHECK(choice.reason.find("the other port of the card") != std::string::npos);
@@ -102,11 +102,11 @@ TEST_CASE("the backup is the other port of a card, and never the same port", "[r
   SECTION("a virtual function is on the port of its physical one") {
     sys.interface("ens1f0v0", "0000:03:00.2", 0, "00", 100'000);
     sys.virtual_function("0000:03:00.2", "0000:03:00.0");
-    const InterfaceChoice choice = sys.choose(on_cpu(0), {"ens1f0", "ens1f0v0"});
+    const InterfaceChoice choice = sys.choose(user_on_cpu(0), {"ens1f0", "ens1f0v0"});
     CHECK(choice.primary == "ens1f0");
     CHECK(choice.backup.empty());
     CHECK(choice.all == Names{"ens1f0", "ens1f0v0"});
-    CHECK(sys.choose(on_cpu(0), {"ens1f0v0", "ens1f1"}).backup == "ens1f0v0");
+    CHECK(sys.choose(user_on_cpu(0), {"ens1f0v0", "ens1f1"}).backup == "ens1f0v0");
   }
   SECTION("so is a subfunction, while devices of virtio have one each") {
     for (const char* name : {"mlx5_core.sf.4", "virtio5", "virtio6"}) {
@@ -118,9 +118,9 @@ TEST_CASE("the backup is the other port of a card, and never the same port", "[r
       sys.link(fmt::format("/sys/class/net/{}/device", sub ? "sf4" : name),
                "../../.." + device.substr(4));
     }
-    CHECK(sys.choose(on_cpu(0), {"ens1f0", "sf4"}).backup.empty());
-    CHECK(sys.choose(on_cpu(0), {"sf4", "ens1f1"}).backup == "ens1f1");
-    CHECK(sys.choose(on_cpu(0), {"virtio5", "virtio6"}).backup == "virtio6");
+    CHECK(sys.choose(user_on_cpu(0), {"ens1f0", "sf4"}).backup.empty());
+    CHECK(sys.choose(user_on_cpu(0), {"sf4", "ens1f1"}).backup == "ens1f1");
+    CHECK(sys.choose(user_on_cpu(0), {"virtio5", "virtio6"}).backup == "virtio6");
     const auto all = sys.interfaces();
     CHECK(std::all_of(all.begin(), all.end(), [](const NetworkInterface& one) {
       return one.ports.size() == 1 && one.ports[0].pci &&
@@ -130,7 +130,7 @@ TEST_CASE("the backup is the other port of a card, and never the same port", "[r
   SECTION("two ports of one function are two") {
     sys.interface("ib0", "0000:05:00.0", 0, "00", 100'000, 0);
     sys.interface("ib1", "0000:05:00.0", 0, "00", 100'000, 1);
-    CHECK(sys.choose(on_cpu(0), {"ib0", "ib1"}).backup == "ib1");
+    CHECK(sys.choose(user_on_cpu(0), {"ib0", "ib1"}).backup == "ib1");
   }
   SECTION("a bond stands for all its ports, a VLAN for those below it") {
     sys.plain("bond0", 200'000);
@@ -141,10 +141,10 @@ TEST_CASE("the backup is the other port of a card, and never the same port", "[r
     sys.plain("bond0.7", 200'000);
     sys.link("/sys/class/net/bond0.7/lower_bond0", "../bond0");
     sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
-    const InterfaceChoice choice = sys.choose(on_cpu(0));
+    const InterfaceChoice choice = sys.choose(user_on_cpu(0));
     CHECK(choice.all == Names{"bond0", "ens2", "bond0.7"});
     CHECK(choice.backup == "ens2");
-    CHECK(sys.choose(on_cpu(0), {"bond0", "bond0.7", "ens1f1"}).backup.empty());
+    CHECK(sys.choose(user_on_cpu(0), {"bond0", "bond0.7", "ens1f1"}).backup.empty());
   }
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("an interface that goes down leaves the pairs of others as they were",
   const auto pairs = [](const Sys& sys) {
     std::map<std::string, std::string> backups;
     for (int rank = 0; rank < 4; ++rank) {
-      const InterfaceChoice choice = sys.choose(on_cpu(0, rank));
+      const InterfaceChoice choice = sys.choose(user_on_cpu(0, rank));
       backups[choice.primary] = choice.backup;
     }
     return backups;
@@ -179,8 +179,8 @@ TEST_CASE("what is built upon a port is no port of its own: GPUs and ranks use o
   for (const char* gpu : {"0000:02:00.0", "0000:04:00.0"}) sys.gpu(gpu, 0, "00");
   const auto used = [&] {
     std::vector<std::pair<std::string, std::string>> chosen;
-    for (const InterfaceUser& user : {on_gpu("0000:02:00.0"), on_gpu("0000:04:00.0"), on_cpu(0, 0),
-                                      on_cpu(0, 1), on_cpu(0, 2)}) {
+    for (const InterfaceUser& user : {user_on_gpu("0000:02:00.0"), user_on_gpu("0000:04:00.0"),
+                                      user_on_cpu(0, 0), user_on_cpu(0, 1), user_on_cpu(0, 2)}) {
       const InterfaceChoice choice = sys.choose(user);
       chosen.emplace_back(choice.primary, choice.backup);
     }
@@ -218,7 +218,7 @@ TEST_CASE("what is built upon a port is no port of its own: GPUs and ranks use o
       sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
     }
     CHECK(used() == by_turns("bond0", "ens2"));
-    CHECK(sys.choose(on_cpu(0), {"bond0", "ens1f0"}).all == Names{"bond0", "ens1f0"});
+    CHECK(sys.choose(user_on_cpu(0), {"bond0", "ens1f0"}).all == Names{"bond0", "ens1f0"});
   }
   SECTION("the second port of a function is none of what is on the first") {
     sys.interface("ib1", "0000:05:00.0", 0, "00", 200'000, 1);
@@ -249,7 +249,7 @@ TEST_CASE("VLANs decide neither pairs nor the link layer", "[req:2.5]") {
   sys.plain("eth2.7", 100'000);
   sys.link("/sys/class/net/eth2.7/lower_eth2", "../eth2");
   for (int rank = 0; rank < 4; ++rank) {
-    const InterfaceChoice choice = sys.choose(on_cpu(0, rank));
+    const InterfaceChoice choice = sys.choose(user_on_cpu(0, rank));
     CHECK(choice.primary == fmt::format("eth{}", rank));
     CHECK(choice.backup == fmt::format("eth{}", rank ^ 1));
   }
@@ -264,7 +264,7 @@ TEST_CASE("VLANs decide neither pairs nor the link layer", "[req:2.5]") {
     layers.file(fmt::format("/sys/class/net/{}/type", name), "1\n");
     layers.link(fmt::format("/sys/class/net/{}/lower_eth0", name), "../eth0");
   }
-  CHECK(layers.choose(on_gpu("0000:02:00.0")).primary == "ib0");
+  CHECK(layers.choose(user_on_gpu("0000:02:00.0")).primary == "ib0");
 }
 
 TEST_CASE("a container's way out stays that, whatever else without hardware is there",
@@ -275,9 +275,9 @@ TEST_CASE("a container's way out stays that, whatever else without hardware is t
   for (const char* name : {"wg0", "wg1"}) {
     sys.plain(name, 0);
     sys.file(fmt::format("/sys/class/net/{}/type", name), "65534\n");
-    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "eth0");
+    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
   }
-  CHECK(sys.choose(on_cpu(0)).backup == "wg0");
+  CHECK(sys.choose(user_on_cpu(0)).backup == "wg0");
   SECTION("a bridge of its layer, by the routes") {
     sys.plain("docker0", 20'000);
     sys.file("/sys/class/net/docker0/type", "1\n");
@@ -285,7 +285,7 @@ TEST_CASE("a container's way out stays that, whatever else without hardware is t
     const std::string head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n";
     const std::string other = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0 0 0\n";
     const std::string none(32, '0');
-    CHECK(sys.choose(on_cpu(0)).primary == "docker0");
+    CHECK(sys.choose(user_on_cpu(0)).primary == "docker0");
     SECTION("of version 4") {
       sys.file("/proc/net/route",
                head + other + "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t" + kRest);
@@ -296,14 +296,14 @@ TEST_CASE("a container's way out stays that, whatever else without hardware is t
                                            " 0 1 0 1 docker0\n" + none + " 00 " + none + " 00 " +
                                            none + " 0 1 0 3 eth0\n");
     }
-    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "eth0");
-    CHECK(sys.choose(on_cpu(0)).backup == "docker0");
+    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
+    CHECK(sys.choose(user_on_cpu(0)).backup == "docker0");
   }
   SECTION("hardware comes before it all the same") {
     sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
     sys.file("/proc/net/route", "eth0 00000000 010011AC 0003 0 0 0 00000000 0 0 0\n");
-    CHECK(sys.choose(on_cpu(0)).primary == "ens1");
-    CHECK(sys.choose(on_cpu(0)).backup == "eth0");
+    CHECK(sys.choose(user_on_cpu(0)).primary == "ens1");
+    CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");
   }
 }
 
@@ -312,22 +312,23 @@ TEST_CASE("a slow port is no primary, however near, but better than no backup", 
   sys.gpu("0000:02:00.0", 0, "00");
   sys.interface("eno1", "0000:03:00.0", 0, "00", 1'000);
   sys.interface("ens7", "0000:83:00.0", 1, "80", 100'000);
-  const InterfaceChoice choice = sys.choose(on_gpu("0000:02:00.0"));
+  const InterfaceChoice choice = sys.choose(user_on_gpu("0000:02:00.0"));
   CHECK(choice.primary == "ens7");
   CHECK(choice.backup == "eno1");
   SECTION("whatever those without hardware say of their speed") {
     sys.plain("veth0", 10'000'000);
-    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens7", "eno1", "veth0"});
+    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all == Names{"ens7", "eno1", "veth0"});
   }
   SECTION("others come before it, though they are farther") {
     sys.interface("ens1", "0000:04:00.0", 0, "00", 100'000);
     sys.interface("ens8", "0000:84:00.0", 1, "80", 100'000);
-    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1"});
+    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1"});
     sys.plain("veth0", 10'000'000);
-    CHECK(sys.choose(on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1", "veth0"});
+    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all ==
+          Names{"ens1", "ens7", "ens8", "eno1", "veth0"});
   }
   SECTION("alone it is") {
-    CHECK(sys.choose(on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
+    CHECK(sys.choose(user_on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
   }
 }
 
@@ -342,8 +343,8 @@ TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys
     sys.file(fmt::format("/sys/class/net/{}/type", name), type);
   };
   const auto all_use = [&](const char* name) {
-    for (const InterfaceUser& user :
-         {on_gpu("0000:02:00.0"), on_gpu("0000:82:00.0"), on_cpu(0), on_cpu(1)}) {
+    for (const InterfaceUser& user : {user_on_gpu("0000:02:00.0"), user_on_gpu("0000:82:00.0"),
+                                      user_on_cpu(0), user_on_cpu(1)}) {
       CHECK(sys.choose(user).primary == name);
     }
   };
@@ -352,7 +353,7 @@ TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys
   CHECK(sys.interfaces()[0].layer == Nic::Layer::ethernet);
   CHECK(sys.interfaces()[1].layer == Nic::Layer::infiniband);
   all_use("ib0");
-  CHECK(sys.choose(on_cpu(0)).backup == "eth0");
+  CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");
   sys.file("/sys/class/net/ib0/speed", "50000\n");
   all_use("eth0");
   add("odd0", "0000:84:00.0", 1, 200'000, "65534\n");
@@ -361,7 +362,8 @@ TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys
   add("eth1", "0000:85:00.0", 1, 200'000, "1\n");
   add("eth2", "0000:05:00.0", 0, 100'000, "1\n");
   // Others of the layer come first, though they are farther.
-  CHECK(sys.choose(on_gpu("0000:82:00.0")).all == Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
+  CHECK(sys.choose(user_on_gpu("0000:82:00.0")).all ==
+        Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
 }
 
 TEST_CASE("what is down, a loopback, or without hardware is left for when nothing else is",
@@ -373,20 +375,21 @@ TEST_CASE("what is down, a loopback, or without hardware is left for when nothin
   sys.plain("veth1", 10'000);
   sys.file("/sys/class/net/bonding_masters", "");
   CHECK(sys.interfaces().size() == 2);
-  CHECK(sys.choose(on_cpu(0)).all == Names{"veth1"});
+  CHECK(sys.choose(user_on_cpu(0)).all == Names{"veth1"});
   sys.interface("ens1", "0000:03:00.0", 0, "00", 1'000);
   sys.interface("ens2", "0000:04:00.0", 0, "00", 1'000);
   sys.file("/sys/class/net/ens2/operstate", "down\n");
-  const InterfaceChoice choice = sys.choose(on_cpu(0));
+  const InterfaceChoice choice = sys.choose(user_on_cpu(0));
   CHECK(choice.all == Names{"ens1", "veth1"});
   CHECK(choice.backup == "veth1");
   CHECK(choice.reason.find("nothing says") != std::string::npos);
-  CHECK(sys.choose(on_cpu(0), {"lo"}).primary == "lo");
-  CHECK(sys.choose(on_cpu(0), {"ens2"}).primary.empty());
+  CHECK(sys.choose(user_on_cpu(0), {"lo"}).primary == "lo");
+  CHECK(sys.choose(user_on_cpu(0), {"ens2"}).primary.empty());
   SECTION("where /sys is hidden, the caller's word is all there is") {
-    const InterfaceChoice blind = choose_interfaces({}, {}, on_cpu(0), {"eth1", "eth0", "eth0"});
+    const InterfaceChoice blind =
+        choose_interfaces({}, {}, user_on_cpu(0), {"eth1", "eth0", "eth0"});
     CHECK(blind.all == Names{"eth0", "eth1"});
-    CHECK(choose_interfaces({}, {}, on_cpu(0)).all.empty());
+    CHECK(choose_interfaces({}, {}, user_on_cpu(0)).all.empty());
   }
 }
 
@@ -411,7 +414,7 @@ TEST_CASE("the order of lists changes no choice, and no interface is used twice 
     auto interfaces = sys.interfaces();
     std::map<std::string, int> users;
     for (const Gpu& gpu : machine.gpus) {
-      const InterfaceUser user = on_gpu(gpu.pci->to_string());
+      const InterfaceUser user = user_on_gpu(gpu.pci->to_string());
       const InterfaceChoice choice = choose_interfaces(machine, interfaces, user);
       std::shuffle(interfaces.begin(), interfaces.end(), random);
       CHECK(choose_interfaces(machine, interfaces, user) == choice);
@@ -479,11 +482,11 @@ TEST_CASE("a rank's own adapter is the RDMA port that is chosen for it", "[req:2
   CHECK(first->port == 2);
   CHECK(second->name == "mlx5_7");
   CHECK(second->port == 1);
-  const auto none = chosen(with(""), on_cpu(0));
+  const auto none = chosen(with(""), user_on_cpu(0));
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code() == ErrorCode::system);
   CHECK(none.error().message().find("no RDMA port") != std::string::npos);
-  CHECK_FALSE(chosen(with("<"), on_cpu(0)).ok());
+  CHECK_FALSE(chosen(with("<"), user_on_cpu(0)).ok());
 }
 
 }  // namespace

@@ -15,24 +15,24 @@ TEST_CASE("who does not tell a speed, or is on USB, is left for when nothing els
   sys.interface("eth0", "0000:02:00.0", 0, "00", 0);  // nearer, and before the other
   sys.interface("ens6", "0000:83:00.0", 1, "80", 100'000);
   SECTION("of one layer") {
-    CHECK(sys.choose(on_gpu("0000:42:00.0")).all == Names{"ens6", "eth0"});
-    CHECK(sys.choose(on_cpu(0)).for_data == Names{"ens6"});
+    CHECK(sys.choose(user_on_gpu("0000:42:00.0")).all == Names{"ens6", "eth0"});
+    CHECK(sys.choose(user_on_cpu(0)).for_data == Names{"ens6"});
     sys.file("/sys/class/net/ens6/speed", "-1\n");
-    CHECK(sys.choose(on_cpu(0)).all == Names{"eth0", "ens6"});
-    CHECK(sys.choose(on_cpu(0)).for_data == Names{"eth0", "ens6"});
+    CHECK(sys.choose(user_on_cpu(0)).all == Names{"eth0", "ens6"});
+    CHECK(sys.choose(user_on_cpu(0)).for_data == Names{"eth0", "ens6"});
   }
   SECTION("on USB, whatever the speed") {
     sys.file("/sys/class/net/eth0/speed", "100000\n");
-    CHECK(sys.choose(on_cpu(0)).primary == "eth0");
+    CHECK(sys.choose(user_on_cpu(0)).primary == "eth0");
     const std::string device = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0/usb1/1-3:2.0";
     sys.plain("enxbmc", 100'000);
     sys.link(device + "/subsystem", "../../../../../../../bus/usb");
     sys.link("/sys/class/net/enxbmc/device", "../../.." + device.substr(4));
     sys.plain("br0", 100'000);
     sys.file("/proc/net/route", "br0 00000000 010011AC 0003 0 0 0 00000000 0 0 0\n");
-    CHECK(sys.choose(on_cpu(0)).all == Names{"eth0", "ens6", "enxbmc", "br0"});
-    CHECK(sys.choose(on_cpu(0)).for_data == Names{"eth0", "ens6"});
-    CHECK(sys.choose(on_cpu(0), {"enxbmc", "br0"}).all == Names{"enxbmc", "br0"});
+    CHECK(sys.choose(user_on_cpu(0)).all == Names{"eth0", "ens6", "enxbmc", "br0"});
+    CHECK(sys.choose(user_on_cpu(0)).for_data == Names{"eth0", "ens6"});
+    CHECK(sys.choose(user_on_cpu(0), {"enxbmc", "br0"}).all == Names{"enxbmc", "br0"});
   }
 }
 
@@ -45,7 +45,7 @@ TEST_CASE("an interface that is down keeps its place also where others are liste
   }
   sys.file("/sys/class/net/ens0/operstate", "down\n");
   for (int rank = 0; rank < 3; ++rank) {
-    const InterfaceChoice choice = sys.choose(on_cpu(0, rank), {"ens1", "ens2", "ens3"});
+    const InterfaceChoice choice = sys.choose(user_on_cpu(0, rank), {"ens1", "ens2", "ens3"});
     if (choice.primary == "ens2") CHECK(choice.backup == "ens3");
     if (choice.primary == "ens3") CHECK(choice.backup == "ens2");
   }
@@ -59,7 +59,7 @@ TEST_CASE("a route that refuses, which leads to the loopback, makes it no way ou
   const std::string none(32, '0');
   sys.file("/proc/net/ipv6_route",
            none + " 00 " + none + " 00 " + none + " ffffffff 00000001 00000000 00200200 lo\n");
-  CHECK(sys.choose(on_cpu(0), {"lo", "eth0"}).primary == "eth0");
+  CHECK(sys.choose(user_on_cpu(0), {"lo", "eth0"}).primary == "eth0");
 }
 
 TEST_CASE("what stands in the host for virtual functions comes after their card's uplink",
@@ -71,7 +71,7 @@ TEST_CASE("what stands in the host for virtual functions comes after their card'
     sys.interface(fmt::format("a_{}", name), "0000:03:00.0", 0, "00", 100'000);
     sys.file(fmt::format("/sys/class/net/a_{}/phys_port_name", name), fmt::format("{}\n", name));
   }
-  for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(on_cpu(0, rank)).primary == "ens1np0");
+  for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "ens1np0");
 }
 
 TEST_CASE("a bond is as near as the nearest of its ports, of which it is used for each",
@@ -86,11 +86,11 @@ TEST_CASE("a bond is as near as the nearest of its ports, of which it is used fo
     sys.link(fmt::format("/sys/class/net/{}/master", part), "../bond0");
     sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
   }
-  for (int node = 0; node < 2; ++node) CHECK(sys.choose(on_cpu(node)).primary == "bond0");
+  for (int node = 0; node < 2; ++node) CHECK(sys.choose(user_on_cpu(node)).primary == "bond0");
   sys.interface("ens3", "0000:84:00.0", 0, "00", 200'000);
-  CHECK(sys.choose(on_cpu(0)).primary == "bond0");  // its address is the first
-  CHECK(sys.choose(on_cpu(1)).reason.starts_with("bond0 on 0000:03:00.0 (NODE)"));
-  CHECK(sys.choose(on_cpu(1)).primary == "bond0");  // the other card is far
+  CHECK(sys.choose(user_on_cpu(0)).primary == "bond0");  // its address is the first
+  CHECK(sys.choose(user_on_cpu(1)).reason.starts_with("bond0 on 0000:03:00.0 (NODE)"));
+  CHECK(sys.choose(user_on_cpu(1)).primary == "bond0");  // the other card is far
 }
 
 }  // namespace oriel::topo

@@ -26,12 +26,12 @@ class Sys : public SysTree {
   }
 };
 
-inline InterfaceUser on_gpu(const std::string& pci) {
+inline InterfaceUser user_on_gpu(const std::string& pci) {
   InterfaceUser user;
   user.gpu = address(pci);
   return user;
 }
-inline InterfaceUser on_cpu(int numa, int place = 0) {
+inline InterfaceUser user_on_cpu(int numa, int place = 0) {
   return {std::nullopt, numa, place, {}};
 }
 
