@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plants all defects of defects.py in a copy of the tree, each alive only where the environment
+variable ORIEL_PLANTED has its number. Says which text is not in the tree once.
+
+usage: plant.py TREE
+Then build TREE with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each number.
+"""
+import pathlib
+import re
+import sys
+
+from defects import M
+
+root = pathlib.Path(sys.argv[1])
+files = [path for folder in ("src", "include") for path in (root / folder).rglob("*")
+         if path.suffix in (".hpp", ".cpp", ".cuh")]
+texts = {path: path.read_text() for path in files}
+missing = 0
+for number, module, old, new in M:
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in old.split()))
+    hits = [path for path in files for _ in pattern.findall(texts[path])]
+    if len(hits) != 1:
+        print(f"{number} ({module}) stands {len(hits)} times: {old.splitlines()[0][:80]}")
+        missing += 1
+        continue
+    planted = new.replace("%d", str(number))
+    texts[hits[0]] = pattern.sub(lambda _: planted, texts[hits[0]])
+for path, text in texts.items():
+    path.write_text(text)
+print(f"{len(M) - missing} of {len(M)} planted")
