@@ -4,7 +4,7 @@
 """Each C++ file of src/ and tools/ reaches, through what it includes, a header for every standard
 name in the table below, and a declaration of every type, function and macro of ours that it uses.
 
-The presets compile several files of a room together (ORIEL_UNITY), where a file that forgets an
+The presets compile several files of a module together (ORIEL_UNITY), where a file that forgets an
 include finds what the one before it has included. This looks at names and knows no C++: that a
 rarer standard name is missing, or an overload, only a build without the option tells."""
 import functools
@@ -86,14 +86,14 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 STANDARD = re.compile(r"\bstd::(\w+)")
 FORMAT = re.compile(r"\bfmt::\w+")
-# Types of two words at least, and the shorter ones that rooms share.
+# Types of two words at least, and the shorter ones that modules share.
 TYPE = re.compile(r"\b(?:[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|"
                   r"Deadline|Fd|Log|Result|Status|Task)\b")
 DEFINED = re.compile(r"\b(?:class|struct|enum class|enum|union|using|concept)\s+"
                      r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+|ORIEL_\w+\s+)*([A-Z]\w+)")
 # Namespaces are not indented, so what begins a line belongs to one.
 FUNCTION = re.compile(r"^(?![#}/])(?!return\b)[\w:<>,&* \[\]]*[\w>&*] [&*]?(\w+)\(", re.M)
-# Of two words, and the shortest that rooms share.
+# Of two words, and the shortest that modules share.
 CALL = re.compile(r"(?<![\w.>:])(?:(?!std::|fmt::)[a-z]\w*::)*(\w+_\w+|sys|log|cuda)\(")
 MACRO = re.compile(r"\bORIEL_\w+\b")
 MACRO_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(ORIEL_\w+)", re.M)
