@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -24,9 +27,32 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
+#if defined(__SANITIZE_THREAD__)
+bool library_threads_run() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "comm");
+    std::string name;
+    if (std::getline(file, name) && name.starts_with("oriel-")) return true;
+  }
+  return false;
+}
+#endif
+
+/// The thread sanitizer ends a child at its first thread if the parent had threads at the fork. The
+/// thread that has served a test's last id may be about to end.
+void await_library_threads() {
+#if defined(__SANITIZE_THREAD__)
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (library_threads_run() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+#endif
+}
+
 }  // namespace
 
 ForkedRanks::ForkedRanks(int count, const std::function<Status(int rank)>& body) {
+  await_library_threads();
   for (int rank = 0; rank < count; ++rank) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2");

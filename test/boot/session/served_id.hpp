@@ -32,7 +32,10 @@ class ServedId {
           while (id.ok()) ::pause();
           return std::move(id).error();
         }) {
-    while (place_->made == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (place_->made == 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     if (place_->made > 0) return;
     throw std::runtime_error("no unique id: " + server_.collect(std::chrono::seconds(1)).at(0));
   }
