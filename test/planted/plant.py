@@ -11,22 +11,22 @@ import pathlib
 import re
 import sys
 
-from defects import M
+from defects import DEFECTS
 
 root = pathlib.Path(sys.argv[1])
 files = [path for folder in ("src", "include") for path in (root / folder).rglob("*")
          if path.suffix in (".hpp", ".cpp", ".cuh")]
 texts = {path: path.read_text() for path in files}
 missing = 0
-for number, module, old, new in M:
+for number, (module, old, new) in enumerate(DEFECTS, 1):
     pattern = re.compile(r"\s+".join(re.escape(word) for word in old.split()))
     hits = [path for path in files for _ in pattern.findall(texts[path])]
     if len(hits) != 1:
         print(f"{number} ({module}) stands {len(hits)} times: {old.splitlines()[0][:80]}")
         missing += 1
         continue
-    planted = new.replace("%d", str(number))
+    planted = new.replace("PLANTED", f"PLANTED_({number})")
     texts[hits[0]] = pattern.sub(lambda _: planted, texts[hits[0]])
 for path, text in texts.items():
     path.write_text(text)
-print(f"{len(M) - missing} of {len(M)} planted")
+print(f"{len(DEFECTS) - missing} of {len(DEFECTS)} planted")
