@@ -20,7 +20,7 @@ CODE = r"(?:\d+\.\d+|promise:\d+|[ABDFHQ]\d+)"
 ENTRY = re.compile(rf"({CODE}) (.+)")
 TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+)', re.M)
 # Tags by which somebody chooses tests; those in front hide a test from a plain run.
-PLAIN = {".", "figures", "loops", "reduce", "scalar"}
+PLAIN = {".", "figures", "loops", "python", "reduce", "root", "scalar", "vendor"}
 TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
 HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w.:-])")
 ISSUE = re.compile(r"\bissues? #?\d+", re.I)

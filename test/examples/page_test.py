@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of a page's console blocks and compares what they print with the page.
+"""Runs the commands of a page's console blocks and compares what they print, and the status that they
+exit with, with the page.
 
-page_test.py PAGE BUILD_FOLDER: lines may come in any order, `...` stands for
-anything, `build/` for BUILD_FOLDER. A block below `<!-- needs 2 GPUs -->` is skipped without them."""
+page_test.py PAGE BUILD_FOLDER [--gpus]: lines may come in any order, `...` stands for anything, `build/`
+for BUILD_FOLDER. `<!-- exits with 1 -->` above a block gives the status of its commands; without it the
+status is 0. Blocks below `<!-- needs 2 GPUs -->` run with --gpus only. If such a block is skipped because
+the machine has fewer, the exit status is 77."""
 import os
 import pathlib
 import re
 import subprocess
 import sys
 
-BLOCK = re.compile(r"(?:^<!-- needs (?P<gpus>\d+) GPUs -->\n)?^```console\n(?P<text>.*?)^```$",
-                   re.M | re.S)
+BLOCK = re.compile(r"(?P<notes>(?:^<!-- [^\n]* -->\n)*)^```console\n(?P<text>.*?)^```$", re.M | re.S)
+NOTE = re.compile(r"<!-- (?:needs (?P<gpus>\d+) GPUs?|exits with (?P<status>\d+)) -->")
+SKIPPED = 77
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("ORIEL_", "NCCL_")) or name.startswith("ORIEL_TEST_")}
 
@@ -41,8 +45,21 @@ def gpu_count():
     return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
 
 
+class Block:
+    """A console block and what the comments above it say."""
+
+    def __init__(self, found):
+        self.text, self.gpus, self.status = found["text"], 0, 0
+        for line in found["notes"].splitlines():
+            note = NOTE.fullmatch(line)
+            if not note:
+                raise SystemExit(f"{line}: a comment above a console block that says nothing of it")
+            self.gpus = int(note["gpus"] or self.gpus)
+            self.status = int(note["status"] or self.status)
+
+
 def check(block, build):
-    for piece in re.split(r"^\$ ", block, flags=re.M)[1:]:
+    for piece in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, expected = piece.partition("\n")
         done = subprocess.run(re.sub(r"(?<!\S)build/", f"{build}/", command), shell=True, check=False,
                               env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -50,6 +67,12 @@ def check(block, build):
         printed = done.stdout.replace(f"{build}/", "build/")
         yield from (f"$ {command}: {one}"
                     for one in differences(expected.splitlines(), printed.splitlines()))
+        if done.returncode != block.status:
+            yield f"$ {command}: exits with {done.returncode}, on the page with {block.status}"
+
+
+def blocks_of(text):
+    return [Block(found) for found in BLOCK.finditer(text)]
 
 
 def self_test():
@@ -57,21 +80,32 @@ def self_test():
     assert not list(differences(["a", "b ... d"], ["b c d", "a"]))
     for expected, printed in ((["a"], []), ([], ["a"]), (["a", "a"], ["a"]), (["a ... c"], ["a b"])):
         assert list(differences(expected, printed)), (expected, printed)
+    fails = "```console\n$ echo a; exit 3\na\n```\n"
+    for notes, gpus, right in (("", 0, False), ("<!-- exits with 3 -->\n", 0, True),
+                               ("<!-- exits with 1 -->\n", 0, False),
+                               ("<!-- needs 2 GPUs -->\n<!-- exits with 3 -->\n", 2, True)):
+        [block] = blocks_of("text\n\n" + notes + fails)
+        assert block.gpus == gpus and (not list(check(block, "build"))) == right, notes
 
 
 def main():
     self_test()
     page, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
-    blocks = list(BLOCK.finditer(page.read_text(encoding="utf-8")))
-    found = [] if blocks else ["there is no console block"]
+    with_gpus, present, skipped = sys.argv[3:] == ["--gpus"], gpu_count(), 0
+    blocks = [block for block in blocks_of(page.read_text(encoding="utf-8"))
+              if (block.gpus > 0) == with_gpus]
+    found = [] if blocks else ["there is no such console block"]
     for block in blocks:
-        if int(block["gpus"] or 0) > gpu_count():
-            print(f"a block that needs {block['gpus']} GPUs is left out")
-            continue
-        found += check(block["text"], build)
+        if block.gpus > present:
+            print(f"skipped: a block needs {block.gpus} GPUs, {present} are here")
+            skipped += 1
+        else:
+            found += check(block, build)
     for finding in found:
         print(f"{page}: {finding}")
-    return 1 if found else 0
+    if found:
+        return 1
+    return SKIPPED if skipped else 0
 
 
 if __name__ == "__main__":

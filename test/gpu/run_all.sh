@@ -128,6 +128,14 @@ step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"
 step program_preloaded 40 "$bin/oriel-run" --preload "$bin/test_program_oriel_header"
+# The console blocks of pages that need GPUs; they start what lies in the build folder's examples/.
+pages=(hang:docs/hang.md example_03_own_kernel:examples/03_own_kernel/README.md)
+for page in "${pages[@]}"; do
+  if [ -x "$build/examples/late_rank" ]; then
+    step "page_${page%%:*}" 120 python3 "$here/../examples/page_test.py" "$here/../../${page#*:}" \
+      "$build" --gpus
+  fi
+done
 step program_built_here 100 sh "$here/build_with_nvidia_header.sh" "$build"
 step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
 step memcheck 150 bash -c 'sanitize memcheck'

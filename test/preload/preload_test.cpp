@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include <catch2/catch.hpp>
 #include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "nccl.h"
 
@@ -16,6 +21,7 @@
 
 namespace {
 
+namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
@@ -51,6 +57,13 @@ ProgramResult oriel_run(Words arguments, const Program::Environment& more = {}) 
 // What the opener prints for one of its libraries when the calls reach Oriel's forwarder.
 std::string shown(const std::string& what) {
   return what + ": " + kVersion + " " + kNccl + "\n";
+}
+
+// Ends the program as skipped; the case is a ctest entry of its own.
+[[noreturn]] void skip(const char* reason) {
+  std::printf("skipped: %s\n", reason);
+  std::fflush(stdout);
+  std::_Exit(77);
 }
 
 }  // namespace
@@ -161,12 +174,9 @@ TEST_CASE("a libnccl.so.2 opened by its full path is replaced under oriel-run --
 }
 
 TEST_CASE("NVIDIA's library opened by its full path is replaced under oriel-run --preload",
-          "[req:4.14]") {
+          "[.][vendor][req:4.14]") {
   const std::string vendor = ORIEL_VENDOR_NCCL;
-  if (vendor.empty()) {
-    WARN("skipped: there is no NVIDIA libnccl.so.2 on this machine");
-    return;
-  }
+  if (vendor.empty()) skip("there is no NVIDIA libnccl.so.2 on this machine");
   const std::string theirs = "local:" + vendor;
   CHECK_THAT(run({kPrograms + "/nccl_opener", theirs}).out, Contains(vendor));
   CHECK_THAT(oriel_run({"--preload", kPrograms + "/nccl_opener", theirs}).out,
@@ -179,11 +189,9 @@ TEST_CASE("plug-ins whose names begin like libnccl.so.2 are left alone", "[req:4
   CHECK_THAT(result.out, StartsWith(plugin + ": 0 " + ORIEL_PROFILER));
 }
 
-TEST_CASE("Python processes that open another library by its path run on Oriel", "[req:4.14]") {
-  if (std::string(ORIEL_PYTHON).empty()) {
-    WARN("skipped: there is no Python 3");
-    return;
-  }
+TEST_CASE("Python processes that open another library by its path run on Oriel",
+          "[.][python][req:4.14]") {
+  if (std::string(ORIEL_PYTHON).empty()) skip("there is no Python 3");
   const auto before = run({ORIEL_PYTHON, ORIEL_CLIENT_PY, kOther});
   CHECK_THAT(before.out, StartsWith("0 10000 3 "));
   const auto result = oriel_run({"--preload", ORIEL_PYTHON, ORIEL_CLIENT_PY, kOther});
@@ -213,6 +221,48 @@ TEST_CASE("a program that links NCCL statically is named as such", "[req:4.14]")
   CHECK(result.err.find("ncclAllReduce is") == std::string::npos);
   CHECK(result.out == kFromOther);
   CHECK(result.status == 3);
+}
+
+TEST_CASE("a library that uses NCCL reaches Oriel unless it binds its calls to NCCL in itself",
+          "[req:4.14]") {
+  struct Case {
+    std::string library;
+    bool redirected;
+  };
+  const auto one = GENERATE(Case{"client_rpath", true}, Case{"client_visible", true},
+                            Case{"client_symbolic", false}, Case{"client_hidden", false});
+  CAPTURE(one.library);
+  const Words command = {kPrograms + "/library_user",
+                         ORIEL_CLIENT_LIBRARIES "/" + one.library + ".so"};
+  const Program::Environment no_path = {{"LD_LIBRARY_PATH", ""}};
+  CHECK(run(command, no_path).out == kFromOther);
+  const std::string& expected = one.redirected ? kFromOriel : kFromOther;
+  CHECK(run(command, {{"LD_LIBRARY_PATH", ""}, {"LD_PRELOAD", kNccl}}).out == expected);
+  CHECK(oriel_run({"--preload", command[0], command[1]}, no_path).out == expected);
+}
+
+// Every loader of Linux treats set-user-ID programs alike; these could not read a private build
+// folder.
+TEST_CASE("a set-group-ID program keeps its own library, and oriel-run reports nothing",
+          "[.][root][req:4.14]") {
+  const std::string client = kPrograms + "/nccl_client_rpath";
+  const std::string copy = "/tmp/oriel-set-group-id-" + std::to_string(::getpid());
+  constexpr gid_t kOtherGroup = 65534;
+  struct statvfs where {};
+  if (::geteuid() != 0 || ::getegid() == kOtherGroup) skip("only root makes set-group-ID programs");
+  if (::statvfs("/tmp", &where) != 0 || (where.f_flag & ST_NOSUID) != 0) {
+    skip("/tmp is mounted with nosuid");
+  }
+  fs::copy_file(client, copy, fs::copy_options::overwrite_existing);
+  const auto before = oriel_run({"--preload", copy});
+  REQUIRE(::chown(copy.c_str(), 0, kOtherGroup) == 0);
+  REQUIRE(::chmod(copy.c_str(), S_ISGID | 0755) == 0);
+  const auto after = oriel_run({"--preload", copy});
+  fs::remove(copy);
+  CHECK(before.out == kFromOriel);
+  CHECK(before.err == kReport);
+  CHECK(after.out == kFromOther);
+  CHECK(after.err.find("ncclAllReduce") == std::string::npos);
 }
 
 TEST_CASE("a static executable is named as beyond the loader's reach", "[req:4.14]") {

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+// A job that hangs, for docs/hang.md: the last rank comes SECONDS late to a call, or dies before
+// it.
+//   ORIEL_BACKEND=host oriel-run -n 2 late_rank [SECONDS|die [init|window|all_reduce]]
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "../common/launched.hpp"
+
+int main(int argc, char** argv) {
+  const Launched me = Launched::from_environment();
+  const std::string how = argc > 1 ? argv[1] : "0";
+  const std::string where = argc > 2 ? argv[2] : "all_reduce";
+  const auto come_to = [&](const char* call) {
+    if (me.rank != me.ranks - 1 || where != call) return;
+    if (how == "die") std::quick_exit(0);
+    std::this_thread::sleep_for(std::chrono::seconds(std::atoi(how.c_str())));
+  };
+
+  const oriel::UniqueId id = share_unique_id(me);
+  come_to("init");
+  auto comm = must(oriel::Communicator::init(id, me.rank, me.ranks));
+  auto memory = must(comm.allocate(sizeof(float)));
+  come_to("window");
+  auto window = must(comm.register_window(memory));
+  auto* const data = static_cast<float*>(window.data());
+  must(comm.all_reduce({.input = data, .output = data, .count = 1}));
+  come_to("all_reduce");
+  auto done = comm.all_reduce({.input = data, .output = data, .count = 1});
+  if (done.ok()) done = comm.close();  // on a GPU the wait is here
+  std::printf("rank %d: %s\n", me.rank, done.ok() ? "done" : done.error().to_string().c_str());
+  return done.ok() ? 0 : 1;
+}
