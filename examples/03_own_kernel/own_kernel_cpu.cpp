@@ -1,16 +1,44 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs own_kernel.hpp on CPU ranks and compares it with the library's all-reduce:
-//   ORIEL_BACKEND=host oriel-run -n 2 03_own_kernel_cpu
+// Runs own_kernel.hpp on CPU ranks and compares it with the library's all-reduce; on request also
+// its bandwidth with that of plain_kernel.hpp:
+//   ORIEL_BACKEND=host oriel-run -n 2 03_own_kernel_cpu [bandwidth]
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "../common/launched.hpp"
-#include "own_kernel.hpp"
+#include "plain_kernel.hpp"
 
-int main() {
+/// Seconds of the fastest of some calls of a kernel by one thread.
+template <class Kernel>
+double fastest(Kernel kernel) {
+  double least = std::numeric_limits<double>::max();
+  for (int call = 0; call < 25; ++call) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (!kernel()) std::exit(1);
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    least = std::min(least, spent.count());
+  }
+  return least;
+}
+
+/// Runs both kernels with one thread for each rank. Bytes are those of the ranks' inputs that a
+/// rank reads in a call.
+void print_bandwidth(const FusedScaleAllReduce& job) {
+  const oriel::device::Thread thread;
+  const double fast = fastest([&] { return fused_scale_all_reduce(thread, job, 0, 1); });
+  const double plain = fastest([&] { return plain_scale_all_reduce(thread, job, 0, 1); });
+  std::printf("rank %d: %.1f GB/s, %.1f times as fast as the plain loop\n", job.comm.lsa_rank,
+              static_cast<double>(job.count * sizeof(float)) / fast * 1e-9, plain / fast);
+}
+
+int main(int argc, char** argv) {
   constexpr std::uint64_t kCount = 1'000'003, kBytes = (kCount + 3) / 4 * sizeof(Four);
   constexpr std::uint32_t kBlocks = 2;  // threads of a rank
   const Launched me = Launched::from_environment();
@@ -56,6 +84,7 @@ int main() {
   for (std::uint64_t i = 0; i < kCount; ++i) wrong += y[i] != (x[i] > 0 ? 0.5f * x[i] : 0);
   std::printf("rank %d of %d: %llu elements, %llu wrong\n", me.rank, me.ranks,
               static_cast<unsigned long long>(kCount), static_cast<unsigned long long>(wrong));
+  if (argc > 1 && std::string(argv[1]) == "bandwidth") print_bandwidth(job);
   must(comm.all_reduce({.input = &wrong,
                         .output = &wrong,
                         .count = 1,

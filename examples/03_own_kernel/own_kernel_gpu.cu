@@ -1,15 +1,19 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs own_kernel.hpp on a GPU per rank and compares it with the library's all-reduce:
-//   oriel-run -n 2 03_own_kernel_gpu
+// Runs own_kernel.hpp on a GPU per rank and compares it with the library's all-reduce; on request
+// also its bandwidth with that of plain_kernel.hpp:
+//   oriel-run -n 2 03_own_kernel_gpu [bandwidth]
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include <cuda_runtime.h>
 
 #include "../common/launched.hpp"
-#include "own_kernel.hpp"
+#include "plain_kernel.hpp"
 
 void must(cudaError_t status) {
   if (status == cudaSuccess) return;
@@ -17,7 +21,28 @@ void must(cudaError_t status) {
   std::exit(1);
 }
 
-int main() {
+/// Seconds of the fastest of some launches.
+template <class Launch>
+float fastest(cudaStream_t stream, Launch launch) {
+  cudaEvent_t begin, end;
+  must(cudaEventCreate(&begin));
+  must(cudaEventCreate(&end));
+  float least_ms = std::numeric_limits<float>::max();
+  for (int call = 0; call < 25; ++call) {
+    float ms = 0;
+    must(cudaEventRecord(begin, stream));
+    launch();
+    must(cudaEventRecord(end, stream));
+    must(cudaEventSynchronize(end));
+    must(cudaEventElapsedTime(&ms, begin, end));
+    least_ms = std::min(least_ms, ms);
+  }
+  must(cudaEventDestroy(begin));
+  must(cudaEventDestroy(end));
+  return least_ms / 1000;
+}
+
+int main(int argc, char** argv) {
   constexpr std::uint64_t kCount = 10'000'019, kBytes = (kCount + 3) / 4 * sizeof(Four);
   constexpr unsigned kBlocks = 32, kThreads = 512;  // all blocks run at once on any GPU
   const Launched me = Launched::from_environment();
@@ -64,6 +89,16 @@ int main() {
   for (unsigned block = 0; block < kBlocks; ++block) wrong += done[block] != 1;
   std::printf("rank %d of %d: %llu elements, %llu wrong\n", me.rank, me.ranks,
               static_cast<unsigned long long>(kCount), static_cast<unsigned long long>(wrong));
+  if (argc > 1 && std::string(argv[1]) == "bandwidth") {
+    const float fast = fastest(stream, [&] {
+      fused_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done);
+    });
+    const float plain = fastest(stream, [&] {
+      plain_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done);
+    });
+    std::printf("rank %d: %.1f GB/s, %.1f times as fast as the plain loop\n", me.rank,
+                static_cast<double>(kCount * sizeof(float)) / fast * 1e-9, plain / fast);
+  }
   must(cudaFreeHost(done));
   must(cudaStreamDestroy(stream));
   return wrong == 0 ? 0 : 1;

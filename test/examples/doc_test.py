@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.25]
 """Every piece of C++ in docs/programming.md stands, line for line, in the file that the
-comment above it names; and what it says of files holds.
+comment above it names; README.md shows the first example as it is; the constants that SECURITY.md
+quotes stand in the code; the examples are short.
 
 doc_test.py ROOT"""
 import pathlib
@@ -12,6 +13,7 @@ import sys
 
 BLOCK = re.compile(r"(?:^<!-- (?P<path>[^\n]+) -->\n)?^```cpp\n(?P<code>.*?)^```$", re.M | re.S)
 LARGEST = 120  # lines of an example's file
+CONSTANT = re.compile(r"`(?P<path>src/[^`]+)`: `(?P<text>[^`]+)`")
 
 
 def findings(text, read):
@@ -27,8 +29,22 @@ def findings(text, read):
             yield f"line {line}: this is not in {block['path']} as it stands here"
 
 
+def constant_findings(text, read):
+    """Constants that SECURITY.md quotes and the code has not."""
+    quoted = list(CONSTANT.finditer(text))
+    if not quoted:
+        yield "SECURITY.md: no bound names its constant"
+    for one in quoted:
+        if not re.search(rf"\b{re.escape(one['text'])}(?![\w'])", read(one["path"])):
+            yield f"SECURITY.md: {one['path']} has no {one['text']}"
+
+
 def self_test():
     """The check must find what is planted."""
+    quote = "| 4 | `src/a.hpp`: `kMost = 4` |"
+    assert not list(constant_findings(quote, lambda _: "int kMost = 4;"))
+    assert list(constant_findings(quote, lambda _: "int kMost = 40;"))
+    assert list(constant_findings("", lambda _: ""))
     files = {"a.hpp": "int a;\nint b;\n  int c;\n"}
     good = "<!-- a.hpp -->\n```cpp\nint b;\n  int c;\n```\n"
     assert not list(findings(good, files.get))
@@ -41,10 +57,14 @@ def self_test():
 def main():
     root = pathlib.Path(sys.argv[1])
     self_test()
-    found = list(findings((root / "docs/programming.md").read_text(encoding="utf-8"),
-                          lambda path: (root / path).read_text(encoding="utf-8")))
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    first = (root / "examples/01_all_reduce/all_reduce.c").read_text(encoding="utf-8")
+    def read(path):
+        return (root / path).read_text(encoding="utf-8")
+
+    found = [f"docs/programming.md: {one}"
+             for one in findings(read("docs/programming.md"), read)]
+    found += constant_findings(read("SECURITY.md"), read)
+    readme = read("README.md")
+    first = read("examples/01_all_reduce/all_reduce.c")
     if "```c\n" + first.partition("Apache-2.0\n")[2] + "```" not in readme:
         found.append("README.md's first program is not examples/01_all_reduce/all_reduce.c")
     for path in sorted((root / "examples").glob("*/*.[chu]*")):
@@ -52,7 +72,7 @@ def main():
         if lines >= LARGEST:
             found.append(f"{path} has {lines} lines; it is to have less than {LARGEST}")
     for finding in found:
-        print(f"docs/programming.md: {finding}")
+        print(finding)
     return 1 if found else 0
 
 
