@@ -42,9 +42,19 @@ float fastest(cudaStream_t stream, Launch launch) {
   return least_ms / 1000;
 }
 
+constexpr unsigned kBlocks = 32, kThreads = 512;  // all blocks run at once on any GPU
+
+void print_bandwidth(const FusedScaleAllReduce& job, std::uint32_t* done, cudaStream_t stream) {
+  const float fast = fastest(
+      stream, [&] { fused_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done); });
+  const float plain = fastest(
+      stream, [&] { plain_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done); });
+  std::printf("rank %d: %.1f GB/s, %.1f times as fast as the plain loop\n", job.comm.lsa_rank,
+              static_cast<double>(job.count * sizeof(float)) / fast * 1e-9, plain / fast);
+}
+
 int main(int argc, char** argv) {
   constexpr std::uint64_t kCount = 10'000'019, kBytes = (kCount + 3) / 4 * sizeof(Four);
-  constexpr unsigned kBlocks = 32, kThreads = 512;  // all blocks run at once on any GPU
   const Launched me = Launched::from_environment();
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || me.local_rank >= gpus) {
@@ -89,16 +99,7 @@ int main(int argc, char** argv) {
   for (unsigned block = 0; block < kBlocks; ++block) wrong += done[block] != 1;
   std::printf("rank %d of %d: %llu elements, %llu wrong\n", me.rank, me.ranks,
               static_cast<unsigned long long>(kCount), static_cast<unsigned long long>(wrong));
-  if (argc > 1 && std::string(argv[1]) == "bandwidth") {
-    const float fast = fastest(stream, [&] {
-      fused_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done);
-    });
-    const float plain = fastest(stream, [&] {
-      plain_scale_all_reduce_kernel<<<kBlocks, kThreads, 0, stream>>>(job, done);
-    });
-    std::printf("rank %d: %.1f GB/s, %.1f times as fast as the plain loop\n", me.rank,
-                static_cast<double>(kCount * sizeof(float)) / fast * 1e-9, plain / fast);
-  }
+  if (argc > 1 && std::string(argv[1]) == "bandwidth") print_bandwidth(job, done, stream);
   must(cudaFreeHost(done));
   must(cudaStreamDestroy(stream));
   return wrong == 0 ? 0 : 1;
