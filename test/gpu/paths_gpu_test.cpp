@@ -30,8 +30,8 @@ comm::SoftNetwork& network_of(const WorldRank& rank) {
 }
 
 bool is_on(const WorldRank& rank, int peer, int path) {
-  const auto sight = network_of(rank).failover(peer)->sight();
-  return sight.path == path && sight.stage == net::PathStage::running;
+  const auto pace = network_of(rank).failover(peer)->pace();
+  return pace.path == path && pace.is_settled;
 }
 
 void await_path(const WorldRank& rank, int peer, int path) {

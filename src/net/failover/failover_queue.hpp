@@ -14,6 +14,7 @@
 #include "oriel/error.hpp"
 
 #include "net/failover/failover_channel.hpp"
+#include "net/failover/failover_paths.hpp"
 #include "net/failover/path_agreement.hpp"
 #include "net/failover/path_health.hpp"
 #include "net/queue/key_aliases.hpp"
@@ -35,17 +36,8 @@ namespace oriel::net {
 /// may call anything but set-up and destruction. The NICs and the channel outlive it.
 class FailoverQueue {
  public:
-  /// One path, from this end.
-  struct Path {
-    NicSoft* nic = nullptr;
-    std::uint32_t domain = 0;
-    std::uint32_t wire = 0;
-    std::string name;  ///< for errors
-    /// As QueueSetup::number, of the queue on this path and of the one that probes it; the queue of
-    /// path 0 has that of Options::queue.
-    std::uint32_t queue = 0;
-    std::uint32_t probe = 0;
-  };
+  using Path = PathPlace;
+  using End = PathEnd;
   struct Options {
     SendQueue::Options queue;  ///< domain, records and aliases are set here
     /// Entries name the keys of other NICs than those of path 0: of queue.namer, or of another one
@@ -62,15 +54,9 @@ class FailoverQueue {
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();
   };
-  /// What the peer has to know of each path.
-  struct End {
-    WireAddress address;
-    std::uint32_t queue = 0;
-    std::uint32_t probe = 0;  ///< the queue by which the path is probed
-  };
 
   static Result<std::unique_ptr<FailoverQueue>> create(Options options);
-  ~FailoverQueue();
+  ~FailoverQueue() = default;
   FailoverQueue(const FailoverQueue&) = delete;
   FailoverQueue& operator=(const FailoverQueue&) = delete;
 
@@ -95,13 +81,6 @@ class FailoverQueue {
   /// Once there is a failure: this end could not do what the peer had asked for, which is nobody's
   /// fault but its own.
   bool is_at_fault() const;
-  struct Sight {
-    std::uint32_t epoch = 0;
-    PathStage stage{};
-    int path = -1;
-    std::vector<PathState> paths;
-  };
-  Sight sight() const;
   /// When the latest of the requests and probes that the peer has answered was sent, by whatever
   /// path.
   TimePoint answered() const;
@@ -118,48 +97,17 @@ class FailoverQueue {
   Pace pace() const;
 
  private:
-  /// What a path has of its own.
-  struct Branch {
-    Branch(const Path& made_of, const PathPolicy& policy, TimePoint now)
-        : path(made_of), health(policy, now) {}
-    ~Branch();
-    Branch(const Branch&) = delete;
-    Branch& operator=(const Branch&) = delete;
-
-    Path path;
-    PathHealth health;
-    std::uint32_t queue = 0;
-    bool owns_queue = false;      // path 0's is the SendQueue's
-    std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
-    QueueRecords probe_records;   // it begins anew when it has failed
-    std::optional<SendQueue> probe;
-    std::uint32_t probe_epoch = 1;
-    TimePoint probe_seen{};    // when its state was last looked at
-    std::uint64_t probes = 0;  // sent
-    bool probe_open = false;
-    End peer;
-    PathState seen = PathState::healthy;  // by the last progress()
-  };
-
   explicit FailoverQueue(Options options);
-  Status add_branch(const Path& path);
-  Status add_probe(Branch& branch);
-  void send_probe(Branch& branch);
-  bool mend_probes(TimePoint now);
-  Status restart_probe(Branch& branch, std::uint32_t epoch);
-  static bool probe_answered(const Branch& branch);
   bool listen_to_peer(TimePoint now);
   bool look_at_queue(TimePoint now);
-  void look_at_report(Branch& branch, const QueueReport& report, TimePoint now);
-  bool look_at_paths(TimePoint now);
+  void look_at_report(FailoverPath& path, const QueueReport& report, TimePoint now);
   bool answer_question();
   bool choose(TimePoint now);
   bool act(TimePoint now);
   Status act(const PathAgreement::Action& action);
-  void end_unfenced();
-  Status listen(Branch& branch, std::uint32_t epoch);
+  void fence(FailoverPath& path);
+  Status listen(FailoverPath& path, std::uint32_t epoch);
   void tell_usable();
-  bool is_hearsay() const;
   void tell_producers();
   bool has_work() const;
 
@@ -168,7 +116,7 @@ class FailoverQueue {
   QueueRecords records_;
   std::array<KeyAliases, kPathsMost> aliases_;  // by path
   std::optional<SendQueue> queue_;
-  std::vector<std::unique_ptr<Branch>> branches_;
+  FailoverPaths paths_;
   PathAgreement agreement_;
   std::uint64_t completed_ = 0;            // as last seen
   TimePoint heard_{};                      // an answer to a part of an entry
@@ -176,9 +124,11 @@ class FailoverQueue {
   std::optional<TimePoint> asked_;         // whether the peer is there, and it has not answered
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
-  std::optional<TimePoint> tell_at_;  // producers, that it is over
-  std::optional<Error> failure_;
-  bool is_at_fault_ = false;
+  struct Ending {
+    std::optional<TimePoint> tell_at;  // when to tell the producers
+    std::optional<Error> failure;
+    bool is_at_fault = false;
+  } ending_;
 };
 
 }  // namespace oriel::net

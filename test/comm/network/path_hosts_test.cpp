@@ -38,9 +38,9 @@ void collect_until_told(Players& players, Rank& rank, int other) {
   while (finish == 0) {
     collect(rank.comm, 500);
     ++players.word(kRounds + self);
-    const auto sight = network_of(rank).failover(other)->sight();
-    const bool is_running = sight.stage == net::PathStage::running;
-    players.word(kPath + self) = is_running ? static_cast<std::uint64_t>(sight.path) + 1 : 0;
+    const auto pace = pace_of(rank, other);
+    const bool is_running = pace.is_settled && pace.path >= 0;
+    players.word(kPath + self) = is_running ? static_cast<std::uint64_t>(pace.path) + 1 : 0;
     std::int64_t said = self == 0 ? static_cast<std::int64_t>(players.word(kFinish).load()) : 0;
     must(rank.comm.all_reduce(
         {.input = &said, .output = &finish, .count = 1, .type = DataType::i64}));
@@ -133,8 +133,8 @@ TEST_CASE("the paths that a rank finds itself end with the link that set-up uses
                   "no path beside that of set-up");
     Traffic traffic(players, 7);
     traffic.run(5);
-    const auto* const queue = network_of(traffic.rank()).failover(1 - players.first());
-    test::require(queue != nullptr && queue->sight().paths.size() == 2, "a backup");
+    test::require(network_of(traffic.rank()).interfaces_to(1 - players.first()).size() == 2,
+                  "a backup");
     players.barrier();
   }));
 }
@@ -180,8 +180,8 @@ TEST_CASE("hosts that name their links in another order use each for one path", 
     for (const int path : {0, 1}) {
       traffic.run(20);
       fetch(traffic.rank(), other, 2 * kPart);
-      const auto sight = network_of(traffic.rank()).failover(other)->sight();
-      test::require(sight.path == path, "the path is " + std::to_string(sight.path));
+      const int used = pace_of(traffic.rank(), other).path;
+      test::require(used == path, "the path is " + std::to_string(used));
       players.barrier();
       ++players.word(kDone);
       while (path == 0 && players.word(kGoOn) == 0) std::this_thread::sleep_for(1ms);

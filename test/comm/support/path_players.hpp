@@ -48,17 +48,17 @@ inline Variables with_patience() {
   return settings;
 }
 
-inline net::FailoverQueue::Sight sight_of(const Rank& rank, int peer) {
+inline net::FailoverQueue::Pace pace_of(const Rank& rank, int peer) {
   const net::FailoverQueue* const queue = network_of(rank).failover(peer);
   require(queue != nullptr, "a queue with a backup");
-  return queue->sight();
+  return queue->pace();
 }
 
 inline void await_path(const Rank& rank, int peer, int path) {
   using namespace std::chrono_literals;
   const auto is_there = [&] {
-    const auto sight = sight_of(rank, peer);
-    return sight.path == path && sight.stage == net::PathStage::running;
+    const auto pace = pace_of(rank, peer);
+    return pace.path == path && pace.is_settled;
   };
   for (int i = 0; i < 2000 && !is_there(); ++i) std::this_thread::sleep_for(10ms);
   require(is_there(), "the queue goes by path " + std::to_string(path));
@@ -79,10 +79,9 @@ inline void use_first_path(Players& players) {
   traffic.run(15);
   Rank& rank = traffic.rank();
   const int peer = players.first() == 2 ? 0 : 2;
-  const auto sight = sight_of(rank, peer);
-  require(sight.epoch == 1 && sight.path == 0, "the first path");
+  require(pace_of(rank, peer).path == 0, "the first path");
   require(network_of(rank).failover(players.first()) == nullptr, "no queue to itself");
-  require(network_of(rank).fabric(1)->counters().sent == 0, "nothing goes by the backup");
+  require(net::test::fabric_messages(network_of(rank).nic(1)) == 0, "nothing goes by the backup");
   players.barrier();
 }
 
@@ -93,16 +92,15 @@ inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_
   Traffic traffic(players, seed);
   Rank& rank = traffic.rank();
   std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
-  const int next = (players.first() + 1) % 3;
   for (int flap = 0; flap < 3; ++flap) {
-    const auto epoch = sight_of(rank, next).epoch;
+    const net::NicSoft& backup = network_of(rank).nic(1);
+    const auto before = net::test::fabric_messages(backup);
     net::test::set_faults(network_of(rank).nic(), fail_at(random() % within, random() % 2 == 0));
     players.barrier();
     traffic.run(10);
     if (also) also(rank);
     net::test::set_faults(network_of(rank).nic(), {});
-    // Its peer may have left the path first.
-    require(sight_of(rank, next).epoch > epoch, "another epoch");
+    require(net::test::fabric_messages(backup) > before, "the backup is used");
     players.barrier();
     for (int peer = 0; peer < 3; ++peer) {
       if (peer != players.first() && flap != 2) await_path(rank, peer, 0);
@@ -123,7 +121,7 @@ inline void lose_answers(Players& players, std::uint64_t seed) {
   }
   players.barrier();
   traffic.run(12);  // signals are counted at the end
-  require(sight_of(traffic.rank(), 1 - players.first()).epoch > 1, "another path");
+  require(net::test::fabric_messages(network_of(traffic.rank()).nic(1)) > 0, "another path");
   players.barrier();
 }
 

@@ -187,38 +187,6 @@ TEST_CASE("one end leaves and the other goes along", "[req:3.14][F7]") {
   CHECK(pair.ends[0].epoch == 3);
 }
 
-TEST_CASE("both leave at once: their statements cross", "[req:3.14][F7]") {
-  Pair pair;
-  for (End& end : pair.ends) end.set(0b10);
-  pair.leave(0);
-  pair.leave(1);
-  REQUIRE(pair.run_until_settled());
-  CHECK(pair.ends[0].path == 1);
-  CHECK(pair.ends[0].epoch == 2);
-}
-
-TEST_CASE("the path that was chosen fails before both are there", "[req:3.14][F5]") {
-  for (int steps = 0; steps < 12; ++steps) {
-    for (const int who : {0, 1}) {
-      Pair pair(3);
-      pair.post.delay_most = 4;
-      pair.ends[0].set(0b110);
-      pair.leave(0);
-      for (int i = 0; i < steps; ++i) pair.step();
-      pair.ends[who].set(0b100);
-      if (pair.ends[who].agreement.stage() != PathStage::fenced) pair.leave(who);
-      REQUIRE(pair.run_until_settled());
-      // One that was fenced could not take back what it had said, and leaves afterwards.
-      if (pair.ends[0].path == 1) {
-        pair.leave(who);
-        REQUIRE(pair.run_until_settled());
-      }
-      CHECK(pair.ends[0].path == 2);
-      CHECK(pair.ends[1].path == 2);
-    }
-  }
-}
-
 TEST_CASE("no path is left: both end and say why of either side", "[req:3.14][F6]") {
   Pair pair;
   pair.ends[0].causes[0] = {PathCause::Kind::error, Syndrome::transport_retry};

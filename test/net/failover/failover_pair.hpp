@@ -123,6 +123,40 @@ class LossyChannel final : public FailoverChannel {
   int self_;
 };
 
+/// Keeps the last statement that its end has sent over `inner`. Any thread.
+class WatchedChannel final : public FailoverChannel {
+ public:
+  explicit WatchedChannel(FailoverChannel& inner) : inner_(inner) {
+    said_.epoch = 1;
+    said_.stage = PathStage::running;
+    said_.usable_now = 0xff;
+  }
+  void send(ByteView message) override {
+    {
+      const std::lock_guard lock(mutex_);
+      said_ = decode_statement(message).value();
+    }
+    inner_.send(message);
+  }
+  bool receive(Bytes& message) override { return inner_.receive(message); }
+  PathStatement said() const {
+    const std::lock_guard lock(mutex_);
+    return said_;
+  }
+  std::uint32_t epoch() const { return said().epoch; }
+  bool is_running() const { return said().stage == PathStage::running; }
+  bool is_usable(std::size_t path) const { return (said().usable_now >> path & 1) != 0; }
+  bool are_usable(std::size_t paths) const {
+    const unsigned all = (1u << paths) - 1;
+    return (said().usable_now & all) == all;
+  }
+
+ private:
+  FailoverChannel& inner_;
+  mutable std::mutex mutex_;
+  PathStatement said_;
+};
+
 /// Makes what moves bytes of a GPU's memory; empty: memory is the host's.
 using MakeMover = std::function<std::unique_ptr<DataMover>()>;
 
@@ -192,11 +226,13 @@ struct FailoverPair {
         post(options.seed),
         channel_a(post, 0),
         channel_b(post, 1),
+        said_there(channel_a),
+        said_back(channel_b),
         turn(options.turn),
         a(exchanges, clock, options.words, options.make_mover),
         b(exchanges, clock, options.words, options.make_mover),
-        there(make(options, a, channel_a, 7)),
-        back(make(options, b, channel_b, 3)) {
+        there(make(options, a, said_there, 7)),
+        back(make(options, b, said_back, 3)) {
     for (std::size_t i = 1; i < options.paths; ++i) {
       there->aliases(i).add_local(a.keys[0], a.keys[i]);
       there->aliases(i).add_remote(b.keys[0], b.keys[i]);
@@ -264,19 +300,22 @@ struct FailoverPair {
     static_cast<void>(completed(view));
     return view.indexes->error != 0;
   }
+  std::uint32_t epoch() const { return said_there.epoch(); }
+  int path() const { return there->pace().path; }
   bool both_on(int path) const {
-    const auto one = there->sight(), other = back->sight();
-    return one.stage == PathStage::running && other.stage == PathStage::running &&
-           one.epoch == other.epoch && one.path == path && other.path == path;
+    return said_there.is_running() && said_back.is_running() &&
+           said_there.epoch() == said_back.epoch() && there->pace().path == path &&
+           back->pace().path == path;
   }
   std::string states() const {
     std::string text;
-    for (const auto* queue : {there.get(), back.get()}) {
-      const auto sight = queue->sight();
-      text += std::string(" epoch ") + std::to_string(sight.epoch) + " " + to_string(sight.stage) +
-              " path " + std::to_string(sight.path);
-      for (const PathState state : sight.paths) text += std::string(" ") + to_string(state);
-      if (const auto failure = queue->failure()) text += " " + failure->to_string();
+    for (const bool other : {false, true}) {
+      const FailoverQueue& queue = other ? *back : *there;
+      const PathStatement said = (other ? said_back : said_there).said();
+      text += std::string(" epoch ") + std::to_string(said.epoch) + " " + to_string(said.stage) +
+              " path " + std::to_string(queue.pace().path) + " usable " +
+              std::to_string(said.usable_now);
+      if (const auto failure = queue.failure()) text += " " + failure->to_string();
     }
     return text;
   }
@@ -285,6 +324,7 @@ struct FailoverPair {
   std::vector<std::unique_ptr<LocalExchange>> exchanges;
   LossyPost post;
   LossyChannel channel_a, channel_b;
+  WatchedChannel said_there, said_back;
   std::function<void()> turn;
   FailoverRank a, b;
   std::unique_ptr<FailoverQueue> there, back;

@@ -54,7 +54,8 @@ template <class Turn>
 Status use_queue(World& shared, boot::Session& session, int self, const Turn& turn) {
   const bool first = self == kOne;
   FailoverRank &mine = first ? shared.a : shared.b, &theirs = first ? shared.b : shared.a;
-  SessionFailoverChannel channel(session, first ? kOther : kOne);
+  SessionFailoverChannel link(session, first ? kOther : kOne);
+  WatchedChannel channel(link);
   const auto queue = make(mine, channel, first ? kOther : kOne);
   queue->aliases(1).add_local(mine.keys[0], mine.keys[1]);
   queue->aliases(1).add_remote(theirs.keys[0], theirs.keys[1]);
@@ -73,19 +74,19 @@ Status use_queue(World& shared, boot::Session& session, int self, const Turn& tu
   }
   RawPoster raw(queue->view());
   for (int flap = 0; flap < 4; ++flap) {
-    const auto before = queue->sight();
+    const auto before = channel.epoch();
     NicFaults faults;
     faults.fails = {{{}, Syndrome::transport_retry, flap % 2 == 0}};
-    set_faults(*mine.nics[static_cast<std::size_t>(before.path)], std::move(faults));
+    set_faults(*mine.nics[static_cast<std::size_t>(queue->pace().path)], std::move(faults));
     for (std::uint64_t i = 0; i < 10; ++i) {
       raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, theirs.region.remote(0), 1,
                                   {mine.region.address + 800, mine.keys[0], 8}));
     }
     raw.ring();
-    while (queue->sight().epoch == before.epoch) ORIEL_CHECK(drive());
+    while (channel.epoch() == before) ORIEL_CHECK(drive());
     for (const auto& nic : mine.nics) set_faults(*nic, {});
     while (FailoverPair::completed(queue->view()) < raw.next()) ORIEL_CHECK(drive());
-    while (queue->sight().path != 0 || queue->sight().stage != PathStage::running) {
+    while (queue->pace().path != 0 || !channel.is_running()) {
       ORIEL_CHECK(drive());
     }
   }

@@ -64,8 +64,8 @@ struct Ranks {
     for (int path = 0; path < 2; ++path) exchanges.push_back(std::make_unique<LocalExchange>());
     a = std::make_unique<FailoverRank>(exchanges, SteadyClock::instance(), kWords);
     b = std::make_unique<FailoverRank>(exchanges, SteadyClock::instance(), kWords);
-    there = make(*a, *channels.first, 1);
-    back = make(*b, *channels.second, 0);
+    there = make(*a, said_there, 1);
+    back = make(*b, said_back, 0);
     there->aliases(1).add_local(a->keys[0], a->keys[1]);
     there->aliases(1).add_remote(b->keys[0], b->keys[1]);
     REQUIRE(there->connect(back->ends()).ok());
@@ -102,15 +102,14 @@ struct Ranks {
   }
   /// Whether both ends send on the same path, and would take either.
   bool is_whole() const {
-    const auto one = there->sight(), other = back->sight();
-    const auto usable = [](PathState state) { return state <= PathState::suspected; };
-    return one.stage == PathStage::running && other.stage == PathStage::running &&
-           one.epoch == other.epoch && std::all_of(one.paths.begin(), one.paths.end(), usable) &&
-           std::all_of(other.paths.begin(), other.paths.end(), usable);
+    return said_there.is_running() && said_back.is_running() &&
+           said_there.epoch() == said_back.epoch() && said_there.are_usable(2) &&
+           said_back.are_usable(2);
   }
 
   std::vector<std::unique_ptr<LocalExchange>> exchanges;
   LocalFailoverChannel::Pair channels = LocalFailoverChannel::make();
+  WatchedChannel said_there{*channels.first}, said_back{*channels.second};
   std::unique_ptr<FailoverRank> a, b;
   std::unique_ptr<FailoverQueue> there, back;
   std::vector<NicThread> threads;  // end first
@@ -174,13 +173,13 @@ TEST_CASE("producers go on while paths fail under them, and notice nothing", "[r
   for (int flap = 0; flap < 12 && fine; ++flap) {
     const std::uint64_t before = rounds.load();
     fine = wait_for([&] { return ranks.is_whole() && rounds.load() >= before + 20; });
-    const auto epoch = ranks.there->sight().epoch;
-    const int path = ranks.there->sight().path;
+    const auto epoch = ranks.said_there.epoch();
+    const int path = ranks.there->pace().path;
     NicFaults faults;
     faults.fails = {{{}, Syndrome::transport_retry, flap % 2 == 0}};
     NicSoft& nic = *ranks.a->nics[static_cast<std::size_t>(path < 0 ? 0 : path)];
     set_faults(nic, std::move(faults));
-    fine = fine && wait_for([&] { return ranks.there->sight().epoch > epoch; });
+    fine = fine && wait_for([&] { return ranks.said_there.epoch() > epoch; });
     set_faults(nic, {});
   }
   stop = true;
@@ -203,7 +202,7 @@ TEST_CASE("producers go on while paths fail under them, and notice nothing", "[r
   std::sort(fetched.begin(), fetched.end());
   for (std::uint64_t i = 0; i < fetched.size(); ++i) REQUIRE(fetched[i] == i);
   CHECK(ranks.b->memory[0] == fetched.size());
-  CHECK(ranks.there->sight().epoch > 12);
+  CHECK(ranks.said_there.epoch() > 12);
 }
 
 TEST_CASE("a GPU whose copies have failed and go on holds up none of a rank's other NICs",

@@ -103,11 +103,8 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
     }
   };
   const auto is_whole = [&] {
-    for (const auto& sight : {pair.there->sight(), pair.back->sight()}) {
-      for (const PathState state : sight.paths) {
-        if (state > PathState::suspected) return false;
-      }
-      if (sight.stage != PathStage::running) return false;
+    for (const WatchedChannel* said : {&pair.said_there, &pair.said_back}) {
+      if (!said->are_usable(2) || !said->is_running()) return false;
     }
     // A fault's entry ends when its bytes have moved, which for a GPU's may be much later.
     return pair.a.mover == nullptr || (there.is_done() && back.is_done());

@@ -169,14 +169,14 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   pair.b.faults[0]->cut = true;  // probes, too, are not answered
   if (is_between_paths) {
     pair.post.cut = true;
-    REQUIRE(pair.run_until([&] { return pair.there->sight().stage == PathStage::fenced; }));
+    REQUIRE(pair.run_until([&] { return pair.said_there.said().stage == PathStage::fenced; }));
     give_back(pair);
     pair.post.cut = false;
   } else {
     give_back(pair);
   }
   REQUIRE(pair.run_until([&] { return pair.is_complete(4); }, seconds(20)));
-  CHECK(pair.there->sight().path == 1);
+  CHECK(pair.path() == 1);
   for (std::uint64_t word = 10; word < 14; ++word) CHECK(pair.b.memory[word] == word);
   CHECK_FALSE(pair.has_failed(pair.view()));
   // The path is good for more.

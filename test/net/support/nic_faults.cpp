@@ -11,6 +11,7 @@
 #include <random>
 #include <utility>
 
+#include "net/fabric/wire_fabric.hpp"
 #include "net/soft/nic_memory.hpp"
 #include "net/wire/wire.hpp"
 
@@ -75,6 +76,11 @@ class FaultWire final : public Wire {
     for (auto& [queue, sending] : sending_) sending.count = 0;
   }
 
+  std::uint64_t fabric_messages() {
+    const std::lock_guard lock(mutex_);
+    return dynamic_cast<const WireFabric*>(inner_.get()) != nullptr ? messages_ : 0;
+  }
+
   WireAddress address() const override { return inner_->address(); }
   bool send(WireAddress to, WireMessage& message) override {
     const std::lock_guard lock(mutex_);
@@ -123,6 +129,11 @@ class FaultWire final : public Wire {
     return Duration(
         static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(limit.count())));
   }
+  bool pass_on(WireAddress to, WireMessage& message) {
+    const bool is_sent = inner_->send(to, message);
+    messages_ += is_sent ? 1 : 0;
+    return is_sent;
+  }
   static bool is_probe(const WireRequest& request) {
     return request.kind == WorkKind::write && request.bytes == 0 && request.key == 0;
   }
@@ -146,7 +157,7 @@ class FaultWire final : public Wire {
       if (is_lost(sending, number)) return note_sent(sending, number);
     }
     const std::uint64_t counted = is_new && !is_probe(request) ? 1 : 0;
-    if (!inner_->send(to, message)) return false;
+    if (!pass_on(to, message)) return false;
     sending.count += counted;
     return note_sent(sending, number);
   }
@@ -229,7 +240,7 @@ class FaultWire final : public Wire {
     }
     const Duration delay = fetches ? faults_.response_delay : Duration{};
     if (delay != Duration::zero() || !held_.empty()) return hold(held_, to, message, delay, {});
-    return inner_->send(to, message);
+    return pass_on(to, message);
   }
   bool is_response_lost(std::uint32_t own) {
     const std::uint64_t nth = ++answers_[own];
@@ -254,7 +265,7 @@ class FaultWire final : public Wire {
           const auto* const at = first.asked.at;
           std::get<WireResponse>(first.message.body).payload = Bytes(at, at + first.asked.bytes);
         }
-        if (!inner_->send(first.to, first.message)) break;
+        if (!pass_on(first.to, first.message)) break;
         held->pop_front();
       }
     }
@@ -262,6 +273,7 @@ class FaultWire final : public Wire {
 
   std::mutex mutex_;
   std::unique_ptr<Wire> inner_;
+  std::uint64_t messages_ = 0;  // sent
   NicFaults faults_;
   std::mt19937_64 random_;
   std::map<std::uint32_t, Sending> sending_;                        // by the NIC's queue
@@ -279,6 +291,15 @@ void set_faults(const NicCore& nic, NicFaults faults) {
   const std::lock_guard lock(wires.mutex);
   const auto [begin, end] = wires.of.equal_range(&nic);
   for (auto it = begin; it != end; ++it) it->second->set(faults);
+}
+
+std::uint64_t fabric_messages(const NicCore& nic) {
+  Wires& wires = Wires::instance();
+  const std::lock_guard lock(wires.mutex);
+  std::uint64_t messages = 0;
+  const auto [begin, end] = wires.of.equal_range(&nic);
+  for (auto it = begin; it != end; ++it) messages += it->second->fabric_messages();
+  return messages;
 }
 
 // What stands where the program calls NicCore::add_wire, and that itself: see the linker's --wrap.

@@ -62,5 +62,7 @@ struct NicFaults {
 /// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
 /// such wires between each NIC and those that it is given.
 void set_faults(const NicCore& nic, NicFaults faults);
+/// Returns how many messages the NIC has sent over libfabric.
+std::uint64_t fabric_messages(const NicCore& nic);
 
 }  // namespace oriel::net::test

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "oriel/error.hpp"
+
+#include "net/failover/path_agreement.hpp"
+#include "net/failover/path_health.hpp"
+#include "net/failover/path_probe.hpp"
+#include "net/queue/key_aliases.hpp"
+#include "net/soft/nic_soft.hpp"
+#include "net/soft/soft_send_queue.hpp"
+
+namespace oriel::net {
+
+/// One path of a queue, from this end.
+struct PathPlace {
+  NicSoft* nic = nullptr;
+  std::uint32_t domain = 0;
+  std::uint32_t wire = 0;
+  std::string name;  ///< for errors
+  /// As QueueSetup::number, of the queue on this path and of the one that probes it; the queue of
+  /// path 0 has that of FailoverQueue::Options::queue.
+  std::uint32_t queue = 0;
+  std::uint32_t probe = 0;
+};
+
+/// What the peer has to know of a path.
+struct PathEnd {
+  WireAddress address;
+  std::uint32_t queue = 0;
+  std::uint32_t probe = 0;  ///< the queue by which the path is probed
+};
+
+/// A path as it stands: its queue on the NIC, its probe and its health.
+struct FailoverPath {
+  FailoverPath(const PathPlace& made_of, const PathPolicy& policy, TimePoint now)
+      : place(made_of), health(policy, now) {}
+  ~FailoverPath();
+  FailoverPath(const FailoverPath&) = delete;
+  FailoverPath& operator=(const FailoverPath&) = delete;
+
+  /// Resets the queue and makes it ready to receive in `epoch`.
+  Status listen(std::uint32_t epoch);
+  /// Makes the queue ready to send.
+  Status go();
+
+  PathPlace place;
+  PathHealth health;
+  std::uint32_t queue = 0;
+  bool owns_queue = false;      // path 0's is the SendQueue's
+  std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
+  PathProbe probe;
+  PathEnd peer;
+  PathState seen = PathState::healthy;  // by the last look()
+};
+
+/// The paths of one queue, the best one first. Thread safety: as for std::vector, but for
+/// answered().
+class FailoverPaths {
+ public:
+  explicit FailoverPaths(const PathPolicy& policy) : policy_(policy) {}
+
+  /// Adds a path of `queue`, whose own NIC is that of the first one.
+  Status add(const PathPlace& place, const SendQueue& queue, KeyAliases& aliases, TimePoint now);
+  std::size_t size() const { return paths_.size(); }
+  FailoverPath& operator[](int path) { return *paths_[static_cast<std::size_t>(path)]; }
+  std::vector<PathEnd> ends() const;
+  /// Connects the probes to those of `peer`, which has as many paths.
+  Status connect(const std::vector<PathEnd>& peer);
+
+  /// Takes answers to probes, sends probes that are due, and rings the queue of a path again that
+  /// has become silent. Returns whether anything was done.
+  bool look(TimePoint now);
+  /// Epochs of the probes, in the order of paths; 0 behind them.
+  using ProbeEpochs = std::array<std::uint32_t, kPathsMost>;
+  /// Restarts probes that have failed at either end. Returns whether there was one.
+  bool mend_probes(const ProbeEpochs& peer, TimePoint now);
+  ProbeEpochs probe_epochs() const;
+
+  PathMask usable() const;
+  bool all_usable() const;
+  std::array<PathCause, kPathsMost> causes() const;
+  std::string names() const;
+  /// Returns when the latest probe was sent that the peer has answered. Any thread.
+  TimePoint answered() const;
+
+ private:
+  PathPolicy policy_;
+  std::vector<std::unique_ptr<FailoverPath>> paths_;
+};
+
+}  // namespace oriel::net

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "oriel/error.hpp"
+
+#include "net/queue/queue_records.hpp"
+#include "net/soft/soft_send_queue.hpp"
+
+namespace oriel::net {
+
+/// A queue of one path whose only entries are writes of no bytes: their answers tell that the path
+/// works. It repeats a write without limit, so a late answer is that of a path that is back.
+/// Not thread-safe, but for answered().
+class PathProbe {
+ public:
+  struct Options {
+    NicSoft* nic = nullptr;
+    std::uint32_t domain = 0;
+    std::uint32_t number = 0;  ///< as SendQueue::Options::number
+    std::int32_t peer = -1;
+    Duration every{};  ///< as PathPolicy::probe_every
+  };
+  PathProbe() = default;
+  PathProbe(const PathProbe&) = delete;
+  PathProbe& operator=(const PathProbe&) = delete;
+  Status create(const Options& options);
+  std::uint32_t number() const { return queue_->number(); }
+  /// Both ends have to be in the same epoch.
+  Status connect(std::uint32_t wire, WireAddress address, std::uint32_t queue);
+
+  /// The epoch that was begun last, whether or not restart() succeeded.
+  std::uint32_t epoch() const { return epoch_; }
+  /// Returns `peers`, the peer's epoch, or a later one where this queue has failed. Asks the NIC
+  /// for the queue's state every 4 * Options::every.
+  std::uint32_t wanted_epoch(std::uint32_t peers, TimePoint now);
+  Status restart(std::uint32_t epoch);
+
+  void send();
+  /// Whether a probe was sent whose answer take_answer() has not returned.
+  bool is_open() const { return is_open_; }
+  bool take_answer();
+  /// Returns when the latest probe was sent that has an answer. Any thread.
+  TimePoint answered() const { return queue_->answered(); }
+
+ private:
+  Options options_;
+  QueuePeer peer_;
+  QueueRecords records_;  // outlive a failure of the queue
+  std::optional<SendQueue> queue_;
+  std::uint32_t epoch_ = 1;
+  TimePoint looked_{};  // when the NIC was last asked for the state
+  std::uint64_t sent_ = 0;
+  bool is_open_ = false;
+};
+
+}  // namespace oriel::net
