@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 
-#include <fmt/format.h>
-
 namespace oriel::net::mlx5 {
 namespace {
 
@@ -141,14 +139,6 @@ Bytes to_error(std::uint32_t number) {
   return make(Opcode::to_error, CommandIn::kBytes, number);
 }
 
-Bytes to_reset(std::uint32_t number) {
-  return make(Opcode::to_reset, CommandIn::kBytes, number);
-}
-
-Bytes query_qp(std::uint32_t number) {
-  return make(Opcode::query_qp, CommandIn::kBytes, number);
-}
-
 Bytes query_capabilities(std::uint16_t modifier) {
   Bytes command = make(Opcode::query_hca_cap, CommandIn::kBytes);
   put(command, CommandIn::modifier, modifier);
@@ -164,26 +154,6 @@ Result<std::uint32_t> created_number(ByteView out) {
   const auto number = static_cast<std::uint32_t>(get(out, CommandOut::number));
   if (number != 0) return number;
   return Error(ErrorCode::system, "the adapter answered with the number 0, which is no object's");
-}
-
-Result<QueueState> queried_state(ByteView out) {
-  const auto state = get(out, QpCommand::context + QpContext::state);
-  switch (state) {
-    case 0:
-      return QueueState::reset;
-    case 1:
-      return QueueState::init;
-    case 2:
-      return QueueState::ready_to_receive;
-    case 3:
-      return QueueState::ready_to_send;
-    case 6:
-      return QueueState::error;
-    default:
-      return Error(
-          ErrorCode::system,
-          fmt::format("the adapter says that the queue is in state {}, which it cannot be", state));
-  }
 }
 
 Capabilities general_capabilities(ByteView out) {

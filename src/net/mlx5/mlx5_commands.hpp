@@ -9,7 +9,6 @@
 
 #include "base/bytes.hpp"
 #include "net/mlx5/mlx5_fields.hpp"
-#include "net/wire/queue_setup.hpp"
 
 /// The commands to an mlx5 adapter that a queue needs, as bytes, and what its answers say. Plain
 /// functions of their arguments. Objects are destroyed without a command of ours: the kernel keeps
@@ -89,8 +88,6 @@ struct SendSettings {
 Bytes ready_to_receive_to_send(std::uint32_t number, const SendSettings& settings);
 
 Bytes to_error(std::uint32_t number);
-Bytes to_reset(std::uint32_t number);
-Bytes query_qp(std::uint32_t number);
 Bytes query_capabilities(std::uint16_t modifier);
 
 /// How the adapter took a command; both are 0 where it did.
@@ -104,8 +101,6 @@ Answer answer_of(ByteView out);
 
 /// The number of the object that was made; refuses 0, which is none.
 Result<std::uint32_t> created_number(ByteView out);
-/// Refuses states that a queue here cannot be in.
-Result<QueueState> queried_state(ByteView out);
 
 struct Capabilities {
   std::uint32_t log_qp_size_most = 0;

@@ -141,33 +141,11 @@ Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair
   ORIEL_CHECK(check_peer(device, own, peer));
   // Before any state is changed: this is what fails when the peer cannot be reached.
   ORIEL_TRY(const mlx5::PathSettings path, path_to(device, own, peer));
-  const std::string purpose = of_queue(own, peer);
   const Bytes init =
       mlx5::reset_to_init(own.number, device.place().port, device.options().partition_index);
-  ORIEL_CHECK(device.modify(queue_pair, init, "RST2INIT_QP", purpose));
-  Status made = post_receives();
-  if (made.ok()) made = make_ready(device, queue_pair, own, peer, path);
-  if (!made.ok()) {
-    const Status back = device.modify(queue_pair, mlx5::to_reset(own.number), "2RST_QP", purpose);
-    if (!back.ok()) {
-      return std::move(made).error().with_context("and then " + back.error().to_string());
-    }
-  }
-  return made;
-}
-
-Result<QueueState> query_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
-                               std::uint32_t number) {
-  const Bytes in = mlx5::query_qp(number);
-  Bytes out(mlx5::QpCommand::kBytes);
-  const int status = detail::errno_of(
-      device.verbs().query_object(queue_pair.get(), in.data(), in.size(), out.data(), out.size()));
-  const mlx5::Answer answer = mlx5::answer_of(out);
-  const std::string purpose = fmt::format("queue {:#x}", number);
-  if (status != 0 || !answer.good()) {
-    return mlx5_error(device.place(), "QUERY_QP", purpose, status, answer);
-  }
-  return mlx5::queried_state(out);
+  ORIEL_CHECK(device.modify(queue_pair, init, "RST2INIT_QP", of_queue(own, peer)));
+  ORIEL_CHECK(post_receives());
+  return make_ready(device, queue_pair, own, peer, path);
 }
 
 }  // namespace oriel::net

@@ -9,22 +9,16 @@
 
 #include "net/mlx5/mlx5_device.hpp"
 #include "net/mlx5/mlx5_handle.hpp"
-#include "net/wire/queue_setup.hpp"
 
 /// The states of a queue pair: reset -> init -> ready to receive -> ready to send.
 namespace oriel::net {
 
 Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::uint32_t psn);
 
-/// From reset to ready-to-send. `post_receives` is called in init, where receives may be posted and
-/// nothing of the peer's is taken yet. After a failure, of that too, the queue pair is in reset
-/// again, unless the adapter refuses that as well.
+/// Takes the queue pair from reset to ready-to-send. Calls `post_receives` in init, where receives
+/// may be posted and nothing of the peer's is taken yet.
 Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
                      const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
                      const std::function<Status()>& post_receives);
-
-/// What the adapter says.
-Result<QueueState> query_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
-                               std::uint32_t number);
 
 }  // namespace oriel::net

@@ -52,8 +52,6 @@ enum class Opcode : std::uint16_t {
   init_to_ready_to_receive = 0x503,
   ready_to_receive_to_send = 0x504,
   to_error = 0x507,
-  to_reset = 0x50a,
-  query_qp = 0x50b,
 };
 
 /// What all commands begin with; most then have the number of their object.
@@ -74,7 +72,6 @@ struct CommandOut {
 
 struct CreateCq {
   static constexpr std::uint32_t context = 0x80;  ///< CqContext
-  static constexpr Field umem_offset{0x280, 64};
   static constexpr Field umem_id{0x2c0, 32};
   static constexpr Field umem_valid{0x2e0, 1};
   static constexpr std::size_t kBytes = 0x880 / 8;
@@ -82,7 +79,6 @@ struct CreateCq {
 
 struct CqContext {
   static constexpr Field record_umem_valid{0x06, 1};
-  static constexpr Field element_size{0x08, 3};  ///< 0: 64 bytes
   static constexpr Field collapsed{0x0b, 1};
   static constexpr Field ignore_overrun{0x0e, 1};
   static constexpr Field record_umem_id{0x20, 32};
@@ -93,20 +89,15 @@ struct CqContext {
   static constexpr Field record_address{0x1c0, 64};
 };
 
-/// Of CREATE_QP, and with the queue's number of the three steps to ready-to-send. QUERY_QP's answer
-/// has the context at the same place.
+/// Of CREATE_QP, and with the queue's number of the three steps to ready-to-send.
 struct QpCommand {
-  static constexpr Field optional_fields{0x80, 32};
   static constexpr std::uint32_t context = 0xc0;  ///< QpContext
-  static constexpr Field umem_offset{0x800, 64};  // these three: CREATE_QP only
-  static constexpr Field umem_id{0x840, 32};
+  static constexpr Field umem_id{0x840, 32};      // this and the next: CREATE_QP only
   static constexpr Field umem_valid{0x860, 1};
   static constexpr std::size_t kBytes = 0x880 / 8;
 };
 
 struct QpContext {
-  static constexpr Field state{0x00, 4};
-  static constexpr Field transport{0x08, 8};  ///< 0: reliable connection
   static constexpr Field path_migration{0x13, 2};
   static constexpr Field domain{0x28, 24};
   static constexpr Field mtu{0x40, 3};
@@ -115,11 +106,8 @@ struct QpContext {
   static constexpr Field log_receive_stride{0x4d, 3};  ///< of 16 bytes
   static constexpr Field log_send_size{0x51, 4};
   static constexpr Field uar_page{0x68, 24};
-  static constexpr Field user_index{0x88, 24};
-  static constexpr Field log_page_size{0xa3, 5};
   static constexpr Field remote_number{0xa8, 24};
   static constexpr std::uint32_t path = 0xc0;  ///< AddressPath
-  static constexpr Field log_ack_frequency{0x380, 4};
   static constexpr Field log_reads_sent_most{0x388, 3};
   static constexpr Field retry_count{0x38d, 3};
   static constexpr Field not_ready_retries{0x390, 3};
@@ -130,14 +118,11 @@ struct QpContext {
   static constexpr Field remote_read{0x490, 1};
   static constexpr Field remote_write{0x491, 1};
   static constexpr Field remote_atomic{0x492, 1};
-  static constexpr Field page_offset{0x494, 6};
   static constexpr Field not_ready_timer{0x4a3, 5};
   static constexpr Field next_receive_psn{0x4a8, 24};
   static constexpr Field receive_cq{0x4e8, 24};
   static constexpr Field record_address{0x500, 64};
   static constexpr Field receive_type{0x565, 3};  ///< 0: a ring of its own, 3: none
-  static constexpr Field scatter_to_requester{0x630, 8};
-  static constexpr Field scatter_to_responder{0x638, 8};
   static constexpr Field record_umem_valid{0x683, 1};
   static constexpr Field record_umem_id{0x720, 32};
 };
@@ -151,7 +136,6 @@ struct AddressPath {
   static constexpr Field own_gid_index{0x48, 8};
   static constexpr Field hop_limit{0x58, 8};
   static constexpr Field traffic_class{0x64, 8};
-  static constexpr Field flow_label{0x6c, 20};
   static constexpr std::uint32_t gid = 0x80;  ///< 16 bytes
   static constexpr Field dscp{0x10a, 6};
   static constexpr Field udp_port{0x110, 16};

@@ -26,7 +26,6 @@ class Mlx5CudaMemory final : public Mlx5Memory {
   Result<std::unique_ptr<Mlx5Mapping>> map_register(void* address, std::size_t bytes,
                                                     bool write_combining) override;
   Result<bool> gets_need_dump() override { return gets_need_dump_; }
-  bool has_dmabuf() const { return has_dmabuf_; }
 
  private:
   explicit Mlx5CudaMemory(PrimaryContext context) : context_(std::move(context)) {}

@@ -168,29 +168,13 @@ Mlx5QueueHandle Mlx5Queue::handle() const {
 
 Status Mlx5Queue::connect(const Mlx5QueueHandle& peer) {
   State& state = *state_;
-  ORIEL_CHECK(state.memory.tell_receives(0));  // after a failure that came later
   return connect_queue(*state.device, state.queue_pair, handle(), peer,
-                       [&] { return state.memory.tell_receives(state.options.receives); });
+                       [&] { return state.memory.tell_receives(); });
 }
 
 Status Mlx5Queue::to_error() {
   return state_->device->modify(state_->queue_pair, mlx5::to_error(state_->number), "2ERR_QP",
                                 fmt::format("queue {:#x}", state_->number));
-}
-
-Status Mlx5Queue::reset(std::uint32_t psn) {
-  State& state = *state_;
-  Options options = state.options;
-  options.psn = psn;
-  ORIEL_CHECK(check_options(options, *state.device));
-  ORIEL_CHECK(state.device->modify(state.queue_pair, mlx5::to_reset(state.number), "2RST_QP",
-                                   fmt::format("queue {:#x}", state.number)));
-  state.options = options;
-  return state.memory.fill();
-}
-
-Result<QueueState> Mlx5Queue::state() const {
-  return query_queue(*state_->device, state_->queue_pair, state_->number);
 }
 
 std::optional<dq::QueueError> Mlx5Queue::error() const {

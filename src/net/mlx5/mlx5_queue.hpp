@@ -57,17 +57,12 @@ class Mlx5Queue {
   std::uint32_t number() const;
   /// For the peer.
   Mlx5QueueHandle handle() const;
-  /// Through all states to ready-to-send, to the queue that `peer` tells of, which does the same in
-  /// turn. All receives are posted on the way. After a failure the queue is back in reset, unless
-  /// the adapter refuses that too.
+  /// Takes the queue through all states to ready-to-send, connected to the queue that `peer` names,
+  /// whose owner does the same. Posts all receives on the way. After a failure the queue is only
+  /// good for destruction.
   Status connect(const Mlx5QueueHandle& peer);
   /// From everywhere: what is not complete is flushed, and nothing more is taken from the peer.
   Status to_error();
-  /// From everywhere, back to how create made it, memory included; `psn` as in Options. Nobody may
-  /// be using the view.
-  Status reset(std::uint32_t psn);
-  /// What the adapter says.
-  Result<QueueState> state() const;
   /// What the completion says has gone wrong, if anything has; of several errors it has the last.
   /// Of a queue whose ring lies on the host. Local, any thread, as the next.
   std::optional<device::queue::QueueError> error() const;

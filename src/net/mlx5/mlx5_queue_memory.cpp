@@ -78,7 +78,6 @@ Status Mlx5QueueMemory::fill() {
   fill_ones(layout_.completions, options_.depth);
   fill_ones(layout_.received, options_.receives);
   ORIEL_CHECK(rings_->write(0, image));
-  told_receives_ = 0;
   image.assign(words_at.bytes, std::byte{0});
   for (std::uint64_t slot = 0; slot < options_.fetch_slots; ++slot) {
     std::memcpy(image.data() + words_at.turns + slot * 8, &slot, sizeof slot);
@@ -89,13 +88,11 @@ Status Mlx5QueueMemory::fill() {
   return words_->write(0, image);
 }
 
-Status Mlx5QueueMemory::tell_receives(std::uint32_t count) {
-  if (count == told_receives_) return {};
-  const std::uint32_t word = dq::big_endian(count);
-  ORIEL_CHECK(rings_->write(layout_.completions + layout_.queue_record,
-                            std::as_bytes(std::span(&word, 1))));
-  told_receives_ = count;
-  return {};
+Status Mlx5QueueMemory::tell_receives() {
+  if (options_.receives == 0) return {};
+  const std::uint32_t word = dq::big_endian(options_.receives);
+  return rings_->write(layout_.completions + layout_.queue_record,
+                       std::as_bytes(std::span(&word, 1)));
 }
 
 void Mlx5QueueMemory::describe(dq::QueueView& view, dq::ReceiveView& receives) const {

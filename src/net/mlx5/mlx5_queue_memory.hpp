@@ -35,8 +35,8 @@ class Mlx5QueueMemory {
   Status register_with(const Mlx5Device& device, Mlx5Memory& memory);
   /// Fills it as for a queue that nobody has used.
   Status fill();
-  /// Posts so many receives.
-  Status tell_receives(std::uint32_t count);
+  /// Posts all receives, if there are any.
+  Status tell_receives();
   /// Fills in all addresses and sizes, and the key of the slots.
   void describe(device::queue::QueueView& view, device::queue::ReceiveView& receives) const;
 
@@ -63,7 +63,6 @@ class Mlx5QueueMemory {
   Mlx5UmemOwner ring_umem_;
   Mlx5UmemOwner completion_umem_;
   Mlx5UmemOwner received_umem_;
-  std::uint32_t told_receives_ = 0;  // what the record says
 };
 
 }  // namespace oriel::net

@@ -194,8 +194,6 @@ struct VerbsConstants {
      std::size_t out_bytes))                                                                       \
   X(modify_object, mlx5dv_devx_obj_modify, int,                                                    \
     (Mlx5Object * object, const void* in, std::size_t in_bytes, void* out, std::size_t out_bytes)) \
-  X(query_object, mlx5dv_devx_obj_query, int,                                                      \
-    (Mlx5Object * object, const void* in, std::size_t in_bytes, void* out, std::size_t out_bytes)) \
   X(destroy_object, mlx5dv_devx_obj_destroy, int, (Mlx5Object * object))                           \
   X(register_umem, mlx5dv_devx_umem_reg, Mlx5Umem*,                                                \
     (VerbsContext * context, void* address, std::size_t bytes, std::uint32_t access))              \

@@ -43,9 +43,9 @@ struct FakeVerbs::Object {
   std::size_t bytes = 0;
   std::uint32_t elements = 0;  // of a CQ
   bool collapsed = false;
-  std::array<std::uint64_t, 512> page{};  // of a UAR
-  bool is_uncached = false;               // a UAR that its context has only one of,
-  int owners = 1;                         // given out so often
+  alignas(4096) std::array<std::uint64_t, 512> page{};  // of a UAR
+  bool is_uncached = false;                             // a UAR that its context has only one of,
+  int owners = 1;                                       // given out so often
 };
 
 struct FakeVerbs::Access {
@@ -358,10 +358,9 @@ struct FakeVerbs::Access {
   /// One step of a queue pair. Steps out of order are refused.
   static bool step(QueuePair& pair, std::uint32_t opcode, const Bytes& command) {
     const std::byte* qpc = command.data() + 24;
-    if (opcode == 0x507 || opcode == 0x50a) {
-      pair.state = opcode == 0x507 ? 6 : 0;
-      if (pair.state == 0 && fake->on_reset) fake->on_reset(pair);
-      if (pair.state == 6 && fake->on_error) fake->on_error(pair);
+    if (opcode == 0x507) {
+      pair.state = 6;
+      if (fake->on_error) fake->on_error(pair);
       return command.size() == 16;
     }
     if (command.size() != 272 || opcode < 0x502 || opcode > 0x504) return false;
@@ -388,8 +387,6 @@ struct FakeVerbs::Access {
         return "RTR2RTS_QP";
       case 0x507:
         return "2ERR_QP";
-      case 0x50a:
-        return "2RST_QP";
       default:
         return "an unknown command";
     }
@@ -403,18 +400,6 @@ struct FakeVerbs::Access {
     return answer(name_of(opcode), fail || found == nullptr, out, out_bytes, [&](Bytes&) {
       if (number_at(command.data() + 9, 3) != found->number) return false;
       return step(fake->queue_pairs.at(key_of(found->adapter, found->number)), opcode, command);
-    });
-  }
-  static int query_object(Mlx5Object* object, const void* in, std::size_t in_bytes, void* out,
-                          std::size_t out_bytes) {
-    const Bytes command = copy(in, in_bytes);
-    const bool fail = fails("QUERY_QP", {}, command);
-    const Object* found = find(object, "QP", "QUERY_QP");
-    return answer("QUERY_QP", fail || found == nullptr, out, out_bytes, [&](Bytes& answered) {
-      if (number_at(command.data(), 2) != 0x50b || out_bytes != 272) return false;
-      answered[24] = static_cast<std::byte>(
-          fake->queue_pairs.at(key_of(found->adapter, found->number)).state << 4);
-      return true;
     });
   }
   static Mlx5Umem* add_umem(VerbsContext* context, void* address, std::size_t bytes) {
@@ -508,7 +493,6 @@ struct FakeVerbs::Access {
             .general_command = Locked<general_command>::call,
             .create_object = Locked<create_object>::call,
             .modify_object = Locked<modify_object>::call,
-            .query_object = Locked<query_object>::call,
             .destroy_object = Locked<destroy_object>::call,
             .register_umem = Locked<register_umem>::call,
             .register_umem_ex = Locked<register_umem_ex>::call,

@@ -89,7 +89,6 @@ class FakeVerbs {
   /// What an adapter in software does for these, if there is one.
   std::function<std::uint32_t(const QueuePair&)> on_create;
   std::function<void(const QueuePair&)> on_ready;
-  std::function<void(const QueuePair&)> on_reset;
   std::function<void(const QueuePair&)> on_error;
   std::function<void(const QueuePair&)> on_destroy;
   std::function<std::uint32_t(int adapter, std::uint32_t domain, void* address, std::size_t bytes,

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +15,8 @@
 #include <unistd.h>
 
 #include "base/log.hpp"
-#include "net/mlx5/fake_verbs.hpp"
 #include "net/mlx5/mlx5_memory_cuda.hpp"
-#include "net/mlx5/nic_mlx5.hpp"
+#include "net/mlx5/mlx5_scene.hpp"
 #include "net/queue/memory_keys.hpp"
 #include "support/cuda/fake_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
@@ -36,6 +37,7 @@ struct Driver {
   static inline Driver* driver = nullptr;
   oriel::test::FakeCuda model;
   CudaTable table = cuda();
+  const CudaTable of_model = cuda();
   std::map<void*, unsigned> registered;  // with their flags
   bool takes_registers = true;
   bool has_dmabuf = true;
@@ -55,13 +57,15 @@ struct Driver {
       if (which == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) *value = driver->ordering;
       return CUDA_SUCCESS;
     };
-    table.mem_host_register = [](void* address, std::size_t, unsigned flags) {
+    table.mem_host_register = [](void* address, std::size_t bytes, unsigned flags) {
       if (!driver->takes_registers) return CUDA_ERROR_NOT_PERMITTED;
-      const bool is_new = driver->registered.emplace(address, flags).second;
-      return is_new ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+      const CUresult status = driver->of_model.mem_host_register(address, bytes, flags);
+      if (status == CUDA_SUCCESS) driver->registered.emplace(address, flags);
+      return status;
     };
     table.mem_host_unregister = [](void* address) {
-      return driver->registered.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      driver->registered.erase(address);
+      return driver->of_model.mem_host_unregister(address);
     };
     table.mem_host_get_device_pointer = [](CUdeviceptr* out, void* address, unsigned) {
       *out = reinterpret_cast<CUdeviceptr>(address);
@@ -87,33 +91,32 @@ struct Driver {
   }
 };
 
-struct Scene {
+/// An adapter and a GPU, of which nothing may be left in the end.
+struct GpuScene : Scene {
   Driver driver;
-  FakeVerbs verbs;
-  NicMlx5::Options options;
-  Scene() {
-    options.device.name = "mlx5_0";
-    options.device.verbs = &verbs.library;
-    options.own_thread = false;
-  }
-  NicMlx5 open() { return NicMlx5::open(options).value(); }
-  static Result<Mlx5Queue> create(NicMlx5& nic, Mlx5Memory& memory, bool ring_on_host = false,
-                                  std::uint32_t receives = 0) {
-    Mlx5Queue::Options each;
-    each.depth = 1024;
-    each.ring_on_host = ring_on_host;
-    each.receives = receives;
-    const std::array all{each};
-    auto made = nic.create_queues(memory, all);
-    if (!made.ok()) return std::move(made).error();
-    return std::move(made.value()[0]);
-  }
-  void check_nothing_left() {
+  std::unique_ptr<Mlx5CudaMemory> gpu;
+  std::optional<NicMlx5> nic;
+
+  ~GpuScene() {
+    nic.reset();
+    gpu.reset();
     CHECK(verbs.violations.empty());
+    CHECK(verbs.live() == 0);
     CHECK(driver.model.violations().empty());
     CHECK(driver.model.held() == oriel::test::FakeCuda::Held{});
     CHECK(driver.registered.empty());
     CHECK(driver.model.context_depth() == 0);
+  }
+  /// Opens both, with what the driver has been set to.
+  void begin() {
+    gpu = Mlx5CudaMemory::create(0).value();
+    nic.emplace(open().value());
+    verbs.calls.clear();
+  }
+  Result<Mlx5Queue> make(const Mlx5Queue::Options& each = {}) {
+    auto made = nic->create_queues(*gpu, std::span(&each, 1));
+    if (!made.ok()) return std::move(made).error();
+    return std::move(made.value()[0]);
   }
 };
 
@@ -160,123 +163,101 @@ class LogFile {
 TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell mapped there",
           "[req:3.11]") {
   const std::size_t fds = oriel::test::count_fds();
-  Scene scene;
-  {
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    scene.verbs.calls.clear();
-    const Mlx5Queue queue = Scene::create(nic, *memory).value();
-    const std::vector<std::string> wanted = {"ibv_reg_dmabuf_mr",
-                                             "mlx5dv_devx_umem_reg_ex",
-                                             "mlx5dv_devx_umem_reg_ex",
-                                             "mlx5dv_devx_alloc_uar",
-                                             "CREATE_CQ",
-                                             "CREATE_QP"};
-    CHECK(scene.verbs.names() == wanted);
-    const dq::QueueView& view = queue.view();
-    CHECK(address_of(view.ring) % 65536 == 0);
-    const auto& ring = scene.verbs.calls[1].arguments;
-    CHECK(ring[0] == 0);      // from the descriptor's beginning
-    CHECK(ring[1] == 65536);  // 1024 blocks
-    CHECK(ring[3] == ~std::uint64_t{4095});
-    CHECK(ring[4] == 1);  // by a descriptor
-    const auto& slots = scene.verbs.calls[0].arguments;
-    CHECK(slots[0] == 0);
-    CHECK(slots[2] == address_of(view.fetch_values));
-    REQUIRE(scene.driver.exported.size() == 3);
-    CHECK(scene.driver.exported[1] ==
-          std::pair(CUdeviceptr{address_of(view.ring)}, std::size_t{65536}));
-    for (const auto& [begin, bytes] : scene.driver.exported) {
-      CHECK(begin % 4096 == 0);
-      CHECK(bytes % 4096 == 0);
-    }
-    // Portable, mapped, of a device's registers.
-    REQUIRE(scene.driver.registered.size() == 1);
-    CHECK(scene.driver.registered.begin()->first == view.doorbell);
-    CHECK(scene.driver.registered.begin()->second == 7);
-    CHECK_FALSE(queue.is_rung_by_processor());
-    CHECK(scene.driver.prepared == 2);
-    CHECK_FALSE(view.gets_need_dump);
-    // The image that was copied there.
-    CHECK(view.completion->tail == ~std::uint64_t{0});
-    CHECK(view.indexes->reserved == 0);
-    CHECK(view.fetch_turns[5] == 5);
-    CHECK(oriel::test::count_fds() == fds);
-    // Pages of a GPU: 64 KiB, so 2^4 of the adapter's.
-    CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
+  GpuScene scene;
+  scene.begin();
+  const Mlx5Queue queue = scene.make().value();
+  const std::vector<std::string> wanted = {"ibv_reg_dmabuf_mr",
+                                           "mlx5dv_devx_umem_reg_ex",
+                                           "mlx5dv_devx_umem_reg_ex",
+                                           "mlx5dv_devx_alloc_uar",
+                                           "CREATE_CQ",
+                                           "CREATE_QP"};
+  CHECK(scene.verbs.names() == wanted);
+  const dq::QueueView& view = queue.view();
+  CHECK(address_of(view.ring) % 65536 == 0);
+  const auto& ring = scene.verbs.calls[1].arguments;
+  CHECK(ring[0] == 0);      // from the descriptor's beginning
+  CHECK(ring[1] == 65536);  // 1024 blocks
+  CHECK(ring[3] == ~std::uint64_t{4095});
+  CHECK(ring[4] == 1);  // by a descriptor
+  const auto& slots = scene.verbs.calls[0].arguments;
+  CHECK(slots[0] == 0);
+  CHECK(slots[2] == address_of(view.fetch_values));
+  REQUIRE(scene.driver.exported.size() == 3);
+  CHECK(scene.driver.exported[1] ==
+        std::pair(CUdeviceptr{address_of(view.ring)}, std::size_t{65536}));
+  for (const auto& [begin, bytes] : scene.driver.exported) {
+    CHECK(begin % 4096 == 0);
+    CHECK(bytes % 4096 == 0);
   }
-  scene.check_nothing_left();
-  CHECK(scene.verbs.live() == 0);
+  // Portable, mapped, of a device's registers.
+  REQUIRE(scene.driver.registered.size() == 1);
+  CHECK(scene.driver.registered.begin()->first == view.doorbell);
+  CHECK(scene.driver.registered.begin()->second == 7);
+  CHECK_FALSE(queue.is_rung_by_processor());
+  CHECK(scene.driver.prepared == 2);
+  CHECK_FALSE(view.gets_need_dump);
+  // The image that was copied there.
+  CHECK(view.completion->tail == ~std::uint64_t{0});
+  CHECK(view.indexes->reserved == 0);
+  CHECK(view.fetch_turns[5] == 5);
+  CHECK(oriel::test::count_fds() == fds);
+  // Pages of a GPU: 64 KiB, so 2^4 of the adapter's.
+  CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
 }
 
 TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernels touch",
           "[B4][req:3.11]") {
-  Scene scene;
-  {
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    Mlx5Queue queue = Scene::create(nic, *memory, false, 256).value();
-    const dq::QueueView& view = queue.view();
-    const dq::ReceiveView& receives = queue.receives();
-    // 256 receives and 1024 blocks take two pages of a GPU, completions of receives one.
-    REQUIRE(scene.driver.exported.size() == 4);
-    CHECK(scene.driver.exported[1] ==
-          std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));
-    CHECK(scene.driver.exported[3] ==
-          std::pair(CUdeviceptr{address_of(receives.completions)}, std::size_t{65536}));
-    CHECK(address_of(receives.completions) % 65536 == 0);
-    CHECK(scene.verbs.find("CREATE_CQ", 1)->command[40] == std::byte{4});
-    CHECK(receives.record + 1 == view.doorbell_record);
-    CHECK(receives.position->posted == 256);
-    CHECK(receives.completions[255].tail == ~std::uint64_t{0});
-    // The ring's first entry: no bytes, and the key that ends the list.
-    const auto* const entry = reinterpret_cast<const std::uint32_t*>(view.ring) - 1024;
-    CHECK(entry[0] == 0);
-    CHECK(dq::big_endian(entry[1]) == 0x100);
-
-    Mlx5QueueHandle peer = queue.handle();
-    peer.number = 0x654321;
-    REQUIRE(queue.connect(peer).ok());
-    CHECK(dq::big_endian(*receives.record) == 256);
-    CHECK(queue.state().value() == QueueState::ready_to_send);
-  }
-  scene.check_nothing_left();
-  CHECK(scene.verbs.live() == 0);
+  GpuScene scene;
+  scene.begin();
+  Mlx5Queue queue = scene.make({.receives = 256}).value();
+  const dq::QueueView& view = queue.view();
+  const dq::ReceiveView& receives = queue.receives();
+  // 256 receives and 1024 blocks take two pages of a GPU, completions of receives one.
+  REQUIRE(scene.driver.exported.size() == 4);
+  CHECK(scene.driver.exported[1] ==
+        std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));
+  CHECK(scene.driver.exported[3] ==
+        std::pair(CUdeviceptr{address_of(receives.completions)}, std::size_t{65536}));
+  CHECK(address_of(receives.completions) % 65536 == 0);
+  CHECK(scene.verbs.find("CREATE_CQ", 1)->command[40] == std::byte{4});
+  Mlx5QueueHandle peer = queue.handle();
+  peer.number = 0x654321;
+  REQUIRE(queue.connect(peer).ok());
+  CHECK(dq::big_endian(*receives.record) == 256);
 }
 
 TEST_CASE("queues of an adapter share its uncached doorbell register, and GPUs ring all of them",
           "[req:3.11][A3]") {
-  Scene scene;
-  {
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    std::vector<Mlx5Queue> queues;
-    for (int i = 0; i < 3; ++i) queues.push_back(Scene::create(nic, *memory).value());
-    CHECK(scene.verbs.live("uar") == 1);
-    CHECK(scene.driver.registered.size() == 1);
-    for (const Mlx5Queue& queue : queues) {
-      CHECK_FALSE(queue.is_rung_by_processor());
-      CHECK(queue.view().doorbell == queues[0].view().doorbell);
-    }
-    queues.erase(queues.begin(), queues.begin() + 2);
-    CHECK(scene.driver.registered.size() == 1);
-    queues.clear();
-    CHECK(scene.driver.registered.empty());
-    CHECK(scene.verbs.live("uar") == 0);
-    CHECK_FALSE(Scene::create(nic, *memory).value().is_rung_by_processor());
+  GpuScene scene;
+  scene.begin();
+  std::vector<Mlx5Queue> queues;
+  for (int i = 0; i < 3; ++i) queues.push_back(scene.make().value());
+  CHECK(scene.verbs.live("uar") == 1);
+  CHECK(scene.driver.registered.size() == 1);
+  for (const Mlx5Queue& queue : queues) {
+    CHECK_FALSE(queue.is_rung_by_processor());
+    CHECK(queue.view().doorbell == queues[0].view().doorbell);
   }
-  scene.check_nothing_left();
+  // The driver maps no page twice.
+  const auto again = scene.gpu->map_register(queues[0].view().doorbell + 1, 8, false);
+  REQUIRE_FALSE(again.ok());
+  CHECK(again.error().native().value == 712);
+  queues.erase(queues.begin(), queues.begin() + 2);
+  CHECK(scene.driver.registered.size() == 1);
+  queues.clear();
+  CHECK(scene.driver.registered.empty());
+  CHECK(scene.verbs.live("uar") == 0);
+  CHECK_FALSE(scene.make().value().is_rung_by_processor());
 }
 
 TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[req:3.11]") {
-  Scene scene;
-  const bool attribute = GENERATE(false, true);
-  scene.driver.has_dmabuf = attribute;
+  GpuScene scene;
+  scene.driver.has_dmabuf = GENERATE(false, true);
   scene.driver.export_status = CUDA_ERROR_NOT_SUPPORTED;
   scene.driver.ordering = 0;
-  const auto memory = Mlx5CudaMemory::create(0).value();
-  NicMlx5 nic = scene.open();
-  const Mlx5Queue queue = Scene::create(nic, *memory).value();
+  scene.begin();
+  const Mlx5Queue queue = scene.make().value();
   CHECK(queue.view().gets_need_dump);
   const auto* umem = scene.verbs.find("mlx5dv_devx_umem_reg");
   REQUIRE(umem != nullptr);
@@ -290,68 +271,47 @@ TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[r
 TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once",
           "[req:3.11][A3]") {
   const LogFile log;
-  Scene scene;
-  {
-    scene.driver.takes_registers = false;
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    const Mlx5Queue first = Scene::create(nic, *memory).value();
-    const Mlx5Queue second = Scene::create(nic, *memory).value();
-    CHECK(first.is_rung_by_processor());
-    CHECK(first.view().doorbell != second.view().doorbell);
-    const auto& pair = scene.verbs.queue_pairs.at(first.number());
-    CHECK(pair.doorbell != first.view().doorbell);
-    CHECK_FALSE(nic.progress());
-    *first.view().doorbell = 0x1234;
-    CHECK(nic.progress());
-    CHECK(*pair.doorbell == 0x1234);
-    *second.view().doorbell = 0x5678;
-    CHECK(nic.progress());
-    CHECK(*scene.verbs.queue_pairs.at(second.number()).doorbell == 0x5678);
-  }
-  scene.check_nothing_left();
+  GpuScene scene;
+  scene.driver.takes_registers = false;
+  scene.begin();
+  const Mlx5Queue first = scene.make().value(), second = scene.make().value();
+  CHECK(first.is_rung_by_processor());
+  CHECK(first.view().doorbell != second.view().doorbell);
+  const auto& pair = scene.verbs.queue_pairs.at(first.number());
+  CHECK(pair.doorbell != first.view().doorbell);
+  CHECK_FALSE(scene.nic->progress());
+  *first.view().doorbell = 0x1234;
+  CHECK(scene.nic->progress());
+  CHECK(*pair.doorbell == 0x1234);
+  *second.view().doorbell = 0x5678;
+  CHECK(scene.nic->progress());
+  CHECK(*scene.verbs.queue_pairs.at(second.number()).doorbell == 0x5678);
   CHECK(log.count("a processor rings the doorbells of mlx5_0 port 1") == 1);
 }
 
 TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anyway",
           "[req:3.11][A3]") {
   const LogFile log;
-  Scene scene;
-  {
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    std::array<Mlx5Queue::Options, 1> options{};
-    options[0].doorbell = DoorbellChoice::cpu;
-    {
-      const auto made = nic.create_queues(*memory, options);
-      REQUIRE(made.ok());
-      CHECK(made.value()[0].is_rung_by_processor());
-      CHECK(scene.driver.registered.empty());
-    }
-    options[0].doorbell = DoorbellChoice::gpu;
-    {
-      const auto made = nic.create_queues(*memory, options);
-      REQUIRE(made.ok());
-      CHECK_FALSE(made.value()[0].is_rung_by_processor());
-    }
-    scene.driver.takes_registers = false;
-    const auto refused = nic.create_queues(*memory, options);
-    REQUIRE_FALSE(refused.ok());
-    const std::string text = refused.error().to_string();
-    INFO(text);
-    CHECK(text.find("ORIEL_DOORBELL=gpu") != std::string::npos);
-    CHECK(text.find("doorbell register of mlx5_0 port 1") != std::string::npos);
-    CHECK(text.find("PeerMappingOverride") != std::string::npos);
-  }
-  scene.check_nothing_left();
+  GpuScene scene;
+  scene.begin();
+  CHECK(scene.make({.doorbell = DoorbellChoice::cpu}).value().is_rung_by_processor());
+  const Mlx5Queue::Options by_gpu{.doorbell = DoorbellChoice::gpu};
+  CHECK_FALSE(scene.make(by_gpu).value().is_rung_by_processor());
+  scene.driver.takes_registers = false;
+  const auto refused = scene.make(by_gpu);
+  REQUIRE_FALSE(refused.ok());
+  const std::string text = refused.error().to_string();
+  INFO(text);
+  CHECK(text.find("ORIEL_DOORBELL=gpu") != std::string::npos);
+  CHECK(text.find("doorbell register of mlx5_0 port 1") != std::string::npos);
+  CHECK(text.find("PeerMappingOverride") != std::string::npos);
   CHECK(log.count("a processor rings") == 0);
 }
 
 TEST_CASE("rings may lie on the host and the users' words on the GPU", "[req:3.11]") {
-  Scene scene;
-  const auto memory = Mlx5CudaMemory::create(0).value();
-  NicMlx5 nic = scene.open();
-  const Mlx5Queue queue = Scene::create(nic, *memory, true).value();
+  GpuScene scene;
+  scene.begin();
+  const Mlx5Queue queue = scene.make({.ring_on_host = true}).value();
   CHECK(scene.verbs.find("ibv_reg_dmabuf_mr") != nullptr);
   CHECK(scene.verbs.find("mlx5dv_devx_umem_reg_ex") == nullptr);
   CHECK(scene.verbs.find("mlx5dv_devx_umem_reg")->arguments[0] == address_of(queue.view().ring));
@@ -360,27 +320,24 @@ TEST_CASE("rings may lie on the host and the users' words on the GPU", "[req:3.1
 
 TEST_CASE("a queue is added while a kernel fills the GPU and a graph is being captured",
           "[req:3.11][B1]") {
-  Scene scene;
-  {
-    const auto memory = Mlx5CudaMemory::create(0).value();
-    NicMlx5 nic = scene.open();
-    scene.driver.model.fill_devices(true);
-    scene.driver.model.begin_foreign_capture();
-    const auto made = Scene::create(nic, *memory);
-    scene.driver.model.end_foreign_capture();
-    scene.driver.model.fill_devices(false);
-    CHECK(made.ok());
-  }
-  scene.check_nothing_left();
+  GpuScene scene;
+  scene.begin();
+  scene.driver.model.fill_devices(true);
+  scene.driver.model.begin_foreign_capture();
+  const auto made = scene.make();
+  scene.driver.model.end_foreign_capture();
+  scene.driver.model.fill_devices(false);
+  CHECK(made.ok());
 }
 
 TEST_CASE("memory of a GPU is registered by pages around it", "[req:3.11]") {
-  Scene scene;
-  const auto memory = Mlx5CudaMemory::create(0).value();
-  NicMlx5 nic = scene.open();
+  GpuScene scene;
+  scene.begin();
   void* window = reinterpret_cast<void*>(0x7000123450);
-  const Mlx5Region region =
-      nic.register_memory(*memory, window, 10000, kLocalWrite | kRemoteWrite).value();
+  const auto add = [&] {
+    return scene.nic->register_memory(*scene.gpu, window, 10000, kLocalWrite | kRemoteWrite);
+  };
+  const Mlx5Region region = add().value();
   CHECK(region.local_key() != 0);
   REQUIRE(scene.driver.exported.size() == 1);
   CHECK(scene.driver.exported[0] == std::pair(CUdeviceptr{0x7000123000}, std::size_t{12288}));
@@ -389,18 +346,17 @@ TEST_CASE("memory of a GPU is registered by pages around it", "[req:3.11]") {
   CHECK(arguments[1] == 10000);
   CHECK(arguments[2] == 0x7000123450);
   scene.driver.export_status = CUDA_ERROR_INVALID_VALUE;
-  const auto refused = nic.register_memory(*memory, window, 10000, kLocalWrite);
+  const auto refused = add();
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().native().domain == NativeDomain::cuda_driver);
 }
 
 TEST_CASE("a GPU that adapters cannot reach is refused", "[req:3.11]") {
-  Scene scene;
+  GpuScene scene;
   scene.driver.reached = 0;
   const auto memory = Mlx5CudaMemory::create(0);
   REQUIRE_FALSE(memory.ok());
   CHECK(memory.error().to_string().find("GPU 0") != std::string::npos);
-  scene.check_nothing_left();
 }
 
 TEST_CASE("whichever call of the driver fails, all is undone", "[req:3.12]") {
@@ -408,28 +364,24 @@ TEST_CASE("whichever call of the driver fails, all is undone", "[req:3.12]") {
   const bool on_host = GENERATE(false, true);
   long k = 1;
   for (bool hit = true; hit; ++k) {
-    Scene scene;
-    {
-      const oriel::test::CudaFaultHooks hooks;
-      oriel::test::FaultPlan plan;
-      plan.fail_at = k;
-      plan.status = CUDA_ERROR_UNKNOWN;
-      const oriel::test::ScopedCudaFaults faults(plan);
-      bool good = false;
-      {
-        const auto memory = Mlx5CudaMemory::create(0);
-        if (memory.ok()) {
-          NicMlx5 nic = scene.open();
-          good = Scene::create(nic, *memory.value(), on_host, 8).ok();
-        }
-      }
-      hit = plan.hit();
-      INFO(k << ": " << (hit ? plan.failed.load() : "none"));
-      CHECK(scene.verbs.live() == 0);
-      if (!hit) CHECK(good);
-    }
     INFO(k);
-    scene.check_nothing_left();
+    GpuScene scene;
+    const oriel::test::CudaFaultHooks hooks;
+    oriel::test::FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = CUDA_ERROR_UNKNOWN;
+    const oriel::test::ScopedCudaFaults faults(plan);
+    auto memory = Mlx5CudaMemory::create(0);
+    bool good = false;
+    if (memory.ok()) {
+      scene.gpu = std::move(memory).value();
+      scene.nic.emplace(scene.open().value());
+      good = scene.make({.ring_on_host = on_host, .receives = 8}).ok();
+      scene.nic.reset();
+      scene.gpu.reset();
+    }
+    hit = plan.hit();
+    if (!hit) CHECK(good);
   }
   CHECK(k > 30);
   CHECK(oriel::test::count_fds() == fds);

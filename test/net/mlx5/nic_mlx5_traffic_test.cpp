@@ -44,19 +44,20 @@ struct TwoAdapters : SoftAdapters {
   }
 };
 
-NicMlx5 open_nic(FakeVerbs& verbs, const char* name) {
+NicMlx5 open_nic(FakeVerbs& verbs, const char* name, bool own_thread) {
   NicMlx5::Options options;
   options.device.name = name;
   options.device.verbs = &verbs.library;
+  options.own_thread = own_thread;
   return NicMlx5::open(options).value();
 }
 
 /// Two ranks, each with its adapter and memory.
 struct TwoRanks {
-  explicit TwoRanks(bool uncached_registers = true) {
+  explicit TwoRanks(bool uncached_registers = true, bool own_thread = true) {
     verbs.has_uncached_registers = uncached_registers;
     for (std::size_t i = 0; i < 2; ++i) {
-      nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1"));
+      nics.push_back(open_nic(verbs, i == 0 ? "mlx5_0" : "mlx5_1", own_thread));
       constexpr std::uint8_t kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
       words[i].resize(4096);
       keys.push_back(nics[i].register_memory(memory, words[i].data(), 4096 * 8, kAll).value());
@@ -163,28 +164,21 @@ TEST_CASE("an error of the adapter surfaces from the completion, for it has no w
   CHECK(error.syndrome == 0x13);
 }
 
-TEST_CASE("a queue that was reset is as new, and connects again", "[req:3.11]") {
-  TwoRanks ranks;
+TEST_CASE("where nobody rings any more, a wait ends by its deadline or an abort",
+          "[req:3.11][A14]") {
+  TwoRanks ranks(false, false);
   Mlx5Queue there = ranks.make(0);
   Mlx5Queue back = ranks.make(1);
   TwoRanks::connect(there, back);
-  const auto put = [&](std::uint64_t value) {
-    ranks.words[0][0] = value;
-    return ranks.wait(there.view(),
-                      dq::put<Thread, AdapterMemory>(Thread(), there.view(),
-                                                     ranks.transfer(0, 8, 8), ranks.control));
-  };
-  REQUIRE(put(5) == QueueOutcome::done);
-  CHECK_FALSE(there.reset(0x1000000).ok());
-  REQUIRE(there.reset(77).ok());
-  REQUIRE(back.reset(78).ok());
-  CHECK(there.view().indexes->reserved == 0);
-  CHECK(there.view().completion->tail == ~std::uint64_t{0});
-  CHECK(there.state().value() == QueueState::reset);
-  CHECK(there.handle().psn == 77);
-  TwoRanks::connect(there, back);
-  REQUIRE(put(6) == QueueOutcome::done);
-  CHECK(ranks.words[1][1] == 6);
+  REQUIRE(there.is_rung_by_processor());
+  const auto posted = dq::put<Thread, AdapterMemory>(Thread(), there.view(),
+                                                     ranks.transfer(0, 0, 8), ranks.control);
+  ranks.control.timeout_ns = 1'000'000;
+  CHECK(ranks.wait(there.view(), posted) == QueueOutcome::timed_out);
+  const std::uint32_t abort = 1;
+  ranks.control.timeout_ns = 0;
+  ranks.control.abort = &abort;
+  CHECK(ranks.wait(there.view(), posted) == QueueOutcome::aborted);
 }
 
 namespace {
@@ -214,33 +208,27 @@ TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B
   const dq::ReceiveView& receives = back.receives();
   CHECK(there.receives().count == 0);
   dq::ReceivedImmediate got;
-  for (std::uint32_t life = 0; life < 2; ++life) {
-    TwoRanks::connect(there, back);
-    // All are posted from the beginning; there is no room for more.
-    CHECK_FALSE(dq::post_receives(receives, 1));
-    CHECK(wait_immediate(ranks, back, got, 1'000'000) == QueueOutcome::timed_out);
-    // Around the ring many times, in steps that do not divide it.
-    std::uint32_t sent = 0, taken = 0;
-    while (taken < 500) {
-      for (; sent < taken + 3; ++sent) {
-        ranks.words[0][sent % 100] = sent + life;
-        REQUIRE(put_immediate(ranks, there, sent % 100, sent ^ 0xabcd0000).outcome ==
-                QueueOutcome::done);
-      }
-      for (; taken < sent; ++taken) {
-        REQUIRE(wait_immediate(ranks, back, got) == QueueOutcome::done);
-        REQUIRE(got.value == (taken ^ 0xabcd0000));
-        REQUIRE(got.bytes == 8);
-        REQUIRE(ranks.words[1][taken % 100] == taken + life);
-      }
-      REQUIRE(dq::post_receives(receives, 3));
+  TwoRanks::connect(there, back);
+  // All are posted from the beginning; there is no room for more.
+  CHECK_FALSE(dq::post_receives(receives, 1));
+  CHECK(wait_immediate(ranks, back, got, 1'000'000) == QueueOutcome::timed_out);
+  // Around the ring many times, in steps that do not divide it.
+  std::uint32_t sent = 0, taken = 0;
+  while (taken < 500) {
+    for (; sent < taken + 3; ++sent) {
+      ranks.words[0][sent % 100] = sent;
+      REQUIRE(put_immediate(ranks, there, sent % 100, sent ^ 0xabcd0000).outcome ==
+              QueueOutcome::done);
     }
-    CHECK(dq::take_immediate(receives, got) == dq::Arrival::none);
-    REQUIRE(there.reset(life).ok());
-    REQUIRE(back.reset(life).ok());
-    CHECK(receives.position->taken == 0);
-    CHECK(receives.completions[1].tail == ~std::uint64_t{0});
+    for (; taken < sent; ++taken) {
+      REQUIRE(wait_immediate(ranks, back, got) == QueueOutcome::done);
+      REQUIRE(got.value == (taken ^ 0xabcd0000));
+      REQUIRE(got.bytes == 8);
+      REQUIRE(ranks.words[1][taken % 100] == taken);
+    }
+    REQUIRE(dq::post_receives(receives, 3));
   }
+  CHECK(dq::take_immediate(receives, got) == dq::Arrival::none);
   CHECK(ranks.verbs.violations.empty());
 }
 

@@ -136,28 +136,12 @@ class SoftAdapters {
     };
     verbs_.on_ready = [this](const FakeVerbs::QueuePair& pair) {
       expect_empty_receives(pair);
-      const QueuePeer peer{0, address_of_(pair.remote_lid), pair.remote, epochs_[place_of(pair)]};
+      const QueuePeer peer{0, address_of_(pair.remote_lid), pair.remote};
       expect(of(pair.adapter).connect(pair.number, peer), "connecting");
       const std::lock_guard lock(mutex_);
       Rings& rings = rings_.at(place_of(pair));
       rings.seen = load(rings.doorbell);
       rings.is_ready = true;
-    };
-    verbs_.on_reset = [this](const FakeVerbs::QueuePair& pair) {
-      {
-        const std::lock_guard lock(mutex_);
-        Rings& rings = rings_.at(place_of(pair));
-        rings.is_ready = false;
-        rings.told = 0;
-        // A register keeps nothing, and a word does: the queue's first ring may be its last again.
-        std::uint64_t last = load(rings.doorbell);
-        if (queue_of(last) == pair.number) {
-          std::atomic_ref(*pair.doorbell).compare_exchange_strong(last, 0);
-        }
-        std::atomic_ref(*rings.word).store(0, std::memory_order_relaxed);
-      }
-      ++epochs_[place_of(pair)];
-      expect(of(pair.adapter).to_reset(pair.number), "resetting");
     };
     verbs_.on_error = [this](const FakeVerbs::QueuePair& pair) {
       expect(of(pair.adapter).to_error(pair.number), "ending");
@@ -183,7 +167,6 @@ class SoftAdapters {
 
   FakeVerbs& verbs_;
   std::function<WireAddress(std::uint16_t lid)> address_of_;
-  std::map<Place, std::uint32_t> epochs_;  // for an adapter's first packets
   std::mutex mutex_;
   std::map<Place, Rings> rings_;
 };

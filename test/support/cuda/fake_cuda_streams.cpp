@@ -153,6 +153,16 @@ CUresult host_register(void* address, std::size_t bytes, unsigned) {
   if (breaks_capture("cuMemHostRegister")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  // Whole pages are registered, and each of them once.
+  constexpr std::uintptr_t kPage = 4096;
+  const auto shares_page = [&](const auto& other) {
+    return other.second.registered && other.first / kPage <= (begin + bytes - 1) / kPage &&
+           begin / kPage <= (other.first + other.second.bytes - 1) / kPage;
+  };
+  const auto& known = fake->buffers;
+  if (std::any_of(known.begin(), known.end(), shares_page)) {
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  }
   const bool fresh = fake->buffers.emplace(begin, Buffer{bytes, true, true}).second;
   return fresh ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
