@@ -138,21 +138,6 @@ NicCost nic_cost(const Machine& machine, DevicePlace device, const Nic& nic) {
   return {static_cast<int>(route.distance), numa_distance};
 }
 
-std::vector<int> backup_nics(const Machine& machine) {
-  const std::vector<int> ports = ports_of(machine, true);
-  std::vector<DevicePlace> places;
-  std::vector<int> primary;
-  for (int nic = 0; nic < static_cast<int>(ports.size()); ++nic) {
-    places.push_back(place_of(nic_at(machine, nic)));
-    primary.push_back(ports[static_cast<std::size_t>(nic)] == nic ? nic : -1);
-  }
-  std::vector<int> backups = choose_backups(machine, places, primary);
-  for (std::size_t nic = 0; nic < ports.size(); ++nic) {
-    if (ports[nic] >= 0) backups[nic] = backups[static_cast<std::size_t>(ports[nic])];
-  }
-  return backups;
-}
-
 std::vector<DevicePlace> places_of_gpus(const Machine& machine, std::vector<std::size_t>& index) {
   std::vector<DevicePlace> places;
   std::map<PciAddress, std::size_t> known;

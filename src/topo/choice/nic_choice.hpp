@@ -63,7 +63,4 @@ std::vector<DevicePlace> places_of_processors(const Machine& machine);
 /// several, the NUMA nodes' own distances decide.
 std::tuple<int, int> nic_cost(const Machine& machine, DevicePlace device, const Nic& nic);
 
-/// What a sole user of each NIC falls back on, by the same rules; -1 where there is nothing.
-std::vector<int> backup_nics(const Machine& machine);
-
 }  // namespace oriel::topo

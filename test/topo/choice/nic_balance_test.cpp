@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 2.5: that GPUs share NICs as evenly as can be, what is slow, and where backups spread.
+// NICs at random: shared as evenly as can be, fault domains, one port for each device.
 #include <algorithm>
+#include <climits>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 
@@ -10,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "topo/choice/nic_choice.hpp"
+#include "topo/choice/nic_layer.hpp"
 #include "topo/machine/machines.hpp"
 
 namespace oriel::topo {
@@ -81,6 +84,35 @@ double best_of_all(const Sets& sets, const Worth& worth) {
   return best;
 }
 
+/// Cards with one or two ports below one host bridge, some ports down, some with virtual functions.
+Machine random_cards(std::mt19937& random) {
+  MachineBuilder build;
+  build.numa(0, {0});
+  const int root = build.host_bridge(0);
+  const auto gpus = 1 + random() % 9;
+  for (unsigned i = 0; i < gpus; ++i)
+    build.gpu(root, fmt::format("0000:{:02x}:00.0", 1 + i).c_str());
+  const auto count = 1 + random() % 6;
+  int number = 0;
+  for (unsigned card = 0; card < count; ++card) {
+    const auto ports = 1 + random() % 2;
+    for (unsigned port = 0; port < ports; ++port) {
+      const std::string physical = fmt::format("0000:{:02x}:00.{}", 0x20 + card, port);
+      const auto functions = random() % 3 == 0 ? random() % 3 : 0U;
+      const bool active = random() % 6 > 0;
+      for (unsigned function = 0; function <= functions; ++function) {
+        const std::string address =
+            function == 0 ? physical
+                          : fmt::format("0000:{:02x}:{:02x}.{}", 0x20 + card, 1 + function, port);
+        build.nic(root, address.c_str(), fmt::format("mlx5_{}", number++).c_str(), 400, 100 + card);
+        build.machine.nics.back().active = active;
+        if (function > 0) build.machine.nics.back().physical = parse_pci_address(physical).value();
+      }
+    }
+  }
+  return canonical(std::move(build.machine));
+}
+
 }  // namespace
 
 TEST_CASE("GPUs share equally near NICs as evenly as can be, at random", "[req:2.5]") {
@@ -124,160 +156,108 @@ TEST_CASE("GPUs share equally near NICs as evenly as can be, at random", "[req:2
   CHECK(shared > 20);
 }
 
-TEST_CASE("of equally near NICs the faster one has more users, and of equal shares the free",
-          "[req:2.5]") {
-  const auto machine = [](int gpus, const std::vector<double>& speeds) {
-    MachineBuilder build;
-    const int root = build.host_bridge(build.numa(0, {0}));
-    for (int i = 0; i < gpus; ++i) build.gpu(root, address_on_bus(1 + i).c_str());
-    for (const double gbps : speeds) {
-      const int bus = 0x20 + static_cast<int>(build.machine.nics.size());
-      build.nic(root, address_on_bus(bus).c_str(), "mlx5_0", gbps);
-    }
-    return canonical(std::move(build.machine));
-  };
-  CHECK(primaries(choose_nics(machine(4, {100, 400}))) == std::vector<int>{1, 1, 1, 0});
-  CHECK(primaries(choose_nics(machine(2, {100, 400}))) == std::vector<int>{1, 1});
-  CHECK(primaries(choose_nics(machine(2, {200, 400}))) == std::vector<int>{1, 0});
-  CHECK(primaries(choose_nics(machine(3, {0, 400}))) == std::vector<int>{1, 1, 1});
-  CHECK(primaries(choose_nics(machine(3, {0, 0}))) == std::vector<int>{0, 1, 0});
-}
-
-TEST_CASE("a slow port is no primary, wherever other GPUs are", "[req:2.5]") {
-  for (int far = 0; far < 4; ++far) {
-    INFO(far << " GPUs beside a slow port alone");
-    MachineBuilder build;
-    const int near = build.host_bridge(build.numa(0, {0}));
-    build.gpu(near, "0000:11:00.0");
-    build.gpu(near, "0000:12:00.0");
-    build.nic(near, "0000:13:00.0", "mgmt0", 10);
-    build.nic(near, "0000:14:00.0", "fast0", 100);
-    const int other = build.host_bridge(build.numa(1, {1}));
-    for (int i = 0; i < far; ++i) build.gpu(other, address_on_bus(0x81 + i).c_str());
-    build.nic(other, "0000:91:00.0", "mgmt1", 10);
-    const Machine machine = canonical(std::move(build.machine));
-    const auto count = static_cast<std::size_t>(far) + 2;
-    CHECK(primaries(choose_nics(machine)) == std::vector<int>(count, 1));
-    CHECK(primaries(choose_nics_of_numa_nodes(machine)) == std::vector<int>{1, 1});
-    CHECK(choose_nic_at(machine, {-1, 1}, far).primary == 1);
-  }
-}
-
-TEST_CASE("the link layer is that of the ports that are fastest together, each counted once",
-          "[req:2.5]") {
-  MachineBuilder build;
-  const int root = build.host_bridge(build.numa(0, {0}));
-  build.gpu(root, "0000:01:00.0");
-  build.nic(root, "0000:10:00.0", "eth", 400);
-  build.nic(root, "0000:10:00.1", "eth_v", 400);
-  build.machine.nics[1].physical = build.machine.nics[0].pci;
-  for (Nic& nic : build.machine.nics) nic.layer = Nic::Layer::ethernet;
-  const auto primary = [&](const MachineBuilder& built) {
-    const Machine machine = canonical(built.machine);
-    const int index = choose_nics(machine)[0].primary;
-    return index < 0 ? "none" : machine.nics[static_cast<std::size_t>(index)].name;
-  };
-  MachineBuilder slow = build;  // 440 together, but slow
-  for (int i = 0; i < 11; ++i) slow.nic(root, address_on_bus(0x20 + i).c_str(), "slow", 40);
-  CHECK(primary(slow) == "eth");
-  build.nic(root, "0000:20:00.0", "ib0", 200);
-  CHECK(primary(build) == "eth");
-  build.nic(root, "0000:21:00.0", "ib1", 200);
-  CHECK(primary(build) == "ib0");  // as fast
-  build.nic(root, "0000:11:00.0", "eth1", 100);
-  build.machine.nics.back().layer = Nic::Layer::ethernet;
-  CHECK(primary(build) == "eth");
-}
-
-namespace {
-
-/// GPUs below switches with a NIC each, and other NICs below the host bridge or at a second socket.
-class Backed {
- public:
-  Backed() : root_(build_.host_bridge(build_.numa(0, {0}))) {
-    far_ = build_.host_bridge(build_.numa(1, {1}));
-  }
-  void shared(int bus, int gpus) {
-    const int under = build_.bridge(root_, address_on_bus(bus).c_str());
-    for (int i = 0; i < gpus; ++i) build_.gpu(under, address_on_bus(bus + 1 + i).c_str());
-    build_.nic(under, address_on_bus(bus + 8).c_str(), "own");
-  }
-  void near(int bus, double gbps = 400, Nic::Layer layer = Nic::Layer::infiniband) {
-    build_.nic(root_, address_on_bus(bus).c_str(), "near", gbps);
-    build_.machine.nics.back().layer = layer;
-  }
-  void far(int bus) { build_.nic(far_, address_on_bus(bus).c_str(), "far"); }
-  std::vector<int> backups_of_gpus() const {
-    return backups(choose_nics(canonical(build_.machine)));
-  }
-
- private:
-  MachineBuilder build_;
-  int root_;
-  int far_;
-};
-
-}  // namespace
-
-TEST_CASE("the first user of a port falls back on its partner, others where the fewest do",
+TEST_CASE("cards with one and two ports at random: balance, fault domains, and any order",
           "[req:2.5][B3]") {
-  Backed machine;
-  machine.shared(0x10, 3);
-  for (const int bus : {0x20, 0x21, 0x22}) machine.near(bus);
-  CHECK(machine.backups_of_gpus() == std::vector<int>{1, 2, 3});
-
-  Backed two;  // partners are taken first: 1 and 2 are those of 0 and 3
-  two.shared(0x10, 2);
-  two.near(0x20);
-  two.near(0x21);
-  two.shared(0x30, 1);
-  CHECK(two.backups_of_gpus() == std::vector<int>{1, 3, 2});
-}
-
-TEST_CASE("a card with four ports is two pairs, and of three ports the last has no partner",
-          "[B3]") {
-  for (const int ports : {4, 3}) {
-    MachineBuilder build;
-    const int root = build.host_bridge(build.numa(0, {0}));
-    build.nic(root, "0000:01:00.0", "other", 400, 7);
-    for (int port = 0; port < ports; ++port) {
-      build.nic(root, fmt::format("0000:10:00.{}", port).c_str(), "port", 400, 8);
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    INFO("round " << round);
+    const Machine machine = random_cards(random);
+    const auto nic = [&](int index) { return machine.nics[static_cast<std::size_t>(index)]; };
+    const auto port_of = [&](int index) {
+      return *(nic(index).physical ? nic(index).physical : nic(index).pci);
+    };
+    std::map<PciAddress, int> users;  // of each port that is up
+    std::map<std::uint64_t, std::set<PciAddress>> cards;
+    for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+      if (!nic(i).active) continue;
+      users[port_of(i)] = 0;
+      cards[nic(i).card].insert(port_of(i));
     }
-    const Machine machine = canonical(std::move(build.machine));
-    // A card with one port that is left over has none either.
-    CHECK(partners_by_place(machine) ==
-          (ports == 4 ? std::vector<int>{-1, 2, 1, 4, 3} : std::vector<int>{-1, 2, 1, -1}));
-    Machine dead = machine;
-    dead.nics[1].active = false;
-    CHECK(partners_by_place(dead) ==
-          (ports == 4 ? std::vector<int>{-1, -1, -1, 4, 3} : std::vector<int>{-1, -1, -1, -1}));
+    const auto partners = partners_by_place(machine);
+    for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
+      const int partner = partners[static_cast<std::size_t>(i)];
+      if (partner < 0) continue;
+      REQUIRE(nic(partner).active);
+      REQUIRE(port_of(partner) != port_of(i));
+      REQUIRE(partners[static_cast<std::size_t>(partner)] == i);
+      REQUIRE((nic(partner).card == nic(i).card) == (cards[nic(i).card].size() == 2));
+    }
+    const auto choices = choose_nics(machine);
+    for (const NicChoice& choice : choices) {
+      REQUIRE((choice.primary >= 0) == !users.empty());
+      if (choice.primary < 0) continue;
+      REQUIRE_FALSE(nic(choice.primary).physical);  // of the functions of a port the physical one
+      REQUIRE((choice.backup >= 0) == (users.size() > 1));
+      if (choice.backup >= 0) REQUIRE(port_of(choice.backup) != port_of(choice.primary));
+      ++users[port_of(choice.primary)];
+    }
+    int least = INT_MAX;
+    int most = 0;
+    for (const auto& [port, count] : users) {
+      least = std::min(least, count);
+      most = std::max(most, count);
+    }
+    if (!users.empty()) REQUIRE(most - least <= 1);
+    const Machine other = canonical(shuffled(machine, static_cast<unsigned>(random())));
+    REQUIRE(choose_nics(other) == choices);
   }
 }
 
-TEST_CASE("a backup is of the primary's layer, then not slow, then near", "[req:2.5]") {
-  Backed near;
-  near.shared(0x10, 2);
-  near.near(0x20);
-  near.far(0x90);
-  CHECK(near.backups_of_gpus() == std::vector<int>{1, 1});
+TEST_CASE("a port has one speed, and one of a machine's is always used", "[req:2.5]") {
+  Machine machine = one_nic();
+  Nic& first = machine.nics.front();
+  first.guid = 7;
+  first.gbps = 10;
+  machine.nics.push_back(first);
+  machine.nics.back().gbps = 400;
+  const PortSpeeds speeds(machine);
+  CHECK(speeds.port_of(1) == 0);
+  CHECK(speeds.gbps(1) == 10);
+  CHECK(speeds.fastest() == 10);
+  for (const NicChoice& choice : choose_nics(machine)) CHECK(choice.primary == 0);
+  machine.nics.front().gbps = 0;
+  CHECK(PortSpeeds(machine).gbps(0) == 400);
 
-  Backed slow;  // it is the partner by place
-  slow.shared(0x10, 2);
-  slow.near(0x20, 40);
-  slow.far(0x90);
-  CHECK(slow.backups_of_gpus() == std::vector<int>{2, 2});
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    INFO("round " << round);
+    Machine other = random_machine(random);
+    for (Nic& nic : other.nics) {
+      constexpr double kSpeeds[] = {0, 1, 10, 100, 400};
+      nic.gbps = kSpeeds[random() % 5];
+      nic.layer = static_cast<Nic::Layer>(random() % 3);
+      nic.active = random() % 4 > 0;
+      if (random() % 3 == 0) nic.physical = other.nics[random() % other.nics.size()].pci;
+      if (random() % 3 == 0) nic.guid = 1 + random() % 2;
+    }
+    const bool any = std::any_of(other.nics.begin(), other.nics.end(),
+                                 [](const Nic& nic) { return nic.active; });
+    const Nic::Layer layer = layer_for_all(other, PortSpeeds(other));
+    auto choices = choose_nics(other);
+    for (const NicChoice& choice : choose_nics_of_numa_nodes(other)) choices.push_back(choice);
+    choices.push_back(choose_nic_at(other, {}, static_cast<int>(random() % 4)));
+    for (const NicChoice& choice : choices) {
+      REQUIRE((choice.primary >= 0) == any);
+      if (any) REQUIRE(other.nics[static_cast<std::size_t>(choice.primary)].layer == layer);
+    }
+  }
+}
 
-  Backed layers;
-  layers.shared(0x10, 2);
-  layers.near(0x20, 400, Nic::Layer::ethernet);
-  layers.far(0x90);
-  CHECK(layers.backups_of_gpus() == std::vector<int>{2, 2});
-
-  Backed order;  // a slow one of the layer comes before a fast one of another
-  order.shared(0x10, 2);
-  order.near(0x20, 400, Nic::Layer::ethernet);
-  order.near(0x21, 40);
-  CHECK(order.backups_of_gpus() == std::vector<int>{2, 2});
+TEST_CASE("devices that share a port through a third one are no backup of each other", "[B3]") {
+  for (std::size_t third = 0; third < 3; ++third) {
+    Machine machine = machine_of("n( g ib400#11 ib400#12 ib400#13 )");
+    const auto nic = [&](std::size_t i) -> Nic& { return machine.nics[(third + i) % 3]; };
+    nic(0).guid = nic(1).guid;  // this one is the first's twin, and a function of the second
+    nic(0).physical = nic(2).pci;
+    CHECK(partners_by_place(machine) == std::vector<int>{-1, -1, -1});
+    CHECK(choose_nics(machine)[0].backup == -1);
+    nic(0).active = false;
+    CHECK(choose_nics(machine)[0].backup == -1);
+  }
 }
 
 }  // namespace oriel::topo

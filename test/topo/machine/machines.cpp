@@ -7,6 +7,9 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <regex>
+#include <sstream>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -192,6 +195,80 @@ Machine random_machine(std::mt19937& random) {
   }
   set_distances(build.machine);
   return canonical(std::move(build.machine));
+}
+
+namespace {
+
+/// What a word of machine_of() says of a port, added below `parent`.
+void add_port(MachineBuilder& build, int parent, const std::string& word, int bus) {
+  static const std::regex form(R"((ib|eth|odd)(\d+)(\+|v|=)?(?:#(\d+))?(?:@([0-9a-f]+))?(!?))");
+  std::smatch part;
+  if (!std::regex_match(word, part, form)) throw std::runtime_error("no port: " + word);
+  std::vector<Nic>& nics = build.machine.nics;
+  const std::string kind = part[3];
+  PciAddress at{
+      0, static_cast<std::uint8_t>(part[5].length() > 0 ? std::stoi(part[5], nullptr, 16) : bus), 0,
+      0};
+  if (kind == "+" || kind == "v") {
+    at = *nics.back().pci;
+    ++at.function;
+  }
+  const std::string name = part[1].str() + std::to_string(nics.size());
+  build.nic(parent, at.to_string().c_str(), name.c_str(), std::stod(part[2]),
+            part[4].length() > 0 ? std::stoull(part[4]) : 0);
+  Nic& nic = nics.back();
+  nic.layer = part[1] == "ib"    ? Nic::Layer::infiniband
+              : part[1] == "eth" ? Nic::Layer::ethernet
+                                 : Nic::Layer::other;
+  nic.active = part[6].length() == 0;
+  if (kind == "=") nic.guid = nics[nics.size() - 2].guid;
+  if (kind != "v") return;
+  const auto real = std::find_if(nics.rbegin() + 1, nics.rend(),
+                                 [](const Nic& other) { return !other.physical; });
+  nic.physical = real->pci;
+}
+
+}  // namespace
+
+Machine machine_of(const std::string& text) {
+  MachineBuilder build;
+  std::vector<int> parents;
+  std::istringstream words(text);
+  int bus = 0;
+  for (std::string word; words >> word;) {
+    ++bus;
+    const std::string address = PciAddress{0, static_cast<std::uint8_t>(bus), 0, 0}.to_string();
+    const int numa = static_cast<int>(build.machine.numa.size());
+    if (word == "n(") {
+      parents.push_back(build.host_bridge(build.numa(numa, {numa})));
+    } else if (word == "?(") {
+      parents.push_back(build.host_bridge(-1));
+    } else if (word == "b(") {
+      parents.push_back(build.bridge(parents.back(), address.c_str()));
+    } else if (word == ")") {
+      parents.pop_back();
+    } else if (word[0] == 'g') {
+      build.gpu(parents.back(), address.c_str());
+      if (word == "g?") build.machine.gpus.back().node = build.machine.gpus.back().numa = -1;
+    } else {
+      add_port(build, parents.back(), word, bus);
+    }
+  }
+  return canonical(std::move(build.machine));
+}
+
+std::string nics_text(const Machine& machine) {
+  const auto text = [](const std::vector<NicChoice>& choices) {
+    std::string list;
+    const auto number = [](int nic) { return nic < 0 ? "-" : std::to_string(nic); };
+    for (const NicChoice& one : choices) {
+      list += fmt::format("{}/{} ", number(one.primary), number(one.backup));
+    }
+    return list;
+  };
+  std::string all = text(choose_nics(machine)) + "| " + text(choose_nics_of_numa_nodes(machine));
+  all.pop_back();
+  return all;
 }
 
 Machine shuffled(const Machine& machine, unsigned seed) {

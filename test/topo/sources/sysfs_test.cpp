@@ -299,7 +299,7 @@ TEST_CASE("a virtual function tells of the physical one", "[req:2.5]") {
   CHECK(list.nics[1].physical == PciAddress{0, 0x14, 0, 0});
   Machine machine;
   machine.nics = list.nics;
-  CHECK(backup_nics(machine) == std::vector<int>{-1, -1});  // they are one port
+  CHECK(partners_by_place(machine) == std::vector<int>{-1, -1});  // they are one port
   // So is a subfunction, a device on another bus behind the function.
   files.folder("/sys/devices/pci0000:00/0000:14:00.0/mlx5_core.sf.2");
   files.file("/sys/class/infiniband/mlx5_2/ports/1/state", "4: ACTIVE\n");
@@ -308,7 +308,7 @@ TEST_CASE("a virtual function tells of the physical one", "[req:2.5]") {
   machine.nics = read_infiniband(FileTree(files.root())).nics;
   REQUIRE(machine.nics.size() == 3);
   CHECK(machine.nics[2].physical == PciAddress{0, 0x14, 0, 0});
-  CHECK(backup_nics(machine) == std::vector<int>{-1, -1, -1});
+  CHECK(partners_by_place(machine) == std::vector<int>{-1, -1, -1});
 }
 
 TEST_CASE("missing and odd files of AMD's driver are left out and counted", "[H1]") {

@@ -351,7 +351,7 @@ TEST_CASE("NCCL's guid is the card's: its functions are ports, each the other's 
       "vendor=\"0x10de\"/>\n" +
       card("0", "0xabc") + card("1", "0xabc") + "</cpu></system>");
   REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
-  CHECK(backup_nics(*machine) == std::vector<int>{1, 0});
+  CHECK(partners_by_place(*machine) == std::vector<int>{1, 0});
   const auto choices = choose_nics(*machine);
   REQUIRE(choices.size() == 1);
   CHECK(choices[0].reason ==
