@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 2.1 and 2.5: PCI buses and network interfaces from /sys, and which interfaces a rank uses.
+// PCI buses and network interfaces from /sys, and which interfaces a rank uses: tables of machines.
 #include "topo/choice/interface_choice.hpp"
 
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <random>
-#include <set>
+#include <sstream>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "topo/choice/interface_users.hpp"
 #include "topo/machine/process_machine.hpp"
@@ -20,10 +21,190 @@
 namespace oriel::topo {
 namespace {
 
+using Questions = std::vector<std::pair<const char*, std::string>>;
+
+struct InterfaceRow {
+  const char* what;
+  const char* interfaces;  // Sys
+  /// Who asks (`g42`: the GPU on bus 42; `c0.1`: the second rank on the CPU at NUMA node 0; both
+  /// with `of a,b` where only these can be used), and with what the answer begins.
+  Questions questions;
+};
+
+/// "primary+backup others", or "primary others" where there is no backup.
+std::string answer(const Sys& sys, const std::string& question) {
+  const std::string who = question.substr(0, question.find(' '));
+  Names usable;
+  if (const std::size_t of = question.find(" of "); of != std::string::npos) {
+    std::istringstream names(question.substr(of + 4));
+    for (std::string name; std::getline(names, name, ',');) usable.push_back(name);
+  }
+  const int place = who.size() > 3 ? who[3] - '0' : 0;
+  const InterfaceUser user = who[0] == 'g' ? user_on_gpu("0000:" + who.substr(1) + ":00.0")
+                                           : user_on_cpu(who[1] - '0', place);
+  const InterfaceChoice choice = sys.choose(user, usable);
+  if (choice.all.empty()) return "";
+  CHECK(choice.primary == choice.all[0]);
+  if (choice.backup.empty()) return fmt::format("{}", fmt::join(choice.all, " "));
+  CHECK(choice.backup == choice.all[1]);
+  return fmt::format("{}+{}", choice.primary,
+                     fmt::join(choice.all.begin() + 1, choice.all.end(), " "));
+}
+
+void check_interfaces(const std::vector<InterfaceRow>& rows) {
+  for (const InterfaceRow& row : rows) {
+    const Sys sys(row.interfaces);
+    for (const auto& [question, expected] : row.questions) {
+      INFO(row.what << ": " << question);
+      const std::string text = answer(sys, question) + " ";
+      CHECK(text.substr(0, expected.size()) == expected);
+      CHECK_FALSE(text.find_first_of(" +", expected.size()) > expected.size());
+    }
+  }
+}
+
+/// Two GPUs and three ranks on the CPU that use two ports by turns, each the other's backup.
+Questions by_turns(const std::string& a, const std::string& b) {
+  const std::string first = a + "+" + b;
+  const std::string second = b + "+" + a;
+  return {{"g02", first}, {"g04", second}, {"c0", first}, {"c0.1", second}, {"c0.2", first}};
+}
+
+}  // namespace
+
+TEST_CASE("the primary is near and fast, the backup its partner in hardware", "[req:2.5][B3]") {
+  constexpr const char* kFour = "ens0 03 100 down; ens1 04 100; ens2 05 100; ens3 06 100";
+  check_interfaces({
+      {"nearest, then another card",
+       kPairs,
+       {{"g42", "ens1+ens0 ens2 ens3"}, {"g82", "ens2+ens3"}, {"gc2", "ens3+ens2"}}},
+      {"the other port of a card",
+       "ens1f0 03 100; ens1f1 03.1 100; ens2 04 100",
+       {{"c0", "ens1f0+ens1f1 ens2"}}},
+      {"two ports of one function", "ib0 05 100; ib1 05 100 port=1", {{"c0", "ib0+ib1"}}},
+      {"down, it leaves other pairs as they were",
+       kFour,
+       {{"c0", "ens1+ens2"},
+        {"c0.1", "ens2+ens3"},
+        {"c0.2", "ens3+ens2"},
+        {"c0.1 of ens1,ens2,ens3", "ens2+ens3"},
+        {"c0.2 of ens1,ens2,ens3", "ens3+ens2"},
+        {"c0 of ens0", ""}}},
+      {"a slow port, however near, is the backup",
+       "gpu 02; eno1 03 1; ens7 83 100; veth0 - 10000",
+       {{"g02", "ens7+eno1 veth0"}, {"g02 of eno1", "eno1"}}},
+      {"farther ones before a slow one",
+       "gpu 02; eno1 03 1; ens7 83 100; ens1 04 100; ens8 84 100; veth0 - 10000",
+       {{"g02", "ens1+ens7 ens8 eno1 veth0"}}},
+      {"a speed that is not told",
+       "gpu 42; eth0 02 0; ens6 83 100",
+       {{"g42", "ens6+eth0"}, {"c0", "ens6+eth0"}}},
+      {"told by none", "eth0 02 0; ens6 83 0", {{"c0", "eth0+ens6"}}},
+      {"on USB, whatever the speed",
+       "eth0 02 100; ens6 83 100; enxbmc - 100 usb@02; br0 - 100",
+       {{"c0", "eth0+ens6 enxbmc br0"}, {"c0 of enxbmc,br0", "enxbmc+br0"}}},
+      {"a loopback, one without hardware, one that is down",
+       "lo - 0 lo; veth1 - 10; ens1 03 1; ens2 04 1 down",
+       {{"c0", "ens1+veth1"}, {"c0 of lo", "lo"}, {"c0 of ens2", ""}}},
+      {"nothing with hardware", "lo - 0 lo; veth1 - 10", {{"c0", "veth1"}}},
+      {"a tunnel is no way out",
+       "eth0 - 10 type=1; wg0 - 0 type=65534; wg1 - 0 type=65534",
+       {{"c0", "eth0+wg0"}, {"c0.1", "eth0"}, {"c0.2", "eth0"}}},
+  });
+  CHECK(Sys(kPairs).choose(user_on_gpu("0000:42:00.0")).reason ==
+        "ens1 on 0000:43:00.0 (PIX); backup ens0, another card");
+  const InterfaceChoice both = Sys("a 03 9; b 03.1 9").choose(user_on_cpu(0));
+  CHECK(both.reason.find("the other port of the card") != std::string::npos);
+  CHECK(Sys("a - 1; b - 1").choose(user_on_cpu(0)).reason.find("nothing says") !=
+        std::string::npos);
+  CHECK(Sys("eth0 02 0; ens6 83 100; br0 - 9").choose(user_on_cpu(0)).for_data == Names{"ens6"});
+  CHECK(Sys("eth0 02 0; ens6 83 0; br0 - 9").choose(user_on_cpu(0)).for_data ==
+        Names{"eth0", "ens6"});
+  // Where /sys is hidden, the caller's word is all there is.
+  CHECK(choose_interfaces({}, {}, user_on_cpu(0), {"eth1", "eth0", "eth0"}).all ==
+        Names{"eth0", "eth1"});
+  CHECK(choose_interfaces({}, {}, user_on_cpu(0)).all.empty());
+}
+
+TEST_CASE("what stands for a port of another is no port of its own", "[req:2.5][B3]") {
+  constexpr const char* kVirtual =
+      "ens1f0 03 100; ens1f1 03.1 100; ens1f0v0 03.2 100 vf=03; sf4 - 100 auxiliary@03; "
+      "virtio5 - 100 virtio@03; virtio6 - 100 virtio@03";
+  check_interfaces({
+      {"virtual functions and subfunctions, but not devices of virtio",
+       kVirtual,
+       {{"c0 of ens1f0,ens1f0v0", "ens1f0 ens1f0v0"},
+        {"c0 of ens1f0v0,ens1f1", "ens1f1+ens1f0v0"},
+        {"c0 of ens1f0,sf4", "ens1f0 sf4"},
+        {"c0 of sf4,ens1f1", "sf4+ens1f1"},
+        {"c0 of virtio5,virtio6", "virtio5+virtio6"}}},
+      {"a bond stands for its ports, a VLAN for those below it",
+       "ens1f0 03 100 part=bond0; ens1f1 03.1 100 part=bond0; bond0 - 200; bond0.7 - 200 on=bond0; "
+       "ens2 04 100",
+       {{"c0", "bond0+ens2 bond0.7"}, {"c0 of bond0,bond0.7,ens1f1", "bond0 bond0.7 ens1f1"}}},
+      {"VLANs, whatever they are called",
+       "gpu 02; gpu 04; eth0 05 100; eth1 06 100; eth0.7 - 100 on=eth0; a7 - 100 on=eth0; "
+       "a8 - 100 on=eth0",
+       by_turns("eth0", "eth1")},
+      {"children of IPoIB", "gpu 02; gpu 04; ib0 05 200; child 05 200 parent=ib0; ib1 06 200",
+       by_turns("ib0", "ib1")},
+      {"a bond beside what is on one of its ports",
+       "gpu 02; gpu 04; ens1f0 05 100 part=bond0; ens1f1 05.1 100 part=bond0; ens1f1v0 05.2 100 "
+       "vf=05.1; ens2 06 200; bond0 - 200",
+       by_turns("bond0", "ens2")},
+      {"the second port of a function is none of what is on the first",
+       "gpu 02; gpu 04; ib1 05 200 port=1; v0 05.2 200 vf=05", by_turns("ib1", "v0")},
+      {"devices of virtio behind one function",
+       "gpu 02; gpu 04; of5 05 100 down; of6 05 100 down; virtio5 - 100 virtio@05; "
+       "virtio6 - 100 virtio@05",
+       by_turns("virtio5", "virtio6")},
+      {"VLANs decide no pairs",
+       "eth0 03 100; eth1 04 100; eth2 05 100; eth3 06 100; eth2.7 - 100 "
+       "on=eth2",
+       {{"c0", "eth0+eth1"}, {"c0.1", "eth1+eth0"}, {"c0.2", "eth2+eth3"}, {"c0.3", "eth3+eth2"}}},
+      {"what stands in the host for virtual functions comes after their card's uplink",
+       "ens1np0 03 100 name=p0; a_vf 03 100 name=pf0vf0; a_sf 03 100 name=c1pf0sf88",
+       {{"c0", "ens1np0"}, {"c0.1", "ens1np0"}, {"c0.2", "ens1np0"}}},
+      {"a bond is as near as the nearest of its ports",
+       "ens1 03 100 part=bond0; ens2 83 100 part=bond0; ens2v0 83.2 100 vf=83; bond0 - 200",
+       {{"c0", "bond0"}, {"c1", "bond0"}}},
+      {"it is used for each of them",
+       "ens1 03 100 part=bond0; ens2 83 100 part=bond0; bond0 - 200; ens3 04 200",
+       {{"c0", "bond0"}, {"c1", "bond0"}}},
+  });
+  for (const NetworkInterface& one : Sys(kVirtual).interfaces()) {
+    INFO(one.name);
+    REQUIRE(one.ports.size() == 1);
+    REQUIRE(one.ports[0].pci);
+    CHECK(one.ports[0].pci->bus == 3);  // also of what is behind the function
+  }
+}
+
+TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys says",
+          "[req:2.5]") {
+  const auto all = [](const char* name) {
+    return Questions{{"g02", name}, {"g82", name}, {"c0", name}, {"c1", name}};
+  };
+  check_interfaces({
+      {"InfiniBand first", "gpu 02; gpu 82; eth0 03 100 type=1; ib0 83 100 type=32",
+       all("ib0+eth0")},
+      {"the faster", "gpu 02; gpu 82; eth0 03 100 type=1; ib0 83 50 type=32", all("eth0+ib0")},
+      {"neither", "gpu 02; gpu 82; eth0 03 100 type=1; ib0 83 50 type=32; odd0 84 200 type=65534",
+       all("odd0")},
+      {"others of the layer first, though they are farther",
+       "gpu 02; gpu 82; eth0 03 100 type=1; ib0 83 50 type=32; odd0 84 200 type=65534; "
+       "eth1 85 200 type=1; eth2 05 100 type=1",
+       {{"g82", "eth1+eth0 eth2 ib0 odd0"}}},
+      {"VLANs have no say",
+       "gpu 02; ib0 05 200 type=32; eth0 06 100 type=1; eth0.1 - 100 type=1 "
+       "on=eth0; eth0.2 - 100 type=1 on=eth0",
+       {{"g02", "ib0"}}},
+  });
+}
+
 TEST_CASE("without hwloc the kernel's lists yield PCI buses with GPUs and network cards",
           "[req:2.1]") {
-  Sys sys;
-  fill(sys);
+  Sys sys(kPairs);
   sys.device("0000:05:00.0", "0x010802", 0, "00");            // a disk
   sys.device("0000:06:00.0", "0x030000", 0, "00", "0x1a03");  // a display of no use
   sys.device("0000:07:00.0", "0x120000", 0, "00", "0x1002");  // AMD
@@ -42,22 +223,9 @@ TEST_CASE("without hwloc the kernel's lists yield PCI buses with GPUs and networ
   CHECK(machine.pci[static_cast<std::size_t>(far)].numa == 1);
 }
 
-TEST_CASE("a GPU uses the nearest interface, and falls back on another card", "[req:2.5]") {
-  Sys sys;
-  fill(sys);
-  const InterfaceChoice choice = sys.choose(user_on_gpu("0000:42:00.0"));
-  CHECK(choice.primary == "ens1");
-  CHECK(choice.backup == "ens0");
-  CHECK(choice.all == Names{"ens1", "ens0", "ens2", "ens3"});
-  CHECK(choice.reason == "ens1 on 0000:43:00.0 (PIX); backup ens0, another card");
-  CHECK(sys.choose(user_on_gpu("0000:82:00.0")).primary == "ens2");
-  CHECK(sys.choose(user_on_gpu("0000:c2:00.0")).backup == "ens2");
-}
-
 TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever order they are",
           "[req:2.5]") {
-  Sys sys;
-  fill(sys);
+  const Sys sys(kPairs);
   const auto users_of = [&](const std::vector<int>& numa_of_ranks) {
     std::vector<RankInfo> ranks;
     for (const int numa : numa_of_ranks) {
@@ -88,309 +256,35 @@ TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever ord
   CHECK(users_of({0, 1, 0, 0}) == Users{{"ens0", 2}, {"ens1", 1}, {"ens2", 1}});
 }
 
-TEST_CASE("the backup is the other port of a card, and never the same port", "[req:2.5][B3]") {
-  Sys sys;
-  sys.interface("ens1f0", "0000:03:00.0", 0, "00", 100'000);
-  sys.interface("ens1f1", "0000:03:00.1", 0, "00", 100'000);
-  SECTION("of two functions") {
-    sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
-    const InterfaceChoice choice = sys.choose(user_on_cpu(0));
-    CHECK(choice.primary == "ens1f0");
-    CHECK(choice.backup == "ens1f1");
-    CHECK(choice.reason.find("the other port of the card") != std::string::npos);
+TEST_CASE("a container's way out stays that, by the routes of either version", "[req:2.5]") {
+  Sys sys("eth0 - 10 type=1; wg0 - 0 type=65534; docker0 - 20 type=1");
+  const std::string head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n";
+  const std::string other = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0 0 0\n";
+  const std::string none(32, '0');
+  CHECK(sys.choose(user_on_cpu(0)).primary == "docker0");
+  SECTION("version 4") {
+    sys.file("/proc/net/route",
+             head + other + "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0 0 0");
   }
-  SECTION("a virtual function is on the port of its physical one") {
-    sys.interface("ens1f0v0", "0000:03:00.2", 0, "00", 100'000);
-    sys.virtual_function("0000:03:00.2", "0000:03:00.0");
-    const InterfaceChoice choice = sys.choose(user_on_cpu(0), {"ens1f0", "ens1f0v0"});
-    CHECK(choice.primary == "ens1f0");
-    CHECK(choice.backup.empty());
-    CHECK(choice.all == Names{"ens1f0", "ens1f0v0"});
-    CHECK(sys.choose(user_on_cpu(0), {"ens1f0v0", "ens1f1"}).backup == "ens1f0v0");
+  SECTION("version 6") {
+    sys.file("/proc/net/route", head + other);
+    sys.file("/proc/net/ipv6_route", "fe80" + none.substr(4) + " 40 " + none + " 00 " + none +
+                                         " 0 1 0 1 docker0\n" + none + " 00 " + none + " 00 " +
+                                         none + " 0 1 0 3 eth0\n");
   }
-  SECTION("so is a subfunction, while devices of virtio have one each") {
-    for (const char* name : {"mlx5_core.sf.4", "virtio5", "virtio6"}) {
-      const bool sub = name[0] == 'm';
-      const std::string device =
-          std::string("/sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0/") + name;
-      sys.plain(sub ? "sf4" : name, 100'000);
-      sys.link(device + "/subsystem", sub ? "../../../../../bus/auxiliary" : "../../virtio");
-      sys.link(fmt::format("/sys/class/net/{}/device", sub ? "sf4" : name),
-               "../../.." + device.substr(4));
-    }
-    CHECK(sys.choose(user_on_cpu(0), {"ens1f0", "sf4"}).backup.empty());
-    CHECK(sys.choose(user_on_cpu(0), {"sf4", "ens1f1"}).backup == "ens1f1");
-    CHECK(sys.choose(user_on_cpu(0), {"virtio5", "virtio6"}).backup == "virtio6");
-    const auto all = sys.interfaces();
-    CHECK(std::all_of(all.begin(), all.end(), [](const NetworkInterface& one) {
-      return one.ports.size() == 1 && one.ports[0].pci &&
-             one.ports[0].pci->bus == 3;  // also of what is behind the function
-    }));
-  }
-  SECTION("two ports of one function are two") {
-    sys.interface("ib0", "0000:05:00.0", 0, "00", 100'000, 0);
-    sys.interface("ib1", "0000:05:00.0", 0, "00", 100'000, 1);
-    CHECK(sys.choose(user_on_cpu(0), {"ib0", "ib1"}).backup == "ib1");
-  }
-  SECTION("a bond stands for all its ports, a VLAN for those below it") {
-    sys.plain("bond0", 200'000);
-    for (const char* part : {"ens1f0", "ens1f1"}) {
-      sys.link(fmt::format("/sys/class/net/{}/master", part), "../bond0");
-      sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
-    }
-    sys.plain("bond0.7", 200'000);
-    sys.link("/sys/class/net/bond0.7/lower_bond0", "../bond0");
-    sys.interface("ens2", "0000:04:00.0", 0, "00", 100'000);
-    const InterfaceChoice choice = sys.choose(user_on_cpu(0));
-    CHECK(choice.all == Names{"bond0", "ens2", "bond0.7"});
-    CHECK(choice.backup == "ens2");
-    CHECK(sys.choose(user_on_cpu(0), {"bond0", "bond0.7", "ens1f1"}).backup.empty());
-  }
-}
-
-TEST_CASE("an interface that goes down leaves the pairs of others as they were", "[req:2.5][B3]") {
-  const auto pairs = [](const Sys& sys) {
-    std::map<std::string, std::string> backups;
-    for (int rank = 0; rank < 4; ++rank) {
-      const InterfaceChoice choice = sys.choose(user_on_cpu(0, rank));
-      backups[choice.primary] = choice.backup;
-    }
-    return backups;
-  };
-  Sys sys;
-  for (int card = 0; card < 4; ++card) {
-    sys.interface(fmt::format("ens{}", card), fmt::format("0000:0{}:00.0", 3 + card), 0, "00",
-                  100'000);
-  }
-  using Pairs = std::map<std::string, std::string>;
-  CHECK(pairs(sys) ==
-        Pairs{{"ens0", "ens1"}, {"ens1", "ens0"}, {"ens2", "ens3"}, {"ens3", "ens2"}});
-  sys.file("/sys/class/net/ens0/operstate", "down\n");
-  const Pairs left = pairs(sys);
-  CHECK(left.count("ens0") == 0);
-  CHECK(left.at("ens2") == "ens3");
-  CHECK(left.at("ens3") == "ens2");
-  CHECK(left.at("ens1") == "ens2");  // its partner is gone: the nearest
-}
-
-TEST_CASE("what is built upon a port is no port of its own: GPUs and ranks use others",
-          "[req:2.5]") {
-  Sys sys;
-  for (const char* gpu : {"0000:02:00.0", "0000:04:00.0"}) sys.gpu(gpu, 0, "00");
-  const auto used = [&] {
-    std::vector<std::pair<std::string, std::string>> chosen;
-    for (const InterfaceUser& user : {user_on_gpu("0000:02:00.0"), user_on_gpu("0000:04:00.0"),
-                                      user_on_cpu(0, 0), user_on_cpu(0, 1), user_on_cpu(0, 2)}) {
-      const InterfaceChoice choice = sys.choose(user);
-      chosen.emplace_back(choice.primary, choice.backup);
-    }
-    return chosen;
-  };
-  using Used = std::vector<std::pair<std::string, std::string>>;
-  const auto by_turns = [](const char* a, const char* b) {
-    return Used{{a, b}, {b, a}, {a, b}, {b, a}, {a, b}};
-  };
-  SECTION("VLANs, whatever they are called") {
-    sys.interface("eth0", "0000:05:00.0", 0, "00", 100'000);
-    sys.interface("eth1", "0000:06:00.0", 0, "00", 100'000);
-    for (const char* name : {"eth0.7", "a7", "a8"}) {
-      sys.plain(name, 100'000);
-      sys.link(fmt::format("/sys/class/net/{}/lower_eth0", name), "../eth0");
-    }
-    CHECK(used() == by_turns("eth0", "eth1"));
-  }
-  SECTION("children of IPoIB") {
-    sys.interface("ib0", "0000:05:00.0", 0, "00", 200'000);
-    sys.interface("child", "0000:05:00.0", 0, "00", 200'000);
-    sys.file("/sys/class/net/child/parent", "ib0\n");
-    sys.interface("ib1", "0000:06:00.0", 0, "00", 200'000);
-    CHECK(used() == by_turns("ib0", "ib1"));
-  }
-  SECTION("a bond beside what is on one of its ports") {
-    sys.interface("ens1f0", "0000:05:00.0", 0, "00", 100'000);
-    sys.interface("ens1f1", "0000:05:00.1", 0, "00", 100'000);
-    sys.interface("ens1f1v0", "0000:05:00.2", 0, "00", 100'000);
-    sys.virtual_function("0000:05:00.2", "0000:05:00.1");
-    sys.interface("ens2", "0000:06:00.0", 0, "00", 200'000);
-    sys.plain("bond0", 200'000);
-    for (const char* part : {"ens1f0", "ens1f1"}) {
-      sys.link(fmt::format("/sys/class/net/{}/master", part), "../bond0");
-      sys.link(fmt::format("/sys/class/net/bond0/lower_{}", part), fmt::format("../{}", part));
-    }
-    CHECK(used() == by_turns("bond0", "ens2"));
-    CHECK(sys.choose(user_on_cpu(0), {"bond0", "ens1f0"}).all == Names{"bond0", "ens1f0"});
-  }
-  SECTION("the second port of a function is none of what is on the first") {
-    sys.interface("ib1", "0000:05:00.0", 0, "00", 200'000, 1);
-    sys.interface("v0", "0000:05:00.2", 0, "00", 200'000, 0);
-    sys.virtual_function("0000:05:00.2", "0000:05:00.0");
-    CHECK(used() == by_turns("ib1", "v0"));
-  }
-  SECTION("but devices of virtio behind one function are") {
-    for (const char* name : {"virtio5", "virtio6"}) {
-      sys.interface(fmt::format("of_{}", name), "0000:05:00.0", 0, "00", 100'000);
-      const std::string device =
-          std::string("/sys/devices/pci0000:00/0000:00:01.0/0000:05:00.0/") + name;
-      sys.plain(name, 100'000);
-      sys.link(device + "/subsystem", "../../virtio");
-      sys.link(fmt::format("/sys/class/net/{}/device", name), "../../.." + device.substr(4));
-    }
-    sys.file("/sys/class/net/of_virtio5/operstate", "down\n");
-    sys.file("/sys/class/net/of_virtio6/operstate", "down\n");
-    CHECK(used() == by_turns("virtio5", "virtio6"));
-  }
-}
-
-TEST_CASE("VLANs decide neither pairs nor the link layer", "[req:2.5]") {
-  Sys sys;
-  for (int i = 0; i < 4; ++i) {
-    sys.interface(fmt::format("eth{}", i), fmt::format("0000:0{}:00.0", 3 + i), 0, "00", 100'000);
-  }
-  sys.plain("eth2.7", 100'000);
-  sys.link("/sys/class/net/eth2.7/lower_eth2", "../eth2");
-  for (int rank = 0; rank < 4; ++rank) {
-    const InterfaceChoice choice = sys.choose(user_on_cpu(0, rank));
-    CHECK(choice.primary == fmt::format("eth{}", rank));
-    CHECK(choice.backup == fmt::format("eth{}", rank ^ 1));
-  }
-  Sys layers;
-  layers.gpu("0000:02:00.0", 0, "00");
-  layers.interface("ib0", "0000:05:00.0", 0, "00", 200'000);
-  layers.interface("eth0", "0000:06:00.0", 0, "00", 100'000);
-  layers.file("/sys/class/net/ib0/type", "32\n");
-  layers.file("/sys/class/net/eth0/type", "1\n");
-  for (const char* name : {"eth0.1", "eth0.2"}) {
-    layers.plain(name, 100'000);
-    layers.file(fmt::format("/sys/class/net/{}/type", name), "1\n");
-    layers.link(fmt::format("/sys/class/net/{}/lower_eth0", name), "../eth0");
-  }
-  CHECK(layers.choose(user_on_gpu("0000:02:00.0")).primary == "ib0");
-}
-
-TEST_CASE("a container's way out stays that, whatever else without hardware is there",
-          "[req:2.5]") {
-  Sys sys;
-  sys.plain("eth0", 10'000);
-  sys.file("/sys/class/net/eth0/type", "1\n");
-  for (const char* name : {"wg0", "wg1"}) {
-    sys.plain(name, 0);
-    sys.file(fmt::format("/sys/class/net/{}/type", name), "65534\n");
-    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
-  }
-  CHECK(sys.choose(user_on_cpu(0)).backup == "wg0");
-  SECTION("a bridge of its layer, by the routes") {
-    sys.plain("docker0", 20'000);
-    sys.file("/sys/class/net/docker0/type", "1\n");
-    const char* const kRest = "0 0 0";
-    const std::string head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n";
-    const std::string other = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0 0 0\n";
-    const std::string none(32, '0');
-    CHECK(sys.choose(user_on_cpu(0)).primary == "docker0");
-    SECTION("of version 4") {
-      sys.file("/proc/net/route",
-               head + other + "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t" + kRest);
-    }
-    SECTION("of version 6") {
-      sys.file("/proc/net/route", head + other);
-      sys.file("/proc/net/ipv6_route", "fe80" + none.substr(4) + " 40 " + none + " 00 " + none +
-                                           " 0 1 0 1 docker0\n" + none + " 00 " + none + " 00 " +
-                                           none + " 0 1 0 3 eth0\n");
-    }
-    for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
-    CHECK(sys.choose(user_on_cpu(0)).backup == "docker0");
-  }
-  SECTION("hardware comes before it all the same") {
-    sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
+  SECTION("a refusal, which leads to the loopback, is none") {
+    Sys loopback("lo - 0 lo; eth0 - 10");
+    loopback.file("/proc/net/ipv6_route", none + " 00 " + none + " 00 " + none +
+                                              " ffffffff 00000001 00000000 00200200 lo\n");
+    CHECK(loopback.choose(user_on_cpu(0), {"lo", "eth0"}).primary == "eth0");
     sys.file("/proc/net/route", "eth0 00000000 010011AC 0003 0 0 0 00000000 0 0 0\n");
-    CHECK(sys.choose(user_on_cpu(0)).primary == "ens1");
-    CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");
   }
-}
-
-TEST_CASE("a slow port is no primary, however near, but better than no backup", "[req:2.5]") {
-  Sys sys;
-  sys.gpu("0000:02:00.0", 0, "00");
-  sys.interface("eno1", "0000:03:00.0", 0, "00", 1'000);
-  sys.interface("ens7", "0000:83:00.0", 1, "80", 100'000);
-  const InterfaceChoice choice = sys.choose(user_on_gpu("0000:02:00.0"));
-  CHECK(choice.primary == "ens7");
-  CHECK(choice.backup == "eno1");
-  SECTION("whatever those without hardware say of their speed") {
-    sys.plain("veth0", 10'000'000);
-    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all == Names{"ens7", "eno1", "veth0"});
-  }
-  SECTION("others come before it, though they are farther") {
-    sys.interface("ens1", "0000:04:00.0", 0, "00", 100'000);
-    sys.interface("ens8", "0000:84:00.0", 1, "80", 100'000);
-    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all == Names{"ens1", "ens7", "ens8", "eno1"});
-    sys.plain("veth0", 10'000'000);
-    CHECK(sys.choose(user_on_gpu("0000:02:00.0")).all ==
-          Names{"ens1", "ens7", "ens8", "eno1", "veth0"});
-  }
-  SECTION("alone it is") {
-    CHECK(sys.choose(user_on_gpu("0000:02:00.0"), {"eno1"}).primary == "eno1");
-  }
-}
-
-TEST_CASE("all ranks of a machine use interfaces of one link layer, by what /sys says",
-          "[req:2.5]") {
-  Sys sys;
-  sys.gpu("0000:02:00.0", 0, "00");
-  sys.gpu("0000:82:00.0", 1, "80");
-  const auto add = [&](const char* name, const char* pci, int node, int megabits,
-                       const char* type) {
-    sys.interface(name, pci, node, node == 0 ? "00" : "80", megabits);
-    sys.file(fmt::format("/sys/class/net/{}/type", name), type);
-  };
-  const auto all_use = [&](const char* name) {
-    for (const InterfaceUser& user : {user_on_gpu("0000:02:00.0"), user_on_gpu("0000:82:00.0"),
-                                      user_on_cpu(0), user_on_cpu(1)}) {
-      CHECK(sys.choose(user).primary == name);
-    }
-  };
-  add("eth0", "0000:03:00.0", 0, 100'000, "1\n");
-  add("ib0", "0000:83:00.0", 1, 100'000, "32\n");
-  CHECK(sys.interfaces()[0].layer == Nic::Layer::ethernet);
-  CHECK(sys.interfaces()[1].layer == Nic::Layer::infiniband);
-  all_use("ib0");
+  for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
+  CHECK(sys.choose(user_on_cpu(0)).backup == "docker0");
+  // Hardware comes before it all the same.
+  sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
+  CHECK(sys.choose(user_on_cpu(0)).primary == "ens1");
   CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");
-  sys.file("/sys/class/net/ib0/speed", "50000\n");
-  all_use("eth0");
-  add("odd0", "0000:84:00.0", 1, 200'000, "65534\n");
-  CHECK(sys.interfaces()[2].layer == Nic::Layer::other);
-  all_use("odd0");
-  add("eth1", "0000:85:00.0", 1, 200'000, "1\n");
-  add("eth2", "0000:05:00.0", 0, 100'000, "1\n");
-  // Others of the layer come first, though they are farther.
-  CHECK(sys.choose(user_on_gpu("0000:82:00.0")).all ==
-        Names{"eth1", "eth0", "eth2", "ib0", "odd0"});
-}
-
-TEST_CASE("what is down, a loopback, or without hardware is left for when nothing else is",
-          "[req:2.5]") {
-  Sys sys;
-  sys.plain("lo", 0);
-  sys.file("/sys/class/net/lo/flags", "0x9\n");
-  sys.file("/sys/class/net/lo/operstate", "unknown\n");
-  sys.plain("veth1", 10'000);
-  sys.file("/sys/class/net/bonding_masters", "");
-  CHECK(sys.interfaces().size() == 2);
-  CHECK(sys.choose(user_on_cpu(0)).all == Names{"veth1"});
-  sys.interface("ens1", "0000:03:00.0", 0, "00", 1'000);
-  sys.interface("ens2", "0000:04:00.0", 0, "00", 1'000);
-  sys.file("/sys/class/net/ens2/operstate", "down\n");
-  const InterfaceChoice choice = sys.choose(user_on_cpu(0));
-  CHECK(choice.all == Names{"ens1", "veth1"});
-  CHECK(choice.backup == "veth1");
-  CHECK(choice.reason.find("nothing says") != std::string::npos);
-  CHECK(sys.choose(user_on_cpu(0), {"lo"}).primary == "lo");
-  CHECK(sys.choose(user_on_cpu(0), {"ens2"}).primary.empty());
-  SECTION("where /sys is hidden, the caller's word is all there is") {
-    const InterfaceChoice blind =
-        choose_interfaces({}, {}, user_on_cpu(0), {"eth1", "eth0", "eth0"});
-    CHECK(blind.all == Names{"eth0", "eth1"});
-    CHECK(choose_interfaces({}, {}, user_on_cpu(0)).all.empty());
-  }
 }
 
 TEST_CASE("the order of lists changes no choice, and no interface is used twice as much",
@@ -432,8 +326,7 @@ TEST_CASE("the order of lists changes no choice, and no interface is used twice 
 
 TEST_CASE("this process's own interfaces are found, and asked for again cost no new look",
           "[req:2.5]") {
-  Sys sys;
-  fill(sys);
+  const Sys sys(kPairs);
   MachineSources sources;
   sources.files = sys.tree();
   ProcessMachine process(sources);
@@ -489,5 +382,4 @@ TEST_CASE("a rank's own adapter is the RDMA port that is chosen for it", "[req:2
   CHECK_FALSE(chosen(with("<"), user_on_cpu(0)).ok());
 }
 
-}  // namespace
 }  // namespace oriel::topo

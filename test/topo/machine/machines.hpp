@@ -69,11 +69,11 @@ Machine random_machine(std::mt19937& random);
 ///
 ///     n( b( g g ib400 ) eth100#7 eth100+#7! ) n( ib400 )
 ///
-/// `n(` is a host bridge at the next NUMA node, which has one processor, `?(` one at no node, `b(` a
-/// bridge; `)` ends each. `g` is a GPU, `g?` one whose place nobody knows. Ports are `ib`, `eth` or
-/// `odd` with their Gbit/s, named by layer and number, and then: `#7` card number 7, `+` the next
-/// function of the port before, `v` a virtual function of the last port that is none, `=` a device
-/// of the port before, `@4f` the bus, `!` down.
+/// `n(` is a host bridge at the next NUMA node, which has one processor, `?(` one at no node, `b(`
+/// a bridge; `)` ends each. `g` is a GPU, `g?` one whose place nobody knows. Ports are `ib`, `eth`
+/// or `odd` with their Gbit/s, named by layer and number, and then: `#7` card number 7, `+` the
+/// next function of the port before, `v` a virtual function of the last port that is none, `=` a
+/// device of the port before, `@4f` the bus, `!` down.
 Machine machine_of(const std::string& text);
 
 /// The port of each GPU and of each NUMA node, and its backup: "0/1 1/0 | 0/-".
