@@ -130,7 +130,7 @@ function(oriel_add_corpus_run name)
     return()
   endif()
   set(fuzz ${PROJECT_SOURCE_DIR}/test/fuzz)
-  file(GLOB source ${fuzz}/*/${name}_fuzz.cpp)
+  file(GLOB source ${fuzz}/*/*/${name}_fuzz.cpp)
   add_executable(corpus_${name} ${source} ${fuzz}/plain_mutator.cpp
     ${fuzz}/plain_run.cpp)
   target_compile_definitions(corpus_${name} PRIVATE ORIEL_RUN_MILLISECONDS=200)

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the layout of the sources: includes point downward between modules and between the folders
 of a module, public headers include nothing of src, no two headers share a name, folders stay small,
-tests lie in the folders of what they test, and assembly stands only where it belongs."""
+tests and fuzz targets lie in the folders of what they test, and assembly and threads stand only where
+they belong."""
 import collections
 import pathlib
 import re
@@ -44,6 +45,10 @@ MODULE_LIST = re.compile(r"oriel_add_module\(\s*(\w+)(.*?)\)", re.S)
 # An empty statement is a barrier for the compiler and no assembly.
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile|__volatile__)?\s*\((?!\s*\"\")")
 GETENV = re.compile(r"(?<!secure_)\bgetenv\s*\(")
+# Starting a thread, or leaving one to itself. std::thread::id and the like start none.
+THREAD = re.compile(r"\bstd::j?thread\b(?!::)|\bstd::async\b|\bpthread_(?:create|detach)\s*\("
+                    r"|\b\w*thread\w*(?:\.|->)detach\s*\(")
+THREADS_START = {"owned_thread.cpp", "system_table.cpp", "system_table.hpp"}  # of src/base
 HEADERS = {".h", ".hpp", ".cuh"}
 
 
@@ -107,6 +112,16 @@ def check_environment(path, root, number, line):
     return None
 
 
+def check_threads(path, root, number, line):
+    """An owned thread has a name, blocked signals and an owner that joins it before unloading."""
+    name = path.relative_to(root)
+    if name.parts[0] != "src" or name.parts[1] == "base" and name.name in THREADS_START:
+        return None
+    if THREAD.search(line.split("//")[0]):
+        return f"{name}:{number}: the library starts threads by base/owned_thread.hpp"
+    return None
+
+
 def check_cmake(path, root):
     findings = []
     for module, body in MODULE_LIST.findall(path.read_text()):
@@ -135,10 +150,12 @@ def check_folders(names):
             elif folder not in FOLDERS.get(module, [""]) or len(parts) > 4:
                 findings.add(f"{name.parent} is not a folder of the table in "
                              "tools/check_modules.py")
-        elif parts[0] == "test" and parts[1] in FOLDERS:
-            folder = parts[2] if len(parts) > 3 else ""
-            if folder not in FOLDERS[parts[1]] and folder not in TEST_FOLDERS:
-                findings.add(f"{name}: src/{parts[1]} has no folder '{folder}'")
+        elif parts[0] == "test":
+            below = parts[2:] if parts[1] == "fuzz" else parts[1:]
+            folder = below[1] if len(below) > 2 else ""
+            folders = FOLDERS.get(below[0])
+            if folders and folder not in folders and folder not in TEST_FOLDERS:
+                findings.add(f"{name}: src/{below[0]} has no folder '{folder}'")
     for folder, files in count.items():
         if folder.split("/")[0] in ("src", "test") and files > MOST_FILES:
             if folder not in EXEMPT_FROM_MOST_FILES:
@@ -176,6 +193,7 @@ def check(root):
                 findings.append(check_include(path, root, number, include.group(2)))
             findings.append(check_assembly(path, root, number, line))
             findings.append(check_environment(path, root, number, line))
+            findings.append(check_threads(path, root, number, line))
     files = lint.tracked_files(root)
     for path in files:
         if path.name == "CMakeLists.txt" and path.parent.parent == root / "src":
@@ -198,6 +216,11 @@ CLEAN = {
     "include/oriel/device/arch/cuda.cuh": 'asm volatile("nanosleep.u32 1;");\n',
     "test/comm/group/comm_test.cpp": '#include "comm/abi/comm.hpp"\n',
     "test/comm/support/held.hpp": "",
+    "test/fuzz/net/wire/wire_fuzz.cpp": "",
+    "test/fuzz/input.hpp": "",
+    "src/base/owned_thread.cpp": "sys().pthread_create(&thread, nullptr, enter, argument);\n",
+    "src/comm/group/processors.cpp": "n = std::thread::hardware_concurrency();  // std::thread\n",
+    "test/base/t_test.cpp": "std::thread([] {}).join();\n",
     **{f"src/base/b{i}.hpp": "" for i in range(31)},
 }
 PLANTS = [
@@ -218,12 +241,19 @@ PLANTS = [
     ({"src/net/wire/deep/a.cpp": ""}, "src/net/wire/deep is not a folder"),
     ({"test/net/a_test.cpp": ""}, "src/net has no folder ''"),
     ({"test/net/attic/a_test.cpp": ""}, "src/net has no folder 'attic'"),
+    ({"test/fuzz/net/a_fuzz.cpp": ""}, "src/net has no folder ''"),
+    ({"test/fuzz/net/attic/a_fuzz.cpp": ""}, "src/net has no folder 'attic'"),
     ({f"test/gpu/t{i}.cpp": "" for i in range(31)}, "test/gpu holds 31 files"),
     ({"src/net/wire/queue.hpp": "", "src/net/soft/queue.hpp": ""}, "has the same name"),
     ({"include/oriel/window.hpp": "", "src/window/memory/window.hpp": ""}, "has the same name"),
     ({"src/kernels/cuda/k.cuh": 'asm volatile ("ld.acquire");\n'}, "assembly belongs in"),
     ({"src/base/s.cpp": 'const char* value = ::getenv("ORIEL_NIC_PROGRAM");\n'},
      "by secure_getenv"),
+    ({"src/base/a.cpp": "std::thread thread(run);\n"}, "by base/owned_thread"),
+    ({"src/comm/monitor/m.hpp": "  std::jthread thread_;\n"}, "by base/owned_thread"),
+    ({"src/net/soft/a.cpp": "if (pthread_create(&t, 0, run, 0) != 0) return;\n"},
+     "by base/owned_thread"),
+    ({"src/net/soft/a.cpp": "thread_.detach();\n"}, "by base/owned_thread"),
     ({"src/shadow/CMakeLists.txt": "oriel_add_module(shadow SOURCES a.cpp MODULES base window)\n"},
      "module shadow may not link to window"),
 ]
