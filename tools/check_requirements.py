@@ -22,11 +22,11 @@ TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+
 # Tags by which somebody chooses tests; those in front hide a test from a plain run.
 PLAIN = {".", "figures", "loops", "python", "reduce", "root", "scalar", "vendor"}
 TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
-HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w.:-])")
+HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w-]|[.:]\w)")
 ISSUE = re.compile(r"\bissues? #?\d+", re.I)
 LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
-COMMENT = {**{suffix: re.compile(r"//(.*)") for suffix in lint.SOURCE_SUFFIXES},
-           **{suffix: re.compile(r"(?:^|\s)#(.*)") for suffix in (".py", ".sh", ".cmake", ".txt")}}
+SCRIPT_COMMENT = re.compile(r"(?:^|\s)#(.*)")
+SCRIPT_SUFFIXES = {".py", ".sh", ".cmake", ".txt", ""}
 
 
 class Entry:
@@ -128,13 +128,16 @@ def requirement_findings(root):
 
 def prose_of(path):
     """(line number, text) of what people read there: a page, or comments."""
-    comment = COMMENT.get(path.suffix)
-    if path.suffix != ".md" and comment is None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix in lint.SOURCE_SUFFIXES:
+        for found in lint.NOT_CODE.finditer(text):
+            if found[0].startswith("/"):
+                yield from enumerate(found[0].splitlines(), text.count("\n", 0, found.start()) + 1)
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if comment is None:
+    for number, line in enumerate(text.splitlines(), 1):
+        if path.suffix == ".md":
             yield number, line
-        elif found := comment.search(line):
+        elif path.suffix in SCRIPT_SUFFIXES and (found := SCRIPT_COMMENT.search(line)):
             yield number, found[1]
 
 
@@ -163,7 +166,8 @@ def write(root):
 
 
 IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
-CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\n',
+CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
+         '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
          "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef\n",
          PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
                "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
@@ -180,6 +184,9 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"test/a/z_test.cpp": '"[req:1.1]"'}, "requirements.md: stale"),
     ({"docs/a.md": "text\nsince 0123abc it works\n"}, "docs/a.md:2: cites the commit '0123abc'"),
     ({"src/a.cpp": "int a;  // as of a1b2c3d4\n"}, "src/a.cpp:1: cites the commit"),
+    ({"docs/a.md": "It works since 0123abc.\n"}, "docs/a.md:1: cites the commit '0123abc'"),
+    ({"src/a.cpp": "int a;  /* of old:\n  a1b2c3d4: it */\n"}, "src/a.cpp:2: cites the commit"),
+    ({"tools/run": "#!/bin/sh\n# as 0123abc, and\n"}, "tools/run:2: cites the commit"),
     ({"tools/a.py": "# of issue 7\n"}, "tools/a.py:1: cites the issue"),
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"))]
 

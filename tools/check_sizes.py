@@ -19,10 +19,6 @@ LONGEST_FUNCTION = 60
 LONGEST_KERNEL = 120
 LONGEST_TEST = 100  # a test case tells a story, with sections that stand alone
 
-# What does not count as code: comments, string and character literals, raw strings.
-NOT_CODE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
-    r"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.S)
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum)\b|\bextern\s*$")
 NAME = re.compile(r"([~\w:]+(?:<[^<>]*>)?)\s*\(")
@@ -34,7 +30,7 @@ def blank(match):
 
 
 def code_of(text):
-    return PREPROCESSOR.sub(blank, NOT_CODE.sub(blank, text))
+    return PREPROCESSOR.sub(blank, lint.NOT_CODE.sub(blank, text))
 
 
 def is_function(header):

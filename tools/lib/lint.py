@@ -9,12 +9,17 @@ that no longer sees anything is noticed.
 import argparse
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+# What does not count as code: comments, string and character literals, raw strings.
+NOT_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.S)
 SKIPPED_FOLDERS = {"build", ".git", "out"}
 
 
