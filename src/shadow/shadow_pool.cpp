@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <new>
 #include <tuple>
 #include <utility>
 
@@ -94,7 +93,6 @@ Status ShadowPool::open_page() {
   any_dirty_ = true;
   pages_.push_back(page);
   chunk_used_ += page_bytes;
-  // If memory runs out on the way there are as many objects as have been noted.
   for (unsigned index = 0; index < kPageObjects; ++index) {
     const Place place{pages_.size() - 1, index};
     places_.emplace(address_of(page.device + index * stride_), place);
@@ -132,10 +130,7 @@ Status ShadowPool::free(void* object) {
   mark_dirty(place);
   pages_[place.page].live &= ~(std::uint64_t{1} << place.index);
   --live_;
-  try {
-    freed_.push_back(place);
-  } catch (const std::bad_alloc&) {  // its place is not used again
-  }
+  freed_.push_back(place);
   return {};
 }
 
@@ -198,14 +193,6 @@ Status ShadowPool::flush() {
 std::size_t ShadowPool::live() const {
   const std::shared_lock lock(mutex_);
   return live_;
-}
-
-std::size_t ShadowPool::capacity() const {
-  const std::shared_lock lock(mutex_);
-  const std::size_t page_bytes = kPageObjects * stride_;
-  std::size_t pages = 0;
-  for (const auto& chunk : chunks_) pages += chunk->bytes() / page_bytes;
-  return pages * kPageObjects;
 }
 
 Result<std::shared_ptr<ShadowPool>> shared_pool(

@@ -65,7 +65,7 @@ class ShadowPool {
   ShadowPool(const ShadowPool&) = delete;
   ShadowPool& operator=(const ShadowPool&) = delete;
 
-  /// A new object whose copy begins with `initial` (at most object_bytes()), and zeros after it.
+  /// A new object whose copy begins with `initial` (at most its size), and zeros after it.
   Result<void*> allocate(std::span<const std::byte> initial);
   /// invalid_argument unless `object` is in use.
   Status free(void* object);
@@ -77,10 +77,7 @@ class ShadowPool {
   /// upload that failed should have brought is brought by the next.
   Status flush();
 
-  std::size_t object_bytes() const { return object_bytes_; }
   std::size_t live() const;
-  /// Objects that there is room for.
-  std::size_t capacity() const;
 
  private:
   struct Page {  // 64 objects of a chunk
@@ -145,7 +142,6 @@ class Shadows {
     return pool_->write(object, 0, std::as_bytes(std::span(&value, 1)));
   }
   Status flush() { return pool_->flush(); }
-  ShadowPool& pool() { return *pool_; }
 
  private:
   std::shared_ptr<ShadowPool> pool_;

@@ -3,7 +3,6 @@
 #include "comm/device/window_sink.hpp"
 
 #include <bit>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -51,15 +50,10 @@ Result<void*> PooledWindowSink::create(const window::WindowFacts& facts) {
     return made;
   }
   ORIEL_TRY(object.network, network_->make_table(facts.window.serial));
-  try {
-    auto made = windows_.allocate(object);
-    if (made.ok()) return static_cast<void*>(made.value());
-    network_->drop_table(object.network);
-    return std::move(made).error();
-  } catch (const std::bad_alloc&) {
-    network_->drop_table(object.network);
-    throw;
-  }
+  auto made = windows_.allocate(object);
+  if (made.ok()) return static_cast<void*>(made.value());
+  network_->drop_table(object.network);
+  return std::move(made).error();
 }
 
 Status PooledWindowSink::flush() {

@@ -63,7 +63,6 @@ class FdLink {
     return acknowledged_ == outgoing_.size() && arrived_.size() == expected_ &&
            !owes_acknowledgement_;
   }
-  int rank() const { return rank_; }
   /// Whether something could not be sent for want of room.
   bool blocked() const { return blocked_; }
   std::vector<OwnedFd> take_arrived() { return std::move(arrived_); }

@@ -45,28 +45,22 @@ FlatSpace::Table& FlatSpace::table() {
   return *table;
 }
 
-/// What map() hands out: one holder of an entry of mapped_, once it is told of which.
+/// What map() hands out: one holder of an entry of mapped_, which has counted it.
 class FlatSpace::Holder final : public Mapping {
  public:
-  Holder() = default;
-  ~Holder() override {
-    if (space_ != nullptr) space_->let_go(base_);
-  }
+  Holder(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes)
+      : space_(std::move(space)), base_(base), bytes_(bytes) {}
+  ~Holder() override { space_->let_go(base_); }
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
 
-  void hold(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes) noexcept {
-    space_ = std::move(space);
-    base_ = base;
-    bytes_ = bytes;
-  }
   std::byte* base() const override { return base_; }
   std::size_t bytes() const override { return bytes_; }
 
  private:
   std::shared_ptr<FlatSpace> space_;
-  std::byte* base_ = nullptr;
-  std::size_t bytes_ = 0;
+  std::byte* base_;
+  std::size_t bytes_;
 };
 
 FlatSpace::FlatSpace(Memory& memory, Key key, std::unique_ptr<AddressRange> range)
@@ -122,18 +116,16 @@ Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vecto
 Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
                                                 AllocationRef allocation) {
   const std::size_t bytes = allocation->bytes();
-  if (slot < 0 || slot >= team_size() || offset % memory_.granularity() != 0 ||
-      offset > slot_bytes() || bytes > slot_bytes() - offset) {
+  const int slots = static_cast<int>(key_.team.size());
+  if (slot < 0 || slot >= slots || offset % memory_.granularity() != 0 || offset > slot_bytes() ||
+      bytes > slot_bytes() - offset) {
     return Error(
         ErrorCode::internal,
         fmt::format("mapping {} bytes at offset {:#x} of slot {}: there are {} slots of {} "
                     "bytes in steps of {}",
-                    bytes, offset, slot, team_size(), slot_bytes(), memory_.granularity()));
+                    bytes, offset, slot, slots, slot_bytes(), memory_.granularity()));
   }
   std::byte* const at = base() + static_cast<std::size_t>(slot) * slot_bytes() + offset;
-  // Made before anything is counted: nothing may fail afterwards, not even for lack of memory.
-  auto holder = std::make_shared<Holder>();
-  auto self = shared_from_this();
   const std::lock_guard lock(mutex_);
   const auto found = mapped_.find(at);
   if (found != mapped_.end()) {
@@ -143,8 +135,7 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
           fmt::format("another allocation is mapped at offset {:#x} of slot {}", offset, slot));
     }
     ++found->second.holders;
-    holder->hold(std::move(self), at, bytes);
-    return std::shared_ptr<Mapping>(std::move(holder));
+    return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at, bytes));
   }
   const AllocationId id = allocation->id();
   Result<std::unique_ptr<Mapping>> mapping = memory_.map(*range_, at, std::move(allocation));
@@ -153,20 +144,7 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
         fmt::format("mapping {} bytes at offset {:#x} of slot {}", bytes, offset, slot));
   }
   mapped_.emplace(at, Entry{id, std::move(mapping).value(), 1});
-  holder->hold(std::move(self), at, bytes);
-  return std::shared_ptr<Mapping>(std::move(holder));
-}
-
-std::vector<FlatSpace::MappedPart> FlatSpace::mapped() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<MappedPart> parts;
-  parts.reserve(mapped_.size());
-  for (const auto& [at, entry] : mapped_) {
-    const auto from_base = static_cast<std::size_t>(at - base());
-    parts.push_back({static_cast<int>(from_base / slot_bytes()), from_base % slot_bytes(),
-                     entry.mapping->bytes(), entry.allocation, entry.holders});
-  }
-  return parts;
+  return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at, bytes));
 }
 
 void FlatSpace::let_go(std::byte* at) {

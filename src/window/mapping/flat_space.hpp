@@ -54,7 +54,6 @@ class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
 
   std::byte* base() const { return range_->base(); }
   std::size_t slot_bytes() const { return slots_.slot_bytes(); }
-  int team_size() const { return static_cast<int>(key_.team.size()); }
   SlotSpace& slots() { return slots_; }
 
   /// Maps `allocation` into `slot` at `offset`, or counts once more the mapping of the same
@@ -62,18 +61,6 @@ class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
   /// here). Destroying the last holder unmaps.
   /// Refused unless the place lies in the slot, and no other allocation is there.
   Result<std::shared_ptr<Mapping>> map(int slot, std::size_t offset, AllocationRef allocation);
-
-  /// One allocation that is mapped here.
-  struct MappedPart {
-    int slot = 0;
-    std::size_t offset = 0;  ///< in the slot
-    std::size_t bytes = 0;
-    AllocationId allocation;
-    int holders = 0;  ///< what map() has handed out for it and still lives
-    auto operator<=>(const MappedPart&) const = default;
-  };
-  /// All that is mapped now, by slot and offset.
-  std::vector<MappedPart> mapped() const;
 
  private:
   struct Key {
@@ -99,7 +86,7 @@ class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
   Key key_;
   SlotSpace slots_;
   std::unique_ptr<AddressRange> range_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::byte*, Entry> mapped_;  // destroyed before range_
 };
 

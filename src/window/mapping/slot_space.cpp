@@ -3,7 +3,6 @@
 #include "window/mapping/slot_space.hpp"
 
 #include <algorithm>
-#include <new>
 
 #include <fmt/format.h>
 
@@ -114,23 +113,13 @@ void SlotSpace::release(std::size_t offset, std::size_t bytes) noexcept {
   const std::size_t end = round_up(offset + bytes, granularity_);
   const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [&](const auto& entry) { return entry.second.overlaps(begin, end); });
-  try {
-    count(begin, end, -1);
-  } catch (const std::bad_alloc&) {  // before anything was counted; it stays taken
-  }
+  count(begin, end, -1);
 }
 
 std::size_t SlotSpace::taken_bytes() const {
   const std::lock_guard lock(mutex_);
   std::size_t bytes = 0;
   for (const auto& [begin, range] : taken_) bytes += range.end - begin;
-  return bytes;
-}
-
-std::size_t SlotSpace::held_bytes() const {
-  const std::lock_guard lock(mutex_);
-  std::size_t bytes = 0;
-  for (const auto& [token, hold] : holds_) bytes += hold.range.end - hold.range.begin;
   return bytes;
 }
 

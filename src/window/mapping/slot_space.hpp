@@ -70,8 +70,7 @@ class SlotSpace {
   Status keep(Token token);
   /// Forgets what the token has proposed; no effect if it was kept or has proposed nothing.
   void drop(Token token);
-  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part. A part stays taken
-  /// if there is no memory to note what remains.
+  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part.
   void release(std::size_t offset, std::size_t bytes) noexcept;
 
   /// The error for a patient pass that has ended without a place for `bytes`.
@@ -80,8 +79,6 @@ class SlotSpace {
   std::size_t slot_bytes() const { return slot_bytes_; }
   /// Bytes of kept ranges.
   std::size_t taken_bytes() const;
-  /// Bytes proposed by tokens that have neither kept nor dropped them.
-  std::size_t held_bytes() const;
 
  private:
   struct Taken {

@@ -77,9 +77,6 @@ TeamMapping::~TeamMapping() {
 }
 
 Status TeamMapping::map_all() {
-  std::size_t count = 0;
-  for (const auto& rank : key_.ranks) count += rank.segments.size();
-  mappings_.reserve(count);
   for (std::size_t slot = 0; slot < key_.ranks.size(); ++slot) {
     std::size_t offset = anchor_ - key_.ranks[slot].shift;
     for (const SegmentInfo& segment : key_.ranks[slot].segments) {
@@ -109,14 +106,6 @@ void TeamMapping::publish(const std::shared_ptr<TeamMapping>& mapping) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   all.entries[Table::Key(mapping->space_.get(), mapping->index_, mapping->key_)] = mapping;
-}
-
-std::size_t TeamMapping::live_count() {
-  Table& all = table();
-  const std::lock_guard lock(all.mutex);
-  return static_cast<std::size_t>(
-      std::count_if(all.entries.begin(), all.entries.end(),
-                    [](const auto& entry) { return !entry.second.expired(); }));
 }
 
 }  // namespace oriel::window

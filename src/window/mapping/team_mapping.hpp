@@ -93,8 +93,6 @@ class TeamMapping {
                                            const MappingKey& key);
   /// Makes `mapping` known to find(), until it is destroyed.
   static void publish(const std::shared_ptr<TeamMapping>& mapping);
-  /// Live published mappings of this process; for tests.
-  static std::size_t live_count();
 
  private:
   struct Table;

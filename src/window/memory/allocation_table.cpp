@@ -52,11 +52,6 @@ bool AllocationTable::occupied(AllocationId id) const {
   return occupants_.contains(id);
 }
 
-std::size_t AllocationTable::size() const {
-  const std::lock_guard lock(mutex_);
-  return known_.size();
-}
-
 /// Sweeping when the table has doubled keeps both its size and the cost per entry bounded.
 void AllocationTable::forget_dead() {
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });

@@ -38,9 +38,6 @@ class AllocationTable {
   /// Destroys `thing` once nothing occupies `id`: now, or in the last vacate().
   void destroy_when_vacant(AllocationId id, std::shared_ptr<void> thing);
 
-  /// Entries, live or not; for tests.
-  std::size_t size() const;
-
  private:
   void forget_dead();
 

@@ -204,7 +204,6 @@ class HostMapping final : public Mapping {
 
 class HostMemory final : public BlockMemory {
  public:
-  explicit HostMemory(topo::FileTree machine) : machine_(std::move(machine)) {}
   MemoryKind kind() const override { return MemoryKind::host; }
   int device() const override { return -1; }
   std::size_t granularity() const override { return page_bytes(); }
@@ -221,12 +220,10 @@ class HostMemory final : public BlockMemory {
   Result<AllocationRef> create(std::size_t bytes) override;
   Status check_room(std::size_t bytes) override {
     // Less is not made present.
-    return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, machine_);
+    return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, topo::FileTree("/"));
   }
   void place(std::byte* base, std::size_t bytes) override;
   void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }
-
-  topo::FileTree machine_;
 };
 
 Result<AllocationRef> HostMemory::create(std::size_t bytes) {
@@ -318,15 +315,11 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 Memory& host_memory() {
   // Never destroyed: static objects of the application may still free memory after ours are gone.
   static Memory* const memory = [] {
-    auto* const made = new HostMemory(topo::FileTree("/"));
+    auto* const made = new HostMemory;
     made->keep_free_in_children();
     return made;
   }();
   return *memory;
-}
-
-std::unique_ptr<Memory> make_host_memory(topo::FileTree machine) {
-  return std::make_unique<HostMemory>(std::move(machine));
 }
 
 }  // namespace oriel::window

@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
-#include "topo/model/file_tree.hpp"
 #include "window/memory/mappable_memory.hpp"
 
 namespace oriel::window {
@@ -16,8 +13,5 @@ namespace oriel::window {
 /// Where the thread that allocates may run on the processors of one NUMA node only, the memory
 /// comes from that node as long as it has some, whoever touches it first.
 Memory& host_memory();
-
-/// Another object, which learns from `machine` how much memory there is. For tests.
-std::unique_ptr<Memory> make_host_memory(topo::FileTree machine);
 
 }  // namespace oriel::window

@@ -244,7 +244,7 @@ Task<Status> RegistrationRun::import_handles() {
 }
 
 Status RegistrationRun::make_handles() {
-  windows_.reserve(requests_.size());  // a handle that is made has its place here
+  windows_.reserve(requests_.size());
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     RegisteredWindow window;
     window.user = static_cast<std::byte*>(requests_[i].pointer);
@@ -288,7 +288,6 @@ std::vector<RegisteredWindow> RegistrationRun::commit() {
     // Nothing throws from here on.
     processes().stop_listening();
     const std::lock_guard lock(manager_.mutex_);
-    manager_.space_ = mappings_->space();  // not before: a registration that fails reserves nothing
     manager_.records_.merge(records);
   }
   committed_ = true;

@@ -128,9 +128,4 @@ std::optional<RegisteredWindow> Registry::find(const void* pointer,
   return *found;
 }
 
-std::size_t Registry::size() const noexcept {
-  const Reader reader(*this);
-  return (*reader).windows.size();
-}
-
 }  // namespace oriel::window

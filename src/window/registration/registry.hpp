@@ -53,7 +53,6 @@ class Registry {
   /// innermost of nested windows is found, and the same one every time. An empty range counts as
   /// held by a window that it touches.
   std::optional<RegisteredWindow> find(const void* pointer, std::size_t bytes) const noexcept;
-  std::size_t size() const noexcept;
 
  private:
   struct Snapshot;

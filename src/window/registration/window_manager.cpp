@@ -47,7 +47,7 @@ Status WindowManager::deregister(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);
     if (found == records_.end()) return no_window(handle);
-    registry_.erase(found->second.window.serial);  // it stays if there is no memory for this
+    registry_.erase(found->second.window.serial);
     node = records_.extract(found);
   }
   const Record& record = node.mapped();
@@ -56,16 +56,6 @@ Status WindowManager::deregister(const void* handle) {
   }
   options_.sink->destroy(record.window.handle);
   return {};
-}
-
-std::size_t WindowManager::size() const {
-  const std::lock_guard lock(mutex_);
-  return records_.size();
-}
-
-std::shared_ptr<FlatSpace> WindowManager::flat_space() const {
-  const std::lock_guard lock(mutex_);
-  return space_;
 }
 
 }  // namespace oriel::window

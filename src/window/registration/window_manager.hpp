@@ -16,7 +16,6 @@
 #include "base/task.hpp"
 #include "boot/auth/secret.hpp"
 #include "boot/link/rank_group.hpp"
-#include "window/mapping/flat_space.hpp"
 #include "window/mapping/team_mapping.hpp"
 #include "window/memory/mappable_memory.hpp"
 #include "window/registration/participant.hpp"
@@ -79,10 +78,6 @@ class WindowManager {
   std::optional<RegisteredWindow> find(const void* pointer, std::size_t bytes) const noexcept {
     return registry_.find(pointer, bytes);
   }
-  std::size_t size() const;
-
-  /// The team's flat space, null before the first registration.
-  std::shared_ptr<FlatSpace> flat_space() const;
 
  private:
   friend class RegistrationRun;
@@ -99,8 +94,7 @@ class WindowManager {
   std::uint64_t next_serial_ = 1;
 
   Registry registry_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<FlatSpace> space_;
+  std::mutex mutex_;
   std::map<const void*, Record> records_;  // by handle
 };
 

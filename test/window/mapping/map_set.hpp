@@ -8,6 +8,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/process_number.hpp"
+#include "support/fault.hpp"
+#include "window/mapping/space_state.hpp"
 #include "window/mapping/team_mapping.hpp"
 #include "window/memory/allocation_table.hpp"
 
@@ -17,23 +19,22 @@ namespace oriel::window {
 class MapSet {
  public:
   static constexpr int kRanks = 3;
-  static constexpr int kAllocations = 2 * kRanks;
+  static constexpr std::size_t kAllocations = 2 * kRanks;
 
-  MapSet(Memory& memory, int device, std::size_t bytes) : memory_(memory) {
-    const std::vector<TeamMember> team(kRanks, {process_number(), device});
+  explicit MapSet(Memory& memory) : memory_(memory) {
+    const std::vector<TeamMember> team(kRanks, {process_number(), memory.device()});
     auto space = FlatSpace::acquire(memory, team, kSlotUnitBytes);
     REQUIRE(space.ok());
     space_ = std::move(space).value();
     key_.ranks.resize(kRanks);
-    for (int i = 0; i < kAllocations; ++i) {
-      auto pointer = memory.allocate(bytes);
+    for (std::size_t i = 0; i < kAllocations; ++i) {
+      auto pointer = memory.allocate(memory.granularity());
       REQUIRE(pointer.ok());
-      pointers_.push_back(pointer.value());
-      auto found = memory.find_segments(pointer.value(), bytes);
+      pointers_.push_back(static_cast<std::byte*>(pointer.value()));
+      auto found = memory.find_segments(pointer.value(), 1);
       REQUIRE(found.ok());
       held_.push_back(AllocationTable::instance().publish(found->front().allocation));
-      key_.ranks[static_cast<std::size_t>(i) / 2].segments.push_back(
-          {held_.back()->id(), held_.back()->bytes()});
+      key_.ranks[i / 2].segments.push_back({held_.back()->id(), held_.back()->bytes()});
     }
   }
   ~MapSet() {
@@ -44,31 +45,82 @@ class MapSet {
   MapSet(const MapSet&) = delete;
   MapSet& operator=(const MapSet&) = delete;
 
-  FlatSpace& space() { return *space_; }
-
   /// A mapping of rank 0 that has mapped nothing yet, at the begin of the slots.
   std::unique_ptr<TeamMapping> make() {
     return std::make_unique<TeamMapping>(space_, 0, key_, SlotPlace());
   }
 
-  /// The books of the space say that the first `count` allocations are mapped,
-  /// back to back in their slots, and no others.
-  void check_books(std::size_t count) {
-    const auto parts = space_->mapped();
-    REQUIRE(parts.size() == count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const SegmentInfo& segment = key_.ranks[i / 2].segments[i % 2];
-      CHECK(parts[i] == FlatSpace::MappedPart{static_cast<int>(i / 2), i % 2 * segment.bytes,
-                                              segment.bytes, segment.id, 1});
+  /// Returns how many of the allocations are mapped, which must be the first ones, back to back in
+  /// their slots.
+  std::size_t mapped() const {
+    const auto parts = mapped_parts(space_->base(), kRanks * kSlotUnitBytes);
+    const std::size_t bytes = memory_.granularity();
+    REQUIRE(parts.size() <= kAllocations);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      CHECK(parts[i].offset == i / 2 * kSlotUnitBytes + i % 2 * bytes);
+      CHECK(parts[i].bytes == bytes);
+      CHECK(parts[i].inode == mapped_parts(pointers_[i], 1).at(0).inode);
     }
+    return parts.size();
   }
 
  private:
   Memory& memory_;
   std::shared_ptr<FlatSpace> space_;
   MappingKey key_;
-  std::vector<void*> pointers_;
+  std::vector<std::byte*> pointers_;
   std::vector<AllocationRef> held_;
 };
+
+/// Maps with each call of the system or the driver failing with `status`: exactly those before the
+/// failure are mapped, and go with the mapping.
+template <typename Faults>
+void check_each_failed_call(Memory& memory, int status) {
+  MapSet set(memory);
+  const auto map_under = [](test::FaultPlan& plan, TeamMapping& mapping) {
+    const Faults faults(plan);
+    return mapping.map_all();
+  };
+  test::FaultPlan count;
+  REQUIRE(map_under(count, *set.make()).ok());
+  bool seen[MapSet::kAllocations] = {};
+  for (long k = 1; k <= count.calls; ++k) {
+    auto mapping = set.make();
+    test::FaultPlan plan;
+    plan.fail_at = k;
+    plan.status = status;
+    const Status outcome = map_under(plan, *mapping);
+    REQUIRE(plan.hit());
+    INFO("call " << k << " of " << count.calls << ", " << plan.failed.load());
+    const std::size_t mapped = set.mapped();
+    CHECK(outcome.ok() == (mapped == MapSet::kAllocations));
+    if (!outcome.ok()) seen[mapped] = true;
+    mapping.reset();
+    CHECK(set.mapped() == 0);
+  }
+  for (const bool one : seen) CHECK(one);
+  const auto again = set.make();
+  CHECK(again->map_all().ok());
+  CHECK(set.mapped() == MapSet::kAllocations);
+}
+
+/// A second mapping of what is mapped calls nothing, and keeps it when the first goes.
+template <typename Faults>
+void check_mapped_again(Memory& memory) {
+  MapSet set(memory);
+  auto first = set.make();
+  REQUIRE(first->map_all().ok());
+  auto second = set.make();
+  test::FaultPlan count;
+  {
+    const Faults faults(count);
+    REQUIRE(second->map_all().ok());
+    first.reset();
+  }
+  CHECK(count.calls == 0);
+  CHECK(set.mapped() == MapSet::kAllocations);
+  second.reset();
+  CHECK(set.mapped() == 0);
+}
 
 }  // namespace oriel::window

@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "support/sanitized.hpp"
-#include "window/mapping/slot_space.hpp"
+#include "window/mapping/space_state.hpp"
 #include "window/memory/sizes.hpp"
 #include "window/registration/registration.hpp"
 
@@ -126,8 +126,7 @@ class Team {
   }
   void check_empty() const {
     for (const auto& space : spaces_) {
-      REQUIRE(space->taken_bytes() == 0);
-      REQUIRE(space->held_bytes() == 0);
+      REQUIRE(all_free(*space));
     }
   }
 

@@ -9,12 +9,11 @@
 #include <sys/mman.h>
 
 #include "support/numa_system.hpp"
-#include "support/process_state.hpp"
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/temporary_tree.hpp"
-#include "window/memory/host_allocation.hpp"
 #include "window/memory/memory_host.hpp"
+#include "window/memory/memory_promises.hpp"
 
 namespace oriel::window {
 namespace {
@@ -84,7 +83,7 @@ TEST_CASE("a rank's host memory prefers the NUMA node of its processors, before 
       CAPTURE(row.cpus, bytes);
       system.cpus = row.cpus;
       system.preferences.clear();
-      void* const base = allocate(bytes, backing);
+      void* const base = allocate(host_memory(), bytes, backing);
       REQUIRE(system.preferences.size() == row.nodes.size());
       if (!row.nodes.empty()) {
         const NumaSystem::Preference& asked = system.preferences.front();
@@ -93,7 +92,7 @@ TEST_CASE("a rank's host memory prefers the NUMA node of its processors, before 
         CHECK(asked.mode == MPOL_PREFERRED);
         CHECK(asked.nodes == row.nodes);
       }
-      CHECK(memory().free(base).ok());
+      CHECK(host_memory().free(base).ok());
     }
   }
   CHECK(AdviceLog::preferences_before_first_touch == 1);
@@ -104,25 +103,8 @@ TEST_CASE("windows of peers, and second mappings, keep the policy that their own
   const TwoNodes nodes;
   NumaSystem system;
   system.cpus = {4};
-  void* const base = allocate(4096);
+  check_imports(host_memory());
   CHECK(system.preferences.size() == 1);
-  const auto segments = memory().find_segments(base, 4096);
-  REQUIRE(segments.ok());
-  const auto& own = segments->front().allocation;
-  auto handle = memory().export_handle(*own);
-  REQUIRE(handle.ok());
-  const auto imported = memory().import_handle(std::move(handle).value(), {1, 2}, own->bytes());
-  REQUIRE(imported.ok());
-  const auto range = memory().reserve(8192, 4096);
-  REQUIRE(range.ok());
-  {
-    const auto first = memory().map(**range, (*range)->base(), own);
-    const auto second = memory().map(**range, (*range)->base() + 4096, *imported);
-    REQUIRE(first.ok());
-    REQUIRE(second.ok());
-    CHECK(system.preferences.size() == 1);
-  }
-  CHECK(memory().free(base).ok());
 }
 
 TEST_CASE("a system that refuses to prefer a node gives memory all the same", "[req:2.5]") {
@@ -139,9 +121,9 @@ TEST_CASE("a system that refuses to prefer a node gives memory all the same", "[
   SECTION("and does not even answer") {
     system.asking_status = EPERM;
   }
-  void* const base = allocate(3 * kMiB);
-  static_cast<char*>(base)[0] = 1;
-  CHECK(memory().free(base).ok());
+  char* const base = allocate(host_memory(), 3 * kMiB);
+  base[0] = 1;
+  CHECK(host_memory().free(base).ok());
   CHECK(test::process_state() == before);
 }
 
@@ -163,19 +145,16 @@ TEST_CASE("this kernel takes the node, and tells it of the window's pages and al
     return status;
   };
   const ScopedSystemTable scoped(table);
-  char* const base = static_cast<char*>(allocate(4 * kMiB));
+  char* const base = allocate(host_memory(), 4 * kMiB);
   for (std::size_t at = 0; at < 4 * kMiB; at += 4096) base[at] = 1;
   int mode = -1;
   unsigned long mask[64] = {};
   REQUIRE(sys().get_mempolicy(&mode, mask, 4096, base, MPOL_F_ADDR) == 0);
   CHECK(mode == MPOL_PREFERRED);
   CHECK(mask[0] == 1);
-  const auto segments = memory().find_segments(base, 4 * kMiB);
-  REQUIRE(segments.ok());
-  auto handle = memory().export_handle(*segments->front().allocation);
-  REQUIRE(handle.ok());
-  const int fd = std::get<OwnedFd>(*handle).get();
-  void* const peer = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const auto own = segments_of(host_memory(), base, 1).at(0).allocation;
+  const OwnedFd fd = std::get<OwnedFd>(exported(host_memory(), *own));
+  void* const peer = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   REQUIRE(peer != MAP_FAILED);
   mode = -1;
   CHECK(sys().get_mempolicy(&mode, mask, 4096, peer, MPOL_F_ADDR) == 0);
@@ -184,7 +163,7 @@ TEST_CASE("this kernel takes the node, and tells it of the window's pages and al
   int node = -1;
   CHECK(sys().get_mempolicy(&node, nullptr, 0, base + 3 * kMiB, MPOL_F_NODE | MPOL_F_ADDR) == 0);
   CHECK(node == 0);
-  CHECK(memory().free(base).ok());
+  CHECK(host_memory().free(base).ok());
 }
 
 }  // namespace oriel::window

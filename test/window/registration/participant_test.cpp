@@ -112,9 +112,7 @@ void play(const std::function<Status(WindowRank&, Pair&)>& body) {
 }
 
 Status check_nothing_held(WindowRank& self, const Pair& pair) {
-  ORIEL_EXPECT(self.sink().alive() == 0);
-  ORIEL_EXPECT(self.manager().size() == 0);
-  ORIEL_EXPECT(TeamMapping::live_count() == 0);
+  ORIEL_CHECK(self.check_nothing_held());
   ORIEL_EXPECT(pair.a.known().empty());
   ORIEL_EXPECT(pair.b.known().empty());
   return {};

@@ -84,7 +84,7 @@ TEST_CASE("without fabric handles such a team is refused on all ranks alike", "[
       ORIEL_EXPECT(refused.error().message().find("has no fabric handle") != std::string::npos);
       ORIEL_EXPECT(refused.error().origin_rank() == 0);
       ORIEL_CHECK(self.same_everywhere(refused.error().to_string()));
-      ORIEL_EXPECT(self.manager().size() == 0 && self.manager().flat_space() == nullptr);
+      ORIEL_CHECK(self.check_nothing_held());
       return self.memory().free(memory);
     }));
   }

@@ -39,17 +39,6 @@ void drop_inherited_sockets() {
   static_cast<void>(loop.run(boot::Session::join(loop, {}, 0, 1, {}, Deadline::after(1s))));
 }
 
-/// That this rank holds nothing of any window.
-Status check_nothing_held(WindowRank& self) {
-  ORIEL_EXPECT(self.sink().alive() == 0);
-  ORIEL_EXPECT(self.manager().size() == 0);
-  const auto space = self.manager().flat_space();
-  ORIEL_EXPECT(space == nullptr || space->slots().taken_bytes() == 0);
-  ORIEL_EXPECT(space == nullptr || space->slots().held_bytes() == 0);
-  ORIEL_EXPECT(TeamMapping::live_count() == 0);
-  return {};
-}
-
 /// Registers what `make` gives each rank, which must be refused with one error on all ranks that
 /// holds `parts`; then checks that nothing is left and that a proper registration works.
 void check_refused(const MakeRequests& make, const std::vector<std::string>& parts) {
@@ -59,7 +48,7 @@ void check_refused(const MakeRequests& make, const std::vector<std::string>& par
       const auto refused = self.register_batch(make(buffer, self.rank()));
       ORIEL_EXPECT(!refused.ok());
       ORIEL_CHECK(self.barrier());
-      ORIEL_CHECK(check_nothing_held(self));
+      ORIEL_CHECK(self.check_nothing_held());
       ORIEL_CHECK(self.barrier());
       ORIEL_TRY(const auto window, self.register_one(buffer.at(), 16 * kPage));
       ORIEL_CHECK(self.manager().deregister(window.handle));
@@ -77,67 +66,49 @@ void check_refused(const MakeRequests& make, const std::vector<std::string>& par
   }
 }
 
-/// One rank asks for `wrong`, the others for one window.
-MakeRequests wrong_on_one(const std::function<WindowRequest(const HostBuffer&)>& wrong) {
-  return [wrong](const HostBuffer& buffer, int rank) -> Requests {
-    if (rank == 1) return {wrong(buffer)};
-    return {{buffer.at(), kPage, 0}};
+/// All ranks ask for `count` windows of a page, but `odd` changes what `rank` asks for.
+MakeRequests all_but(int rank, std::size_t count, const std::function<void(Requests&)>& odd) {
+  return [=](const HostBuffer& buffer, int own) {
+    Requests requests(count, {buffer.at(), kPage, 0});
+    if (own == rank) odd(requests);
+    return requests;
   };
+}
+
+void* foreign_memory() {
+  static void* const foreign = std::aligned_alloc(kPage, kPage);
+  return foreign;
 }
 
 }  // namespace
 
-TEST_CASE("an argument that is wrong on one rank is the same error on all, naming it",
+TEST_CASE("what is wrong on one rank, or differs, is the same error on all, naming rank and value",
           "[req:1.38]") {
-  const auto refused = [](const std::function<WindowRequest(const HostBuffer&)>& wrong,
-                          const std::string& part) {
-    check_refused(wrong_on_one(wrong), {"rank 1", "window 0", part});
+  const auto pointer = [](void* wrong) {
+    return all_but(1, 1, [wrong](Requests& all) { all[0].pointer = wrong; });
   };
-  refused([](const HostBuffer&) { return WindowRequest{nullptr, kPage, 0}; }, "null");
-  refused([](const HostBuffer& buffer) { return WindowRequest{buffer.at(), 0, 0}; }, "size is 0");
-  refused(
-      [](const HostBuffer& buffer) {
-        return WindowRequest{buffer.at(8), kPage, 0};
-      },
-      "multiple of 4096");
-  refused([](const HostBuffer& buffer) { return WindowRequest{buffer.at(), kPage, 6}; }, "0x6");
-  refused(
-      [](const HostBuffer& buffer) {
-        return WindowRequest{buffer.at(), 17 * kPage, 0};
-      },
-      "past the end");
-  refused(
-      [](const HostBuffer& buffer) {
-        return WindowRequest{buffer.at(), ~std::size_t{0}, 0};
-      },
-      "more than there can be");
-  static void* const foreign = std::aligned_alloc(kPage, kPage);
-  refused([](const HostBuffer&) { return WindowRequest{foreign, kPage, 0}; }, "ncclMemAlloc");
-}
-
-TEST_CASE("ranks that ask for different windows are told which two and what", "[req:1.38]") {
-  check_refused(
-      [](const HostBuffer& buffer, int rank) -> Requests {
-        return Requests(rank == 2 ? 3 : 1, {buffer.at(), kPage, 0});
-      },
-      {"the number of windows", "1 on rank 0", "3 on rank 2"});
-  check_refused(
-      [](const HostBuffer& buffer, int rank) -> Requests {
-        return {{buffer.at(), kPage, 0}, {buffer.at(), rank == 1 ? kPage : 2 * kPage, 0}};
-      },
-      {"the size of window 1", "8192 on rank 0", "4096 on rank 1"});
-  check_refused(
-      [](const HostBuffer& buffer, int rank) -> Requests {
-        return {{buffer.at(), kPage, rank == 2 ? 1U : 0U}};
-      },
-      {"the flags of window 0", "0 on rank 0", "1 on rank 2"});
-  check_refused(
-      [](const HostBuffer& buffer, int rank) -> Requests {
-        Requests requests(40, {buffer.at(), kPage, 0});
-        if (rank == 1) requests[37].bytes = 5 * kPage;
-        return requests;
-      },
-      {"the size of window 37", "4096 on rank 0", "20480 on rank 1"});
+  const auto bytes = [](std::size_t wrong) {
+    return all_but(1, 1, [wrong](Requests& all) { all[0].bytes = wrong; });
+  };
+  const auto shift = [](Requests& all) {
+    all[0].pointer = static_cast<std::byte*>(all[0].pointer) + 8;
+  };
+  const std::pair<MakeRequests, std::vector<std::string>> cases[] = {
+      {pointer(nullptr), {"rank 1", "window 0", "null"}},
+      {pointer(foreign_memory()), {"rank 1", "window 0", "ncclMemAlloc"}},
+      {all_but(1, 1, shift), {"rank 1", "window 0", "multiple of 4096"}},
+      {bytes(0), {"rank 1", "window 0", "size is 0"}},
+      {bytes(17 * kPage), {"rank 1", "window 0", "past the end"}},
+      {bytes(~std::size_t{0}), {"rank 1", "window 0", "more than there can be"}},
+      {all_but(1, 1, [](Requests& all) { all[0].flags = 6; }), {"rank 1", "window 0", "0x6"}},
+      {all_but(2, 1, [](Requests& all) { all[0].flags = 1; }),
+       {"the flags of window 0", "0 on rank 0", "1 on rank 2"}},
+      {all_but(2, 1, [](Requests& all) { all.resize(3, all[0]); }),
+       {"the number of windows", "1 on rank 0", "3 on rank 2"}},
+      {all_but(1, 40, [](Requests& all) { all[37].bytes = 5 * kPage; }),
+       {"the size of window 37", "4096 on rank 0", "20480 on rank 1"}},
+  };
+  for (const auto& [make, parts] : cases) check_refused(make, parts);
 }
 
 TEST_CASE("slot sizes that differ are refused by name", "[req:1.38]") {
@@ -179,13 +150,6 @@ TEST_CASE("a second deregistration and a made-up handle are errors, not crashes"
 
 namespace {
 
-/// What came of one registration in which one system call failed.
-struct FaultRun {
-  bool hit = false;
-  std::string name;
-  std::vector<std::string> verdicts;
-};
-
 /// Where forked ranks wait for each other beside their session: a rank that has left a collective
 /// call of the session knows only that all have begun it, so a failure that follows at once may
 /// still reach another rank inside that call.
@@ -205,7 +169,12 @@ struct Meeting {
   }
 };
 
-Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long fail_at,
+constexpr const char* kNotReached = "<not reached>";
+
+/// What a rank says of a registration in which a call of one rank failed: "registered", the error
+/// of all, or "broken, " and how the connections ended. The victim says before it which call it
+/// was, and "|".
+Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* plan,
                            Meeting& joined) {
   RankOptions options;
   options.timeout = 4s;
@@ -213,20 +182,16 @@ Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long 
   const HostBuffer first(3 * kPage), second(2 << 20);
   const auto before = test::process_state();
   ORIEL_CHECK(joined.join());
-  test::FaultPlan plan;
-  plan.fail_at = fail_at;
-  plan.status = ENOMEM;
   auto registered = [&] {
     std::optional<test::ScopedSystemFaults> faults;
-    if (rank == victim) faults.emplace(plan);
+    if (plan != nullptr) faults.emplace(*plan);
     return self->register_batch({{first.at(), 3 * kPage, 0}, {second.at(kPage), kPage, 0}});
   }();
-  const std::string what = rank == victim && !plan.hit()
-                               ? "<not reached> "
-                               : (rank == victim ? std::string(plan.failed) + " " : "");
-  const bool broken = self->session().failure().has_value();
-  const auto describe = [](const Error& error) {
-    return std::string(to_string(error.code())) + ", " + error.to_string();
+  std::string said;
+  if (plan != nullptr) said = std::string(plan->hit() ? plan->failed.load() : kNotReached) + "|";
+  const auto verdict = [&](const std::string& word, const Error* error) {
+    if (error != nullptr) said += word + std::string(to_string(error->code())) + ", ";
+    return Error(ErrorCode::internal, said + (error != nullptr ? error->to_string() : word));
   };
   if (registered.ok()) {
     // Whoever fails to take in the very last message of the outcome is alone with its failure for
@@ -234,62 +199,46 @@ Status register_with_fault(const boot::UniqueId& id, int rank, int victim, long 
     const Status usable = self->barrier();
     if (!usable.ok()) {
       self->drop_manager();
-      return Error(ErrorCode::internal, what + "| broken, " + describe(usable.error()));
+      return verdict("broken, ", &usable.error());
     }
     for (const auto& window : registered.value()) {
       ORIEL_CHECK(self->manager().deregister(window.handle));
     }
-    return Error(ErrorCode::internal, what + "| registered");
+    return verdict("registered", nullptr);
   }
+  const bool broken = self->session().failure().has_value();
   // Nobody may look before the others are through.
   if (!broken) ORIEL_CHECK(self->barrier());
-  ORIEL_CHECK(check_nothing_held(*self));
-  if (!broken) {
-    ORIEL_EXPECT(test::process_state() == before);
-    ORIEL_CHECK(self->barrier());
-    // The communicator is still of use.
-    ORIEL_TRY(const auto window, self->register_one(first.at(), 3 * kPage));
-    ORIEL_CHECK(self->manager().deregister(window.handle));
-    ORIEL_CHECK(self->barrier());
-  }
-  return Error(ErrorCode::internal,
-               what + (broken ? "| broken, " : "| ") + describe(registered.error()));
+  ORIEL_CHECK(self->check_nothing_held());
+  if (broken) return verdict("broken, ", &registered.error());
+  ORIEL_EXPECT(test::process_state() == before);
+  ORIEL_CHECK(self->barrier());
+  // The communicator is still of use.
+  ORIEL_TRY(const auto window, self->register_one(first.at(), 3 * kPage));
+  ORIEL_CHECK(self->manager().deregister(window.handle));
+  ORIEL_CHECK(self->barrier());
+  return verdict("", &registered.error());
 }
 
-FaultRun run_with_fault(int victim, long fail_at) {
+/// What all ranks say of a registration in which call `fail_at` of `victim` fails.
+std::vector<std::string> verdicts_with_fault(int victim, long fail_at) {
   const ServedId id;
-  FaultRun run;
   const Shared<Meeting> joined;
-  run.verdicts = run_forked(
+  return run_forked(
       kRanks,
       [&](int rank) -> Status {
         drop_inherited_sockets();
         const auto before = test::process_state();
-        Status status = register_with_fault(id.value(), rank, victim, fail_at, *joined);
-        const auto after = test::process_state();
-        if (before != after) {
-          return Error(ErrorCode::internal, "left behind: " + std::to_string(before.fds) + " -> " +
-                                                std::to_string(after.fds) + " fds, " +
-                                                std::to_string(before.mappings) + " -> " +
-                                                std::to_string(after.mappings) + " mappings; " +
-                                                (status.ok() ? "" : status.error().to_string()));
-        }
+        test::FaultPlan plan;
+        plan.fail_at = fail_at;
+        plan.status = ENOMEM;
+        Status status =
+            register_with_fault(id.value(), rank, rank == victim ? &plan : nullptr, *joined);
+        ORIEL_EXPECT(test::process_state() == before);
         return status;
       },
       30s);
-  auto& word = run.verdicts[static_cast<std::size_t>(victim)];
-  run.hit = word.find("<not reached>") == std::string::npos;
-  const auto bar = word.find("| ");
-  if (bar != std::string::npos) {
-    run.name = word.substr(0, bar);
-    word = word.substr(bar);
-  }
-  return run;
 }
-
-}  // namespace
-
-namespace {
 
 /// While it lives, this process may open `count` files more.
 class FewFiles {
@@ -381,33 +330,32 @@ TEST_CASE("whichever system call of a registration fails on whichever rank, all 
   for (int victim = 0; victim < kRanks; ++victim) {
     int misses = 0;
     for (long k = 1; misses < kMissesToEnd; k += kStep) {
-      const FaultRun run = run_with_fault(victim, k);
-      misses = run.hit ? 0 : misses + 1;
-      if (!run.hit) continue;
-      INFO("rank " << victim << ", call " << k << ", " << run.name);
-      std::string all;
-      for (const auto& verdict : run.verdicts) all += verdict + "\n";
-      INFO(all);
-      const std::string& own = run.verdicts[static_cast<std::size_t>(victim)];
+      REQUIRE(k < 2000);
+      auto verdicts = verdicts_with_fault(victim, k);
+      std::string& own = verdicts[static_cast<std::size_t>(victim)];
+      INFO("rank " << victim << ", call " << k << ": " << own);
+      misses = own.starts_with(kNotReached) ? misses + 1 : 0;
+      if (misses > 0) continue;
+      const auto bar = own.find('|');
+      REQUIRE(bar != std::string::npos);
+      own.erase(0, bar + 1);
       const std::string blame = "system error, rank " + std::to_string(victim) + ": ";
-      const bool connection = own.find("| broken") == 0;
-      for (const auto& verdict : run.verdicts) {
-        CHECK(verdict.find("| ") == 0);
+      const bool connection = own.starts_with("broken, ");
+      for (const auto& verdict : verdicts) {
+        INFO(verdict);
         // A failure of the connections themselves may reach the ranks in different rounds, but it
         // is the same failure.
-        if (connection) CHECK(verdict.find("| broken, " + blame) == 0);
-        if (!connection) CHECK(verdict == own);
+        CHECK((connection ? verdict.starts_with("broken, " + blame) : verdict == own));
       }
       if (connection) {
         ++broken;
-      } else if (own == "| registered") {
+      } else if (own == "registered") {
         ++harmless;
       } else {
         ++agreed;
-        CHECK(own.find("| " + blame) == 0);
+        CHECK(own.starts_with(blame));
         CHECK(own.find("ENOMEM") != std::string::npos);
       }
-      REQUIRE(k < 2000);
     }
   }
   WARN(agreed << " errors on all ranks, " << harmless << " without effect, " << broken
@@ -441,7 +389,7 @@ TEST_CASE("a rank that is killed in the middle of registrations is named", "[req
             ORIEL_CHECK(self->manager().deregister(window.value().handle));
           }
         }
-        ORIEL_CHECK(check_nothing_held(*self));
+        ORIEL_CHECK(self->check_nothing_held());
       }
       ORIEL_EXPECT(test::process_state() == before);
       return Error(ErrorCode::remote, seen);

@@ -13,6 +13,7 @@
 #include "base/try.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/served_id.hpp"
+#include "window/mapping/space_state.hpp"
 #include "window/memory/memory_host.hpp"
 
 namespace oriel::window {
@@ -110,6 +111,7 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   }
   ORIEL_CO_TRY(auto group, co_await session_->subgroup(std::move(team)));
   team_ = std::make_unique<boot::Group>(std::move(group));
+  members_ = manager_options.members;
   manager_options.world = &session_->world();
   manager_options.team = team_.get();
   manager_options.memory = memory_;
@@ -121,6 +123,18 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   manager_options.descriptor_domains = options.descriptor_domains;
   manager_ = std::make_unique<WindowManager>(std::move(manager_options));
   co_return Status();
+}
+
+std::shared_ptr<FlatSpace> WindowRank::space() {
+  auto space = FlatSpace::acquire(*memory_, members_, slot_bytes_);
+  return space.ok() ? *space : nullptr;
+}
+
+Status WindowRank::check_nothing_held() {
+  ORIEL_EXPECT(sink_.alive() == 0);
+  const auto flat = space();
+  ORIEL_EXPECT(flat != nullptr && all_free(flat->slots()));
+  return {};
 }
 
 Result<std::vector<RegisteredWindow>> WindowRank::register_batch(

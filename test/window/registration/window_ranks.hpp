@@ -11,6 +11,7 @@
 
 #include "base/event_loop.hpp"
 #include "boot/session/session.hpp"
+#include "window/mapping/flat_space.hpp"
 #include "window/registration/window_manager.hpp"
 
 /// Ranks that register windows over real sessions: as forked processes, as threads, or mixed.
@@ -55,7 +56,10 @@ class WindowRank {
   CountingSink& sink() { return sink_; }
   boot::Session& session() { return *session_; }
   Memory& memory() { return *memory_; }
-  FlatSpace& space() { return *manager_->flat_space(); }
+  /// The flat space of the team; a new one if none is alive.
+  std::shared_ptr<FlatSpace> space();
+  /// That this rank holds nothing of any window.
+  Status check_nothing_held();
 
   Result<std::vector<RegisteredWindow>> register_batch(std::vector<WindowRequest> requests);
   Result<RegisteredWindow> register_one(void* pointer, std::size_t bytes);
@@ -79,6 +83,7 @@ class WindowRank {
   std::unique_ptr<boot::Session> session_;
   std::unique_ptr<boot::Group> team_;
   CountingSink sink_;
+  std::vector<TeamMember> members_;
   std::unique_ptr<WindowManager> manager_;
   Memory* memory_ = nullptr;
   std::size_t slot_bytes_ = 0;
