@@ -86,6 +86,7 @@ bool end_below(int epoll, bool all, int depth, std::set<ino_t>& ended) {
 }  // namespace
 
 std::optional<std::set<ino_t>> end_connections(int epoll, bool all) {
+  // Destructors call this.
   try {
     std::set<ino_t> ended;
     if (end_below(epoll, all, 1, ended)) return ended;

@@ -81,7 +81,6 @@ class Peers {
   void add(std::unique_ptr<Peer> peer) {
     by_address_.emplace(peer->address.value, std::move(peer));
   }
-  std::size_t size() const { return by_address_.size(); }
   /// Calls `use` with each.
   template <typename Use>
   void for_each(const Use& use) {
@@ -108,7 +107,6 @@ struct End {
   FabricAddress own;
   /// Closed before the memory that the parts have given it is freed.
   std::optional<FabricEndpoint> endpoint;
-  WireFabric::Counters counters;
   std::optional<Error> error;  // the first that is nobody's in particular
   Peers peers;
 

@@ -130,7 +130,6 @@ void Reads::end_part(std::uint32_t index, bool failed) {
 }
 
 void Reads::end_fetch(std::list<Fetching>::iterator which) {
-  if (!which->failed) ++end_.counters.fetched;
   which->whole->end(which->failed);
   fetching_.erase(which);
 }

@@ -89,11 +89,7 @@ void Receiver::post_again() {
 void Receiver::fail(std::uint32_t buffer, int error, Error failed) {
   --posted_;
   // Longer than any message of ours: whoever sent it is no peer.
-  if (error == FI_ETRUNC) {
-    ++end_.counters.refused;
-  } else {
-    end_.note(std::move(failed));
-  }
+  if (error != FI_ETRUNC) end_.note(std::move(failed));
   post(buffer);
 }
 
@@ -104,7 +100,6 @@ void Receiver::complete(std::uint32_t buffer, std::size_t bytes) {
   Peer* const peer = head.has_value() ? end_.peers.find({head->from}) : nullptr;
   if (peer == nullptr || peer->is_cut ||
       !is_proven(peer->incoming.keys, frame, *head, peer->prove_payloads)) {
-    ++end_.counters.refused;
     post(buffer);
     return;
   }
@@ -120,7 +115,6 @@ void Receiver::complete(std::uint32_t buffer, std::size_t bytes) {
 void Receiver::accept(Peer& peer, std::uint32_t buffer, const FrameHead& head) {
   Peer::Incoming& incoming = peer.incoming;
   if (head.sequence < incoming.next || incoming.early.contains(head.sequence)) {
-    ++end_.counters.late;
     post(buffer);
     return;
   }
@@ -167,7 +161,6 @@ void Receiver::give_up_missing() {
     Peer::Incoming& incoming = peer.incoming;
     if (incoming.early.empty()) return;
     if (!none_can_come && now - incoming.waiting_since < end_.options.patience) return;
-    ++end_.counters.skipped;
     incoming.next = incoming.early.begin()->first;
     take_early(peer);
   });
@@ -183,11 +176,7 @@ bool Receiver::take(WireMessage& message) {
       arrived_.pop_front();
       post(buffer);
     }
-    if (!decoded.ok() || !may_say(sender, decoded.value())) {
-      ++end_.counters.refused;
-      continue;
-    }
-    ++end_.counters.received;
+    if (!decoded.ok() || !may_say(sender, decoded.value())) continue;
     device::arch::order_comes_home();
     message = std::move(decoded).value();
     return true;

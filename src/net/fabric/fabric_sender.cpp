@@ -69,8 +69,6 @@ bool Sender::send(Peer& peer, WireMessage& message) {
   batch.batch_bytes += sizeof length + bytes.size();
   if (is_behind) put_behind(batch, payload_of(message));
   device::arch::order_goes_abroad();
-  ++batch.messages;
-  ++end_.counters.sent;
   message.place = peer.outgoing.next + 1;
   return true;
 }
@@ -120,7 +118,7 @@ void Sender::put_behind(Send& batch, Payload& payload) {
 bool Sender::send_batch(Peer& peer) {
   Send& batch = *peer.outgoing.batch;
   const ssize_t status = post(peer, batch);
-  if (status == -FI_EAGAIN && !is_blocked_for_long(peer)) return false;
+  if (status == -FI_EAGAIN && !give_up(peer)) return false;
   peer.outgoing.batch = nullptr;
   std::erase(with_batch_, &peer);
   if (status == 0) {
@@ -128,11 +126,7 @@ bool Sender::send_batch(Peer& peer) {
     peer.outgoing.blocked_since.reset();
     return true;
   }
-  if (status != -FI_EAGAIN) {
-    lose(peer, fabric_error(end_.table, "fi_sendmsg", status), batch.messages);
-  } else {
-    end_.counters.lost += batch.messages;
-  }
+  if (status != -FI_EAGAIN) lose(peer, fabric_error(end_.table, "fi_sendmsg", status));
   free_slot(batch);
   return true;
 }
@@ -177,7 +171,7 @@ void Sender::complete(std::uint32_t index) {
 
 void Sender::fail(std::uint32_t index, Error failed) {
   Send& send = sends_[index];
-  if (send.peer != nullptr) lose(*send.peer, std::move(failed), send.messages);
+  if (send.peer != nullptr) lose(*send.peer, std::move(failed));
   free_slot(send);
 }
 
@@ -188,7 +182,6 @@ void Sender::free_slot(Send& send) {
   send.payload = Bytes();
   send.payload_bytes = 0;
   send.batch_bytes = 0;
-  send.messages = 0;
   free_.push_back(send.operation.index);
 }
 
@@ -202,33 +195,23 @@ void Sender::forget() {
       peer->outgoing.batch = nullptr;
       std::erase(with_batch_, peer);
     }
-    end_.counters.lost += send.messages;
     free_slot(send);
   }
   end_.peers.for_each([](Peer& peer) { peer.outgoing.blocked_since.reset(); });
 }
 
 bool Sender::give_up(Peer& peer) {
-  ++end_.counters.busy;
-  if (!is_blocked_for_long(peer)) return false;
-  ++end_.counters.lost;
-  return true;
-}
-
-bool Sender::is_blocked_for_long(Peer& peer) {
   const TimePoint now = end_.now();
   if (!peer.outgoing.blocked_since.has_value()) peer.outgoing.blocked_since = now;
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.outgoing.blocked_since);
   if (waited < end_.options.patience) return false;
   lose(peer,
-       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())),
-       0);
+       Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())));
   return true;
 }
 
-void Sender::lose(Peer& peer, Error failed, std::uint64_t messages) {
-  end_.counters.lost += messages;
+void Sender::lose(Peer& peer, Error failed) {
   peer.error = std::move(failed).with_context(fmt::format("sending to {}", peer.name));
 }
 

@@ -22,7 +22,6 @@ struct Send {
   std::size_t payload_bytes = 0;
   std::size_t batch_bytes = 0;
   std::size_t batch_limit = 0;  // where the payload begins, if that has been copied
-  std::uint32_t messages = 0;
 };
 
 /// rxm cuts messages that are longer than its eager size, and up to eight times as long, into
@@ -49,11 +48,10 @@ class Sender {
   explicit Sender(End& end) : end_(end) {}
 
   Status open(const SendLayout& layout);
-  /// Whether there is room for one more peer's batch without allocating.
-  void expect_peers(std::size_t count) { with_batch_.reserve(count); }
   /// Returns false while there is no room; the message is as before then.
   bool send(Peer& peer, WireMessage& message);
-  /// After send() has found no room twice. Returns true if the message is given up, as lost.
+  /// Called where there is no room. Returns whether the peer has taken nothing for as long as
+  /// Options::patience; what is meant for it is lost then.
   bool give_up(Peer& peer);
   /// Sends what is ready to leave.
   void send_batches();
@@ -72,8 +70,7 @@ class Sender {
   bool send_batch(Peer& peer);
   ssize_t post(Peer& peer, Send& batch);
   void free_slot(Send& send);
-  bool is_blocked_for_long(Peer& peer);
-  void lose(Peer& peer, Error failed, std::uint64_t messages = 1);
+  static void lose(Peer& peer, Error failed);
 
   End& end_;
   SendLayout layout_;

@@ -109,16 +109,14 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
   peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
   peer->payload_bytes_most = theirs.payload_bytes_most;
   peer->queues = std::move(queues);
-  state.sender.expect_peers(state.end.peers.size() + 1);
   state.end.peers.add(std::move(peer));
   return WireAddress{theirs.id};
 }
 
 bool WireFabric::send(WireAddress to, WireMessage& message) {
   const std::lock_guard lock(state_->mutex);
-  if (Peer* const peer = state_->find_open(to)) return state_->send(*peer, message);
-  ++state_->end.counters.lost;
-  return true;
+  Peer* const peer = state_->find_open(to);
+  return peer == nullptr || state_->send(*peer, message);
 }
 
 bool WireFabric::receive(WireMessage& message) {
@@ -159,11 +157,6 @@ Status WireFabric::peer_status(WireAddress peer) const {
   }
   if (found->error.has_value()) return *found->error;
   return {};
-}
-
-WireFabric::Counters WireFabric::counters() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->end.counters;
 }
 
 int WireFabric::wait_descriptor() const {

@@ -36,8 +36,8 @@ struct FabricTable;
 /// dropped, as is what comes twice.
 ///
 /// Trust. Each message is proven by a keyed hash (fabric_frame.hpp); what is not, or does not come
-/// from who it says, is dropped and counted, and has cost its receiver a buffer for as long as that
-/// takes. Addresses must come over a channel that is itself proven, such as the bootstrap's links.
+/// from who it says, is dropped, and has cost its receiver a buffer for as long as that takes.
+/// Addresses must come over a channel that is itself proven, such as the bootstrap's links.
 ///
 /// Progress is made in send() and receive() only: the owner's NIC has to be driven also while
 /// nobody sends (FabricSleeper says when) and until all peers have ended, since an answer that was
@@ -79,16 +79,6 @@ class WireFabric final : public Wire {
     Duration patience = std::chrono::seconds(1);
     const Clock* clock = &SteadyClock::instance();  ///< outlives the wire
     const FabricTable* table = nullptr;             ///< outlives the wire; null: libfabric.so.1
-  };
-  struct Counters {
-    std::uint64_t sent = 0;
-    std::uint64_t received = 0;
-    std::uint64_t busy = 0;     ///< calls of send() that found no room
-    std::uint64_t lost = 0;     ///< sent to nobody, too long, or to a peer in error
-    std::uint64_t refused = 0;  ///< received: not proven, damaged, or not from who it says
-    std::uint64_t late = 0;     ///< received, proven, and behind or equal to others received before
-    std::uint64_t skipped = 0;  ///< times that a missing message was given up
-    std::uint64_t fetched = 0;  ///< writes whose bytes have been fetched
   };
 
   /// Has libfabric loaded and its providers look for their hardware, as create() would else, which
@@ -135,7 +125,6 @@ class WireFabric final : public Wire {
   /// The last error of sending to this peer, if it has not been heard of since. Names the peer, the
   /// call, and what libfabric and its provider say.
   Status peer_status(WireAddress peer) const;
-  Counters counters() const;
   /// For a thread that drives this wire when nobody else does: a descriptor that becomes readable
   /// when receive() may find something to do, if may_sleep() has just said so; -1 where the
   /// provider has none. The wire's own.

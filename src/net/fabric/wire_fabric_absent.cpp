@@ -69,9 +69,6 @@ Status WireFabric::status() const {
 Status WireFabric::peer_status(WireAddress /*peer*/) const {
   return {};
 }
-WireFabric::Counters WireFabric::counters() const {
-  return {};
-}
 int WireFabric::wait_descriptor() const {
   return -1;
 }

@@ -18,7 +18,7 @@ namespace oriel::net {
 /// what they stand on. Everything is under the lock.
 struct WireFabric::State {
   State(const FabricTable& table, const Options& options, FabricInfo found)
-      : info(std::move(found)), end{table, options, {}, {}, {}, {}, {}} {}
+      : info(std::move(found)), end{table, options, {}, {}, {}, {}} {}
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;

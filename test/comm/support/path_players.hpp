@@ -125,6 +125,54 @@ inline void lose_answers(Players& players, std::uint64_t seed) {
   players.barrier();
 }
 
+/// Of at least three ranks, the first one's NIC stops and comes back, the last one's dies. `also`:
+/// what ranks do besides while both are gone.
+inline void lose_first_nics(Players& players, std::uint64_t seed,
+                            const std::function<void(Rank&)>& also = {}) {
+  Traffic traffic(players, seed);
+  Rank& rank = traffic.rank();
+  const int me = players.first(), last = players.size() - 1;
+  traffic.run(5);
+  players.barrier();
+  if (me == 0) network_of(rank).nic().stop();
+  if (me == last) network_of(rank).nic().die();
+  traffic.run(10);
+  if (also) also(rank);
+  for (const int peer : {0, last}) {
+    if (peer != me) await_path(rank, peer, 1);
+  }
+  // A path that is dead is probed, and its probes wait.
+  const auto is_idle = [&] { return network_of(rank).is_idle(); };
+  for (int i = 0; i < 300 && !is_idle(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  require(is_idle(), "all that was posted is done");
+  players.barrier();
+  {
+    auto memory = must(rank.comm.allocate(4096));
+    auto* const bytes = static_cast<std::uint8_t*>(memory.data());
+    auto window = must(rank.comm.register_window(memory));
+    bytes[8] = static_cast<std::uint8_t>(7 + me);
+    players.barrier();
+    const int peer = (me + 1) % players.size(), from = (me + last) % players.size();
+    require(device::world_put_signal(kThread, rank.view(), peer, window.view(), 0, window.view(), 8,
+                                     1, 6, 1)
+                .outcome,
+            "a put into a later window");
+    require(device::wait_signal(kThread, rank.view(), 6, 1, from), "its signal");
+    require(bytes[0] == 7 + from, "what was put");
+    players.barrier();
+  }
+  if (me == 0) network_of(rank).nic().resume();
+  for (int other = 1; other < last; ++other) {
+    if (me == 0) await_path(rank, other, 0);
+    if (me == other) await_path(rank, 0, 0);
+  }
+  players.barrier();
+  traffic.run(5);
+  players.barrier();
+}
+
 /// The second of three ranks has no NIC any more. Each of them does `wait` until it is over.
 inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& wait) {
   constexpr int kDead = 1;
