@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "api/all_casts.hpp"
 #include "api/api_ranks.hpp"
 #include "comm/support/held.hpp"
 
@@ -14,15 +15,7 @@
 namespace oriel::test {
 namespace {
 
-constexpr Cast kRankPerPlayer[] = {Cast::processes, Cast::threads};
 constexpr std::size_t kBytes = 3 * 4096;
-
-void on_all_casts(int size, const Body& body) {
-  for (const Cast cast : kRankPerPlayer) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, size, body));
-  }
-}
 
 /// What this process holds while no player does anything. Rank 0 looks, since counting opens a
 /// descriptor itself; others get zeros.

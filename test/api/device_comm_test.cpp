@@ -12,6 +12,7 @@
 #include "oriel/device/group.hpp"
 
 #include "../examples/03_own_kernel/own_kernel.hpp"
+#include "api/all_casts.hpp"
 #include "api/api_ranks.hpp"
 
 /// Communicators for kernels of a user's own.
@@ -21,15 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 using device::WaitOutcome;
 using Barrier = device::LsaBarrier<device::Thread>;
-
-constexpr Cast kRankPerPlayer[] = {Cast::processes, Cast::threads};
-
-void on_all_casts(int size, const Body& body) {
-  for (const Cast cast : kRankPerPlayer) {
-    INFO(name_of(cast) << " x " << size);
-    check_all_ok(play(cast, size, body));
-  }
-}
 
 // Until the monitor has seen why a wait ended.
 std::optional<Error> error_of(const Communicator& comm) {

@@ -5,14 +5,15 @@
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "support/cuda/fake_cuda.hpp"
+#include "support/cuda/checked_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
+#include "support/fail_each_call.hpp"
 
 // The GPU half of the pool, over the model of the driver.
 namespace oriel::shadow {
 namespace {
 
-using test::FakeCuda;
+using test::CheckedCuda;
 
 struct GpuObject {
   std::uint64_t values[8];
@@ -37,70 +38,41 @@ Status work(int objects) {
   return {};
 }
 
-void check_clean(const FakeCuda& fake) {
-  CHECK(fake.violations() == std::vector<std::string>());
-  CHECK(fake.held() == FakeCuda::Held());
-  CHECK(fake.context_depth() == 0);
-  CHECK(fake.capture_mode() == CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
 TEST_CASE("objects on a GPU go up in one copy", "[req:1.20]") {
-  FakeCuda fake;
+  CheckedCuda fake;
   CHECK(work(1000).ok());
   CHECK(fake.copies() == 1);  // and no fill, which would take a kernel
-  check_clean(fake);
 }
 
 TEST_CASE("a pool is one for its process, device and size", "[req:1.20]") {
-  FakeCuda fake({.devices = 2});
-  {
-    auto first = cuda_pool(0, 64, 64);
-    auto second = cuda_pool(0, 64, 64);
-    auto other = cuda_pool(1, 64, 64);
-    REQUIRE(first.ok());
-    REQUIRE(second.ok());
-    REQUIRE(other.ok());
-    CHECK(*first == *second);
-    CHECK(*first != *other);
-    CHECK_FALSE(cuda_pool(2, 64, 64).ok());
-  }
-  check_clean(fake);
+  const CheckedCuda fake({.devices = 2});
+  const auto first = cuda_pool(0, 64, 64);
+  const auto second = cuda_pool(0, 64, 64);
+  const auto other = cuda_pool(1, 64, 64);
+  REQUIRE((first.ok() && second.ok() && other.ok()));
+  CHECK(*first == *second);
+  CHECK(*first != *other);
+  CHECK_FALSE(cuda_pool(2, 64, 64).ok());
 }
 
 TEST_CASE("the pool waits for its own stream only, and breaks nobody's capture", "[req:1.20]") {
-  FakeCuda fake;
+  CheckedCuda fake;  // notes a stream that is not non-blocking, and calls in a capture
   fake.begin_foreign_capture();
   CHECK(work(100).ok());
   fake.end_foreign_capture();
-  check_clean(fake);  // the model notes a stream that is not non-blocking, and calls in a capture
 }
 
 TEST_CASE("whichever driver call of the pool fails, nothing leaks", "[req:1.41]") {
-  long calls = 0;
-  for (long k = 0; k == 0 || k <= calls; ++k) {
-    FakeCuda fake;
-    {
-      const test::CudaFaultHooks hooks;
-      test::FaultPlan plan;
-      plan.fail_at = k;
-      plan.status = CUDA_ERROR_UNKNOWN;
-      const test::ScopedCudaFaults faults(plan);
-      const Status outcome = work(10);
-      if (k == 0) {
-        CHECK(outcome.ok());
-        calls = plan.calls;
-        CHECK(calls > 20);
-      }
-      CAPTURE(k, plan.failed.load());
-      if (!outcome.ok()) {
-        CHECK(plan.hit());
-        CHECK(outcome.error().native().value == CUDA_ERROR_UNKNOWN);
-      }
-      CHECK(fake.violations() == std::vector<std::string>());
-      CHECK(fake.held() == FakeCuda::Held());
-    }
-    check_clean(fake);
-  }
+  const long calls = test::fail_each_call(
+      CUDA_ERROR_UNKNOWN,
+      [](test::FaultPlan& plan) {
+        const CheckedCuda fake;
+        const test::CudaFaultHooks hooks;
+        const test::ScopedCudaFaults faults(plan);
+        return work(10);
+      },
+      [](const test::FaultPlan&, const Status&) {});
+  CHECK(calls > 20);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "oriel/device/queue.hpp"
 
 #include "kernels/host/hierarchy_mover_host.hpp"
-#include "kernels/plan/hierarchy_plan.hpp"
+#include "kernels/plan/plan_values.hpp"
 
 /// Hierarchy among ranks that are threads, each a node of its own, over a wire that carries nothing
 /// before the receiver looks: whatever a rank writes again too early arrives as it is then (3.16).
@@ -192,11 +192,10 @@ namespace oriel::test {
 namespace {
 
 using kernels::Collective;
+using kernels::kCollectives;
 
 constexpr std::uint64_t kScratchBegin = 4096;
 constexpr std::uint64_t kUnitBytes = 512;
-constexpr Collective kCollectives[] = {Collective::all_reduce, Collective::all_gather,
-                                       Collective::reduce_scatter};
 
 struct Call {
   Collective collective = Collective::all_reduce;

@@ -13,14 +13,13 @@
 #include "base/settings_table.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/plan/choice.hpp"
+#include "kernels/plan/plan_values.hpp"
 
 /// Whatever a table and the settings say, a plan fits the scratch memory.
 namespace {
 
 using namespace oriel;
 using namespace oriel::kernels;
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;

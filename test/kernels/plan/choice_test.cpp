@@ -8,13 +8,12 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/plan/call_record.hpp"
+#include "kernels/plan/plan_values.hpp"
 
 namespace {
 
 using namespace oriel;
 using namespace oriel::kernels;
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 ChoiceTable table_of(const std::string& text) {
   auto table = ChoiceTable::parse(text);

@@ -7,14 +7,13 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/plan/plan_values.hpp"
+
 /// What kernels::plan_hierarchy chooses (3.16).
 namespace {
 
 using namespace oriel;
 using namespace oriel::kernels;
-
-constexpr Collective kCollectives[] = {Collective::all_reduce, Collective::all_gather,
-                                       Collective::reduce_scatter};
 
 std::vector<std::vector<int>> groups_of(int ranks, int size) {
   std::vector<std::vector<int>> groups;

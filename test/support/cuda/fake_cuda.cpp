@@ -41,10 +41,6 @@ CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0xc0de0 + device));
 }
 
-bool has_device(int device) {
-  return device >= 0 && device < fake->options.devices;
-}
-
 template <typename... Args>
 CUresult refuse(Args...) {
   return CUDA_ERROR_NOT_SUPPORTED;

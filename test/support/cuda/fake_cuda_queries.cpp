@@ -12,10 +12,6 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
-bool has_device(int device) {
-  return device >= 0 && device < fake->options.devices;
-}
-
 CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // The same in every process, as devices of one machine have it.

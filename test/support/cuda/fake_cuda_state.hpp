@@ -80,6 +80,10 @@ extern FakeCuda::State* fake;
 extern thread_local std::vector<CUcontext> context_stack;
 extern thread_local CUstreamCaptureMode thread_mode;
 
+inline bool has_device(int device) {
+  return device >= 0 && device < fake->options.devices;
+}
+
 /// The device of the current context, or -1.
 int current_device();
 

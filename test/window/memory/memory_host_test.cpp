@@ -121,7 +121,7 @@ TEST_CASE("whichever system call fails, nothing leaks", "[req:1.41]") {
   REQUIRE(use_memory(host_memory()).ok());
   const test::ProcessState before = test::process_state();
   int failures = 0;
-  const long calls = fail_each_call(
+  const long calls = test::fail_each_call(
       ENOMEM,
       [](test::FaultPlan& plan) {
         const test::ScopedSystemFaults faults(plan);

@@ -13,7 +13,7 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
-#include "support/fault.hpp"
+#include "support/fail_each_call.hpp"
 #include "support/process_state.hpp"
 #include "support/sanitized.hpp"
 #include "window/mapping/flat_space.hpp"
@@ -294,28 +294,6 @@ inline Status use_memory(Memory& memory) {
   Status outcome = run();
   const Status freed = memory.free(pointer);
   return outcome.ok() ? freed : outcome;
-}
-
-/// Runs `use` once without a fault, then with each of its calls failing with `status`; `check` sees
-/// the plan and the outcome of each. Returns the number of calls.
-template <typename Use, typename Check>
-long fail_each_call(int status, const Use& use, const Check& check) {
-  long calls = 0;
-  for (long k = 0; k == 0 || k <= calls; ++k) {
-    test::FaultPlan plan;
-    plan.fail_at = k;
-    plan.status = status;
-    const Status outcome = use(plan);
-    CAPTURE(k, plan.failed.load());
-    if (k == 0) {
-      REQUIRE(outcome.ok());
-      calls = plan.calls;
-    } else if (!outcome.ok()) {
-      CHECK(outcome.error().native().value == status);
-    }
-    check(plan, outcome);
-  }
-  return calls;
 }
 
 }  // namespace oriel::window

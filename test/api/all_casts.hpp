@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include "support/ranks.hpp"
+
+namespace oriel::test {
+
+/// Plays `body` with ranks as processes, and as threads of one.
+inline void on_all_casts(int size, const Body& body) {
+  for (const Cast cast : {Cast::processes, Cast::threads}) {
+    INFO(name_of(cast) << " x " << size);
+    check_all_ok(play(cast, size, body));
+  }
+}
+
+}  // namespace oriel::test
