@@ -26,7 +26,7 @@ struct ProvenConnection {
 /// The system calls of a kind of socket; those of TCP unless told otherwise. With sockets that
 /// carry messages a read or write is one message.
 struct SocketCalls {
-  /// As accept_one().
+  /// Accepts one connection if there is one; see accept_one().
   Result<OwnedFd> (*accept)(int listener_fd);
   Result<IoOutcome> (*read)(int fd, std::span<std::byte> out);
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
@@ -81,14 +81,16 @@ class Acceptor {
   /// When expire() is to be called next.
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
-  /// Whether the queue of connections has been found empty at some time since the last listen.
+  /// Returns whether the queue of connections has been found empty at some time since the last
+  /// listen.
   bool queue_was_empty() const { return queue_was_empty_; }
   /// Closes the listeners and whoever has not proved the key.
   void stop();
 
-  /// How long a shortage of descriptors or memory may last before it counts as one that stays.
+  /// Time after which a shortage of descriptors or memory counts as one that stays.
   static constexpr Duration kShortageGrace = std::chrono::seconds(1);
-  /// Why connections have not been accepted for kShortageGrace, although some may be waiting.
+  /// Returns the error that has kept connections from being accepted for kShortageGrace. Some may
+  /// be waiting.
   std::optional<Error> shortage() const;
 
  private:

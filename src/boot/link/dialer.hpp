@@ -13,7 +13,7 @@
 
 namespace oriel::boot {
 
-/// Whom to connect to and what to prove there.
+/// Address to connect to, and the key to prove there.
 struct DialTarget {
   SocketAddress address;
   KeyPurpose purpose = KeyPurpose::link;
@@ -33,10 +33,10 @@ class Dialer {
   /// Goes as far as it can without waiting. An error ends the attempt.
   Status advance();
   bool proven() const { return state_ == State::proven; }
-  /// Whether our proof is with the responder, which may take us for proven.
+  /// Returns whether the proof was sent; the responder may take this side for proven.
   bool awaits_verdict() const { return state_ == State::confirmation; }
-  /// After an error: whether the responder has closed the connection because of our proof. One that
-  /// has too many callers asks to come again (kComeAgain).
+  /// Returns, after an error, whether the responder has closed the connection because of the proof.
+  /// A responder with too many callers sends kComeAgain instead.
   bool rejected() const {
     const bool is_put_off = have_ == kComeAgain.size() && received_[0] == kComeAgain[0];
     return awaits_verdict() && !is_put_off;
@@ -61,10 +61,9 @@ class Dialer {
   std::size_t have_ = 0;
 };
 
-/// Whether `error` says that nobody listens where we tried to connect.
+/// Returns whether `error` says that nobody listens at the address.
 bool is_refusal(const Error& error);
-/// Whether `error` is of this host's own calls, and not of the network or of who is at its other
-/// end.
+/// Returns whether `error` comes from a call of this host, not from the network or the peer.
 bool is_local_failure(const Error& error);
 
 /// Decides what follows a failed attempt to connect: another one after a pause, or the end. An

@@ -16,7 +16,7 @@
 
 namespace oriel::boot {
 
-/// Who a rank is to the ranks it is linked to.
+/// Identity by which a rank proves itself to the ranks it is linked to.
 struct LinkIdentity {
   int rank = 0;
   int size = 1;
@@ -42,7 +42,7 @@ class Dials {
 
   /// Starts to connect to a lower rank. Does nothing if that is under way.
   Status start(int peer, const SocketAddress& address);
-  /// Why the connection with `peer` has not come about so far; empty if there is nothing to say.
+  /// Returns the reason why there is no connection with `peer` yet; empty if none is known.
   std::string trouble(int peer) const;
   /// When retry() is to be called next.
   Deadline next_timer() const;

@@ -31,14 +31,14 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  /// From now on `handler` is called when the connection can be read, or written if there is
-  /// something to write.
+  /// Has `handler` called when the connection can be read, or written if there is something to
+  /// write.
   Status watch(Poller::Handler handler);
 
   /// Does nothing once the link is closed.
   void enqueue(Bytes frame);
   std::size_t queued_bytes() const { return queue_bytes_; }
-  /// Whether something is not on its way yet, here or in the kernel.
+  /// Returns whether bytes are still to be sent, here or in the kernel.
   bool unsent() const;
   /// Writes what the socket takes. Returns false if the peer has closed: what was to be written is
   /// dropped, and a read to the end yields the peer's last words.
@@ -54,12 +54,12 @@ class Link {
   std::optional<Bytes> pop();
 
   bool closed() const { return closed_; }
-  /// Whether it is closed, or about to be, because nothing comes from the peer's host any more.
+  /// Returns whether the link is closed, or about to be, because the peer's host is silent.
   bool silent() const { return silent_; }
   bool heard() const { return !closed_ && is_heard(fd_.get()); }
   /// The peer has said here, behind its last message, that it leaves.
   void note_departure() { left_ = true; }
-  /// Whether no message can come any more but what pop() has.
+  /// Returns whether no more messages can come than pop() has.
   bool ended() const { return closed_ || left_; }
 
  private:

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kNoteBacklogMost = std::size_t{1} << 20;  // of a link that takes notes
 
-// Whether a notice of departure, already checked, names `peer`.
+// Returns whether a notice of departure, already checked, names `peer`.
 bool names(ByteView departures, int peer) {
   ByteReader reader(departures);
   while (reader.left() > 0) {
@@ -219,7 +219,7 @@ void Links::give_up(int peer, Link& link, const char* what, const Error& error) 
   link.close_after_last_words(scratch_);
 }
 
-/// As judge_silence() has it, of the hosts to which this rank has links.
+/// Applies judge_silence() to the hosts to which this rank has links.
 bool Links::is_cut_off(int peer) const {
   if (host_of_.empty()) return false;
   const auto host_of = [&](int rank) { return host_of_[static_cast<std::size_t>(rank)]; };

@@ -42,8 +42,8 @@ class Links {
 
   /// Starts to connect to a lower rank and keeps trying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
-  /// Which rank is on which host, by any number, so that the end of a link can be told from that of
-  /// all.
+  /// Sets the host of each rank, as any number, so that the end of one link differs from the end of
+  /// all links to a host.
   void set_hosts(std::vector<std::uint32_t> host_of) { host_of_ = std::move(host_of); }
 
   /// When pump() is to be called even if nothing is ready.
@@ -59,7 +59,7 @@ class Links {
   void spread_news();
   /// Tells every rank that this one leaves, also those that have yet to notice the connection.
   void say_left();
-  /// Whether something that was sent is not on its way yet, here or in the kernel.
+  /// Returns whether bytes are still to be sent, here or in the kernel.
   bool unsent() const;
 
  private:

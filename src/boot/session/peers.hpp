@@ -52,7 +52,7 @@ class Peers {
   /// The rank at the end of the chain of ranks that wait for each other from `on` on, as far as
   /// they have told: `on` if it waits for nobody, -1 if they wait in a circle.
   int end_of_wait(int on) const;
-  /// Why the session is of no more use, if so.
+  /// Returns the error that has ended the session, if any.
   std::optional<Error> failure() const;
   bool has_left(int rank) const;
 
@@ -76,7 +76,7 @@ class Peers {
   void set_busy(bool busy);
   /// Gives up with `error` and yields it as the other ranks get it.
   Error fail(Error error);
-  /// For whom this rank waits, as the other ranks have been told; -1 for nobody.
+  /// Returns the rank that this rank waits for, as it has told the others; -1 for none.
   int told_waiting_on() const { return waiting_on_; }
   void tell_waiting_locked(int on);
 

@@ -81,7 +81,7 @@ class Session {
   /// behind them shows.
   void stop_listening();
 
-  /// What any thread may tell the other ranks, and ask about them.
+  /// Returns the part that any thread may use: notices to the other ranks, and their state.
   Peers& peers() { return peers_; }
   void leave() { peers_.leave(); }
   void abort(const Error& reason) { peers_.abort(reason); }

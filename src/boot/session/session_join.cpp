@@ -13,13 +13,13 @@
 #include "boot/session/root_service.hpp"
 #include "boot/session/session.hpp"
 
-/// How a rank finds the root service, introduces itself and links up, or tells why it cannot.
+/// Finds the root service, introduces the rank and links it up, or reports why it cannot.
 namespace oriel::boot {
 namespace {
 
-// How long a root service that refuses connections may take to come (back).
+// Time that a root service which refuses connections may take to come (back).
 constexpr Duration kRootPatience = std::chrono::seconds(1);
-// And one that has let go of this rank's connection: whoever refuses then has died.
+// Time for a root service that has closed this rank's connection. If it refuses then, it has died.
 constexpr Duration kReturnPatience = std::chrono::milliseconds(400);
 constexpr Duration kReturnPause = std::chrono::milliseconds(10);
 
@@ -46,9 +46,9 @@ class Session::Joining {
 
   /// Links up, or tells the others why this rank cannot, if they know of it.
   Task<Status> run();
-  /// Whether the root service knows this rank.
+  /// Returns whether the root service knows this rank.
   bool introduced() const { return introduced_; }
-  /// Whether the root service was there when last looked for.
+  /// Returns whether the last attempt has found the root service.
   bool found_root() const { return found_root_; }
 
  private:
@@ -145,7 +145,7 @@ Task<Status> Session::Joining::run() {
 }
 
 Task<Status> Session::Joining::link_up() {
-  // Until every rank is linked to every neighbour only the root service sees a rank die.
+  // Only the root service sees a rank die until every rank is linked to every neighbour.
   {
     const auto lock = session_.peers_.lock();
     ORIEL_CO_CHECK(root_.watch());

@@ -83,7 +83,7 @@ Task<Result<Bytes>> SessionTransport::receive(int peer) {
       const auto lock = peers_->lock();
       std::optional<Error> error = blocked(peer);
       Links* const links = peers_->links();
-      // What a rank said before it died still counts, for it may say why.
+      // Messages that a rank sent before it died still count: they may say why.
       const bool has_died = links != nullptr && links->liveness().has_died(peer);
       if (error && !has_died) co_return std::move(*error);
       Link* const link = links->find(peer);

@@ -44,7 +44,7 @@ class SessionTransport final : public Transport {
   /// `waiting_for`.
   Task<Status> turn(std::string waiting_for, int culprit);
   Status dial(const std::vector<int>& peers, const std::map<int, SocketAddress>& addresses);
-  /// Which of `peers` has no link yet, and why; -1 if none.
+  /// Returns a rank of `peers` without a link, and why; -1 if all have one.
   Result<int> find_missing(const std::vector<int>& peers, std::string& trouble);
   std::optional<Error> blocked(int peer) const;
   Error too_late(const std::string& waiting_for, int culprit, TimePoint now) const;

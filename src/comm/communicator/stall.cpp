@@ -11,8 +11,7 @@
 #include "comm/communicator/call_text.hpp"
 #include "comm/communicator/rank_communicator.hpp"
 
-/// What a rank makes of a wait that lasts: it ends those that cannot end well, and tells the user
-/// of the others.
+/// Handles waits that last: ends those that cannot end well, and reports the others to the user.
 namespace oriel::comm {
 namespace {
 
@@ -88,7 +87,7 @@ void Communicator::watch_stall(TimePoint now) {
     stall_.ticks_behind = 0;
     return;
   }
-  // What a rank has sent before it went on or left has arrived long before three more ticks.
+  // Messages that a rank sent before it went on or left arrive long before three more ticks.
   constexpr int kTicksToArrive = 3;
   const int culprit = device::stalled_rank(waiting);
   const auto behind = left_behind_by(culprit);

@@ -75,7 +75,7 @@ Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
 void Communicator::flush_network() {
   if (network_ == nullptr || poisoned_) return;
   if (!on_host()) {
-    // What kernels have posted the NIC's own thread sends.
+    // The NIC's own thread sends the entries that kernels have posted.
     const Clock& clock = SteadyClock::instance();
     const Deadline deadline = Deadline::after(kDrainGrace, clock);
     while (!network_->is_idle()) {

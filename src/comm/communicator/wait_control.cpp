@@ -6,7 +6,7 @@
 
 #include "comm/communicator/rank_communicator.hpp"
 
-/// How a rank's waits spin, sleep and end.
+/// Sets how a rank's waits spin, sleep and end.
 namespace oriel::comm {
 namespace {
 

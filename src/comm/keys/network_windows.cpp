@@ -96,11 +96,11 @@ WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const
   return keys_.describe(entry.nic, number, entry.direct.exported.source);
 }
 
-/// With the regions of all ranks that have the window. Kernels read the table only once they were
-/// told of the window, or of the network.
+/// Fills the table with the regions of all ranks that have the window. Kernels read it only after
+/// they were given the window or the network.
 Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                             const std::vector<KeysMessage>& ranks) {
-  // Those of a network that has gone: until the table names others.
+  // Keeps the keys of a network that has gone until the table names new ones.
   const std::vector<shadow::OwnedShadow> earlier = std::exchange(entry.more_keys, {});
   std::vector<device::queue::Region> peers(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -179,7 +179,8 @@ Status NetworkWindows::map_pending(const std::vector<KeysMessage>& ranks,
   return {};
 }
 
-/// Of ranks that can map each other's memory, the windows that are about to be registered.
+/// Exchanges the windows that are about to be registered among ranks that can map each other's
+/// memory.
 Task<Status> NetworkWindows::exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks,
                                               Status local, Deadline deadline) {
   if (!direct_.has_peers()) co_return local;

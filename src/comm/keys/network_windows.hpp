@@ -48,8 +48,8 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   Result<const device::NetworkWindow*> make_table(std::uint64_t serial) override;
   void drop_table(const device::NetworkWindow* table) noexcept override;
 
-  /// Of the window that is to be registered at this address: NICs alone change the words of it on
-  /// which their atomics act.
+  /// Marks the window that will be registered at this address: only NICs change the words on which
+  /// their atomics act.
   void expect_own_words(const void* address);
 
   Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows,
@@ -64,10 +64,11 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
   /// windows are not those of this rank.
   Status learn(const std::vector<KeysMessage>& ranks);
-  /// From now on windows of near peers are mapped here as they are registered, and theirs there.
+  /// Has windows mapped among near peers from now on, as they are registered.
   void use_direct(DirectPath path);
-  /// The same for those that were there before, if all ranks still have the same ones. Collective
-  /// over the world; once all ranks have agreed that it went well, use_earlier(), else detach().
+  /// Maps the windows registered before use_direct(), if all ranks still have the same ones.
+  /// Collective over the world. If all ranks agree that it succeeded, call use_earlier(), else
+  /// detach().
   Task<Status> map_earlier(EventLoop& loop, Deadline deadline);
   void use_earlier() noexcept;
   /// The NIC goes; keys are given back and tables emptied.

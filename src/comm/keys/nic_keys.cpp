@@ -23,8 +23,8 @@ void NicKeys::attach(WindowNics nics, const NicView& process) {
   process_ = process;
 }
 
-/// Where the pieces of a window begin: with each allocation, if those are to have keys of their
-/// own.
+/// Returns the offsets at which pieces of a window begin: at each allocation, if each is to have
+/// its own key.
 Result<std::vector<std::uint64_t>> NicKeys::find_pieces(const NicWindow& window) const {
   std::vector<std::uint64_t> begins{0};
   if (nics_.memory == nullptr) return begins;

@@ -54,7 +54,7 @@ class NicKeys {
   /// With every NIC. After an error: remove().
   Status add(NicWindow& window) const;
   void remove(NicWindow& window) const noexcept;
-  /// What other ranks are told of a window that has been added.
+  /// Returns what other ranks are sent about a window that has been added.
   WindowKey describe(const NicWindow& window, std::uint64_t number,
                      const WindowSource& source) const;
   /// Notes what the keys of a rank's window are called on the other paths to it.

@@ -14,14 +14,14 @@
 
 namespace oriel::comm {
 
-/// What NICs may do with windows.
+/// Access that NICs have to windows.
 inline constexpr std::uint8_t kWindowAccess =
     net::kLocalWrite | net::kRemoteWrite | net::kRemoteRead | net::kRemoteAtomic;
 
 /// One of a rank's NICs as its windows need it. Any thread.
 class WindowNic {
  public:
-  /// What entries of this rank call the memory, and those of other ranks. Neither is 0.
+  /// The lkey for entries of this rank, and the rkey for those of other ranks. Neither is 0.
   struct Keys {
     std::uint32_t local = 0;
     std::uint32_t remote = 0;
@@ -30,8 +30,8 @@ class WindowNic {
   virtual Result<Keys> register_memory(const net::MemoryRange& range) = 0;
   virtual void deregister_memory(std::uint32_t local_key) noexcept = 0;
 
-  // Of NICs that copy from memory of near peers that is mapped here (NetworkWindows::use_direct):
-  // as the functions of NicSoft. Others are never asked.
+  // Called only on NICs that copy from mapped memory of near peers (NetworkWindows::use_direct).
+  // NicSoft has functions of the same names.
   virtual Status map_peer_memory(std::uint64_t /*peer*/, std::uint32_t /*key*/,
                                  const net::MemoryRange& /*range*/) {
     return Error(ErrorCode::internal, "this NIC copies from no memory of peers");
@@ -43,11 +43,11 @@ class WindowNic {
 /// The NICs of a rank as its windows see them. Outlived by the NICs, until detach().
 struct WindowNics {
   std::vector<WindowNic*> ports;
-  /// Whose allocations have a key of their own each, in windows of several: for NICs that register
-  /// no range across two. Null: a window has one key.
+  /// Memory whose allocations get a key each, for NICs that register no range across two. Null: a
+  /// window has one key.
   window::Memory* memory = nullptr;
-  /// What the keys of a path's ends are called there, which are those of these NICs of both ranks:
-  /// others than the first ones, whose keys stand in entries.
+  /// Aliases of keys on a path between other NICs than the first ones. Entries carry the keys of
+  /// the first NICs.
   struct Path {
     net::KeyAliases* aliases = nullptr;
     std::size_t own = 0;

@@ -19,7 +19,7 @@ namespace {
 // Between two looks, and while the ends of a queue are about to agree.
 constexpr Duration kLookEvery = std::chrono::milliseconds(5);
 constexpr Duration kLookOften = std::chrono::microseconds(500);
-// The same for the thread that does it while nobody else is awake.
+// Pauses of the thread that polls while no other thread is awake.
 constexpr Duration kNap = std::chrono::milliseconds(10);
 constexpr Duration kShortNap = std::chrono::milliseconds(1);
 

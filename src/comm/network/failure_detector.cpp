@@ -33,7 +33,7 @@ const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
 
 }  // namespace
 
-/// Whether it is of a question behind which nothing was asked for.
+/// Returns whether the error is that of a probe behind which nothing was posted.
 bool FailureDetector::is_of_probe(const PeerQueue& queue,
                                   const device::queue::QueueError& error) const {
   if (!is_silence(error)) return false;
@@ -60,11 +60,12 @@ Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue
                                      boot::CutOff who) const {
   const bool is_flushed = static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::flushed;
   const bool is_alone = who == boot::CutOff::self;
-  // What it was asked for after it had left.
+  // True if the peer was asked for something after it had left.
   const bool is_late = may_be_of_leaving(error.syndrome) && queue.has_left();
   const bool is_peers = is_of_peer(error.syndrome) || is_of_deregistered(error);
   const net::FailoverQueue* const failover = queue.failover();
-  // It is flushed for what the peer's own entries have met, which may have been this rank.
+  // A flushed queue may have been ended by an error of the peer's entries that this rank has
+  // caused.
   const bool is_at_fault = is_flushed && failover != nullptr && failover->is_at_fault();
   FailedQueue failed;
   failed.rank = parts_.options.rank();

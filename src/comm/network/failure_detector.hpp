@@ -28,7 +28,7 @@ class FailureDetector {
   FailureDetector(const QueueParts& parts, std::vector<PeerQueue>& queues)
       : parts_(parts), queues_(queues) {}
 
-  /// As Network::failure() and probe(). `bell` wakes the NIC's thread.
+  /// Implements Network::failure() and probe(). `bell` wakes the NIC's thread.
   std::optional<Error> failure(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
   void probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
   bool is_in_doubt() const { return judge_.is_in_doubt(); }

@@ -13,12 +13,12 @@
 #include "comm/paths/path_pairs.hpp"
 #include "window/exchange/fd_link.hpp"
 
-/// What ranks tell each other of their NICs. Received messages are checked as a whole; the errors
-/// do not know the rank.
+/// Messages in which ranks describe their NICs to each other. Received messages are checked as a
+/// whole; the errors do not know the rank.
 namespace oriel::comm {
 
-/// Where a rank is, told first: from what all have told follows which wire joins which ranks, and
-/// by how many paths.
+/// Place of a rank, sent first. The places of all ranks decide which wire joins which ranks, and by
+/// how many paths.
 struct NetworkPlace {
   std::uint64_t machine = 0;  ///< what names the machine and its boot, whatever the node
   /// One for each path that this rank can have, 1 to net::kPathsMost, in its order.
@@ -28,10 +28,10 @@ struct NetworkPlace {
 Bytes encode(const NetworkPlace& place);
 /// Refuses networks that are none, or too many.
 Result<NetworkPlace> decode_place(ByteView bytes);
-/// How many of the ranks share the processors of rank `self`, itself included.
+/// Returns the number of ranks that share the processors of rank `self`, itself included.
 int ranks_beside(std::span<const NetworkPlace> places, std::size_t self);
 
-/// What a rank with a software NIC then tells all others.
+/// Message of a rank with a software NIC to all others, sent after the places.
 struct NetworkHello {
   window::FdSocketName socket{};  ///< where it listens, if it has peers by shared memory
   std::vector<Bytes> fabrics;     ///< by path, the addresses of its fabric wires, if it has any

@@ -228,7 +228,8 @@ bool SoftNetwork::work() {
   return ports_.has_backups() ? failover_.progress() || any : any;
 }
 
-/// What was left in the middle is in no state to go on from: failure() tells the monitor.
+/// Ends the network if memory runs out: work that stopped half way cannot go on. failure() reports
+/// it to the monitor.
 template <typename Work>
 bool SoftNetwork::attempt(Work work) noexcept {
   try {

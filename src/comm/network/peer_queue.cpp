@@ -25,7 +25,7 @@ constexpr std::uint32_t kEpoch = 1;  // of queues with one path, which live as l
 // a note that somebody has left.
 constexpr Duration kHearsayPause = LeavingDoubt::kMost + std::chrono::milliseconds(500);
 
-/// Whose number the queue has by which paths to a rank are probed.
+/// Returns the number of the queue that probes the paths to a rank.
 int probe_of(const NetworkOptions& options, int rank) {
   return options.size() + rank;
 }
@@ -72,8 +72,8 @@ Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   return made;
 }
 
-/// How long a path may be silent, and how long both ends may take to agree: so long that whoever
-/// answers by no path at all is given up as soon as he would be without backups.
+/// Sets how long a path may be silent and how long both ends may take to agree. A peer that answers
+/// by no path is given up as soon as it would be without backups.
 Status PeerQueue::make_failover(const net::SendQueue::Options& queue) {
   channel_ = std::make_unique<net::SessionFailoverChannel>(*parts_.options.session, rank_);
   Bytes stale;

@@ -25,7 +25,7 @@
 
 namespace oriel::comm {
 
-/// What all queues of a rank are made of; outlives them.
+/// Parts that all queues of a rank share; outlives them.
 struct QueueParts {
   const NetworkOptions& options;
   const RankRoutes& routes;
@@ -58,7 +58,7 @@ class PeerQueue {
   /// The NIC of path 0, and its place among the rank's.
   net::NicSoft& nic() const { return parts_.ports.at(nic_index()).nic(); }
   std::size_t nic_index() const { return paths().front().own; }
-  /// Which NICs of both ends the paths join, the best one first.
+  /// Returns the pairs of NICs that the paths join, the best one first.
   const std::vector<PathPair>& paths() const { return parts_.routes.paths_to(rank_); }
 
   /// When the latest of the requests that the peer has answered was sent.
@@ -66,7 +66,8 @@ class PeerQueue {
   std::optional<device::queue::QueueError> first_error() const;
   /// Returns what fabric wires to the peer have met, as the end of an error's text.
   std::string wires_say() const;
-  /// Whether all that was posted has been executed, or never will be as the peer has left.
+  /// Returns whether all posted entries have been executed, or never will be because the peer has
+  /// left.
   bool is_idle() const;
   void refuse_posts();
   /// Adds the paths on which windows' keys have other names than in entries.

@@ -16,20 +16,20 @@
 
 #include "base/deadline.hpp"
 
-/// What an error of a queue says, and how a queue's peer is asked whether it is there.
+/// Interprets errors of queues, and probes whether a queue's peer is there.
 namespace oriel::comm {
 
-/// In words, why an entry was not executed.
+/// Returns in words why an entry was not executed.
 const char* describe_syndrome(std::uint32_t syndrome);
 
-/// Whether the error says that the peer did not answer.
+/// Returns whether the error says that the peer did not answer.
 bool is_silence(const device::queue::QueueError& error);
 
-/// Whether the fault is the peer's.
+/// Returns whether the fault is the peer's.
 bool is_of_peer(std::uint32_t syndrome);
 
-/// Whether it may be the peer's fault or this rank's: a peer that leaves gives its keys back, and
-/// its adapter refuses what comes later.
+/// Returns whether the fault may be the peer's or this rank's: a peer that leaves deregisters its
+/// keys, and its adapter refuses what comes later.
 bool may_be_of_leaving(std::uint32_t syndrome);
 
 /// A failed queue, for the error that names it.
@@ -53,7 +53,7 @@ class LeavingDoubt {
   /// The note takes log2(ranks) hops, by ranks that look at it ten times a second at least.
   static constexpr Duration kMost = std::chrono::milliseconds(500);
 
-  /// Whether it is told whose fault the refusal is.
+  /// Returns whether it is known whose fault the refusal is.
   bool is_over(bool has_left, TimePoint now);
   /// There is no refusal (any more).
   void end();
@@ -68,17 +68,17 @@ class LeavingDoubt {
 bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitControl& control,
                      const std::function<bool()>& is_over);
 
-/// What a network has asked its peers to find out whether they are there, by entries of its queues.
+/// Probes that a network has posted to its queues to find out whether the peers are there.
 /// Thread-safe.
 class QueueProbes {
  public:
-  /// Whether the last time that it was so is `interval` ago.
+  /// Returns whether `interval` has passed since it last returned true.
   bool are_due(TimePoint now, Duration interval);
   /// Posts a write of no bytes, unless there is something else under way that will tell as much.
   /// Does not wait. `abort` is the communicator's word. CPU ranks.
   void post(const device::queue::QueueView& queue, const std::uint32_t* abort);
-  /// Whether the error is that of a probe, and nothing was posted behind it, so that nobody has
-  /// asked for anything that failed. CPU ranks.
+  /// Returns whether the error is that of a probe behind which nothing was posted: nothing that was
+  /// asked for has failed. CPU ranks.
   bool is_of_probe(const device::queue::QueueView& queue,
                    const device::queue::QueueError& error) const;
 

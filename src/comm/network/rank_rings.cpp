@@ -127,7 +127,7 @@ DirectPath RankRings::direct_path() const {
   const auto& infos = options_.topology->infos;
   const topo::RankInfo& own = infos[static_cast<std::size_t>(options_.rank())];
   for (const Peer& peer : peers_) {
-    // As if nobody had named their nodes.
+    // Compares the ranks as if no setting had named their nodes.
     topo::RankInfo other = infos[static_cast<std::size_t>(peer.rank)];
     other.node = own.node;
     path.peers[static_cast<std::size_t>(peer.rank)] =

@@ -50,8 +50,8 @@ class RankRings {
   /// Any thread.
   std::optional<Error> failure() const;
 
-  /// How windows of these peers are mapped here: for ranks that can map each other's memory too,
-  /// which excludes GPUs that do not reach each other.
+  /// Returns how windows of these peers are mapped here. Only ranks that can map each other's
+  /// memory have such a path, so not GPUs that do not reach each other.
   DirectPath direct_path() const;
   void end_exchange() { exchange_.reset(); }
 

@@ -32,7 +32,7 @@ NetworkPlace RankRoutes::own_place() {
   }
   NetworkPlace place = place_of_this_process();
   place.interfaces.resize(std::min<std::size_t>(interfaces_.size(), net::kPathsMost));
-  // Where no rank has several there is nothing to choose.
+  // Interfaces are described only if some rank may have several.
   const bool may_choose = paths_asked(options_.settings->paths) > 1;
   for (std::size_t i = 0; i < place.interfaces.size() && may_choose; ++i) {
     auto described = describe(interfaces_[i]);
@@ -45,7 +45,8 @@ NetworkPlace RankRoutes::own_place() {
   return place;
 }
 
-/// One without an address is found out as its wire is made.
+/// Describes an interface. An interface without an address is an error later, when its wire is
+/// made.
 Result<PathInterface> RankRoutes::describe(const std::string& interface) const {
   boot::SocketOptions options{.ifname = options_.settings->socket_ifname};
   std::string name = interface;

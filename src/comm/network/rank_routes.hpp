@@ -15,8 +15,8 @@
 
 namespace oriel::comm {
 
-/// Where the other ranks are, seen from one rank: on which host, and by which wire and paths they
-/// are reached. Ranks of one machine, network namespace and user share memory; all others, and all
+/// Routes from one rank to the others: their hosts, and the wires and paths by which they are
+/// reached. Ranks of one machine, network namespace and user share memory; all others, and all
 /// where ORIEL_WIRE says so, are reached by libfabric. One thread.
 class RankRoutes {
  public:
@@ -37,13 +37,13 @@ class RankRoutes {
   /// reached by libfabric also what the user calls nodes.
   std::size_t host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& peers() const { return peers_; }
-  /// How many NICs of this rank have paths; the first one always counts.
+  /// Returns the number of this rank's NICs that have paths; the first one always counts.
   std::size_t nics() const;
   /// The ranks that a NIC reaches by libfabric.
   std::vector<int> fabric_peers(std::size_t nic) const;
   /// By NIC, the best one first. An empty name stands for what ORIEL_SOCKET_IFNAME asks for.
   const std::vector<std::string>& interfaces() const { return interfaces_; }
-  /// By which interfaces a rank is reached, in the order of paths.
+  /// Returns the interfaces by which a rank is reached, in the order of paths.
   std::vector<std::string> interfaces_to(int rank) const;
 
  private:

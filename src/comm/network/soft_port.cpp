@@ -15,7 +15,7 @@
 namespace oriel::comm {
 namespace {
 
-/// One that the user has named.
+/// Checks an interface that the user has named.
 Status check_interface(const std::string& name, const boot::SocketOptions& options) {
   auto found = boot::choose_interface(options);
   if (found.ok()) return {};

@@ -29,7 +29,8 @@ class SoftPort {
  public:
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
-  /// How many messages a wire to so many peers has room for, each way; no fewer than `least`.
+  /// Returns the number of messages for which a wire to so many peers has room, each way; at least
+  /// `least`.
   static std::uint32_t fabric_buffers(std::size_t peers, std::uint32_t least);
 
   SoftPort();

@@ -40,7 +40,7 @@ class SoftPorts {
   SoftPort& at(std::size_t index) const { return *ports_[index]; }
   bool has_backups() const { return ports_.size() > 1; }
   bool on_gpu() const { return memory_.mover != nullptr; }
-  /// Where queues of a GPU lie; null on the host.
+  /// Returns the source of memory for queues of a GPU; null on the host.
   net::QueuePagesSource* pages() const { return memory_.pages.get(); }
   NicView process_view() const { return {memory_.process.get(), &options_.device->memory()}; }
   /// By NIC, the addresses of fabric wires; empty for one that reaches no peer.

@@ -20,7 +20,7 @@
 #include "net/fabric/fabric_owner.hpp"
 #include "net/fabric/wire_fabric.hpp"
 
-/// What the parts of a fabric wire have in common: this end of it, and its peers. Private to
+/// State that the parts of a fabric wire share: this end of it, and its peers. Private to
 /// wire_fabric.cpp and the parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp), which
 /// are all under the lock of the wire.
 namespace oriel::net::fabric {
@@ -92,7 +92,7 @@ class Peers {
   Peer* last_ = nullptr;
 };
 
-/// What a completion points to; libfabric may use the context until then.
+/// Operation that a completion points to; libfabric may use the context until then.
 struct Operation {
   enum class Kind : std::uint8_t { receive, send, fetch };
   fi_context2 context{};

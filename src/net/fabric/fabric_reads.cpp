@@ -146,7 +146,8 @@ std::optional<WireSource> Reads::lend(const Peer& peer, const std::byte* from, s
 
 void Reads::take_back(WireAddress peer, const WireSource& source) {
   const auto found = lent_.find(source.key);
-  // Of a peer that was cut it was taken back before, and a provider may have used the key again.
+  // The memory of a peer that was cut was deregistered before, and a provider may have used the key
+  // again.
   if (found != lent_.end() && found->second.to == peer) lent_.erase(found);
 }
 

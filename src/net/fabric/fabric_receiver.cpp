@@ -24,7 +24,7 @@ Result<WireMessage> join(ByteView head, ByteView payload) {
   return std::move(read.message);
 }
 
-// Whether it speaks in its own name, and to a queue that is for it.
+// Returns whether the message names its sender as its origin, and a queue that is for that sender.
 bool may_say(const Peer& sender, const WireMessage& message) {
   const auto* const request = std::get_if<WireRequest>(&message.body);
   if (request != nullptr && !(request->from == sender.address)) return false;
@@ -195,7 +195,7 @@ Result<WireMessage> Receiver::read(Arrived& from) {
                                 : from.has_payload       ? join(next.bytes, payload)
                                                          : no_payload();
   if (next.has_payload_behind) from.has_payload = false;
-  // Behind what makes no sense nothing does.
+  // Nothing behind a malformed message is read.
   from.taken = message.ok() && !is_at_end(left) ? batch.size() - left.size() : batch.size();
   return message;
 }

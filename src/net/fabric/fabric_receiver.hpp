@@ -36,7 +36,7 @@ class Receiver {
   void forget_all() { arrived_.clear(); }
 
   bool has_arrived() const { return !arrived_.empty(); }
-  /// Nothing has come, and no buffer waits to be posted.
+  /// Returns whether nothing has come and no buffer waits to be posted.
   bool is_idle() const { return arrived_.empty() && unposted_.empty() && waiting_peers_ == 0; }
 
  private:

@@ -18,10 +18,11 @@
 namespace oriel::net::fabric {
 namespace {
 
-/// Of a payload that travels in the batch, which is copied and proven. A longer one follows it.
+/// Largest payload that is copied into the batch and covered by its hash. A longer one follows the
+/// batch.
 constexpr std::size_t kSmallBytesMost = 328;
-/// Where payloads are copied to behind the batch, it has room for so much behind their message: a
-/// word or two, and an answer.
+/// Room of a batch behind the message of a payload that is copied behind the batch: a word or two,
+/// and an answer.
 constexpr std::size_t kBatchBytesBehind = 256;
 
 }  // namespace
@@ -105,7 +106,7 @@ bool Sender::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
 void Sender::put_behind(Send& batch, Payload& payload) {
   batch.payload_bytes = payload.size();
   if (!layout_.copies_payloads) {
-    // What is sent from where it lies has to stay there.
+    // A payload that is not copied has to stay where it is until it is sent.
     batch.payload = payload.take();
     return;
   }

@@ -35,7 +35,7 @@ struct Padding {
   }
 };
 
-/// How frames are sent, by what the endpoint can do.
+/// Layout of frames, by what the endpoint can do.
 struct SendLayout {
   std::size_t buffer_bytes = 0;
   bool copies_payloads = false;  ///< frames are sent from registered memory, or as one part

@@ -68,7 +68,7 @@ Status WireFabric::State::open() {
   while (own.id == 0);
   boot::fill_random(own.nonce);
   encoded = encode(own);
-  // What a peer would refuse is better found out here.
+  // An address that a peer would refuse is refused here.
   ORIEL_CHECK(decode_fabric_address(encoded));
   receiver.post_free();
   if (end.error.has_value()) return *end.error;
@@ -199,7 +199,7 @@ void WireFabric::State::cut(const std::vector<Peer*>& whom) {
       "memory had to be given back that a peer did not let go of: the wire was cut"));
 }
 
-/// Of an endpoint that is closed.
+/// Drains the completions of an endpoint that is closed.
 void WireFabric::State::drain_completions() {
   const Options& options = end.options;
   for (std::size_t left = options.receives + options.sends + kFetchPartsMost + 1; left > 0;

@@ -26,13 +26,13 @@ struct PathPlace {
   std::uint32_t domain = 0;
   std::uint32_t wire = 0;
   std::string name;  ///< for errors
-  /// As QueueSetup::number, of the queue on this path and of the one that probes it; the queue of
-  /// path 0 has that of FailoverQueue::Options::queue.
+  /// Numbers (QueueSetup::number) of the queue on this path and of the queue that probes it. The
+  /// queue of path 0 has the number of FailoverQueue::Options::queue.
   std::uint32_t queue = 0;
   std::uint32_t probe = 0;
 };
 
-/// What the peer has to know of a path.
+/// Description of a path for the peer.
 struct PathEnd {
   WireAddress address;
   std::uint32_t queue = 0;

@@ -195,8 +195,8 @@ bool FailoverQueue::choose(TimePoint now) {
     better_since_.reset();
     return false;
   }
-  // What works is left only for a peer that can be talked to now: without the channel neither end
-  // would ever send again.
+  // A path that works is left only if the peer can be reached by the channel now. Without the
+  // channel neither end would ever send again.
   if (!better_since_.has_value()) better_since_ = now;
   if (agreement_.heard() <= *better_since_) return false;
   better_since_.reset();
@@ -248,7 +248,7 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
 
 void FailoverQueue::fence(FailoverPath& path) {
   const Status fenced = path.place.nic->to_error(path.queue);
-  // From here on no NIC has the records.
+  // No NIC uses the records from here on.
   agreement_.set_delivered(records_.delivery.expected());
   completed_ = records_.completed;
   if (!fatal_.has_value() && records_.error.has_value()) fatal_ = records_.error;

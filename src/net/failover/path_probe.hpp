@@ -40,7 +40,7 @@ class PathProbe {
   Status restart(std::uint32_t epoch);
 
   void send();
-  /// Whether a probe was sent whose answer take_answer() has not returned.
+  /// Returns whether a probe was sent whose answer take_answer() has not returned.
   bool is_open() const { return is_open_; }
   bool take_answer();
   /// Returns when the latest probe was sent that has an answer. Any thread.

@@ -51,7 +51,7 @@ class Mlx5Ringer {
 
   /// Passes on what has come. Whether there was anything.
   bool progress();
-  /// Whether there is any slot to look at.
+  /// Returns whether there is any slot to poll.
   bool is_needed() const { return count_.load(std::memory_order_relaxed) != 0; }
 
  private:
@@ -79,7 +79,7 @@ struct Mlx5Register {
 /// passes on. Move-only. The memory's source outlives it.
 class Mlx5Doorbell {
  public:
-  /// Where the queue's users ring.
+  /// Returns the word that the queue's users ring.
   std::uint64_t* user() const;
   /// The register's page, as commands name it.
   std::uint32_t page_number() const { return register_->uar->page_number; }
@@ -108,7 +108,7 @@ class Mlx5Doorbells {
   Result<Mlx5Doorbell> make(Mlx5Memory& memory, DoorbellChoice choice);
   /// Rings what a processor has to ring. Returns whether there was anything.
   bool progress() { return ringer_->progress(); }
-  /// Whether a processor has to ring for any queue.
+  /// Returns whether a processor has to ring for any queue.
   bool need_processor() const { return ringer_->is_needed(); }
 
  private:

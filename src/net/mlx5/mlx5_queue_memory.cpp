@@ -70,7 +70,7 @@ Status Mlx5QueueMemory::fill() {
   Bytes image(layout_.bytes);
   const Bytes entries = mlx5::empty_receives(options_.receives);
   std::copy(entries.begin(), entries.end(), image.begin());
-  // What completions that have not been written look like.
+  // Completions that have not been written are all ones.
   const auto fill_ones = [&](std::size_t at, std::uint32_t elements) {
     std::fill_n(image.begin() + static_cast<std::ptrdiff_t>(at), elements * kElementBytes,
                 std::byte{0xff});

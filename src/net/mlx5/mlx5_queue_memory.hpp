@@ -13,9 +13,8 @@
 
 namespace oriel::net {
 
-/// Where things lie in the memory that the adapter makes rings of: receives and behind them blocks,
-/// then, on pages of their own, completions of sends and all doorbell records, and on others those
-/// of receives.
+/// Offsets in the memory that the adapter makes rings of: receives, then blocks; on pages of their
+/// own completions of sends and all doorbell records; on others completions of receives.
 struct Mlx5RingLayout {
   std::size_t blocks = 0;
   std::size_t completions = 0;
@@ -46,7 +45,7 @@ class Mlx5QueueMemory {
   /// The record that says what the users have told of.
   const std::uint32_t* own_send_record() const;
   const Mlx5RingLayout& layout() const { return layout_; }
-  /// In 4096-byte pages of the adapter, as a power of two.
+  /// Returns log2 of the ring's page size in the adapter's pages of 4096 bytes.
   std::uint32_t log_ring_page() const;
   std::uint32_t ring_umem() const { return ring_umem_->id; }
   std::uint32_t completion_umem() const { return completion_umem_->id; }

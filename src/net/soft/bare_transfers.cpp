@@ -13,7 +13,7 @@ namespace {
 // has them in the message, instead of having to fetch them from this side's memory.
 constexpr std::uint64_t kSentAnywayMost = 256;
 constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
-// What is shorter libfabric's own layers send at once, whatever they have to copy for it.
+// Shorter payloads are sent at once by libfabric's own layers, whatever they copy for it.
 constexpr std::uint64_t kFetchedLeast = std::uint64_t{16} << 10;
 
 }  // namespace

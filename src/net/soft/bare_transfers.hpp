@@ -26,14 +26,15 @@ class BareTransfers {
   void lose(const PostedEntry& entry, const SentRequest& request);
   /// The peer cannot have these bytes so, nor others of the same kind.
   void note_refusal(const PostedEntry& entry, const SentRequest& request);
-  /// Whether that holds for this entry too.
+  /// Returns whether a noted refusal holds for this entry too.
   bool is_refused(const PostedEntry& entry) const;
 
-  /// Whether the peer may have done what the request with this number asks for.
+  /// Returns whether the peer may have executed the request with this number.
   bool may_be_done(std::uint64_t number, bool was_sent) const;
-  /// Whether a repetition only asks the peer if it was done, as its bytes are gone since their key
-  /// was given back: the window of a collective that has ended may go although answers were lost.
-  /// It goes as a direct one, for which a peer that has not done it finds no memory.
+  /// Returns whether a retransmission only asks the peer if the request was executed, because the
+  /// key of its bytes was deregistered. The window of a collective that has ended may go although
+  /// answers were lost. The request is sent as a direct one, for which a peer that has not executed
+  /// it finds no memory.
   bool asks_only(const PostedEntry& entry, const SentRequest& request) const;
 
  private:

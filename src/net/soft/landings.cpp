@@ -10,7 +10,8 @@
 namespace oriel::net {
 namespace {
 
-/// As an adapter does it: of 8 bytes as the host has them, of 4 as the wire has them.
+/// Returns the old value in an adapter's byte order: 8 bytes as on the host, 4 bytes as on the
+/// wire.
 Bytes old_value(const WireResponse& response, std::uint8_t bytes) {
   Bytes old(bytes);
   if (bytes == 4) {

@@ -12,7 +12,7 @@
 
 namespace oriel::net {
 
-/// What answers have brought, on its way to where the entries want it, in order.
+/// Data of answers, on its way to the memory that the entries name, in order.
 class Landings {
  public:
   Landings(SendEnd& end, PostedEntries& posted) : end_(end), posted_(posted) {}

@@ -16,9 +16,9 @@
 namespace oriel::net {
 namespace {
 
-// As long as a GPU may take for what was begun.
+// Time that a GPU may take for copies that have started.
 constexpr std::chrono::seconds kCopiesMost{30};
-// As long as a peer that is alive may take for what is being fetched.
+// Time that a peer which is alive may take for rendezvous reads.
 constexpr std::chrono::seconds kFetchesMost{5};
 // After an abort nobody needs what is being fetched. But most peers are still there, and let go of
 // it in this time, which spares them the end of their connections.
@@ -61,7 +61,7 @@ WireAddress NicCore::address(std::uint32_t wire) const {
   return wire < context_.wires.size() ? context_.wires[wire]->address() : WireAddress{};
 }
 
-/// What has been left in the middle could be taken for done, so nothing is answered any more.
+/// Stops all answers: work that stopped half way could be taken for done.
 void NicCore::fail_locked() {
   context_.dead = true;
   failed_ = true;
@@ -141,7 +141,7 @@ Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
   return settle();
 }
 
-/// What waits its turn behind work of the GPU's has to begin before its source may go.
+/// Waits until copies that queue behind work of the GPU have started, so that their source may go.
 void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
   if (context_.gpu_mover == nullptr || !is_working()) return;
   const Clock& steady = SteadyClock::instance();
@@ -176,7 +176,8 @@ bool NicMemory::is_fetched(std::uint32_t key) const {
                      [&](const auto& wire) { return wire->is_fetching(key); });
 }
 
-/// Of a wait that began then. Of a NIC that is no more used all waits together take as long as one.
+/// Returns the end of a wait that began at `begin`. All waits of a NIC that is no longer used take
+/// as long as one together.
 TimePoint NicMemory::patience_ends(TimePoint begin) {
   const bool is_aborted = context_.sends_nothing;
   if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;
@@ -209,7 +210,7 @@ bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
   return true;
 }
 
-/// Those of one wire at once, which costs what one costs.
+/// Cuts all peers of a wire at once, which costs as much as cutting one.
 void NicMemory::cut(const std::vector<Borrower>& whom) {
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
     std::vector<WireAddress> peers;

@@ -29,7 +29,7 @@ class NicCore {
   NicCore(const NicCore&) = delete;
   NicCore& operator=(const NicCore&) = delete;
 
-  /// As NicOptions::gpu, for a NIC that has no keys yet.
+  /// Sets NicOptions::gpu of a NIC that has no keys yet.
   void serve_gpu(DataMover& mover);
   /// The number of the wire, for QueuePeer::wire.
   std::uint32_t add_wire(std::unique_ptr<Wire> wire);
@@ -39,31 +39,31 @@ class NicCore {
   /// Memory has run out in the middle of its work: as after die(), for nobody knows what was left
   /// half done. Whoever owns it tells the peers. Takes no lock.
   bool has_failed() const { return failed_; }
-  /// The same for what another could not do, for want of memory.
+  /// Fails the NIC because another part of the network has run out of memory.
   void fail();
 
   /// Does nothing until resume(): no completion, no response. Messages stay where they are.
   void stop();
   void resume();
-  /// As a NIC that has lost its power: for good, and without telling anybody.
+  /// Stops the NIC for good without telling anybody, like one that has lost its power.
   void die();
-  /// From now on begins nothing of what this side's queues were or are told of, for good; peers are
-  /// still answered, so that none of them takes this NIC for dead. What was posted after this has
-  /// returned is never executed. Takes no lock.
+  /// Executes no entry of this side's queues from now on, for good. Peers are still answered, so
+  /// that none of them takes this NIC for dead. Entries posted after this has returned are never
+  /// executed. Takes no lock.
   void end_sending() { context_.sends_nothing = true; }
-  /// From now on is deaf to what peers ask for, for good, as if it were gone: what was accepted
-  /// before is still done and answered, unless it would have to be refused. So that the keys which
-  /// are given back behind this look like nobody's mistake. Takes no lock.
+  /// Ignores requests of peers from now on, for good, as if the NIC were gone. Requests accepted
+  /// before are still executed and answered, unless they would have to be refused. So keys that are
+  /// deregistered after this look like nobody's mistake. Takes no lock.
   void end_receiving() { context_.takes_nothing = true; }
 
  protected:
   explicit NicCore(const NicOptions& options);
   ~NicCore() = default;
-  /// Where a NIC's keys and queue numbers begin: elsewhere than those of others.
+  /// Returns the start of a NIC's keys and queue numbers, random so that NICs differ.
   static std::uint32_t random_start();
   void fail_locked();
   bool is_working() const { return !context_.stopped && !context_.dead; }
-  /// Until it returns well what has begun to move may still touch memory.
+  /// Waits for copies that have started. Until it succeeds they may still touch memory.
   Status settle();
 
   mutable std::mutex mutex_;
@@ -73,8 +73,8 @@ class NicCore {
   std::atomic<bool> failed_{false};
 };
 
-/// What a software NIC may touch: its memory by keys, and mappings of its peers'. Memory that is
-/// given up is first waited for, while the queues go on.
+/// Memory that a software NIC may touch: its own by keys, and mappings of its peers'. Deregistering
+/// waits until the memory is unused, while the queues go on.
 class NicMemory : public NicCore {
  public:
   std::uint32_t create_domain();
@@ -87,9 +87,9 @@ class NicMemory : public NicCore {
   /// without their bytes.
   Status deregister_memory(std::uint32_t key);
 
-  /// What the peer with this number (QueuePeer::process) has registered as `key` is mapped here as
-  /// `range`, until unmap_peer_memory() returns, which first has what was accepted copied from
-  /// there; see PeerMemory. Later puts from there come by the wire.
+  /// Maps as `range` the memory that the peer with this number (QueuePeer::process) has registered
+  /// as `key`; see PeerMemory. unmap_peer_memory() first has accepted puts copied from there. Later
+  /// puts from there come by the wire.
   Status map_peer_memory(std::uint64_t peer, std::uint32_t key, const MemoryRange& range);
   Status unmap_peer_memory(std::uint64_t peer, std::uint32_t key);
   /// The peer has mapped what this NIC has registered as `key`, or has it no more.
@@ -99,9 +99,10 @@ class NicMemory : public NicCore {
   using NicCore::NicCore;
   ~NicMemory() = default;
 
-  // Of the queues, all with the lock.
+  // Implemented by the queues, called with the lock.
   virtual bool has_queue_in(std::uint32_t domain) const = 0;
-  /// Goes on; whether a queue has still to copy from what the peer has registered as `key`.
+  /// Goes on; returns whether a queue has still to copy from memory that the peer has registered as
+  /// `key`.
   virtual bool needs(std::uint64_t peer, std::uint32_t key) = 0;
   /// Does a bounded amount of work. Returns whether there was any.
   virtual bool go_on() = 0;

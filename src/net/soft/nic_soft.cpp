@@ -65,7 +65,8 @@ Status NicSoft::to_error(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, queues_.find_or_fail(number));
   if (queue->setup().records == nullptr) return queue->to_error();
-  // It may go on elsewhere, where a dump could not wait for what is on its way here.
+  // A queue with records may go on at another NIC, where a dump could not wait for data on its way
+  // here.
   Status settled = settle();
   try {
     queue->fence();
@@ -80,7 +81,7 @@ Status NicSoft::to_reset(std::uint32_t number) {
   std::unique_lock lock(mutex_);
   ORIEL_CHECK(queues_.find_or_fail(number));
   ORIEL_CHECK(settle());
-  // What was asked for in this life must not land in the next one.
+  // Data that the queue asked for must not arrive after the reset.
   const bool is_over = wait_until_none(lock, [&] {
     const SoftQueue* const queue = queues_.find(number);
     return queue != nullptr && queue->is_fetching();

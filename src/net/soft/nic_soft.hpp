@@ -42,16 +42,17 @@ class NicSoft final : public NicMemory {
   Status to_ready_to_receive(std::uint32_t number, const QueuePeer& peer);
   Status to_ready_to_send(std::uint32_t number);
   Status to_error(std::uint32_t number);
-  /// From everywhere, back to how create_queue made it: its memory has to be as it was then, and
-  /// the next connection needs another epoch. What was not complete is forgotten.
+  /// Resets the queue from any state to how create_queue made it. Its memory has to be as it was
+  /// then, and the next connection needs another epoch. Entries that were not complete are
+  /// forgotten.
   Status to_reset(std::uint32_t number);
   /// All three steps to ready_to_send.
   Status connect(std::uint32_t number, const QueuePeer& peer);
   Result<QueueState> state(std::uint32_t number) const;
   /// State and, if it has any, what stands in its records.
   Result<QueueReport> report(std::uint32_t number) const;
-  /// As if what the queue's doorbell says were rung once more: after a ring that was overlooked,
-  /// or that came before the queue could send.
+  /// Repeats the last ring of the queue's doorbell, for a ring that was overlooked or that came
+  /// before the queue could send.
   Status ring_again(std::uint32_t number);
   /// Has the queue's peer answer something, unless it has yet to answer: a write of no bytes that
   /// stands in no ring, whoever fills that. If there is no answer the queue ends with
@@ -62,9 +63,10 @@ class NicSoft final : public NicMemory {
   /// another thread is at it. Throws nothing: see has_failed().
   bool progress();
 
-  /// Whether every queue has executed what it was told of.
+  /// Returns whether every queue has executed all entries it was rung for.
   bool is_idle() const;
-  /// The same of one queue; true if there is none of this number.
+  /// Returns whether this queue has executed all entries it was rung for; true if there is no such
+  /// queue.
   bool is_idle(std::uint32_t number) const;
 
  private:

@@ -48,8 +48,8 @@ bool PostedEntries::read() {
   return any;
 }
 
-// It takes no block of the ring, so that nobody has to post it: producers on a GPU have their
-// indexes where no thread of the host may touch them.
+// Adds a probe, which takes no WQEBB of the ring. Nobody has to post it: producers on a GPU keep
+// their indexes where no thread of the host may touch them.
 void PostedEntries::add_probe() {
   PostedEntry& made = entries_.emplace_back();
   made.serial = first_serial_ + entries_.size() - 1;

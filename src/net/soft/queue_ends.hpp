@@ -9,14 +9,14 @@
 
 namespace oriel::net {
 
-/// What the parts of a queue's sending half share.
+/// State that the parts of a queue's sending half share.
 struct SendEnd {
   const QueueSetup setup;
   const std::uint32_t number;
   NicContext& nic;
   QueuePeer peer{};
 
-  /// What the queue is called in the ring and in completions.
+  /// Returns the queue's number in the ring and in completions.
   std::uint32_t name() const { return setup.named != 0 ? setup.named : number; }
   Wire& wire() const { return *nic.wires[peer.wire]; }
   Borrower borrower() const { return {peer.wire, peer.address.value}; }
@@ -51,7 +51,7 @@ struct ReceiveEnd {
   }
   /// Returns why the request has to be refused, if it has.
   Syndrome check(const WireRequest& request) const;
-  /// Whether the bytes of a write can be had where it says that they are.
+  /// Returns whether the bytes of a write can be read where the request says.
   bool can_reach(const WireRequest& request) const;
   WireResponse response_to(const WireRequest& request) const;
 };

@@ -106,7 +106,7 @@ RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& req
     note_sent(request);
     return Step::sent;
   }
-  // What the wire has copied before it found that there is no room need not be copied again.
+  // Bytes that the wire has copied before it found no room need not be copied again.
   Payload& payload = std::get<WireRequest>(message.body).payload;
   if (request.loaded && !payload.is_borrowed()) request.load.emplace(payload.take());
   return Step::blocked;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint32_t kFlushMost = 256;  // completions of one call
 
-// What takes longer has too much before it: so short a part of the time after which a request is
-// repeated, let alone a queue or a path given up, that whoever is there is heard in time.
+// Returns the time above which an answer is slow: a quarter of the time after which a request is
+// retransmitted. A peer that is there is heard before a queue or a path is given up.
 Duration slow_answer(const QueueSetup& setup) {
   return std::max<Duration>(setup.answer_timeout / 4, std::chrono::milliseconds(50));
 }
@@ -86,7 +86,7 @@ void Requester::begin(PostedEntry& entry) {
   if (!work.is_inline && work.kind != WorkKind::nop) {
     const auto found = end_.find_local(work, entry.waits_for_data());
     const bool is_found = found.syndrome == Syndrome::none;
-    // One that another NIC has begun may be done: the peer is asked whether it is.
+    // A write that another NIC has started may be done: the peer is asked whether it is.
     const bool is_repeated =
         work.kind == WorkKind::write && bare_.may_be_done(sent_.next_number(), false);
     if (!is_found && !is_repeated) return posted_.stop_at(entry, found.syndrome);
@@ -194,13 +194,13 @@ void Requester::take_answer(SentRequest& request, WireResponse* response, TimePo
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return posted_.stop_at(entry, response->syndrome);
   }
-  // What has to land first is counted then.
+  // A read or an atomic is counted when its data has landed.
   if (entry.waits_for_data()) return landings_.land(entry, request, *response);
   posted_.end_piece(entry);
 }
 
-/// What this request and those behind it ask for was not accepted: they are taken back, and go out
-/// again under the numbers from its own on, with their bytes.
+/// Sends this request and those behind it again by the wire, with their bytes, numbered from its
+/// number on: the peer has accepted none of them.
 void Requester::go_by_wire(std::size_t position) {
   const SentRequest& refused = sent_[position];
   PostedEntry& entry = posted_.of(refused.serial);

@@ -37,7 +37,7 @@ class Requester {
   TimePoint heard() const { return retransmission_.heard(); }
   /// Everything before this is complete.
   std::uint64_t completed() const { return posted_.completed(); }
-  /// As NicSoft::probe().
+  /// Implements NicSoft::probe().
   void probe();
 
   /// While the queue is ready to send, after its doorbell was looked at. Whether anything was done.
@@ -75,7 +75,8 @@ class Requester {
   RequestSender sender_;
   Landings landings_;
   SendCompletions completions_;
-  /// Begun since the oldest request without a response: those that the peer keeps answers for.
+  /// Reads and atomics started since the oldest request without a response; the peer keeps their
+  /// answers.
   std::size_t reads_in_window_ = 0;
   bool failed_ = false;
 };
