@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # Runs everything that needs GPUs, one after the other, from a build folder that may have been made
-# on another machine (what is needed of it: bin/ and lib/). Needs the source tree beside it.
+# on another machine (what is needed of it: bin/ and lib/, and for pages examples/). Needs the source
+# tree beside it.
 #
 # usage: run_all.sh BUILD_FOLDER [LOG_FOLDER [NAME...]]
 #
@@ -95,8 +96,13 @@ topology() {
       --ranks $((gpus < 4 ? gpus : 4)) --sizes 8 -n 1 -w 1 --rounds 1 2>&1 |
       grep -E 'found the GPUs|joined|LSA team|paths|Avg'
 }
-export -f sanitize topology
-export build gpus
+# page FILE: the console blocks of a page that need GPUs, with the build folder's examples/.
+page() {
+  [ -x "$build/examples/late_rank" ] || { echo "skipped: the examples are not built" && return 77; }
+  python3 "$here/../examples/page_test.py" "$here/../../$1" "$build" --gpus
+}
+export -f sanitize topology page
+export build gpus here
 
 echo "$gpus GPU(s): $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' ' | tr '\n' ';')"
 bin=$build/bin
@@ -128,14 +134,8 @@ step program_of_own_header 40 "$bin/test_program_oriel_header"
 [ ! -x "$bin/test_program_nvidia_header" ] ||
   step program_of_nvidia_header 40 "$bin/test_program_nvidia_header"
 step program_preloaded 40 "$bin/oriel-run" --preload "$bin/test_program_oriel_header"
-# The console blocks of pages that need GPUs; they start what lies in the build folder's examples/.
-pages=(hang:docs/hang.md example_03_own_kernel:examples/03_own_kernel/README.md)
-for page in "${pages[@]}"; do
-  if [ -x "$build/examples/late_rank" ]; then
-    step "page_${page%%:*}" 120 python3 "$here/../examples/page_test.py" "$here/../../${page#*:}" \
-      "$build" --gpus
-  fi
-done
+step page_hang 120 bash -c 'page docs/hang.md'
+step page_own_kernel 120 bash -c 'page examples/03_own_kernel/README.md'
 step program_built_here 100 sh "$here/build_with_nvidia_header.sh" "$build"
 step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
 step memcheck 150 bash -c 'sanitize memcheck'

@@ -38,8 +38,8 @@ void Peers::take_leave() {
   const std::lock_guard lock(mutex_);
   // First, so that nobody is told of what may fail below.
   links_->say_left();
-  // What has arrived is read: unread bytes would make the kernel reset the connection, and cut off
-  // our last words.
+  // Messages that have arrived are read: unread bytes would make the kernel reset the connection,
+  // and cut off the last words of this rank.
   static_cast<void>(links_->pump());
   // A peer's word that comes after close() makes the kernel drop what it has not sent yet.
   const Clock& clock = SteadyClock::instance();

@@ -58,7 +58,7 @@ void Landings::begin(Landing& landing, PostedEntry& entry) {
     return;
   }
   const auto source = end_.find_mapped(entry.work);
-  // It was mapped when the entry began.
+  // The source was mapped when the entry began, and may have gone since.
   if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
   landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
   if (landing.begun) end_.nic.count_copy(landing.bytes);
