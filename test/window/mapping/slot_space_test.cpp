@@ -34,31 +34,19 @@ SlotSpace::Proposal ask(SlotSpace& space, SlotSpace::Token token, std::size_t by
   return *place;
 }
 
-TEST_CASE("a place is the first that is free after the floor", "[req:1.15]") {
+TEST_CASE("sizes and floors are rounded, a new proposal replaces the last, a kept one stays",
+          "[req:1.15][req:1.19]") {
   SlotSpace space(kSlot, kPage);
   CHECK(propose(space, {1, 1}, 100) == 0);
   REQUIRE(space.keep({1, 1}).ok());
+  CHECK(propose(space, {1, 2}, kPage, 7 * kPage + 1) == 8 * kPage);
   CHECK(propose(space, {1, 2}, kPage) == kPage);
-  CHECK(propose(space, {1, 3}, kPage) == 2 * kPage);  // what {1, 2} holds is not free
-  CHECK(propose(space, {1, 2}, kPage, 7 * kPage + 1) == 8 * kPage);  // moves the hold
-  CHECK(propose(space, {1, 4}, kPage) == kPage);
-  CHECK(space.taken_bytes() == kPage);
-  CHECK(propose(space, {1, 3}, kPage, 2 * kPage) == 2 * kPage);  // its own hold is no obstacle
-  space.drop({1, 2});
-  space.drop({1, 3});
-  space.drop({1, 4});
-  space.drop({1, 1});  // kept: no effect
-  CHECK(propose(space, {1, 5}, kMiB) == kPage);
+  CHECK(propose(space, {1, 3}, 9 * kPage) == 2 * kPage);
+  CHECK(propose(space, {1, 4}, 2 * kMiB) == 2 * kMiB);  // so that the host can map huge pages
+  space.drop({1, 1});                                   // kept: no effect
   CHECK(space.taken_bytes() == kPage);
   space.release(0, 100);
   CHECK(space.taken_bytes() == 0);
-}
-
-TEST_CASE("places from 2 MiB up let the host map huge pages", "[req:1.19]") {
-  SlotSpace space(kSlot, kPage);
-  CHECK(propose(space, {1, 1}, kPage) == 0);
-  CHECK(propose(space, {1, 2}, 2 * kMiB) == 2 * kMiB);
-  CHECK(propose(space, {1, 3}, kMiB) == kPage);
 }
 
 TEST_CASE("where two agreements meet, the lower token waits and the higher one moves on",

@@ -5,13 +5,10 @@
 #include <chrono>
 #include <cstring>
 #include <future>
-#include <random>
 #include <thread>
 
 #include <catch2/catch.hpp>
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,10 +18,8 @@
 #include "framework_memory.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "support/cuda/needs_gpu.hpp"
-#include "support/process_state.hpp"
-#include "window/mapping/flat_space.hpp"
 #include "window/memory/memory_cuda.hpp"
-#include "window/memory/sizes.hpp"
+#include "window/memory/memory_promises.hpp"
 
 // GPU memory and device objects with the real driver.
 namespace oriel::window {
@@ -164,30 +159,10 @@ Memory& memory() {
   return *opened;
 }
 
-char* allocate(std::size_t bytes) {
-  Result<void*> made = memory().allocate(bytes);
-  REQUIRE(made.ok());
-  return static_cast<char*>(*made);
-}
-
-std::vector<Segment> segments_of(const void* pointer, std::size_t bytes) {
-  Result<std::vector<Segment>> found = memory().find_segments(pointer, bytes);
-  if (!found.ok()) UNSCOPED_INFO(found.error().to_string());
-  REQUIRE(found.ok());
-  return std::move(found).value();
-}
-
 Error refusal(const void* pointer, std::size_t bytes) {
-  Result<std::vector<Segment>> found = memory().find_segments(pointer, bytes);
-  REQUIRE_FALSE(found.ok());
-  std::printf("refused: %s\n", found.error().to_string().c_str());
-  return std::move(found).error();
-}
-
-ShareableHandle exported(const Allocation& allocation) {
-  Result<ShareableHandle> handle = memory().export_handle(allocation);
-  REQUIRE(handle.ok());
-  return std::move(handle).value();
+  Error error = refusal(memory(), pointer, bytes);
+  std::printf("refused: %s\n", error.to_string().c_str());
+  return error;
 }
 
 std::size_t free_bytes() {
@@ -201,21 +176,21 @@ std::size_t free_bytes() {
 }
 
 TEST_CASE("memory of our allocator and of a framework is found and known again", "[req:1.19]") {
-  char* pointer = allocate(3 * kMiB);
-  const auto segments = segments_of(pointer + kMiB, kMiB);
+  char* pointer = allocate(memory(), 3 * kMiB);
+  const auto segments = segments_of(memory(), pointer + kMiB, kMiB);
   REQUIRE(segments.size() == 1);
   CHECK(reinterpret_cast<char*>(segments[0].base) == pointer);
   CHECK(segments[0].bytes == 4 * kMiB);
-  CHECK(segments_of(pointer, 1)[0].allocation == segments[0].allocation);
+  CHECK(segments_of(memory(), pointer, 1)[0].allocation == segments[0].allocation);
   CHECK(refusal(pointer + 1, 4 * kMiB).message().find("past the end") != std::string::npos);
   CHECK(memory().free(pointer).ok());
 
   const Framework torch({2 * kMiB, 4 * kMiB, 2 * kMiB}, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  const auto all = segments_of(torch.base() + kMiB, 7 * kMiB);
+  const auto all = segments_of(memory(), torch.base() + kMiB, 7 * kMiB);
   REQUIRE(all.size() == 3);
   CHECK(reinterpret_cast<char*>(all[0].base) == torch.base());
   CHECK(all[1].bytes == 4 * kMiB);
-  CHECK(segments_of(torch.base() + 3 * kMiB, kMiB)[0].allocation == all[1].allocation);
+  CHECK(segments_of(memory(), torch.base() + 3 * kMiB, kMiB)[0].allocation == all[1].allocation);
   CHECK(refusal(torch.base() + kMiB, 8 * kMiB).message().find("past the end") != std::string::npos);
 }
 
@@ -249,10 +224,10 @@ TEST_CASE("memory that cannot be shared is refused by its kind", "[req:1.19][req
 }
 
 TEST_CASE("another process maps and writes GPU memory", "[req:1.17]") {
-  char* pointer = allocate(4 * kMiB);
-  const auto segment = segments_of(pointer, 1)[0];
+  char* pointer = allocate(memory(), 4 * kMiB);
+  const auto segment = segments_of(memory(), pointer, 1)[0];
   {
-    const ShareableHandle handle = exported(*segment.allocation);
+    const ShareableHandle handle = exported(memory(), *segment.allocation);
     std::printf("handles travel as %s\n",
                 std::holds_alternative<FabricHandle>(handle) ? "fabric handles" : "descriptors");
     CHECK(other_process.write_pattern(handle, segment.bytes));
@@ -262,8 +237,8 @@ TEST_CASE("another process maps and writes GPU memory", "[req:1.17]") {
   }
   CHECK(memory().free(pointer).ok());
   const Framework torch({2 * kMiB}, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  const auto foreign = segments_of(torch.base(), 1)[0];
-  const ShareableHandle handle = exported(*foreign.allocation);
+  const auto foreign = segments_of(memory(), torch.base(), 1)[0];
+  const ShareableHandle handle = exported(memory(), *foreign.allocation);
   CHECK(std::holds_alternative<OwnedFd>(handle));
   CHECK(other_process.write_pattern(handle, foreign.bytes));
   Result<unsigned> first = read_word(torch.base());
@@ -282,11 +257,11 @@ TEST_CASE("a peer's handle that is none, or of another size, is refused", "[req:
   REQUIRE(::ftruncate(memfd.get(), 2 * kMiB) == 0);
   CHECK_FALSE(import(std::move(memfd), 2 * kMiB).ok());
   CHECK_FALSE(import(FabricHandle{}, 2 * kMiB).ok());
-  char* pointer = allocate(2 * kMiB);
-  const auto segment = segments_of(pointer, 1)[0];
+  char* pointer = allocate(memory(), 2 * kMiB);
+  const auto segment = segments_of(memory(), pointer, 1)[0];
   auto range = memory().reserve(8 * kMiB, 2 * kMiB);
   REQUIRE(range.ok());
-  Result<AllocationRef> larger = import(exported(*segment.allocation), 4 * kMiB);
+  Result<AllocationRef> larger = import(exported(memory(), *segment.allocation), 4 * kMiB);
   const bool mapped = larger.ok() && memory().map(**range, (*range)->base(), *larger).ok();
   CHECK_FALSE(mapped);
   CHECK(memory().free(pointer).ok());
@@ -391,13 +366,13 @@ TEST_CASE("what the steps of a registration cost", "[req:1.21]") {
   REQUIRE(space.ok());
   for (int i = 0; i < 5; ++i) {
     auto start = Clock::now();
-    char* pointer = allocate(kGiB);
+    char* pointer = allocate(memory(), kGiB);
     const double allocated = since(start);
     start = Clock::now();
-    const auto segment = segments_of(pointer, kGiB)[0];
+    const auto segment = segments_of(memory(), pointer, kGiB)[0];
     const double found = since(start);
     start = Clock::now();
-    ShareableHandle handle = exported(*segment.allocation);
+    ShareableHandle handle = exported(memory(), *segment.allocation);
     const double export_ms = since(start);
     start = Clock::now();
     Result<AllocationRef> imported =

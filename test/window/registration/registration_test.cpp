@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -268,49 +266,6 @@ TEST_CASE("communicators that register at once all find a place though they just
       }
       for (std::byte* buffer : buffers) ORIEL_CHECK(host_memory().free(buffer));
       return self.barrier();
-    }));
-  }
-}
-
-TEST_CASE("cycles of registration in random order hold nothing in the end", "[req:1.21]") {
-  const char* wanted = std::getenv("ORIEL_TEST_CYCLES");
-  const int cycles = wanted != nullptr ? std::atoi(wanted) : test::repeats(300, 2);
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed << ", " << cycles << " cycles (ORIEL_TEST_CYCLES changes them)");
-  for (const auto& layout : {std::vector<int>{1, 1, 1}, {3}, {2, 1}}) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
-      std::mt19937 common(seed), own(seed + 1 + static_cast<unsigned>(self.rank()));
-      std::vector<std::unique_ptr<HostBuffer>> buffers;
-      for (int i = 0; i < 6; ++i) buffers.push_back(std::make_unique<HostBuffer>(32 * kPage));
-      std::vector<RegisteredWindow> alive;
-      test::ProcessState early;
-      for (int cycle = 0; cycle < cycles; ++cycle) {
-        std::vector<WindowRequest> requests;
-        for (std::size_t n = 1 + common() % 3; n > 0; --n) {
-          const auto& buffer = buffers[common() % buffers.size()];
-          const std::size_t offset = own() % 16, pages = 1 + common() % 16;
-          requests.push_back({buffer->at(offset * kPage), pages * kPage, 0});
-        }
-        ORIEL_TRY(const auto windows, self.register_batch(std::move(requests)));
-        alive.insert(alive.end(), windows.begin(), windows.end());
-        if (cycle % 16 == 7) ORIEL_CHECK(check_visible(self, windows.back(), cycle));
-        const std::size_t keep = cycle % 50 == 49 ? 0 : 12;
-        while (alive.size() > keep) {
-          const auto at = alive.begin() + static_cast<std::ptrdiff_t>(own() % alive.size());
-          ORIEL_CHECK(self.manager().deregister(at->handle));
-          alive.erase(at);
-        }
-        if (keep == 0) {
-          ORIEL_CHECK(self.barrier());
-          const auto state = held_by_process();
-          if (cycle == 99) early = state;
-          ORIEL_EXPECT(cycle <= 99 || state == early);
-          ORIEL_EXPECT(self.space()->slots().taken_bytes() == 0);
-          ORIEL_CHECK(self.barrier());
-        }
-      }
-      return check_empty(self, alive);
     }));
   }
 }

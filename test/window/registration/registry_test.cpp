@@ -32,22 +32,10 @@ void* operator new(std::size_t bytes) {
   if (void* made = std::malloc(bytes > 0 ? bytes : 1)) return made;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto unit = static_cast<std::size_t>(alignment);
-  if (void* made = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return made;
-  throw std::bad_alloc();
-}
 void operator delete(void* pointer) noexcept {
   std::free(pointer);
 }
 void operator delete(void* pointer, std::size_t) noexcept {
-  std::free(pointer);
-}
-void operator delete(void* pointer, std::align_val_t) noexcept {
-  std::free(pointer);
-}
-void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept {
   std::free(pointer);
 }
 
