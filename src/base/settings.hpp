@@ -18,7 +18,6 @@
 namespace oriel {
 
 enum class BackendChoice : std::uint8_t { automatic, cuda, host };
-enum class SimdChoice : std::uint8_t { automatic, baseline, avx2, avx512 };
 /// The ways to all-reduce, in the order of kernels::Algorithm; automatic lets the table choose.
 enum class AlgorithmChoice : std::uint8_t { automatic, one_shot, two_shot, stream, eager };
 /// What joins the NICs of ranks that cannot map each other's memory.
@@ -58,12 +57,8 @@ struct Settings {
   std::uint64_t scratch_size_bytes = 64ULL << 20;
   AlgorithmChoice algorithm = AlgorithmChoice::automatic;
   std::int64_t ctas = 0;          ///< 0: the table chooses
-  std::int64_t threads = 0;       ///< 0: the table chooses
   std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses
-  std::int64_t depth = 0;         ///< 0: the table chooses
   std::string table_path;         ///< empty: the built-in table
-  SimdChoice simd = SimdChoice::automatic;
-  std::int64_t spin_microseconds = -1;  ///< -1: chosen from the number of ranks and cores
   LogLevel log_level = LogLevel::alert;
   std::string log_file;  ///< empty: standard error
 

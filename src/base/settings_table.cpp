@@ -30,9 +30,6 @@ constexpr std::array kAlgorithms = {
     word("auto", AlgorithmChoice::automatic), word("one_shot", AlgorithmChoice::one_shot),
     word("two_shot", AlgorithmChoice::two_shot), word("stream", AlgorithmChoice::stream),
     word("eager", AlgorithmChoice::eager)};
-constexpr std::array kSimds = {word("auto", SimdChoice::automatic),
-                               word("baseline", SimdChoice::baseline),
-                               word("avx2", SimdChoice::avx2), word("avx512", SimdChoice::avx512)};
 constexpr std::array kWires = {word("auto", WireChoice::automatic),
                                word("fabric", WireChoice::fabric)};
 constexpr std::array kNics = {word("soft", NicKind::soft), word("mlx5", NicKind::mlx5)};
@@ -186,23 +183,9 @@ const std::array kRows = {
         "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
         "choose. It is an upper limit: pieces are smaller where the scratch memory has no room.",
         kTuning},
-    Row{"ORIEL_DEPTH", nullptr, IntegerKind{&Settings::depth, 0, 16},
-        "Forces how many such pieces may be on their way at once; 0 lets the table choose. 1, and "
-        "more than the scratch memory has room for, is refused when a communicator starts.",
-        kTuning},
-    Row{"ORIEL_THREADS", nullptr, IntegerKind{&Settings::threads, 0, 512},
-        "Forces the number of threads in a block on GPUs, 32 at least; 0 lets the table choose.",
-        kTuning},
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
         "The measured table from which algorithms are chosen; all ranks must name the same one.",
-        kTuning},
-    Row{"ORIEL_SIMD", nullptr, choice<&Settings::simd>(kSimds),
-        "The instruction set of the loops that add on the CPU; auto takes the best there is. One "
-        "that the processor does not have is refused when a communicator of CPU ranks starts.",
-        kTuning},
-    Row{"ORIEL_SPIN", nullptr, IntegerKind{&Settings::spin_microseconds, -1, 1'000'000},
-        "How many microseconds a waiting CPU rank spins before it yields; -1 lets Oriel choose.",
         kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
         "What the library prints. The default, alert, is what a user must know without asking: a "

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include <catch2/catch.hpp>
@@ -50,10 +51,10 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
     const bool in_turns = round.cast == Cast::processes && round.ranks > kGpus;
     if (in_turns) round.cast = Cast::threads;
     Variables variables = {{"ORIEL_ALGORITHM", round.algorithm}};
+    std::optional<StreamTable> table;
     if (std::string(round.algorithm) == "stream") {
       variables.emplace_back("ORIEL_SCRATCH_SIZE", rng() % 2 == 0 ? "4M" : "64M");
-      variables.emplace_back("ORIEL_CHUNK", std::to_string(128 << rng() % 8));
-      variables.emplace_back("ORIEL_DEPTH", std::to_string(2 + rng() % 6));
+      variables.push_back(table.emplace("cuda", rng()).variable());
     }
     if (rng() % 3 == 0) variables.emplace_back("ORIEL_CTAS", std::to_string(1 + rng() % 16));
     // What hangs once may hang every time, and each takes its patience.

@@ -24,9 +24,8 @@ const bool kHasFabric = skip_without_fabric();
 constexpr std::uint64_t kBytes = 100'001;
 constexpr std::uint32_t kRounds = 400;
 
-comm::SoftNetwork& network_of(const WorldRank& rank) {
-  const auto found = must(comm::find_communicator(rank.comm.handle()));
-  return dynamic_cast<comm::SoftNetwork&>(*found->network());
+NetworkInside network_of(const WorldRank& rank) {
+  return oriel::test::network_of(rank.comm);
 }
 
 bool is_on(const WorldRank& rank, int peer, int path) {

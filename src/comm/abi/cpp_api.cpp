@@ -208,7 +208,9 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     impl->entry = handle.entry();
     impl->owned = true;
     handle.show(&impl->handle);
-    ORIEL_CHECK(comm::run_jobs(std::move(jobs)));  // after a failure the handle is null
+    bool in_progress = false;
+    ORIEL_CHECK(
+        comm::run_jobs(std::move(jobs), in_progress));  // after a failure the handle is null
     return Impl::make(std::move(impl));
   });
 }

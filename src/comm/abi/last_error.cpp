@@ -17,7 +17,6 @@ using LateText = std::array<char, 1024>;
 
 thread_local LateText late_last_text{};
 thread_local LateText late_held_text{};
-thread_local bool no_memory = false;  // came last, instead of a text
 
 void copy(std::string_view text, LateText& out) {
   const std::size_t length = std::min(text.size(), out.size() - 1);
@@ -39,7 +38,6 @@ using ThreadTexts = ThreadObject<Texts>;
 }  // namespace
 
 void remember_error(const Error& error) {
-  no_memory = false;
   std::string text = std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
                      "): " + error.to_string();
   Log().warn("{}", text);
@@ -50,12 +48,7 @@ void remember_error(const Error& error) {
   }
 }
 
-void remember_no_memory() noexcept {
-  no_memory = true;
-}
-
 const char* last_error_text() {
-  if (no_memory) return "system error (request): out of memory";
   return ThreadTexts::ended() ? late_last_text.data() : ThreadTexts::get().last.c_str();
 }
 

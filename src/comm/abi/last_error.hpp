@@ -11,9 +11,6 @@ namespace oriel::comm {
 /// Remembers `error` as the calling thread's last one and logs it as a warning.
 void remember_error(const Error& error);
 
-/// Remembers that memory ran out, where there is none to say more.
-void remember_no_memory() noexcept;
-
 /// The text of the calling thread's last error, empty if there was none. Valid until this thread's
 /// next remember_error() or hold_text().
 const char* last_error_text();

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -58,17 +60,6 @@ ncclResult_t report(Error error, const char* call) {
   return to_nccl(full.code());
 }
 
-// There may be no memory for a message either.
-ncclResult_t report_exception(const char* call, ErrorCode code, const char* what) noexcept {
-  try {
-    return report(Error(code, what), call);
-  } catch (...) {
-    remember_no_memory();
-    ThreadGroup::current().remember_no_memory();
-    return to_nccl(code);
-  }
-}
-
 /// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
 /// here and would leave other ranks without this one: it ends behind the call.
 class NotCancelled {
@@ -88,15 +79,17 @@ template <class Body>
 ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
   const NotCancelled whole_call;
   try {
-    Status status = body();
-    return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
-  } catch (const std::bad_alloc&) {
-    end_without_memory(comm);
-    return report_exception(call, ErrorCode::system, "out of memory");
-  } catch (const std::exception& exception) {
-    return report_exception(call, ErrorCode::internal, exception.what());
-  } catch (...) {
-    return report_exception(call, ErrorCode::internal, "an unknown exception");
+    try {
+      Status status = body();
+      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
+    } catch (const std::bad_alloc&) {
+      end_without_memory(comm);
+      return report(Error(ErrorCode::system, "out of memory"), call);
+    } catch (const std::exception& exception) {
+      return report(Error(ErrorCode::internal, exception.what()), call);
+    }
+  } catch (...) {  // there is no memory for a message either
+    return ncclSystemError;
   }
 }
 
@@ -149,28 +142,6 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   return place;
 }
 
-/// The group of a call that notes several starts. Should it run out of memory in between, what it
-/// has noted so far is forgotten, and the thread's group is as before.
-class OwnGroup {
- public:
-  OwnGroup() { group_.start(); }
-  ~OwnGroup() {
-    if (complete_) return;
-    group_.drop_inits(static_cast<std::size_t>(noted_));
-    group_.leave();
-  }
-  OwnGroup(const OwnGroup&) = delete;
-  OwnGroup& operator=(const OwnGroup&) = delete;
-  ThreadGroup& group() { return group_; }
-  int& noted() { return noted_; }
-  void is_complete() { complete_ = true; }
-
- private:
-  ThreadGroup& group_ = ThreadGroup::current();
-  int noted_ = 0;
-  bool complete_ = false;
-};
-
 Status init_all(ncclComm_t* out, int count, const int* devices) {
   ORIEL_CHECK(require(out, "comm"));
   if (count < 1) {
@@ -192,29 +163,16 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   }
   ORIEL_TRY(const auto id, make_unique_id());
   bool in_progress = false;
-  OwnGroup own;
-  ThreadGroup& group = own.group();
-  Status refused;
-  int& noted = own.noted();
-  for (int rank = 0; rank < count && refused.ok(); ++rank) {
-    const Result<Device*> device =
-        gpus == 0 ? Result<Device*>(&host_device())
-                  : device_with_ordinal(devices != nullptr ? devices[rank] : rank);
-    if (!device.ok()) {
-      refused = device.error();
-      break;
+  std::vector<InitJob> jobs;
+  for (int rank = 0; rank < count; ++rank) {
+    Device* device = &host_device();
+    if (gpus > 0) {
+      ORIEL_TRY(device, device_with_ordinal(devices != nullptr ? devices[rank] : rank));
     }
-    InitJob job = make_init_job(id, rank, count, CommunicatorOptions{}, true, device);
-    job.handle.show(&out[rank]);
-    refused = group.submit(std::move(job), in_progress);
-    ++noted;
+    jobs.push_back(make_init_job(id, rank, count, CommunicatorOptions{}, true, device));
+    jobs.back().handle.show(&out[rank]);
   }
-  if (!refused.ok()) {
-    group.remember(refused.error());
-    group.drop_inits(static_cast<std::size_t>(noted));  // nobody else waits for them
-  }
-  own.is_complete();
-  return group.end(in_progress);
+  return ThreadGroup::current().submit(std::move(jobs), in_progress);
 }
 
 Status finalize(ncclComm_t handle, bool& in_progress) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <new>
 #include <string>
 
 #include <fmt/format.h>
@@ -16,7 +15,6 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/device/rank_affinity.hpp"
 #include "comm/network/network_places.hpp"
-#include "kernels/host/mover_host.hpp"
 #include "kernels/plan/most_ranks.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "topo/machine/process_machine.hpp"
@@ -134,14 +132,7 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
   const std::string title = title_of(request.options, request.rank, request.size);
   const int rank = request.rank;
-  Status done;
-  try {
-    done = co_await self->set_up(loop, std::move(request), deadline);
-  } catch (const std::bad_alloc&) {
-    if (self->session_ == nullptr) throw;
-    done = Error(ErrorCode::system, "out of memory").with_origin(rank);
-    self->session_->abort(done.error());
-  }
+  Status done = co_await self->set_up(loop, std::move(request), deadline);
   if (!done.ok()) {
     co_return as_seen_by(rank, std::move(done).error())
         .with_scope(Scope::communicator)
@@ -196,9 +187,8 @@ Status Communicator::watch_ranks() {
   }
   const topo::Affinity affinity = affinity_of(*device_);
   Log(rank()).info("threads and memory of the library: {}", topo::describe(affinity));
-  ORIEL_CHECK(Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus));
   watched_ = true;
-  return {};
+  return Monitor::instance().watch(*this, *session_, std::move(processes), affinity.cpus);
 }
 
 void Communicator::tell_of_start() const {
@@ -322,9 +312,7 @@ Status Communicator::lay_out_scratch(int max_ctas) {
 Task<Status> Communicator::agree_on_choices() {
   overrides_.algorithm = name_of_choice(static_cast<std::uint64_t>(settings_->algorithm));
   overrides_.ctas = static_cast<int>(settings_->ctas);
-  overrides_.threads = static_cast<int>(settings_->threads);
   overrides_.chunk_bytes = static_cast<std::uint32_t>(settings_->chunk_bytes);
-  overrides_.depth = static_cast<std::uint32_t>(settings_->depth);
 
   Status local = check_log();
   if (!settings_->table_path.empty()) {
@@ -342,12 +330,7 @@ Task<Status> Communicator::agree_on_choices() {
   if (local.ok()) local = check_limits(max_ctas);
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);
-  if (local.ok()) {
-    local = kernels::check_choice(table, overrides_, device_->backend(), layout_);
-  }
-  if (local.ok() && on_host()) {
-    if (auto isa = kernels::find_isa(settings_->simd); !isa.ok()) local = std::move(isa).error();
-  }
+  if (local.ok()) local = kernels::check_choice(table, device_->backend(), layout_);
   if (local.ok() && needs_network()) local = check_network_settings(*settings_);
   slot_bytes_ = choose_slot_bytes();
   std::vector<boot::AgreedField> fields = {
@@ -355,10 +338,7 @@ Task<Status> Communicator::agree_on_choices() {
       {"the forced algorithm (ORIEL_ALGORITHM)", static_cast<std::uint64_t>(settings_->algorithm),
        text_of_choice},
       {"the forced number of CTAs (ORIEL_CTAS)", static_cast<std::uint64_t>(overrides_.ctas)},
-      {"the forced number of threads (ORIEL_THREADS)",
-       static_cast<std::uint64_t>(overrides_.threads)},
       {"the forced chunk size (ORIEL_CHUNK)", overrides_.chunk_bytes},
-      {"the forced depth (ORIEL_DEPTH)", overrides_.depth},
       {"the order of additions (ORIEL_DETERMINISTIC)", settings_->deterministic ? 1u : 0u},
       {"the size of the scratch memory (ORIEL_SCRATCH_SIZE)", settings_->scratch_size_bytes},
       {"the largest number of CTAs", static_cast<std::uint64_t>(max_ctas)},

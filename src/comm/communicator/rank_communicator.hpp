@@ -32,6 +32,10 @@
 #include "kernels/plan/hierarchy_plan.hpp"
 #include "window/registration/window_manager.hpp"
 
+namespace oriel::test {
+class NetworkInside;
+}
+
 namespace oriel::comm {
 
 /// What a user chose for one communicator (ncclConfig_t).
@@ -90,7 +94,6 @@ Error as_seen_by(int rank, Error error);
 /// other ranks go last.
 class Communicator final : public Watched, public std::enable_shared_from_this<Communicator> {
  public:
-  /// If memory runs out, the other ranks are told, or this throws before they know of the rank.
   static Task<Result<std::shared_ptr<Communicator>>> join(EventLoop& loop, JoinRequest request);
   ~Communicator() override;
 
@@ -100,8 +103,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   const std::vector<int>& team() const { return team_facts_.members; }
   /// Teams, and the path between each two ranks: the same on all ranks.
   const Topology& topology() const { return topology_; }
-  /// For tests, which have its NIC make faults; null where no rank of another node is reached.
-  Network* network() const { return network_.get(); }
 
   /// A loop for a collective call of this communicator alone. If there can be none the other ranks,
   /// on their way to the same call, are told: the communicator is of no more use.
@@ -152,6 +153,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   void tick(TimePoint now) override;
 
  private:
+  friend class oriel::test::NetworkInside;
   Communicator(Device& device, const Settings& settings, CommunicatorOptions options);
 
   // The steps of join(), in order; each is collective.

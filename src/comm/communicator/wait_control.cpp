@@ -13,15 +13,11 @@ namespace {
 // Spinning pays only while every rank of the node has a processor to itself. That there are enough
 // of them does not say that two ranks are not on one, where each call would take two full spins;
 // and where nothing else wants the processor, yielding costs a wait 0.3 us.
-void tune_waits(device::WaitControl& wait, int ranks_here, std::int64_t spin_microseconds) {
+void tune_waits(device::WaitControl& wait, int ranks_here) {
   static const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const bool crowded = static_cast<unsigned>(ranks_here) > processors;
   wait.spin_ns = crowded ? 500 : 5'000;
   wait.yield_ns = crowded ? 20'000 : 200'000;
-  if (spin_microseconds >= 0) {
-    wait.spin_ns =
-        static_cast<std::uint32_t>(std::min<std::int64_t>(spin_microseconds, 1'000'000) * 1000);
-  }
 }
 
 }  // namespace
@@ -49,7 +45,7 @@ device::WaitControl Communicator::wait_control(void* doorbell) const {
     // Nodes of one machine (ORIEL_HOSTID) share its processors, other machines have their own.
     const int ranks_here = network_ != nullptr ? network_->ranks_on_machine()
                                                : static_cast<int>(team_facts_.members.size());
-    tune_waits(wait, ranks_here, settings_->spin_microseconds);
+    tune_waits(wait, ranks_here);
   }
   return wait;
 }

@@ -11,19 +11,14 @@
 
 namespace oriel::comm {
 
-std::optional<Error> CommEntry::start_error() const {
-  if (!no_memory_) return error_;
-  return Error(ErrorCode::system, "out of memory while the communicator started");
-}
-
 bool CommEntry::in_progress() const {
   const std::lock_guard lock(mutex_);
-  return working_ || (communicator_ == nullptr && !error_ && !no_memory_);
+  return working_ || (communicator_ == nullptr && !error_);
 }
 
 Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
   const std::lock_guard lock(mutex_);
-  if (auto error = start_error()) return *std::move(error);
+  if (error_) return *error_;
   if (communicator_ != nullptr && !working_) return communicator_;
   return Error(ErrorCode::invalid_usage,
                working_ ? "an earlier call on the communicator is still in progress"
@@ -37,7 +32,7 @@ std::optional<Error> CommEntry::async_error() const {
   std::optional<Error> of_work;
   {
     const std::lock_guard lock(mutex_);
-    if (auto error = start_error()) return error;
+    if (error_) return error_;
     started = communicator_;
     of_work = work_error_;
   }
@@ -89,11 +84,6 @@ Status CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
   }
   outcome.value()->abort(*late);
   return *std::move(late);
-}
-
-void CommEntry::finished_without_memory() noexcept {
-  const std::lock_guard lock(mutex_);
-  no_memory_ = true;
 }
 
 void CommEntry::abort(const Error& reason) {

@@ -51,8 +51,6 @@ class CommEntry {
   /// Set-up has ended. If the user has aborted it too late for its loop to see, the communicator
   /// ends here and the outcome is that error.
   Status finished(Result<std::shared_ptr<Communicator>> outcome);
-  /// Set-up has ended for want of memory, of which there may be none to say so.
-  void finished_without_memory() noexcept;
   /// Work begins that goes on in the background; refused if there is some already.
   Status begin_work();
   /// It has ended. `publish` stores results where the user wants them; it is called before the
@@ -72,8 +70,6 @@ class CommEntry {
   std::shared_ptr<Communicator> close();
 
  private:
-  std::optional<Error> start_error() const;
-
   const int rank_;
   const int size_;
   const int device_;
@@ -89,7 +85,6 @@ class CommEntry {
   std::optional<Error> work_error_;
   std::shared_ptr<Communicator> communicator_;
   std::optional<Error> error_;                   // why there will be none
-  bool no_memory_ = false;                       // instead of error_
   std::atomic<Communicator*> started_{nullptr};  // what communicator_ holds, null while in progress
 };
 

@@ -3,6 +3,7 @@
 #include "comm/group/group_call.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,6 @@ Status check_kinds(const std::vector<InitJob>& inits) {
     return {};
   }
   return Error(ErrorCode::invalid_usage, "a group starts blocking and non-blocking communicators");
-}
-
-Status run(GroupJobs jobs, bool& in_progress) {
-  Status started = start_in_background(jobs, in_progress);
-  Status done = run_jobs(std::move(jobs));
-  return started.ok() ? std::move(done) : std::move(started);
 }
 
 }  // namespace
@@ -45,15 +40,12 @@ Status ThreadGroup::end(bool& in_progress) {
   if (--depth_ > 0) return {};
   GroupJobs jobs = std::exchange(jobs_, GroupJobs{});
   auto refused = std::exchange(error_, std::nullopt);
-  if (std::exchange(no_memory_, false) && !refused) {
-    refused = Error(ErrorCode::system, "a call inside the group ran out of memory");
-  }
   if (const Status kinds = check_kinds(jobs.inits); !refused && !kinds.ok()) {
     refused = kinds.error();
   }
-  if (!refused) return run(std::move(jobs), in_progress);
+  if (!refused) return run_jobs(std::move(jobs), in_progress);
   refuse(jobs, *refused);
-  static_cast<void>(run(std::move(jobs), in_progress));
+  static_cast<void>(run_jobs(std::move(jobs), in_progress));
   return *refused;
 }
 
@@ -61,20 +53,23 @@ void ThreadGroup::remember(const Error& error) {
   if (open() && !error_) error_ = error;
 }
 
-void ThreadGroup::drop_inits(std::size_t count) {
-  for (; count > 0 && !jobs_.inits.empty(); --count) jobs_.inits.pop_back();
-}
-
 template <typename Job>
 Status ThreadGroup::note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress) {
   GroupJobs alone;
   std::vector<Job>& jobs = (open() ? jobs_ : alone).*list;
   jobs.push_back(std::move(job));
-  return open() ? Status() : run(std::move(alone), in_progress);
+  return open() ? Status() : run_jobs(std::move(alone), in_progress);
 }
 
 Status ThreadGroup::submit(InitJob job, bool& in_progress) {
   return note(std::move(job), &GroupJobs::inits, in_progress);
+}
+
+Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
+  if (!open()) return run_jobs({.inits = std::move(jobs)}, in_progress);
+  jobs_.inits.reserve(jobs_.inits.size() + jobs.size());
+  std::move(jobs.begin(), jobs.end(), std::back_inserter(jobs_.inits));
+  return {};
 }
 
 Status ThreadGroup::submit(WindowJob job, bool& in_progress) {

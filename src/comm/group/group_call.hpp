@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -30,22 +29,17 @@ class ThreadGroup {
   /// `in_progress` is set if some of it goes on in the background.
   Status end(bool& in_progress);
   bool open() const { return depth_ > 0; }
-  /// Ends one level without running anything, for a call that could not note all that it consists
-  /// of.
-  void leave() noexcept { --depth_; }
 
   /// Notes a job, or runs it at once outside a group.
   Status submit(InitJob job, bool& in_progress);
+  /// Several at once: inside a group all are noted or none.
+  Status submit(std::vector<InitJob> jobs, bool& in_progress);
   Status submit(WindowJob job, bool& in_progress);
   /// Inside a group a call that cannot be made is refused here already.
   Status submit(CollectiveJob job);
   Status submit(FinalizeJob job, bool& in_progress);
   /// A call inside the group was refused; the end of the group says so too.
   void remember(const Error& error);
-  /// The same, for want of memory to say more.
-  void remember_no_memory() noexcept { no_memory_ = open(); }
-  /// Forgets the last `count` communicators that the group was to start, with their handles.
-  void drop_inits(std::size_t count);
 
  private:
   template <typename Job>
@@ -54,7 +48,6 @@ class ThreadGroup {
   int depth_ = 0;
   GroupJobs jobs_;
   std::optional<Error> error_;
-  bool no_memory_ = false;
 };
 
 }  // namespace oriel::comm

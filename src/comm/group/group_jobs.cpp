@@ -90,15 +90,8 @@ class DescriptorsForStart {
 };
 
 Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, JoinRequest request) {
-  if (!request.refused) {
-    try {
-      JoinRequest joining = request;
-      co_return co_await Communicator::join(loop, std::move(joining));
-    } catch (const std::bad_alloc&) {
-      request.refused.emplace(ErrorCode::system, "out of memory");
-    }
-  }
-  co_return co_await decline(loop, std::move(request));
+  if (request.refused) co_return co_await decline(loop, std::move(request));
+  co_return co_await Communicator::join(loop, std::move(request));
 }
 
 Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
@@ -117,6 +110,20 @@ Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
   return first;
 }
 
+/// Ends the communicators of all jobs, whose peers are on their way to these calls; the first's
+/// error.
+Status abort_all(const GroupJobs& jobs, const Error& error) {
+  Status first;
+  const auto abort = [&](const auto& job) {
+    job.communicator->abort(error);
+    keep_first(first, *job.communicator->async_error());
+  };
+  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
+  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
+  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
+  return first;
+}
+
 // There is no loop to work in, and the other ranks are on their way to these calls as well.
 Status give_up(GroupJobs& jobs, const Error& error) {
   Status first;
@@ -130,22 +137,8 @@ Status give_up(GroupJobs& jobs, const Error& error) {
     static_cast<void>(loop.run(decline(loop, request)));
     keep_first(first, job.handle.finish(std::move(reason)));
   }
-  const auto abort = [&](const auto& job) {
-    job.communicator->abort(error);
-    keep_first(first, *job.communicator->async_error());
-  };
-  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
-  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
-  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
+  keep_first(first, abort_all(jobs, error));
   return first;
-}
-
-/// Ends the communicators of all jobs, whose peers are on their way to these calls.
-void end_all_without_memory(const GroupJobs& jobs) noexcept {
-  const auto end = [](const auto& job) { end_without_memory(*job.communicator); };
-  std::for_each(jobs.windows.begin(), jobs.windows.end(), end);
-  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), end);
-  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), end);
 }
 
 /// The windows that one communicator registers at once.
@@ -218,18 +211,13 @@ struct HostCalls {
   Communicator* communicator = nullptr;
   const std::vector<PlannedCall>* calls = nullptr;
   Status outcome{};
-  bool no_memory = false;
 
   void run() {
     try {
       outcome = run_sequence(*calls);
     } catch (const std::bad_alloc&) {
-      run_out_of_memory();
+      outcome = communicator->run_out_of_memory();
     }
-  }
-  void run_out_of_memory() noexcept {
-    no_memory = true;
-    end_without_memory(*communicator);
   }
   /// Ends the waits of the other ranks, perhaps threads of this very group.
   void fail(Error reason) {
@@ -258,16 +246,13 @@ Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& call
         work.fail(std::move(started).error().with_context("starting a group's call"));
       }
     } catch (const std::bad_alloc&) {
-      work.run_out_of_memory();
+      work.outcome = work.communicator->run_out_of_memory();
     }
   }
   works.back().run();
   threads.clear();  // joins them
   Status first;
-  for (HostCalls& work : works) {
-    if (work.no_memory) throw std::bad_alloc();
-    keep_first(first, std::move(work.outcome));
-  }
+  for (HostCalls& work : works) keep_first(first, std::move(work.outcome));
   return first;
 }
 
@@ -311,6 +296,11 @@ Status carry_out(EventLoop& loop, GroupJobs& jobs) {
 
 /// The work of one non-blocking communicator.
 struct Background {
+  explicit Background(std::shared_ptr<CommEntry> given) : entry(std::move(given)) {}
+  ~Background() { end({}); }  // where memory has run out the communicator has the error
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+
   std::shared_ptr<CommEntry> entry;
   GroupJobs jobs;
   bool begun = false;  // on a communicator that had started
@@ -347,43 +337,31 @@ struct Background {
     end(Error(reason));
     return reason;
   }
-  void end_without_memory() noexcept {
-    end_all_without_memory(jobs);
-    end({});  // the communicator itself has the error
-  }
   void run() {
-    try {
-      if (const Device* near = device(); near != nullptr) work_near(*near);
-      Status outcome = carry_out_alone();
-      if (!outcome.ok())
-        Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
-      end(std::move(outcome));
-    } catch (const std::bad_alloc&) {
-      end_without_memory();
-    }
+    if (const Device* near = device(); near != nullptr) work_near(*near);
+    Status outcome = carry_out_alone();
+    if (!outcome.ok())
+      Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
+    end(std::move(outcome));
   }
 };
 
 Status start(const std::shared_ptr<Background>& work) {
   ORIEL_CHECK(work->begin());
-  try {
-    for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
-    // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
-    // deadline of set-up, or sooner if the communicator is aborted.
-    auto thread = OwnedThread::start({
-        .name = "oriel-group",
-        .body = [work] { work->run(); },
-        .stop = [work] { work->entry->abort(Error(ErrorCode::aborted, "the process ends")); },
-    });
-    if (!thread.ok()) {
-      return work->fail(std::move(thread).error().with_context("starting a group's call"));
-    }
-    thread->leave_to_library();
-    return {};
-  } catch (const std::bad_alloc&) {
-    work->end_without_memory();
-    throw;
+  for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
+  // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
+  // deadline of set-up, or sooner if the communicator is aborted.
+  auto thread = OwnedThread::start({
+      .name = "oriel-group",
+      .body = [work] { work->run(); },
+      .stop = [work] { work->entry->abort(Error(ErrorCode::aborted, "the process ends")); },
+      .failed = [work](const Error& reason) { static_cast<void>(abort_all(work->jobs, reason)); },
+  });
+  if (!thread.ok()) {
+    return work->fail(std::move(thread).error().with_context("starting a group's call"));
   }
+  thread->leave_to_library();
+  return {};
 }
 
 /// The background work of `entry` among `works`, new if it has none yet.
@@ -392,19 +370,47 @@ GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
   for (const auto& work : works) {
     if (work->entry == entry) return work->jobs;
   }
-  works.push_back(std::make_shared<Background>());
-  works.back()->entry = entry;
+  works.push_back(std::make_shared<Background>(entry));
   return works.back()->jobs;
 }
 
-}  // namespace
-
-void end_without_memory(Communicator& communicator) noexcept {
-  try {
-    static_cast<void>(communicator.run_out_of_memory());
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): their deadlines name this rank
+Status run_here(GroupJobs& jobs) {
+  if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
+    return run_collectives(jobs.collectives);
   }
+  const DescriptorsForStart descriptors(jobs);
+  auto loop = EventLoop::create();
+  if (!loop.ok()) return give_up(jobs, loop.error());
+  Status first = carry_out(loop.value(), jobs);
+  store_windows(jobs.windows);
+  return first;
 }
+
+/// Moves starts and collectives from `jobs`, and copies the others: `here` has what does not go on
+/// in the background.
+std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here) {
+  std::vector<std::shared_ptr<Background>> works;
+  for (InitJob& job : jobs.inits) {
+    const auto entry = job.handle.entry();
+    (entry->blocking() ? here : jobs_of(works, entry)).inits.push_back(std::move(job));
+  }
+  jobs.inits.clear();
+  const auto stays = [&](const auto& job) {
+    return job.entry->blocking() ||
+           std::any_of(jobs.collectives.begin(), jobs.collectives.end(),
+                       [&](const auto& call) { return call.communicator == job.communicator; });
+  };
+  for (const WindowJob& job : jobs.windows) {
+    (stays(job) ? here : jobs_of(works, job.entry)).windows.push_back(job);
+  }
+  for (const FinalizeJob& job : jobs.finalizes) {
+    (stays(job) ? here : jobs_of(works, job.entry)).finalizes.push_back(job);
+  }
+  here.collectives = std::move(jobs.collectives);
+  return works;
+}
+
+}  // namespace
 
 void refuse(GroupJobs& jobs, const Error& error) {
   const auto refuse_one = [&error](std::optional<Error>& refused) {
@@ -419,77 +425,23 @@ void refuse(GroupJobs& jobs, const Error& error) {
   jobs.collectives.clear();
 }
 
-Status run_jobs(GroupJobs jobs) {
+Status run_jobs(GroupJobs jobs, bool& in_progress) {
+  GroupJobs here;
   try {
-    if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
-      return run_collectives(jobs.collectives);
+    Status first;
+    for (const auto& work : divide(jobs, here)) {
+      const Status started = start(work);
+      in_progress = in_progress || started.ok();
+      keep_first(first, started);
     }
-    const DescriptorsForStart descriptors(jobs);
-    auto loop = EventLoop::create();
-    if (!loop.ok()) return give_up(jobs, loop.error());
-    Status first = carry_out(loop.value(), jobs);
-    store_windows(jobs.windows);
+    keep_first(first, run_here(here));
     return first;
   } catch (const std::bad_alloc&) {
-    end_all_without_memory(jobs);
+    const Error error(ErrorCode::system, "out of memory");
+    static_cast<void>(abort_all(jobs, error));
+    static_cast<void>(abort_all(here, error));
     throw;
   }
-}
-
-namespace {
-
-bool all_blocking(const GroupJobs& jobs) {
-  const auto starts = [](const InitJob& job) { return job.handle.entry()->blocking(); };
-  const auto blocks = [](const auto& job) { return job.entry->blocking(); };
-  return std::all_of(jobs.inits.begin(), jobs.inits.end(), starts) &&
-         std::all_of(jobs.windows.begin(), jobs.windows.end(), blocks) &&
-         std::all_of(jobs.finalizes.begin(), jobs.finalizes.end(), blocks);
-}
-
-/// Divides `jobs` between what goes on in the background and the rest.
-void divide(GroupJobs& jobs, GroupJobs& rest, std::vector<std::shared_ptr<Background>>& works) {
-  for (InitJob& job : jobs.inits) {
-    const auto entry = job.handle.entry();
-    (entry->blocking() ? rest : jobs_of(works, entry)).inits.push_back(std::move(job));
-  }
-  const auto stays = [&](const auto& job) {
-    return job.entry->blocking() ||
-           std::any_of(jobs.collectives.begin(), jobs.collectives.end(),
-                       [&](const auto& call) { return call.communicator == job.communicator; });
-  };
-  for (WindowJob& job : jobs.windows) {
-    const auto entry = job.entry;
-    (stays(job) ? rest : jobs_of(works, entry)).windows.push_back(std::move(job));
-  }
-  for (FinalizeJob& job : jobs.finalizes) {
-    const auto entry = job.entry;
-    (stays(job) ? rest : jobs_of(works, entry)).finalizes.push_back(std::move(job));
-  }
-  rest.collectives = std::move(jobs.collectives);
-}
-
-}  // namespace
-
-Status start_in_background(GroupJobs& jobs, bool& in_progress) {
-  if (all_blocking(jobs)) return {};
-  std::vector<std::shared_ptr<Background>> works;
-  GroupJobs rest;
-  try {
-    divide(jobs, rest, works);
-  } catch (const std::bad_alloc&) {
-    end_all_without_memory(jobs);
-    end_all_without_memory(rest);
-    for (const auto& work : works) end_all_without_memory(work->jobs);
-    throw;
-  }
-  jobs = std::move(rest);
-  Status first;
-  for (const auto& work : works) {
-    const Status started = start(work);
-    in_progress = in_progress || started.ok();
-    keep_first(first, started);
-  }
-  return first;
 }
 
 }  // namespace oriel::comm

@@ -45,9 +45,6 @@ struct GroupJobs {
   std::vector<FinalizeJob> finalizes;
 };
 
-/// Ends a communicator whose peers are in a call for which this rank has no memory.
-void end_without_memory(Communicator& communicator) noexcept;
-
 /// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
 /// ranks, which all get the same error; of collectives nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
@@ -55,14 +52,11 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
 /// host collectives of different communicators on threads of their own (they wait for each other).
 /// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
-/// returned. Blocking. Where memory runs out, all communicators of the jobs have ended.
-Status run_jobs(GroupJobs jobs);
-
-/// Has the jobs of non-blocking communicators carried out in the background, each communicator's on
-/// a thread of its own, and takes them from `jobs`: starts, and the registrations and finalization
-/// of communicators that have no collective here, for that is to have ended when the group has.
-/// What can be done before other ranks come is an error here; `in_progress` is set if there is
-/// work under way.
-Status start_in_background(GroupJobs& jobs, bool& in_progress);
+/// returned. Where memory runs out, all communicators of the jobs have ended.
+///
+/// Blocking, but for the jobs of non-blocking communicators, each of which has a thread of its own:
+/// starts, and the registrations and finalization of communicators that have no collective here,
+/// for that is to have ended when the group has. `in_progress` is set if there is such work.
+Status run_jobs(GroupJobs jobs, bool& in_progress);
 
 }  // namespace oriel::comm

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <utility>
 #include <vector>
 
 namespace oriel::comm {
@@ -20,15 +20,9 @@ class HandleTable {
   /// before what they stand for is ready.
   Handle reserve() {
     const std::lock_guard lock(mutex_);
-    std::uint32_t index;
-    if (free_.empty()) {
-      index = static_cast<std::uint32_t>(places_.size());
-      places_.emplace_back();
-      free_.reserve(places_.capacity());  // so that remove() needs no memory
-    } else {
-      index = free_.back();
-      free_.pop_back();
-    }
+    if (free_ == places_.size()) places_.emplace_back().next_free = free_ + 1;
+    const std::uint32_t index = free_;
+    free_ = places_[index].next_free;
     places_[index].taken = true;
     return encode(index, places_[index].generation);
   }
@@ -60,8 +54,7 @@ class HandleTable {
     auto object = std::move(place->object);
     place->taken = false;
     ++place->generation;
-    const auto index = static_cast<std::uint32_t>(place - places_.data());
-    free_.push_back(index);
+    place->next_free = std::exchange(free_, static_cast<std::uint32_t>(place - places_.data()));
     return object;
   }
 
@@ -69,6 +62,7 @@ class HandleTable {
   struct Place {
     std::shared_ptr<Object> object;
     std::uint32_t generation = 1;
+    std::uint32_t next_free = 0;  // index; the table's size ends the list
     bool taken = false;
   };
   // Low bits hold the index + 1, so that no handle is null; bits above hold the generation.
@@ -90,7 +84,7 @@ class HandleTable {
 
   mutable std::mutex mutex_;
   std::vector<Place> places_;
-  std::vector<std::uint32_t> free_;
+  std::uint32_t free_ = 0;  // index of the first free place
 };
 
 }  // namespace oriel::comm

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/group/init_job.hpp"
 
+#include <new>
 #include <utility>
 
 namespace oriel::comm {
@@ -12,7 +13,11 @@ PendingHandle::PendingHandle(std::shared_ptr<CommEntry> entry)
 PendingHandle::~PendingHandle() {
   if (entry_ == nullptr) return;
   end();
-  entry_->finished_without_memory();
+  try {
+    static_cast<void>(
+        entry_->finished(Error(ErrorCode::system, "out of memory while the communicator started")));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): a destructor may not throw
+  }
 }
 
 void PendingHandle::show(ncclComm_t* out) {

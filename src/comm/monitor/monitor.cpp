@@ -3,7 +3,6 @@
 #include "comm/monitor/monitor.hpp"
 
 #include <atomic>
-#include <new>
 #include <utility>
 
 #include <unistd.h>
@@ -36,23 +35,10 @@ Monitor::Monitor() : owner_(::getpid()) {}
 Status Monitor::watch(Watched& watched, boot::Session& session, std::vector<Watch> processes,
                       std::vector<int> cpus) {
   const std::lock_guard lock(mutex_);
-  const bool first = !thread_;
-  if (first) {
+  if (!thread_) {
     ORIEL_TRY(thread_, Thread::start());
   }
-  const auto end_first = [&] {
-    if (!first) return;
-    thread_->stop();
-    std::exchange(thread_, nullptr)->join();
-  };
-  try {
-    Status added = thread_->add(watched, session, std::move(processes), std::move(cpus));
-    if (!added.ok()) end_first();
-    return added;
-  } catch (const std::bad_alloc&) {
-    end_first();
-    throw;
-  }
+  return thread_->add(watched, session, std::move(processes), std::move(cpus));
 }
 
 void Monitor::unwatch(Watched& watched) {
@@ -69,11 +55,6 @@ void Monitor::unwatch(Watched& watched) {
     thread_.reset();
   }
   if (!thread->is_current()) thread->join();
-}
-
-bool Monitor::running() {
-  const std::lock_guard lock(mutex_);
-  return thread_ != nullptr;
 }
 
 }  // namespace oriel::comm

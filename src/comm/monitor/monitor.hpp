@@ -56,14 +56,13 @@ class Monitor {
 
   /// Both must live until unwatch(). `processes` may be empty; a process that has gone already is a
   /// death, one that may not be watched is left out (its links tell). `cpus`, ascending, are the
-  /// processors near the rank's device; none if that does not matter.
+  /// processors near the rank's device; none if that does not matter. unwatch() is to follow also
+  /// where this fails.
   Status watch(Watched& watched, boot::Session& session, std::vector<Watch> processes,
                std::vector<int> cpus = {});
-  /// Ends the watch, after a callback that runs has returned; at once when called from it. Does
-  /// nothing for what is not watched.
+  /// Ends the watch, if there is one, after a callback that runs has returned; at once when called
+  /// from it.
   void unwatch(Watched& watched);
-  /// Whether the thread runs. For tests.
-  bool running();
 
  private:
   class Thread;

@@ -58,10 +58,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
   entry->ready = true;  // for what there is already
   cpus_changed_ = true;
   entries_.push_back(entry);
-  try {
-    for (const Watch& process : entry->processes) watch_process(process.pid);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): their links still tell
-  }
+  for (const Watch& process : entry->processes) watch_process(process.pid);
   raise_event(wake_);
   return {};
 }
@@ -70,7 +67,7 @@ bool Monitor::Thread::remove(Watched& watched) {
   std::unique_lock lock(mutex_);
   const auto it = std::find_if(entries_.begin(), entries_.end(),
                                [&](const EntryRef& entry) { return entry->watched == &watched; });
-  if (it == entries_.end()) return true;  // not watched: nothing changes
+  if (it == entries_.end()) return !entries_.empty();  // its watch() has failed
   const EntryRef entry = *it;
   entries_.erase(it);
   entry->removed = true;
@@ -197,14 +194,11 @@ void Monitor::Thread::give_up_all(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void Monitor::Thread::move_near_devices() noexcept {
+void Monitor::Thread::move_near_devices() {
   if (!std::exchange(cpus_changed_, false)) return;
-  try {
-    std::vector<int> cpus;
-    for (const EntryRef& entry : entries_) cpus = topo::united(cpus, entry->cpus);
-    topo::run_this_thread_on(cpus);
-  } catch (const std::bad_alloc&) {  // it watches as well from where it is
-  }
+  std::vector<int> cpus;
+  for (const EntryRef& entry : entries_) cpus = topo::united(cpus, entry->cpus);
+  topo::run_this_thread_on(cpus);
 }
 
 void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick) {

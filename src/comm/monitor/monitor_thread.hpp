@@ -25,7 +25,6 @@ class Monitor::Thread {
  public:
   static Result<std::shared_ptr<Thread>> start();
 
-  /// Where it fails or throws nothing is watched.
   Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
              std::vector<int> cpus);
   /// Whether something is left to watch. Ends the thread if not.
@@ -65,7 +64,7 @@ class Monitor::Thread {
   explicit Thread(boot::Poller poller) : poller_(std::move(poller)) {}
   void run();
   /// Moves this thread to the processors near the devices of all entries, if these have changed.
-  void move_near_devices() noexcept;
+  void move_near_devices();
   void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
   /// Ends what is watched, because something of it may have been missed.
   void give_up_all(std::unique_lock<std::mutex>& lock);

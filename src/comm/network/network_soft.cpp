@@ -65,7 +65,7 @@ Task<Result<std::unique_ptr<Network>>> SoftNetwork::make(EventLoop& loop, Networ
   }
   ORIEL_CO_CHECK(co_await agree(world, std::move(local)));
   const Deadline rings_due = descriptors_due(loop, deadline);
-  local = co_await self->rings_.join(loop, self->nic(), rings_due);
+  local = co_await self->rings_.join(loop, self->ports_.at(0).nic(), rings_due);
   if (local.ok()) local = self->connect();
   if (local.ok()) local = self->start();
   ORIEL_CO_CHECK(co_await agree(world, std::move(local)));
@@ -180,12 +180,6 @@ std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* ab
   return detector_.failure(now, *view_.bell, abort);
 }
 
-const net::FailoverQueue* SoftNetwork::failover(int rank) const {
-  const auto of_rank = [rank](const PeerQueue& queue) { return queue.rank() == rank; };
-  const auto found = std::find_if(queues_.begin(), queues_.end(), of_rank);
-  return found == queues_.end() ? nullptr : found->failover();
-}
-
 void SoftNetwork::abort() {
   // First the NICs: no queue goes on by another path meanwhile.
   aborted_ = true;
@@ -224,7 +218,7 @@ bool SoftNetwork::work() {
     refuse_posts();
   }
   detector_.send_due_probes();
-  const bool any = nic().progress();
+  const bool any = ports_.at(0).nic().progress();
   return ports_.has_backups() ? failover_.progress() || any : any;
 }
 

@@ -25,6 +25,10 @@
 #include "comm/network/soft_ports.hpp"
 #include "net/soft/nic_thread.hpp"
 
+namespace oriel::test {
+class NetworkInside;
+}
+
 namespace oriel::comm {
 
 /// The network of a rank with a software NIC and its thread. Processes of one machine, network
@@ -75,16 +79,8 @@ class SoftNetwork final : public Network {
   void abort() override;
   void leave() override;
 
-  /// Tests have it make faults.
-  net::NicSoft& nic(std::size_t at = 0) { return ports_.at(at).nic(); }
-  /// For tests: null where no peer is reached by libfabric.
-  const net::WireFabric* fabric(std::size_t at = 0) const { return ports_.at(at).fabric(); }
-  /// For tests: null where this rank is reached by one path.
-  const net::FailoverQueue* failover(int rank) const;
-  /// For tests: by which interfaces a rank is reached, in the order of paths.
-  std::vector<std::string> interfaces_to(int rank) const { return routes_.interfaces_to(rank); }
-
  private:
+  friend class oriel::test::NetworkInside;
   explicit SoftNetwork(NetworkOptions options);
   // The steps of make(), all local.
   Status prepare();

@@ -112,10 +112,4 @@ std::vector<int> RankRoutes::fabric_peers(std::size_t nic) const {
   return reached;
 }
 
-std::vector<std::string> RankRoutes::interfaces_to(int rank) const {
-  std::vector<std::string> names;
-  for (const PathPair& path : paths_to(rank)) names.push_back(interfaces_[path.own]);
-  return names;
-}
-
 }  // namespace oriel::comm

@@ -43,8 +43,6 @@ class RankRoutes {
   std::vector<int> fabric_peers(std::size_t nic) const;
   /// By NIC, the best one first. An empty name stands for what ORIEL_SOCKET_IFNAME asks for.
   const std::vector<std::string>& interfaces() const { return interfaces_; }
-  /// Returns the interfaces by which a rank is reached, in the order of paths.
-  std::vector<std::string> interfaces_to(int rank) const;
 
  private:
   Result<PathInterface> describe(const std::string& interface) const;

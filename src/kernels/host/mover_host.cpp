@@ -43,35 +43,8 @@ std::uint64_t one_of(DataType type) {
   }
 }
 
-Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa)) {
-  host::Isa isa = host::Isa::baseline;
-  switch (choice) {
-    case SimdChoice::automatic:
-      return host::detect_isa();
-    case SimdChoice::baseline:
-      break;
-    case SimdChoice::avx2:
-      isa = host::Isa::avx2;
-      break;
-    case SimdChoice::avx512:
-      isa = host::Isa::avx512;
-      break;
-  }
-  if (available(isa)) return isa;
-  return Error(ErrorCode::invalid_usage,
-               fmt::format(
-                   "environment variable ORIEL_SIMD is {}, which this processor does not have",
-                   host::name_of(isa)))
-      .with_hint(fmt::format("auto takes {} here", host::name_of(host::detect_isa())));
-}
-
 host::Isa isa_in_use() {
-  // Who asked for one that is not there has been refused before the first call.
-  static const host::Isa isa = [] {
-    const auto settings = process_settings();
-    const auto found = find_isa(settings.ok() ? settings.value()->simd : SimdChoice::automatic);
-    return found.ok() ? found.value() : host::detect_isa();
-  }();
+  static const host::Isa isa = host::detect_isa();
   return isa;
 }
 

@@ -59,14 +59,10 @@ class HostMover {
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
 };
 
-/// The instruction set that ORIEL_SIMD asks for; invalid_usage if `available` denies it: to be
-/// asked when a communicator of CPU ranks starts.
-Result<host::Isa> find_isa(SimdChoice choice, bool (*available)(host::Isa) = host::is_available);
-
 /// The bytes of a one of this type: the scalar of what its sender has scaled already.
 std::uint64_t one_of(DataType type);
 
-/// The instruction set that this process uses: the best one, unless ORIEL_SIMD names another.
+/// The best instruction set that this processor has.
 host::Isa isa_in_use();
 
 }  // namespace oriel::kernels

@@ -103,8 +103,7 @@ Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, st
   return split;
 }
 
-Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backend backend,
-                    const ScratchLayout& layout) {
+Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayout& layout) {
   if (table.find(backend, layout.ranks, 0) == nullptr) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table of algorithms has no line for the backend {}",
@@ -112,16 +111,6 @@ Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backen
         .with_hint("ORIEL_TABLE names a table that was measured with it");
   }
   if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) return no_room(layout, kMinDepth);
-  if (overrides.depth == 0) return {};
-  if (overrides.depth < kMinDepth || overrides.depth > kMaxDepth) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("environment variable ORIEL_DEPTH is {}, but must be {} to {}, or 0",
-                             overrides.depth, kMinDepth, kMaxDepth));
-  }
-  if (max_chunk_bytes(layout, overrides.depth) < kMinChunkBytes) {
-    return no_room(layout, overrides.depth)
-        .with_context(fmt::format("environment variable ORIEL_DEPTH is {}", overrides.depth));
-  }
   return {};
 }
 
@@ -143,7 +132,6 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
   }
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
-  if (overrides.threads > 0) plan.threads = std::min(overrides.threads, kMaxThreads);
   // A warp at least, of which each lane tells one rank of the call (signatures.cuh).
   if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
   plan.ctas = std::min(plan.ctas, layout.max_ctas);
@@ -159,7 +147,6 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
     plan.depth = 4;
     plan.lead = 2;
   }
-  if (overrides.depth > 0) plan.depth = std::clamp(overrides.depth, kMinDepth, kMaxDepth);
   if (overrides.chunk_bytes > 0) {
     plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
                                   kMinChunkBytes, kMaxChunkBytes);

@@ -73,19 +73,15 @@ class ChoiceTable {
 struct Overrides {
   std::string algorithm;
   int ctas = 0;
-  int threads = 0;
   std::uint32_t chunk_bytes = 0;
-  std::uint32_t depth = 0;
 };
 
 /// The algorithm of this name; invalid_usage if there is none, or not on this backend.
 Result<Algorithm> find_algorithm(const std::string& name, Backend backend);
 
-/// Whether choose_plan will have a plan for every message, and can do what the overrides ask for;
-/// invalid_usage if not. To be asked once, when a communicator starts. A chunk size is only an
-/// upper limit.
-Status check_choice(const ChoiceTable& table, const Overrides& overrides, Backend backend,
-                    const ScratchLayout& layout);
+/// Whether choose_plan will have a plan for every message; invalid_usage if not. To be asked once,
+/// when a communicator starts.
+Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayout& layout);
 
 /// Chooses from facts that are equal on all ranks: table, backend, ranks, type, count, layout. If
 /// the table's algorithm has no room for the message in the scratch layout, the next one that has;

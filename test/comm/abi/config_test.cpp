@@ -203,11 +203,11 @@ TEST_CASE("ranks are told when the process that made the unique id is stopped", 
 TEST_CASE("a bad environment value on one rank is the same error on all, at once", "[req:1.38]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
-    Environment environment(Variables{{"ORIEL_SPIN", players.first() == 1 ? "much" : "-1"}});
+    Environment environment(Variables{{"ORIEL_CTAS", players.first() == 1 ? "much" : "0"}});
     ncclComm_t comm = nullptr;
     const auto begin = std::chrono::steady_clock::now();
     expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
-                 {"rank 1", "ORIEL_SPIN", "much"});
+                 {"rank 1", "ORIEL_CTAS", "much"});
     require(comm == nullptr, "a failed init leaves null");
     require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
   }));
@@ -325,8 +325,7 @@ TEST_CASE("a number of CTAs in the environment that cannot be had is refused", "
   }
 }
 
-TEST_CASE("a forced depth, scratch memory or table that cannot be had is refused",
-          "[req:1.38][req:1.39]") {
+TEST_CASE("a table or log file that cannot be had is refused", "[req:1.38][req:1.39]") {
   char table[] = "/tmp/oriel-test-table-XXXXXX";
   const int fd = ::mkstemp(table);
   REQUIRE(fd >= 0);
@@ -335,7 +334,6 @@ TEST_CASE("a forced depth, scratch memory or table that cannot be had is refused
   const std::string pipe = std::string(table) + ".pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const std::pair<Variables, std::vector<std::string>> cases[] = {
-      {{{"ORIEL_DEPTH", "1"}}, {"ORIEL_DEPTH is 1, but must be 2 to 16, or 0"}},
       {{{"ORIEL_TABLE", table}}, {"line 1 of the table: depth is \"-1\", but must be 2 to 16"}},
       {{{"ORIEL_LOG_FILE", pipe}, {"ORIEL_LOG", "version"}},
        {"ORIEL_LOG_FILE is", "nobody reads from it"}},

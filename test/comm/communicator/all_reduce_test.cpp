@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include <catch2/catch.hpp>
@@ -9,7 +10,6 @@
 
 #include "comm/communicator/all_reduce_reference.hpp"
 #include "comm/communicator/random_all_reduces.hpp"
-#include "kernels/loops/reduce_loops.hpp"
 #include "support/ranks.hpp"
 
 namespace oriel::test {
@@ -25,10 +25,6 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
   WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
   const char* const algorithms[] = {"", "one_shot", "two_shot", "stream", "eager"};
-  std::vector<std::string> simds = {"auto", "baseline"};
-  for (const auto isa : {kernels::host::Isa::avx2, kernels::host::Isa::avx512}) {
-    if (kernels::host::is_available(isa)) simds.push_back(kernels::host::name_of(isa));
-  }
   std::uint64_t batch = seed;
   for (int ranks = 1; ranks <= 8; ++ranks) {
     ++batch;  // as there are 15 of them for each number of ranks
@@ -39,14 +35,10 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
         if (++batch % 3 != 0 && scaled(100) < 100) continue;
         Variables variables = {{"ORIEL_ALGORITHM", algorithm},
                                {"ORIEL_SCRATCH_SIZE", rng() % 4 == 0 ? "1M" : "16M"}};
-        if (rng() % 2 == 0) {
-          variables.emplace_back("ORIEL_CHUNK", std::to_string(128 << rng() % 8));
-          variables.emplace_back("ORIEL_DEPTH", std::to_string(2 + rng() % 6));
-        }
-        if (rng() % 4 == 0) variables.emplace_back("ORIEL_SPIN", "0");
-        variables.emplace_back("ORIEL_SIMD", simds[rng() % simds.size()]);
-        const std::size_t most = variables.size() > 3 ? 40'000 : 300'000;
-        run_batch(kHost, cast, ranks, variables, {rng(), scaled(17), most});
+        std::optional<StreamTable> table;
+        if (rng() % 2 == 0) table.emplace("host", rng());
+        if (table) variables.push_back(table->variable());
+        run_batch(kHost, cast, ranks, variables, {rng(), scaled(17), table ? 40'000u : 300'000u});
       }
     }
   }

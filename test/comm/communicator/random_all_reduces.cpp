@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <random>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "comm/communicator/all_reduce_reference.hpp"
 
@@ -35,6 +37,21 @@ std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count) {
     hash = (hash ^ static_cast<std::uint64_t>(bytes[i])) * 0x9e3779b97f4a7c15u;
   }
   return hash | 1;
+}
+
+StreamTable::StreamTable(const char* backend, std::uint64_t seed) {
+  char path[] = "/tmp/oriel-test-table-XXXXXX";
+  const int fd = ::mkstemp(path);
+  require(fd >= 0, "a file for a table");
+  ::close(fd);
+  path_ = path;
+  const std::uint64_t depth = 2 + seed / 8 % 6;
+  std::ofstream(path_) << fmt::format("{} 2 max stream 8 256 {} {} {}\n", backend, 128 << seed % 8,
+                                      depth, 1 + seed / 64 % (depth - 1));
+}
+
+StreamTable::~StreamTable() {
+  ::unlink(path_.c_str());
 }
 
 std::uint64_t test_seed() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "support/rank_memory.hpp"
 #include "support/ranks.hpp"
@@ -21,6 +22,19 @@ std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count);
 std::uint64_t test_seed();
 /// `calls`, scaled by ORIEL_TEST_PERCENT.
 int scaled(int calls);
+
+/// A table in a file that streams everything, in chunks and with a depth that `seed` draws.
+class StreamTable {
+ public:
+  StreamTable(const char* backend, std::uint64_t seed);
+  ~StreamTable();
+  StreamTable(const StreamTable&) = delete;
+  StreamTable& operator=(const StreamTable&) = delete;
+  Variables::value_type variable() const { return {"ORIEL_TABLE", path_}; }
+
+ private:
+  std::string path_;
+};
 
 struct BatchOptions {
   std::uint64_t seed = 0;  ///< of what all ranks draw alike: types, counts, places, values

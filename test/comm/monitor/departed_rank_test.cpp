@@ -13,7 +13,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "comm/network/network_soft.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -27,16 +27,12 @@ using namespace std::chrono_literals;
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
 constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
 
-comm::SoftNetwork& network_of(const DeviceComm& kernels) {
-  return *static_cast<comm::SoftNetwork*>(kernels.view().network->nic);
-}
-
 void await_word(Players& players, std::size_t word) {
   while (players.word(word) == 0) std::this_thread::sleep_for(1ms);
 }
 
 /// Tells of the probe of the rank that leaves, and then of its failure.
-void watch_probe(Players& players, comm::SoftNetwork& network) {
+void watch_probe(Players& players, const NetworkInside& network) {
   const device::queue::QueueView& queue = network.view().queues[kLeaves];
   const std::atomic_ref reserved(queue.indexes->reserved);
   const std::uint64_t before = reserved.load();
@@ -84,14 +80,14 @@ void leave_unanswered(const Variables& settings, Asked asked) {
       const device::Thread self;
       if (players.first() == kWaits) {
         {
-          const std::jthread watcher([&] { watch_probe(players, network_of(kernels)); });
+          const std::jthread watcher([&] { watch_probe(players, network_of(comm)); });
           require(device::wait_signal(self, kernels.view(), 0, 1, kSignals), "the wait");
         }
         test::require(!comm.async_error().has_value(), "nothing was asked of the rank that left");
         ask_in_vain(comm, kernels, asked);
         players.word(kTried) = 1;
       } else if (players.first() == kLeaves) {
-        comm::SoftNetwork& network = network_of(kernels);
+        const NetworkInside network = network_of(comm);
         network.nic().stop();
         if (network.failover(kWaits) != nullptr) network.nic(1).stop();
         await_word(players, kProbed);

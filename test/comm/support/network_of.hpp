@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/network/network_soft.hpp"
@@ -9,11 +13,45 @@
 
 namespace oriel::test {
 
-/// The network of a communicator with software NICs, whatever kernels see of it.
-inline comm::SoftNetwork& network_of(const Communicator& comm) {
-  return dynamic_cast<comm::SoftNetwork&>(*must(comm::find_communicator(comm.handle()))->network());
+/// The inside of a communicator's network with software NICs.
+class NetworkInside {
+ public:
+  explicit NetworkInside(comm::SoftNetwork& network) : network_(network) {}
+  explicit NetworkInside(comm::Communicator& comm)
+      : NetworkInside(dynamic_cast<comm::SoftNetwork&>(*comm.network_)) {}
+
+  net::NicSoft& nic(std::size_t at = 0) const { return network_.ports_.at(at).nic(); }
+  /// Null where no peer is reached by libfabric.
+  const net::WireFabric* fabric(std::size_t at = 0) const {
+    return network_.ports_.at(at).fabric();
+  }
+  /// Null where this rank is reached by one path.
+  const net::FailoverQueue* failover(int rank) const {
+    for (const comm::PeerQueue& queue : network_.queues_) {
+      if (queue.rank() == rank) return queue.failover();
+    }
+    return nullptr;
+  }
+  /// By which interfaces a rank is reached, in the order of paths.
+  std::vector<std::string> interfaces_to(int rank) const {
+    std::vector<std::string> names;
+    for (const comm::PathPair& path : network_.routes_.paths_to(rank)) {
+      names.push_back(network_.routes_.interfaces()[path.own]);
+    }
+    return names;
+  }
+  bool is_idle() const { return network_.is_idle(); }
+  const auto& view() const { return network_.view(); }
+
+ private:
+  comm::SoftNetwork& network_;
+};
+
+/// The network of a communicator, whatever kernels see of it.
+inline NetworkInside network_of(const Communicator& comm) {
+  return NetworkInside(*must(comm::find_communicator(comm.handle())));
 }
-inline comm::SoftNetwork& network_of(const Rank& rank) {
+inline NetworkInside network_of(const Rank& rank) {
   return network_of(rank.comm);
 }
 

@@ -69,12 +69,11 @@ TEST_CASE("every algorithm can be forced on CPU ranks", "[req:1.30]") {
 }
 
 TEST_CASE("a block of a GPU's has a warp at least, whose lanes tell of the call", "[req:1.38]") {
-  Overrides overrides;
-  overrides.threads = 7;
+  const ChoiceTable table =
+      table_of("cuda 2 max one_shot 1 7 0 0 0\nhost 2 max one_shot 1 7 0 0 0\n");
   for (const Backend backend : {Backend::cuda, Backend::host}) {
     const auto layout = make_scratch_layout(backend, 2, 1, 64 * kMiB);
-    const auto plan =
-        choose_plan(ChoiceTable::built_in(), overrides, backend, layout, DataType::f32, 2);
+    const auto plan = choose_plan(table, {}, backend, layout, DataType::f32, 2);
     REQUIRE(plan.ok());
     CHECK(plan->threads == (backend == Backend::cuda ? 32 : 7));
   }
