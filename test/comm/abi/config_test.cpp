@@ -109,49 +109,86 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
   });
 }
 
-TEST_CASE("a configuration refused on one rank is the same error on all, at once", "[req:1.38]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      ncclComm_t comms[2] = {};
-      const auto begin = std::chrono::steady_clock::now();
-      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        if (rank == 1) config.cgaClusterSize = 4;
-        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
-      });
-      expect_error(result, ncclInvalidArgument, "init", {"rank 1", "cgaClusterSize is 4"});
-      require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");
-      require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
-    }));
+struct RefusedStart {
+  const char* name;
+  Variables of_all{}, of_rank_1{};
+  int min_ctas = NCCL_CONFIG_UNDEF_INT;
+  bool bad_config = false;  // of rank 1
+  ncclResult_t result = ncclInvalidUsage;
+  std::vector<std::string> words{};
+};
+
+const std::vector<RefusedStart>& refused_starts() {
+  static const std::vector<RefusedStart> starts = {
+      {.name = "a bad configuration of one rank",
+       .bad_config = true,
+       .result = ncclInvalidArgument,
+       .words = {"rank 1", "cgaClusterSize is 4"}},
+      {.name = "more CTAs than a CPU rank has",
+       .min_ctas = 8,
+       .result = ncclInvalidArgument,
+       .words = {"minCTAs is 8", "but 1 is the most"}},
+      {.name = "more CTAs in the environment",
+       .of_all = {{"ORIEL_CTAS", "2"}},
+       .words = {"ORIEL_CTAS is 2", "but 1 is the most"}},
+      {.name = "a bad value of one rank",
+       .of_rank_1 = {{"ORIEL_CTAS", "much"}},
+       .words = {"rank 1", "ORIEL_CTAS", "much"}},
+      {.name = "settings that differ",
+       .of_all = {{"ORIEL_ALGORITHM", "one_shot"}},
+       .of_rank_1 = {{"ORIEL_ALGORITHM", "stream"}},
+       .words = {"ORIEL_ALGORITHM", "one_shot on rank 0, stream on rank 1"}},
+  };
+  return starts;
+}
+
+TEST_CASE("a start that one rank's configuration or environment forbids is the same error on all",
+          "[req:1.31][req:1.38]") {
+  for (const RefusedStart& start : refused_starts()) {
+    for (const Cast cast : kCasts) {
+      // An environment is a process's.
+      if (cast != Cast::processes && !start.of_rank_1.empty()) continue;
+      INFO(start.name << ", " << name_of(cast));
+      check_all_ok(play(cast, 2, [&](Players& players) {
+        const ncclUniqueId id = players.next_id();
+        const Held before = held();
+        const Environment common(start.of_all);
+        const Environment own(players.first() == 1 ? start.of_rank_1 : Variables{});
+        ncclComm_t comms[2] = {};
+        const auto begin = std::chrono::steady_clock::now();
+        const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+          ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+          config.minCTAs = start.min_ctas;
+          if (rank == 1 && start.bad_config) config.cgaClusterSize = 4;
+          return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+        });
+        expect_error(result, start.result, "init", start.words);
+        require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");
+        require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
+        players.barrier();
+        if (cast == Cast::processes) require_held(before, "after a refused init");
+      }));
+    }
   }
 }
 
 TEST_CASE("a non-blocking communicator's refused configuration arrives on all ranks",
           "[req:1.38]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      ncclComm_t comms[2] = {};
-      const ncclResult_t begun = players.together([&](std::size_t i, int rank) {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        if (rank == 1) config.cgaClusterSize = 4;
-        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
-      });
-      require(begun == ncclInProgress, ncclGetLastError(nullptr));
-      for (std::size_t i = 0; i < players.ranks().size(); ++i) {
-        const ncclResult_t state = settled_state(comms[i]);
-        const std::string text = ncclGetLastError(comms[i]);
-        require(state == ncclInvalidArgument, text);
-        require(text.find("rank 1") != std::string::npos, text);
-        require(text.find("cgaClusterSize is 4") != std::string::npos, text);
-        require(ncclCommDestroy(comms[i]), "ncclCommDestroy");
-      }
-    }));
-  }
+  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+    const ncclUniqueId id = players.next_id();
+    ncclComm_t comm = nullptr;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (players.first() == 1) config.cgaClusterSize = 4;
+    require(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config) == ncclInProgress,
+            ncclGetLastError(nullptr));
+    const ncclResult_t state = settled_state(comm);
+    const std::string text = ncclGetLastError(comm);
+    require(state == ncclInvalidArgument, text);
+    require(text.find("rank 1") != std::string::npos, text);
+    require(text.find("cgaClusterSize is 4") != std::string::npos, text);
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
 }
 
 /// A signal stops the threads of a process one by one: waits until the last has stopped.
@@ -198,36 +235,6 @@ TEST_CASE("ranks are told when the process that made the unique id is stopped", 
   CHECK(stopped);
   CHECK(tried);
   check_all_ok(stage.collect(20s));
-}
-
-TEST_CASE("a bad environment value on one rank is the same error on all, at once", "[req:1.38]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const ncclUniqueId id = players.next_id();
-    Environment environment(Variables{{"ORIEL_CTAS", players.first() == 1 ? "much" : "0"}});
-    ncclComm_t comm = nullptr;
-    const auto begin = std::chrono::steady_clock::now();
-    expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
-                 {"rank 1", "ORIEL_CTAS", "much"});
-    require(comm == nullptr, "a failed init leaves null");
-    require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
-  }));
-}
-
-TEST_CASE("a number of CTAs that cannot be had is refused by name", "[req:1.31][req:1.38]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      ncclComm_t comms[2] = {};
-      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.minCTAs = 8;
-        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
-      });
-      // A CPU rank computes in one.
-      expect_error(result, ncclInvalidArgument, "init", {"minCTAs is 8", "but 1 is the most"});
-    }));
-  }
 }
 
 TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]") {
@@ -311,20 +318,6 @@ TEST_CASE("an algorithm that does not exist is refused at the first call", "[req
   });
 }
 
-TEST_CASE("a number of CTAs in the environment that cannot be had is refused", "[req:1.38]") {
-  Environment environment(Variables{{"ORIEL_CTAS", "2"}});
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      ncclComm_t comms[2] = {};
-      const ncclResult_t result = players.together(
-          [&](std::size_t i, int rank) { return ncclCommInitRank(&comms[i], 2, id, rank); });
-      expect_error(result, ncclInvalidUsage, "init", {"ORIEL_CTAS is 2", "but 1 is the most"});
-    }));
-  }
-}
-
 TEST_CASE("a table or log file that cannot be had is refused", "[req:1.38][req:1.39]") {
   char table[] = "/tmp/oriel-test-table-XXXXXX";
   const int fd = ::mkstemp(table);
@@ -351,21 +344,6 @@ TEST_CASE("a table or log file that cannot be had is refused", "[req:1.38][req:1
   }
   ::unlink(table);
   ::unlink(pipe.c_str());
-}
-
-TEST_CASE("ranks whose settings differ are told so, all of them", "[req:1.38]") {
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    const Held before = held();
-    Environment environment(
-        Variables{{"ORIEL_ALGORITHM", players.first() == 1 ? "stream" : "one_shot"}});
-    const ncclUniqueId id = players.next_id();
-    ncclComm_t comm = nullptr;
-    expect_error(ncclCommInitRank(&comm, 3, id, players.first()), ncclInvalidUsage, "init",
-                 {"ORIEL_ALGORITHM", "one_shot on rank 0, stream on rank 1"});
-    require(comm == nullptr, "a failed init leaves null");
-    players.barrier();
-    require_held(before, "after a refused init");
-  }));
 }
 
 }  // namespace

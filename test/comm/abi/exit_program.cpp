@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread calls exit() while others are inside calls, many times: nothing that they use may be
-// destroyed under them. Run it under the address sanitizer, which sees what is.
+// One thread calls exit() while others are inside calls, many times, half of them where calls time
+// out: nothing that they use may be destroyed under them. The address sanitizer sees what is.
+// [req:1.12][D16]
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -19,7 +20,12 @@
 
 namespace {
 
-std::atomic<bool>* error_seen = nullptr;  // shared with the children
+/// What the children tell.
+struct Shared {
+  std::atomic<bool> error_seen = false;
+  std::atomic<int> timeouts = 0;
+};
+Shared* shared = nullptr;
 
 }  // namespace
 
@@ -29,7 +35,7 @@ extern "C" const char* __asan_default_options() {
 }
 // The exit status may be that of exit(), which runs meanwhile.
 extern "C" void __asan_on_error() {
-  *error_seen = true;
+  shared->error_seen = true;
 }
 
 namespace {
@@ -43,7 +49,8 @@ struct Meeting {
 };
 
 /// Starts, uses and destroys communicators for ever. An exit may make any of these calls fail.
-void live(Meeting& meeting, int rank) {
+/// `is_late`: this rank lets the others' calls time out.
+void live(Meeting& meeting, int rank, bool is_late) {
   for (;;) {
     if (rank == 0) static_cast<void>(ncclGetUniqueId(&meeting.id));
     meeting.barrier.arrive_and_wait();
@@ -56,8 +63,10 @@ void live(Meeting& meeting, int rank) {
     if (ncclMemAlloc(&buffer, 65536) == ncclSuccess &&
         ncclCommWindowRegister(comm, buffer, 65536, &window, 1) == ncclSuccess) {
       for (int call = 0; call < 50; ++call) {
-        static_cast<void>(ncclAllReduce(buffer, buffer, call % 2 == 0 ? 1 : 16384, ncclFloat,
-                                        ncclMax, comm, nullptr));
+        if (is_late && call == 5) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        const ncclResult_t result = ncclAllReduce(buffer, buffer, call % 2 == 0 ? 1 : 16384,
+                                                  ncclFloat, ncclMax, comm, nullptr);
+        if (result == ncclSystemError) ++shared->timeouts;
       }
       static_cast<void>(ncclCommWindowDeregister(comm, window));
     }
@@ -66,11 +75,13 @@ void live(Meeting& meeting, int rank) {
   }
 }
 
-[[noreturn]] void exit_beside_calls(std::chrono::microseconds delay) {
+[[noreturn]] void exit_beside_calls(std::chrono::microseconds delay, bool after_timeouts) {
   ::alarm(60);
+  if (after_timeouts) ::setenv("ORIEL_COLLECTIVE_TIMEOUT", "10ms", 1);
   auto& meeting = *new Meeting;
   for (int rank = 0; rank < kRanks; ++rank) {
-    std::thread([&meeting, rank] { live(meeting, rank); }).detach();
+    const bool is_late = after_timeouts && rank == 2;
+    std::thread([&meeting, rank, is_late] { live(meeting, rank, is_late); }).detach();
   }
   std::this_thread::sleep_for(delay);
   std::exit(0);
@@ -80,22 +91,29 @@ void live(Meeting& meeting, int rank) {
 
 int main(int count, char** arguments) {
   ::setenv("ORIEL_BACKEND", "host", 1);
-  void* const shared =
+  void* const memory =
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return 1;
-  error_seen = new (shared) std::atomic<bool>(false);
+  if (memory == MAP_FAILED) return 1;
+  shared = new (memory) Shared;
   const int exits = count > 1 ? std::atoi(arguments[1]) : 60;
-  std::mt19937 random(std::random_device{}());
+  const char* const given = std::getenv("ORIEL_TEST_SEED");
+  const auto seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 0))
+                                     : std::random_device{}();
+  std::printf("ORIEL_TEST_SEED=%u\n", seed);
+  std::fflush(stdout);  // the children have none of it
+  std::mt19937 random(seed);
   for (int i = 0; i < exits; ++i) {
-    const std::chrono::microseconds delay(random() % 60'000);
+    const bool after_timeouts = i % 2 == 1;
+    const std::chrono::microseconds delay(random() % (after_timeouts ? 150'000 : 60'000));
     const pid_t child = ::fork();
-    if (child == 0) exit_beside_calls(delay);
+    if (child == 0) exit_beside_calls(delay, after_timeouts);
     int status = -1;
-    if (::waitpid(child, &status, 0) != child || status != 0 || *error_seen) {
+    if (::waitpid(child, &status, 0) != child || status != 0 || shared->error_seen) {
       std::fprintf(stderr, "exit %d, after %d us: status %#x\n", i, static_cast<int>(delay.count()),
                    static_cast<unsigned>(status));
       return 1;
     }
   }
-  return 0;
+  std::printf("%d calls timed out\n", shared->timeouts.load());
+  return shared->timeouts > 0 ? 0 : 1;
 }

@@ -196,59 +196,6 @@ void report(const DriverWalk& walk, const char* which, const Count& count) {
                describe(walk).c_str(), which, count.agreed, count.harmless);
 }
 
-std::size_t free_bytes(const DriverWalk& walk) {
-  const auto& model = instruments(walk).model;
-  if (model != nullptr) return (std::size_t{1} << 40) - model->held().physical_bytes;
-  std::size_t free = 0;
-  std::size_t total = 0;
-  require(cuda().mem_get_info(&free, &total) == CUDA_SUCCESS, "cuMemGetInfo");
-  return free;
-}
-
-/// One player's part of walk_again().
-void walk_as_player(Players& players, const DriverWalk& walk) {
-  instruments(walk);
-  const ThreadDevice device(players.first() % walk.devices);
-  // An id that nobody uses keeps the root service running, so that its descriptors stay the same.
-  static_cast<void>(players.next_id());
-  for (int i = 0; i < 3; ++i) live_well(players);
-  std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
-  Holding before = holding(walk);
-  const std::size_t free_before = free_bytes(walk);
-  players.barrier();
-
-  std::string complaints;
-  Count count;
-  for (int victim = 0; victim < kRanks; ++victim) {
-    long misses = 0;
-    for (long k = 1 + walk.seed % walk.stride;
-         misses * walk.stride < kMissesToEnd && k < kCallsMost; k += walk.stride) {
-      const Verdict verdict = fail_once(players, device, walk, victim, k, complaints);
-      misses = verdict.hit ? 0 : misses + 1;
-      count.add(verdict);
-      if (counts(players, walk) && !settles_at(walk, before)) {
-        const Holding now = holding(walk);
-        complaints +=
-            fmt::format("\nrank {}, call {} left: {} -> {}", victim, k, before.text(), now.text());
-        before = now;  // told once
-      }
-      players.barrier();
-      if (!verdict.harmless) live_well(players);
-    }
-  }
-  players.barrier();
-  // A driver keeps some memory for itself.
-  constexpr std::size_t kTolerance = std::size_t{64} << 20;
-  const std::size_t free_after = free_bytes(walk);
-  if (free_after + (walk.on_model ? 0 : kTolerance) < free_before) {
-    complaints += fmt::format("\n{} bytes are free of {}", free_after, free_before);
-  }
-  if (players.first() == 0) report(walk, "again", count);
-  complaints += violations(walk);
-  require(complaints.empty(), complaints);
-  require(count.agreed > 3 * 10 / walk.stride, "too few calls failed");
-}
-
 /// Holdings go through the board to the test's own process.
 constexpr std::size_t kNumbers = 8;
 
@@ -291,7 +238,7 @@ std::vector<Holding> hold_at_rest(const DriverWalk& walk) {
   return held;
 }
 
-/// One player's part of one step of walk_at_first().
+/// One player's part of one step of walk_driver_calls().
 void fail_at_first(Players& players, const DriverWalk& walk, const Holding& at_rest, int victim,
                    long k) {
   instruments(walk);
@@ -329,14 +276,7 @@ std::string describe(const DriverWalk& walk) {
                      walk.on_model ? "devices of the model" : "GPUs");
 }
 
-void walk_again(const DriverWalk& walk) {
-  INFO(describe(walk));
-  const Environment environment(variables());
-  check_all_ok(play(
-      walk.cast, kRanks, [&](Players& players) { walk_as_player(players, walk); }, 280s));
-}
-
-void walk_at_first(const DriverWalk& walk) {
+void walk_driver_calls(const DriverWalk& walk) {
   INFO(describe(walk));
   const Environment environment(variables());
   const std::vector<Holding> at_rest = hold_at_rest(walk);

@@ -21,11 +21,9 @@ struct DriverWalk {
 /// One line for messages.
 std::string describe(const DriverWalk& walk);
 
-/// In processes whose devices have been opened by communicators before. Checks with Catch2; must be
-/// called in a process that never initialises CUDA.
-void walk_again(const DriverWalk& walk);
-
-/// Each call in fresh processes, in which everything is done for the first time. Likewise.
-void walk_at_first(const DriverWalk& walk);
+/// Has each driver call of a communicator fail, each in fresh processes, in which everything is
+/// done for the first time. Checks with Catch2; must be called in a process that never initialises
+/// CUDA.
+void walk_driver_calls(const DriverWalk& walk);
 
 }  // namespace oriel::test

@@ -26,16 +26,10 @@ DriverWalk walk_on_gpus(Cast cast, long stride) {
 
 }  // namespace
 
-TEST_CASE("whichever driver call of init to destroy fails on GPUs, all agree", "[req:1.41]") {
-  walk_again(walk_on_gpus(Cast::threads, 1));
-  walk_again(walk_on_gpus(Cast::processes, 3));
-}
-
-// Starting CUDA takes longer than all else, so this is a sample of the calls.
 TEST_CASE("whichever driver call of a process's first communicator on GPUs fails, all agree",
           "[req:1.41]") {
-  walk_at_first(walk_on_gpus(Cast::threads, 17));
-  walk_at_first(walk_on_gpus(Cast::processes, 41));
+  walk_driver_calls(walk_on_gpus(Cast::threads, 17));
+  walk_driver_calls(walk_on_gpus(Cast::processes, 41));
 }
 
 }  // namespace oriel::test

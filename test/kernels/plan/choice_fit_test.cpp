@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "base/settings_table.hpp"
+#include "kernels/plan/arguments.hpp"
 #include "kernels/plan/choice.hpp"
 #include "kernels/plan/plan_values.hpp"
 
@@ -143,137 +144,135 @@ TEST_CASE("deep streams in little scratch memory give way", "[req:1.39]") {
     std::uint64_t scratch;
     std::uint32_t depth;
   };
-  for (const Case& c : {Case{{4, kMiB, 8}, {8, kMiB, 16}, {8, 4 * kMiB, 16}}) {
-      INFO(c.ranks << " ranks, " << c.scratch << " bytes, depth " << c.depth);
-      const auto layout = make_scratch_layout(Backend::cuda, c.ranks, 132, c.scratch);
-      const std::string text = fmt::format("cuda 2 max stream 8 256 16384 {} 1\n", c.depth);
-      const auto table = ChoiceTable::parse(text).value();
-      CHECK(check_choice(table, Backend::cuda, layout).ok());
-      for (const std::uint64_t bytes : {8 * kMiB, 64 * kMiB}) {
-        const auto plan = choose_plan(table, {}, Backend::cuda, layout, DataType::f32, bytes / 4);
-        REQUIRE(plan.ok());
-        CHECK(misfit(plan.value(), Backend::cuda, layout, DataType::f32, bytes / 4) == "");
-      }
+  for (const Case& c : {Case{4, kMiB, 8}, {8, kMiB, 16}, {8, 4 * kMiB, 16}}) {
+    INFO(c.ranks << " ranks, " << c.scratch << " bytes, depth " << c.depth);
+    const auto layout = make_scratch_layout(Backend::cuda, c.ranks, 132, c.scratch);
+    const std::string text = fmt::format("cuda 2 max stream 8 256 16384 {} 1\n", c.depth);
+    const auto table = ChoiceTable::parse(text).value();
+    CHECK(check_choice(table, Backend::cuda, layout).ok());
+    for (const std::uint64_t bytes : {8 * kMiB, 64 * kMiB}) {
+      const auto plan = choose_plan(table, {}, Backend::cuda, layout, DataType::f32, bytes / 4);
+      REQUIRE(plan.ok());
+      CHECK(misfit(plan.value(), Backend::cuda, layout, DataType::f32, bytes / 4) == "");
     }
+  }
 }
 
-TEST_CASE("scratch memory that cannot be had is refused at the start",
-          "[req:1.38][req:1.39]") {
-    const auto& table = ChoiceTable::built_in();
-    const auto layout = make_scratch_layout(Backend::host, 2, 1, 16 * kMiB);
-    ScratchLayout small = layout;
-    small.ring_bytes = 2 * 2 * 128 - 1;
-    const Status status = check_choice(table, Backend::host, small);
-    REQUIRE_FALSE(status.ok());
-    CHECK_THAT(status.error().to_string(),
-               Catch::Contains("511 bytes") && Catch::Contains("ORIEL_SCRATCH_SIZE"));
-    const auto plan = choose_plan(table, {}, Backend::host, small, DataType::f32, kMiB);
-    REQUIRE_FALSE(plan.ok());
-    CHECK(plan.error().message() == status.error().message());
+TEST_CASE("scratch memory that cannot be had is refused at the start", "[req:1.38][req:1.39]") {
+  const auto& table = ChoiceTable::built_in();
+  const auto layout = make_scratch_layout(Backend::host, 2, 1, 16 * kMiB);
+  ScratchLayout small = layout;
+  small.ring_bytes = 2 * 2 * 128 - 1;
+  const Status status = check_choice(table, Backend::host, small);
+  REQUIRE_FALSE(status.ok());
+  CHECK_THAT(status.error().to_string(),
+             Catch::Contains("511 bytes") && Catch::Contains("ORIEL_SCRATCH_SIZE"));
+  const auto plan = choose_plan(table, {}, Backend::host, small, DataType::f32, kMiB);
+  REQUIRE_FALSE(plan.ok());
+  CHECK(plan.error().message() == status.error().message());
 
-    const auto other = ChoiceTable::parse("cuda 2 max stream 1 1 1024 2 1\n");
-    const Status missing = check_choice(other.value(), Backend::host, layout);
-    REQUIRE_FALSE(missing.ok());
-    CHECK(missing.error().message() == "the table of algorithms has no line for the backend host");
+  const auto other = ChoiceTable::parse("cuda 2 max stream 1 1 1024 2 1\n");
+  const Status missing = check_choice(other.value(), Backend::host, layout);
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().message() == "the table of algorithms has no line for the backend host");
 }
 
 TEST_CASE("a mistake in a table names the line, the value and what is allowed", "[req:1.38]") {
-    struct Case {
-      const char* line;
-      const char* message;
-    };
-    const Case cases[] = {
-        {"host 2 max stream 1 1 65536 -1 2", "depth is \"-1\", but must be 2 to 16"},
-        {"host 2 max stream 1 1 65536 1000000 2", "depth is \"1000000\", but must be 2 to 16"},
-        {"host 2 max stream 1 1 65536 2147483648 2",
-         "depth is \"2147483648\", but must be 2 to 16"},
-        {"host 2 max stream 1 1 65536 1 1", "depth is \"1\", but must be 2 to 16"},
-        {"host 2 max stream 1 1 65536 4 4", "lead is \"4\", but must be 1 to 3"},
-        {"host 2 max stream 1 1 65536 4 0", "lead is \"0\", but must be 1 to 3"},
-        {"host 2 max stream 1 1 0 4 2", "chunk_bytes is \"0\", but must be 128 to 1048576"},
-        {"host 2 max stream 1 1 2M 4 2", "chunk_bytes is \"2M\", but must be 128 to 1048576"},
-        {"host 2 max stream 1 1 4294967424 4 2",
-         "chunk_bytes is \"4294967424\", but must be 128 to 1048576"},
-        {"host 2 max stream 1 1 200 4 2", "chunk_bytes is 200, but must be a multiple of 128"},
-        {"host 2 max stream 0 1 128 4 2", "ctas is \"0\", but must be 1 to 1024"},
-        {"host 2 max stream 1025 1 128 4 2", "ctas is \"1025\", but must be 1 to 1024"},
-        {"host 2 max stream 1 513 128 4 2", "threads is \"513\", but must be 1 to 512"},
-        {"host 65 max stream 1 1 128 4 2", "ranks is \"65\", but must be 1 to 64"},
-        {"host 2 18446744073709551616 stream 1 1 128 4 2",
-         "max_bytes is \"18446744073709551616\", but must be 0 to 18446744073709551614"},
-        {"host 2 -1 stream 1 1 128 4 2",
-         "max_bytes is \"-1\", but must be 0 to 18446744073709551614"},
-        {"host 2 64 one_shot 1 1 0 -1 0", "chunk_bytes is \"0\", but must be 128 to 1048576"},
-        {"host 2 64 one_shot 1 1 0 0", "it has 8 fields, not 9"},
-        {"host 2 64 one_shot 1 1 0 0 0 0", "it has 10 fields, not 9"},
-        {"mlx5 2 64 one_shot 1 1 0 0 0", "backend is neither host nor cuda"},
-        {"cuda 2 64 one_shot 1 1 0 0 0",
-         "it ends the list for cuda among 2 ranks, but its max_bytes is \"64\" and not \"max\""},
-    };
-    for (const Case& c : cases) {
-      const auto table =
-          ChoiceTable::parse(fmt::format("# a table\nhost 4 max stream 1 1 128 2 1\n{}\n", c.line));
-      INFO(c.line);
-      REQUIRE_FALSE(table.ok());
-      CHECK(table.error().code() == ErrorCode::invalid_usage);
-      CHECK(table.error().message() == fmt::format("line 3 of the table: {}", c.message));
-    }
+  struct Case {
+    const char* line;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"host 2 max stream 1 1 65536 -1 2", "depth is \"-1\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 1000000 2", "depth is \"1000000\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 2147483648 2", "depth is \"2147483648\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 1 1", "depth is \"1\", but must be 2 to 16"},
+      {"host 2 max stream 1 1 65536 4 4", "lead is \"4\", but must be 1 to 3"},
+      {"host 2 max stream 1 1 65536 4 0", "lead is \"0\", but must be 1 to 3"},
+      {"host 2 max stream 1 1 0 4 2", "chunk_bytes is \"0\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 2M 4 2", "chunk_bytes is \"2M\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 4294967424 4 2",
+       "chunk_bytes is \"4294967424\", but must be 128 to 1048576"},
+      {"host 2 max stream 1 1 200 4 2", "chunk_bytes is 200, but must be a multiple of 128"},
+      {"host 2 max stream 0 1 128 4 2", "ctas is \"0\", but must be 1 to 1024"},
+      {"host 2 max stream 1025 1 128 4 2", "ctas is \"1025\", but must be 1 to 1024"},
+      {"host 2 max stream 1 513 128 4 2", "threads is \"513\", but must be 1 to 512"},
+      {"host 65 max stream 1 1 128 4 2", "ranks is \"65\", but must be 1 to 64"},
+      {"host 2 18446744073709551616 stream 1 1 128 4 2",
+       "max_bytes is \"18446744073709551616\", but must be 0 to 18446744073709551614"},
+      {"host 2 -1 stream 1 1 128 4 2",
+       "max_bytes is \"-1\", but must be 0 to 18446744073709551614"},
+      {"host 2 64 one_shot 1 1 0 -1 0", "chunk_bytes is \"0\", but must be 128 to 1048576"},
+      {"host 2 64 one_shot 1 1 0 0", "it has 8 fields, not 9"},
+      {"host 2 64 one_shot 1 1 0 0 0 0", "it has 10 fields, not 9"},
+      {"mlx5 2 64 one_shot 1 1 0 0 0", "backend is neither host nor cuda"},
+      {"cuda 2 64 one_shot 1 1 0 0 0",
+       "it ends the list for cuda among 2 ranks, but its max_bytes is \"64\" and not \"max\""},
+  };
+  for (const Case& c : cases) {
+    const auto table =
+        ChoiceTable::parse(fmt::format("# a table\nhost 4 max stream 1 1 128 2 1\n{}\n", c.line));
+    INFO(c.line);
+    REQUIRE_FALSE(table.ok());
+    CHECK(table.error().code() == ErrorCode::invalid_usage);
+    CHECK(table.error().message() == fmt::format("line 3 of the table: {}", c.message));
+  }
 }
 
 TEST_CASE("a table that is no file, or too long for one, is refused", "[req:1.38]") {
-    const auto refused = [](const std::string& path) {
-      const auto table = ChoiceTable::read(path);
-      return table.ok() ? std::string() : table.error().message();
-    };
-    const auto refused_for = [&](const std::string& path, const std::string& why) {
-      const std::string message = refused(path);
-      INFO(message);
-      return message.starts_with("cannot read the table \"" + path + "\": ") &&
-             message.find(why) != std::string::npos;
-    };
-    CHECK(refused_for("/nonexistent/table", "No such file"));
-    CHECK(refused_for("/", "directory"));
-    CHECK(refused_for("/dev/zero", "/dev/zero has more than 1048576 bytes"));
-    CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice says that it has no lines
+  const auto refused = [](const std::string& path) {
+    const auto table = ChoiceTable::read(path);
+    return table.ok() ? std::string() : table.error().message();
+  };
+  const auto refused_for = [&](const std::string& path, const std::string& why) {
+    const std::string message = refused(path);
+    INFO(message);
+    return message.starts_with("cannot read the table \"" + path + "\": ") &&
+           message.find(why) != std::string::npos;
+  };
+  CHECK(refused_for("/nonexistent/table", "No such file"));
+  CHECK(refused_for("/", "directory"));
+  CHECK(refused_for("/dev/zero", "/dev/zero has more than 1048576 bytes"));
+  CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice says that it has no lines
 
-    char folder[] = "/tmp/oriel-table-XXXXXX";
-    REQUIRE(::mkdtemp(folder) != nullptr);
-    const std::string pipe = std::string(folder) + "/pipe";
-    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-    CHECK(ChoiceTable::read(pipe).ok());  // nobody writes: as empty as /dev/null
-    std::filesystem::remove_all(folder);
+  char folder[] = "/tmp/oriel-table-XXXXXX";
+  REQUIRE(::mkdtemp(folder) != nullptr);
+  const std::string pipe = std::string(folder) + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(ChoiceTable::read(pipe).ok());  // nobody writes: as empty as /dev/null
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
-    const auto table = ChoiceTable::parse(
-        "host 2 64 one_shot 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n"
-        "host 4 128 eager 1 1 0 0 0\nhost 4 max stream 1 1 2048 3 2\n"
-        "host 16 max stream 1 1 4096 3 2\n");
-    REQUIRE(table.ok());
-    const auto listed_for = [&](int ranks, std::uint64_t bytes) {
-      return table.value().find(Backend::host, ranks, bytes)->ranks;
-    };
-    for (const std::uint64_t bytes : {1u, 64u, 65u, 128u, 129u, 1u << 30}) {
-      INFO(bytes << " bytes");
-      CHECK(listed_for(1, bytes) == 2);
-      CHECK(listed_for(2, bytes) == 2);
-      CHECK(listed_for(3, bytes) == 4);  // the larger of two
-      CHECK(listed_for(4, bytes) == 4);
-      CHECK(listed_for(9, bytes) == 4);
-      CHECK(listed_for(10, bytes) == 16);
-      CHECK(listed_for(64, bytes) == 16);
-    }
+  const auto table = ChoiceTable::parse(
+      "host 2 64 one_shot 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n"
+      "host 4 128 eager 1 1 0 0 0\nhost 4 max stream 1 1 2048 3 2\n"
+      "host 16 max stream 1 1 4096 3 2\n");
+  REQUIRE(table.ok());
+  const auto listed_for = [&](int ranks, std::uint64_t bytes) {
+    return table.value().find(Backend::host, ranks, bytes)->ranks;
+  };
+  for (const std::uint64_t bytes : {1u, 64u, 65u, 128u, 129u, 1u << 30}) {
+    INFO(bytes << " bytes");
+    CHECK(listed_for(1, bytes) == 2);
+    CHECK(listed_for(2, bytes) == 2);
+    CHECK(listed_for(3, bytes) == 4);  // the larger of two
+    CHECK(listed_for(4, bytes) == 4);
+    CHECK(listed_for(9, bytes) == 4);
+    CHECK(listed_for(10, bytes) == 16);
+    CHECK(listed_for(64, bytes) == 16);
+  }
 }
 
 TEST_CASE("greetings can tell every offset in the largest slot", "[req:1.39]") {
-    for (const auto& row : settings_table::rows()) {
-      if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
-      Settings settings;
-      CHECK(settings_table::parse(row.kind, std::to_string(kNoOffset + 1), settings));
-      CHECK(settings.big_size_bytes == kNoOffset + 1);
-      const std::uint64_t next = kNoOffset + 1 + (std::uint64_t{4} << 30);
-      CHECK_FALSE(settings_table::parse(row.kind, std::to_string(next), settings));
-      return;
-    }
-    FAIL("there is no ORIEL_BIG_SIZE");
+  for (const auto& row : settings_table::rows()) {
+    if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
+    Settings settings;
+    CHECK(settings_table::parse(row.kind, std::to_string(kNoOffset + 1), settings));
+    CHECK(settings.big_size_bytes == kNoOffset + 1);
+    const std::uint64_t next = kNoOffset + 1 + (std::uint64_t{4} << 30);
+    CHECK_FALSE(settings_table::parse(row.kind, std::to_string(next), settings));
+    return;
+  }
+  FAIL("there is no ORIEL_BIG_SIZE");
 }
