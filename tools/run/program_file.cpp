@@ -125,6 +125,14 @@ Symbols find_entry(const MappedFile& file, const Elf64_Ehdr& header) {
   return found;
 }
 
+// Returns whether starting the executable changes the user or the group.
+bool gains_rights(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return false;
+  return ((info.st_mode & S_ISUID) != 0 && info.st_uid != ::getuid()) ||
+         ((info.st_mode & S_ISGID) != 0 && info.st_gid != ::getgid());
+}
+
 }  // namespace
 
 ProgramFile read_program_file(const std::string& command) {
@@ -143,6 +151,8 @@ ProgramFile read_program_file(const std::string& command) {
     result.nccl = ProgramFile::Nccl::linked_in;
   } else if (!has_loader) {
     result.nccl = ProgramFile::Nccl::beyond_reach;
+  } else if (gains_rights(result.path)) {
+    result.nccl = ProgramFile::Nccl::more_rights;
   } else if (!symbols.any_table && !symbols.imported &&
              file.bytes().find(kKernelName) != std::string_view::npos) {
     result.nccl = ProgramFile::Nccl::maybe;
@@ -168,6 +178,12 @@ std::string preload_warning(const ProgramFile& file) {
       return fmt::format(
           "{} is a static executable, which no loader starts, so its calls do not reach Oriel; {}",
           file.path, kRemedy);
+    case ProgramFile::Nccl::more_rights:
+      return fmt::format(
+          "{} is a set-user-ID or set-group-ID program, for which the loader ignores LD_PRELOAD, "
+          "so "
+          "its calls do not reach Oriel; link it to liboriel.so",
+          file.path);
   }
   return "";
 }

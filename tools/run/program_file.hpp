@@ -9,10 +9,11 @@ namespace oriel::run {
 /// What the file of a program says about the NCCL that it calls.
 struct ProgramFile {
   enum class Nccl {
-    loaded,       ///< left to the loader, as far as the file shows
-    linked_in,    ///< ncclAllReduce is part of the executable
-    maybe,        ///< no symbol table, but names of NCCL's kernels: probably linked in
-    beyond_reach  ///< the executable has no loader, so that nothing can be preloaded
+    loaded,        ///< left to the loader, as far as the file shows
+    linked_in,     ///< ncclAllReduce is part of the executable
+    maybe,         ///< no symbol table, but names of NCCL's kernels: probably linked in
+    beyond_reach,  ///< the executable has no loader, so that nothing can be preloaded
+    more_rights    ///< set-user-ID or set-group-ID: the loader ignores LD_PRELOAD and LD_AUDIT
   };
   std::string path;  ///< of the executable; of a script, its interpreter's
   Nccl nccl = Nccl::loaded;
