@@ -207,6 +207,20 @@ TEST_CASE("a profiler preloaded before Oriel sees the calls and is named", "[req
   CHECK_THAT(result.err, Contains("profiler: 4 elements"));
 }
 
+TEST_CASE("a libnccl.so.2 opened by its name is Oriel's if that is preloaded", "[req:4.14]") {
+  const Words command = {kPrograms + "/nccl_opener", "local:libnccl.so.2"};
+  CHECK_THAT(run(command).out, StartsWith("local:libnccl.so.2: 10000 " + kOther));
+  CHECK_THAT(run(command, {{"LD_PRELOAD", kNccl}}).out, StartsWith(shown("local:libnccl.so.2")));
+  CHECK_THAT(oriel_run({"--preload", command[0], command[1]}).out,
+             StartsWith(shown("local:libnccl.so.2")));
+}
+
+TEST_CASE("the loader's own report of bindings names Oriel's file", "[req:4.14]") {
+  const auto result = oriel_run({"--preload", kClient}, {{"LD_DEBUG", "bindings"}});
+  CHECK_THAT(result.err,
+             Contains(kClient + " [0] to " + kNccl + " [0]: normal symbol `ncclAllReduce'"));
+}
+
 TEST_CASE("a program that links NCCL statically is named as such", "[req:4.14]") {
   struct Case {
     std::string program, said;
@@ -216,6 +230,7 @@ TEST_CASE("a program that links NCCL statically is named as such", "[req:4.14]")
       Case{"nccl_client_stripped", "seems to link NCCL statically: it has no symbol table"},
       Case{"nccl_client_without_loader", "links NCCL statically"});
   const std::string program = kPrograms + "/" + one.program;
+  CHECK(run({program}, {{"LD_PRELOAD", kNccl}}).out == kFromOther);
   const auto result = oriel_run({"--preload", program});
   CHECK_THAT(result.err, StartsWith("oriel-run: " + program + " " + one.said));
   CHECK(result.err.find("ncclAllReduce is") == std::string::npos);
