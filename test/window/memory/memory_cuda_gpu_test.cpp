@@ -20,6 +20,7 @@
 #include "support/cuda/needs_gpu.hpp"
 #include "window/memory/memory_cuda.hpp"
 #include "window/memory/memory_promises.hpp"
+#include "window/memory/on_device.hpp"
 
 // GPU memory and device objects with the real driver.
 namespace oriel::window {
@@ -37,33 +38,9 @@ struct Parcel {
   FabricHandle handle;
 };
 
-Status set_words(void* pointer, unsigned value, std::size_t words) {
-  ORIEL_TRY(PrimaryContext context, PrimaryContext::retain(0));
-  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context.get()));
-  CUstream stream = nullptr;
-  CUresult status = cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING);
-  if (status == CUDA_SUCCESS) {
-    status = cuda().memset_d32_async(reinterpret_cast<CUdeviceptr>(pointer), value, words, stream);
-  }
-  if (status == CUDA_SUCCESS) status = cuda().stream_synchronize(stream);
-  if (stream != nullptr) static_cast<void>(cuda().stream_destroy(stream));
-  return cuda_status("setting words", status);
-}
-
 Result<unsigned> read_word(const void* pointer) {
-  ORIEL_TRY(PrimaryContext context, PrimaryContext::retain(0));
-  ORIEL_TRY(const CudaScope scope, CudaScope::enter(context.get()));
-  unsigned value = 0;
-  CUstream stream = nullptr;
-  CUresult status = cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING);
-  if (status == CUDA_SUCCESS) {
-    status = cuda().memcpy_d_to_h_async(&value, reinterpret_cast<CUdeviceptr>(pointer),
-                                        sizeof value, stream);
-  }
-  if (status == CUDA_SUCCESS) status = cuda().stream_synchronize(stream);
-  if (stream != nullptr) static_cast<void>(cuda().stream_destroy(stream));
-  ORIEL_CHECK(cuda_status("reading a word", status));
-  return value;
+  ORIEL_TRY(const auto device, OnDevice::enter(0));
+  return device->word(static_cast<const std::byte*>(pointer));
 }
 
 /// The other process: maps what it is sent and writes the pattern into it.
@@ -89,7 +66,8 @@ Status serve_one(int socket) {
   ORIEL_TRY(AllocationRef imported, memory->import_handle(std::move(handle), {5, 5}, parcel.bytes));
   ORIEL_TRY(auto space, FlatSpace::acquire(*memory, {{1, 0}, {2, 0}}, kSlotUnitBytes));
   ORIEL_TRY(auto mapping, space->map(1, 2 * kMiB, imported));
-  return set_words(mapping->base(), kPattern, parcel.bytes / 4);
+  ORIEL_TRY(const auto device, OnDevice::enter(0));
+  return device->fill(mapping->base(), kPattern, parcel.bytes);
 }
 
 /// A process that was forked before this one called the driver: the driver does not survive a fork.
@@ -355,46 +333,6 @@ TEST_CASE("cycles 3 and 1,003 hold the same", "[req:1.21]") {
   }
   CHECK(free_bytes() == free_after_3);
   CHECK(test::process_state() == state_after_3);
-}
-
-TEST_CASE("what the steps of a registration cost", "[req:1.21]") {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  };
-  auto space = FlatSpace::acquire(memory(), {{1, 0}, {2, 0}}, 16 * kSlotUnitBytes);
-  REQUIRE(space.ok());
-  for (int i = 0; i < 5; ++i) {
-    auto start = Clock::now();
-    char* pointer = allocate(memory(), kGiB);
-    const double allocated = since(start);
-    start = Clock::now();
-    const auto segment = segments_of(memory(), pointer, kGiB)[0];
-    const double found = since(start);
-    start = Clock::now();
-    ShareableHandle handle = exported(memory(), *segment.allocation);
-    const double export_ms = since(start);
-    start = Clock::now();
-    Result<AllocationRef> imported =
-        memory().import_handle(std::move(handle), {1, 1}, segment.bytes);
-    REQUIRE(imported.ok());
-    const double import_ms = since(start);
-    start = Clock::now();
-    auto own = (*space)->map(0, 0, segment.allocation);
-    const double map_ms = since(start);
-    start = Clock::now();
-    auto peer = (*space)->map(1, 0, *imported);
-    const double map_import_ms = since(start);
-    REQUIRE((own.ok() && peer.ok()));
-    start = Clock::now();
-    *own = nullptr;
-    const double unmap_ms = since(start);
-    std::printf(
-        "1 GiB: allocate %.2f ms, find %.3f, export %.3f, import %.3f, map %.2f, map the import "
-        "%.2f, unmap %.2f\n",
-        allocated, found, export_ms, import_ms, map_ms, map_import_ms, unmap_ms);
-    CHECK(memory().free(pointer).ok());
-  }
 }
 
 }  // namespace
