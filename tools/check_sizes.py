@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files have at most 600 lines, functions 60, kernels 120; every source file names its licence at
-the top.
+"""Files have at most 600 lines, functions 60, kernels 120, classes of the product 25 methods and 15
+members; every source file names its licence at the top.
 
 Functions are found by their braces, not by a parser: a block that opens outside any other function,
-after a parameter list. That covers CUDA files and headers, which clang-tidy does not see here.
+after a parameter list. That covers CUDA files and headers, which clang-tidy does not see here. Nor
+are classes parsed: what a class declares with a parameter list is a method, unless it is defaulted or
+deleted; a struct that declares none is a record, which may have any number of members.
 """
 import pathlib
 import re
@@ -18,9 +20,43 @@ LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
 LONGEST_KERNEL = 120
 LONGEST_TEST = 100  # a test case tells a story, with sections that stand alone
+MOST_METHODS = 25
+MOST_MEMBERS = 15
+PRODUCT = ("src", "include", "tools")
+# Classes that hold more than that, with what each may have and why. Who makes one smaller lowers its
+# numbers; one that is small enough leaves the table.
+LARGE_CLASSES = {
+    "include/oriel/device/comm.hpp:CommView": (25, 21, "what a kernel is handed, by value"),
+    "include/oriel/device/queue/send_queue.hpp:QueueView": (25, 18, "one layout for GPU and NIC"),
+    "src/base/settings.hpp:Settings": (25, 30, "one member for each setting"),
+    "src/boot/session/rendezvous.hpp:Rendezvous": (
+        25, 17, "who has come, what each brought and what is left to send, in one state"),
+    "src/comm/communicator/rank_communicator.hpp:Communicator": (
+        74, 35, "every call ends here; the call path is to be split from what it runs on"),
+    "src/comm/group/comm_entry.hpp:CommEntry": (
+        25, 16, "what may be asked of a communicator at any time, behind one lock"),
+    "src/kernels/algorithms/hierarchy.hpp:Hierarchy": (
+        33, 15, "the walk of a unit in one kernel; the kernels are to be rewritten"),
+    "src/kernels/plan/arguments.hpp:AllReduceArguments": (25, 26, "what a kernel is handed, by value"),
+    "src/net/copy/data_mover_cuda.hpp:CudaMover": (
+        26, 16, "each step takes driver resources that one destructor gives back"),
+    "src/net/soft/requester.hpp:Requester": (
+        28, 15, "the steps of one sender; its rings and requests are classes of their own"),
+    "src/net/soft/sent_requests.hpp:SentRequest": (25, 16, "a record with one question"),
+}
 
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum)\b|\bextern\s*$")
+CLASS = re.compile(r"\b(?<!enum )(?:class|struct)\s+(?:alignas\([^)]*\)\s*)?(?:\[\[\w+\]\]\s*)?"
+                   r"([\w:]+)(?:\s+final)?\s*(?::(?!:)[^{;()]*)?\{")
+ACCESS = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
+NO_MEMBER = re.compile(r"(?:using|friend|typedef|static_assert|class|struct|enum|union)\b"
+                       r"|template\s*<[^>]*>\s*(?:friend|using|class|struct)\b")
+DEFAULTED = re.compile(r"=\s*(?:default|delete)$")
+TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+ARGUMENTS = re.compile(r"\([^()]*\)")
+FUNCTION_POINTER = re.compile(r"\(\s*\*\s*\w+\s*\)\s*\(")
+STATIC = re.compile(r"(?:inline\s+)?(?:static|constexpr)\b")
 NAME = re.compile(r"([~\w:]+(?:<[^<>]*>)?)\s*\(")
 
 
@@ -95,6 +131,77 @@ def check_functions(path, text):
                    f"more than {limit}")
 
 
+def statements_of(body):
+    """What a class declares, without the content of braces."""
+    flat, depth, brackets = [], 0, 0
+    for char in body:
+        depth += char == "{"
+        if depth == 0:
+            flat.append(char)
+            brackets += {"(": 1, ")": -1}.get(char, 0)
+        elif char == "}":
+            depth -= 1
+            if depth == 0:
+                flat.append("{}" if brackets > 0 else "{};")
+    text = ACCESS.sub(";", "".join(flat))
+    return [statement.strip() for statement in text.split(";") if statement.strip(" \n{}")]
+
+
+def classes_of(text):
+    """(line, name, methods, members) of each class."""
+    code = code_of(text)
+    for found in CLASS.finditer(code):
+        depth, end = 1, found.end()
+        while depth > 0 and end < len(code):
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        methods = members = 0
+        for statement in statements_of(code[found.end():end - 1]):
+            statement = statement.removesuffix("{}").strip()
+            if NO_MEMBER.match(statement) or DEFAULTED.search(statement):
+                continue
+            bare = statement
+            while (fewer := TEMPLATE_ARGUMENTS.sub("", bare)) != bare:
+                bare = fewer
+            if FUNCTION_POINTER.search(bare):
+                members += 1
+            elif "(" in bare.split("=")[0] or "operator" in bare:
+                methods += 1
+            elif not STATIC.match(statement):
+                members += 1 + ARGUMENTS.sub("", bare).count(",")
+        yield code.count("\n", 0, found.start()) + 1, found[1], methods, members
+
+
+def check_classes(name, text, large=None):
+    large = LARGE_CLASSES if large is None else large
+    for line, label, methods, members in classes_of(text):
+        if methods == 0:
+            continue
+        most_methods, most_members, _ = large.get(f"{name}:{label}",
+                                                  (MOST_METHODS, MOST_MEMBERS, ""))
+        for count, most, what in ((methods, most_methods, "methods"),
+                                  (members, most_members, "members")):
+            if count > most:
+                yield f"{name}:{line}: class {label} has {count} {what}, more than {most}"
+
+
+def check_table(root):
+    """That the table of large classes says no more than is so."""
+    for key, (most_methods, most_members, _) in LARGE_CLASSES.items():
+        name, label = key.split(":")
+        path = root / name
+        if root != lint.ROOT:
+            continue
+        counts = [(methods, members) for _, found, methods, members in
+                  classes_of(path.read_text() if path.exists() else "") if found == label]
+        if not counts:
+            yield f"tools/check_sizes.py: {key} of the table is not there"
+        elif counts[0] <= (MOST_METHODS, MOST_MEMBERS) and counts[0][1] <= MOST_MEMBERS:
+            yield f"tools/check_sizes.py: {key} of the table is small enough"
+        elif counts[0][0] < most_methods > MOST_METHODS or counts[0][1] < most_members > MOST_MEMBERS:
+            yield f"tools/check_sizes.py: the table gives {key} more than its {counts[0]}"
+
+
 def check_file(path, name):
     text = path.read_text(errors="replace")
     lines = text.splitlines()
@@ -103,11 +210,13 @@ def check_file(path, name):
     if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(lines[:3]):
         yield f"{name}:1: no SPDX licence line at the top"
     yield from check_functions(name, text)
+    if name.parts[0] in PRODUCT or len(name.parts) == 1:
+        yield from check_classes(name.as_posix(), text)
 
 
 def check(root):
     return [finding for path in lint.sources(root)
-            for finding in check_file(path, path.relative_to(root))]
+            for finding in check_file(path, path.relative_to(root))] + list(check_table(root))
 
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -116,9 +225,14 @@ CLEAN = {
     "a.cpp": LICENCE + "namespace a {\nint f() {\n" + STEPS * 58 + "}\n}  // namespace a\n",
     "b.cu": LICENCE + "__global__ void k(int* p) {\n" + STEPS * 100 + "}\n",
     # Long classes and tables are no functions.
-    "c.hpp": LICENCE + "class C {\n public:\n" + "  int f() { return 1; }\n" * 90 + "};\n"
+    "test/c.hpp": LICENCE + "class C {\n public:\n" + "  int f() { return 1; }\n" * 90 + "};\n"
              + "const int t[] = {\n" + "  1,\n" * 90 + "};\n"
              + "const F u[] = {\n" + "  F(1),\n" * 90 + "  {F(1), 2},\n};\n",
+    # At the limits; a record has any number of members.
+    "e.hpp": LICENCE + "class E {\n" + "".join(f"  void f{i}(int x) {{ g(x); }}\n" for i in range(25))
+             + "  E(const E&) = delete;\n  using F = void (*)();\n"
+             + "".join(f"  std::map<int, int> m{i}_ = h(0);\n" for i in range(15)) + "};\n"
+             + "struct R {\n" + "".join(f"  int (*m{i})(int);\n" for i in range(40)) + "};\n",
     "d.cpp": LICENCE + '// a brace in a comment: {\nconst char* text = "{";\n'
              + "int g() {\n" + STEPS * 40 + "}\nint h() {\n" + STEPS * 40 + "}\n",
 }
@@ -134,6 +248,11 @@ PLANTS = [
     ({"a.cpp": LICENCE + "int n = 1'000;\nint f() {\n" + STEPS * 60 + "}\n"}, "function f"),
     ({"k.cu": LICENCE + "__global__ void k(int* p) {\n" + STEPS * 120 + "}\n"},
      "kernel k has 122 lines"),
+    ({"src/a/a.hpp": LICENCE + "class A : public B<int> {\n  A();\n"
+      + "".join(f"  int f{i}();\n" for i in range(25)) + "};\n"}, "class A has 26 methods"),
+    ({"src/a/a.cpp": LICENCE + "struct A::State final {\n  bool f(std::function<void(int)> g = {});\n"
+      + "".join(f"  int m{i} = 0, n{i};\n" for i in range(8)) + "};\n"},
+     "class A::State has 16 members"),
     ({"a.hpp": LICENCE + "\n" * 600}, "601 lines, more than 600"),
     ({"a.hpp": "int x;\n"}, "no SPDX"),
 ]

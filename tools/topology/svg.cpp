@@ -42,6 +42,21 @@ struct Bar {
   const char* colour = "";
 };
 
+/// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
+std::string device_text(const topo::Machine& machine, const topo::Gpu& gpu) {
+  if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
+  if (gpu.partition >= 0) return fmt::format("partition {}", gpu.partition);
+  if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
+  if (is_hidden(machine, gpu)) return "not visible";
+  return topo::fitted(topo::printable(gpu.name), kDeviceLetters);
+}
+
+std::string speed_text(const topo::Nic& nic) {
+  if (!nic.active) return "not active";
+  if (nic.physical) return "of " + nic.physical->to_string();  // of a virtual function
+  return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
+}
+
 class Drawing {
  public:
   explicit Drawing(const Summary& summary)
@@ -344,21 +359,6 @@ class Drawing {
                          backup ? 2.5 : 4.0, colour);
   }
 
-  /// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
-  std::string device_text(const topo::Gpu& gpu) const {
-    if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
-    if (gpu.partition >= 0) return fmt::format("partition {}", gpu.partition);
-    if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
-    if (is_hidden(machine_, gpu)) return "not visible";
-    return topo::fitted(topo::printable(gpu.name), kDeviceLetters);
-  }
-
-  static std::string speed_text(const topo::Nic& nic) {
-    if (!nic.active) return "not active";
-    if (nic.physical) return "of " + nic.physical->to_string();  // of a virtual function
-    return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
-  }
-
   void draw_devices() {
     for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
       const topo::Gpu& gpu = machine_.gpus[i];
@@ -367,7 +367,7 @@ class Drawing {
       label(box.centre(), box.y + 18, fmt::format("GPU{}", i), "#1d3a57", 14, true, "middle");
       label(box.centre(), box.y + 34, gpu.pci ? gpu.pci->to_string() : "", "#1d3a57", 11, false,
             "middle");
-      label(box.centre(), box.y + 48, device_text(gpu), "#1d3a57", 11, false, "middle");
+      label(box.centre(), box.y + 48, device_text(machine_, gpu), "#1d3a57", 11, false, "middle");
     }
     for (std::size_t i = 0; i < machine_.nics.size(); ++i) {
       const topo::Nic& nic = machine_.nics[i];
