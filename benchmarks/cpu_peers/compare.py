@@ -10,7 +10,6 @@ Needs, for the MPIs: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
 Exit status: 0; 1 if a result was wrong, a contestant failed, or --require was given and Oriel's
 windows are not ahead everywhere and twice as fast from 16 KiB up; 77 if nothing could be measured.
 """
-import argparse
 import os
 import pathlib
 import platform
@@ -226,8 +225,7 @@ def describe_machine():
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark.make_parser(__doc__)
     benchmark.add_build_flag(parser)
     parser.add_argument("--perf", type=pathlib.Path, help="the oriel-perf to use (the build's)")
     parser.add_argument("--lib", help="the libnccl.so.2 to use (the one beside oriel-perf)")
@@ -238,7 +236,7 @@ def parse_options():
                                        "open_mpi, mpich")
     parser.add_argument("--out", help="write all rounds to this JSON file")
     parser.add_argument("--require", action="store_true", help="fail if Oriel falls short")
-    options = benchmark.parse(parser)
+    options = parser.parse_args()
     options.perf = options.perf or options.build / "bin" / "oriel-perf"
     options.sizes = ([benchmark.parse_size(one) for one in options.sizes.split(",")] if options.sizes
                      else [1 << power for power in range(3, 27)])

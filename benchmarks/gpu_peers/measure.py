@@ -4,12 +4,11 @@
 """Measures Oriel's all-reduce beside another libnccl-compatible library on the GPUs of this host:
 f32 and bf16, both buffers registered and neither, in place and out of place, every power of two from
 8 B to 1 GiB and three odd counts, in CUDA graphs, with a pass of jittered entry. One JSON file holds
-every round; table.py makes tables of it.
+every round; docs/plots/peers_table.py makes tables of it.
 
 Exit status: 0; 1 if a result was wrong or a run failed; 3 with --require if the upper 95 % bound of
 a ratio is above --bound.
 """
-import argparse
 import json
 import pathlib
 import subprocess
@@ -25,8 +24,7 @@ LARGE = [1 << power for power in range(26, 31)]
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark.make_parser(__doc__)
     benchmark.add_build_flag(parser)
     parser.add_argument("--perf", help="the oriel-perf to use (the build's)")
     parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
@@ -42,7 +40,7 @@ def parse_options():
     parser.add_argument("--out", required=True, help="JSON file to write")
     parser.add_argument("--bound", type=float, default=1.02)
     parser.add_argument("--require", action="store_true")
-    options = benchmark.parse(parser)
+    options = parser.parse_args()
     options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
     return options
 

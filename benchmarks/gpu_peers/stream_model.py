@@ -11,7 +11,6 @@ for a message, begun at once and with every rank up to --late microseconds late 
 draws), for CTAs that all send to one peer after the other, and for CTAs that each begin with another.
 Nothing here is measured; docs/performance.md compares it with what was.
 """
-import argparse
 import pathlib
 import random
 import sys
@@ -156,8 +155,7 @@ def simulate(ranks, size, late, turns, rate):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark.make_parser(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--sizes", default="8M,16M,32M,64M,128M")
     parser.add_argument("--late", type=float, default=20)
@@ -165,7 +163,7 @@ def main():
     parser.add_argument("--rate", type=float, default=375, help="GB/s of a GPU's links one way")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", help="JSON file to write")
-    options = benchmark.parse(parser)
+    options = parser.parse_args()
     if options.ranks < 2 or options.draws < 1 or options.rate <= 0:
         parser.error("there have to be two ranks, a draw and a rate")
     draw = random.Random(options.seed)

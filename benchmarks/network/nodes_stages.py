@@ -11,7 +11,6 @@ of them bounds the whole. They are measured before and after, and the faster tim
 Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each rank.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -41,8 +40,7 @@ def run_collective(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark.make_parser(__doc__)
     benchmark.add_build_flag(parser)
     parser.add_argument("--perf", help="the oriel-perf to use (the build's)")
     parser.add_argument("--stages", help="the stage_bench to use (the build's)")
@@ -51,7 +49,7 @@ def main():
                         help="size of the message (64M)")
     parser.add_argument("--backend", choices=["cuda", "host"], default="cuda")
     parser.add_argument("--out", help="JSON file to write")
-    options = benchmark.parse(parser)
+    options = parser.parse_args()
     options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
     options.stages = benchmark.find_program(options, "stage_bench", options.stages)
 

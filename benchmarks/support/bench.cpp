@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/nearest_name.hpp"
+
 namespace oriel::bench {
 namespace {
 
@@ -113,7 +115,7 @@ void Bench::flag(const char* name, std::vector<std::int64_t>& values, std::int64
 }
 
 int Bench::refuse(const std::string& what) const {
-  std::fprintf(stderr, "%s: %s; %s --help lists the flags\n", name_.c_str(), what.c_str(),
+  std::fprintf(stderr, "%s: %s\n%s --help lists the flags\n", name_.c_str(), what.c_str(),
                name_.c_str());
   return 2;
 }
@@ -126,15 +128,25 @@ void Bench::print_help() const {
   }
 }
 
+std::string Bench::nearest_flag(const std::string& name) const {
+  std::vector<std::string_view> known{"--help", "--version"};
+  for (const Flag& flag : flags_) known.push_back(flag.name);
+  return suggest_name(name, known);
+}
+
 std::optional<int> Bench::parse(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     std::string text = argv[i];
     if (text == "--help" || text == "-h") return print_help(), 0;
+    if (text == "--version") {
+      std::printf("%s (Oriel) %s\n", name_.c_str(), ORIEL_VERSION);
+      return 0;
+    }
     const std::size_t equal = text.find('=');
     const std::string name = text.substr(0, equal);
     const auto flag = std::find_if(flags_.begin(), flags_.end(),
                                    [&](const Flag& one) { return one.name == name; });
-    if (flag == flags_.end()) return refuse("unknown flag \"" + name + "\"");
+    if (flag == flags_.end()) return refuse("unknown flag " + name + nearest_flag(name));
     if (flag->value.empty()) {
       if (equal != std::string::npos) return refuse(name + " takes no value");
       text.clear();

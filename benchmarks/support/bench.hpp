@@ -46,7 +46,8 @@ class Bench {
   void flag(const char* name, bool& value, const char* help);  ///< takes no value
   void flag(const char* name, std::vector<std::int64_t>& values, std::int64_t least,
             std::int64_t most, const char* help);
-  /// An exit status if the program is done: 0 after --help, 2 after an error, which it has printed.
+  /// An exit status if the program is done: 0 after --help or --version, 2 after an error, which it
+  /// has printed.
   std::optional<int> parse(int argc, const char* const* argv);
 
   /// One result. `details` is what else belongs to it.
@@ -63,6 +64,7 @@ class Bench {
     std::function<bool(const std::string& text)> set;
   };
   int refuse(const std::string& what) const;
+  std::string nearest_flag(const std::string& name) const;
   void print_help() const;
   void line(const std::string& name, const Fields& parameters, const char* unit,
             const std::string& rest);

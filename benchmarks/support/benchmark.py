@@ -3,9 +3,13 @@
 """What the scripts of benchmarks/ share: where programs are found, and how results are written."""
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "common"))
+from command_line import Parser  # noqa: E402
+
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -14,14 +18,10 @@ def parse_size(text):
     return int(text[:-1]) * unit if unit else int(text)
 
 
-def parse(parser):
-    """The options. An unknown flag is what is named first, whatever else is wrong."""
-    parser.allow_abbrev = False
-    for word in sys.argv[1:]:
-        flag = word.split("=", 1)[0]
-        if flag.startswith("--") and flag not in parser._option_string_actions:
-            parser.error(f"unknown flag \"{flag}\"; --help lists the flags")
-    return parser.parse_args()
+def make_parser(purpose):
+    """A command line with the manners of the tools."""
+    version = re.search(r"project\(oriel VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
+    return Parser(pathlib.Path(sys.argv[0]).name, version[1], purpose)
 
 
 def add_build_flag(parser):

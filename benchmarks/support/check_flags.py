@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every script here, and each program named on the command line, says in --help what it
-measures and refuses an unknown flag by name with status 2.
+measures, has --version, and refuses an unknown flag by name, with the nearest one, and status 2.
 
     check_flags.py [PROGRAM...]
 """
@@ -22,11 +22,16 @@ def faults_of(command):
     if help_.returncode != 0 or not any(word in help_.stdout.lower() for word in
                                         ("measure", "model", "compares", "what the links")):
         yield f"--help does not say what it measures: {help_.stdout + help_.stderr!r}"
-    if "--out" not in help_.stdout and "Measures nothing" not in help_.stdout:
+    if "--out" not in help_.stdout:
         yield "it has no --out"
-    refused = run(command, "--no-such-flag")
-    if refused.returncode != 2 or 'unknown flag "--no-such-flag"' not in refused.stderr:
-        yield f"--no-such-flag: status {refused.returncode}, {refused.stderr!r}"
+    version = run(command, "--version")
+    name = pathlib.Path(command[-1]).name
+    if version.returncode != 0 or not version.stdout.startswith(f"{name} (Oriel) "):
+        yield f"--version: status {version.returncode}, {version.stdout + version.stderr!r}"
+    for flag, near in (("--no-such-flag", ""), ("--verson", "; did you mean --version?")):
+        refused = run(command, flag)
+        if refused.returncode != 2 or f"{name}: unknown flag {flag}{near}\n" not in refused.stderr:
+            yield f"{flag}: status {refused.returncode}, {refused.stderr!r}"
 
 
 def main():

@@ -85,6 +85,8 @@ class CommandLines(unittest.TestCase):
         self.expect(1, OURS["oriel-topo"], "--file", "/no/such/file")
         self.expect(1, OURS["oriel-perf"], "all_reduce", "--ranks", "1", "--lib", "/no/such/library")
         self.expect(1, OURS["oriel-tune"], "-e", "64", "--perf", "/bin/false")
+        self.expect(1, OURS["oriel-tune"], "-e", "64", "--perf", "/no/such/program")
+        self.expect(1, OURS["oriel-tune"], "-e", "64", "-o", "/no/such/folder/table")
 
     def test_oriel_run_ends_as_its_program(self):
         for status in (0, 1, 2, 7):

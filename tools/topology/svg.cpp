@@ -51,7 +51,7 @@ std::string device_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   return topo::fitted(topo::printable(gpu.name), kDeviceLetters);
 }
 
-std::string speed_text(const topo::Nic& nic) {
+std::string nic_fact_text(const topo::Nic& nic) {
   if (!nic.active) return "not active";
   if (nic.physical) return "of " + nic.physical->to_string();  // of a virtual function
   return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
@@ -377,7 +377,7 @@ class Drawing {
       const std::string name = topo::printable(nic_text(machine_, static_cast<int>(i)));
       label(box.centre(), box.y + 34, topo::fitted(name, kDeviceLetters), "#6b3a0c", 11, false,
             "middle");
-      label(box.centre(), box.y + 48, speed_text(nic), "#6b3a0c", 11, false, "middle");
+      label(box.centre(), box.y + 48, nic_fact_text(nic), "#6b3a0c", 11, false, "middle");
     }
   }
 

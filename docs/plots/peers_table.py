@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the Markdown tables of docs/performance.md from files that measure.py wrote: for each number
+"""Prints the Markdown tables of docs/performance.md from files that benchmarks/gpu_peers/measure.py wrote: for each number
 of ranks, type and registration one table, with the ratio and its 95 % interval, and for f32 what
 another library was recorded with elsewhere. Measures nothing.
 """
-import argparse
 import json
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "support"))
 import benchmark  # noqa: E402
 
 RECORDED = pathlib.Path(__file__).resolve().parent / "recorded.json"
@@ -91,10 +90,9 @@ def print_table(key, cases, run, recorded):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark.make_parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="as measure.py --out wrote it")
-    options = benchmark.parse(parser)
+    options = parser.parse_args()
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     tables, examples = collect(options.files)
     for key in sorted(tables):
