@@ -23,18 +23,16 @@ LONGEST_TEST = 100  # a test case tells a story, with sections that stand alone
 MOST_METHODS = 25
 MOST_MEMBERS = 15
 PRODUCT = ("src", "include", "tools")
-# Classes that hold more than that, with what each may have and why. Who makes one smaller lowers its
-# numbers; one that is small enough leaves the table.
+# Classes that hold more than that, with what each may have and why. One that has become small enough
+# leaves the table.
 LARGE_CLASSES = {
     "include/oriel/device/comm.hpp:CommView": (25, 21, "what a kernel is handed, by value"),
     "include/oriel/device/queue/send_queue.hpp:QueueView": (25, 18, "one layout for GPU and NIC"),
-    "src/base/settings.hpp:Settings": (25, 30, "one member for each setting"),
+    "src/base/settings.hpp:Settings": (25, 26, "one member for each setting"),
     "src/boot/session/rendezvous.hpp:Rendezvous": (
         25, 17, "who has come, what each brought and what is left to send, in one state"),
     "src/comm/communicator/rank_communicator.hpp:Communicator": (
-        74, 35, "every call ends here; the call path is to be split from what it runs on"),
-    "src/comm/group/comm_entry.hpp:CommEntry": (
-        25, 16, "what may be asked of a communicator at any time, behind one lock"),
+        73, 35, "every call ends here; the call path is to be split from what it runs on"),
     "src/kernels/algorithms/hierarchy.hpp:Hierarchy": (
         33, 15, "the walk of a unit in one kernel; the kernels are to be rewritten"),
     "src/kernels/plan/arguments.hpp:AllReduceArguments": (25, 26, "what a kernel is handed, by value"),
@@ -186,20 +184,16 @@ def check_classes(name, text, large=None):
 
 
 def check_table(root):
-    """That the table of large classes says no more than is so."""
-    for key, (most_methods, most_members, _) in LARGE_CLASSES.items():
+    """That the classes of the table are there, and too large."""
+    for key in LARGE_CLASSES if root == lint.ROOT else ():
         name, label = key.split(":")
         path = root / name
-        if root != lint.ROOT:
-            continue
         counts = [(methods, members) for _, found, methods, members in
                   classes_of(path.read_text() if path.exists() else "") if found == label]
         if not counts:
             yield f"tools/check_sizes.py: {key} of the table is not there"
-        elif counts[0] <= (MOST_METHODS, MOST_MEMBERS) and counts[0][1] <= MOST_MEMBERS:
+        elif counts[0][0] <= MOST_METHODS and counts[0][1] <= MOST_MEMBERS:
             yield f"tools/check_sizes.py: {key} of the table is small enough"
-        elif counts[0][0] < most_methods > MOST_METHODS or counts[0][1] < most_members > MOST_MEMBERS:
-            yield f"tools/check_sizes.py: the table gives {key} more than its {counts[0]}"
 
 
 def check_file(path, name):
