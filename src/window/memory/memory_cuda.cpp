@@ -101,10 +101,9 @@ class HandleTable {
     const std::lock_guard lock(mutex_);
     std::weak_ptr<const CudaAllocation>& known = held_[handle.get()];
     if (auto allocation = known.lock()) return allocation;  // the second reference is dropped
-    const Handle key = handle.get();
     auto allocation = std::make_shared<const CudaAllocation>(next_allocation_id(), bytes, device,
                                                              std::move(handle), handle_types);
-    held_[key] = allocation;
+    known = allocation;
     return allocation;
   }
   void forget(Handle handle) {

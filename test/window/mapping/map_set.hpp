@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/process_number.hpp"
-#include "support/fault.hpp"
+#include "support/fail_each_call.hpp"
 #include "window/mapping/space_state.hpp"
 #include "window/mapping/team_mapping.hpp"
 #include "window/memory/allocation_table.hpp"
@@ -77,27 +77,23 @@ class MapSet {
 template <typename Faults>
 void check_each_failed_call(Memory& memory, int status) {
   MapSet set(memory);
-  const auto map_under = [](test::FaultPlan& plan, TeamMapping& mapping) {
-    const Faults faults(plan);
-    return mapping.map_all();
-  };
-  test::FaultPlan count;
-  REQUIRE(map_under(count, *set.make()).ok());
+  std::unique_ptr<TeamMapping> mapping;
   bool seen[MapSet::kAllocations] = {};
-  for (long k = 1; k <= count.calls; ++k) {
-    auto mapping = set.make();
-    test::FaultPlan plan;
-    plan.fail_at = k;
-    plan.status = status;
-    const Status outcome = map_under(plan, *mapping);
-    REQUIRE(plan.hit());
-    INFO("call " << k << " of " << count.calls << ", " << plan.failed.load());
-    const std::size_t mapped = set.mapped();
-    CHECK(outcome.ok() == (mapped == MapSet::kAllocations));
-    if (!outcome.ok()) seen[mapped] = true;
-    mapping.reset();
-    CHECK(set.mapped() == 0);
-  }
+  test::fail_each_call(
+      status,
+      [&](test::FaultPlan& plan) {
+        mapping = set.make();
+        const Faults faults(plan);
+        return mapping->map_all();
+      },
+      [&](const test::FaultPlan& plan, const Status& outcome) {
+        REQUIRE(plan.hit() == (plan.fail_at > 0));
+        const std::size_t mapped = set.mapped();
+        CHECK(outcome.ok() == (mapped == MapSet::kAllocations));
+        if (!outcome.ok()) seen[mapped] = true;
+        mapping.reset();
+        CHECK(set.mapped() == 0);
+      });
   for (const bool one : seen) CHECK(one);
   const auto again = set.make();
   CHECK(again->map_all().ok());
