@@ -42,10 +42,9 @@ EventLoop::Wait EventLoop::sleep_until(Deadline when) {
 }
 
 void EventLoop::Wait::await_suspend(std::coroutine_handle<> handle) {
-  loop_->make_room();
   handle_ = handle;
-  waiting_ = true;
   loop_->waits_.push_back(this);
+  waiting_ = true;
 }
 
 Status EventLoop::Wait::await_resume() {
@@ -84,16 +83,7 @@ bool EventLoop::stopped() {
   return stop_reason_.has_value();
 }
 
-void EventLoop::make_room() {
-  const std::size_t needed = waits_.size() + 2;  // and the wake
-  if (ready_.capacity() >= needed) return;
-  const std::size_t room = 2 * needed;
-  waits_.reserve(room);
-  fds_.reserve(room);
-  ready_.reserve(room);
-}
-
-void EventLoop::turn() noexcept {
+void EventLoop::turn() {
   fds_.clear();
   auto next = TimePoint::max();
   for (const Wait* wait : waits_) {

@@ -53,8 +53,7 @@ class EventLoop {
     return task.take();
   }
 
-  /// Runs all tasks to their end, together; results in the order of the tasks. Allocates nothing
-  /// itself once they have begun.
+  /// Runs all tasks to their end, together; results in the order of the tasks.
   template <typename T>
   std::vector<T> run_all(std::vector<Task<T>> tasks) {
     std::vector<T> results;
@@ -71,21 +70,16 @@ class EventLoop {
   void stop(Error reason);
 
  private:
-  EventLoop(const Clock& clock, OwnedFd wake) : clock_(&clock), wake_(std::move(wake)) {
-    make_room();
-  }
-  /// For one wait more.
-  void make_room();
-  void turn() noexcept;
+  EventLoop(const Clock& clock, OwnedFd wake) : clock_(&clock), wake_(std::move(wake)) {}
+  void turn();
   bool stopped();
   std::optional<Error> stop_reason();
 
   const Clock* clock_;
   OwnedFd wake_;
   std::vector<Wait*> waits_;
-  // Of turn(), with room for all waits: if memory runs out, that ends tasks and not the loop.
-  std::vector<pollfd> fds_;
-  std::vector<Wait*> ready_;
+  std::vector<pollfd> fds_;   // of turn()
+  std::vector<Wait*> ready_;  // of turn()
   std::mutex stop_mutex_;
   std::optional<Error> stop_reason_;
 };

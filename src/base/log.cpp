@@ -17,8 +17,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/log_check.hpp"
-
 namespace oriel {
 namespace {
 

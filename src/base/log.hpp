@@ -78,6 +78,11 @@ class Log {
   int rank_ = -1;
 };
 
+/// Whether ORIEL_LOG_FILE, if anything is to be logged, is of a kind that can be a log: a file, a
+/// terminal or other character device, or a pipe with a reader. A path that cannot be opened is no
+/// error; the lines go to standard error then.
+Status check_log();
+
 /// Makes the next event read the settings and open its file again. For tests; no other thread may
 /// be logging.
 void reread_log_settings();

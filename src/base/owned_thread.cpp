@@ -55,7 +55,6 @@ struct OwnedThread::State {
 
   const pid_t process = ::getpid();
   Options options;
-  Error no_memory{ErrorCode::system, "out of memory in a thread of the library"};
   pthread_t thread{};
 
   std::mutex mutex;  // guards all below
@@ -87,29 +86,24 @@ struct OwnedThread::State {
 #endif
       options.body();
     } catch (const std::bad_alloc&) {
-      fail(std::move(no_memory));
+      fail(ErrorCode::system, "out of memory");
     } catch (const std::exception& thrown) {
-      fail(as_error(thrown.what()));
+      fail(ErrorCode::internal, thrown.what());
     } catch (...) {
-      fail(as_error("an exception of an unknown type"));
+      fail(ErrorCode::internal, "an exception of an unknown type");
     }
   }
 
-  Error as_error(const char* what) noexcept {
+  void fail(ErrorCode code, const char* what) noexcept {
     try {
-      return {ErrorCode::internal, std::string("the thread ") + options.name + " failed: " + what};
-    } catch (const std::bad_alloc&) {
-      return std::move(no_memory);
-    }
-  }
-
-  void fail(Error reason) noexcept {
-    try {
+      const Error reason(code, std::string("the thread ") + options.name + " failed: " + what);
+      {
+        const std::lock_guard lock(mutex);
+        failure = reason;
+      }
       if (options.failed) options.failed(reason);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): join() still returns the reason
+    } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to say so
     }
-    const std::lock_guard lock(mutex);
-    failure = std::move(reason);
   }
 
   // What the functions hold is destroyed by this thread: nobody may ever join it before unload.

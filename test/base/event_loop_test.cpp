@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/event_loop.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
@@ -56,6 +57,13 @@ TEST_CASE("two protocols of one thread advance together", "[req:1.9]") {
 }
 
 TEST_CASE("a wait ends at its deadline", "[req:1.12]") {
+  static int longest_ms = 0;
+  SystemTable table = real_system_table();
+  table.poll = [](pollfd* fds, nfds_t count, int timeout_ms) {
+    longest_ms = std::max(longest_ms, timeout_ms);
+    return real_system_table().poll(fds, count, timeout_ms);
+  };
+  const ScopedSystemTable scoped(table);
   auto loop = std::move(EventLoop::create()).value();
   const Pipe pipe;
   const auto begin = SteadyClock::instance().now();
@@ -64,7 +72,7 @@ TEST_CASE("a wait ends at its deadline", "[req:1.12]") {
   REQUIRE_FALSE(result.ok());
   CHECK(result.error().code() == ErrorCode::timeout);
   CHECK(spent >= 50ms);
-  CHECK(spent < 5s);
+  CHECK(longest_ms <= 50);
 }
 
 TEST_CASE("another thread can stop the loop, with its reason", "[req:1.12]") {
@@ -73,10 +81,15 @@ TEST_CASE("another thread can stop the loop, with its reason", "[req:1.12]") {
   std::jthread stopper([&] {
     std::this_thread::sleep_for(20ms);
     loop.stop(Error(ErrorCode::aborted, "the communicator was aborted"));
+    loop.stop(Error(ErrorCode::aborted, "the first reason counts"));
   });
-  const auto result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));
-  REQUIRE_FALSE(result.ok());
-  CHECK(result.error().message() == "the communicator was aborted");
+  auto result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));
+  stopper.join();
+  for (int i = 0; i < 2; ++i) {  // later waits end so too
+    REQUIRE_FALSE(result.ok());
+    CHECK(result.error().message() == "the communicator was aborted");
+    result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));
+  }
 }
 
 TEST_CASE("a coroutine destroyed while it waits leaves the loop") {

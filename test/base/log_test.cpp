@@ -18,8 +18,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log_check.hpp"
-
 namespace oriel {
 namespace {
 

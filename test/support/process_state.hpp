@@ -2,12 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <ostream>
 #include <string>
+#include <system_error>
+#include <thread>
 
 #include <dirent.h>
 
@@ -22,6 +27,35 @@ inline std::size_t count_fds() {
   while (::readdir(directory) != nullptr) ++count;
   ::closedir(directory);
   return count - 3;  // ".", ".." and the directory's own
+}
+
+inline std::size_t count_threads() {
+  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(tasks, std::filesystem::directory_iterator{}));
+}
+
+/// Whether there is a thread whose name begins with `name`. A thread takes its name a moment after
+/// it has started.
+inline bool has_thread(const std::string& name) {
+  std::error_code gone;  // a thread may end meanwhile
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+    std::string found;
+    std::ifstream file(task.path() / "comm");
+    if (std::getline(file, found) && found.starts_with(name)) return true;
+  }
+  return false;
+}
+
+/// Waits until `condition()`; false after `patience`.
+template <typename Condition>
+bool eventually(const Condition& condition,
+                std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 /// Mappings that Oriel can have made: of memfds, and addresses without access. Others come and go

@@ -43,9 +43,10 @@ using AuthChallenge = std::array<std::byte, AuthSizes::kChallenge>;
 using AuthResponse = std::array<std::byte, AuthSizes::kResponse>;
 using AuthConfirmation = std::array<std::byte, AuthSizes::kConfirmation>;
 
-/// Sent instead of a message of the handshake by a responder that closes the connection because too
-/// many others want to prove themselves. It says nothing of the proof.
-inline constexpr std::array kComeAgain = {std::byte{0x43}};
+/// Sent instead of the confirmation before the connection is closed, whatever is wrong with the
+/// proof. A connection that is closed without a word says nothing of the proof: it may be made
+/// again.
+inline constexpr std::array kProofRefused = {std::byte{0x52}};
 
 /// The side that accepts a connection. Once answer() has succeeded the initiator has proved the
 /// key.
@@ -58,7 +59,7 @@ class AuthResponder {
 
   const AuthChallenge& challenge() const { return challenge_; }
   /// Checks the response; the confirmation to send, or invalid_argument. The error says no more
-  /// than which field was wrong, and nothing is sent to the peer then.
+  /// than which field was wrong, and the peer does not learn it.
   Result<AuthConfirmation> answer(std::span<const std::byte, AuthSizes::kResponse> response,
                                   const KeyLookup& lookup);
 

@@ -15,7 +15,6 @@
 namespace oriel::boot {
 namespace {
 
-constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr int kAcceptsAtOnce = 64;  // then the proofs of those accepted get their turn
 constexpr rlim_t kShareOfLimit = 8;
 constexpr std::size_t kMostOfProcess = 1024;
@@ -52,7 +51,7 @@ void Acceptor::stop() {
   while (!pending_.empty()) close(pending_.begin());
   for (const Listening& listening : listeners_) poller_->remove(listening.token);
   listeners_.clear();
-  refused_by_system_.reset();
+  shortage_.reset();
 }
 
 Result<SocketAddress> Acceptor::listen(const SocketAddress& local) {
@@ -81,13 +80,16 @@ void Acceptor::accept_from(int listener_fd) {
     if (!accepted.ok()) {
       // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
       // nothing once one has been accepted, and the one accepted gets its turn.
-      if (!lacks_descriptors(accepted.error())) note_failure(accepted.error());
+      const bool is_short = lacks_descriptors(accepted.error());
+      if (!is_short) note_failure(accepted.error());
       if (i > 0) return;
-      note_shortage(std::move(accepted).error());
-      if (!make_room()) pause();  // a listener that stays readable would spin
+      const auto verdict = accepts_.after(accepted.error(), clock_->now());
+      if (verdict != Retries::Verdict::try_again) shortage_ = std::move(accepted).error();
+      if (!is_short || !make_room()) pause();  // a listener that stays readable would spin
       return;
     }
-    refused_by_system_.reset();
+    accepts_.succeeded();
+    shortage_.reset();
     if (!accepted.value().valid()) {
       queue_was_empty_ = true;
       return;
@@ -120,25 +122,12 @@ bool Acceptor::make_room() {
   const Poller::Token token = pending_.front().token;
   read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
   if (pending_.empty() || pending_.front().token != token) return pending_.size() < before;
-  // Its maker would take the end of the connection for a refusal of the proof.
-  const ByteView word = kComeAgain;
-  static_cast<void>(options_.calls.write(pending_.front().fd.get(), std::span(&word, 1)));
   close(pending_.begin());
   return true;
 }
 
 void Acceptor::note_failure(const Error& error) const {
   if (error.code() == ErrorCode::system && options_.on_failure) options_.on_failure(error);
-}
-
-void Acceptor::note_shortage(Error error) {
-  if (!refused_by_system_) short_since_ = clock_->now();
-  refused_by_system_ = std::move(error);
-}
-
-std::optional<Error> Acceptor::shortage() const {
-  if (clock_->now() - short_since_ < kShortageGrace) return std::nullopt;
-  return refused_by_system_;
 }
 
 void Acceptor::admit(OwnedFd fd) {
@@ -172,7 +161,13 @@ void Acceptor::read_proof(PendingIt it) {
   if (it->have < it->received.size()) return;
 
   auto confirmation = it->responder.answer(it->received, lookup_);
-  if (!confirmation.ok()) return close(it);
+  if (!confirmation.ok()) {
+    const ByteView word = kProofRefused;
+    if (options_.calls.tells_refusal) {
+      static_cast<void>(options_.calls.write(it->fd.get(), std::span(&word, 1)));
+    }
+    return close(it);
+  }
   const ByteView answer = confirmation.value();
   const auto sent = options_.calls.write(it->fd.get(), std::span(&answer, 1));
   if (!sent.ok()) note_failure(sent.error());
@@ -206,7 +201,7 @@ void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, 0U));
   }
-  resume_ = Deadline::after(kPause, *clock_);
+  resume_ = Deadline::after(accepts_.pause(), *clock_);
   if (!pending_.empty()) resume_ = earlier(resume_, pending_.front().turn);
 }
 

@@ -12,6 +12,7 @@
 #include "base/fd.hpp"
 #include "boot/auth/auth.hpp"
 #include "boot/link/poller.hpp"
+#include "boot/link/retries.hpp"
 #include "boot/link/tcp.hpp"
 
 namespace oriel::boot {
@@ -32,8 +33,10 @@ struct SocketCalls {
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
   /// Returns whether an accepted connection may prove the key; null: each may.
   Result<bool> (*may_prove)(const OwnedFd& socket) = nullptr;
+  /// Whether initiators know kProofRefused.
+  bool tells_refusal = false;
 };
-inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some};
+inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some, nullptr, true};
 
 struct AcceptorOptions {
   static constexpr Duration kLimit = std::chrono::seconds(2);
@@ -48,9 +51,8 @@ struct AcceptorOptions {
 
 /// Accepts connections and hands on those that prove the key. A connection that has not proved it
 /// within the limit is closed. While there are as many unproven connections as may be,
-/// others wait in the kernel's queue until the oldest has had its turn, which is then closed with
-/// kComeAgain: silent callers hold up nobody for long, and a crowd of honest ones does not drive
-/// itself out.
+/// others wait in the kernel's queue until the oldest has had its turn, which is then closed:
+/// silent callers hold up nobody for long, and a crowd of honest ones does not drive itself out.
 ///
 /// Descriptors are the application's first of all: the unproven connections of all acceptors of a
 /// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each. Where
@@ -62,8 +64,6 @@ class Acceptor {
  public:
   static constexpr std::size_t kMaxPending = 256;
   static constexpr std::size_t kLeastPending = 16;
-  static constexpr Duration kProofTime = AcceptorOptions::kLimit;
-  static constexpr Duration kTurn = AcceptorOptions::kTurn;
 
   Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
            std::function<void(ProvenConnection)> on_proven, AcceptorOptions options = {});
@@ -91,7 +91,7 @@ class Acceptor {
   static constexpr Duration kShortageGrace = std::chrono::seconds(1);
   /// Returns the error that has kept connections from being accepted for kShortageGrace. Some may
   /// be waiting.
-  std::optional<Error> shortage() const;
+  const std::optional<Error>& shortage() const { return shortage_; }
 
  private:
   struct Pending {
@@ -111,7 +111,6 @@ class Acceptor {
 
   void accept_from(int listener_fd);
   Result<OwnedFd> accept_despite_limit(int listener_fd);
-  void note_shortage(Error error);
   bool may_prove(const OwnedFd& socket) const;
   void note_failure(const Error& error) const;
   bool make_room();
@@ -134,8 +133,8 @@ class Acceptor {
   std::list<Pending> pending_;           // oldest first
   Deadline resume_ = Deadline::never();  // never: not paused
   bool queue_was_empty_ = false;
-  std::optional<Error> refused_by_system_;  // since short_since_
-  TimePoint short_since_;
+  Retries accepts_{{.local = kShortageGrace, .lasting = kShortageGrace}};
+  std::optional<Error> shortage_;
 };
 
 }  // namespace oriel::boot

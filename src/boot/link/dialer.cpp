@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/link/dialer.hpp"
 
-#include <algorithm>
-#include <cerrno>
 #include <optional>
 
 #include <fmt/format.h>
@@ -20,6 +18,7 @@ Result<Dialer> Dialer::start(const DialTarget& target) {
 
 Dialer::Dialer(const DialTarget& target, OwnedFd fd)
     : remote_(target.address),
+      purpose_(target.purpose),
       fd_(std::move(fd)),
       initiator_(target.purpose, target.realm, target.key, target.claim) {}
 
@@ -64,8 +63,12 @@ Status Dialer::on_challenge() {
 }
 
 Status Dialer::on_confirmation() {
-  ORIEL_TRY(const bool full, fill(AuthSizes::kConfirmation));
-  if (!full) return {};
+  const auto full = fill(AuthSizes::kConfirmation);
+  if (!full.ok()) {
+    const bool is_refused = have_ == kProofRefused.size() && received_[0] == kProofRefused[0];
+    return is_refused ? refusal() : full.error();
+  }
+  if (!full.value()) return {};
   ORIEL_CHECK(initiator_.confirm(std::span(received_).first<AuthSizes::kConfirmation>()));
   state_ = State::proven;
   return {};
@@ -82,43 +85,22 @@ Result<bool> Dialer::fill(std::size_t bytes) {
   return have_ == bytes;
 }
 
-bool is_refusal(const Error& error) {
-  return error.native().domain == NativeDomain::os_errno && error.native().value == ECONNREFUSED;
-}
-
-namespace {
-
-bool can_try_again(const Error& error) {
-  if (error.code() == ErrorCode::remote) return true;
-  if (error.native().domain != NativeDomain::os_errno) return false;
-  switch (error.native().value) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case ETIMEDOUT:
-    case EADDRNOTAVAIL:
-    case EAGAIN:
-      return true;
-    default:
-      return false;
+Error Dialer::refusal() const {
+  if (purpose_ == KeyPurpose::rendezvous) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} refuses the handshake: it does not know the unique id, or not any "
+                             "more",
+                             remote_.to_string()))
+        .with_hint(kUsedIdHint);
   }
-}
-
-}  // namespace
-
-bool is_local_failure(const Error& error) {
-  return error.code() == ErrorCode::system && !can_try_again(error);
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("{} refuses the handshake", remote_.to_string()))
+      .with_hint("the process that listens there is of another communicator");
 }
 
 namespace {
 
-constexpr Duration kLongestPause = std::chrono::milliseconds(100);
-
-/// One attempt; sets `rejected` as Dialer::rejected() says.
-Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadline deadline,
-                                bool& rejected) {
-  rejected = false;
+Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadline deadline) {
   ORIEL_CO_TRY(Dialer dialer, Dialer::start(target));
   while (!dialer.proven()) {
     if (dialer.wanted_events() == EPOLLOUT) {
@@ -126,67 +108,22 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
     } else {
       ORIEL_CO_CHECK(co_await loop.readable(dialer.fd(), deadline));
     }
-    Status advanced = dialer.advance();
-    if (!advanced.ok()) {
-      rejected = dialer.rejected();
-      co_return std::move(advanced).error();
-    }
+    ORIEL_CO_CHECK(dialer.advance());
   }
   co_return dialer.release();
 }
 
-/// The error after a listener has refused connections, or rejected proofs, for long enough. The one
-/// of a unique id ends when none of its process's ids is left, so a used one may look like either.
-Error no_use(Error error, const DialTarget& target, bool refused) {
-  if (target.purpose != KeyPurpose::rendezvous) {
-    return std::move(error).with_hint(
-        refused ? "the process that listened there has ended, or a firewall rejects connections"
-                : "the process that listens there is of another communicator");
-  }
-  if (refused) {
-    return std::move(error).with_hint(
-        "the process that made the unique id has ended, or a firewall rejects connections, or the "
-        "id is of no use any more: used before, or 10 minutes without a rank");
-  }
-  return Error(ErrorCode::invalid_usage,
-               fmt::format("{} closed the connection during the handshake: it does not know the "
-                           "unique id, or not any more",
-                           target.address.to_string()))
-      .with_hint(kUsedIdHint);
+/// The error after a listener has refused connections for long enough. The one of a unique id ends
+/// when none of its process's ids is left.
+Error nobody_listens(Error error, const DialTarget& target) {
+  return std::move(error).with_hint(
+      target.purpose == KeyPurpose::rendezvous
+          ? "the process that made the unique id has ended, or a firewall rejects connections, or "
+            "the id is of no use any more: used before, or 10 minutes without a rank"
+          : "the process that listened there has ended, or a firewall rejects connections");
 }
 
 }  // namespace
-
-Retries::Verdict Retries::after(const Error& error, bool rejected, TimePoint now) {
-  Verdict verdict = Verdict::try_again;
-  Duration patience = Duration::max();
-  if (!can_try_again(error)) {
-    const bool is_local = is_local_failure(error);
-    verdict = is_local ? Verdict::local : Verdict::lasting;
-    patience = is_local ? patience_.local : patience_.lasting;
-  } else if (is_refusal(error)) {
-    verdict = Verdict::refused;
-    patience = patience_.refused;
-  } else if (rejected) {
-    verdict = Verdict::rejected;
-    patience = patience_.rejected;
-  }
-  if (verdict != last_) {
-    last_ = verdict;
-    since_ = now;
-    count_ = 0;
-  }
-  ++count_;
-  const bool needs_many = verdict == Verdict::refused || verdict == Verdict::rejected;
-  const bool has_lasted = now - since_ >= patience && (!needs_many || count_ >= kAttempts);
-  return has_lasted ? verdict : Verdict::try_again;
-}
-
-Duration Retries::pause() {
-  const Duration pause = pause_;
-  pause_ = std::min(pause_ * 2, kLongestPause);
-  return pause;
-}
 
 Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
                            Deadline deadline) {
@@ -194,8 +131,7 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience
   Retries retries(patience);
   std::optional<Error> last;
   for (;;) {
-    bool rejected = false;
-    auto connection = co_await dial_once(loop, target, deadline, rejected);
+    auto connection = co_await dial_once(loop, target, deadline);
     if (connection.ok()) co_return connection;
     Error error = std::move(connection).error();
     const TimePoint now = clock.now();
@@ -207,11 +143,9 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience
                          : "the process that listens there is stopped, gone or unreachable")
           .with_context("connecting to " + target.address.to_string());
     }
-    const auto verdict = retries.after(error, rejected, now);
-    if (verdict == Retries::Verdict::local || verdict == Retries::Verdict::lasting) co_return error;
-    if (verdict != Retries::Verdict::try_again) {
-      co_return no_use(std::move(error), target, verdict == Retries::Verdict::refused);
-    }
+    const auto verdict = retries.after(error, now);
+    if (verdict == Retries::Verdict::refused) co_return nobody_listens(std::move(error), target);
+    if (verdict != Retries::Verdict::try_again) co_return error;
     last = std::move(error);
     const Deadline next = earlier(deadline, Deadline::at(now + retries.pause()));
     ORIEL_CO_CHECK(co_await loop.sleep_until(next));

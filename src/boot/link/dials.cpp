@@ -46,10 +46,10 @@ void Dials::attempt(int peer) {
   Dial& dial = dials_.at(peer);
   dial.retry = Deadline::never();
   auto dialer = Dialer::start(dial.target);
-  if (!dialer.ok()) return failed(peer, dialer.error(), false);
+  if (!dialer.ok()) return failed(peer, dialer.error());
   auto token = poller_->add(dialer.value().fd(), dialer.value().wanted_events(),
                             [this, peer](std::uint32_t) { on_event(peer); });
-  if (!token.ok()) return failed(peer, token.error(), false);
+  if (!token.ok()) return failed(peer, token.error());
   dial.dialer = std::move(dialer).value();
   dial.token = token.value();
 }
@@ -57,10 +57,10 @@ void Dials::attempt(int peer) {
 void Dials::on_event(int peer) {
   Dial& dial = dials_.at(peer);
   const Status advanced = dial.dialer->advance();
-  if (!advanced.ok()) return failed(peer, advanced.error(), dial.dialer->rejected());
+  if (!advanced.ok()) return failed(peer, advanced.error());
   if (!dial.dialer->proven()) {
     const Status watched = poller_->watch(dial.token, dial.dialer->wanted_events());
-    if (!watched.ok()) failed(peer, watched.error(), false);
+    if (!watched.ok()) failed(peer, watched.error());
     return;
   }
   poller_->remove(dial.token);
@@ -69,14 +69,14 @@ void Dials::on_event(int peer) {
   on_proven_(peer, std::move(fd));
 }
 
-void Dials::failed(int peer, const Error& error, bool rejected) {
+void Dials::failed(int peer, const Error& error) {
   Dial& dial = dials_.at(peer);
   poller_->remove(dial.token);
   dial.token = 0;
   dial.dialer.reset();
   dial.trouble = error.to_string();
   const TimePoint now = clock_->now();
-  switch (dial.retries.after(error, rejected, now)) {
+  switch (dial.retries.after(error, now)) {
     case Retries::Verdict::try_again:
       dial.retry = Deadline::at(now + dial.retries.pause());
       return;
@@ -86,7 +86,6 @@ void Dials::failed(int peer, const Error& error, bool rejected) {
                          Error(error).with_context(fmt::format("connecting to rank {}", peer)));
       break;
     case Retries::Verdict::refused:
-    case Retries::Verdict::rejected:
       liveness_->died(
           peer, fmt::format("nobody listens at {} any more", dial.target.address.to_string()));
       break;

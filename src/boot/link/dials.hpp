@@ -61,7 +61,7 @@ class Dials {
   };
   void attempt(int peer);
   void on_event(int peer);
-  void failed(int peer, const Error& error, bool rejected);
+  void failed(int peer, const Error& error);
 
   Poller* poller_;
   const Clock* clock_;

@@ -48,8 +48,6 @@ class FrameReader {
  public:
   /// Appends the frames that `bytes` complete to `out`. After an error the stream is unusable.
   Status feed(ByteView bytes, std::vector<Frame>& out);
-  /// Whether the stream would end inside a frame.
-  bool inside_frame() const { return header_have_ > 0; }
 
  private:
   Status check_header();

@@ -98,14 +98,7 @@ Status Links::pump() {
 }
 
 void Links::spread_news() {
-  // Writing may read a peer's last words, which may be news again; each is told once, so this ends.
-  do {  // also without news: notes on their way are written here
-    const std::vector<Bytes> news = liveness_.take_outgoing();
-    for (auto& [peer, link] : links_) {
-      for (const Bytes& notice : news) link.enqueue(notice);
-      if (link.queued_bytes() > 0) write(peer, link);
-    }
-  } while (liveness_.has_outgoing());
+  liveness_.spread(links_, [this](int peer, Link& link) { write(peer, link); });
 }
 
 Status Links::send(int peer, ByteView message) {

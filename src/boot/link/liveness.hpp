@@ -55,7 +55,19 @@ class Liveness {
 
   /// The frames that every link is to get now; empty without news.
   std::vector<Bytes> take_outgoing();
-  bool has_outgoing() const { return !outgoing_.empty() || !departed_.empty(); }
+  /// Queues these frames at all of `links`, a map by rank, and calls `write(rank, link)` where a
+  /// link has something queued. Writing may read a peer's last words, which may be news again; each
+  /// is told once, so this ends.
+  template <typename Links, typename Write>
+  void spread(Links& links, const Write& write) {
+    do {  // also without news: notes on their way are written here
+      const std::vector<Bytes> news = take_outgoing();
+      for (auto& [rank, link] : links) {
+        for (const Bytes& notice : news) link.enqueue(notice);
+        if (link.queued_bytes() > 0) write(rank, link);
+      }
+    } while (!outgoing_.empty() || !departed_.empty());
+  }
   /// The frames for a link that has just been made: all that is known.
   std::vector<Bytes> everything() const;
   /// What happened since the last call, in the order in which it was learned; of deaths and aborts

@@ -33,7 +33,6 @@ class Poller {
   static Result<Poller> create();
 
   int fd() const { return epoll_.get(); }
-  std::size_t size() const { return handlers_.size(); }
 
   Result<Token> add(int fd, std::uint32_t events, Handler handler);
   /// A token whose descriptor somebody else adds to fd() and takes out before remove().

@@ -10,9 +10,9 @@
 
 #include "base/bytes.hpp"
 #include "base/task.hpp"
-#include "boot/link/agreed_field.hpp"
 #include "boot/link/group_message.hpp"
 #include "boot/link/transport.hpp"
+#include "boot/link/verdict.hpp"
 
 namespace oriel::boot {
 

@@ -3,15 +3,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
-#include "boot/link/agreed_field.hpp"
 
 namespace oriel::boot {
 
@@ -28,6 +29,15 @@ struct ErrorRecord {
   static void encode(ByteWriter& writer, const Error& error);
   /// Checks every field; the origin rank may be -1.
   static Status decode(ByteReader& reader, std::optional<Error>& out);
+};
+
+/// One value that must be the same on every rank, for Group::agree.
+struct AgreedField {
+  std::string name;         ///< for the error, as in "the number of windows"
+  std::uint64_t value = 0;  ///< the value itself, or a hash of it
+  /// The words for a value, for the error; the number if null. Gets other ranks' values too, which
+  /// may be anything.
+  std::string (*text)(std::uint64_t value) = nullptr;
 };
 
 /// What Group::agree reduces: the error of the lowest rank that failed itself, else of the lowest

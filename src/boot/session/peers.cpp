@@ -138,9 +138,6 @@ void Peers::set_busy(bool busy) {
   // Armed again, a watcher learns at once of what came while it was not looking.
   if (!busy && idle_epoll_ >= 0) raise_event(wake_);
   arm_idle(!busy);
-  if (busy || !links_) return;
-  tell_waiting_locked(-1);
-  links_->spread_news();  // nobody may turn the links for long
 }
 
 void Peers::arm_idle(bool on) {

@@ -21,21 +21,11 @@ namespace {
 // Between a client's proof and its hello. A rank that takes longer finds its connection closed and
 // comes again (Session::meet).
 constexpr Duration kHelloTime = std::chrono::seconds(2);
-constexpr Duration kRetryPause = std::chrono::milliseconds(10);
-constexpr int kFailuresMost = 100;
+// Ranks of other processes count on the service, so it goes on although its own calls fail.
+constexpr Duration kOwnPatience = std::chrono::seconds(1);
 constexpr std::size_t kRememberedIds = 4096;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
 static_assert(kLastWordBytes >= RootHello::kBytes);
-
-/// Calls `attempt` until it succeeds, a few times: a rank should not be blamed for a call of this
-/// process that fails once.
-template <typename Attempt>
-auto persist(const Attempt& attempt) {
-  constexpr int kAttempts = 4;
-  auto result = attempt();
-  for (int i = 1; i < kAttempts && !result.ok(); ++i) result = attempt();
-  return result;
-}
 
 const Clock& steady() {
   return SteadyClock::instance();
@@ -115,11 +105,6 @@ void RootService::remember(std::uint64_t number, bool expired) {
   ended_in_order_.pop_front();
 }
 
-bool RootService::running() {
-  const std::lock_guard lock(mutex_);
-  return running_ != nullptr;
-}
-
 Status RootService::ensure_running() {
   if (running_) return {};
   thread_.leave_to_library();  // it has ended, or is about to return
@@ -175,7 +160,7 @@ void RootService::end() {
 }
 
 void RootService::serve() {
-  int failures = 0;  // in a row
+  Retries waits({.local = kOwnPatience});
   for (;;) {
     Deadline deadline = Deadline::never();
     Poller* poller = nullptr;
@@ -187,14 +172,14 @@ void RootService::serve() {
     }
     // Only this thread ends the poller; others may add listeners to it meanwhile.
     auto events = poller->wait(deadline, steady());
-    if (!events.ok() && ++failures <= kFailuresMost) {
-      // Ranks of other processes count on this thread, so it tries again before it gives up.
-      std::this_thread::sleep_for(kRetryPause);
+    if (!events.ok() &&
+        waits.after(events.error(), steady().now()) == Retries::Verdict::try_again) {
+      std::this_thread::sleep_for(waits.pause());
       continue;
     }
     const std::lock_guard lock(mutex_);
     if (!events.ok()) return end();
-    failures = 0;
+    waits.succeeded();
     running_->poller.dispatch(events.value());
     on_time(steady().now());
   }
@@ -225,7 +210,7 @@ void RootService::wake() {
 
 void RootService::on_proven(ProvenConnection connection) {
   const Rendezvous::Connection id = next_client_++;
-  const auto token = persist([&] {
+  const auto token = Retries::at_once([&] {
     return running_->poller.add(connection.fd.get(), EPOLLIN,
                                 [this, id](std::uint32_t) { on_client(id); });
   });
@@ -242,7 +227,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   const auto served = served_.find(client.number);
   std::array<std::byte, kLastWordBytes> buffer;
   const std::size_t limit = client.greeted ? kLastWordBytes : RootHello::kBytes;
-  const auto got = persist([&] {
+  const auto got = Retries::at_once([&] {
     return read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
   });
   if (!got.ok() || got.value().closed || served == served_.end()) return drop(id);
@@ -303,7 +288,7 @@ void RootService::deliver(std::uint64_t number) {
     if (client == running_->clients.end()) continue;
     const ByteView view = frame;
     const auto sent =
-        persist([&] { return write_some(client->second.fd.get(), std::span(&view, 1)); });
+        Retries::at_once([&] { return write_some(client->second.fd.get(), std::span(&view, 1)); });
     if (!sent.ok() || sent.value().bytes != view.size()) broken.push_back(to);
   }
   for (const auto id : broken) drop(id);
@@ -320,7 +305,7 @@ void RootService::on_time(TimePoint now) {
     const auto it = running_->clients.find(id);
     if (it != running_->clients.end() && !it->second.greeted) drop(id);
   }
-  const auto shortage = running_->acceptor->shortage();
+  const auto& shortage = running_->acceptor->shortage();
   std::vector<std::uint64_t> numbers;
   for (auto& [number, served] : served_) {
     if (shortage) served.rendezvous.on_shortage(*shortage, now);

@@ -35,8 +35,6 @@ class RootService {
   /// An error if this process knows that the id has served its communicator, or has expired. It
   /// knows of its own ids and of those that it has retired, the last few thousand of them.
   Status check_unused(std::uint64_t number);
-  /// Whether the thread runs. For tests.
-  bool running();
 
  private:
   struct Served {

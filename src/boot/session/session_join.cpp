@@ -21,7 +21,6 @@ namespace {
 constexpr Duration kRootPatience = std::chrono::seconds(1);
 // Time for a root service that has closed this rank's connection. If it refuses then, it has died.
 constexpr Duration kReturnPatience = std::chrono::milliseconds(400);
-constexpr Duration kReturnPause = std::chrono::milliseconds(10);
 
 Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
                                const SocketOptions& options) {
@@ -156,8 +155,7 @@ Task<Status> Session::Joining::link_up() {
 }
 
 Task<Status> Session::Joining::find_root(const DialTarget& target, Duration patience) {
-  auto dialed =
-      co_await dial(loop(), target, {.refused = patience, .rejected = patience}, deadline());
+  auto dialed = co_await dial(loop(), target, {.refused = patience}, deadline());
   if (!dialed.ok()) {
     const bool died = std::exchange(found_root_, false) && is_refusal(dialed.error());
     if (died) co_return root_.gone();
@@ -187,8 +185,9 @@ Task<Status> Session::Joining::meet() {
   Status met = co_await introduce();
   // The root service does not wait for long between a proof and the hello: a rank that is stopped
   // there, or is slow, has to come again.
+  Retries returns({});
   while (!met.ok() && root_.turned_away()) {
-    const Deadline next = earlier(deadline(), Deadline::after(kReturnPause, loop().clock()));
+    const Deadline next = earlier(deadline(), Deadline::after(returns.pause(), loop().clock()));
     ORIEL_CO_CHECK(co_await loop().sleep_until(next));
     ORIEL_CO_CHECK(co_await find_root(target, kReturnPatience));
     met = co_await introduce();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -44,12 +43,9 @@ Status SessionTransport::begin(EventLoop& loop, Deadline deadline) {
   return {};
 }
 
-void SessionTransport::end() noexcept {
+void SessionTransport::end() {
   const auto lock = peers_->lock();
-  try {
-    peers_->set_busy(false);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next turn spreads the news
-  }
+  peers_->set_busy(false);
   loop_ = nullptr;
 }
 
@@ -124,7 +120,11 @@ Task<Status> SessionTransport::link_to(std::vector<int> peers,
   for (;;) {
     std::string trouble;
     ORIEL_CO_TRY(const int missing, find_missing(peers, trouble));
-    if (missing < 0) co_return Status();
+    if (missing < 0) {
+      const auto lock = peers_->lock();
+      progressed();
+      co_return Status();
+    }
     std::string waiting_for = fmt::format("a connection with rank {}{}", missing,
                                           trouble.empty() ? "" : " (" + trouble + ")");
     ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), missing));

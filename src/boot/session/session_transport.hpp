@@ -22,7 +22,7 @@ class SessionTransport final : public Transport {
 
   /// Fails if an operation is in progress, or with the session's failure.
   Status begin(EventLoop& loop, Deadline deadline);
-  void end() noexcept;
+  void end();
   EventLoop& loop() const { return *loop_; }
   Deadline deadline() const { return deadline_; }
 

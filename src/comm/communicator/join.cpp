@@ -10,7 +10,6 @@
 #include "oriel/version.hpp"
 
 #include "base/log.hpp"
-#include "base/log_check.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/device/rank_affinity.hpp"

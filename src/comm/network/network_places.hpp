@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
-#include "boot/link/agreed_field.hpp"
+#include "boot/link/verdict.hpp"
 #include "comm/network/network_message.hpp"
 
 namespace oriel::comm {

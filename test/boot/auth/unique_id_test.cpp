@@ -7,14 +7,14 @@
 #include <iterator>
 #include <map>
 #include <new>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <malloc.h>
 #include <net/if.h>
@@ -25,6 +25,7 @@
 #include "boot/session/made_up_interfaces.hpp"
 #include "boot/session/rendezvous.hpp"
 #include "boot/session/root_service.hpp"
+#include "support/process_state.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -42,6 +43,10 @@ UniqueId some_id(SocketAddress root) {
 const SocketAddress kV4 = SocketAddress::ipv4({192, 0, 2, 7}, 4711);
 const SocketAddress kV6 =
     SocketAddress::ipv6({0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 3, 4711);
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -75,11 +80,10 @@ TEST_CASE("any changed byte of a unique id is noticed", "[req:1.7]") {
 TEST_CASE("addresses that cannot be are refused", "[req:1.7]") {
   const auto decode = [](std::uint8_t family, std::uint16_t port, std::uint32_t scope,
                          std::uint8_t last) {
-    ByteWriter writer;
-    writer.put(family).put(std::uint8_t{0}).put(port).put(scope);
     Bytes address(16);
     address[15] = std::byte{last};
-    writer.put_raw(address);
+    ByteWriter writer;
+    writer.put(family).put(std::uint8_t{0}).put(port).put(scope).put_raw(address);
     const Bytes bytes = writer.take();
     ByteReader reader(bytes);
     return SocketAddress::decode(reader).ok();
@@ -90,29 +94,6 @@ TEST_CASE("addresses that cannot be are refused", "[req:1.7]") {
   CHECK_FALSE(decode(4, 0, 0, 0));  // no port
   CHECK_FALSE(decode(4, 1, 2, 0));  // IPv4 has no scope
   CHECK_FALSE(decode(4, 1, 0, 7));  // and only four bytes
-}
-
-TEST_CASE("the interface is chosen by name, prefix, exclusion and family", "[req:1.7]") {
-  const auto choose = [](const char* names, int family = AF_UNSPEC) {
-    return choose_interface({.ifname = names, .family = family});
-  };
-  REQUIRE(choose("lo").ok());
-  CHECK(choose("lo").value().is_loopback());
-  CHECK(choose("=lo").value().is_loopback());
-  CHECK(choose("nosuch,lo").value().is_loopback());
-  CHECK_FALSE(choose("=l").ok());
-  CHECK(choose("l").ok());  // a prefix
-  const auto excluded = choose("^lo");
-  if (excluded.ok()) CHECK_FALSE(excluded.value().is_loopback());
-  const auto missing = choose("nosuch0");
-  REQUIRE_FALSE(missing.ok());
-  CHECK(missing.error().code() == ErrorCode::invalid_usage);
-  CHECK(missing.error().message().find("NCCL_SOCKET_IFNAME, \"nosuch0\"") != std::string::npos);
-  CHECK(missing.error().message().find("lo") != std::string::npos);
-  REQUIRE(choose("lo", AF_INET).ok());
-  CHECK(choose("lo", AF_INET).value().family() == AF_INET);
-  // Whatever this machine has, something is found without being asked for.
-  CHECK(choose("").ok());
 }
 
 namespace {
@@ -128,64 +109,84 @@ SocketAddress v4(std::uint8_t last) {
   return SocketAddress::ipv4({192, 0, 2, last}, 0);
 }
 
+const MadeUpInterfaces::Entry kLoopbackEntry = {"lo", kRuns | IFF_LOOPBACK,
+                                                SocketAddress::ipv4({127, 0, 0, 1}, 0)};
+
 }  // namespace
 
-TEST_CASE("an interface without carrier is not chosen", "[req:1.7]") {
-  const MadeUpInterfaces host(
-      {{"lo", IFF_UP | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
-       {"eth0", IFF_UP, v4(1)},
-       {"eth1", kRuns, v4(2)}});
-  const auto chosen = choose_interface({});
-  REQUIRE(chosen.ok());
-  CHECK(chosen.value() == v4(2));
-  CHECK(choose_interface({.ifname = "lo"}).ok());  // needs none
-  const auto down = choose_interface({.ifname = "eth0"});
-  REQUIRE_FALSE(down.ok());
-  CHECK(down.error().message().find("eth0") != std::string::npos);
-}
-
-TEST_CASE("the interfaces that can be used begin with the one that is chosen", "[req:3.14]") {
-  const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
+TEST_CASE("the interface is chosen by name, prefix, exclusion, family and carrier",
+          "[req:1.7][req:3.14]") {
+  const MadeUpInterfaces host({kLoopbackEntry,
                                {"docker0", kRuns, v4(1)},
                                {"eth0", kRuns, link_local(1, 2)},
-                               {"eth1", IFF_UP, v4(2)},
-                               {"eth2", kRuns, v4(3)},
+                               {"eth1", IFF_UP, v4(2)},   // no carrier
+                               {"eth2:0", kRuns, v4(3)},  // a label of an address is no interface
                                {"eth2", kRuns, v4(4)}});
-  using Names = std::vector<std::string>;
-  CHECK(usable_interfaces({}).value() == Names{"eth2", "eth0"});
-  CHECK(usable_interfaces({.ifname = "^eth2"}).value() == Names{"eth0"});
-  CHECK(usable_interfaces({.ifname = "=lo,docker0"}).value() == Names{"lo", "docker0"});
-  CHECK(usable_interfaces({.family = AF_INET}).value() == Names{"eth2"});
-  CHECK_FALSE(usable_interfaces({.ifname = "eth1"}).ok());
-  // A label of an address is no interface.
-  const MadeUpInterfaces labels(
-      {{"eth0:0", kRuns, v4(1)}, {"eth0", kRuns, v4(2)}, {"eth1:a", kRuns, v4(3)}});
-  CHECK(usable_interfaces({}).value() == Names{"eth0", "eth1"});
+  struct Row {
+    const char* names;
+    int family;
+    const char* address;  // of the first of `usable`; else what the error says
+    const char* usable;
+  };
+  const Row rows[] = {{"", AF_UNSPEC, "192.0.2.3:0", "eth2,eth0"},
+                      {"", AF_INET, "192.0.2.3:0", "eth2"},
+                      {"", AF_INET6, "[fe80::1%2]:0", "eth0"},
+                      {"lo", AF_UNSPEC, "127.0.0.1:0", "lo"},
+                      {"l", AF_UNSPEC, "127.0.0.1:0", "lo"},  // a prefix
+                      {"nosuch,lo", AF_UNSPEC, "127.0.0.1:0", "lo"},
+                      {"=lo,docker0", AF_UNSPEC, "127.0.0.1:0", "lo,docker0"},
+                      {"^eth2", AF_UNSPEC, "[fe80::1%2]:0", "eth0"},
+                      {"=l", AF_UNSPEC, "NCCL_SOCKET_IFNAME, \"=l\"", ""},
+                      {"eth1", AF_UNSPEC, "eth1", ""},
+                      {"nosuch0", AF_UNSPEC, "docker0", ""}};
+  for (const Row& row : rows) {
+    CAPTURE(row.names, row.family);
+    const SocketOptions options = {.ifname = row.names, .family = row.family};
+    const auto usable = usable_interfaces(options);
+    const auto chosen = choose_interface(options);
+    if (*row.usable != '\0') {
+      CHECK(fmt::format("{}", fmt::join(usable.value(), ",")) == row.usable);
+      CHECK(chosen.value().to_string() == row.address);
+      continue;
+    }
+    CHECK_FALSE(usable.ok());
+    REQUIRE_FALSE(chosen.ok());
+    CHECK(chosen.error().code() == ErrorCode::invalid_usage);
+    CHECK(contains(chosen.error().message(), row.address));
+  }
+}
+
+TEST_CASE("whatever interfaces this machine has, one is chosen", "[req:1.7]") {
+  CHECK(choose_interface({}).ok());
 }
 
 TEST_CASE("a link-local root is dialled through this host's own interface", "[req:1.7]") {
-  const MadeUpInterfaces host({{"lo", kRuns | IFF_LOOPBACK, SocketAddress::ipv4({127, 0, 0, 1}, 0)},
+  const MadeUpInterfaces host({kLoopbackEntry,
                                {"eth0", kRuns, v4(1)},
                                {"eth0", kRuns, link_local(1, 2)},
                                {"eth1", kRuns, link_local(5, 3)},
                                {"docker0", kRuns, link_local(9, 4)}});
-  // Interface 7 of another host.
-  const SocketAddress root = link_local(77, 7, 4711);
-  const auto seen = [&](const SocketAddress& remote, const char* names) {
-    const auto result = seen_from_here(remote, {.ifname = names});
-    return result.ok() ? result.value().to_string() : result.error().message();
-  };
-  CHECK(seen(root, "") == "[fe80::4d%2]:4711");
-  CHECK(seen(root, "eth1") == "[fe80::4d%3]:4711");
-  CHECK(seen(root, "=docker0") == "[fe80::4d%4]:4711");
-  CHECK(seen(root, "lo").find("link-local") != std::string::npos);
-  // This host's own stays what it is, whichever interface is asked for.
-  CHECK(seen(link_local(5, 3, 4711), "eth0") == "[fe80::5%3]:4711");
-  // Nothing else is touched.
-  CHECK(seen(kV4, "eth1") == kV4.to_string());
+  const SocketAddress root = link_local(77, 7, 4711);  // interface 7 of another host
   const SocketAddress global =
       SocketAddress::ipv6({0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 0, 4711);
-  CHECK(seen(global, "eth1") == global.to_string());
+  struct Row {
+    SocketAddress remote;
+    const char* names;
+    std::string seen;
+  };
+  const Row rows[] = {{root, "", "[fe80::4d%2]:4711"},
+                      {root, "eth1", "[fe80::4d%3]:4711"},
+                      {root, "=docker0", "[fe80::4d%4]:4711"},
+                      // This host's own stays what it is, whichever interface is asked for.
+                      {link_local(5, 3, 4711), "eth0", "[fe80::5%3]:4711"},
+                      {kV4, "eth1", kV4.to_string()},
+                      {global, "eth1", global.to_string()}};
+  for (const Row& row : rows) {
+    CHECK(seen_from_here(row.remote, {.ifname = row.names})->to_string() == row.seen);
+  }
+  const auto none = seen_from_here(root, {.ifname = "lo"});
+  REQUIRE_FALSE(none.ok());
+  CHECK(contains(none.error().message(), "link-local"));
 }
 
 // The address sanitizer has an operator delete of its own.
@@ -241,22 +242,18 @@ TEST_CASE("an id that is encoded leaves no copy of its secret in freed memory", 
 
 #endif
 
-TEST_CASE("the root service ends by itself when its ids expire", "[req:1.7]") {
-  {
-    const auto first = create_unique_id({.ifname = "lo"}, 50ms);
-    const auto second = create_unique_id({.ifname = "lo"}, 100ms);
-    REQUIRE(first.ok());
-    REQUIRE(second.ok());
-    CHECK(first.value().root == second.value().root);  // one listener for both
-    CHECK(first.value().number != second.value().number);
-    CHECK(RootService::instance().running());
-  }
-  const auto end = std::chrono::steady_clock::now() + 5s;
-  while (RootService::instance().running() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(5ms);
-  }
-  CHECK_FALSE(RootService::instance().running());
-  CHECK(create_unique_id({.ifname = "lo"}, 10ms).ok());  // and starts again
+TEST_CASE("the root service ends by itself when its ids expire, and starts again", "[req:1.7]") {
+  const auto has_thread = [] { return test::has_thread("oriel-root"); };
+  const auto first = create_unique_id({.ifname = "lo"}, 100ms);
+  const auto second = create_unique_id({.ifname = "lo"}, 150ms);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(first.value().root == second.value().root);  // one listener for both
+  CHECK(first.value().number != second.value().number);
+  CHECK(test::eventually(has_thread));
+  CHECK(test::eventually([&] { return !has_thread(); }));
+  CHECK(create_unique_id({.ifname = "lo"}, 100ms).ok());
+  CHECK(test::eventually(has_thread));
 }
 
 TEST_CASE("frames come out of a stream cut anywhere, and bad headers are refused", "[req:1.8]") {
@@ -278,7 +275,6 @@ TEST_CASE("frames come out of a stream cut anywhere, and bad headers are refused
     }
     REQUIRE(frames.size() == payloads.size());
     for (std::size_t i = 0; i < frames.size(); ++i) REQUIRE(frames[i].payload == payloads[i]);
-    CHECK_FALSE(reader.inside_frame());
   }
   const auto refused = [](std::uint32_t length, std::uint8_t kind, std::uint8_t reserved) {
     ByteWriter writer;
@@ -312,32 +308,40 @@ TEST_CASE("every rank's link neighbours know it as theirs", "[req:1.9]") {
 namespace {
 
 constexpr std::uint64_t kHere = 42, kElsewhere = 43;
+const TimePoint kStart{};
 
 RootHello hello(int rank, int size, std::uint64_t process = kElsewhere) {
   return {.rank = rank, .size = size, .patience_ms = 1000, .process = process, .address = kV4};
 }
 
-std::vector<FrameKind> kinds_sent_to(Rendezvous::Connection to,
-                                     const std::vector<Rendezvous::Outgoing>& all) {
-  std::vector<FrameKind> kinds;
-  for (const auto& out : all) {
-    if (out.to == to) kinds.push_back(static_cast<FrameKind>(out.frame[4]));
+/// A rendezvous, and what it has told each connection that nobody has asked for yet.
+struct Meeting : Rendezvous {
+  explicit Meeting(int complete = 0) : Rendezvous(kHere, Deadline::never()) {
+    for (int rank = 0; rank < complete; ++rank) {
+      on_hello(static_cast<Connection>(rank), hello(rank, complete), kStart);
+    }
+    collect();
+    text.clear();
+    kinds.clear();
   }
-  return kinds;
-}
-
-std::string text_sent_to(Rendezvous::Connection to, const std::vector<Rendezvous::Outgoing>& all) {
-  std::string text;
-  for (const auto& out : all) {
-    if (out.to != to) continue;
-    text += std::string(reinterpret_cast<const char*>(out.frame.data()), out.frame.size());
+  void collect() {
+    for (const Outgoing& out : take_outgoing()) {
+      text[out.to] +=
+          std::string(reinterpret_cast<const char*>(out.frame.data()), out.frame.size());
+      kinds[out.to].push_back(static_cast<FrameKind>(out.frame[4]));
+    }
   }
-  return text;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+  std::string told(Connection to) {
+    collect();
+    return std::exchange(text[to], {});
+  }
+  std::vector<FrameKind> kinds_told(Connection to) {
+    collect();
+    return std::exchange(kinds[to], {});
+  }
+  std::map<Connection, std::string> text;
+  std::map<Connection, std::vector<FrameKind>> kinds;
+};
 
 using Kinds = std::vector<FrameKind>;
 
@@ -345,63 +349,44 @@ using Kinds = std::vector<FrameKind>;
 
 TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numbers",
           "[req:1.38]") {
-  const TimePoint now{};
-  Rendezvous sizes(kHere, Deadline::never());
-  sizes.on_hello(10, hello(0, 4), now);
-  sizes.on_hello(11, hello(3, 5), now);
-  auto out = sizes.take_outgoing();
-  for (const Rendezvous::Connection to : {10, 11}) {
-    CHECK(kinds_sent_to(to, out) == Kinds{FrameKind::root_error});
-    CHECK(contains(text_sent_to(to, out), "rank 0 joined with size 4, rank 3 with size 5"));
+  struct Row {
+    std::vector<std::pair<int, int>> callers;  // rank and size; the second one is the trouble
+    const char* words;
+    std::size_t finished_after;  // callers
+  };
+  const Row rows[] = {
+      {{{0, 4}, {3, 5}, {1, 4}, {2, 4}, {4, 5}},
+       "rank 0 joined with size 4, rank 3 with size 5",
+       5},
+      // The first caller's size says nothing of how many will come.
+      {{{0, 2}, {1, 4}, {2, 4}, {3, 4}}, "rank 0 joined with size 2, rank 1 with size 4", 4},
+      // How many come to a rendezvous where numbers come twice nobody can know.
+      {{{1, 3}, {1, 3}, {0, 3}, {1, 3}, {2, 3}}, "two callers joined as rank 1", 99}};
+  for (const Row& row : rows) {
+    CAPTURE(row.words);
+    Meeting meeting;
+    for (std::size_t i = 0; i < row.callers.size(); ++i) {
+      const auto [rank, size] = row.callers[i];
+      meeting.on_hello(i, hello(rank, size), kStart);
+      if (i == 1) CHECK(contains(meeting.told(0), row.words));
+      if (i > 0) CHECK(meeting.kinds_told(i) == Kinds{FrameKind::root_error});
+      if (i > 0) CHECK(contains(meeting.told(i), row.words));
+      CHECK(meeting.finished() == (i + 1 == row.finished_after));
+    }
+    meeting.on_time(kStart + 5s);
+    CHECK(meeting.finished());
   }
-  sizes.on_hello(12, hello(1, 4), now);  // late
-  CHECK(contains(text_sent_to(12, sizes.take_outgoing()), "size 5"));
-  CHECK_FALSE(sizes.finished());
-  sizes.on_hello(13, hello(2, 4), now);
-  CHECK_FALSE(sizes.finished());  // one of five has yet to come
-  sizes.on_hello(14, hello(4, 5), now);
-  CHECK(contains(text_sent_to(14, sizes.take_outgoing()), "size 5"));
-  CHECK(sizes.finished());
-
-  // The first caller's size says nothing of how many will come.
-  Rendezvous small(kHere, Deadline::never());
-  small.on_hello(10, hello(0, 2), now);
-  small.on_hello(11, hello(1, 4), now);
-  for (int rank = 2; rank < 4; ++rank) {
-    CHECK_FALSE(small.finished());
-    static_cast<void>(small.take_outgoing());
-    small.on_hello(12, hello(rank, 4), now + 600ms);
-    CHECK(contains(text_sent_to(12, small.take_outgoing()), "rank 0 joined with size 2"));
-  }
-  CHECK(small.finished());
-
-  Rendezvous numbers(kHere, Deadline::never());
-  numbers.on_hello(20, hello(1, 3), now);
-  numbers.on_hello(21, hello(1, 3), now);
-  out = numbers.take_outgoing();
-  for (const Rendezvous::Connection to : {20, 21}) {
-    CHECK(contains(text_sent_to(to, out), "two callers joined as rank 1"));
-  }
-  // How many come to a rendezvous where numbers come twice nobody can know.
-  for (int rank = 0; rank < 4; ++rank) {
-    numbers.on_hello(22, hello(rank % 3, 3), now);
-    CHECK(contains(text_sent_to(22, numbers.take_outgoing()), "two callers"));
-    CHECK_FALSE(numbers.finished());
-  }
-  numbers.on_time(now + 5s);
-  CHECK(numbers.finished());
-
-  Rendezvous range(kHere, Deadline::never());
-  range.on_hello(30, hello(3, 3), now);
-  CHECK(contains(text_sent_to(30, range.take_outgoing()), "rank 3 of 3"));
-  range.on_hello(31, hello(0, 1), now);  // nobody else is affected
-  CHECK(kinds_sent_to(31, range.take_outgoing()) == Kinds{FrameKind::root_peers});
+  Meeting range;
+  range.on_hello(30, hello(3, 3), kStart);
+  CHECK(contains(range.told(30), "rank 3 of 3"));
+  range.on_hello(31, hello(0, 1), kStart);  // nobody else is affected
+  CHECK(range.kinds_told(31) == Kinds{FrameKind::root_peers});
 }
 
 TEST_CASE("the next timer of a rendezvous is the shortest patience of those not done",
           "[req:1.12]") {
   constexpr int kSize = 200;
-  const TimePoint now{};
+  const TimePoint now = kStart;
   std::mt19937 random(7);
   Rendezvous meeting(kHere, Deadline::at(now + 1h));
   CHECK(meeting.next_timer().when() == now + 1h);
@@ -450,50 +435,43 @@ TEST_CASE("the next timer of a rendezvous takes no longer the more ranks there a
 
 TEST_CASE("the rendezvous names who is late and who has died, before and after it is complete",
           "[req:1.12]") {
-  const TimePoint now{};
-  Rendezvous late(kHere, Deadline::never());
-  late.on_hello(10, hello(1, 4), now);
-  late.on_hello(11, hello(2, 4), now);
-  CHECK(late.next_timer().when() == now + 1s);
-  late.on_time(now + 500ms);
-  CHECK(late.take_outgoing().empty());
-  late.on_time(now + 1s);
-  auto out = late.take_outgoing();
-  CHECK(contains(text_sent_to(10, out), "ranks 0, 3 of 4 have not joined in time"));
-  CHECK(contains(text_sent_to(11, out), "ranks 0, 3 of 4 have not joined in time"));
+  Meeting late;
+  late.on_hello(1, hello(1, 4), kStart);
+  late.on_hello(2, hello(2, 4), kStart);
+  CHECK(late.next_timer().when() == kStart + 1s);
+  late.on_time(kStart + 500ms);
+  CHECK(late.told(1).empty());
+  late.on_time(kStart + 1s);
+  for (const int to : {1, 2}) {
+    CHECK(contains(late.told(static_cast<Rendezvous::Connection>(to)),
+                   "ranks 0, 3 of 4 have not joined in time"));
+  }
 
-  Rendezvous death(kHere, Deadline::never());
-  death.on_hello(10, hello(0, 3, kHere), now);
-  death.on_hello(11, hello(1, 3), now);
+  Meeting death;
+  death.on_hello(0, hello(0, 3, kHere), kStart);
+  death.on_hello(1, hello(1, 3), kStart);
   // Rank 0 lives with the root service, and the others know.
-  CHECK(kinds_sent_to(11, death.take_outgoing()) == Kinds{FrameKind::root_host});
-  death.on_hello(12, hello(2, 3), now);
-  CHECK(kinds_sent_to(12, death.take_outgoing()) ==
-        Kinds{FrameKind::root_host, FrameKind::root_peers});
-  death.on_done(10);
-  death.on_closed(10, now);  // was done: no death
-  CHECK(death.take_outgoing().empty());
-  death.on_closed(12, now);
-  CHECK(contains(text_sent_to(11, death.take_outgoing()), "rank 2 has died"));
+  CHECK(death.kinds_told(1) == Kinds{FrameKind::root_host});
+  death.on_hello(2, hello(2, 3), kStart);
+  CHECK(death.kinds_told(2) == Kinds{FrameKind::root_host, FrameKind::root_peers});
+  static_cast<void>(death.told(1));
+  death.on_done(0);
+  death.on_closed(0, kStart);  // was done: no death
+  CHECK(death.told(1).empty());
+  death.on_closed(2, kStart);
+  CHECK(contains(death.told(1), "rank 2 has died"));
 
   // The reason of a rank that gives up is everybody's, whomever it blames.
-  Rendezvous blame(kHere, Deadline::never());
-  for (int rank = 0; rank < 3; ++rank) {
-    blame.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, 3), now);
-  }
-  static_cast<void>(blame.take_outgoing());
+  Meeting blame(3);
   blame.on_gave_up(1, Error(ErrorCode::remote, "rank 2 has died: so rank 1 says").with_origin(2),
-                   now);
-  blame.on_closed(1, now);
-  CHECK(contains(text_sent_to(0, blame.take_outgoing()), "rank 2 has died: so rank 1 says"));
+                   kStart);
+  blame.on_closed(1, kStart);
+  CHECK(contains(blame.told(0), "rank 2 has died: so rank 1 says"));
 
-  Rendezvous good(kHere, Deadline::never());
-  for (int rank = 0; rank < 3; ++rank) {
-    good.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, 3), now);
-  }
-  for (int rank = 0; rank < 3; ++rank) {
+  Meeting good(3);
+  for (Rendezvous::Connection rank = 0; rank < 3; ++rank) {
     CHECK_FALSE(good.finished());
-    good.on_done(static_cast<Rendezvous::Connection>(rank));
+    good.on_done(rank);
   }
   CHECK(good.finished());
 }

@@ -4,73 +4,53 @@
 
 #include <atomic>
 #include <chrono>
-#include <thread>
+#include <numeric>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
 #include "base/try.hpp"
-#include "boot/session/served_id.hpp"
-#include "boot/session/session.hpp"
+#include "boot/session/rendezvous.hpp"
+#include "boot/support/loopback.hpp"
+#include "support/process_state.hpp"
 
 // Notes between any two ranks, over the links that there are (3.14: how the ends of a queue agree).
-using namespace oriel;
-using namespace oriel::boot;
-using namespace std::chrono_literals;
-
+namespace oriel::boot {
 namespace {
 
-std::vector<int> links_of(int rank, int size) {
-  std::vector<int> linked;
-  for (int distance = 1; distance < size; distance *= 2) {
-    linked.push_back((rank + distance) % size);
-    linked.push_back((rank + size - distance) % size);
-  }
-  return linked;
-}
+using namespace std::chrono_literals;
 
-Bytes text_of(int from, int to) {
+Bytes note_of(int from, int to) {
   return {static_cast<std::byte>(from), static_cast<std::byte>(to)};
 }
 
-/// Joins, and sends notes to all until all have come.
-Status exchange_notes(const UniqueId& id, int rank, int size, std::atomic<int>& done) {
-  ORIEL_TRY(EventLoop loop, EventLoop::create());
-  const Deadline deadline = Deadline::after(30s);
-  ORIEL_TRY(const auto session,
-            loop.run(Session::join(loop, id, rank, size, {.socket = {.ifname = "lo"}}, deadline)));
+/// Sends notes to all until all have come; those between have to stay until all have theirs.
+Status exchange_notes(Peers& peers, int rank, int size, std::atomic<int>& done) {
   for (int peer = 0; peer < size; ++peer) {
-    ORIEL_CHECK(session->peers().send_note(peer, text_of(rank, peer)));
+    ORIEL_CHECK(peers.send_note(peer, note_of(rank, peer)));
   }
-  if (session->peers().send_note(size, text_of(0, 0)).ok() ||
-      session->peers().send_note(0, Bytes(kMaxNoteBytes + 1)).ok()) {
+  if (peers.send_note(size, note_of(0, 0)).ok() ||
+      peers.send_note(0, Bytes(kMaxNoteBytes + 1)).ok()) {
     return Error(ErrorCode::internal, "a note that is too long or to nobody was sent");
   }
   std::vector<int> got(static_cast<std::size_t>(size));
-  bool told = false;
-  // Those between have to stay until all have theirs.
-  while (done.load() < size) {
-    if (deadline.expired(SteadyClock::instance().now())) {
-      return Error(ErrorCode::timeout, "notes are missing");
-    }
-    static_cast<void>(session->peers().pump_idle());
-    int all = 0;
-    for (int peer = 0; peer < size; ++peer) {
-      int& count = got[static_cast<std::size_t>(peer)];
-      while (const auto note = session->peers().take_note(peer)) {
-        if (*note != text_of(peer, rank)) return Error(ErrorCode::internal, "wrong note");
-        ++count;
-      }
-      all += count;
-      if (count > 1) return Error(ErrorCode::internal, "a note came twice");
-    }
-    if (all == size && !told) {
-      told = true;
-      ++done;
-    }
-    std::this_thread::sleep_for(100us);
-  }
-  return {};
+  bool is_right = true;
+  const bool all_done = test::eventually(
+      [&] {
+        static_cast<void>(peers.pump_idle());
+        for (int peer = 0; peer < size; ++peer) {
+          while (const auto note = peers.take_note(peer)) {
+            is_right = is_right && *note == note_of(peer, rank);
+            ++got[static_cast<std::size_t>(peer)];
+            if (std::accumulate(got.begin(), got.end(), 0) == size) ++done;
+          }
+        }
+        return done >= size;
+      },
+      30s);
+  if (!all_done) return Error(ErrorCode::timeout, "notes are missing");
+  is_right = is_right && got == std::vector<int>(got.size(), 1);
+  return is_right ? Status() : Error(ErrorCode::internal, "a wrong note, or one that came twice");
 }
 
 }  // namespace
@@ -83,7 +63,7 @@ TEST_CASE("a note finds its way to every rank in few hops", "[req:3.14]") {
         if (from == to) continue;
         int at = from, hops = 0;
         while (at != to) {
-          at = next_hop(at, to, size, links_of(at, size));
+          at = next_hop(at, to, size, link_neighbours(at, size));
           REQUIRE(at >= 0);
           REQUIRE(++hops <= 10);
         }
@@ -124,18 +104,14 @@ TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
 
 TEST_CASE("every rank has a note from every other, linked or not", "[req:3.14]") {
   constexpr int kRanks = 8;  // of which each has a link to 5
-  const ServedId id;
+  const UniqueId id = new_id();
   std::atomic<int> done = 0;
-  std::vector<std::string> verdicts(kRanks);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&, rank] {
-        const Status status = exchange_notes(id.value(), rank, kRanks, done);
-        if (!status.ok()) done = kRanks;
-        verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
-      });
-    }
-  }
-  for (const std::string& verdict : verdicts) CHECK(verdict == "ok");
+  const auto verdicts = run_threads(kRanks, [&](int rank) {
+    return in_session(id, rank, kRanks, [&](EventLoop&, Session& session) {
+      return exchange_notes(session.peers(), rank, kRanks, done);
+    });
+  });
+  CHECK(verdicts == all_ok(kRanks));
 }
+
+}  // namespace oriel::boot

@@ -13,13 +13,14 @@ namespace oriel::boot {
 class SimNetwork::Rank final : public Transport {
  public:
   Rank(SimNetwork& network, int rank, int size)
-      : network_(&network), rank_(rank), liveness_(rank, size), readers_() {}
+      : network_(&network), rank_(rank), liveness_(rank, size) {
+    for (const int peer : link_neighbours(rank, size)) links_[peer];
+  }
 
   Task<Status> send(int peer, Bytes message) override {
     if (reach_step()) co_await std::suspend_always();
     if (liveness_.failure()) co_return *liveness_.failure();
     ++messages_;
-    bytes_ += message.size();
     network_->post(rank_, peer, encode_frame(FrameKind::message, message));
     co_return Status();
   }
@@ -78,7 +79,6 @@ class SimNetwork::Rank final : public Transport {
   bool silent_ = false;
   bool faulty_ = false;
   int messages_ = 0;
-  std::size_t bytes_ = 0;
 
  private:
   struct Park {
@@ -97,16 +97,25 @@ class SimNetwork::Rank final : public Transport {
 
   void spread() {
     if (faulty_) return;
-    const auto size = static_cast<int>(network_->ranks_.size());
-    for (const Bytes& frame : liveness_.take_outgoing()) {
-      for (const int peer : link_neighbours(rank_, size)) network_->post(rank_, peer, frame);
-    }
+    liveness_.spread(links_, [this](int peer, SimLink& link) {
+      for (Bytes& frame : std::exchange(link.queue, {})) {
+        network_->post(rank_, peer, std::move(frame));
+      }
+    });
   }
+
+  /// What Liveness::spread() needs of a link.
+  struct SimLink {
+    std::vector<Bytes> queue;
+    void enqueue(Bytes frame) { queue.push_back(std::move(frame)); }
+    std::size_t queued_bytes() const { return queue.size(); }
+  };
 
   SimNetwork* network_;
   int rank_;
   int step_ = 0;
   Liveness liveness_;
+  std::map<int, SimLink> links_;
   std::map<int, FrameReader> readers_;
   std::map<int, std::deque<Bytes>> inboxes_;
   std::coroutine_handle<> waiting_;
@@ -142,20 +151,14 @@ int SimNetwork::messages_sent(int rank) const {
   return ranks_[static_cast<std::size_t>(rank)]->messages_;
 }
 
-std::size_t SimNetwork::bytes_sent(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)]->bytes_;
-}
-
 void SimNetwork::post(int from, int to, Bytes frame) {
-  const auto bytes_time = Duration(
-      static_cast<std::int64_t>(static_cast<double>(frame.size()) * model_.nanoseconds_per_byte));
   Duration extra{};
   if (model_.jitter.count() > 0) {
     extra =
         Duration(std::uniform_int_distribution<std::int64_t>(0, model_.jitter.count())(random_));
   }
   TimePoint& last = last_delivery_[{from, to}];
-  last = std::max(last, clock_.now() + model_.latency + bytes_time + extra);
+  last = std::max(last, clock_.now() + model_.latency + extra);
   if (next_order_++ >= kFramesMost) return;
   events_.push(Event{last, next_order_, to, from, std::move(frame)});
 }

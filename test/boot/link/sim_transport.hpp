@@ -29,11 +29,10 @@ class VirtualClock final : public Clock {
   TimePoint now_{};
 };
 
-/// How long a message takes: a fixed latency, a time per byte, and up to `jitter` more, drawn for
+/// How long a message takes: a fixed latency and up to `jitter` more, drawn for
 /// each message. Messages of a pair keep their order.
 struct SimModel {
   Duration latency = std::chrono::microseconds(10);
-  double nanoseconds_per_byte = 0;
   Duration jitter{};
   Duration deadline = std::chrono::seconds(30);
 };
@@ -59,7 +58,6 @@ class SimNetwork {
   bool reached_fault(int rank) const;
 
   int messages_sent(int rank) const;
-  std::size_t bytes_sent(int rank) const;
   /// Of all ranks, so far: messages and notices.
   std::uint64_t frames_sent() const { return next_order_; }
   /// More frames than this are counted and lost, so that a flood ends.

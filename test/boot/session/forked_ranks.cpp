@@ -5,16 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <stdexcept>
-#include <thread>
 
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/deadline.hpp"
+#include "support/process_state.hpp"
 
 namespace oriel {
 namespace {
@@ -27,25 +25,12 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-#if defined(__SANITIZE_THREAD__)
-bool library_threads_run() {
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream file(task.path() / "comm");
-    std::string name;
-    if (std::getline(file, name) && name.starts_with("oriel-")) return true;
-  }
-  return false;
-}
-#endif
-
 /// The thread sanitizer ends a child at its first thread if the parent had threads at the fork. The
 /// thread that has served a test's last id may be about to end.
 void await_library_threads() {
 #if defined(__SANITIZE_THREAD__)
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  while (library_threads_run() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  static_cast<void>(
+      test::eventually([] { return !test::has_thread("oriel-"); }, std::chrono::seconds(2)));
 #endif
 }
 

@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "boot/session/session.hpp"
 
-#include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -16,12 +15,13 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/auth/unique_id_format.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
 #include "boot/session/served_id.hpp"
 #include "boot/support/loopback.hpp"
+#include "support/fair_timer.hpp"
+#include "support/process_state.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -33,9 +33,9 @@ Bytes payload(int rank) {
 }
 
 /// Joins, runs every protocol on the world and on a subgroup of all ranks but the last, leaves.
-Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size) {
+Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size,
+                        SessionOptions options = kLoopback) {
   const Deadline deadline = Deadline::after(20s);
-  SessionOptions options = kLoopback;
   ORIEL_CO_TRY(const auto session,
                co_await Session::join(loop, id, rank, size, std::move(options), deadline));
   if (size == 1) {
@@ -63,45 +63,37 @@ Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size) {
   co_return Status();
 }
 
-Status live(const UniqueId& id, int rank, int size) {
+Status live(const UniqueId& id, int rank, int size, const SessionOptions& options = kLoopback) {
   ORIEL_TRY(EventLoop loop, EventLoop::create());
-  return loop.run(whole_life(loop, id, rank, size));
+  return loop.run(whole_life(loop, id, rank, size, options));
 }
 
-/// Joins and agrees; rank `hasty` leaves as soon as it can, and has a failure then.
-Task<Status> agree_and_leave(EventLoop& loop, UniqueId id, int rank, int size, int hasty) {
-  const Deadline deadline = Deadline::after(20s);
-  SessionOptions options = kLoopback;
-  ORIEL_CO_TRY(const auto session,
-               co_await Session::join(loop, id, rank, size, std::move(options), deadline));
-  ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
+/// Agrees; rank `hasty` leaves as soon as it can, and has a failure then.
+Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
   std::vector<AgreedField> fields;
   Status mine;
   ORIEL_CO_CHECK(
-      co_await session->world().agree(Operation::finalize, std::move(mine), std::move(fields)));
-  if (rank == hasty) {
-    session->leave();
-    session->abort(Error(ErrorCode::internal, "what concerns nobody any more"));
+      co_await session.world().agree(Operation::finalize, std::move(mine), std::move(fields)));
+  if (session.rank() == hasty) {
+    session.leave();
+    session.abort(Error(ErrorCode::internal, "what concerns nobody any more"));
   }
   co_return Status();
 }
 
 /// Rank 0 says a word and dies; rank 1 looks at its link only after both.
-Task<Status> hear_the_dead(EventLoop& loop, UniqueId id, int rank, std::atomic<bool>& listens) {
-  const Deadline deadline = Deadline::after(20s);
-  SessionOptions options = kLoopback;
-  ORIEL_CO_TRY(const auto session,
-               co_await Session::join(loop, id, rank, 2, std::move(options), deadline));
-  ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
-  while (rank == 0 && !listens) std::this_thread::sleep_for(1ms);
+Task<Status> hear_the_dead(EventLoop& loop, Session& session, std::atomic<bool>& listens) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
+  while (session.rank() == 0 && !listens) std::this_thread::sleep_for(1ms);
   listens = true;
-  if (rank == 1) std::this_thread::sleep_for(500ms);
-  Bytes word = payload(rank);
+  if (session.rank() == 1) std::this_thread::sleep_for(200ms);
+  Bytes word = payload(session.rank());
   ORIEL_CO_TRY(const Bytes told,
-               co_await session->world().broadcast(Operation::test, 0, std::move(word)));
-  if (rank == 0) ::_exit(0);
+               co_await session.world().broadcast(Operation::test, 0, std::move(word)));
+  if (session.rank() == 0) ::_exit(0);
   if (told != payload(0)) co_return Error(ErrorCode::internal, "wrong broadcast");
-  const Status after = co_await session->world().barrier(Operation::test);
+  const Status after = co_await session.world().barrier(Operation::test);
   if (after.ok()) co_return Error(ErrorCode::internal, "a barrier with the dead");
   co_return Status();
 }
@@ -147,33 +139,43 @@ Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
 TEST_CASE("a rank of 8 keeps 7 descriptors and no door once it has stopped listening",
           "[req:1.15]") {
   const ServedId id;
-  const auto verdicts = run_forked(
-      8,
-      [&](int rank) -> Status {
-        ORIEL_TRY(EventLoop loop, EventLoop::create());
-        return loop.run(live_behind_closed_doors(loop, id.value(), rank));
-      },
-      30s);
-  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+  const auto live_so = [&](int rank) -> Status {
+    ORIEL_TRY(EventLoop loop, EventLoop::create());
+    return loop.run(live_behind_closed_doors(loop, id.value(), rank));
+  };
+  CHECK(run_forked(8, live_so, 30s) == all_ok(8));
 }
 
-TEST_CASE("ranks as processes join, run every protocol and leave", "[req:1.10]") {
-  for (const int size : {1, 2, 3, 4, 5, 8}) {
+TEST_CASE("ranks as processes, as threads and of one thread run every protocol and leave",
+          "[req:1.10]") {
+  for (const int size : {1, 2, 3, 5, 8}) {
     CAPTURE(size);
     const ServedId id;
-    const auto verdicts = run_forked(
-        size, [&](int rank) { return live(id.value(), rank, size); }, 30s);
-    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+    CHECK(run_forked(
+              size, [&](int rank) { return live(id.value(), rank, size); }, 30s) == all_ok(size));
+  }
+  for (const int size : {1, 2, 4, 7, 16}) {
+    CAPTURE(size);
+    UniqueId id = new_id();
+    CHECK(run_threads(size, [&](int rank) { return live(id, rank, size); }) == all_ok(size));
+    id = new_id();
+    auto loop = std::move(EventLoop::create()).value();
+    std::vector<Task<Status>> tasks;
+    for (int rank = 0; rank < size; ++rank) tasks.push_back(whole_life(loop, id, rank, size));
+    for (const Status& status : loop.run_all(std::move(tasks))) CHECK(text_of(status) == "ok");
   }
 }
 
-TEST_CASE("ranks as threads join, run every protocol and leave", "[req:1.10]") {
-  for (const int size : {1, 2, 3, 4, 7, 8}) {
-    CAPTURE(size);
-    auto id = create_unique_id(kLoopback.socket);
+TEST_CASE("ranks meet on the default interface and over IPv6", "[req:1.7]") {
+  for (const SocketOptions& socket : {SocketOptions{}, SocketOptions{"lo", AF_INET6}}) {
+    const auto id = create_unique_id(socket);
+    if (!id.ok() && socket.family == AF_INET6) {
+      WARN("skipped: " << id.error().to_string());
+      continue;
+    }
     REQUIRE(id.ok());
-    const auto verdicts = run_threads(size, [&](int rank) { return live(id.value(), rank, size); });
-    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+    if (socket.family == AF_INET6) CHECK(contains(id->root.to_string(), "[::1]:"));
+    CHECK(run_threads(5, [&](int rank) { return live(*id, rank, 5, {socket}); }) == all_ok(5));
   }
 }
 
@@ -183,13 +185,13 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
     const int size = 2 + i % 4;
     const int hasty = i % size;
     CAPTURE(size, hasty);
-    auto id = create_unique_id(kLoopback.socket);
-    REQUIRE(id.ok());
-    const auto verdicts = run_threads(size, [&](int rank) -> Status {
-      ORIEL_TRY(EventLoop loop, EventLoop::create());
-      return loop.run(agree_and_leave(loop, id.value(), rank, size, hasty));
+    const UniqueId id = new_id();
+    const auto verdicts = run_threads(size, [&](int rank) {
+      return in_session(id, rank, size, [&](EventLoop& loop, Session& session) {
+        return loop.run(agree_and_leave(loop, session, hasty));
+      });
     });
-    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+    CHECK(verdicts == all_ok(size));
   }
 }
 
@@ -198,9 +200,10 @@ TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
   const Shared<std::atomic<bool>> listens;
   const auto verdicts = run_forked(
       2,
-      [&](int rank) -> Status {
-        ORIEL_TRY(EventLoop loop, EventLoop::create());
-        return loop.run(hear_the_dead(loop, id.value(), rank, *listens));
+      [&](int rank) {
+        return in_session(id.value(), rank, 2, [&](EventLoop& loop, Session& session) {
+          return loop.run(hear_the_dead(loop, session, *listens));
+        });
       },
       30s);
   CHECK(verdicts[1] == "ok");
@@ -209,89 +212,55 @@ TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
 TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]") {
   constexpr int kSize = 4;
   for (int absent = 0; absent < kSize; ++absent) {
-    CAPTURE(absent);
-    auto id = create_unique_id(kLoopback.socket);
-    REQUIRE(id.ok());
-    const auto begin = std::chrono::steady_clock::now();
+    const UniqueId id = new_id();
+    const test::FairTimer timer;
     const auto verdicts = run_threads(kSize, [&](int rank) -> Status {
+      if (rank != absent) return live(id, rank, kSize);
       ORIEL_TRY(EventLoop loop, EventLoop::create());
-      if (rank != absent) return loop.run(whole_life(loop, id.value(), rank, kSize));
       Error reason = Error(ErrorCode::system, "there is no loop").with_origin(rank);
-      return loop.run(Session::decline(loop, id.value(), rank, kSize, std::move(reason), kLoopback,
+      return loop.run(Session::decline(loop, id, rank, kSize, std::move(reason), kLoopback,
                                        Deadline::after(10s)));
     });
-    CHECK(std::chrono::steady_clock::now() - begin < 10s);  // the ranks' patience is 20 s
+    CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
     for (int rank = 0; rank < kSize; ++rank) {
       const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
-      CAPTURE(rank, verdict);
-      if (rank == absent) {
-        CHECK(verdict == "ok");
-        continue;
-      }
-      CHECK(verdict.find("rank " + std::to_string(absent) + ": ") != std::string::npos);
-      CHECK(verdict.find("there is no loop") != std::string::npos);
+      CAPTURE(absent, rank, verdict);
+      const bool named = contains(verdict, fmt::format("rank {}: ", absent)) &&
+                         contains(verdict, "there is no loop");
+      CHECK((rank == absent ? verdict == "ok" : named));
     }
   }
 }
 
 TEST_CASE("a rank that gives up while it is idle learns of it like the others", "[req:1.12]") {
-  auto id = create_unique_id(kLoopback.socket);
-  REQUIRE(id.ok());
-  std::atomic<int> joined{0};
-  const auto verdicts = run_threads(2, [&](int rank) -> Status {
-    const Deadline end = Deadline::after(10s);
-    ORIEL_TRY(EventLoop loop, EventLoop::create());
-    ORIEL_TRY(const auto session,
-              loop.run(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s))));
-    // Otherwise the other rank might learn of it in its join.
-    ++joined;
-    while (joined < 2 && !end.expired(SteadyClock::instance().now())) std::this_thread::yield();
-    if (rank == 1) session->abort(Error(ErrorCode::internal, "this rank gives up"));
-    while (!end.expired(SteadyClock::instance().now())) {
-      for (const PeerEvent& event : session->peers().pump_idle()) {
-        if (event.kind != PeerEvent::Kind::lost) continue;
-        return event.error.origin_rank() == 1 ? Status() : Status(event.error);
-      }
-      std::this_thread::sleep_for(1ms);
-    }
-    return Error(ErrorCode::timeout, "no news");
+  const UniqueId id = new_id();
+  std::barrier<> joined(2);  // otherwise the other rank might learn of it in its join
+  const auto verdicts = run_threads(2, [&](int rank) {
+    return in_session(id, rank, 2, [&](EventLoop&, Session& session) {
+      joined.arrive_and_wait();
+      if (rank == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
+      std::vector<PeerEvent> events;
+      const bool heard = test::eventually([&] {
+        events = session.peers().pump_idle();
+        return !events.empty();
+      });
+      if (!heard) return Status(Error(ErrorCode::timeout, "no news"));
+      const PeerEvent& event = events.front();
+      const bool right = event.kind == PeerEvent::Kind::lost && event.error.origin_rank() == 1;
+      return right ? Status() : Status(event.error);
+    });
   });
-  for (const auto& verdict : verdicts) CHECK(verdict == "ok");
-}
-
-TEST_CASE("several ranks of one thread advance together in one loop", "[req:1.10]") {
-  for (const int size : {2, 3, 5, 8, 16}) {
-    CAPTURE(size);
-    auto id = create_unique_id(kLoopback.socket);
-    REQUIRE(id.ok());
-    auto loop = std::move(EventLoop::create()).value();
-    std::vector<Task<Status>> tasks;
-    tasks.reserve(static_cast<std::size_t>(size));
-    for (int rank = 0; rank < size; ++rank) {
-      tasks.push_back(whole_life(loop, id.value(), rank, size));
-    }
-    for (const Status& status : loop.run_all(std::move(tasks))) {
-      CHECK((status.ok() ? "ok" : status.error().to_string()) == "ok");
-    }
-  }
+  CHECK(verdicts == all_ok(2));
 }
 
 namespace {
-
-Status join_once(const UniqueId& id, int rank, int size) {
-  ORIEL_TRY(EventLoop loop, EventLoop::create());
-  const auto session =
-      loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(10s)));
-  return session.ok() ? Status() : session.error();
-}
 
 /// That `again` is the error of an id that is of no use, with `word`.
 Status expect_useless(const Status& again, const std::string& word) {
   if (again.ok()) return Error(ErrorCode::internal, "it joined");
   const std::string text = again.error().to_string();
-  const bool named = again.error().code() == ErrorCode::invalid_usage &&
-                     text.find(word) != std::string::npos &&
-                     text.find("10 minutes") != std::string::npos;
+  const bool named = again.error().code() == ErrorCode::invalid_usage && contains(text, word) &&
+                     contains(text, "10 minutes");
   return named ? Status() : again;
 }
 
@@ -303,16 +272,14 @@ Status use_ids_again() {
   ORIEL_CHECK(expect_useless(join_once(alone, 0, 2), "has been used"));
   ORIEL_TRY(const UniqueId shared, create_unique_id(kLoopback.socket));
   const auto joined = run_threads(2, [&](int rank) { return join_once(shared, rank, 2); });
-  if (joined != std::vector<std::string>{"ok", "ok"}) return Error(ErrorCode::internal, joined[0]);
-  const auto end = std::chrono::steady_clock::now() + 5s;
-  while (RootService::instance().running() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(1ms);
-  }
+  if (joined != all_ok(2)) return Error(ErrorCode::internal, joined[0]);
+  const auto is_known_as_used = [](const UniqueId& id) {
+    return test::eventually([&] { return !RootService::instance().check_unused(id.number).ok(); });
+  };
+  if (!is_known_as_used(shared)) return Error(ErrorCode::timeout, "the rendezvous goes on");
   ORIEL_CHECK(expect_useless(join_once(shared, 1, 2), "has been used"));
   ORIEL_TRY(const UniqueId old, create_unique_id(kLoopback.socket, 1ms));
-  while (RootService::instance().running() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(1ms);
-  }
+  if (!is_known_as_used(old)) return Error(ErrorCode::timeout, "the id does not expire");
   return expect_useless(join_once(old, 0, 2), "has expired");
 }
 
@@ -321,7 +288,7 @@ Status use_ids_again() {
 TEST_CASE("an id that is used again, or has expired, is named in its own process",
           "[req:1.7][req:1.38]") {
   CHECK(run_forked(
-            1, [](int) { return use_ids_again(); }, 20s) == std::vector<std::string>{"ok"});
+            1, [](int) { return use_ids_again(); }, 20s) == all_ok(1));
 }
 
 TEST_CASE("an id that is used again is named in other processes as far as can be known",
@@ -330,11 +297,9 @@ TEST_CASE("an id that is used again is named in other processes as far as can be
     std::atomic<int> step{0};
     UniqueId used;
     Status reach(int wanted) const {
-      const auto end = std::chrono::steady_clock::now() + 10s;
-      while (step < wanted && std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(1ms);
-      }
-      return step < wanted ? Status(Error(ErrorCode::timeout, "the other process")) : Status();
+      return test::eventually([&] { return step >= wanted; })
+                 ? Status()
+                 : Error(ErrorCode::timeout, "the other process");
     }
   };
   const Shared<Scene> scene;
@@ -347,7 +312,9 @@ TEST_CASE("an id that is used again is named in other processes as far as can be
       scene->step = 1;
       ORIEL_CHECK(scene->reach(2));
       service.retire(other.number);  // with which the service ends
-      while (service.running()) std::this_thread::sleep_for(1ms);
+      if (!test::eventually([] { return !test::has_thread("oriel-root"); })) {
+        return Error(ErrorCode::timeout, "the service goes on");
+      }
       scene->step = 3;
       return scene->reach(4);
     }
@@ -359,11 +326,9 @@ TEST_CASE("an id that is used again is named in other processes as far as can be
     scene->step = 4;
     if (refused.ok()) return Error(ErrorCode::internal, "it joined");
     const std::string& hint = refused.error().hint();
-    const bool both =
-        hint.find("firewall") != std::string::npos && hint.find("used before") != std::string::npos;
-    return both ? Status() : refused;
+    return contains(hint, "firewall") && contains(hint, "used before") ? Status() : refused;
   });
-  CHECK(processes.collect(20s) == std::vector<std::string>{"ok", "ok"});
+  CHECK(processes.collect(20s) == all_ok(2));
 }
 
 }  // namespace oriel::boot

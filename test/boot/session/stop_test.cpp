@@ -19,9 +19,9 @@
 #include "base/try.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
-#include "boot/session/root_service.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
+#include "support/process_state.hpp"
 #include "support/stop_at_message.hpp"
 
 namespace oriel::boot {
@@ -64,13 +64,11 @@ class Trio {
       ORIEL_TRY(place_->id, create_unique_id(kLoopback.socket));
       place_->made = true;
     }
-    while (!place_->made) std::this_thread::sleep_for(1ms);
-    ORIEL_TRY(EventLoop loop, EventLoop::create());
-    ORIEL_TRY(const auto session, loop.run(Session::join(loop, place_->id, rank, kTrio, kLoopback,
-                                                         Deadline::after(20s))));
-    if (stop) place_->sent = static_cast<int>(stop->sent());
-    ORIEL_TRY(const auto activity, session->activate(loop, Deadline::after(20s)));
-    return loop.run(session->world().barrier(Operation::test));
+    test::eventually([&] { return place_->made.load(); });
+    return in_session(place_->id, rank, kTrio, [&](EventLoop& loop, Session& session) {
+      if (stop) place_->sent = static_cast<int>(stop->sent());
+      return loop.run(one_barrier(loop, session, 20s));
+    });
   }
 
   const Shared<Place> place_;
@@ -86,7 +84,7 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
   std::vector<std::string> titles;
   for (const int victim : {0, 1}) {
     Trio counted(victim, 0);
-    for (const auto& verdict : counted.collect()) REQUIRE(verdict == "ok");
+    REQUIRE(counted.collect() == all_ok(kTrio));
     const int messages = counted.sent();
     REQUIRE(messages >= 4);
     for (int k = 1; k <= messages; ++k) {
@@ -108,8 +106,7 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
   for (const auto& trio : trios) trio->resume();
   for (std::size_t i = 0; i < trios.size(); ++i) {
     CAPTURE(titles[i]);
-    const auto verdicts = trios[i]->collect();
-    for (const auto& verdict : verdicts) CHECK(verdict == "ok");
+    CHECK(trios[i]->collect() == all_ok(kTrio));
   }
 }
 
@@ -131,20 +128,17 @@ TEST_CASE("the death of the process that made the id is told within a second", "
       scene->made = true;
       for (;;) ::pause();
     }
-    while (!scene->made) std::this_thread::sleep_for(1ms);
-    ORIEL_TRY(EventLoop loop, EventLoop::create());
-    const auto session =
-        loop.run(Session::join(loop, scene->id, rank, 2, kLoopback, Deadline::after(20s)));
-    return session.ok() ? Status() : session.error();
+    test::eventually([&] { return scene->made.load(); });
+    return join_once(scene->id, rank, 2);
   });
-  while (!scene->made) std::this_thread::sleep_for(1ms);
+  REQUIRE(test::eventually([&] { return scene->made.load(); }));
   std::this_thread::sleep_for(200ms);  // the rank has introduced itself
   timer.restart();
   ranks.kill(0, SIGKILL);
   const auto verdicts = ranks.collect(20s);
   CHECK(timer.spent() < 1s);
-  CHECK(verdicts[1].find("the process that made the unique id") != std::string::npos);
-  CHECK(verdicts[1].find("has died") != std::string::npos);
+  CHECK(contains(verdicts[1], "the process that made the unique id"));
+  CHECK(contains(verdicts[1], "has died"));
 }
 
 namespace {
@@ -166,24 +160,18 @@ TEST_CASE("a root service without memory ends its ranks' waits, and can start ag
     return made;
   }();
   const ScopedSystemTable scoped(table);
-  const auto id = create_unique_id(kLoopback.socket);
-  REQUIRE(id.ok());
-  const auto begin = steady_clock::now();
+  const UniqueId id = new_id();
+  const test::FairTimer timer;
   const std::jthread shortage([] {
     std::this_thread::sleep_for(100ms);
     out_of_memory = true;
     static_cast<void>(create_unique_id(kLoopback.socket));  // gives the service something to do
   });
-  auto loop = std::move(EventLoop::create()).value();
-  const auto session =
-      loop.run(Session::join(loop, id.value(), 0, 2, kLoopback, Deadline::after(20s)));
+  CHECK(contains(text_of(join_once(id, 0, 2)), "which serves the rendezvous, has died"));
   out_of_memory = false;
-  REQUIRE_FALSE(session.ok());
-  CHECK(session.error().message().find("which serves the rendezvous, has died") !=
-        std::string::npos);
-  CHECK(steady_clock::now() - begin < 10s);  // its patience is 20 s
-  CHECK(create_unique_id(kLoopback.socket).ok());
-  CHECK(RootService::instance().running());
+  CHECK(timer.spent() < 5s);  // its patience is 20 s
+  const UniqueId next = new_id();
+  CHECK(run_threads(2, [&](int rank) { return join_once(next, rank, 2); }) == all_ok(2));
 }
 
 }  // namespace oriel::boot

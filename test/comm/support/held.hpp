@@ -4,9 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -15,7 +13,6 @@
 
 #include "nccl.h"
 
-#include "boot/session/root_service.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
@@ -40,9 +37,7 @@ inline Held held() {
   // One thread at a time: to list a directory is to have it open.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const auto begin = std::filesystem::directory_iterator("/proc/self/task");
-  const auto threads = std::distance(begin, std::filesystem::directory_iterator{});
-  return {count_fds(), count_mappings(), static_cast<std::size_t>(threads)};
+  return {count_fds(), count_mappings(), count_threads()};
 }
 
 inline std::string text_of(const Held& held) {
@@ -57,10 +52,7 @@ inline constexpr auto kSettlingTime = 20s;
 /// what is held has been taken once it has stayed the same for a while. What is counted too high
 /// here would hide a leak, what is counted too low cannot be.
 inline Held settled() {
-  const auto end = std::chrono::steady_clock::now() + kSettlingTime;
-  while (boot::RootService::instance().running() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(1ms);
-  }
+  static_cast<void>(eventually([] { return !has_thread("oriel-root"); }, kSettlingTime));
   Held before = held();
   for (int same = 0; same < 20;) {
     std::this_thread::sleep_for(10ms);

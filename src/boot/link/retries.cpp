@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "boot/link/retries.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace oriel::boot {
+namespace {
+
+bool can_try_again(const Error& error) {
+  if (error.code() == ErrorCode::remote) return true;
+  if (error.native().domain != NativeDomain::os_errno) return false;
+  switch (error.native().value) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ETIMEDOUT:
+    case EADDRNOTAVAIL:
+    case EAGAIN:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool is_refusal(const Error& error) {
+  return error.native().domain == NativeDomain::os_errno && error.native().value == ECONNREFUSED;
+}
+
+bool is_local_failure(const Error& error) {
+  return error.code() == ErrorCode::system && !can_try_again(error);
+}
+
+Retries::Verdict Retries::after(const Error& error, TimePoint now) {
+  Verdict verdict = Verdict::try_again;
+  Duration patience = Duration::max();
+  if (is_refusal(error)) {
+    verdict = Verdict::refused;
+    patience = patience_.refused;
+  } else if (!can_try_again(error)) {
+    const bool is_local = is_local_failure(error);
+    verdict = is_local ? Verdict::local : Verdict::lasting;
+    patience = is_local ? patience_.local : patience_.lasting;
+  }
+  if (verdict != last_) {
+    last_ = verdict;
+    since_ = now;
+    count_ = 0;
+  }
+  ++count_;
+  const bool has_lasted =
+      now - since_ >= patience && (verdict != Verdict::refused || count_ >= kAttempts);
+  return has_lasted ? verdict : Verdict::try_again;
+}
+
+Duration Retries::pause() {
+  return std::exchange(pause_, std::min(pause_ * 2, kLongestPause));
+}
+
+}  // namespace oriel::boot

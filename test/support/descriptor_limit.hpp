@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include <sys/resource.h>
+
+namespace oriel::test {
+
+/// How many descriptors this process may open, while it lives: `wanted`, as far as the hard limit
+/// allows.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t wanted) {
+    static_cast<void>(::getrlimit(RLIMIT_NOFILE, &before_));
+    const rlimit now = {std::min(before_.rlim_max, wanted), before_.rlim_max};
+    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &now));
+  }
+  ~DescriptorLimit() { static_cast<void>(::setrlimit(RLIMIT_NOFILE, &before_)); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace oriel::test
