@@ -99,6 +99,15 @@ void check_ways(const topo::Machine& machine) {
       CHECK((x > box.x && x < box.right() && std::abs(x - box.centre()) > 5));
     }
   }
+  std::vector<Box> devices = layout.gpus;
+  devices.insert(devices.end(), layout.nics.begin(), layout.nics.end());
+  for (std::size_t a = 0; a < devices.size(); ++a) {
+    for (std::size_t b = a + 1; b < devices.size(); ++b) {
+      const bool apart = devices[a].right() < devices[b].x || devices[b].right() < devices[a].x ||
+                         devices[a].bottom() < devices[b].y || devices[b].bottom() < devices[a].y;
+      CHECK(apart);
+    }
+  }
   std::size_t choices = 0;
   for (const Wire& wire : wires) {
     CHECK(wire.route.lane < between);
@@ -114,7 +123,7 @@ void check_ways(const topo::Machine& machine) {
 
 }  // namespace
 
-TEST_CASE("no line of the picture runs along another", "[req:2.8]") {
+TEST_CASE("no line of the picture runs along another, no device overlaps one", "[req:2.8]") {
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     check_ways(machine);
@@ -159,15 +168,6 @@ TEST_CASE("the bar of GPUs that are joined over others alone counts no links", "
   const std::string two = svg_of(summarise(topo::canonical(build.machine)));
   CHECK(has(two, ">team 0: xGMI links, 50 GB/s<"));
   CHECK_FALSE(has(two, "0 xGMI links"));
-  for (const char* address : {"0000:03:00.0", "0000:04:00.0"}) {
-    const int added = build.gpu(root, address);
-    build.machine.gpus.back().vendor = topo::GpuVendor::amd;
-    for (int other = 0; other < added; ++other) build.pair(other, added, true);
-  }
-  for (topo::GpuPair& pair : build.machine.pairs) pair.hops = 2;
-  const std::string four = svg_of(summarise(topo::canonical(build.machine)));
-  CHECK(has(four, ">team 0: links over other GPUs"));
-  CHECK_FALSE(has(four, "switches, 0 links"));
 }
 
 TEST_CASE("links between teams are drawn, and who maps whose memory from another team",
@@ -220,24 +220,9 @@ TEST_CASE("links between teams are drawn, and who maps whose memory from another
   CHECK((x > layout.gpus[0].x && x < layout.gpus[0].right()));
   CHECK(has(drawn, "one way only, the GPU that it points to is mapped by the other<"));
 
-  // Two teams, each with all links, and one link between them.
-  topo::Machine cliques = topo::two_cliques();
-  for (topo::GpuPair& pair : cliques.pairs) {
-    if (pair.from + pair.to == 7 && std::min(pair.from, pair.to) == 3) {
-      pair.links = 2;
-      pair.maps = true;
-    }
-  }
-  const auto links = links_to_draw(summarise(cliques));
-  REQUIRE(links.size() == 1);
-  CHECK(std::pair(links[0].from, links[0].to) == std::pair(3, 4));
-  CHECK(links[0].links == 2);
-  CHECK(has(svg_of(summarise(cliques)), "direct links of two GPUs<"));
   CHECK(links_to_draw(summarise(topo::two_cliques())).empty());
   CHECK(links_to_draw(summarise(topo::hgx_8())).empty());
   CHECK_FALSE(has(svg_of(summarise(topo::hgx_8())), "direct links"));
-  // One-way access is drawn, too.
-  REQUIRE(links_to_draw(summarise(topo::uneven())).size() == 1);
 }
 
 TEST_CASE("a picture says that it does not know who maps whom, where no source does", "[req:2.8]") {

@@ -16,7 +16,6 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "common/command_line.hpp"
-#include "topo/machine/machine_dump.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/model/printable.hpp"

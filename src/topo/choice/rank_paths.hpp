@@ -37,8 +37,6 @@ class RankPaths {
   PathFacts between(int a, int b) const;
   /// What tells these paths from others, for a check that all ranks have the same.
   std::uint64_t hash() const;
-  /// Pairs of ranks that no source says can map each other's memory: it is assumed, see can_map().
-  std::size_t assumed() const { return assumed_; }
   /// What `rank` shall tell besides, because what the ranks have told leaves it open: how fast the
   /// network is if any two ranks have no other path, and, of a rank that may learn more, whether it
   /// reaches other ranks' GPUs where that is assumed. The same everywhere, as part of hash().
@@ -61,7 +59,7 @@ class RankPaths {
   /// number.
   std::vector<std::vector<Near>> near_;
   std::vector<std::uint8_t> network_;  // the class of each rank's network
-  std::size_t assumed_ = 0;
+  std::size_t assumed_ = 0;        // pairs of ranks that no source says can map each other's memory
   std::vector<bool> asks_;         // whether the rank's reach is assumed, and it may learn more
   std::size_t network_pairs_ = 0;  // pairs that are not in near_
 };

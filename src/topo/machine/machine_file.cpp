@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/write_file.hpp"
 #include "topo/machine/discover.hpp"
 #include "topo/xml/nccl_xml.hpp"
 
@@ -35,6 +36,10 @@ Result<Machine> read_machine_file(const std::string& path, const XmlLimits& limi
   if (!machine.ok()) return in_context(std::move(machine).error());
   machine->sources.push_back({path, SourceReport::Outcome::used, "instead of this machine"});
   return machine;
+}
+
+Status dump_machine(const Machine& machine, const std::string& path) {
+  return write_file(path, write_nccl_xml(machine));
 }
 
 }  // namespace oriel::topo

@@ -14,7 +14,6 @@
 #include "base/try.hpp"
 #include "topo/machine/described_machine.hpp"
 #include "topo/machine/discover.hpp"
-#include "topo/machine/machine_dump.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/model/nvlink_generation.hpp"
 #include "topo/sources/add_nvml.hpp"

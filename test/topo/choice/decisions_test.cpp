@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Reach, teams, NICs and paths of the composed machines.
+// Reach, routes and paths; of the fixtures the files named expected tell.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/choice/reach.hpp"
 #include "topo/machine/machines.hpp"
@@ -25,29 +24,7 @@ Groups teams_of(const Machine& machine) {
                             [&](int from, int to) { return may_map(machine, from, to); });
 }
 
-std::string distance_text(const Machine& machine, int gpu, int nic) {
-  return std::string(
-      name_of(route_between(machine, place_of(machine.gpus[static_cast<std::size_t>(gpu)]),
-                            place_of(machine.nics[static_cast<std::size_t>(nic)]))
-                  .distance));
-}
-
 }  // namespace
-
-TEST_CASE("teams are what reaches each other, not what shares a host", "[req:2.3]") {
-  CHECK(teams_of(hgx_8()) == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
-  CHECK(teams_of(two_cliques()) == Groups{{0, 1, 2, 3}, {4, 5, 6, 7}});
-  CHECK(teams_of(workstation()) == Groups{{0, 1}});
-  CHECK(teams_of(one_nic()) == Groups{{0, 1}, {2, 3}});
-  CHECK(teams_of(mig()) == Groups{{0}, {1}, {2}});
-  CHECK(teams_of(amd_full_mesh()) == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
-  // Reach is not transitive in the ring: greedily in rank order, all members of a team reach it.
-  CHECK(teams_of(amd_partial_mesh()) == Groups{{0, 1, 2}, {3, 4, 5}, {6, 7}});
-  CHECK(teams_of(cpu_only()).empty());
-  CHECK(teams_of(uneven()) == Groups{{0, 1}, {2}, {3}});
-  CHECK(may_map(uneven(), 2, 1));
-  CHECK_FALSE(may_map(uneven(), 1, 2));
-}
 
 TEST_CASE("a link from one GPU to another lets only the first map the second", "[H2]") {
   MachineBuilder build;
@@ -144,16 +121,7 @@ TEST_CASE("reach is what the links say", "[req:2.9]") {
   }
 }
 
-TEST_CASE("distances have nvidia-smi's names", "[req:2.5]") {
-  const Machine hgx = hgx_8();
-  CHECK(distance_text(hgx, 0, 0) == "PIX");
-  CHECK(distance_text(hgx, 0, 1) == "PIX");
-  CHECK(distance_text(hgx, 0, 2) == "NODE");
-  CHECK(distance_text(hgx, 0, 4) == "SYS");
-  const Machine small = one_nic();
-  CHECK(distance_text(small, 0, 0) == "PHB");
-  CHECK(distance_text(small, 2, 0) == "SYS");
-
+TEST_CASE("a route over PCI counts bridges, and is as wide as its narrowest link", "[req:2.5]") {
   MachineBuilder build;
   const int root = build.host_bridge(-1);
   const int up = build.bridge(root, "0000:01:00.0", 500);
@@ -169,46 +137,12 @@ TEST_CASE("distances have nvidia-smi's names", "[req:2.5]") {
   CHECK(route.link_gbps == 100);
 }
 
-TEST_CASE("the path of each pair of GPUs", "[req:2.6]") {
-  const auto path = [](const Machine& machine, int from, int to) {
-    const Path one = path_between(machine, from, to);
-    return std::string(name_of(one.kind)) + " " + std::to_string(one.hops) + " " +
-           std::to_string(static_cast<int>(one.gbps)) + " " + std::string(name_of(one.distance));
-  };
-  CHECK(path(hgx_8(), 3, 3) == "same device 0 0 X");
-  CHECK(path(hgx_8(), 0, 1) == "NVLink 2 3824 PIX");
-  CHECK(path(hgx_8(), 0, 7) == "NVLink 2 3824 SYS");
-  CHECK(path(two_cliques(), 0, 3) == "NVLink 1 800 PHB");
-  CHECK(path(two_cliques(), 0, 4) == "host memory 2 250 SYS");
-  CHECK(path(workstation(), 0, 1) == "PCIe peer 4 125 PHB");
-  CHECK(path(mig(), 0, 1) == "host memory 2 504 X");
-  CHECK(path(amd_full_mesh(), 0, 7) == "NVLink 1 512 SYS");
-  CHECK(path(amd_partial_mesh(), 0, 1) == "NVLink 1 400 NODE");
-  CHECK(path(amd_partial_mesh(), 0, 2) == "NVLink 2 400 NODE");
-  CHECK(path(amd_partial_mesh(), 0, 4) == "host memory 2 250 NODE");
-}
-
 TEST_CASE("without a tree of PCI buses hops over them are not known", "[req:2.6]") {
   Machine machine = workstation();
   CHECK(path_between(machine, 0, 1).hops == 4);
   machine.gpus[1].node = -1;
   CHECK(path_between(machine, 0, 1).hops == 0);
   CHECK(path_between(machine, 0, 1).kind == PathKind::pcie_peer);
-}
-
-TEST_CASE("what is decided does not depend on the order of the lists", "[req:2.9]") {
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed);
-  for (const auto& [name, machine] : all_machines()) {
-    for (unsigned round = 0; round < 20; ++round) {
-      INFO(name << ", round " << round);
-      const Machine other = canonical(shuffled(machine, seed + round));
-      REQUIRE(choose_nics(other) == choose_nics(machine));
-      REQUIRE(choose_nics_of_numa_nodes(other) == choose_nics_of_numa_nodes(machine));
-      REQUIRE(all_paths(other) == all_paths(machine));
-      REQUIRE(reach_lists(other) == reach_lists(machine));
-    }
-  }
 }
 
 }  // namespace oriel::topo

@@ -88,7 +88,7 @@ TEST_CASE("host memory and GPU memory do not mix", "[req:1.14]") {
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
 }
 
-TEST_CASE("reach in one direction only does not make a team", "[req:1.14]") {
+TEST_CASE("reach in one direction only does not make a team", "[req:1.14][H2]") {
   const auto ranks = gpus(3, [](int from, int to) { return !(from == 1 && to == 0); });
   CHECK(can_map(ranks[0], ranks[1]));
   CHECK_FALSE(can_map(ranks[1], ranks[0]));
@@ -157,18 +157,6 @@ TEST_CASE("a device hidden from CUDA of which NVML told is known, not assumed", 
   // Where nobody told, hidden devices count as reachable.
   for (auto& rank : ranks) std::erase_if(rank.seen, [](auto& device) { return !device.visible; });
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
-}
-
-TEST_CASE("a link from A to B lets only A map B's memory", "[req:2.3][H2]") {
-  const auto ranks = gpus(2, [](int from, int to) { return from == to || from == 0; });
-  CHECK(can_map(ranks[0], ranks[1]));
-  CHECK_FALSE(can_map(ranks[1], ranks[0]));
-  CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}});
-}
-
-TEST_CASE("two cliques on one host make two teams", "[req:2.3]") {
-  const auto ranks = gpus(8, [](int from, int to) { return from / 4 == to / 4; });
-  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
 TEST_CASE("a fabric clique across hosts makes one team where handles can travel", "[req:2.3]") {

@@ -143,12 +143,12 @@ TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
   see(ranks[1], ranks[0], links);
   see(ranks[0], ranks[2], links);
   const RankPaths paths(ranks);
-  CHECK(paths.assumed() == 2);  // from the third to the others, and between the second and it
+  // From the third to the others, and between the second and it.
   CHECK(paths.summary().ends_with(
       "; of 2 no source says that they map each other's memory, which is assumed"));
   ranks.pop_back();
   ranks.pop_back();
-  CHECK(RankPaths(ranks).assumed() == 0);
+  CHECK(RankPaths(ranks).summary().find("assumed") == std::string::npos);
 }
 
 TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]") {

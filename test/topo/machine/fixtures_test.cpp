@@ -178,6 +178,7 @@ TEST_CASE("teams, rails, NICs with backups and paths of every fixture are as exp
     REQUIRE((whole.ok() ? "ok" : whole.error().to_string()) == "ok");
     CHECK(canonical(machine) == machine);
     CHECK(load_fixture(name) == machine);
+    for (unsigned seed = 0; seed < 5; ++seed) CHECK(canonical(shuffled(machine, seed)) == machine);
     check_result(name, "expected", "# " + words_of(name) + "\n" + decisions_text(machine));
   }
 }
