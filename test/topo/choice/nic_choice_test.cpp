@@ -59,6 +59,8 @@ TEST_CASE("each device gets the nearest port that leaves it the most", "[req:2.5
       {"half of it is as much", "n( g g ib200 ib400 )", "1/0 0/1 | 1/0"},
       {"a speed that is not known is slow", "n( g g g ib0 ib400 )", "1/0 1/0 1/0 | 1/0"},
       {"none is known", "n( g g g ib0 ib0 )", "0/1 1/0 0/1 | 0/1"},
+      {"the port's own function, also where a virtual one is listed before it",
+       "n( g g ib400@20 ib400v@10 ib400@30 )", "1/2 2/1 | 1/2"},
       {"unknown where the layer's is known", "n( b( g ib0 ) b( g ib200 ) )", "1/0 1/0 | 1/0"},
       {"own ports rather than a faster one far away",
        socket_of("ib50") + socket_of("ib50", "ib400"), "0/1 1/0 2/3 3/2 4/5 5/4 6/7 7/6 | 0/1 8/4"},

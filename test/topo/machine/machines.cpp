@@ -209,7 +209,7 @@ void add_port(MachineBuilder& build, int parent, const std::string& word, int bu
   PciAddress at{
       0, static_cast<std::uint8_t>(part[5].length() > 0 ? std::stoi(part[5], nullptr, 16) : bus), 0,
       0};
-  if (kind == "+" || kind == "v") {
+  if ((kind == "+" || kind == "v") && part[5].length() == 0) {
     at = *nics.back().pci;
     ++at.function;
   }
