@@ -53,14 +53,14 @@ class Player {
   Status check_against_model() {
     std::map<Key, int> live;
     for (const Window& window : windows_) ++live[window.key];
-    const auto space = self_.space();
+    FlatSpace& space = self_.space();
     const auto ranks = static_cast<std::size_t>(self_.size());
-    const auto parts = mapped_parts(space->base(), ranks * space->slot_bytes());
+    const auto parts = mapped_parts(space.base(), ranks * space.slot_bytes());
     ORIEL_EXPECT(parts.size() == live.size() * ranks);
     std::map<int, std::map<unsigned long, std::size_t>> by_slot;  // how often each memfd
     for (const auto& part : parts) {
       ORIEL_EXPECT(part.bytes == kBufferPages * kPage);
-      ++by_slot[static_cast<int>(part.offset / space->slot_bytes())][part.inode];
+      ++by_slot[static_cast<int>(part.offset / space.slot_bytes())][part.inode];
     }
     ORIEL_EXPECT(live.empty() || by_slot.size() == ranks);
     // This rank's own allocations: each once for each key that it is in.

@@ -105,7 +105,7 @@ TEST_CASE("GPU windows are seen by every rank, of processes and of threads", "[r
       ORIEL_CHECK(check_visible(self, windows));
       for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
       ORIEL_CHECK(self.barrier());
-      ORIEL_EXPECT(self.space()->slots().taken_bytes() == 0);
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
       // Less than a granule apart cannot be mapped to one offset.
       const auto refused =
           self.register_one(large->at(static_cast<std::size_t>(self.rank()) % 2 * 4096), 4096);
@@ -153,7 +153,7 @@ TEST_CASE("1 GiB windows register in 12 ms, and cycles hold nothing", "[req:1.21
     }
     ORIEL_EXPECT(test::count_fds() == fds);
     ORIEL_CHECK(self.barrier());
-    ORIEL_EXPECT(self.space()->slots().taken_bytes() == 0);
+    ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
     return self.barrier();
   }));
 }
@@ -171,7 +171,7 @@ struct Held {
 Held held_by(WindowRank& self) {
   static std::mutex mutex;  // counting opens files itself
   const std::lock_guard lock(mutex);
-  return {test::count_fds(), self.space()->slots().taken_bytes(), self.sink().alive()};
+  return {test::count_fds(), self.space().slots().taken_bytes(), self.sink().alive()};
 }
 
 /// A registration that takes sockets, which a failure before it has closed.

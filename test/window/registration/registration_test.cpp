@@ -102,7 +102,7 @@ TEST_CASE("many windows in one allocation map it once", "[req:1.18]") {
     check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
       const HostBuffer buffer(64 * kPage);
       ORIEL_TRY(const auto outer, self.register_one(buffer.at(), 64 * kPage));
-      const std::size_t taken = self.space()->slots().taken_bytes();
+      const std::size_t taken = self.space().slots().taken_bytes();
       ORIEL_CHECK(self.barrier());
       const auto mappings = test::count_mappings();
       ORIEL_CHECK(self.barrier());
@@ -113,13 +113,13 @@ TEST_CASE("many windows in one allocation map it once", "[req:1.18]") {
         ORIEL_EXPECT(window.flat_base == outer.flat_base + i * kPage);
         windows.push_back(window);
       }
-      ORIEL_EXPECT(self.space()->slots().taken_bytes() == taken);
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
       ORIEL_CHECK(self.barrier());
       ORIEL_EXPECT(test::count_mappings() == mappings);
       ORIEL_CHECK(self.barrier());
       // The first goes before those inside it, and they stay.
       ORIEL_CHECK(self.manager().deregister(outer.handle));
-      ORIEL_EXPECT(self.space()->slots().taken_bytes() == taken);
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
       ORIEL_CHECK(check_visible(self, windows[7], 3));
       windows.erase(windows.begin());
       return check_empty(self, windows);
@@ -194,7 +194,7 @@ TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
       ORIEL_CHECK(check_visible(*other, third, 4));
       other->drop_manager();
       ORIEL_CHECK(self.barrier());
-      ORIEL_EXPECT(self.space()->slots().taken_bytes() == 0);
+      ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
       return self.barrier();
     }));
   }

@@ -111,7 +111,7 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   }
   ORIEL_CO_TRY(auto group, co_await session_->subgroup(std::move(team)));
   team_ = std::make_unique<boot::Group>(std::move(group));
-  members_ = manager_options.members;
+  ORIEL_CO_TRY(space_, FlatSpace::acquire(*memory_, manager_options.members, slot_bytes_));
   manager_options.world = &session_->world();
   manager_options.team = team_.get();
   manager_options.memory = memory_;
@@ -125,15 +125,9 @@ Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptio
   co_return Status();
 }
 
-std::shared_ptr<FlatSpace> WindowRank::space() {
-  auto space = FlatSpace::acquire(*memory_, members_, slot_bytes_);
-  return space.ok() ? *space : nullptr;
-}
-
 Status WindowRank::check_nothing_held() {
   ORIEL_EXPECT(sink_.alive() == 0);
-  const auto flat = space();
-  ORIEL_EXPECT(flat != nullptr && all_free(flat->slots()));
+  ORIEL_EXPECT(all_free(space_->slots()));
   return {};
 }
 

@@ -56,8 +56,8 @@ class WindowRank {
   CountingSink& sink() { return sink_; }
   boot::Session& session() { return *session_; }
   Memory& memory() { return *memory_; }
-  /// The flat space of the team; a new one if none is alive.
-  std::shared_ptr<FlatSpace> space();
+  /// The flat space of the team, which this holds: what a registration leaves in it stays there.
+  FlatSpace& space() { return *space_; }
   /// That this rank holds nothing of any window.
   Status check_nothing_held();
 
@@ -83,7 +83,7 @@ class WindowRank {
   std::unique_ptr<boot::Session> session_;
   std::unique_ptr<boot::Group> team_;
   CountingSink sink_;
-  std::vector<TeamMember> members_;
+  std::shared_ptr<FlatSpace> space_;
   std::unique_ptr<WindowManager> manager_;
   Memory* memory_ = nullptr;
   std::size_t slot_bytes_ = 0;
