@@ -114,6 +114,7 @@ struct RefusedStart {
   Variables of_all{}, of_rank_1{};
   int min_ctas = NCCL_CONFIG_UNDEF_INT;
   bool bad_config = false;  // of rank 1
+  bool has_place = true;    // for rank 1's handle
   ncclResult_t result = ncclInvalidUsage;
   std::vector<std::string> words{};
 };
@@ -124,6 +125,10 @@ const std::vector<RefusedStart>& refused_starts() {
        .bad_config = true,
        .result = ncclInvalidArgument,
        .words = {"rank 1", "cgaClusterSize is 4"}},
+      {.name = "no place for a handle",
+       .has_place = false,
+       .result = ncclInvalidArgument,
+       .words = {"comm is null"}},
       {.name = "more CTAs than a CPU rank has",
        .min_ctas = 8,
        .result = ncclInvalidArgument,
@@ -160,7 +165,8 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
           config.minCTAs = start.min_ctas;
           if (rank == 1 && start.bad_config) config.cgaClusterSize = 4;
-          return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
+          ncclComm_t* const place = rank == 1 && !start.has_place ? nullptr : &comms[i];
+          return ncclCommInitRankConfig(place, 2, id, rank, &config);
         });
         expect_error(result, start.result, "init", start.words);
         require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");

@@ -211,51 +211,6 @@ TEST_CASE("a refused group's starts, registrations and ends are told to the othe
   }));
 }
 
-TEST_CASE("a rank without a place for its handle tells the other ranks", "[req:1.38]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      std::vector<ncclComm_t> comms(players.ranks().size());
-      const auto begun = std::chrono::steady_clock::now();
-      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
-        return ncclCommInitRank(rank == 1 ? nullptr : &comms[i], 2, id, rank);
-      });
-      expect_error(result, ncclInvalidArgument, "ncclCommInitRank", {"comm is null"});
-      for (ncclComm_t comm : comms) require(comm == nullptr, "a failed init leaves null");
-      require(std::chrono::steady_clock::now() - begun < 15s, "a rank waited in vain");
-    }));
-  }
-}
-
-TEST_CASE("a non-blocking communicator is in progress until it is ready", "[req:1.31]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      const ncclUniqueId id = players.next_id();
-      std::vector<ncclComm_t> comms(players.ranks().size());
-      const ncclResult_t started = players.together([&](std::size_t i, int rank) {
-        return ncclCommInitRankConfig(&comms[i], 2, id, rank, &config);
-      });
-      require(started == ncclInProgress || started == ncclSuccess,
-              fmt::format("init returned {}", static_cast<int>(started)));
-      for (ncclComm_t comm : comms) {
-        require(comm != nullptr, "the handle is there at once");
-        const ncclResult_t state = settled_state(comm);
-        require(state == ncclSuccess,
-                fmt::format("{}: {}", static_cast<int>(state), ncclGetLastError(comm)));
-      }
-      std::vector<float> data(comms.size(), 2.0f);
-      require(players.together([&](std::size_t i, int) { return sum(&data[i], 1, comms[i]); }),
-              "ncclAllReduce");
-      for (const float x : data) require(x == 4, "the sum");
-      players.destroy(comms);
-    }));
-  }
-}
-
 TEST_CASE("a non-blocking init that fails says why", "[req:1.31]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "300ms"}});
   run_alone([] {

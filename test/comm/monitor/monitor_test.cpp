@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -236,50 +237,40 @@ Pair join_pair() {
 }  // namespace
 
 TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.12]") {
-  Notes notes;
-  SECTION("left") {
+  struct Ending {
+    const char* name;
+    bool leaves, aborts, in_process;
+  };
+  for (const Ending& ending : {Ending{"left", true, false, false},
+                               {"aborted", false, true, false},
+                               {"a process that has ended and has not left", false, false, true},
+                               {"a process that has ended after it left", true, false, true}}) {
+    INFO(ending.name);
+    Notes notes;
     Pair pair = join_pair();
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
-    pair.b.reset();
-    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
-    CHECK(notes.losses == 0);
-    CHECK(pair.a->has_left(1));
-    CHECK_FALSE(pair.a->failure());
-    Monitor::instance().unwatch(notes);
-  }
-  SECTION("aborted") {
-    Pair pair = join_pair();
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
-    pair.b->abort(Error(ErrorCode::aborted, "the user has had enough"));
-    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
-    CHECK(notes.lost_rank == 1);
-    CHECK(notes.text().find("the user has had enough") != std::string::npos);
-    REQUIRE(pair.a->failure());
-    CHECK(pair.a->failure()->code() == ErrorCode::aborted);
-    Monitor::instance().unwatch(notes);
-  }
-  SECTION("a process that has ended and has not left") {
-    Pair pair = join_pair();
-    const ForkedRanks other(1, [](int) -> Status {
-      std::this_thread::sleep_for(20ms);
-      return {};
-    });
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
-    CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
-    CHECK(notes.lost_rank == 1);
-    CHECK(notes.text().find(std::to_string(other.pid(0))) != std::string::npos);
-    // Rank 1 is told that it counts as dead.
-    CHECK(pair.a->failure());
-    Monitor::instance().unwatch(notes);
-  }
-  SECTION("a process that has ended after it left") {
-    Pair pair = join_pair();
-    const ForkedRanks other(1, [](int) -> Status { return {}; });
-    pair.b.reset();
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {{1, other.pid(0)}}).ok());
-    CHECK(wait_for(kPatience, [&] { return notes.departures == 1; }));
-    std::this_thread::sleep_for(Monitor::kGrace + 100ms);
-    CHECK(notes.losses == 0);
+    std::optional<ForkedRanks> other;
+    std::vector<Watch> processes;
+    if (ending.in_process) {
+      other.emplace(1, [](int) -> Status { return {}; });
+      processes.push_back({1, other->pid(0)});
+      if (ending.leaves) pair.b.reset();
+    }
+    REQUIRE(Monitor::instance().watch(notes, *pair.a, processes).ok());
+    if (ending.leaves) pair.b.reset();
+    if (ending.aborts) pair.b->abort(Error(ErrorCode::aborted, "the user has had enough"));
+    CHECK(wait_for(kPatience,
+                   [&] { return (ending.leaves ? notes.departures : notes.losses) == 1; }));
+    if (ending.leaves && ending.in_process) std::this_thread::sleep_for(Monitor::kGrace + 100ms);
+    CHECK(notes.losses == (ending.leaves ? 0 : 1));
+    CHECK(pair.a->has_left(1) == ending.leaves);
+    // Who has ended without a word is told that it counts as dead.
+    CHECK(pair.a->failure().has_value() == !ending.leaves);
+    if (!ending.leaves) {
+      CHECK(notes.lost_rank == 1);
+      const std::string reason =
+          ending.aborts ? "the user has had enough" : std::to_string(other->pid(0));
+      CHECK(notes.text().find(reason) != std::string::npos);
+    }
     Monitor::instance().unwatch(notes);
   }
 }
