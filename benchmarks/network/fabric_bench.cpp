@@ -223,14 +223,13 @@ void Rank::open_queue() {
   options.payload_bytes_most = arguments_.piece_bytes;
   wire_ = value_of(WireFabric::create(options));
   SendQueue::Options queue;
-  queue.domain = nic_.create_domain();
   queue.piece_bytes = arguments_.piece_bytes;
   queue_.emplace(value_of(SendQueue::create(nic_, queue)));
   region_.address = reinterpret_cast<std::uint64_t>(memory_.data());
   region_.bytes = kMemory;
-  region_.keys[0] = value_of(nic_.register_memory(
-      queue.domain, {region_.address, kMemory, bytes(),
-                     kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
+  region_.keys[0] =
+      value_of(nic_.register_memory({region_.address, kMemory, bytes(),
+                                     kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
   Card& card = board_.cards[static_cast<std::size_t>(rank_)];
   const Bytes address = wire_->local_address();
   std::copy(address.begin(), address.end(), card.address.begin());
@@ -252,12 +251,11 @@ void Rank::open_ring(const RingFiles& files) {
                  RingBell(map(files.bells[other], RingBell::kMemoryBytes)));
   ring_nic_.add_wire(std::move(wire));
   SendQueue::Options queue;
-  queue.domain = ring_nic_.create_domain();
   ring_queue_.emplace(value_of(SendQueue::create(ring_nic_, queue)));
   ring_region_ = region_;
-  ring_region_.keys[0] = value_of(ring_nic_.register_memory(
-      queue.domain, {region_.address, kMemory, this->bytes(),
-                     kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
+  ring_region_.keys[0] = value_of(
+      ring_nic_.register_memory({region_.address, kMemory, this->bytes(),
+                                 kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
   board_.ring_queues[self] = ring_queue_->number();
   board_.ring_regions[self] = ring_region_;
 }

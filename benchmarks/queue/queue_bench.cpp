@@ -16,22 +16,16 @@
 namespace oriel::test {
 namespace {
 
-using device::queue::Publication;
-
 struct Method {
   const char* name;
   PublishMethod method;
-  Publication publication;
 };
 
 constexpr std::array kMethods = {
-    Method{"lock per entry", PublishMethod::lock_per_entry, Publication::ordered},
-    Method{"hand-off", PublishMethod::thread, Publication::ordered},
-    Method{"hand-off by lanes", PublishMethod::lanes, Publication::ordered},
-    Method{"hand-off by warp", PublishMethod::warp, Publication::ordered},
-    Method{"out of order", PublishMethod::thread, Publication::out_of_order},
-    Method{"out of order by lanes", PublishMethod::lanes, Publication::out_of_order},
-    Method{"out of order by warp", PublishMethod::warp, Publication::out_of_order},
+    Method{"lock per entry", PublishMethod::lock_per_entry},
+    Method{"out of order", PublishMethod::thread},
+    Method{"out of order by lanes", PublishMethod::lanes},
+    Method{"out of order by warp", PublishMethod::warp},
 };
 constexpr std::array<std::uint32_t, 5> kWarps = {1, 4, 32, 132, 528};
 constexpr std::uint32_t kSamples = 64;
@@ -56,7 +50,6 @@ double microseconds(std::vector<std::uint32_t>& cycles, double part, double ghz)
 bool measure(bench::Bench& bench, const Method& method, PublishCase at, double least_seconds,
              double ghz, double& seconds) {
   at.method = method.method;
-  at.publication = method.publication;
   at.ctas = std::min(at.warps, 132u);
   at.warps = at.warps / at.ctas;
   at.rounds = 4;

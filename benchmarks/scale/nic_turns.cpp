@@ -29,11 +29,10 @@ class IdleNic {
   std::optional<std::string> make_queues(std::size_t count) {
     nic_.add_wire(exchange_.attach());
     far_.add_wire(exchange_.attach());
-    auto made = make_queue(far_, far_.create_domain());
+    auto made = make_queue(far_);
     if (!made.ok()) return made.error().to_string();
-    const std::uint32_t domain = nic_.create_domain();
     for (std::size_t i = 0; i < count; ++i) {
-      auto queue = make_queue(nic_, domain);
+      auto queue = make_queue(nic_);
       if (!queue.ok()) return queue.error().to_string();
       const Status connected = queue.value().connect({0, far_.address(0), made.value().number()});
       if (!connected.ok()) return connected.error().to_string();
@@ -55,9 +54,8 @@ class IdleNic {
   }
 
  private:
-  static Result<net::SendQueue> make_queue(net::NicSoft& nic, std::uint32_t domain) {
+  static Result<net::SendQueue> make_queue(net::NicSoft& nic) {
     net::SendQueue::Options options;
-    options.domain = domain;
     options.depth = 512;  // as those of communicators
     options.fetch_slots = 16;
     return net::SendQueue::create(nic, options);

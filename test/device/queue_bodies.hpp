@@ -43,7 +43,7 @@ ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
     for (std::uint32_t j = group.rank(); j < blocks; j += group.size()) {
       q::write_entry<M>(queue, mine, j, marked_entry(queue.number, mine.base + j));
     }
-    outcome = q::publish<Group, M>(group, queue, mine, control);
+    outcome = q::publish<Group, M>(group, queue, mine);
     if (outcome != q::QueueOutcome::done) return outcome;
   }
   return q::QueueOutcome::done;

@@ -11,13 +11,10 @@ namespace {
 
 const NeedsGpu needs_gpu;
 
-using device::queue::Publication;
-
 void check_case(const PublishCase& at) {
-  INFO((at.publication == Publication::ordered ? "ordered, " : "out of order, ")
-       << "method " << static_cast<int>(at.method) << ", "
-       << (at.place == RingPlace::device ? "device memory, " : "host memory, ") << at.ctas << " x "
-       << at.warps << " warps, " << at.queues << " queues of " << at.depth);
+  INFO("method " << static_cast<int>(at.method) << ", "
+                 << (at.place == RingPlace::device ? "device memory, " : "host memory, ") << at.ctas
+                 << " x " << at.warps << " warps, " << at.queues << " queues of " << at.depth);
   const PublishResult result = run_publish(at);
   CHECK(result.done);
   CHECK(result.consumed == result.published);
@@ -30,30 +27,27 @@ void check_case(const PublishCase& at) {
 
 TEST_CASE("warps and threads of many CTAs fill queues that kernels and CPUs drain",
           "[A7][A8][req:3.5]") {
-  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
-    for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
-      for (const PublishMethod method :
-           {PublishMethod::warp, PublishMethod::thread, PublishMethod::lanes, PublishMethod::cta}) {
-        PublishCase at;
-        at.publication = publication;
-        at.place = place;
-        at.method = method;
-        // Threads that hand over one entry each do it one after the other.
-        const std::uint32_t fewer = method == PublishMethod::thread ? 10 : 1;
-        at.rounds = 40;
-        check_case(at);
-        at.ctas = place == RingPlace::device ? 132 : 16;
-        at.warps = 4;
-        at.rounds = 20 / fewer;
-        at.base = (1 << 16) - 100;
-        check_case(at);
-        at.queues = 4;
-        at.depth = 128;
-        at.rounds = 10 / fewer;
-        check_case(at);
-        at.slow_ns = 10'000;
-        check_case(at);
-      }
+  for (const RingPlace place : {RingPlace::device, RingPlace::host}) {
+    for (const PublishMethod method :
+         {PublishMethod::warp, PublishMethod::thread, PublishMethod::lanes, PublishMethod::cta}) {
+      PublishCase at;
+      at.place = place;
+      at.method = method;
+      // Threads that hand over one entry each do it one after the other.
+      const std::uint32_t fewer = method == PublishMethod::thread ? 10 : 1;
+      at.rounds = 40;
+      check_case(at);
+      at.ctas = place == RingPlace::device ? 132 : 16;
+      at.warps = 4;
+      at.rounds = 20 / fewer;
+      at.base = (1 << 16) - 100;
+      check_case(at);
+      at.queues = 4;
+      at.depth = 128;
+      at.rounds = 10 / fewer;
+      check_case(at);
+      at.slow_ns = 10'000;
+      check_case(at);
     }
   }
 }

@@ -131,7 +131,6 @@ class Queues {
     view.ring = drain.ring = shared_.make<q::Block>(at.depth);
     view.depth = drain.depth = at.depth;
     view.number = drain.number = 0x100 + number;
-    view.publication = at.publication;
     view.reader = drain.writer = scope;
     auto* record = shared_.make<std::uint32_t>(2);
     view.doorbell_record = &record[1];

@@ -17,7 +17,6 @@ enum class RingPlace {
 };
 
 struct PublishCase {
-  device::queue::Publication publication = device::queue::Publication::ordered;
   PublishMethod method = PublishMethod::warp;
   RingPlace place = RingPlace::device;
   std::uint32_t queues = 1;

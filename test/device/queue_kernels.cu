@@ -22,12 +22,13 @@ __device__ void sleep_for(std::uint32_t ns) {
   while (Memory::clock_ns() - begin < ns) device::arch::sleep_ns(1000);
 }
 
-// What queues are compared with: everything under the lock.
+// What queues are compared with: everything under a lock, which the first mark is.
 __device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slow_ns,
                                        const device::WaitControl& control) {
   q::QueueIndexes& at = *queue.indexes;
   for (;;) {
-    if (!q::detail::try_lock<Memory>(queue)) {
+    if (Memory::compare_swap<Order::acq_rel, Scope::device>(queue.marks, std::uint64_t{0},
+                                                            std::uint64_t{1}) != 0) {
       if (q::detail::is_broken<Memory>(queue)) return QueueOutcome::aborted;
       continue;
     }
@@ -40,11 +41,9 @@ __device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slo
       q::write_entry(queue, {base, 1}, 0, marked_entry(queue.number, base));
       if (slow_ns != 0) sleep_for(slow_ns);
       Memory::store<Order::relaxed, Scope::device>(&at.reserved, base + 1);
-      Memory::store<Order::relaxed, Scope::device>(&at.ready, base + 1);
-      Memory::store<Order::release, Scope::device>(&at.produced, base + 1);
       q::detail::ring_doorbell<Memory>(queue, base + 1);
     }
-    q::detail::unlock<Memory>(queue);
+    Memory::store<Order::release, Scope::device>(queue.marks, std::uint64_t{0});
     return outcome;
   }
 }
@@ -59,7 +58,7 @@ __device__ QueueOutcome publish_once(Group group, const QueueView& queue, std::u
     q::write_entry(queue, mine, i, marked_entry(queue.number, mine.base + i));
   }
   if (slow_ns != 0) sleep_for(slow_ns);
-  return q::publish(group, queue, mine, control);
+  return q::publish(group, queue, mine);
 }
 
 __global__ void publish_kernel(PublishJob job) {

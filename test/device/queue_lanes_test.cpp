@@ -20,7 +20,6 @@ namespace {
 namespace q = device::queue;
 using device::Thread;
 using device::WaitControl;
-using q::Publication;
 using q::QueueOutcome;
 
 constexpr std::uint32_t kLanes = EmulatedWarp::kLanes;
@@ -35,9 +34,9 @@ WaitControl lane_control() {
 using LaneBlocks = std::array<std::uint32_t, kLanes>;
 
 /// Has each lane publish its blocks `rounds` times, of which lane 0 has `more` than the others.
-void publish_by_lanes(Publication publication, const LaneBlocks& blocks, std::uint32_t rounds,
-                      std::uint32_t more, std::uint64_t seed) {
-  QueueMemory memory(256, publication, (1u << 16) - 100);
+void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint32_t more,
+                      std::uint64_t seed) {
+  QueueMemory memory(256, (1u << 16) - 100);
   const std::uint64_t base = memory.indexes.reserved;
   QueueDrain drain = memory.drain();
   std::jthread nic([&](const std::stop_token& stop) {
@@ -72,25 +71,22 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
-    INFO((publication == Publication::ordered ? "ordered" : "out of order"));
-    LaneBlocks blocks;
-    // One lane goes alone, and has the number that others have of blocks.
-    for (const std::uint32_t others : {1u, 2u}) {
-      blocks.fill(others);
-      blocks[others] = 3;
-      publish_by_lanes(publication, blocks, 4, 0, random());
-    }
-    // As many as there are, and those that all go alone.
-    for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
-      for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
-      publish_by_lanes(publication, blocks, repeats(6u, 3u), 2, random());
-    }
+  LaneBlocks blocks;
+  // One lane goes alone, and has the number that others have of blocks.
+  for (const std::uint32_t others : {1u, 2u}) {
+    blocks.fill(others);
+    blocks[others] = 3;
+    publish_by_lanes(blocks, 4, 0, random());
+  }
+  // As many as there are, and those that all go alone.
+  for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
+    for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
+    publish_by_lanes(blocks, repeats(6u, 3u), 2, random());
   }
 }
 
 TEST_CASE("lanes that put lengths of one to three entries post each piece once", "[req:3.2]") {
-  QueueMemory memory(128, Publication::out_of_order);
+  QueueMemory memory(128);
   q::Region local;
   local.address = std::uint64_t{1} << 40;
   local.bytes = std::uint64_t{1} << 40;

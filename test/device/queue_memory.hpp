@@ -26,8 +26,7 @@ struct QueueMemory {
   std::vector<std::uint64_t> fetch_values, fetch_turns;
   device::queue::QueueView view;
 
-  QueueMemory(std::uint32_t depth, device::queue::Publication publication, std::uint64_t base = 0,
-              std::uint32_t fetch_slots = 16)
+  explicit QueueMemory(std::uint32_t depth, std::uint64_t base = 0, std::uint32_t fetch_slots = 16)
       : ring(depth), marks(depth), fetch_values(fetch_slots + 1), fetch_turns(fetch_slots) {
     indexes.begin_at(base);
     completion.tail =
@@ -40,7 +39,6 @@ struct QueueMemory {
     view.depth = depth;
     view.number = 0x1234;
     view.peer = 7;
-    view.publication = publication;
     view.doorbell_record = &record[1];
     view.doorbell = &doorbell;
     view.completion = &completion;
@@ -55,10 +53,7 @@ struct QueueMemory {
   QueueMemory& operator=(const QueueMemory&) = delete;
 
   /// How far the NIC has been told.
-  std::uint64_t rung() const {
-    return view.publication == device::queue::Publication::ordered ? indexes.rung
-                                                                   : indexes.sweep >> 1;
-  }
+  std::uint64_t rung() const { return indexes.sweep >> 1; }
 
   QueueDrain drain() {
     QueueDrain made;

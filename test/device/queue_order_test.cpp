@@ -18,13 +18,11 @@ namespace {
 namespace q = device::queue;
 using device::Thread;
 using device::WaitControl;
-using q::Publication;
 using q::QueueOutcome;
 
 /// Threads that publish a few reservations each and leave; with `nic`, one more drains the queue,
 /// else the ring holds all of it.
 struct Scene {
-  Publication publication;
   int threads;
   std::uint32_t count;
   std::uint32_t blocks;
@@ -33,7 +31,7 @@ struct Scene {
 
 /// False, and says why, if an entry was not handed over, or was before it was written.
 bool play(const Scene& scene, const Interleaving::Choose& choose) {
-  QueueMemory memory(128, scene.publication, scene.base);
+  QueueMemory memory(128, scene.base);
   QueueDrain drain = memory.drain();
   int done = 0;
   std::vector<std::function<void()>> bodies;
@@ -53,9 +51,7 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   });
   Interleaving interleaving;
   if (!interleaving.run(bodies, choose, 20'000)) {
-    UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved
-                             << ", produced " << memory.indexes.produced << ", rung "
-                             << memory.rung() << ", lock " << memory.indexes.lock << ", sweep "
+    UNSCOPED_INFO("no end: " << done << " done, reserved " << memory.indexes.reserved << ", sweep "
                              << memory.indexes.sweep << ", consumed " << drain.consumed);
     return false;
   }
@@ -126,8 +122,8 @@ class DumpingNic {
 
 /// Both threads of a CTA get, and each waits at once until what was read is visible. False if one
 /// came back before.
-bool get_and_look(Publication publication, const Interleaving::Choose& choose) {
-  QueueMemory memory(128, publication);
+bool get_and_look(const Interleaving::Choose& choose) {
+  QueueMemory memory(128);
   memory.view.gets_need_dump = true;
   q::Region region;
   region.bytes = 4096;
@@ -157,32 +153,25 @@ bool get_and_look(Publication publication, const Interleaving::Choose& choose) {
 }  // namespace
 
 TEST_CASE("any thread of a CTA may wait for what the CTA has just read", "[A10]") {
-  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
-    bool good = true;
-    const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
-      good = get_and_look(publication, choose);
-      return good;
-    });
-    INFO((publication == Publication::ordered ? "ordered" : "out of order"));
-    CHECK(good);
-    CHECK(tried > 1000);
-  }
+  bool good = true;
+  const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
+    good = get_and_look(choose);
+    return good;
+  });
+  CHECK(good);
+  CHECK(tried > 1000);
 }
 
 TEST_CASE("no wake-up is lost, whichever two preemptions happen", "[Q2][req:3.5]") {
-  for (const Publication publication : {Publication::ordered, Publication::out_of_order}) {
-    for (const Scene& scene :
-         {Scene{publication, 2, 2, 1}, Scene{publication, 2, 1, 3}, Scene{publication, 3, 1, 1}}) {
-      INFO((publication == Publication::ordered ? "ordered, " : "out of order, ")
-           << scene.threads << " threads");
-      bool good = true;
-      const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
-        good = play(scene, choose);
-        return good;
-      });
-      CHECK(good);
-      CHECK(tried > 1000);
-    }
+  for (const Scene& scene : {Scene{2, 2, 1}, Scene{2, 1, 3}, Scene{3, 1, 1}}) {
+    INFO(scene.threads << " threads");
+    bool good = true;
+    const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
+      good = play(scene, choose);
+      return good;
+    });
+    CHECK(good);
+    CHECK(tried > 1000);
   }
 }
 
@@ -190,8 +179,7 @@ TEST_CASE("no wake-up is lost in random orders of up to five threads", "[Q2][req
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
   for (int round = 0; round < repeats(20'000); ++round) {
-    const Scene scene{random() % 2 == 0 ? Publication::ordered : Publication::out_of_order,
-                      2 + static_cast<int>(random() % 4),
+    const Scene scene{2 + static_cast<int>(random() % 4),
                       1 + static_cast<std::uint32_t>(random() % 3),
                       1 + static_cast<std::uint32_t>(random() % 4),
                       random() % 3 * ((std::uint64_t{1} << 16) - 8)};

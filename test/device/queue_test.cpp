@@ -19,14 +19,7 @@ namespace {
 namespace q = device::queue;
 using device::Thread;
 using device::WaitControl;
-using q::Publication;
 using q::QueueOutcome;
-
-constexpr Publication kPublications[] = {Publication::ordered, Publication::out_of_order};
-
-const char* name_of(Publication publication) {
-  return publication == Publication::ordered ? "ordered" : "out of order";
-}
 
 /// Drains a queue on a thread of its own until told to stop.
 class DrainThread {
@@ -60,10 +53,10 @@ struct Case {
 };
 
 /// All threads publish and leave without waiting for anything.
-void publish_from_threads(Publication publication, const Case& at) {
-  INFO(name_of(publication) << ", depth " << at.depth << ", " << at.threads << " threads, "
-                            << at.blocks << " blocks, from " << at.base);
-  QueueMemory memory(at.depth, publication, at.base);
+void publish_from_threads(const Case& at) {
+  INFO("depth " << at.depth << ", " << at.threads << " threads, " << at.blocks << " blocks, from "
+                << at.base);
+  QueueMemory memory(at.depth, at.base);
   DrainThread nic(memory);
   const std::uint32_t count =
       at.laps * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
@@ -98,29 +91,23 @@ void publish_from_threads(Publication publication, const Case& at) {
 TEST_CASE("every entry is handed over once, in index order, and no doorbell is lost",
           "[A7][A8][req:3.3][req:3.5]") {
   constexpr std::uint64_t k16 = 1 << 16, k32 = std::uint64_t{1} << 32;
-  for (const Publication publication : kPublications) {
-    for (const Case& at : {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
-                           Case{1024, 4, 8, k32 - 100}, Case{1024, 3, 64, 0},
-                           Case{32768, 2, 7, k16 - 64}, Case{128, 64, 1, k16 - 64}}) {
-      publish_from_threads(publication, at);
-    }
-    if (!is_long_run()) continue;
-    // Ten million entries together out of order. Each turn of the ordered way may cost a switch of
-    // threads, so there it is a hundredth.
-    const std::uint32_t entries = publication == Publication::out_of_order ? 834'000 : 8'340;
-    for (const int threads : {2, 4, 8, 16, 32, 64}) {
-      for (const std::uint32_t depth : {128u, 1024u}) {
-        publish_from_threads(publication, {depth, threads, 1, k32 - 1000, entries / depth});
-      }
+  for (const Case& at : {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
+                         Case{1024, 4, 8, k32 - 100}, Case{1024, 3, 64, 0},
+                         Case{32768, 2, 7, k16 - 64}, Case{128, 64, 1, k16 - 64}}) {
+    publish_from_threads(at);
+  }
+  if (!is_long_run()) return;
+  // Ten million entries together.
+  for (const int threads : {2, 4, 8, 16, 32, 64}) {
+    for (const std::uint32_t depth : {128u, 1024u}) {
+      publish_from_threads({depth, threads, 1, k32 - 1000, 834'000 / depth});
     }
   }
 }
 
 TEST_CASE("marks and tickets pass 2^32, 2^56 and 2^62", "[Q1][req:3.5]") {
   for (const int bits : {32, 56, 62}) {
-    for (const Publication publication : kPublications) {
-      publish_from_threads(publication, {128, 4, 3, (std::uint64_t{1} << bits) - 500});
-    }
+    publish_from_threads({128, 4, 3, (std::uint64_t{1} << bits) - 500});
   }
 }
 
@@ -205,7 +192,7 @@ TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6]
 }
 
 TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23]") {
-  QueueMemory memory(128, Publication::ordered);
+  QueueMemory memory(128);
   q::Region region;
   region.bytes = 4096;
   region.chunk_shift = 12;
@@ -237,66 +224,59 @@ TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23
 }
 
 TEST_CASE("an abort ends every wait, and nothing is published after it", "[req:3.6]") {
-  for (const Publication publication : kPublications) {
-    INFO(name_of(publication));
-    QueueMemory memory(128, publication);  // nobody drains it
-    std::uint32_t abort = 0;
-    WaitControl control;
-    control.abort = &abort;
-    std::atomic<int> aborted = 0;
-    {
-      std::vector<std::jthread> threads;
-      for (int i = 0; i < 4; ++i) {
-        threads.emplace_back([&] {
-          aborted +=
-              publish_marked(Thread(), memory.view, 1000, 3, control) == QueueOutcome::aborted;
-        });
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      device::Memory::store<device::Order::release>(&abort, 1u);
+  QueueMemory memory(128);  // nobody drains it
+  std::uint32_t abort = 0;
+  WaitControl control;
+  control.abort = &abort;
+  std::atomic<int> aborted = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        aborted += publish_marked(Thread(), memory.view, 1000, 3, control) == QueueOutcome::aborted;
+      });
     }
-    CHECK(aborted == 4);
-    CHECK(memory.rung() <= 128);
-    const std::uint64_t doorbell = memory.doorbell;
-    CHECK(publish_marked(Thread(), memory.view, 1, 3, control) == QueueOutcome::aborted);
-    CHECK(memory.doorbell == doorbell);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    device::Memory::store<device::Order::release>(&abort, 1u);
   }
+  CHECK(aborted == 4);
+  CHECK(memory.rung() <= 128);
+  const std::uint64_t doorbell = memory.doorbell;
+  CHECK(publish_marked(Thread(), memory.view, 1, 3, control) == QueueOutcome::aborted);
+  CHECK(memory.doorbell == doorbell);
 }
 
 TEST_CASE("a dead NIC times out with the peer's name, and one that gives up ends all",
           "[req:3.6]") {
-  for (const Publication publication : kPublications) {
-    INFO(name_of(publication));
-    QueueMemory memory(128, publication);
-    device::StallRecord stall{};
-    WaitControl control;
-    control.timeout_ns = 100'000'000;
-    control.stall = &stall;
-    WaitControl patient;
-    patient.timeout_ns = 60'000'000'000;
-    std::atomic<int> timed_out = 0, aborted = 0;
-    const auto begin = std::chrono::steady_clock::now();
-    {
-      std::vector<std::jthread> threads;
-      for (int i = 0; i < 3; ++i) {
-        threads.emplace_back([&, i] {
-          const auto outcome =
-              publish_marked(Thread(), memory.view, 1000, 1, i == 0 ? control : patient);
-          (outcome == QueueOutcome::timed_out ? timed_out : aborted) += 1;
-        });
-      }
+  QueueMemory memory(128);
+  device::StallRecord stall{};
+  WaitControl control;
+  control.timeout_ns = 100'000'000;
+  control.stall = &stall;
+  WaitControl patient;
+  patient.timeout_ns = 60'000'000'000;
+  std::atomic<int> timed_out = 0, aborted = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        const auto outcome =
+            publish_marked(Thread(), memory.view, 1000, 1, i == 0 ? control : patient);
+        (outcome == QueueOutcome::timed_out ? timed_out : aborted) += 1;
+      });
     }
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-    CHECK(timed_out == 1);
-    CHECK(aborted == 2);
-    CHECK(device::stalled_rank(stall.gave_up) == 7);
   }
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK(timed_out == 1);
+  CHECK(aborted == 2);
+  CHECK(device::stalled_rank(stall.gave_up) == 7);
 }
 
 TEST_CASE("an error surfaces with its syndrome and opcode; what came before it is complete",
           "[req:3.6]") {
   for (const bool nic_word : {true, false}) {
-    QueueMemory memory(128, Publication::ordered);
+    QueueMemory memory(128);
     if (!nic_word) memory.view.nic_error = nullptr;
     REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
     // Entry 6 fails; where the NIC has a word of its own, later ones have been flushed since.
@@ -326,7 +306,7 @@ TEST_CASE("an error surfaces with its syndrome and opcode; what came before it i
 
 TEST_CASE("a completion that says only flushed does not make what came before it complete",
           "[req:3.6]") {
-  QueueMemory memory(128, Publication::ordered);
+  QueueMemory memory(128);
   memory.view.nic_error = nullptr;
   REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
   const auto show = [&](q::CompletionKind kind, std::uint16_t index) {
@@ -347,42 +327,8 @@ TEST_CASE("a completion that says only flushed does not make what came before it
   CHECK(q::decode_error(memory.indexes.error).syndrome == q::kFlushed);
 }
 
-TEST_CASE("there are no more doorbells than batches and pauses", "[A8][req:3.3]") {
-  constexpr std::uint32_t kBatch = 32;
-  for (const std::uint64_t base : {0u, 5u, 31u, (1u << 16) - 50}) {
-    for (const std::uint32_t blocks : {1u, 2u, 5u, 32u, 64u}) {
-      INFO("from " << base << ", " << blocks << " blocks");
-      QueueMemory memory(1024, Publication::ordered, base);
-      memory.view.batch = kBatch;
-      QueueDrain drain = memory.drain();
-      std::uint64_t end = base, doorbells = 0;
-      // Each burst has been reserved before its first part is published; a lone one is a burst too.
-      for (const std::uint32_t burst : {100u / blocks + 1, 1u, 320u / blocks}) {
-        std::vector<q::Reservation> all(burst);
-        for (q::Reservation& each : all) {
-          REQUIRE(q::reserve(Thread(), memory.view, blocks, each, WaitControl()) ==
-                  QueueOutcome::done);
-          for (std::uint32_t i = 0; i < blocks; ++i) {
-            q::write_entry(memory.view, each, i, marked_entry(memory.view.number, each.base + i));
-          }
-        }
-        for (const q::Reservation& each : all) {
-          REQUIRE(q::publish(Thread(), memory.view, each, WaitControl()) == QueueOutcome::done);
-          drain.step(Thread());
-        }
-        end += std::uint64_t{burst} * blocks;
-        doorbells += (burst * blocks + kBatch - 1) / kBatch + 1;
-        CHECK(drain.consumed == end);
-        CHECK(drain.doorbells <= doorbells);
-      }
-      CHECK(drain.wrong_blocks == 0);
-      CHECK(drain.wrong_doorbells == 0);
-    }
-  }
-}
-
-TEST_CASE("one doorbell tells of all that was marked behind a gap", "[Q2][req:3.5]") {
-  QueueMemory memory(128, Publication::out_of_order);
+TEST_CASE("one doorbell tells of all that was marked behind a gap", "[A8][Q2][req:3.3][req:3.5]") {
+  QueueMemory memory(128);
   QueueDrain drain = memory.drain();
   std::vector<q::Reservation> all(40);
   for (q::Reservation& each : all) {
@@ -393,7 +339,7 @@ TEST_CASE("one doorbell tells of all that was marked behind a gap", "[Q2][req:3.
   }
   for (std::size_t i = all.size(); i-- > 0;) {
     CHECK(drain.doorbells == 0);
-    REQUIRE(q::publish(Thread(), memory.view, all[i], WaitControl()) == QueueOutcome::done);
+    REQUIRE(q::publish(Thread(), memory.view, all[i]) == QueueOutcome::done);
     drain.step(Thread());
   }
   CHECK(drain.doorbells == 1);
@@ -402,61 +348,51 @@ TEST_CASE("one doorbell tells of all that was marked behind a gap", "[Q2][req:3.
 }
 
 TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.6]") {
-  for (const Publication publication : kPublications) {
-    for (const bool is_next : {true, false}) {
-      INFO(name_of(publication) << (is_next ? ", next" : ", marked"));
-      QueueMemory memory(128, publication);
-      q::Reservation first, second, late;
-      for (q::Reservation* each : {&first, &second}) {
-        REQUIRE(q::reserve(Thread(), memory.view, 32, *each, WaitControl()) == QueueOutcome::done);
-        for (std::uint32_t i = 0; i < 32; ++i) {
-          q::write_entry(memory.view, *each, i, marked_entry(memory.view.number, each->base + i));
-        }
+  for (const bool is_next : {true, false}) {
+    INFO((is_next ? "next" : "marked"));
+    QueueMemory memory(128);
+    q::Reservation first, second, late;
+    for (q::Reservation* each : {&first, &second}) {
+      REQUIRE(q::reserve(Thread(), memory.view, 32, *each, WaitControl()) == QueueOutcome::done);
+      for (std::uint32_t i = 0; i < 32; ++i) {
+        q::write_entry(memory.view, *each, i, marked_entry(memory.view.number, each->base + i));
       }
-      if (!is_next) {  // as if somebody had come in between
-        first.is_next = false;
-        if (publication == Publication::out_of_order) {
-          REQUIRE(q::publish(Thread(), memory.view, second, WaitControl()) == QueueOutcome::done);
-        }
-      }
-      // There is no room for this one, and nobody drains the queue.
-      WaitControl soon;
-      soon.timeout_ns = 1'000'000;
-      REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);
-      REQUIRE(q::reserve(Thread(), memory.view, 1, late, soon) == QueueOutcome::timed_out);
-      CHECK(q::publish(Thread(), memory.view, first, WaitControl()) == QueueOutcome::aborted);
-      CHECK(q::publish(Thread(), memory.view, second, WaitControl()) == QueueOutcome::aborted);
-      CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::aborted);
-      CHECK(memory.doorbell == 0);
-      CHECK(memory.record[1] == 0);
     }
+    if (!is_next) {  // as if somebody had come in between
+      first.is_next = false;
+      REQUIRE(q::publish(Thread(), memory.view, second) == QueueOutcome::done);
+    }
+    // There is no room for this one, and nobody drains the queue.
+    WaitControl soon;
+    soon.timeout_ns = 1'000'000;
+    REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);
+    REQUIRE(q::reserve(Thread(), memory.view, 1, late, soon) == QueueOutcome::timed_out);
+    CHECK(q::publish(Thread(), memory.view, first) == QueueOutcome::aborted);
+    CHECK(q::publish(Thread(), memory.view, second) == QueueOutcome::aborted);
+    CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::aborted);
+    CHECK(memory.doorbell == 0);
+    CHECK(memory.record[1] == 0);
   }
 }
 
-TEST_CASE("a slow writer holds up those behind it, and nobody else's entries are lost",
-          "[req:3.5]") {
-  for (const Publication publication : kPublications) {
-    INFO(name_of(publication));
-    QueueMemory memory(128, publication);
-    DrainThread nic(memory);
-    q::Reservation slow;
-    REQUIRE(q::reserve(Thread(), memory.view, 2, slow, WaitControl()) == QueueOutcome::done);
-    QueueOutcome outcome{};
-    std::jthread other(
-        [&] { outcome = publish_marked(Thread(), memory.view, 20, 2, WaitControl()); });
-    // Out of order, the other one need not wait for this.
-    if (publication == Publication::out_of_order) other.join();
-    CHECK(device::Memory::load<device::Order::relaxed>(&memory.doorbell) == 0);
-    for (std::uint32_t i = 0; i < 2; ++i) {
-      q::write_entry(memory.view, slow, i, marked_entry(memory.view.number, slow.base + i));
-    }
-    REQUIRE(q::publish(Thread(), memory.view, slow, WaitControl()) == QueueOutcome::done);
-    if (other.joinable()) other.join();
-    CHECK(outcome == QueueOutcome::done);
-    const QueueDrain& drain = nic.stop();
-    CHECK(drain.consumed == 42);
-    CHECK(drain.wrong_blocks == 0);
+TEST_CASE("a publisher waits for no slower one before it, and no entry is lost", "[req:3.5]") {
+  QueueMemory memory(128);
+  DrainThread nic(memory);
+  q::Reservation slow;
+  REQUIRE(q::reserve(Thread(), memory.view, 2, slow, WaitControl()) == QueueOutcome::done);
+  QueueOutcome outcome{};
+  std::jthread other(
+      [&] { outcome = publish_marked(Thread(), memory.view, 20, 2, WaitControl()); });
+  other.join();
+  CHECK(device::Memory::load<device::Order::relaxed>(&memory.doorbell) == 0);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    q::write_entry(memory.view, slow, i, marked_entry(memory.view.number, slow.base + i));
   }
+  REQUIRE(q::publish(Thread(), memory.view, slow) == QueueOutcome::done);
+  CHECK(outcome == QueueOutcome::done);
+  const QueueDrain& drain = nic.stop();
+  CHECK(drain.consumed == 42);
+  CHECK(drain.wrong_blocks == 0);
 }
 
 }  // namespace oriel::test

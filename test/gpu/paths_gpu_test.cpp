@@ -83,7 +83,7 @@ void fail_in_kernel(Players& players, bool dies) {
   kernels.run([&] {
     if (players.first() != 1) return;
     net::NicSoft& nic = network_of(rank).nic(0);
-    dies ? nic.die() : nic.stop();
+    nic.stop();
   });
   require(is_on(rank, peer, 1), "the backup");
   require(!rank.comm.async_error(), "no error");

@@ -17,7 +17,7 @@ struct NetworkWindow;  // network.hpp
 /// Of the structures that the library fills and functions of this folder, compiled into somebody's
 /// kernels, use: CommView, what it points to, and the words of barriers, signals and queues. One
 /// more with each change of their layout or meaning.
-inline constexpr std::uint32_t kDeviceVersion = 1;
+inline constexpr std::uint32_t kDeviceVersion = 2;
 
 /// A communicator as a kernel sees it, passed by value. The host makes it; what it points to
 /// belongs to the communicator and outlives its kernels. The same value on all ranks except where a

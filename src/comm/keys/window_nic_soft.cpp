@@ -9,7 +9,7 @@
 namespace oriel::comm {
 
 Result<WindowNic::Keys> SoftWindowNic::register_memory(const net::MemoryRange& range) {
-  ORIEL_TRY(const std::uint32_t key, nic_.register_memory(domain_, range));
+  ORIEL_TRY(const std::uint32_t key, nic_.register_memory(range));
   return Keys{key, key};
 }
 

@@ -12,7 +12,7 @@ namespace oriel::comm {
 /// A software NIC as windows need it. The NIC outlives it.
 class SoftWindowNic final : public WindowNic {
  public:
-  SoftWindowNic(net::NicSoft& nic, std::uint32_t domain) : nic_(nic), domain_(domain) {}
+  explicit SoftWindowNic(net::NicSoft& nic) : nic_(nic) {}
   Result<Keys> register_memory(const net::MemoryRange& range) override;
   void deregister_memory(std::uint32_t local_key) noexcept override;
   Status map_peer_memory(std::uint64_t peer, std::uint32_t key,
@@ -22,7 +22,6 @@ class SoftWindowNic final : public WindowNic {
 
  private:
   net::NicSoft& nic_;
-  const std::uint32_t domain_;
 };
 
 }  // namespace oriel::comm

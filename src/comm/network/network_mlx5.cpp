@@ -95,7 +95,6 @@ Status Mlx5Network::make_queues() {
     net::Mlx5Queue::Options queue;
     queue.depth = kAdapterQueueDepth;
     queue.fetch_slots = kAdapterFetchSlots;
-    queue.publication = dq::Publication::out_of_order;
     queue.peer = rank;
     queue.ring_on_host = on_gpu_;  // where the host sees errors, and what is under way
     queue.doorbell = options_.settings->doorbell;

@@ -59,13 +59,11 @@ Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   const PathPair& first = made.paths().front();
   if (first.own != 0) {
     queue.namer = &parts.ports.at(0).nic();
-    queue.namer_domain = parts.ports.at(0).domain();
   }
   if (made.paths().size() > 1) {
     ORIEL_CHECK(made.make_failover(queue));
     return made;
   }
-  queue.domain = parts.ports.at(first.own).domain();
   if (has_aliases(first)) made.aliases_ = std::make_unique<net::KeyAliases>();
   queue.aliases = made.aliases_.get();
   ORIEL_TRY(made.single_, net::SendQueue::create(made.nic(), queue));
@@ -93,8 +91,8 @@ Status PeerQueue::make_failover(const net::SendQueue::Options& queue) {
   for (const PathPair& path : paths()) {
     SoftPort& port = parts_.ports.at(path.own);
     const std::uint32_t number = options.paths.empty() ? 0 : queue.number;
-    options.paths.push_back({&port.nic(), port.domain(), port.fabric_wire(),
-                             parts_.routes.interfaces()[path.own], number,
+    options.paths.push_back({&port.nic(), port.fabric_wire(), parts_.routes.interfaces()[path.own],
+                             number,
                              queue_number(parts_.first_queue, probe_of(parts_.options, rank_))});
   }
   ORIEL_TRY(failover_, net::FailoverQueue::create(std::move(options)));

@@ -91,10 +91,7 @@ bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitCo
   bool is_good = true;
   const auto is_at_end = [&] {
     if (is_complete() || is_over()) return true;
-    is_good =
-        !dq::detail::is_broken<Memory>(queue) &&
-        dq::detail::tell_what_is_ready<Memory>(queue, end, control) == dq::QueueOutcome::done &&
-        dq::detail::look_in_turn<Memory>(queue);
+    is_good = !dq::detail::is_broken<Memory>(queue) && dq::detail::look_in_turn<Memory>(queue);
     return !is_good;
   };
   const auto waited = device::wait_until<Memory>(is_at_end, control, {queue.peer, end});
@@ -122,7 +119,7 @@ void QueueProbes::post(const device::queue::QueueView& queue, const std::uint32_
   dq::write_entry(queue, place, 0,
                   dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
                                          dq::InlineBytes(nullptr, 0)));
-  static_cast<void>(dq::publish(self, queue, place, control));
+  static_cast<void>(dq::publish(self, queue, place));
 }
 
 bool QueueProbes::is_of_probe(const device::queue::QueueView& queue,

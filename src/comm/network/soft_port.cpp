@@ -28,7 +28,7 @@ Status check_interface(const std::string& name, const boot::SocketOptions& optio
 
 }  // namespace
 
-SoftPort::SoftPort() : domain_(nic_.create_domain()), windows_(nic_, domain_) {}
+SoftPort::SoftPort() : windows_(nic_) {}
 
 std::uint32_t SoftPort::fabric_buffers(std::size_t peers, std::uint32_t least) {
   constexpr std::size_t kBuffersForPeer = 8;

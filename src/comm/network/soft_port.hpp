@@ -51,7 +51,6 @@ class SoftPort {
   void wake();
 
   net::NicSoft& nic() { return nic_; }
-  std::uint32_t domain() const { return domain_; }
   SoftWindowNic& windows() { return windows_; }
   /// The NIC's; null where no peer is reached by it.
   net::WireFabric* fabric() const { return fabric_; }
@@ -60,7 +59,6 @@ class SoftPort {
  private:
   std::optional<net::MoverShare> mover_;  // of a GPU's NIC that is one of several
   net::NicSoft nic_;
-  const std::uint32_t domain_;
   SoftWindowNic windows_;
   net::WireFabric* fabric_ = nullptr;
   std::uint32_t fabric_wire_ = 0;

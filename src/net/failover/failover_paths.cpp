@@ -33,18 +33,16 @@ Status FailoverPaths::add(const PathPlace& place, const SendQueue& queue, KeyAli
   if (paths_.empty()) {
     path->queue = queue.number();
   } else {
-    ORIEL_TRY(path->fetch_key, place.nic->register_memory(place.domain, queue.fetch_slots()));
+    ORIEL_TRY(path->fetch_key, place.nic->register_memory(queue.fetch_slots()));
     aliases.add_local(queue.view().fetch_key, path->fetch_key);
     QueueSetup setup = queue.setup();
-    setup.domain = place.domain;
     setup.aliases = &aliases;
     setup.number = place.queue;
     setup.named = queue.number();
     ORIEL_TRY(path->queue, place.nic->create_queue(setup));
     path->owns_queue = true;
   }
-  ORIEL_CHECK(path->probe.create(
-      {place.nic, place.domain, place.probe, queue.view().peer, policy_.probe_every}));
+  ORIEL_CHECK(path->probe.create({place.nic, place.probe, queue.view().peer, policy_.probe_every}));
   paths_.push_back(std::move(path));
   return {};
 }

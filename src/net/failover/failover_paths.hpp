@@ -23,7 +23,6 @@ namespace oriel::net {
 /// One path of a queue, from this end.
 struct PathPlace {
   NicSoft* nic = nullptr;
-  std::uint32_t domain = 0;
   std::uint32_t wire = 0;
   std::string name;  ///< for errors
   /// Numbers (QueueSetup::number) of the queue on this path and of the queue that probes it. The

@@ -45,7 +45,6 @@ Result<std::unique_ptr<FailoverQueue>> FailoverQueue::create(Options options) {
   }
   std::unique_ptr<FailoverQueue> made(new FailoverQueue(std::move(options)));
   SendQueue::Options queue = made->options_.queue;
-  queue.domain = made->options_.paths.front().domain;
   queue.records = &made->records_;
   queue.aliases = made->options_.first_has_aliases ? made->aliases_.data() : nullptr;
   ORIEL_TRY(made->queue_, SendQueue::create(*made->options_.paths.front().nic, queue));

@@ -39,7 +39,7 @@ class FailoverQueue {
   using Path = PathPlace;
   using End = PathEnd;
   struct Options {
-    SendQueue::Options queue;  ///< domain, records and aliases are set here
+    SendQueue::Options queue;  ///< records and aliases are set here
     /// Entries name the keys of other NICs than those of path 0: of queue.namer, or of another one
     /// of the peer's. aliases(0) says what they are called on path 0.
     bool first_has_aliases = false;

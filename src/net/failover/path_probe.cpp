@@ -14,7 +14,6 @@ namespace dq = device::queue;
 Status PathProbe::create(const Options& options) {
   options_ = options;
   SendQueue::Options made;
-  made.domain = options.domain;
   made.number = options.number;
   made.depth = dq::kDepthLeast;
   made.fetch_slots = 1;
@@ -60,7 +59,7 @@ void PathProbe::send() {
       {dq::control_part(dq::Opcode::write, 0, {view.number, place.base}, 2, dq::kSignalled),
        dq::remote_part({})}};
   dq::write_entry(view, place, 0, entry);
-  if (dq::publish(device::Thread(), view, place, {}) != dq::QueueOutcome::done) return;
+  if (dq::publish(device::Thread(), view, place) != dq::QueueOutcome::done) return;
   ++sent_;
   is_open_ = true;
 }

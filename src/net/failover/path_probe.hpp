@@ -19,7 +19,6 @@ class PathProbe {
  public:
   struct Options {
     NicSoft* nic = nullptr;
-    std::uint32_t domain = 0;
     std::uint32_t number = 0;  ///< as SendQueue::Options::number
     std::int32_t peer = -1;
     Duration every{};  ///< as PathPolicy::probe_every

@@ -39,12 +39,6 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
                  fmt::format("{}: a queue of {} blocks: it takes a power of two from {} to {}",
                              where, depth, dq::kDepthLeast, most));
   }
-  if (!std::has_single_bit(options.batch) || options.batch > depth - dq::kReservationMost) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("{}: a doorbell for {} blocks of {}: a power of two up to {} is "
-                             "possible",
-                             where, options.batch, depth, depth - dq::kReservationMost));
-  }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{}: {} slots for old values: a power of two up to the depth of {}",
@@ -93,8 +87,6 @@ void Mlx5Queue::State::fill_view() {
   memory.describe(view, receives);
   view.number = number;
   view.peer = options.peer;
-  view.batch = options.batch;
-  view.publication = options.publication;
   view.reader = device::Scope::system;
   view.doorbell = doorbell.user();
 }

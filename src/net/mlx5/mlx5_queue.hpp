@@ -32,8 +32,6 @@ class Mlx5Queue {
  public:
   struct Options {
     std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768, and what the adapter can
-    std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
-    device::queue::Publication publication = device::queue::Publication::ordered;
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
     bool ring_on_host = false;       ///< rings, records and completions in memory of the host

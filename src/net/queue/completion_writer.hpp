@@ -44,7 +44,6 @@ class CompletionWriter {
   /// The last 8 bytes are stored last (release), the others before them as whole words. Nothing
   /// happens if there are no elements.
   void write(const CompletionRecord& record);
-  std::uint64_t written() const { return written_; }
 
  private:
   std::byte* elements_ = nullptr;

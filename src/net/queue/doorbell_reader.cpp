@@ -49,7 +49,6 @@ bool DoorbellReader::poll() {
   const std::uint64_t now = acquire(doorbell_);
   if (now == seen_) return false;
   seen_ = now;
-  early_ = false;
   return true;
 }
 
@@ -57,20 +56,16 @@ DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t compl
   Look look;
   look.end = end;
   const auto* raw = reinterpret_cast<const std::byte*>(&seen_);
-  if (load_big32(raw + 4) >> 8 != queue_) {
-    ++strays_;
-    return look;
-  }
+  if (load_big32(raw + 4) >> 8 != queue_) return look;  // another queue's
   const std::uint16_t rung = index_in(seen_);
   const std::uint16_t recorded = mode_ == DoorbellMode::alone ? rung : sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
-  if (behind && mode_ == DoorbellMode::strict) {
+  if (behind) {
     look.complaint = Complaint::record_behind;
     return look;
   }
-  early_ = behind && mode_ == DoorbellMode::early_ring;
-  if (early_) return look;
-  const std::uint16_t wanted = mode_ == DoorbellMode::loose ? recorded : rung;
+  const std::uint16_t wanted = goes_by_record_ ? recorded : rung;
+  goes_by_record_ = false;
   const std::uint64_t next =
       end + static_cast<std::uint16_t>(wanted - static_cast<std::uint16_t>(end));
   if (next - completed > depth_) {

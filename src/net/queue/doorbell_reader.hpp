@@ -10,19 +10,16 @@ namespace oriel::net {
 
 /// What a doorbell may say beside the doorbell record.
 enum class DoorbellMode : std::uint8_t {
-  strict,      ///< up to its own index, which the record has reached before
-  loose,       ///< that there is work, up to what the record says
-  early_ring,  ///< as strict, but it may be rung before the record is written, and again after it
-  alone,       ///< up to its own index; producers do not write the record
+  strict,  ///< up to its own index, which the record has reached before
+  alone,   ///< up to its own index; producers do not write the record
 };
 
 /// Watches a doorbell and the record beside it, both in memory that producers write: 8 bytes
 /// {be32(index << 8), be32(queue << 8)}, and two words be32(index) of which the first is for
 /// receives and the second for sends.
 ///
-/// A word in memory shows its last value only, so of several rings between two looks the last one
-/// counts, and ringing twice with the same index is ringing once: in early_ring mode an early ring
-/// is kept until the record has caught up, which is when the second one is due.
+/// A word in memory shows its last value only: of several rings between two looks the last one
+/// counts, and ringing twice with the same index is ringing once.
 class DoorbellReader {
  public:
   struct Look {
@@ -41,15 +38,16 @@ class DoorbellReader {
   /// What the ring that poll() saw means for a queue that has been told of everything before `end`
   /// and has completed everything before `completed`; indexes count blocks without end.
   Look look(std::uint64_t end, std::uint64_t completed);
-  /// Takes the word for a new one at the next look, unless nobody has ever rung.
-  void forget() { seen_ = 0; }
-  /// An early ring waits for its record.
-  bool is_early() const { return early_; }
+  /// Takes the word for a new one at the next look, unless nobody has ever rung. That look goes by
+  /// the record, so that a ring that was lost is made up for.
+  void forget() {
+    seen_ = 0;
+    goes_by_record_ = true;
+  }
   /// Receives posted so far, modulo 65536.
   std::uint16_t receives() const;
   /// Whether producers have told of more than everything before `end`.
   bool tells_of_more_than(std::uint64_t end) const;
-  std::uint64_t strays() const { return strays_; }
 
  private:
   /// Blocks that the record tells of, modulo 65536.
@@ -61,8 +59,7 @@ class DoorbellReader {
   std::uint32_t depth_ = 0;
   DoorbellMode mode_ = DoorbellMode::strict;
   std::uint64_t seen_ = 0;
-  bool early_ = false;
-  std::uint64_t strays_ = 0;  ///< rings for another queue, which are ignored
+  bool goes_by_record_ = false;
 };
 
 /// What everything ends with that producers have told of, modulo 65536; of a queue in which they

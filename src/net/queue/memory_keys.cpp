@@ -23,31 +23,7 @@ static_assert(kFactor * inverse_of(kFactor) == 1);
 
 }  // namespace
 
-std::uint32_t MemoryKeys::add_domain() {
-  domains_.insert(++last_domain_);
-  return last_domain_;
-}
-
-Status MemoryKeys::remove_domain(std::uint32_t domain) {
-  if (!domains_.contains(domain)) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("the NIC has no protection domain {}", domain));
-  }
-  const auto used = std::find_if(keys_.begin(), keys_.end(),
-                                 [&](const auto& key) { return key.second.domain == domain; });
-  if (used != keys_.end()) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("protection domain {} still has the key {:#x}", domain, used->first));
-  }
-  domains_.erase(domain);
-  return {};
-}
-
-Result<std::uint32_t> MemoryKeys::add(std::uint32_t domain, const MemoryRange& range) {
-  if (!domains_.contains(domain)) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("the NIC has no protection domain {}", domain));
-  }
+Result<std::uint32_t> MemoryKeys::add(const MemoryRange& range) {
   if (range.bytes == 0 || range.memory == nullptr || range.address + range.bytes < range.address) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are no memory that could be registered",
@@ -63,7 +39,7 @@ Result<std::uint32_t> MemoryKeys::add(std::uint32_t domain, const MemoryRange& r
   do {
     key = ++made_ * kFactor;
   } while (key == 0 || keys_.contains(key));
-  keys_.emplace(key, Key{domain, range});
+  keys_.emplace(key, range);
   return key;
 }
 
@@ -79,33 +55,30 @@ bool MemoryKeys::is_given_back(std::uint32_t key) const {
 
 const MemoryRange* MemoryKeys::range_of(std::uint32_t key) const {
   const auto it = keys_.find(key);
-  return it == keys_.end() ? nullptr : &it->second.range;
+  return it == keys_.end() ? nullptr : &it->second;
 }
 
-MemoryKeys::Found MemoryKeys::find(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
-                                   std::uint64_t bytes, std::uint8_t rights,
-                                   Syndrome otherwise) const {
+MemoryKeys::Found MemoryKeys::find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                                   std::uint8_t rights, Syndrome otherwise) const {
   if (bytes == 0) return {};
   const Found none{nullptr, otherwise};
   const auto it = keys_.find(key);
-  if (it == keys_.end() || it->second.domain != domain) return none;
-  const MemoryRange& range = it->second.range;
+  if (it == keys_.end()) return none;
+  const MemoryRange& range = it->second;
   if ((range.access & rights) != rights || address < range.address) return none;
   const std::uint64_t offset = address - range.address;
   if (offset > range.bytes || bytes > range.bytes - offset) return none;
   return {range.memory + offset, Syndrome::none, range.place, range.own_words};
 }
 
-MemoryKeys::Found MemoryKeys::find_local(std::uint32_t domain, std::uint32_t key,
-                                         std::uint64_t address, std::uint64_t bytes,
-                                         bool write) const {
-  return find(domain, key, address, bytes, write ? kLocalWrite : 0, Syndrome::local_protection);
+MemoryKeys::Found MemoryKeys::find_local(std::uint32_t key, std::uint64_t address,
+                                         std::uint64_t bytes, bool write) const {
+  return find(key, address, bytes, write ? kLocalWrite : 0, Syndrome::local_protection);
 }
 
-MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t domain, std::uint32_t key,
-                                          std::uint64_t address, std::uint64_t bytes,
-                                          Access right) const {
-  Found found = find(domain, key, address, bytes, right, Syndrome::remote_access);
+MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t key, std::uint64_t address,
+                                          std::uint64_t bytes, Access right) const {
+  Found found = find(key, address, bytes, right, Syndrome::remote_access);
   if (found.syndrome != Syndrome::none && is_given_back(key)) {
     found.syndrome = Syndrome::remote_gone;
   }

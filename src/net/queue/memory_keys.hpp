@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 
 #include "oriel/error.hpp"
 
@@ -37,11 +36,10 @@ struct MemoryRange {
   bool own_words = false;
 };
 
-/// Protection domains and the keys of registered memory: everything that the NIC touches for an
-/// entry or a peer goes through here. A key is good for one domain, one range and the rights it was
-/// made with. Key 0 is never one, and no key comes again before 2^32 others have been made, so that
-/// one that was given back is not taken for a new one.
-/// Not thread-safe: the NIC's lock guards it.
+/// The keys of registered memory: everything that the NIC touches for an entry or a peer goes
+/// through here. A key is good for one range and the rights it was made with. Key 0 is never one,
+/// and no key comes again before 2^32 others have been made, so that one that was given back is not
+/// taken for a new one. Not thread-safe: the NIC's lock guards it.
 class MemoryKeys {
  public:
   MemoryKeys() = default;
@@ -56,38 +54,25 @@ class MemoryKeys {
     bool own_words = false;
   };
 
-  std::uint32_t add_domain();
-  /// Refused while keys of the domain exist.
-  Status remove_domain(std::uint32_t domain);
-  bool has_domain(std::uint32_t domain) const { return domains_.contains(domain); }
-
-  Result<std::uint32_t> add(std::uint32_t domain, const MemoryRange& range);
+  Result<std::uint32_t> add(const MemoryRange& range);
   Status remove(std::uint32_t key);
-  std::size_t size() const { return keys_.size(); }
   /// The range that was registered; null if there is no such key.
   const MemoryRange* range_of(std::uint32_t key) const;
 
   /// For this side of an entry: local_protection unless all of the range may be read, or written.
   /// No bytes need no key.
-  Found find_local(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
-                   std::uint64_t bytes, bool write) const;
+  Found find_local(std::uint32_t key, std::uint64_t address, std::uint64_t bytes, bool write) const;
   /// For what a peer asks: remote_access unless all of the range may be accessed as `right` says;
   /// remote_gone if it could be once, with a key that has been given back.
-  Found find_remote(std::uint32_t domain, std::uint32_t key, std::uint64_t address,
-                    std::uint64_t bytes, Access right) const;
+  Found find_remote(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                    Access right) const;
 
  private:
-  struct Key {
-    std::uint32_t domain;
-    MemoryRange range;
-  };
-  Found find(std::uint32_t domain, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
-             std::uint8_t rights, Syndrome otherwise) const;
+  Found find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes, std::uint8_t rights,
+             Syndrome otherwise) const;
   bool is_given_back(std::uint32_t key) const;
 
-  std::set<std::uint32_t> domains_;
-  std::map<std::uint32_t, Key> keys_;
-  std::uint32_t last_domain_ = 0;
+  std::map<std::uint32_t, MemoryRange> keys_;
   std::uint32_t start_ = 0;
   std::uint32_t made_ = 0;  // the last one's number, from start_ on
 };

@@ -11,10 +11,10 @@ enum class Syndrome : std::uint8_t {
   none = 0,
   local_length = 0x01,      ///< longer than a message can be, or not what the operation takes
   local_operation = 0x02,   ///< the entry makes no sense
-  local_protection = 0x04,  ///< key, range, domain or right of the local buffer
+  local_protection = 0x04,  ///< key, range or right of the local buffer
   flushed = 0x05,           ///< not executed: the queue had failed before
   remote_invalid = 0x12,    ///< the peer cannot do this, as with an atomic that is not aligned
-  remote_access = 0x13,     ///< key, range, domain or right at the peer
+  remote_access = 0x13,     ///< key, range or right at the peer
   remote_operation = 0x14,
   transport_retry = 0x15,  ///< the peer did not answer
   receiver_retry = 0x16,   ///< the peer had no room for what it must be told of

@@ -19,20 +19,13 @@ namespace oriel::net {
 
 /// What a NIC has done since it was made.
 struct NicCounters {
-  std::uint64_t doorbells = 0;          ///< seen to have changed
-  std::uint64_t dropped_doorbells = 0;  ///< rung before the queue was ready to send
-  std::uint64_t entries = 0;            ///< executed
-  std::uint64_t flushed = 0;
   std::uint64_t requests = 0;       ///< sent, repetitions included
   std::uint64_t repeated = 0;       ///< of these
-  std::uint64_t duplicates = 0;     ///< received a second time and not executed again
-  std::uint64_t strays = 0;         ///< received from somebody who is not the queue's peer
   std::uint64_t probes = 0;         ///< begun; see NicSoft::probe()
   std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
-  std::uint64_t direct_bytes = 0;   ///< of these
-  std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
   std::uint64_t fetches = 0;        ///< begun by the wire from a peer's memory
   std::uint64_t fetched_bytes = 0;  ///< of these
+  std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
 };
 
 /// A peer, as a wire of this NIC reaches it.
@@ -96,16 +89,11 @@ struct NicContext {
   std::vector<std::unique_ptr<Wire>> wires;
   NicCounters counters;
   bool stopped = false;
-  bool dead = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
   std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests
 
   DataMover& mover(MemoryPlace place) {
     return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);
-  }
-  void count_copy(std::uint64_t bytes) {
-    ++counters.direct_copies;
-    counters.direct_bytes += bytes;
   }
 };
 

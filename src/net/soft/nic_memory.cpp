@@ -63,7 +63,6 @@ WireAddress NicCore::address(std::uint32_t wire) const {
 
 /// Stops all answers: work that stopped half way could be taken for done.
 void NicCore::fail_locked() {
-  context_.dead = true;
   failed_ = true;
 }
 
@@ -82,36 +81,17 @@ void NicCore::resume() {
   context_.stopped = false;
 }
 
-void NicCore::die() {
-  const std::lock_guard lock(mutex_);
-  context_.dead = true;
-}
-
 NicCounters NicCore::counters() const {
   const std::lock_guard lock(mutex_);
   return context_.counters;
 }
 
-std::uint32_t NicMemory::create_domain() {
-  const std::lock_guard lock(mutex_);
-  return context_.keys.add_domain();
-}
-
-Status NicMemory::destroy_domain(std::uint32_t domain) {
-  const std::lock_guard lock(mutex_);
-  if (has_queue_in(domain)) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("protection domain {} still has queues", domain));
-  }
-  return context_.keys.remove_domain(domain);
-}
-
-Result<std::uint32_t> NicMemory::register_memory(std::uint32_t domain, const MemoryRange& range) {
+Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
   if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {
     return Error(ErrorCode::invalid_argument, "memory of a GPU for a NIC that serves none");
   }
-  return context_.keys.add(domain, range);
+  return context_.keys.add(range);
 }
 
 Status NicMemory::deregister_memory(std::uint32_t key) {
@@ -147,12 +127,8 @@ void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
   const Clock& steady = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kCopiesMost, steady);
   while (!deadline.expired(steady.now())) {
-    try {
-      if (!needs(peer, key)) return;
-      static_cast<void>(context_.gpu_mover->flush());
-    } catch (const std::exception&) {
-      return fail_locked();
-    }
+    if (!needs(peer, key)) return;
+    static_cast<void>(context_.gpu_mover->flush());
     std::this_thread::yield();
   }
 }

@@ -36,8 +36,8 @@ class NicCore {
   WireAddress address(std::uint32_t wire) const;
   NicCounters counters() const;
 
-  /// Memory has run out in the middle of its work: as after die(), for nobody knows what was left
-  /// half done. Whoever owns it tells the peers. Takes no lock.
+  /// Memory has run out in the middle of its work: it is stopped for good, without telling anybody,
+  /// for nobody knows what was left half done. Whoever owns it tells the peers. Takes no lock.
   bool has_failed() const { return failed_; }
   /// Fails the NIC because another part of the network has run out of memory.
   void fail();
@@ -45,8 +45,6 @@ class NicCore {
   /// Does nothing until resume(): no completion, no response. Messages stay where they are.
   void stop();
   void resume();
-  /// Stops the NIC for good without telling anybody, like one that has lost its power.
-  void die();
   /// Executes no entry of this side's queues from now on, for good. Peers are still answered, so
   /// that none of them takes this NIC for dead. Entries posted after this has returned are never
   /// executed. Takes no lock.
@@ -62,7 +60,7 @@ class NicCore {
   /// Returns the start of a NIC's keys and queue numbers, random so that NICs differ.
   static std::uint32_t random_start();
   void fail_locked();
-  bool is_working() const { return !context_.stopped && !context_.dead; }
+  bool is_working() const { return !context_.stopped && !failed_; }
   /// Waits for copies that have started. Until it succeeds they may still touch memory.
   Status settle();
 
@@ -77,11 +75,7 @@ class NicCore {
 /// waits until the memory is unused, while the queues go on.
 class NicMemory : public NicCore {
  public:
-  std::uint32_t create_domain();
-  /// Refused while it has keys or queues.
-  Status destroy_domain(std::uint32_t domain);
-
-  Result<std::uint32_t> register_memory(std::uint32_t domain, const MemoryRange& range);
+  Result<std::uint32_t> register_memory(const MemoryRange& range);
   /// Once this returns the NIC does not touch the memory any more; who still names the key gets an
   /// error. No error are writes that the peer has done and has yet to answer: they are repeated
   /// without their bytes.
@@ -100,7 +94,6 @@ class NicMemory : public NicCore {
   ~NicMemory() = default;
 
   // Implemented by the queues, called with the lock.
-  virtual bool has_queue_in(std::uint32_t domain) const = 0;
   /// Goes on; returns whether a queue has still to copy from memory that the peer has registered as
   /// `key`.
   virtual bool needs(std::uint64_t peer, std::uint32_t key) = 0;

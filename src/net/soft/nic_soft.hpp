@@ -14,10 +14,9 @@
 namespace oriel::net {
 
 /// A NIC in software. It reads the very bytes that device code writes for an mlx5 adapter and
-/// checks what that would check: index and queue inside each entry, keys, ranges, rights,
-/// protection domains, states. It executes in order, completes last byte last, and answers to an
-/// error with one completion and flushes the rest. Its atomics are to be taken for
-/// atomic among NICs only, as an adapter's are.
+/// checks what that would check: index and queue inside each entry, keys, ranges, rights, states.
+/// It executes in order, completes last byte last, and answers to an error with one completion and
+/// flushes the rest. Its atomics are to be taken for atomic among NICs only, as an adapter's are.
 ///
 /// It does nothing by itself: progress() does a bounded amount of work, and is called by whoever
 /// waits for it, by a NicThread, or both.
@@ -72,7 +71,6 @@ class NicSoft final : public NicMemory {
  private:
   static constexpr std::size_t kMessagesMost = 64;  // from one wire in one progress()
 
-  bool has_queue_in(std::uint32_t domain) const override;
   bool needs(std::uint64_t peer, std::uint32_t key) override;
   bool go_on() override;
   bool turn();

@@ -48,10 +48,7 @@ struct NicThread::State {
     if (options.wake) options.wake();
   }
   void run() {
-    try {
-      if (options.begin) options.begin();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what it prepares is a wish, such as processors
-    }
+    if (options.begin) options.begin();
     if (options.bell == nullptr) {
       nap_between_looks();
     } else {

@@ -38,8 +38,7 @@ bool is_sound(const WireRequest& request) {
 }  // namespace
 
 MemoryKeys::Found ReceiveEnd::find(const WireRequest& request) const {
-  return nic.keys.find_remote(setup.domain, request.key, request.address, request.bytes,
-                              right_for(request.kind));
+  return nic.keys.find_remote(request.key, request.address, request.bytes, right_for(request.kind));
 }
 
 Syndrome ReceiveEnd::check(const WireRequest& request) const {

@@ -21,7 +21,7 @@ struct SendEnd {
   Wire& wire() const { return *nic.wires[peer.wire]; }
   Borrower borrower() const { return {peer.wire, peer.address.value}; }
   MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
-    return nic.keys.find_local(setup.domain, work.local_key, work.local_address, work.bytes, write);
+    return nic.keys.find_local(work.local_key, work.local_address, work.bytes, write);
   }
   /// A mapping of the peer's memory that the entry names.
   MemoryKeys::Found find_mapped(const WorkRequest& work) const {

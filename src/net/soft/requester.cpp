@@ -93,7 +93,6 @@ void Requester::begin(PostedEntry& entry) {
     if (is_found) bare_.choose(entry, found.place);
   }
   posted_.begin(entry);
-  ++end_.nic.counters.entries;
   // The read of a dump has no other effect than that what was on its way has arrived.
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
     entry.done = true;
@@ -161,11 +160,7 @@ void Requester::look_at_timer(TimePoint now) {
 }
 
 void Requester::receive(WireResponse& response, TimePoint now) {
-  if (response.epoch != end_.peer.epoch) {
-    ++end_.nic.counters.strays;
-    return;
-  }
-  if (failed_) return;
+  if (failed_ || response.epoch != end_.peer.epoch) return;
   const auto position = sent_.find(response.number);
   if (!position.has_value()) return;
   retransmission_.note_answer(sent_[*position], now);
@@ -269,7 +264,6 @@ bool Requester::flush() {
   const bool any = posted_.completed() < posted_.end();
   for (std::uint32_t i = 0; i < kFlushMost && posted_.completed() < posted_.end(); ++i) {
     completions_.write_error(posted_.skip(), Syndrome::flushed, Complaint::none);
-    ++end_.nic.counters.flushed;
   }
   return any;
 }

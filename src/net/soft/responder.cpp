@@ -63,15 +63,10 @@ void Responder::connect(const QueuePeer& peer) {
 }
 
 void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint now) {
-  if (!end_.is_from_peer(request)) {
-    ++end_.nic.counters.strays;
-    return;
-  }
-  if (failed_ || request.number > record_.expected()) return;
+  if (failed_ || !end_.is_from_peer(request) || request.number > record_.expected()) return;
   // A peer that asks and does not take the answers is not heard, and has to ask again.
   if (answers_.size() + items_.size() >= kAnswersMost) return;
   if (request.number < record_.expected()) {
-    ++end_.nic.counters.duplicates;
     return answer_again(request, now);
   }
   receive_next(request, receives, now);
@@ -250,7 +245,7 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
     return true;
   }
   if (!mover.copy(at, source.memory, request.piece_bytes, item.ticket)) return false;
-  end_.nic.count_copy(request.piece_bytes);
+  ++end_.nic.counters.direct_copies;
   return true;
 }
 

@@ -88,13 +88,6 @@ Status check_options(const SendQueue::Options& options) {
                  fmt::format("a send queue of {} blocks: it takes a power of two from {} to {}",
                              depth, dq::kDepthLeast, dq::kDepthMost));
   }
-  // Who waits for room waits for a block that a batch behind it may end, whose writer must not have
-  // to wait in turn.
-  if (!std::has_single_bit(options.batch) || options.batch > depth - dq::kReservationMost) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("a doorbell for {} blocks of {}: a power of two up to {} is possible",
-                             options.batch, depth, depth - dq::kReservationMost));
-  }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} slots for old values: a power of two up to the depth of {}",
@@ -177,10 +170,9 @@ struct SendQueue::State {
     slots.access = kLocalWrite;
     const bool is_own = options.namer == nullptr;
     namer = is_own ? nic : options.namer;
-    ORIEL_TRY(view.fetch_key,
-              namer->register_memory(is_own ? options.domain : options.namer_domain, slots));
+    ORIEL_TRY(view.fetch_key, namer->register_memory(slots));
     if (is_own) return {};
-    ORIEL_TRY(fetch_alias, nic->register_memory(options.domain, slots));
+    ORIEL_TRY(fetch_alias, nic->register_memory(slots));
     options.aliases->add_local(view.fetch_key, fetch_alias);
     return {};
   }
@@ -204,8 +196,6 @@ struct SendQueue::State {
     view.fetch_turns = at<std::uint64_t>(near->user(), layout.fetch_turns);
     view.depth = options.depth;
     view.peer = options.peer;
-    view.batch = options.batch;
-    view.publication = options.publication;
     view.gets_need_dump = options.gets_need_dump;
     view.fetch_slots = options.fetch_slots;
     receives = receives_in(with_nic, options.receives, layout);
@@ -232,7 +222,6 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
 
   QueueSetup& setup = state->setup;
   setup.memory = state->memory;
-  setup.domain = options.domain;
   setup.number = options.number;
   setup.mode = options.mode;
   setup.first_index = options.base;

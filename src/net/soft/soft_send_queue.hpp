@@ -30,11 +30,8 @@ namespace oriel::net {
 class SendQueue {
  public:
   struct Options {
-    std::uint32_t domain = 0;
     std::uint32_t number = 0;    ///< as QueueSetup::number
     std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768
-    std::uint32_t batch = 32;    ///< a power of two; with kReservationMost at most depth
-    device::queue::Publication publication = device::queue::Publication::out_of_order;
     bool gets_need_dump = false;
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
@@ -54,7 +51,6 @@ class SendQueue {
     KeyAliases* aliases = nullptr;
     /// The one here whose keys they are, if it is not the queue's own; then aliases is there too.
     NicSoft* namer = nullptr;
-    std::uint32_t namer_domain = 0;
   };
 
   static Result<SendQueue> create(NicSoft& nic, const Options& options);
@@ -69,7 +65,7 @@ class SendQueue {
   const device::queue::QueueView& view() const;
   /// Where the NIC finds it.
   const QueueMemory& memory() const;
-  /// What the NIC was told of it: with another domain and this queue's number as its name, another
+  /// What the NIC was told of it: with this queue's number as its name, another
   /// NIC makes a queue of the same memory.
   const QueueSetup& setup() const;
   /// Its slots for old values, as they are registered with the NIC: their address is that which

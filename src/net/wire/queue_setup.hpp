@@ -35,7 +35,6 @@ struct QueueMemory {
 
 struct QueueSetup {
   QueueMemory memory;
-  std::uint32_t domain = 0;
   /// Of 24 bits, and of no queue that the NIC has; 0: it chooses one that it has not used lately.
   std::uint32_t number = 0;
   DoorbellMode mode = DoorbellMode::strict;

@@ -156,7 +156,7 @@ TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it"
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();  // nobody is in the other one any more
-    if (players.first() == kDead) network_of(rank.comm).nic().die();
+    if (players.first() == kDead) network_of(rank.comm).nic().stop();
     wait_until_named(rank, kDead, kDead);
     players.barrier();
   });

@@ -216,7 +216,7 @@ TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();
-    if (players.first() == 1) network_of(rank).nic().die();
+    if (players.first() == 1) network_of(rank).nic().stop();
     reduce_until_named(players, rank, 1);
     players.barrier();
   });

@@ -86,7 +86,8 @@ TEST_CASE("windows have keys of the adapter as long as they are registered",
 TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndrome",
           "[req:3.11]") {
   play_on_adapters({0, 1}, {}, {},
-                   [](Players& players, Adapter&) { write_by_foreign_key(players); });
+                   // The model's adapters have one protection domain each.
+                   [](Players& players, Adapter&) { write_by_changed_key(players, 1); });
 }
 
 TEST_CASE("an adapter's queue refuses what is posted after an abort", "[req:3.6][req:3.11]") {
@@ -100,7 +101,7 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();  // nobody is in the other one any more
-    if (players.first() == 1) adapter.nic().die();
+    if (players.first() == 1) adapter.nic().stop();
     players.barrier();
     // A rank whose own adapter is dead would name the other one, whom it asks.
     if (players.first() == 0) {

@@ -78,7 +78,7 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
     rank.sync("the first barrier");
     players.barrier();
     if (players.first() == 1) {
-      network_of(rank).nic().die();
+      network_of(rank).nic().stop();
     } else {
       // A wait has the monitor ask whether its peer is there.
       std::thread late([&] {

@@ -6,9 +6,10 @@
 
 namespace oriel::test {
 
-/// Rank 0 writes to rank 1 by a key of another communicator, past the checks of the device headers.
-/// It is refused, and the error says whose entry it was, what it was and why (3.23).
-inline void write_by_foreign_key(Players& players) {
+/// Rank 0 writes to rank 1 by a key of another communicator of which these bits are changed, past
+/// the checks of the device headers. It is refused, and the error says whose entry it was, what it
+/// was and why (3.23).
+inline void write_by_changed_key(Players& players, std::uint32_t change) {
   namespace dq = device::queue;
   constexpr device::Thread kSelf;
   Rank rank(players, 4096, kWorld);
@@ -16,8 +17,9 @@ inline void write_by_foreign_key(Players& players) {
   rank.sync("the first barrier");
   if (players.first() == 0) {
     const auto& queue = rank.view().network->queues[1];
-    const dq::Transfer strange{rank.window.view().network->local, 0,
-                               other.window.view().network->peers[1], 0, 8};
+    dq::Region foreign = other.window.view().network->peers[1];
+    foreign.keys[0] ^= change;
+    const dq::Transfer strange{rank.window.view().network->local, 0, foreign, 0, 8};
     const auto posted = dq::put(kSelf, queue, strange, rank.view().wait);
     require(posted.outcome == dq::QueueOutcome::done, "posting");
     const device::detail::Driving driving(rank.view().network);
@@ -37,6 +39,10 @@ inline void write_by_foreign_key(Players& players) {
   require(!other.comm.async_error(), "the other communicator goes on");
   require(*other.at(0) == 0, "its window");
   other.sync("its barrier");
+}
+
+inline void write_by_foreign_key(Players& players) {
+  write_by_changed_key(players, 0);
 }
 
 }  // namespace oriel::test

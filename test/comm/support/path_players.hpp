@@ -135,7 +135,7 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
   traffic.run(5);
   players.barrier();
   if (me == 0) network_of(rank).nic().stop();
-  if (me == last) network_of(rank).nic().die();
+  if (me == last) network_of(rank).nic().stop();
   traffic.run(10);
   if (also) also(rank);
   for (const int peer : {0, last}) {
@@ -180,8 +180,8 @@ inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& w
   rank.sync("the first barrier");
   players.barrier();  // nobody is in the other one any more
   if (players.first() == kDead) {
-    network_of(rank).nic(0).die();
-    network_of(rank).nic(1).die();
+    network_of(rank).nic(0).stop();
+    network_of(rank).nic(1).stop();
   }
   const auto begin = std::chrono::steady_clock::now();
   wait(rank);

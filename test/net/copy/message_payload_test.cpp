@@ -86,7 +86,7 @@ struct GatedPair {
     range.memory = reinterpret_cast<std::byte*>(a.memory.data());
     range.access = kAllAccess;
     range.place = MemoryPlace::gpu;
-    a.region.keys[0] = a.nic.register_memory(a.domain, range).value();
+    a.region.keys[0] = a.nic.register_memory(range).value();
     const std::uint32_t wire_a = a.nic.add_wire(std::move(rings.a));
     const std::uint32_t wire_b = b.nic.add_wire(std::move(rings.b));
     SendQueue::Options options;

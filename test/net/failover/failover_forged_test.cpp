@@ -29,7 +29,7 @@ TEST_CASE("a peer that claims to have accepted less than it has answered ends th
       message = encode_statement(statement);
     };
   }
-  pair.a.nics[0]->die();
+  pair.a.nics[0]->stop();
   post_adds(pair, raw, 1);
   raw.ring();
   const auto has_ended = [&] { return pair.there->failure().has_value(); };

@@ -115,7 +115,7 @@ TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
       pair.run_for(milliseconds(20));
       REQUIRE(engines.streams[1]->left() >= 2);
       REQUIRE(pair.b.memory[kSignal] == 1);
-      (here ? pair.a : pair.b).nics[0]->die();
+      (here ? pair.a : pair.b).nics[0]->stop();
       if (!here) REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(10)));
       engines.streams[1]->is_still = false;
       INFO(words << " words, " << (here ? "here" : "there") << pair.states());
@@ -143,7 +143,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   CHECK(pair.epoch() == 1);
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // it has been answered
-  pair.b.nics[0]->die();
+  pair.b.nics[0]->stop();
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // and asks for nothing
   const TimePoint again = pair.clock.now();
@@ -152,7 +152,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   REQUIRE(pair.run_until([&] { return pair.there->answered() >= again; }, seconds(1)));
   CHECK_FALSE(pair.there->pace().has_work);
   SECTION("and ends where no path is left") {
-    pair.b.nics[1]->die();
+    pair.b.nics[1]->stop();
     pair.there->ask();
     REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }, seconds(30)));
     CHECK(*pair.there->queue().memory().first_error != 0);
@@ -170,7 +170,7 @@ TEST_CASE("a signal that a call of the driver has lost is not told of by another
   options.turn = [&] {
     engines.run_some();
     // Before it looks at what has come of it.
-    if (engines.streams[1]->has_refused) target->nics[0]->die();
+    if (engines.streams[1]->has_refused) target->nics[0]->stop();
   };
   FailoverPair pair(options);
   target = &pair.b;

@@ -119,7 +119,7 @@ TEST_CASE("a wait goes on while a NIC is silent, and ends with what the backup b
   work.post(2);
   work.take_all();
   NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
-  nic.die();
+  nic.stop();
   work.post(30);
   const TimePoint begin = pair.clock.now();
   work.take_all();
@@ -137,7 +137,7 @@ TEST_CASE("a peer that waits for room as the primary fails has it on the backup"
   work.post(6);
   work.take();
   pair.run_for(milliseconds(5));  // the second one is asked for again and again
-  pair.a.nics[0]->die();
+  pair.a.nics[0]->stop();
   pair.run_for(seconds(1));
   dq::ReceivedImmediate none;
   REQUIRE(dq::take_immediate(work.receives(), none) == dq::Arrival::none);

@@ -176,7 +176,6 @@ struct FailoverRank {
       auto wire = std::make_unique<FaultyWire>(exchange->attach(), *faults.back());
       wires.push_back(wire.get());
       nics.back()->add_wire(std::move(wire));
-      domains.push_back(nics.back()->create_domain());
       MemoryRange range;
       range.address = reinterpret_cast<std::uint64_t>(memory.data());
       range.bytes = words * 8;
@@ -184,7 +183,7 @@ struct FailoverRank {
       range.access = kAllAccess;
       if (mover != nullptr) range.place = MemoryPlace::gpu;
       range.own_words = mover != nullptr;  // no test's thread changes a word of the peer's atomics
-      keys.push_back(nics.back()->register_memory(domains.back(), range).value());
+      keys.push_back(nics.back()->register_memory(range).value());
     }
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
     region.bytes = words * 8;
@@ -197,7 +196,6 @@ struct FailoverRank {
   std::vector<std::unique_ptr<WireFault>> faults;
   std::vector<std::unique_ptr<NicSoft>> nics;
   std::vector<FaultyWire*> wires;
-  std::vector<std::uint32_t> domains;
   std::vector<std::uint32_t> keys;
   dq::Region region;
 };
@@ -258,7 +256,7 @@ struct FailoverPair {
     made.channel = &channel;
     made.clock = &clock;
     for (std::size_t i = 0; i < options.paths; ++i) {
-      made.paths.push_back({rank.nics[i].get(), rank.domains[i], 0, "nic" + std::to_string(i)});
+      made.paths.push_back({rank.nics[i].get(), 0, "nic" + std::to_string(i)});
     }
     return FailoverQueue::create(std::move(made)).value();
   }

@@ -44,7 +44,7 @@ std::unique_ptr<FailoverQueue> make(FailoverRank& rank, FailoverChannel& channel
   options.agreement.give_up_after = 100s;
   options.channel = &channel;
   for (std::size_t i = 0; i < 2; ++i) {
-    options.paths.push_back({rank.nics[i].get(), rank.domains[i], 0, "nic" + std::to_string(i)});
+    options.paths.push_back({rank.nics[i].get(), 0, "nic" + std::to_string(i)});
   }
   return FailoverQueue::create(std::move(options)).value();
 }

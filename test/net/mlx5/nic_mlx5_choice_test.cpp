@@ -167,8 +167,6 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
   CHECK(refuses([](auto& options) { options.depth = 64; }));
   CHECK(refuses([](auto& options) { options.depth = 1000; }));
   CHECK(refuses([](auto& options) { options.depth = 2048; }));  // more than this adapter can
-  CHECK(refuses([](auto& options) { options.batch = 48; }));
-  CHECK(refuses([](auto& options) { options.batch = 1024; }));
   CHECK(refuses([](auto& options) { options.fetch_slots = 3; }));
   CHECK(refuses([](auto& options) { options.fetch_slots = 2048; }));
   CHECK(refuses([](auto& options) { options.psn = 0x1000000; }));

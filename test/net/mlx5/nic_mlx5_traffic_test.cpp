@@ -112,11 +112,9 @@ TEST_CASE("the same device code fills queues of this NIC, whoever rings their do
       GENERATE(Ringing{true, DoorbellChoice::automatic, false},
                Ringing{false, DoorbellChoice::automatic, true},
                Ringing{true, DoorbellChoice::gpu, false}, Ringing{true, DoorbellChoice::cpu, true});
-  const auto publication = GENERATE(dq::Publication::ordered, dq::Publication::out_of_order);
   TwoRanks ranks(ringing.uncached_registers);
   Mlx5Queue::Options options;
   options.doorbell = ringing.choice;
-  options.publication = publication;
   Mlx5Queue there = ranks.make(0, options);
   Mlx5Queue back = ranks.make(1);
   TwoRanks::connect(there, back);

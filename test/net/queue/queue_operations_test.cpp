@@ -40,8 +40,8 @@ dq::Region in_chunks(Side& side, std::vector<std::uint32_t>& keys, std::uint32_t
   auto* const base = reinterpret_cast<std::byte*>(side.memory.data());
   for (std::uint64_t from = 0, to = 0; from < made.bytes; from = to) {
     to = std::min(made.bytes, (from + skip) / chunk * chunk + chunk - skip);
-    const auto key = side.nic.register_memory(
-        side.domain, {made.address + from, to - from, base + from, kAllAccess});
+    const auto key =
+        side.nic.register_memory({made.address + from, to - from, base + from, kAllAccess});
     REQUIRE(key.ok());
     keys.push_back(key.value());
   }
@@ -147,7 +147,6 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
   std::mt19937_64 random(seed);
   for (int round = 0; round < 24; ++round) {
     SendQueue::Options options;
-    options.publication = round % 2 == 0 ? dq::Publication::ordered : dq::Publication::out_of_order;
     options.gets_need_dump = round % 3 == 0;
     options.receives = 64;
     options.depth = 128;  // fewer than the pieces of a transfer may be
@@ -205,13 +204,11 @@ TEST_CASE("what follows a fence begins once what came before it is done", "[req:
 namespace {
 
 /// Each thread fetches and adds `each` times, with fewer slots for old values than threads.
-void check_tickets(dq::Publication publication, std::size_t threads, std::uint32_t each,
-                   std::uint32_t slots) {
+void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots) {
   INFO(threads << " threads, " << slots << " slots");
   SendQueue::Options options;
   options.fetch_slots = slots;
   options.depth = std::max(128u, slots);
-  options.publication = publication;
   NicPair pair(options);
   NicThread near = NicThread::start(pair.a.nic).value();
   NicThread far = NicThread::start(pair.b.nic).value();
@@ -240,10 +237,8 @@ void check_tickets(dq::Publication publication, std::size_t threads, std::uint32
 // Threads of a GPU run the same body in gpu_nic_cuda_test.cpp.
 TEST_CASE("more fetches at once than there are slots give each its own old value",
           "[A11][req:3.4]") {
-  for (const auto publication : {dq::Publication::ordered, dq::Publication::out_of_order}) {
-    check_tickets(publication, 12, 150, 4);
-    if (oriel::test::is_long_run()) check_tickets(publication, 4096, 1, 1024);
-  }
+  check_tickets(12, 150, 4);
+  if (oriel::test::is_long_run()) check_tickets(4096, 1, 1024);
 }
 
 namespace {
@@ -267,7 +262,6 @@ TEST_CASE("every operation does what it says, for threads, warps and CTAs at onc
   constexpr std::uint32_t kGroups = 6;
   for (const bool dump : {false, true}) {
     SendQueue::Options options;
-    options.publication = dump ? dq::Publication::ordered : dq::Publication::out_of_order;
     options.gets_need_dump = dump;
     options.fetch_slots = 4;
     options.depth = 128;
@@ -305,7 +299,6 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
   constexpr std::uint32_t kLanes = oriel::test::EmulatedWarp::kLanes;
   for (const bool dump : {false, true}) {
     SendQueue::Options options;
-    options.publication = dump ? dq::Publication::ordered : dq::Publication::out_of_order;
     options.gets_need_dump = dump;
     options.fetch_slots = kLanes;  // each takes one while it posts something else
     options.depth = 128;

@@ -29,7 +29,7 @@ NicFaults deaf() {
 
 /// A pair of one path and no backup, whose wires can be cut.
 struct CutPair {
-  CutPair() : there(make(nics[0], domains[0])), back(make(nics[1], domains[1])) {
+  CutPair() : there(make(nics[0])), back(make(nics[1])) {
     for (std::size_t i = 0; i < 2; ++i) {
       nics[i].add_wire(std::make_unique<FaultyWire>(exchange.attach(), faults[i]));
       MemoryRange range;
@@ -37,7 +37,7 @@ struct CutPair {
       range.bytes = memory[i].size() * 8;
       range.memory = reinterpret_cast<std::byte*>(memory[i].data());
       range.access = kAllAccess;
-      keys[i] = nics[i].register_memory(domains[i], range).value();
+      keys[i] = nics[i].register_memory(range).value();
       regions[i].address = range.address;
       regions[i].bytes = range.bytes;
       regions[i].keys[0] = keys[i];
@@ -45,10 +45,8 @@ struct CutPair {
     REQUIRE(there.connect({0, nics[1].address(0), back.number()}).ok());
     REQUIRE(back.connect({0, nics[0].address(0), there.number()}).ok());
   }
-  static SendQueue make(NicSoft& nic, std::uint32_t& domain) {
-    domain = nic.create_domain();
+  static SendQueue make(NicSoft& nic) {
     SendQueue::Options options;
-    options.domain = domain;
     options.piece_bytes = 64;
     return SendQueue::create(nic, options).value();
   }
@@ -70,7 +68,7 @@ struct CutPair {
   std::vector<std::uint64_t> memory[2] = {std::vector<std::uint64_t>(64),
                                           std::vector<std::uint64_t>(64)};
   NicSoft nics[2] = {NicSoft({.clock = &clock}), NicSoft({.clock = &clock})};
-  std::uint32_t domains[2] = {}, keys[2] = {};
+  std::uint32_t keys[2] = {};
   dq::Region regions[2];
   SendQueue there, back;
   device::WaitControl control;

@@ -168,19 +168,17 @@ struct GpuRank {
     pages = must_have(CudaQueuePages::create(device));
     nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get()});
     nic->add_wire(std::move(wire));
-    domain = nic->create_domain();
     range.address = memory->address();
     range.bytes = bytes + kSignalBytes;
     range.memory = data();
     range.access = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
     range.place = MemoryPlace::gpu;
     range.own_words = true;
-    key = must_have(nic->register_memory(domain, range));
+    key = must_have(nic->register_memory(range));
     region.address = range.address;
     region.bytes = range.bytes;
     region.keys[0] = key;
     SendQueue::Options queue_options;
-    queue_options.domain = domain;
     queue_options.pages = pages.get();
     queue_options.piece_bytes = 64 << 10;
     queue_options.receives = 256;
@@ -229,7 +227,6 @@ struct GpuRank {
   std::unique_ptr<CudaMover> mover;
   std::unique_ptr<CudaQueuePages> pages;
   std::unique_ptr<NicSoft> nic;
-  std::uint32_t domain = 0;
   MemoryRange range;
   std::uint32_t key = 0;
   device::queue::Region region;

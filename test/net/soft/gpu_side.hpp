@@ -70,7 +70,6 @@ struct GpuSide {
     pages = CudaQueuePages::create(device).value();
     nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get()});
     nic->add_wire(exchange.attach());
-    domain = nic->create_domain();
     const auto scope = CudaScope::enter(context.get());
     if (servers) {
       shared.emplace(device, bytes);
@@ -82,7 +81,7 @@ struct GpuSide {
     std::memset(memory(), 0, bytes);
     MemoryRange range = own_range();
     range.own_words = own_words;
-    key = nic->register_memory(domain, range).value();
+    key = nic->register_memory(range).value();
     region.address = address;
     region.bytes = bytes;
     region.keys[0] = key;
@@ -118,7 +117,6 @@ struct GpuSide {
     return range;
   }
   SendQueue make_queue(SendQueue::Options options = {}) {
-    options.domain = domain;
     options.pages = pages.get();
     return SendQueue::create(*nic, options).value();
   }
@@ -131,7 +129,6 @@ struct GpuSide {
   std::unique_ptr<CudaMover> mover;
   std::unique_ptr<CudaQueuePages> pages;
   std::unique_ptr<NicSoft> nic;
-  std::uint32_t domain = 0;
   CUdeviceptr address = 0;
   std::uint32_t key = 0;
   dq::Region region;

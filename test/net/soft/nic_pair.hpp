@@ -33,12 +33,11 @@ class ManualClock final : public Clock {
 
 inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-/// A rank: its NIC, a domain and registered memory.
+/// A rank: its NIC and registered memory.
 struct Side {
   explicit Side(LocalExchange& exchange, const Clock& clock, std::size_t words = 8192)
       : nic(NicSoft::Options{.clock = &clock}), memory(words) {
     nic.add_wire(exchange.attach());
-    domain = nic.create_domain();
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
     region.bytes = words * 8;
     key = add_key(kAllAccess);
@@ -46,8 +45,8 @@ struct Side {
   }
   std::uint32_t add_key(std::uint8_t access) {
     return nic
-        .register_memory(domain, {region.address, region.bytes,
-                                  reinterpret_cast<std::byte*>(memory.data()), access})
+        .register_memory(
+            {region.address, region.bytes, reinterpret_cast<std::byte*>(memory.data()), access})
         .value();
   }
   /// Another view of the memory, with this key.
@@ -56,14 +55,12 @@ struct Side {
     made.keys[0] = other;
     return made;
   }
-  SendQueue make_queue(SendQueue::Options options = {}) {
-    options.domain = domain;
+  SendQueue make_queue(const SendQueue::Options& options = {}) {
     return SendQueue::create(nic, options).value();
   }
 
   NicSoft nic;
   std::vector<std::uint64_t> memory;
-  std::uint32_t domain = 0;
   std::uint32_t key = 0;
   dq::Region region;
 };

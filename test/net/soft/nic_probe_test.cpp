@@ -205,7 +205,7 @@ TEST_CASE("a probe takes a block if nobody else comes, and never waits for one",
   dq::write_entry(pair.view(), place, 0,
                   dq::inline_write_entry({pair.view().number, place.base}, dq::kSignalled, {},
                                          dq::InlineBytes(nullptr, 0)));
-  REQUIRE(dq::publish(Thread(), pair.view(), place, pair.control) == QueueOutcome::done);
+  REQUIRE(dq::publish(Thread(), pair.view(), place) == QueueOutcome::done);
   REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
   // Others fill the ring in between.
   Interrupted::interrupt = [](const dq::QueueView& queue) {

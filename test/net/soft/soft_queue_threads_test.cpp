@@ -26,7 +26,6 @@ using namespace oriel::net::test;
 using device::Thread;
 using device::WaitControl;
 using dq::AtomicOp;
-using dq::Publication;
 using dq::QueueOutcome;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -70,7 +69,6 @@ struct Walk {
   std::uint32_t depth;
   int threads;
   std::uint64_t base;
-  Publication publication;
 };
 
 // Every thread writes its counter to a word of its own and adds one to a word of all.
@@ -79,8 +77,6 @@ void walk(const Walk& at) {
   SendQueue::Options options;
   options.depth = at.depth;
   options.base = at.base;
-  options.publication = at.publication;
-  options.batch = 32;
   Ranks ranks(options);
   // Two blocks a round: more than the ring holds, and beyond the wrap.
   const std::uint32_t rings = kSanitized ? 1 : 3;
@@ -214,8 +210,7 @@ class AtomicMix {
         dq::masked_fetch_add_entry({view_.number, place.base}, dq::kSignalled,
                                    target_.remote(8 * 8), value, kTops, view_.spare_word()));
     for (int lane = 0; lane < 8; ++lane) tally_.lanes[lane] += value >> (8 * lane) & 0xff;
-    return dq::publish<Thread, DrivingMemory>(Thread(), view_, place, control_) ==
-           QueueOutcome::done;
+    return dq::publish<Thread, DrivingMemory>(Thread(), view_, place) == QueueOutcome::done;
   }
 
   const dq::QueueView& view_;
@@ -234,23 +229,21 @@ TEST_CASE("every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads",
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  for (const auto publication : {Publication::ordered, Publication::out_of_order}) {
-    for (const std::uint32_t depth : kDepths) {
-      const bool is_long = depth > 4096;  // those take longer than all others together
-      if (kSanitized && is_long) continue;
-      const std::uint64_t wraps[] = {std::uint64_t{1} << 16, std::uint64_t{1} << 32};
-      const std::uint64_t drawn = wraps[random() % 2];
-      for (const std::uint64_t wrap : wraps) {
-        if (is_long && wrap != drawn) continue;
-        walk({depth, depth == 1024 ? 4 : 2, wrap - depth - 3, publication});
-      }
+  for (const std::uint32_t depth : kDepths) {
+    const bool is_long = depth > 4096;  // those take longer than all others together
+    if (kSanitized && is_long) continue;
+    const std::uint64_t wraps[] = {std::uint64_t{1} << 16, std::uint64_t{1} << 32};
+    const std::uint64_t drawn = wraps[random() % 2];
+    for (const std::uint64_t wrap : wraps) {
+      if (is_long && wrap != drawn) continue;
+      walk({depth, depth == 1024 ? 4 : 2, wrap - depth - 3});
     }
-    for (const int threads : {1, 8, 16}) walk({256, threads, (1u << 16) - 100, publication});
-    if (!oriel::test::is_long_run()) continue;
-    for (const int threads : {2, 4, 32, 64}) {
-      for (const std::uint32_t depth : {128u, 1024u}) {
-        walk({depth, threads, (std::uint64_t{1} << 32) - depth - 3, publication});
-      }
+  }
+  for (const int threads : {1, 8, 16}) walk({256, threads, (1u << 16) - 100});
+  if (!oriel::test::is_long_run()) return;
+  for (const int threads : {2, 4, 32, 64}) {
+    for (const std::uint32_t depth : {128u, 1024u}) {
+      walk({depth, threads, (std::uint64_t{1} << 32) - depth - 3});
     }
   }
 }
@@ -302,7 +295,6 @@ TEST_CASE("a million random atomics from four NICs are as if done one after anot
   for (int i = 0; i < 4; ++i) {
     sides.push_back(std::make_unique<Side>(exchange, SteadyClock::instance()));
     SendQueue::Options options;
-    options.publication = i % 2 == 0 ? Publication::ordered : Publication::out_of_order;
     queues.push_back(sides.back()->make_queue(options));
     ends.push_back(target.make_queue());
     connect(*sides.back(), queues.back(), target, ends.back());
@@ -393,46 +385,43 @@ TEST_CASE("a reader that sees the signal sees the data, with queues of different
 }
 
 TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.6][req:3.10]") {
-  for (const auto publication : {Publication::ordered, Publication::out_of_order}) {
-    for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
-      SendQueue::Options options;
-      options.depth = 128;
-      options.publication = publication;
-      Ranks ranks(options);
-      NicFaults faults;
-      faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
-      set_faults(ranks.a.nic, faults);
-      std::atomic<int> failed = 0, done = 0;
-      {
-        std::vector<std::jthread> producers;
-        producers.reserve(4);
-        for (int t = 0; t < 4; ++t) {
-          producers.emplace_back([&] {
-            const auto& view = ranks.there.view();
-            for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
-              const auto posted = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 0,
-                                                            std::uint64_t{1}, patient());
-              QueueOutcome outcome = posted.outcome;
-              if (outcome == QueueOutcome::done) {
-                outcome = dq::wait_complete(view, posted.end, patient());
-              }
-              if (outcome == QueueOutcome::done) {
-                ++done;
-                continue;
-              }
-              failed += outcome == QueueOutcome::failed;
-              return;
+  for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
+    SendQueue::Options options;
+    options.depth = 128;
+    Ranks ranks(options);
+    NicFaults faults;
+    faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
+    set_faults(ranks.a.nic, faults);
+    std::atomic<int> failed = 0, done = 0;
+    {
+      std::vector<std::jthread> producers;
+      producers.reserve(4);
+      for (int t = 0; t < 4; ++t) {
+        producers.emplace_back([&] {
+          const auto& view = ranks.there.view();
+          for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
+            const auto posted = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 0,
+                                                          std::uint64_t{1}, patient());
+            QueueOutcome outcome = posted.outcome;
+            if (outcome == QueueOutcome::done) {
+              outcome = dq::wait_complete(view, posted.end, patient());
             }
-          });
-        }
+            if (outcome == QueueOutcome::done) {
+              ++done;
+              continue;
+            }
+            failed += outcome == QueueOutcome::failed;
+            return;
+          }
+        });
       }
-      CHECK(failed == 4);
-      CHECK(static_cast<std::uint64_t>(done) <= k);
-      CHECK(load(ranks.b.memory[0]) == k);
-      const auto error = dq::decode_error(ranks.there.view().indexes->error);
-      CHECK(error.syndrome == 0x14);
-      CHECK(error.index == k);
     }
+    CHECK(failed == 4);
+    CHECK(static_cast<std::uint64_t>(done) <= k);
+    CHECK(load(ranks.b.memory[0]) == k);
+    const auto error = dq::decode_error(ranks.there.view().indexes->error);
+    CHECK(error.syndrome == 0x14);
+    CHECK(error.index == k);
   }
 }
 
@@ -494,23 +483,6 @@ TEST_CASE("a NIC's thread ends when told to, takes no signals, and may be moved"
   NicThread third = NicThread::start(nic).value();
   third = NicThread::start(nic).value();
   ::sigaction(SIGUSR1, &before, nullptr);
-}
-
-TEST_CASE("a NIC's thread whose beginning fails works all the same", "[req:2.5]") {
-  std::atomic<int> looks{0};
-  NicThread::Options options;
-  options.begin = [] { throw std::bad_alloc(); };
-  options.progress = [&looks] {
-    ++looks;
-    return false;
-  };
-  NicThread thread = NicThread::start(std::move(options)).value();
-  const auto limit = std::chrono::steady_clock::now() + seconds(20);
-  while (looks == 0) {
-    REQUIRE(std::chrono::steady_clock::now() < limit);
-    std::this_thread::yield();
-  }
-  CHECK(thread.stop(Deadline::after(seconds(20))).ok());
 }
 
 TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at once", "[req:3.9]") {

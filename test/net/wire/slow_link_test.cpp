@@ -53,7 +53,6 @@ struct LonePair {
   }
   static SendQueue make(FailoverRank& rank, Duration answer_timeout) {
     SendQueue::Options options;
-    options.domain = rank.domains[0];
     options.answer_timeout = answer_timeout;
     return SendQueue::create(*rank.nics[0], options).value();
   }

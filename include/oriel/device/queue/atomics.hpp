@@ -164,7 +164,7 @@ ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress
                    dump_entry({queue.number, reservation.base + kBlocks}, kSignalled | kFenced,
                               queue.spare_word()));
   }
-  fetch.outcome = publish<Thread, M>(Thread(), queue, reservation, control);
+  fetch.outcome = publish<Thread, M>(Thread(), queue, reservation);
   fetch.end = reservation.end();
   // The slot is not given on, for the NIC may yet write it.
   if (fetch.outcome != QueueOutcome::done) give_up<M>(queue);

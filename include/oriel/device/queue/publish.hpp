@@ -8,10 +8,15 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
-/// The way of an entry to the NIC: reserve, write, publish, wait. A group of threads reserves and
-/// publishes together and its threads write; groups are Thread, Lanes, Warp and Cta. Blocking calls
-/// end by `control` as all waits do, and say so to every thread of the group. After any other
-/// outcome than `done` the caller posts nothing more: its queue is not usable any more.
+/// The way of an entry to the NIC: reserve, write, publish, wait. Each publisher marks its own
+/// blocks. Whoever gets the lock hands over all blocks that are marked without a gap and rings once
+/// for them, so nobody waits for a slower publisher but the NIC. The idea is that of BaM's
+/// submission queues for SSDs, with marks that never repeat (docs/queues.md).
+///
+/// A group of threads reserves and publishes together and its threads write; groups are Thread,
+/// Lanes, Warp and Cta. Blocking calls end by `control` as all waits do, and say so to every thread
+/// of the group. After any other outcome than `done` the caller posts nothing more: its queue is
+/// not usable any more.
 namespace oriel::device::queue {
 
 namespace detail {
@@ -69,41 +74,6 @@ ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
   return good;
 }
 
-/// Ordered publication leaves the last entries of a batch to be told of by a later one; whoever
-/// waits for something sees to it that the NIC knows all that is ready.
-template <class M>
-ORIEL_DEVICE_FN QueueOutcome tell_what_is_ready(const QueueView& queue, std::uint64_t wanted,
-                                                const WaitControl& control) {
-  if (queue.publication != Publication::ordered) return QueueOutcome::done;
-  const std::uint64_t produced = load_index<M>(&queue.indexes->produced);
-  if (produced >= wanted) return QueueOutcome::done;
-  const std::uint64_t ready = load_index<M>(&queue.indexes->ready);
-  return ready > produced ? ring_up_to<M>(queue, ready, control) : QueueOutcome::done;
-}
-
-template <class M>
-ORIEL_DEVICE_SLOW QueueOutcome publish_ordered(const QueueView& queue, const Reservation& mine,
-                                               const WaitControl& control) {
-  QueueIndexes& at = *queue.indexes;
-  // A fence between each turn and the next would make a chain of them; this one is done by all who
-  // wait at once. As `ready` is moved by additions, whoever acquires a value of it acquires what
-  // all of them released.
-  fence_once<M>();
-  const auto turn = [&] {
-    return M::template load<kAcquireOrFence, Scope::device>(&at.ready) == mine.base;
-  };
-  const QueueOutcome waited = wait_in_queue<M>(queue, turn, control, mine.base);
-  if (waited != QueueOutcome::done) return waited;
-  M::template fetch_add<kReleaseOrFence, Scope::device>(&at.ready, std::uint64_t{mine.blocks});
-  const std::uint64_t batches = ~std::uint64_t{queue.batch - 1};
-  const bool ends_batch = mine.blocks >= queue.batch || ((mine.base ^ mine.end()) & batches) != 0;
-  // A later reservation takes the responsibility with it.
-  const bool last = M::template load<Order::relaxed, Scope::device>(&at.reserved) == mine.end();
-  if (!ends_batch && !last) return QueueOutcome::done;
-  fence_once<M>();
-  return ring_up_to<M>(queue, mine.end(), control);
-}
-
 /// Odd while somebody hands over.
 inline constexpr std::uint64_t kSweeping = 1;
 enum class More : std::uint8_t { no, yes, is_broken };
@@ -155,20 +125,17 @@ template <class M>
 ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::uint64_t end,
                                                    const WaitControl& control) {
   bool good = true;
-  QueueOutcome told = QueueOutcome::done;
   const auto complete = [&] { return load_index<M>(&queue.indexes->completed) >= end; };
   const QueueOutcome waited = wait_in_queue<M>(
       queue,
       [&] {
         if (complete()) return true;
-        told = tell_what_is_ready<M>(queue, end, control);
         good = look_in_turn<M>(queue);
-        return complete() || !good || told != QueueOutcome::done;
+        return complete() || !good;
       },
       control, end);
   if (waited != QueueOutcome::done) return waited;
-  if (complete()) return QueueOutcome::done;
-  return good ? told : QueueOutcome::failed;
+  return complete() ? QueueOutcome::done : QueueOutcome::failed;
 }
 
 }  // namespace detail
@@ -229,12 +196,7 @@ ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queu
 /// Group or Thread hands over blocks that all threads concerned have written.
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
-                                       const Reservation& reservation, const WaitControl& control) {
-  if (queue.publication == Publication::ordered) {
-    QueueOutcome outcome = QueueOutcome::done;
-    if (group.rank() == 0) outcome = publish_ordered<M>(queue, reservation, control);
-    return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
-  }
+                                       const Reservation& reservation) {
   bool begun = false;
   if (group.rank() == 0) {
     const std::uint64_t idle = reservation.base << 1;
@@ -289,11 +251,11 @@ ORIEL_DEVICE_FN void write_entry(const QueueView& queue, const Reservation& rese
 }
 
 /// Hands the group's blocks to the NIC, all of which are written. Returns before they are executed,
-/// and perhaps before the NIC has been told of them: a later publication or a wait sees to that.
+/// and perhaps before the NIC has been told of them: whoever publishes at the same time, or closes
+/// a gap before them, tells it.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome publish(Group group, const QueueView& queue,
-                                                   const Reservation& reservation,
-                                                   const WaitControl& control) {
+                                                   const Reservation& reservation) {
   group.sync();
   if constexpr (std::is_base_of_v<Lanes, Group>) {
     group.sync_among(reservation.lanes);
@@ -301,18 +263,18 @@ template <class Group, class M = Memory>
     if (group.before(reservation.lanes) == 0) {
       const Reservation all{reservation.base, reservation.blocks * group.count(reservation.lanes),
                             0, reservation.is_next};
-      outcome = detail::hand_over<Thread, M>(Thread(), queue, all, control);
+      outcome = detail::hand_over<Thread, M>(Thread(), queue, all);
     }
     return static_cast<QueueOutcome>(
         group.broadcast_among(reservation.lanes, static_cast<std::uint64_t>(outcome)));
   } else if constexpr (std::is_base_of_v<Cta, Group>) {
     QueueOutcome outcome = QueueOutcome::done;
     if (group.rank() == 0) {
-      outcome = detail::hand_over<Thread, M>(Thread(), queue, reservation, control);
+      outcome = detail::hand_over<Thread, M>(Thread(), queue, reservation);
     }
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   } else {
-    return detail::hand_over<Group, M>(group, queue, reservation, control);
+    return detail::hand_over<Group, M>(group, queue, reservation);
   }
 }
 

@@ -17,39 +17,21 @@
 ///
 /// All indexes count blocks since the queue began, below 2^63, which none ever reaches, and are
 /// "one past the last"; the NIC is told the low 16 bits. At any time
-///   completed <= rung <= produced <= ready <= reserved    in ordered publication, or
-///   completed <= sweep / 2 <= reserved                    in the other,
+///   completed <= sweep / 2 <= reserved,
 /// and blocks in use, from `completed` up to the last that anybody writes, are at most `depth`.
 namespace oriel::device::queue {
-
-/// How written entries are handed to the NIC.
-enum class Publication : std::uint8_t {
-  /// In the order of reservation: each publisher waits for the one before it, and one in a batch
-  /// rings the doorbell. The slowest writer holds up all that come after it.
-  ordered,
-  /// Each publisher marks its own blocks; whoever gets the lock hands over all blocks that are
-  /// marked without a gap and rings once for them. Nobody waits for a slower one but the NIC.
-  /// The idea is that of BaM's submission queues for SSDs, with marks that never repeat. The
-  /// default, for it was the faster one in every case that was measured (docs/queues.md).
-  out_of_order,
-};
 
 /// The words that producers share, in their device's memory. Zero but as begin_at() says.
 /// Each has a cache line of 128 bytes to itself where threads meet.
 struct alignas(128) QueueIndexes {
   /// As they are when all blocks before `base` have been posted and completed.
   ORIEL_DEVICE_FN void begin_at(std::uint64_t base) {
-    reserved = ready = produced = rung = completed = base;
+    reserved = completed = base;
     sweep = base << 1;
   }
 
   std::uint64_t reserved = 0;
-  alignas(128) std::uint64_t ready = 0;
-  /// How far the NIC has been or is about to be told, by whoever holds the lock.
-  alignas(128) std::uint64_t produced = 0;
-  alignas(128) std::uint32_t lock = 0;
-  std::uint64_t rung = 0;  ///< how far it has been told; under the lock
-  /// Out of order: twice how far the NIC has been told, and one more while somebody sweeps.
+  /// Twice how far the NIC has been told, and one more while somebody sweeps.
   alignas(128) std::uint64_t sweep = 0;
   alignas(128) std::uint64_t completed = 0;
   /// The first error that a completion has told of (QueueError); later ones are its consequences.
@@ -71,8 +53,6 @@ struct QueueView {
   std::uint32_t depth = 0;   ///< a power of two, 128 to 32768
   std::uint32_t number = 0;  ///< the NIC's, 24 bits
   std::int32_t peer = -1;    ///< world rank at the other end, for errors and stall records
-  std::uint32_t batch = 32;  ///< ordered: blocks for one ring of the doorbell, a power of two
-  Publication publication = Publication::out_of_order;
   /// Who reads the ring: another thread of this device, or a CPU or NIC.
   Scope reader = Scope::system;
   /// Whether the result of a read is visible with its completion only after a dump entry.
@@ -87,7 +67,7 @@ struct QueueView {
   /// overwritten with that of an entry flushed after it. Null if it has no such word.
   const std::uint64_t* nic_error = nullptr;
   QueueIndexes* indexes = nullptr;
-  std::uint64_t* marks = nullptr;  ///< out of order: depth words, zero at first
+  std::uint64_t* marks = nullptr;  ///< depth words, zero at first
 
   /// Where old values of atomics land: fetch_slots words, and one for those nobody wants.
   std::uint64_t* fetch_values = nullptr;
@@ -127,7 +107,7 @@ struct Reservation {
   std::uint64_t base = 0;
   std::uint32_t blocks = 0;
   std::uint32_t lanes = 0;  ///< of Lanes: who has reserved together
-  /// Out of order, for the thread that reserved: the NIC had just been told of everything before.
+  /// For the thread that reserved: the NIC had just been told of everything before.
   bool is_next = false;
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
 };
@@ -207,41 +187,6 @@ ORIEL_DEVICE_FN void ring_doorbell(const QueueView& queue, std::uint64_t end) {
   }
 }
 
-template <class M>
-ORIEL_DEVICE_FN bool try_lock(const QueueView& queue) {
-  std::uint32_t* lock = &queue.indexes->lock;
-  if (M::template load<Order::relaxed, Scope::device>(lock) != 0) return false;
-  return M::template compare_swap<Order::acq_rel, Scope::device>(lock, 0u, 1u) == 0;
-}
-
-template <class M>
-ORIEL_DEVICE_FN void unlock(const QueueView& queue) {
-  M::template store<Order::release, Scope::device>(&queue.indexes->lock, 0u);
-}
-
-/// Ordered publication: tells the NIC of everything up to `end`, which is ready. Returns at once
-/// where somebody else is about to do so.
-template <class M>
-ORIEL_DEVICE_FN QueueOutcome ring_up_to(const QueueView& queue, std::uint64_t end,
-                                        const WaitControl& control) {
-  QueueIndexes& at = *queue.indexes;
-  if (M::template fetch_max<Order::acq_rel, Scope::device>(&at.produced, end) >= end) {
-    return QueueOutcome::done;
-  }
-  const QueueOutcome locked = wait_in_queue<M>(
-      queue, [&] { return try_lock<M>(queue); }, control, end);
-  if (locked != QueueOutcome::done) return locked;
-  // One that came in between may have told of this as well.
-  const std::uint64_t produced = load_index<M>(&at.produced);
-  const bool broken = is_broken<M>(queue);
-  if (!broken && M::template load<Order::relaxed, Scope::device>(&at.rung) < produced) {
-    ring_doorbell<M>(queue, produced);
-    M::template store<Order::relaxed, Scope::device>(&at.rung, produced);
-  }
-  unlock<M>(queue);
-  return broken ? reason_of_end<M>(queue) : QueueOutcome::done;
-}
-
 /// What a GPU gets by one fence for many accesses has an order of its own at each access on a CPU,
 /// where that costs nothing and ThreadSanitizer understands it.
 #if ORIEL_DEVICE_CODE
@@ -250,7 +195,6 @@ inline constexpr bool kFencesOnce = true;
 inline constexpr bool kFencesOnce = false;
 #endif
 inline constexpr Order kAcquireOrFence = kFencesOnce ? Order::relaxed : Order::acquire;
-inline constexpr Order kReleaseOrFence = kFencesOnce ? Order::relaxed : Order::release;
 template <class M>
 ORIEL_DEVICE_FN void fence_once() {
   if constexpr (kFencesOnce) M::template fence<Scope::device>();

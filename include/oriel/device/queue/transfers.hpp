@@ -140,7 +140,7 @@ ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const En
   Posted posted{reserve<Group, M>(group, queue, ending.blocks(), reservation, control), 0};
   if (posted.outcome != QueueOutcome::done) return posted;
   if (group.rank() == 0) ending.template write<M>(queue, reservation, 0);
-  posted.outcome = publish<Group, M>(group, queue, reservation, control);
+  posted.outcome = publish<Group, M>(group, queue, reservation);
   posted.end = reservation.end();
   return posted;
 }
@@ -206,7 +206,7 @@ ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const 
     if (posted.outcome != QueueOutcome::done) return posted;
     write_pieces<Group, M>(group, queue, reservation, transfer, done, pieces, opcode, immediate);
     if (ended && group.rank() == 0) ending.template write<M>(queue, reservation, pieces);
-    posted.outcome = publish<Group, M>(group, queue, reservation, control);
+    posted.outcome = publish<Group, M>(group, queue, reservation);
     if (posted.outcome != QueueOutcome::done) return posted;
     posted.end = reservation.end();
     done = next;

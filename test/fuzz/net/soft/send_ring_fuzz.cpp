@@ -30,16 +30,14 @@ struct Side {
 
   explicit Side(LocalExchange& exchange) {
     nic.add_wire(exchange.attach());
-    const std::uint32_t domain = nic.create_domain();
-    const auto made = nic.register_memory(
-        domain, {0x10000, sizeof memory, reinterpret_cast<std::byte*>(memory.data()),
-                 kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic});
+    const auto made =
+        nic.register_memory({0x10000, sizeof memory, reinterpret_cast<std::byte*>(memory.data()),
+                             kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic});
     expect(made.ok());
     key = made.value();
     QueueSetup setup;
     setup.memory = {ring.data(),     kDepth, record.data(), &doorbell, completion.data(), 1,
                     received.data(), 4,      &error};
-    setup.domain = domain;
     setup.piece_bytes = 64;
     const auto number = nic.create_queue(setup);
     expect(number.ok());
