@@ -178,7 +178,7 @@ TEST_CASE("no wake-up is lost, whichever two preemptions happen", "[Q2][req:3.5]
 TEST_CASE("no wake-up is lost in random orders of up to five threads", "[Q2][req:3.5]") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
-  for (int round = 0; round < repeats(20'000); ++round) {
+  for (int round = 0; round < repeats(10'000); ++round) {
     const Scene scene{2 + static_cast<int>(random() % 4),
                       1 + static_cast<std::uint32_t>(random() % 3),
                       1 + static_cast<std::uint32_t>(random() % 4),

@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <random>
 
 #include <catch2/catch.hpp>
 
 #include "net/queue/syndrome.hpp"
 #include "net/soft/nic_pair.hpp"
-#include "net/wire/ring_pair.hpp"
 
 // Bytes between memory that both sides have mapped take no wire (3.9); everything else is as ever.
 using namespace oriel;
@@ -235,24 +233,6 @@ TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
   CHECK(pair.b.memory[0] == 0);
 }
 
-TEST_CASE("a direct copy that is asked for twice is made once", "[req:3.9][F4]") {
-  ManualClock clock;
-  DirectPair pair(clock);
-  NicFaults faults;
-  faults.lost_responses.push_back({0, 1, 1});
-  set_faults(pair.b.nic, faults);
-  fill(pair.a, 1);
-  const auto posted = pair.put(0, 0, 1000);
-  pair.run();
-  CHECK(pair.b.memory[0] == pair.a.memory[0]);
-  // What has been written since stays.
-  pair.b.memory[0] = 77;
-  clock.advance(std::chrono::seconds(5));
-  pair.run();
-  CHECK(pair.wait(posted) == QueueOutcome::done);
-  CHECK(pair.b.memory[0] == 77);
-}
-
 TEST_CASE("the wire still takes what is small, and what only one side has mapped", "[req:3.9]") {
   NicPair pair;
   // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
@@ -282,54 +262,4 @@ TEST_CASE("peers' memory that cannot be is not taken", "[req:3.23]") {
   CHECK_FALSE(nic.map_peer_memory(1, 1, {~std::uint64_t{0} - 8, 64, memory, 0}).ok());
   CHECK(nic.map_peer_memory(1, 1, {1, 64, memory, 0}).ok());
   CHECK(nic.unmap_peer_memory(1, 1).ok());
-}
-
-TEST_CASE("puts by direct copy and by the wire, side by side", "[req:3.20][.][figures]") {
-  constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
-  for (const bool direct : {true, false}) {
-    const SteadyClock& clock = SteadyClock::instance();
-    RingPair rings(std::size_t{256} << 10);
-    NicSoft a, b;
-    a.add_wire(std::move(rings.a));
-    b.add_wire(std::move(rings.b));
-    std::vector<std::uint64_t> from(kBytes / 8, 1), to(kBytes / 8);
-    const auto range = [](std::vector<std::uint64_t>& words) {
-      return MemoryRange{reinterpret_cast<std::uint64_t>(words.data()), words.size() * 8,
-                         reinterpret_cast<std::byte*>(words.data()), kAllAccess};
-    };
-    dq::Region local, remote;
-    local.address = range(from).address;
-    remote.address = range(to).address;
-    local.bytes = remote.bytes = kBytes;
-    local.keys[0] = a.register_memory(range(from)).value();
-    remote.keys[0] = b.register_memory(range(to)).value();
-    SendQueue::Options options;
-    options.piece_bytes = 64 << 10;
-    SendQueue there = SendQueue::create(a, options).value();
-    SendQueue back = SendQueue::create(b, options).value();
-    REQUIRE(there.connect({0, {2}, back.number(), 0, 2}).ok());
-    REQUIRE(back.connect({0, {1}, there.number(), 0, 1}).ok());
-    if (direct) {
-      REQUIRE(a.map_peer_memory(2, remote.keys[0], range(to)).ok());
-      REQUIRE(b.map_peer_memory(1, local.keys[0], range(from)).ok());
-      a.set_reached(2, local.keys[0], true);
-    }
-    const std::array<NicSoft*, 2> all{&a, &b};
-    const DrivingScope scope(all);
-    device::WaitControl control;
-    control.timeout_ns = 20'000'000'000;
-    Duration least = Duration::max();
-    for (int round = 0; round < 8; ++round) {
-      const TimePoint begin = clock.now();
-      const auto put = dq::put<Thread, DrivingMemory>(
-          Thread(), there.view(), dq::Transfer{local, 0, remote, 0, kBytes}, control);
-      REQUIRE(dq::wait_complete<DrivingMemory>(there.view(), put.end, control) ==
-              QueueOutcome::done);
-      least = std::min(least, clock.now() - begin);
-    }
-    CHECK(from == to);
-    std::printf("put of 16 MiB, %s, one thread for both NICs: %.2f GB/s\n",
-                direct ? "direct copy" : "ring",
-                static_cast<double>(kBytes) / static_cast<double>(least.count()));
-  }
 }

@@ -168,7 +168,6 @@ struct FakeVerbs::Access {
     const Object* object = find(context, "context", "ibv_alloc_pd");
     if (object == nullptr || fail) return nullptr;
     Object* made = make("domain", object->adapter, {context});
-    if (fake->on_domain) made->number = fake->on_domain(object->adapter);
     return reinterpret_cast<VerbsDomain*>(made);
   }
   static int dealloc_domain(VerbsDomain* domain) {
@@ -181,7 +180,7 @@ struct FakeVerbs::Access {
     Object* made = make("region", object->adapter, {domain});
     std::uint32_t key = made->number;
     if (fake->on_register) {
-      key = fake->on_register(object->adapter, object->number, address, bytes, access);
+      key = fake->on_register(object->adapter, address, bytes, access);
     }
     made->seen.region = {};
     made->seen.region.local_key = made->seen.region.remote_key = key;
@@ -315,7 +314,6 @@ struct FakeVerbs::Access {
     }
     QueuePair pair;
     pair.adapter = context.adapter;
-    pair.domain = domain->number;
     pair.depth = 1u << (number_at(qpc + 10, 1) >> 3 & 15);
     const std::size_t offset = number_at(qpc + 160, 8);
     const std::size_t receives = find_receives(qpc, *umem, *received, pair);

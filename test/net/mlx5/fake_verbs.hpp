@@ -59,7 +59,6 @@ class FakeVerbs {
     std::byte* received = nullptr;        ///< completions of these,
     std::uint32_t received_elements = 0;  ///< of which there are so many
     std::uint64_t* doorbell = nullptr;
-    std::uint32_t domain = 0;
     std::uint32_t remote = 0;
     std::uint16_t remote_lid = 0;
   };
@@ -91,11 +90,9 @@ class FakeVerbs {
   std::function<void(const QueuePair&)> on_ready;
   std::function<void(const QueuePair&)> on_error;
   std::function<void(const QueuePair&)> on_destroy;
-  std::function<std::uint32_t(int adapter, std::uint32_t domain, void* address, std::size_t bytes,
-                              int access)>
+  std::function<std::uint32_t(int adapter, void* address, std::size_t bytes, int access)>
       on_register;
   std::function<void(int adapter, std::uint32_t key)> on_deregister;
-  std::function<std::uint32_t(int adapter)> on_domain;
 
   std::vector<std::string> names() const;
   /// How much there is, of one kind or of all. Any thread.

@@ -36,15 +36,13 @@ class SoftAdapters {
   SoftAdapters(FakeVerbs& verbs, std::function<WireAddress(std::uint16_t lid)> address_of)
       : verbs_(verbs), address_of_(std::move(address_of)) {
     verbs.adapters.clear();
-    verbs.on_domain = [this](int adapter) { return of(adapter).create_domain(); };
-    verbs.on_register = [this](int adapter, std::uint32_t domain, void* address, std::size_t bytes,
-                               int access) {
+    verbs.on_register = [this](int adapter, void* address, std::size_t bytes, int access) {
       MemoryRange range;
       range.address = reinterpret_cast<std::uint64_t>(address);
       range.bytes = bytes;
       range.memory = static_cast<std::byte*>(address);
       range.access = static_cast<std::uint8_t>(access);
-      return of(adapter).register_memory(domain, range).value();
+      return of(adapter).register_memory(range).value();
     };
     verbs.on_deregister = [this](int adapter, std::uint32_t key) {
       expect(of(adapter).deregister_memory(key), "giving back a key");
@@ -126,7 +124,6 @@ class SoftAdapters {
       setup.memory.completions = pair.completions;
       setup.memory.receive_completions = pair.received;
       setup.memory.receive_count = pair.received_elements;
-      setup.domain = pair.domain;
       setup.answer_timeout = answer_timeout;
       setup.piece_bytes = piece_bytes;
       const std::uint32_t number = of(pair.adapter).create_queue(setup).value();

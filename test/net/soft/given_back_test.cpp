@@ -2,13 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
-#include <memory>
-#include <vector>
 
 #include <catch2/catch.hpp>
 
-#include "net/failover/failover_pair.hpp"
-#include "net/soft/nic_pair.hpp"
+#include "net/failover/lone_pair.hpp"
 
 // Memory that is given back while the peer has yet to say what it has done with it (3.10 F4, 3.14).
 using namespace oriel;
@@ -27,107 +24,79 @@ NicFaults deaf() {
   return faults;
 }
 
-/// A pair of one path and no backup, whose wires can be cut.
-struct CutPair {
-  CutPair() : there(make(nics[0])), back(make(nics[1])) {
-    for (std::size_t i = 0; i < 2; ++i) {
-      nics[i].add_wire(std::make_unique<FaultyWire>(exchange.attach(), faults[i]));
-      MemoryRange range;
-      range.address = reinterpret_cast<std::uint64_t>(memory[i].data());
-      range.bytes = memory[i].size() * 8;
-      range.memory = reinterpret_cast<std::byte*>(memory[i].data());
-      range.access = kAllAccess;
-      keys[i] = nics[i].register_memory(range).value();
-      regions[i].address = range.address;
-      regions[i].bytes = range.bytes;
-      regions[i].keys[0] = keys[i];
-    }
-    REQUIRE(there.connect({0, nics[1].address(0), back.number()}).ok());
-    REQUIRE(back.connect({0, nics[0].address(0), there.number()}).ok());
+/// A pair of one path and no backup.
+struct GivenBack : LonePair {
+  GivenBack() : LonePair(in_pieces(), 64) {
+    for (std::uint64_t i = 0; i < 64; ++i) a.memory[i] = i + 1;
   }
-  static SendQueue make(NicSoft& nic) {
+  static SendQueue::Options in_pieces() {
     SendQueue::Options options;
     options.piece_bytes = 64;
-    return SendQueue::create(nic, options).value();
+    return options;
   }
-  void run() {
-    for (int turn = 0; turn < 100; ++turn) nics[0].progress(), nics[1].progress();
+  dq::Posted put(std::uint64_t bytes) {
+    const auto posted =
+        dq::put<Thread>(Thread(), there.view(), {a.region, 8, b.region, 8, bytes}, control);
+    REQUIRE(posted.outcome == QueueOutcome::done);
+    run_for(milliseconds(2));
+    return posted;
   }
-  dq::Posted put(std::uint64_t word, std::uint64_t bytes) {
-    return dq::put<Thread>(Thread(), there.view(),
-                           {regions[0], word * 8, regions[1], word * 8, bytes}, control);
+  void give_back() {
+    REQUIRE(a.nics[0]->deregister_memory(a.keys[0]).ok());
+    std::fill(a.memory.begin(), a.memory.end(), 999);
   }
-  bool is_complete(const dq::Posted& posted) {
-    return FailoverPair::completed(there.view()) >= posted.end;
+  void wait_for_answer(std::uint32_t times = 1) {
+    for (; times > 0; --times) {
+      clock.advance(QueueSetup().answer_timeout);
+      run_for(milliseconds(2));
+    }
   }
-  dq::QueueError error() const { return dq::decode_error(*there.memory().first_error); }
-
-  ManualClock clock;
-  LocalExchange exchange;
-  WireFault faults[2];
-  std::vector<std::uint64_t> memory[2] = {std::vector<std::uint64_t>(64),
-                                          std::vector<std::uint64_t>(64)};
-  NicSoft nics[2] = {NicSoft({.clock = &clock}), NicSoft({.clock = &clock})};
-  std::uint32_t keys[2] = {};
-  dq::Region regions[2];
-  SendQueue there, back;
-  device::WaitControl control;
+  bool has_failed_with(Syndrome syndrome) const {
+    return dq::decode_error(*there.memory().first_error).syndrome ==
+           static_cast<std::uint8_t>(syndrome);
+  }
 };
 
 }  // namespace
 
 TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.10][F4]") {
   const std::uint64_t bytes = GENERATE(8u, 200u);  // one piece, and several
-  CutPair pair;
-  for (std::uint64_t i = 0; i < 64; ++i) pair.memory[0][i] = i + 1;
-  set_faults(pair.nics[1], deaf());
-  const auto put = pair.put(1, bytes);
-  REQUIRE(put.outcome == QueueOutcome::done);
-  pair.run();
-  REQUIRE(pair.memory[1][1] == 2);
-  REQUIRE_FALSE(pair.is_complete(put));
-  REQUIRE(pair.nics[0].deregister_memory(pair.keys[0]).ok());
-  std::fill(pair.memory[0].begin(), pair.memory[0].end(), 999);
-  pair.clock.advance(QueueSetup().answer_timeout);
-  pair.run();  // repeated, and the answer is lost once more
-  REQUIRE_FALSE(pair.is_complete(put));
-  set_faults(pair.nics[1], {});
-  pair.clock.advance(QueueSetup().answer_timeout);
-  pair.run();
-  CHECK(pair.is_complete(put));
-  CHECK(*pair.there.memory().first_error == 0);
-  CHECK(pair.nics[0].counters().repeated > 0);
-  for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.memory[1][i] == i + 1);
+  GivenBack pair;
+  set_faults(*pair.b.nics[0], deaf());
+  const auto put = pair.put(bytes);
+  REQUIRE(pair.b.memory[1] == 2);
+  pair.give_back();
+  pair.wait_for_answer();  // repeated, and the answer is lost once more
+  REQUIRE_FALSE(pair.is_complete(pair.there, put));
+  set_faults(*pair.b.nics[0], {});
+  pair.wait_for_answer();
+  CHECK(pair.is_complete(pair.there, put));
+  CHECK_FALSE(pair.has_failed(pair.there));
+  CHECK(pair.a.nics[0]->counters().repeated > 0);
+  for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.b.memory[i] == i + 1);
 }
 
 TEST_CASE("who does not answer is at fault, also where memory was given back meanwhile",
           "[req:3.10]") {
-  CutPair pair;
-  set_faults(pair.nics[1], deaf());
-  const auto put = pair.put(1, 8);
-  pair.run();
-  REQUIRE(pair.nics[0].deregister_memory(pair.keys[0]).ok());
-  for (std::uint32_t i = 0; i <= QueueSetup().repeats_most + 1; ++i) {
-    pair.clock.advance(QueueSetup().answer_timeout);
-    pair.run();
-  }
-  CHECK_FALSE(pair.is_complete(put));
-  CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::transport_retry));
+  GivenBack pair;
+  set_faults(*pair.b.nics[0], deaf());
+  const auto put = pair.put(8);
+  pair.give_back();
+  pair.wait_for_answer(QueueSetup().repeats_most + 2);
+  CHECK_FALSE(pair.is_complete(pair.there, put));
+  CHECK(pair.has_failed_with(Syndrome::transport_retry));
 }
 
 TEST_CASE("what was not done is refused once its memory was given back", "[req:3.10][req:3.23]") {
-  CutPair pair;
-  pair.faults[0].cut = true;
-  const auto put = pair.put(1, 200);
-  pair.run();
-  REQUIRE(pair.nics[0].deregister_memory(pair.keys[0]).ok());
-  std::fill(pair.memory[0].begin(), pair.memory[0].end(), 999);
-  pair.faults[0].cut = false;
-  pair.clock.advance(QueueSetup().answer_timeout);
-  pair.run();
-  CHECK_FALSE(pair.is_complete(put));
-  CHECK(pair.error().syndrome == static_cast<std::uint8_t>(Syndrome::local_protection));
-  CHECK(std::all_of(pair.memory[1].begin(), pair.memory[1].end(),
+  GivenBack pair;
+  pair.a.faults[0]->cut = true;
+  const auto put = pair.put(200);
+  pair.give_back();
+  pair.a.faults[0]->cut = false;
+  pair.wait_for_answer();
+  CHECK_FALSE(pair.is_complete(pair.there, put));
+  CHECK(pair.has_failed_with(Syndrome::local_protection));
+  CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(),
                     [](std::uint64_t word) { return word == 0; }));
 }
 

@@ -27,43 +27,6 @@ const char* copier(bool by_process) {
   return by_process ? ", a process copies" : ", a thread copies";
 }
 
-/// What `ops` make of both sides' memory, and a list of such.
-struct Mirror {
-  Bytes a, b;
-  std::uint64_t word(const Bytes& bytes, std::uint64_t at) const {
-    std::uint64_t value = 0;
-    std::memcpy(&value, bytes.data() + at, 8);
-    return value;
-  }
-  void apply(GpuOp& op) {
-    if (op.kind == GpuOp::put) std::memcpy(b.data() + op.remote, a.data() + op.local, op.bytes);
-    if (op.kind == GpuOp::get) std::memcpy(a.data() + op.local, b.data() + op.remote, op.bytes);
-    if (op.kind == GpuOp::value) std::memcpy(b.data() + op.remote, &op.operand, 8);
-    if (op.kind != GpuOp::add && op.kind != GpuOp::fetch_add) return;
-    op.old = word(b, op.remote);
-    const std::uint64_t sum = op.old + op.operand;
-    std::memcpy(b.data() + op.remote, &sum, 8);
-  }
-};
-
-std::vector<GpuOp> random_ops(std::mt19937_64& random, std::size_t bytes, int count) {
-  const std::uint64_t half = bytes / 2;
-  std::vector<GpuOp> ops(static_cast<std::size_t>(count));
-  for (GpuOp& op : ops) {
-    op.kind = static_cast<GpuOp::Kind>(random() % 5);
-    const bool word = op.kind > GpuOp::get;
-    op.bytes = word ? 8 : random() % 8 == 0 ? 1 + random() % 300'000 : 1 + random() % 5000;
-    op.operand = random();
-    // Sources in the first halves, targets in the second.
-    const std::uint64_t source = random() % (half - op.bytes);
-    const std::uint64_t target = half + random() % (half - op.bytes);
-    op.local = op.kind == GpuOp::get ? target : source;
-    op.remote = op.kind == GpuOp::get ? source : target;
-    if (word) op.remote &= ~std::uint64_t{7};
-  }
-  return ops;
-}
-
 void check_ops(int first, int second, bool direct, bool by_process, unsigned seed) {
   constexpr std::size_t kBytes = std::size_t{2} << 20;
   constexpr int kOps = 400;
@@ -72,16 +35,13 @@ void check_ops(int first, int second, bool direct, bool by_process, unsigned see
   GpuRanks ranks(first, second, direct, kBytes, by_process);
   GpuStream stream_a(first), stream_b(second);
   std::mt19937_64 random(seed);
-  Mirror mirror{Bytes(kBytes), Bytes(kBytes)};
-  for (Bytes* bytes : {&mirror.a, &mirror.b}) {
-    std::generate(bytes->begin(), bytes->end(), [&] { return static_cast<std::byte>(random()); });
-  }
+  Mirror mirror(random, kBytes);
   ranks.a.write(stream_a, mirror.a);
   ranks.b.write(stream_b, mirror.b);
-  std::vector<GpuOp> ops = random_ops(random, kBytes, kOps);
-  const Pinned<GpuOp> given(kOps);
+  std::vector<RandomOp> ops = random_ops(random, kBytes, kOps, 300'000);
+  const Pinned<RandomOp> given(kOps);
   std::copy(ops.begin(), ops.end(), given.get());
-  for (GpuOp& op : ops) mirror.apply(op);
+  for (RandomOp& op : ops) mirror.apply(op);
   const Pinned<std::uint32_t> outcome;
   *outcome = 99;
   must(cudaSetDevice(first), "cudaSetDevice");
@@ -90,9 +50,7 @@ void check_ops(int first, int second, bool direct, bool by_process, unsigned see
   REQUIRE(*outcome == 0);
   CHECK(ranks.a.read(stream_a) == mirror.a);
   CHECK(ranks.b.read(stream_b) == mirror.b);
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (ops[i].kind == GpuOp::fetch_add) CHECK(given[i].old == ops[i].old);
-  }
+  CHECK(same_old_values(ops, given.get()));
 }
 
 struct PingResult {
@@ -173,7 +131,7 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
   const Pinned<std::uint32_t> wrong(groups);
   std::fill_n(wrong.get(), groups, 0xffffffffu);
   const GpuPath path = ranks.path(true);
-  const OperationsJob job{{path.queue, path.local, path.remote, path.control}, wrong.get()};
+  const OperationsJob job{path, wrong.get()};
   GpuStream stream(0);
   must(launch_operations(job, group, stream.handle), "launch");
   must(cudaStreamSynchronize(stream.handle), "the kernel");
@@ -285,7 +243,7 @@ TEST_CASE("what 4,096 threads fetch at once by 1,024 slots is a permutation", "[
   const Pinned<std::uint64_t> tickets(kThreads * kEach);
   const Pinned<std::uint32_t> outcome(kThreads);
   std::fill_n(outcome.get(), kThreads, 0xffffffffu);
-  TicketsJob job{{path.queue, path.local, path.remote, path.control}, 64, kEach};
+  TicketsJob job{path, 64, kEach};
   job.path.control.timeout_ns = 60'000'000'000;
   job.tickets = tickets.get();
   job.outcome = outcome.get();

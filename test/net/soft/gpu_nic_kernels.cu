@@ -23,43 +23,8 @@ __device__ QueueOutcome wait_for_signal(const GpuPath& path, std::uint64_t value
       device::WaitTarget{}));
 }
 
-__device__ q::Posted post(const GpuPath& path, GpuOp& op) {
-  const q::Transfer transfer{path.local, op.local, path.remote, op.remote, op.bytes};
-  q::Posted posted;
-  switch (op.kind) {
-    case GpuOp::put:
-      return q::put(Warp(), path.queue, transfer, path.control);
-    case GpuOp::get:
-      return q::get(Warp(), path.queue, transfer, path.control);
-    case GpuOp::value:
-      return q::put_value(Warp(), path.queue, op.operand, path.remote, op.remote, path.control);
-    case GpuOp::add:
-      return q::atomic<q::AtomicOp::add, Warp, std::uint64_t>(Warp(), path.queue, path.remote,
-                                                              op.remote, op.operand, path.control);
-    case GpuOp::fetch_add:
-      if (Warp().rank() == 0) {
-        posted.outcome = q::fetch_atomic<q::AtomicOp::add, std::uint64_t>(
-            path.queue, path.remote, op.remote, op.operand, op.old, path.control);
-      }
-      posted.outcome =
-          static_cast<QueueOutcome>(Warp().broadcast(static_cast<std::uint64_t>(posted.outcome)));
-      return posted;
-  }
-  return posted;
-}
-
 __global__ void ops_kernel(OpsJob job) {
-  QueueOutcome outcome = QueueOutcome::done;
-  for (std::uint32_t i = 0; i < job.count && outcome == QueueOutcome::done; ++i) {
-    const q::Posted posted = post(job.path, job.ops[i]);
-    outcome = posted.outcome;
-    // Reads are not ordered among each other.
-    if (outcome == QueueOutcome::done && job.ops[i].kind == GpuOp::get) {
-      outcome = q::wait_complete(job.path.queue, posted.end, job.path.control);
-    }
-    __syncwarp();
-  }
-  if (outcome == QueueOutcome::done) outcome = q::wait_all(job.path.queue, job.path.control);
+  const QueueOutcome outcome = run_ops<Warp>(job.path, job.ops, job.count);
   if (threadIdx.x == 0) *job.outcome = static_cast<std::uint32_t>(outcome);
 }
 

@@ -8,36 +8,22 @@
 
 #include "net/queue/operations_body.hpp"
 #include "net/soft/immediates_body.hpp"
+#include "net/soft/random_ops.hpp"
 
 /// Kernels that give a software NIC work. Each launcher returns a cudaError_t as int and does not
 /// synchronise; `stream` is a cudaStream_t. What they point to the kernel can reach.
 namespace oriel::net::test {
 
-/// What one warp posts, one after the other.
-struct GpuOp {
-  enum Kind : std::uint32_t { put, get, value, add, fetch_add };
-  Kind kind = put;
-  std::uint64_t local = 0;  ///< offsets in the regions
-  std::uint64_t remote = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t operand = 0;
-  std::uint64_t old = 0;  ///< of a fetch_add, once it is done
-};
-
 /// Queue and memory of one side.
-struct GpuPath {
-  device::queue::QueueView queue;
-  device::queue::Region local;
-  device::queue::Region remote;
+struct GpuPath : OperationsPath {
   /// A word in `local` that the peer's NIC adds to, and that in `remote` which this side's adds to.
   std::uint64_t own_signal = 0;
   std::uint64_t far_signal = 0;
-  device::WaitControl control;
 };
 
 struct OpsJob {
-  GpuPath path;
-  GpuOp* ops = nullptr;
+  OperationsPath path;
+  RandomOp* ops = nullptr;
   std::uint32_t count = 0;
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };

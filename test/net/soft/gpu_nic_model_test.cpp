@@ -10,10 +10,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/queue/operations_body.hpp"
 #include "net/queue/queue_records.hpp"
 #include "net/queue/syndrome.hpp"
 #include "net/soft/gpu_side.hpp"
+#include "net/soft/random_ops.hpp"
 #include "net/wire/ring_pair.hpp"
 #include "support/cuda/fault_cuda.hpp"
 
@@ -36,82 +36,37 @@ Bytes copy_of(const GpuSide& side) {
   return Bytes(side.memory(), side.memory() + side.bytes);
 }
 
-/// Random puts and gets between the two, and what memory must hold then.
-void check_transfers(GpuPair& pair, unsigned seed, int rounds, std::size_t longest) {
+/// Random operations from a to b, and what memory must hold then.
+void check_transfers(GpuPair& pair, unsigned seed, int count, std::size_t longest) {
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  fill(pair.a, seed);
-  fill(pair.b, seed + 1);
-  Bytes of_a = copy_of(pair.a), of_b = copy_of(pair.b);
-  const std::size_t half = pair.a.bytes / 2;
-  dq::Posted posted;
-  for (int i = 0; i < rounds; ++i) {
-    // Sources in the first halves, targets in the second, so that what is in flight does not meet.
-    const std::size_t words = random() % 2 == 0 ? 0 : 8;
-    const std::size_t bytes = words != 0 ? words : 1 + random() % longest;
-    const std::size_t step = words != 0 ? 8 : 1;
-    const std::size_t from = random() % ((half - bytes) / step) * step;
-    const std::size_t to = half + random() % ((half - bytes) / step) * step;
-    if (random() % 2 == 0) {
-      posted = dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(from, to, bytes),
-                                           pair.control);
-      std::copy_n(of_a.begin() + static_cast<long>(from), bytes,
-                  of_b.begin() + static_cast<long>(to));
-    } else {
-      posted = dq::get<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(to, from, bytes),
-                                           pair.control);
-      // Reads of one queue are not ordered among each other, so each is waited for.
-      REQUIRE(pair.wait(posted) == QueueOutcome::done);
-      std::copy_n(of_b.begin() + static_cast<long>(from), bytes,
-                  of_a.begin() + static_cast<long>(to));
-    }
-    REQUIRE(posted.outcome == QueueOutcome::done);
-  }
-  REQUIRE(pair.wait(posted) == QueueOutcome::done);
-  CHECK(copy_of(pair.a) == of_a);
-  CHECK(copy_of(pair.b) == of_b);
+  Mirror mirror(random, pair.a.bytes);
+  std::copy(mirror.a.begin(), mirror.a.end(), pair.a.memory());
+  std::copy(mirror.b.begin(), mirror.b.end(), pair.b.memory());
+  std::vector<RandomOp> ops = random_ops(random, pair.a.bytes, count, longest), given = ops;
+  for (RandomOp& op : ops) mirror.apply(op);
+  const OperationsPath path{pair.view(), pair.a.region, pair.b.region, pair.control};
+  REQUIRE(run_ops<Thread, LateMemory>(path, given.data(), static_cast<std::uint32_t>(count)) ==
+          QueueOutcome::done);
+  CHECK(same_old_values(ops, given.data()));
+  CHECK(copy_of(pair.a) == mirror.a);
+  CHECK(copy_of(pair.b) == mirror.b);
   CHECK(*pair.there.memory().first_error == 0);
-}
-
-template <AtomicOp kOp, class T>
-void check_atomic(GpuPair& pair, std::mt19937_64& random, std::vector<std::uint64_t>& expected) {
-  const std::size_t at = random() % (expected.size() * 8 / sizeof(T));
-  auto* const bytes = reinterpret_cast<std::byte*>(expected.data()) + at * sizeof(T);
-  T old = 0, fetched = 0;
-  std::memcpy(&old, bytes, sizeof old);
-  const T operand = static_cast<T>(random());
-  const T compare = random() % 2 == 0 ? old : static_cast<T>(random());
-  REQUIRE(dq::fetch_atomic<kOp, T, LateMemory>(pair.view(), pair.b.region, at * sizeof(T), operand,
-                                               fetched, pair.control,
-                                               compare) == QueueOutcome::done);
-  CHECK(fetched == old);
-  const T value = applied<kOp, T>(old, operand, compare);
-  std::memcpy(bytes, &value, sizeof value);
-}
-
-template <class T>
-void check_atomics(GpuPair& pair, std::mt19937_64& random, std::vector<std::uint64_t>& expected) {
-  check_atomic<AtomicOp::add, T>(pair, random, expected);
-  check_atomic<AtomicOp::bit_and, T>(pair, random, expected);
-  check_atomic<AtomicOp::bit_or, T>(pair, random, expected);
-  check_atomic<AtomicOp::bit_xor, T>(pair, random, expected);
-  check_atomic<AtomicOp::swap, T>(pair, random, expected);
-  check_atomic<AtomicOp::compare_swap, T>(pair, random, expected);
 }
 
 }  // namespace
 
-TEST_CASE("puts and gets between GPUs arrive byte for byte, by the wire and by direct copy",
-          "[req:3.9]") {
+TEST_CASE("operations between GPUs are exact, by the wire and by direct copy", "[req:3.9][A12]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
+  const bool own_words = GENERATE(false, true);
   INFO((servers ? "a process copies" : "this process copies"));
   LateModel model;
   {
     SendQueue::Options options;
     options.depth = 128;
     options.piece_bytes = 10'000;  // more than a slot
-    GpuPair pair(direct, 262'144, options, false, servers);
+    GpuPair pair(direct, 262'144, options, own_words, servers);
     check_transfers(pair, 5, 300, 40'000);
     // By the wire each piece is one request; by direct copy each of these transfers is.
     CHECK((pair.a.nic->counters().requests <= 300) == direct);
@@ -243,31 +198,18 @@ TEST_CASE("nothing is complete before the copy engine has done it", "[req:3.9]")
   model.check_nothing_left();
 }
 
-TEST_CASE("atomics on a GPU's memory, with words that others change and words they do not",
-          "[req:3.9][A12]") {
-  const bool own_words = GENERATE(false, true);
+TEST_CASE("an atomic sees what others have made of a GPU's word", "[req:3.9][A12]") {
   const bool servers = GENERATE(false, true);
-  const unsigned seed = 9;
-  INFO("seed " << seed);
   LateModel model;
   {
-    GpuPair pair(false, 4096, {}, own_words, servers);
-    std::mt19937_64 random(seed);
-    std::vector<std::uint64_t> expected(8);
-    for (int i = 0; i < 30; ++i) {
-      check_atomics<std::uint32_t>(pair, random, expected);
-      check_atomics<std::uint64_t>(pair, random, expected);
-      // A value that is put there counts too.
-      const std::size_t at = random() % expected.size();
-      expected[at] = random();
-      const auto put = dq::put_value<Thread, std::uint64_t, LateMemory>(
-          Thread(), pair.view(), expected[at], pair.b.region, at * 8, pair.control);
-      REQUIRE(pair.wait(put) == QueueOutcome::done);
-      if (own_words) continue;
-      expected[at] = random();
-      std::memcpy(pair.b.memory() + at * 8, &expected[at], 8);  // as a kernel would
+    GpuPair pair(false, 4096, {}, false, servers);
+    for (const std::uint64_t there : {5u, 70u}) {
+      std::memcpy(pair.b.memory() + 8, &there, 8);  // as a kernel would
+      std::uint64_t old = 0;
+      REQUIRE(dq::fetch_atomic<AtomicOp::add, std::uint64_t, LateMemory>(
+                  pair.view(), pair.b.region, 8, 1, old, pair.control) == QueueOutcome::done);
+      CHECK(old == there);
     }
-    CHECK(std::memcmp(pair.b.memory(), expected.data(), expected.size() * 8) == 0);
   }
   model.check_nothing_left();
 }
@@ -304,7 +246,7 @@ TEST_CASE("every operation of a GPU's queue does what it says", "[req:3.1]") {
   for (const bool direct : {false, true}) {
     SendQueue::Options options;
     options.receives = 2;
-    GpuPair pair(direct, 65'536, options);
+    GpuPair pair(direct, 65'536, options, direct);
     REQUIRE(pair.back.post_receives(1).ok());
     const OperationsPath path{pair.view(), pair.a.region, pair.b.region, pair.control};
     CHECK(OperationsBody<Thread, LateMemory>(path, 3).run() == 0);
@@ -393,34 +335,6 @@ TEST_CASE("what is on its way to memory that is given back has arrived before", 
     const auto late =
         dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(0, 0, 4000), pair.control);
     CHECK(pair.wait(late) == QueueOutcome::failed);
-  }
-  model.check_nothing_left();
-}
-
-TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.9][F4]") {
-  const bool direct = GENERATE(false, true);
-  LateModel model;
-  {
-    SendQueue::Options options;
-    options.answer_timeout = std::chrono::milliseconds(50);
-    options.repeats_most = 1000;
-    GpuPair pair(direct, 65536, options);
-    fill(pair.a, 3);
-    NicFaults faults;
-    faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
-    set_faults(*pair.b.nic, faults);
-    // Of several pieces, of which some wait for slots.
-    const auto put = dq::put<Thread, LateMemory>(Thread(), pair.view(), pair.transfer(0, 0, 60'000),
-                                                 pair.control);
-    REQUIRE(put.outcome == QueueOutcome::done);
-    while (std::memcmp(pair.a.memory(), pair.b.memory(), 60'000) != 0) LateMemory::relax();
-    REQUIRE(pair.a.nic->deregister_memory(pair.a.key).ok());
-    const std::vector<std::byte> put_bytes(pair.a.memory(), pair.a.memory() + 60'000);
-    std::memset(pair.a.memory(), 0xee, 60'000);
-    while (pair.a.nic->counters().repeated == 0) LateMemory::relax();
-    set_faults(*pair.b.nic, {});
-    CHECK(pair.wait(put) == QueueOutcome::done);
-    CHECK(std::memcmp(put_bytes.data(), pair.b.memory(), 60'000) == 0);
   }
   model.check_nothing_left();
 }

@@ -62,27 +62,6 @@ std::uint32_t record_of(const dq::ReceiveView& receives) {
 
 }  // namespace
 
-TEST_CASE("a wait ends with the immediate, and sees the bytes that came with it", "[B4]") {
-  NicPair pair(with_receives(4));
-  const dq::ReceiveView& receives = pair.back.receives();
-  CHECK(receives.count == 4);
-  REQUIRE(dq::post_receives(receives, 2));
-  CHECK(record_of(receives) == 2);
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    pair.a.memory[i] = 100 + i;
-    REQUIRE(put_immediate(pair, i, 0xfedc0000u + i).outcome == QueueOutcome::done);
-  }
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    ReceivedImmediate immediate;
-    REQUIRE(wait_back(pair, immediate) == QueueOutcome::done);
-    CHECK(immediate.value == 0xfedc0000u + i);
-    CHECK(immediate.bytes == 8);
-    CHECK(pair.b.memory[i] == 100 + i);
-  }
-  CHECK(receives.position->taken == 2);
-  CHECK(receives.position->posted == 2);
-}
-
 TEST_CASE("a wait ends at its deadline, and the next one with the immediate", "[B4]") {
   NicPair pair(with_receives(2));
   REQUIRE(pair.back.post_receives(1).ok());

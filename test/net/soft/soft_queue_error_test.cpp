@@ -62,85 +62,93 @@ dq::LocalRange local(const Side& side, std::uint64_t offset, std::uint32_t bytes
   return {side.region.address + offset, key, bytes};
 }
 
-void write(NicPair& pair, RawPoster& raw, dq::LocalRange from, dq::RemoteAddress to) {
-  static_cast<void>(pair);
+void write(RawPoster& raw, dq::LocalRange from, dq::RemoteAddress to) {
   raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), 0, to, from));
 }
-void read(NicPair& pair, RawPoster& raw, dq::LocalRange to, dq::RemoteAddress from) {
-  static_cast<void>(pair);
-  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, from, to));
+
+/// An entry that names memory, so far from a side's beginning, by a wrong key or place.
+struct Wrong {
+  enum Entry { write, read, add, dump, bytes };
+  Entry entry;
+  std::uint64_t at;
+  std::uint32_t (*key)(Side& side);
+};
+std::uint32_t good(Side& side) {
+  return side.key;
 }
+std::uint32_t next(Side& side) {
+  return side.key + 1;
+}
+std::uint32_t zero(Side& /*side*/) {
+  return 0;
+}
+template <unsigned kRights>
+std::uint32_t with(Side& side) {
+  return side.add_key(kRights);
+}
+std::uint32_t given_back(Side& side) {
+  const std::uint32_t key = side.add_key(kAllAccess);
+  REQUIRE(side.nic.deregister_memory(key).ok());
+  return key;
+}
+
+void expect_refusal(bool is_remote, const Wrong& one) {
+  INFO("entry " << one.entry << " at " << one.at);
+  expect_failure(is_remote ? 0x13 : 0x04, [&](NicPair& pair, RawPoster& raw) {
+    const std::uint32_t bytes = one.entry == Wrong::add || one.entry == Wrong::dump ? 8 : 64;
+    const dq::LocalRange near =
+        local(pair.a, is_remote ? 0 : one.at, bytes, (is_remote ? good : one.key)(pair.a));
+    dq::RemoteAddress far = pair.b.region.remote(64);
+    if (is_remote) far = {pair.b.region.address + one.at, one.key(pair.b)};
+    const std::uint64_t value = 9;
+    switch (one.entry) {
+      case Wrong::write:
+        return write(raw, near, far);
+      case Wrong::read:
+        raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, far, near));
+        break;
+      case Wrong::add:
+        raw.add(dq::fetch_add_entry(raw.place(), 0, far, 1, near));
+        break;
+      case Wrong::dump:
+        raw.add(dq::dump_entry(raw.place(), 0, near));
+        break;
+      case Wrong::bytes:
+        raw.add(dq::inline_write_entry(raw.place(), 0, far,
+                                       {reinterpret_cast<const unsigned char*>(&value), 8}));
+    }
+  });
+}
+
+constexpr std::uint64_t kLast = 8192 * 8 - 63;  // from which 64 bytes are one too many
 
 }  // namespace
 
 TEST_CASE("a wrong local key, range or right is a local protection error", "[req:3.8][req:3.23]") {
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, local(pair.a, 0, 64, pair.a.key + 1), pair.b.region.remote(64));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, local(pair.a, 0, 64, 0), pair.b.region.remote(64));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, local(pair.a, pair.a.region.bytes - 63, 64, pair.a.key),
-          pair.b.region.remote(64));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    read(pair, raw, local(pair.a, 0, 64, pair.a.add_key(0)), pair.b.region.remote(64));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(64), 1,
-                                local(pair.a, 0, 8, pair.a.add_key(0))));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    raw.add(dq::dump_entry(raw.place(), 0, local(pair.a, 0, 8, pair.b.key)));
-  });
-  expect_failure(0x04, [](NicPair& pair, RawPoster& raw) {
-    const std::uint32_t gone = pair.a.add_key(kAllAccess);
-    REQUIRE(pair.a.nic.deregister_memory(gone).ok());
-    write(pair, raw, local(pair.a, 0, 64, gone), pair.b.region.remote(64));
-  });
+  for (const Wrong& one : {Wrong{Wrong::write, 0, next},
+                           {Wrong::write, 0, zero},
+                           {Wrong::write, kLast, good},
+                           {Wrong::write, 0, given_back},
+                           {Wrong::read, 0, with<0>},
+                           {Wrong::add, 0, with<0>},
+                           {Wrong::dump, 0, next}}) {
+    expect_refusal(false, one);
+  }
 }
 
 TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3.8][req:3.23]") {
-  const auto good = [](NicPair& pair) { return local(pair.a, 0, 64, pair.a.key); };
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), {pair.b.region.address + 64, pair.b.key + 1});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), {pair.b.region.address + 64, 0});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), pair.b.region.remote(pair.b.region.bytes - 63));
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), {pair.b.region.address - 1, pair.b.key});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), {~std::uint64_t{0} - 8, pair.b.key});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    write(pair, raw, good(pair), {pair.b.region.address + 64, pair.b.add_key(kLocalWrite)});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    const std::uint32_t key = pair.b.add_key(kLocalWrite | kRemoteWrite);
-    read(pair, raw, good(pair), {pair.b.region.address + 64, key});
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    const std::uint32_t key = pair.b.add_key(kLocalWrite | kRemoteWrite | kRemoteRead);
-    raw.add(dq::fetch_add_entry(raw.place(), 0, {pair.b.region.address + 64, key}, 1,
-                                local(pair.a, 0, 8, pair.a.key)));
-  });
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    const std::uint32_t gone = pair.b.add_key(kAllAccess);
-    REQUIRE(pair.b.nic.deregister_memory(gone).ok());
-    write(pair, raw, good(pair), {pair.b.region.address + 64, gone});
-  });
-  // A write of bytes in the entry has the same checks at the peer.
-  expect_failure(0x13, [&](NicPair& pair, RawPoster& raw) {
-    const std::uint64_t value = 9;
-    raw.add(dq::inline_write_entry(raw.place(), 0, {pair.b.region.address + 64, 5},
-                                   {reinterpret_cast<const unsigned char*>(&value), 8}));
-  });
+  for (const Wrong& one : {Wrong{Wrong::write, 64, next},
+                           {Wrong::write, 64, zero},
+                           {Wrong::write, kLast, good},
+                           {Wrong::write, ~std::uint64_t{0}, good},
+                           {Wrong::write, 64, given_back},
+                           {Wrong::write, 64, with<kLocalWrite>},
+                           {Wrong::read, 64, with<kLocalWrite | kRemoteWrite>},
+                           {Wrong::add, 64, with<kLocalWrite | kRemoteWrite | kRemoteRead>},
+                           // What stands in the entry has the same checks at the peer.
+                           {Wrong::bytes, 64, next}}) {
+    expect_refusal(true, one);
+  }
 }
 
 TEST_CASE("an atomic that is not aligned is a request that the peer refuses",
@@ -175,14 +183,15 @@ TEST_CASE("entries that make no sense are operation errors, those of a wrong len
                                 local(pair.a, 0, 16, pair.a.key)));
   });
   expect_failure(0x01, [&](NicPair& pair, RawPoster& raw) {
-    read(pair, raw, local(pair.a, 0, 0, pair.a.key), pair.b.region.remote(64));
+    raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, pair.b.region.remote(64),
+                               local(pair.a, 0, 0, pair.a.key)));
   });
 }
 
 TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[req:3.8][B6]") {
   NicPair pair;
   RawPoster raw(pair.view()), answer(pair.back.view());
-  write(pair, raw, local(pair.a, 0, 64, pair.a.key), {pair.b.region.address, 5});
+  write(raw, local(pair.a, 0, 64, pair.a.key), {pair.b.region.address, 5});
   raw.ring();
   pair.run();
   CHECK(pair.b.nic.state(pair.back.number()).value() == QueueState::error);
@@ -199,7 +208,7 @@ TEST_CASE("a queue that is told to end flushes what is not complete", "[req:3.6]
   pair.b.nic.stop();
   RawPoster raw(pair.view());
   for (int i = 0; i < 10; ++i) {
-    write(pair, raw, local(pair.a, 0, 64, pair.a.key), pair.b.region.remote(0));
+    write(raw, local(pair.a, 0, 64, pair.a.key), pair.b.region.remote(0));
   }
   raw.ring();
   for (int i = 0; i < 10; ++i) pair.a.nic.progress();

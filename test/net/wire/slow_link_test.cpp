@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "net/fabric/byte_window.hpp"
-#include "net/failover/failover_pair.hpp"
+#include "net/failover/lone_pair.hpp"
 
 // Slow is not dead (3.14, 3.19): links that are slow, busy in both directions, and on which
 // whatever is asked or answered stands behind the data, on a clock that the test moves.
@@ -37,55 +37,20 @@ bool has_arrived(const FailoverRank& from, const FailoverRank& to) {
   return std::memcmp(from.memory.data(), to.memory.data() + kHalf / 8, kHalf) == 0;
 }
 
-/// Two ranks with one path and a queue that has no other.
-struct LonePair {
-  explicit LonePair(Duration answer_timeout = QueueSetup().answer_timeout)
-      : exchanges(FailoverPair::make_exchanges(1)),
-        a(exchanges, clock, kHalf / 4),
-        b(exchanges, clock, kHalf / 4),
-        there(make(a, answer_timeout)),
-        back(make(b, answer_timeout)) {
-    REQUIRE(there.connect({0, b.nics[0]->address(0), back.number(), 1}).ok());
-    REQUIRE(back.connect({0, a.nics[0]->address(0), there.number(), 1}).ok());
+struct SlowPair : LonePair {
+  explicit SlowPair(Duration answer_timeout = QueueSetup().answer_timeout)
+      : LonePair(with(answer_timeout), kHalf / 4) {
     fill(a, 1);
     fill(b, 2);
-    control.timeout_ns = 1;
   }
-  static SendQueue make(FailoverRank& rank, Duration answer_timeout) {
+  static SendQueue::Options with(Duration answer_timeout) {
     SendQueue::Options options;
     options.answer_timeout = answer_timeout;
-    return SendQueue::create(*rank.nics[0], options).value();
+    return options;
   }
   void slow_down(std::uint64_t bytes_per_step) {
     for (FailoverRank* const rank : {&a, &b}) rank->faults[0]->bytes_per_pass = bytes_per_step;
   }
-  void step() {
-    for (FailoverRank* const rank : {&a, &b}) {
-      rank->nics[0]->progress();
-      rank->wires[0]->pass();
-    }
-    clock.advance(FailoverPair::kStep);
-  }
-  void run_for(Duration time) {
-    for (const TimePoint end = clock.now() + time; clock.now() < end;) step();
-  }
-  template <class Done>
-  bool run_until(const Done& done, Duration most) {
-    for (const TimePoint end = clock.now() + most; clock.now() < end; step()) {
-      if (done()) return true;
-    }
-    return done();
-  }
-  static bool is_over(const SendQueue& queue, const dq::Posted& posted) {
-    return FailoverPair::completed(queue.view()) >= posted.end || queue.view().indexes->error != 0;
-  }
-  bool has_failed(const SendQueue& queue) const { return *queue.memory().first_error != 0; }
-
-  ManualClock clock;
-  std::vector<std::unique_ptr<LocalExchange>> exchanges;
-  FailoverRank a, b;
-  SendQueue there, back;
-  device::WaitControl control;
 };
 
 }  // namespace
@@ -115,7 +80,7 @@ TEST_CASE("a long entry each way on a slow link is no reason to leave it", "[req
 }
 
 TEST_CASE("a long entry each way on a slow link ends no queue without backups", "[req:3.19]") {
-  LonePair pair(milliseconds(700));  // 5.6 s until a queue is given up, 6.7 s for its bytes
+  SlowPair pair(milliseconds(700));  // 5.6 s until a queue is given up, 6.7 s for its bytes
   pair.slow_down(kTenMegabit);
   const dq::Posted there = put(pair.there.view(), pair.a, pair.b, pair.control);
   const dq::Posted back = put(pair.back.view(), pair.b, pair.a, pair.control);
@@ -131,7 +96,7 @@ TEST_CASE("a long entry each way on a slow link ends no queue without backups", 
 
 TEST_CASE("of a long entry that stays without an answer one piece is repeated at a time",
           "[req:3.19]") {
-  LonePair pair;
+  SlowPair pair;
   pair.slow_down(2);  // a piece in 13 s, three timeouts
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
   REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
@@ -141,7 +106,7 @@ TEST_CASE("of a long entry that stays without an answer one piece is repeated at
 
 TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
           "[req:3.19]") {
-  LonePair pair;
+  SlowPair pair;
   pair.a.faults[0]->cut = true;
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control);
   pair.run_for(seconds(1));
@@ -157,7 +122,7 @@ TEST_CASE("who says anything at all is not given up like one who is silent, but 
           "[req:3.19]") {
   const QueueSetup usual;
   const Duration until_silent = usual.answer_timeout * (usual.repeats_most + 1);
-  LonePair pair;
+  SlowPair pair;
   WireFault& answers = *pair.b.faults[0];
   answers.hold = true;
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 8);

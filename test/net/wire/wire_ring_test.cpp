@@ -374,46 +374,6 @@ TEST_CASE("memory that a peer could shrink is refused", "[req:3.23]") {
         std::string::npos);
 }
 
-TEST_CASE("NICs work over rings: transfers longer than a ring, atomics, refusals", "[req:3.9]") {
-  RingPair rings(65536);
-  LocalExchange unused;
-  constexpr std::size_t kWords = 65536;
-  Side a(unused, SteadyClock::instance(), kWords), b(unused, SteadyClock::instance(), kWords);
-  const std::uint32_t wire_a = a.nic.add_wire(std::move(rings.a));
-  const std::uint32_t wire_b = b.nic.add_wire(std::move(rings.b));
-  SendQueue::Options options;
-  options.piece_bytes = 16384;
-  SendQueue there = a.make_queue(options), back = b.make_queue(options);
-  REQUIRE(there.connect({wire_a, {2}, back.number()}).ok());
-  REQUIRE(back.connect({wire_b, {1}, there.number()}).ok());
-  std::array<NicSoft*, 2> all{&a.nic, &b.nic};
-  const DrivingScope scope(all);
-  device::WaitControl control;
-  control.timeout_ns = 20'000'000'000;
-  const auto wait = [&](dq::Posted posted) {
-    REQUIRE(posted.outcome == dq::QueueOutcome::done);
-    return dq::wait_complete<DrivingMemory>(there.view(), posted.end, control);
-  };
-  std::mt19937_64 random(7);
-  for (auto& word : a.memory) word = random();
-  const device::Thread thread;
-  const dq::Transfer whole{a.region, 0, b.region, 0, kWords * 8};
-  REQUIRE(wait(dq::put(thread, there.view(), whole, control)) == dq::QueueOutcome::done);
-  CHECK(a.memory == b.memory);
-  for (auto& word : b.memory) word = random();
-  REQUIRE(wait(dq::get(thread, there.view(), whole, control)) == dq::QueueOutcome::done);
-  CHECK(a.memory == b.memory);
-  const std::uint64_t before = b.memory[9];
-  std::uint64_t old = 0;
-  REQUIRE((dq::fetch_atomic<dq::AtomicOp::add, std::uint64_t, DrivingMemory>(
-              there.view(), b.region, 72, 5, old, control)) == dq::QueueOutcome::done);
-  CHECK(old == before);
-  CHECK(b.memory[9] == before + 5);
-  const dq::Transfer strange{a.region, 0, b.with_key(b.key + 1), 0, 8};
-  REQUIRE(wait(dq::put(thread, there.view(), strange, control)) == dq::QueueOutcome::failed);
-  CHECK(dq::decode_error(*there.memory().first_error).syndrome == 0x13);
-}
-
 TEST_CASE("a peer that takes nothing from a full ring is given up like one that does not answer",
           "[req:3.6]") {
   ManualClock clock;
