@@ -32,13 +32,14 @@ struct LateModel {
     made = std::make_unique<oriel::test::FakeCuda>(options);
     model = made.get();
   }
-  ~LateModel() { model = nullptr; }
-  static void step() { model->run_streams(static_cast<int>(random() % 3)); }
-  void check_nothing_left() const {
+  /// What was made in it has to be gone by then.
+  ~LateModel() {
     CHECK(made->violations().empty());
     CHECK(made->held() == oriel::test::FakeCuda::Held{});
     CHECK(made->context_depth() == 0);
+    model = nullptr;
   }
+  static void step() { model->run_streams(static_cast<int>(random() % 3)); }
   std::unique_ptr<oriel::test::FakeCuda> made;
 };
 
