@@ -297,7 +297,7 @@ void FailoverQueue::tell_producers() {
     std::atomic_ref<std::uint64_t>(*memory.first_error)
         .store(first_error_word(record), std::memory_order_release);
   }
-  CompletionWriter(memory.completions, memory.completion_count).write(record);
+  CompletionWriter(memory.completions, 1).write(record);
   ending_.failure = Error(ErrorCode::remote,
                           fmt::format("the queue to rank {} over {} has ended: {}",
                                       options_.queue.peer, paths_.names(), agreement_.reason()))

@@ -48,7 +48,10 @@ struct NicThread::State {
     if (options.wake) options.wake();
   }
   void run() {
-    if (options.begin) options.begin();
+    try {
+      if (options.begin) options.begin();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what it prepares is a wish, such as processors
+    }
     if (options.bell == nullptr) {
       nap_between_looks();
     } else {
@@ -89,12 +92,6 @@ NicThread::NicThread(std::unique_ptr<State> state) : state_(std::move(state)) {}
 NicThread::NicThread(NicThread&&) noexcept = default;
 NicThread& NicThread::operator=(NicThread&&) noexcept = default;
 NicThread::~NicThread() = default;
-
-Result<NicThread> NicThread::start(NicSoft& nic) {
-  Options options;
-  options.progress = [&nic] { return nic.progress(); };
-  return start(std::move(options));
-}
 
 Result<NicThread> NicThread::start(Options options) {
   auto state = std::make_unique<State>(std::move(options));

@@ -28,10 +28,9 @@ class NicThread {
     /// Where it sleeps instead: returns when there may be work, and before long in any case.
     std::function<void()> sleep;
     std::function<void()> wake;  ///< by another thread: ends a sleep, or the next one
-    /// Called in the thread with the reason if begin, progress or sleep has thrown; may be empty.
+    /// Called in the thread with the reason if progress or sleep has thrown; may be empty.
     std::function<void(const Error&)> failed;
   };
-  static Result<NicThread> start(NicSoft& nic);
   static Result<NicThread> start(Options options);
   NicThread(NicThread&&) noexcept;
   NicThread& operator=(NicThread&&) noexcept;

@@ -9,9 +9,7 @@
 namespace oriel::net {
 
 SendCompletions::SendCompletions(const QueueSetup& setup, std::uint32_t name)
-    : setup_(setup),
-      name_(name),
-      completions_(setup.memory.completions, setup.memory.completion_count) {}
+    : setup_(setup), name_(name), completions_(setup.memory.completions, 1) {}
 
 void SendCompletions::write(const WorkRequest& work, TimePoint now) {
   completions_.write({.opcode = work.opcode,

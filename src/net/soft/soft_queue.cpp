@@ -52,18 +52,12 @@ Status check_setup(const QueueSetup& setup) {
                  "a queue's ring, doorbell, record or completions are missing or not aligned");
   }
   const bool has_receives = memory.receive_completions != nullptr;
-  if (!std::has_single_bit(memory.completion_count) || memory.completion_count > 65536 ||
-      memory.receive_count > 65536 || has_receives != std::has_single_bit(memory.receive_count) ||
+  if (memory.receive_count > 65536 || has_receives != std::has_single_bit(memory.receive_count) ||
       (!has_receives && memory.receive_count != 0)) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("completion queues of {} and {} elements: powers of two up to 65536",
-                             memory.completion_count, memory.receive_count));
-  }
-  if (setup.records != nullptr && memory.completion_count != 1) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("a queue with records and {} completions: those of sends have to be "
-                             "collapsed into one element",
-                             memory.completion_count));
+                 fmt::format("a completion queue of {} elements for receives: a power of two up "
+                             "to 65536",
+                             memory.receive_count));
   }
   if (setup.number > 0xffffff) {
     return Error(ErrorCode::invalid_argument,

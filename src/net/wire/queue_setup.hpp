@@ -26,8 +26,7 @@ struct QueueMemory {
   std::uint32_t depth = 0;                   ///< a power of two, 128 to 32768
   const std::uint32_t* record = nullptr;     ///< two words: receives, sends
   const std::uint64_t* doorbell = nullptr;   ///< of this queue alone
-  std::byte* completions = nullptr;          ///< for sends; see CompletionWriter
-  std::uint32_t completion_count = 1;        ///< a power of two; 1: collapsed
+  std::byte* completions = nullptr;          ///< for sends: one element, see CompletionWriter
   std::byte* receive_completions = nullptr;  ///< may be null
   std::uint32_t receive_count = 0;           ///< a power of two, or 0 without any
   std::uint64_t* first_error = nullptr;      ///< may be null; see first_error_word

@@ -132,16 +132,6 @@ void RingReader::end() {
   counter(memory_, kTakenAt).store(taken_, std::memory_order_release);
 }
 
-Result<bool> RingReader::read(Bytes& message) {
-  ORIEL_TRY(const std::size_t length, begin());
-  message.clear();
-  if (length == 0) return false;
-  message.reserve(length);
-  copy_out(0, length, message);
-  end();
-  return true;
-}
-
 void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
                         RingReader reader, RingBell bell) {
   places_[peer.value] = lanes_.size();

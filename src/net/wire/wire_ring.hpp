@@ -72,8 +72,6 @@ class RingReader {
   Payload lend(std::size_t from, std::size_t count) const;
   /// Gives the message's room back.
   void end();
-  /// All three: the next message into `message`; false if there is none.
-  Result<bool> read(Bytes& message);
 
  private:
   SharedMapping memory_;

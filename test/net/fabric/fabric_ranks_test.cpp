@@ -14,7 +14,7 @@
 #include "base/try.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "net/fabric/fabric_pair.hpp"
-#include "net/soft/nic_thread.hpp"
+#include "net/support/run_nic.hpp"
 
 // NICs of two processes over libfabric (3.13): what they do to each other's memory, one that is
 // killed, and what is on its way when a wire ends.
@@ -135,7 +135,7 @@ TEST_CASE("two processes put, signal and fetch over tcp", "[req:3.13]") {
         ORIEL_CHECK(rank.meet(meeting, number, {}));
         ORIEL_CHECK(exchange_data(rank));
         // Progress goes on, by a thread, until both are done.
-        ORIEL_TRY(NicThread thread, NicThread::start(rank.side.nic));
+        NicThread thread = run_nic(rank.side.nic);
         char byte = 0;
         ORIEL_CHECK(meeting.trade(number, &byte, &byte, 1));
         ORIEL_CHECK(thread.stop(Deadline::after(seconds(10))));

@@ -11,9 +11,9 @@
 #include <catch2/catch.hpp>
 
 #include "device/emulated_warp.hpp"
-#include "net/queue/operations_body.hpp"
 #include "net/soft/nic_pair.hpp"
-#include "net/soft/nic_thread.hpp"
+#include "net/soft/random_ops.hpp"
+#include "net/support/run_nic.hpp"
 #include "support/long_run.hpp"
 
 // The operations of kernels, executed by two NICs: over regions of many registrations, with more
@@ -51,97 +51,21 @@ dq::Region in_chunks(Side& side, std::vector<std::uint32_t>& keys, std::uint32_t
   return made;
 }
 
-/// Operations between random places, each compared byte by byte with what it should have done.
-class Operations {
- public:
-  Operations(const SendQueue::Options& options, std::mt19937_64& random)
-      : random_(random), pair_(options) {
-    REQUIRE(pair_.back.post_receives(64).ok());
-    here_ = chunks_of(pair_.a, keys_here_);
-    there_ = chunks_of(pair_.b, keys_there_);
-    mine_ = fill(pair_.a);
-    theirs_ = fill(pair_.b);
-  }
+std::byte* bytes_of(Side& side) {
+  return reinterpret_cast<std::byte*>(side.memory.data());
+}
 
-  void put() {
-    const dq::Transfer transfer = any();
-    const auto posted =
-        dq::put<Thread, DrivingMemory>(Thread(), pair_.view(), transfer, pair_.control);
-    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
-    copy(mine_, transfer.local_offset, theirs_, transfer.remote_offset, transfer.bytes);
-  }
-  void get() {
-    const dq::Transfer transfer = any();
-    REQUIRE(dq::get_and_wait<Thread, DrivingMemory>(Thread(), pair_.view(), transfer,
-                                                    pair_.control) == QueueOutcome::done);
-    copy(theirs_, transfer.remote_offset, mine_, transfer.local_offset, transfer.bytes);
-  }
-  /// One immediate comes with all pieces together.
-  void put_immediate() {
-    dq::Transfer transfer = any();
-    transfer.bytes = std::max<std::uint64_t>(transfer.bytes, 1);
-    const auto value = static_cast<std::uint32_t>(random_());
-    const auto posted = dq::put_immediate<Thread, DrivingMemory>(Thread(), pair_.view(), transfer,
-                                                                 value, pair_.control);
-    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
-    pair_.run();
-    SendQueue::Immediate immediate;
-    REQUIRE(pair_.back.take_immediate(immediate));
-    CHECK(immediate.value == value);
-    REQUIRE_FALSE(pair_.back.take_immediate(immediate));
-    REQUIRE(pair_.back.post_receives(1).ok());
-    copy(mine_, transfer.local_offset, theirs_, transfer.remote_offset, transfer.bytes);
-  }
-  void put_value() {
-    std::array<unsigned char, 28> value;
-    for (auto& byte : value) byte = static_cast<unsigned char>(random_());
-    const std::uint64_t at = random_() % (kBytes - value.size());
-    const auto posted = dq::put_value<Thread, decltype(value), DrivingMemory>(
-        Thread(), pair_.view(), value, there_, at, pair_.control);
-    REQUIRE(pair_.wait(posted) == QueueOutcome::done);
-    std::copy(value.begin(), value.end(), theirs_.begin() + static_cast<std::ptrdiff_t>(at));
-  }
-  void check() const {
-    CHECK(std::equal(mine_.begin(), mine_.end(), bytes_of(pair_.a)));
-    CHECK(std::equal(theirs_.begin(), theirs_.end(), bytes_of(pair_.b)));
-  }
-
- private:
-  using Content = std::vector<unsigned char>;
-  static constexpr std::uint64_t kBytes = 65536;
-
-  static const unsigned char* bytes_of(const Side& side) {
-    return reinterpret_cast<const unsigned char*>(side.memory.data());
-  }
-  static void copy(const Content& from, std::uint64_t at, Content& to, std::uint64_t to_at,
-                   std::uint64_t count) {
-    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(at), count,
-                to.begin() + static_cast<std::ptrdiff_t>(to_at));
-  }
-  dq::Region chunks_of(Side& side, std::vector<std::uint32_t>& keys) {
-    const auto shift = static_cast<std::uint32_t>(8 + random_() % 6);
-    return in_chunks(side, keys, shift, random_() % (std::uint64_t{1} << shift));
-  }
-  Content fill(Side& side) {
-    for (auto& word : side.memory) word = random_();
-    return Content(bytes_of(side), bytes_of(side) + kBytes);
-  }
-  dq::Transfer any() {
-    const std::uint64_t bytes = random_() % 40'000;
-    return {here_, random_() % (kBytes - bytes), there_, random_() % (kBytes - bytes), bytes};
-  }
-
-  std::mt19937_64& random_;
-  NicPair pair_;
-  std::vector<std::uint32_t> keys_here_, keys_there_;
-  dq::Region here_, there_;
-  Content mine_, theirs_;
-};
+dq::Region in_random_chunks(Side& side, std::vector<std::uint32_t>& keys, std::mt19937_64& random) {
+  const auto shift = static_cast<std::uint32_t>(8 + random() % 6);
+  // No word lies in two of them.
+  return in_chunks(side, keys, shift, random() % (std::uint64_t{1} << shift) & ~std::uint64_t{7});
+}
 
 }  // namespace
 
 TEST_CASE("operations over many registrations on both sides move the right bytes",
           "[A6][req:3.2]") {
+  constexpr std::size_t kBytes = 65536;
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -149,25 +73,32 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
     SendQueue::Options options;
     options.gets_need_dump = round % 3 == 0;
     options.receives = 64;
+    options.piece_bytes = round % 2 == 0 ? 700 : 256 << 10;
     options.depth = 128;  // fewer than the pieces of a transfer may be
-    Operations operations(options, random);
-    for (int i = 0; i < 8; ++i) {
-      switch (random() % 4) {
-        case 0:
-          operations.put();
-          break;
-        case 1:
-          operations.get();
-          break;
-        case 2:
-          operations.put_immediate();
-          break;
-        default:
-          operations.put_value();
-          break;
-      }
-      operations.check();
-    }
+    NicPair pair(options);
+    REQUIRE(pair.back.post_receives(64).ok());
+    std::vector<std::uint32_t> keys_here, keys_there;
+    const OperationsPath path{pair.view(), in_random_chunks(pair.a, keys_here, random),
+                              in_random_chunks(pair.b, keys_there, random), pair.control};
+    Mirror mirror(random, kBytes);
+    std::copy(mirror.a.begin(), mirror.a.end(), bytes_of(pair.a));
+    std::copy(mirror.b.begin(), mirror.b.end(), bytes_of(pair.b));
+    std::vector<RandomOp> ops = random_ops(random, kBytes, 20, 30'000), given = ops;
+    for (RandomOp& op : ops) mirror.apply(op);
+    REQUIRE(run_ops<Thread, DrivingMemory>(path, given.data(), 20) == QueueOutcome::done);
+    CHECK(same_old_values(ops, given.data()));
+    // One immediate comes with all pieces together.
+    const std::uint64_t bytes = 1 + random() % 30'000;
+    const auto posted = dq::put_immediate<Thread, DrivingMemory>(
+        Thread(), path.queue, {path.local, 100, path.remote, 33'000, bytes}, 7, path.control);
+    REQUIRE(pair.wait(posted) == QueueOutcome::done);
+    std::copy_n(mirror.a.begin() + 100, bytes, mirror.b.begin() + 33'000);
+    SendQueue::Immediate immediate;
+    REQUIRE(pair.back.take_immediate(immediate));
+    CHECK(immediate.value == 7);
+    CHECK_FALSE(pair.back.take_immediate(immediate));
+    CHECK(std::equal(mirror.a.begin(), mirror.a.end(), bytes_of(pair.a)));
+    CHECK(std::equal(mirror.b.begin(), mirror.b.end(), bytes_of(pair.b)));
   }
 }
 
@@ -210,8 +141,8 @@ void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots)
   options.fetch_slots = slots;
   options.depth = std::max(128u, slots);
   NicPair pair(options);
-  NicThread near = NicThread::start(pair.a.nic).value();
-  NicThread far = NicThread::start(pair.b.nic).value();
+  NicThread near = run_nic(pair.a.nic);
+  NicThread far = run_nic(pair.b.nic);
   OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
   path.control.timeout_ns = 200'000'000'000;
   std::vector<std::uint64_t> tickets(threads * each);
@@ -268,8 +199,8 @@ TEST_CASE("every operation does what it says, for threads, warps and CTAs at onc
     options.receives = 8;
     NicPair pair(options);
     REQUIRE(pair.back.post_receives(8).ok());
-    NicThread near = NicThread::start(pair.a.nic).value();
-    NicThread far = NicThread::start(pair.b.nic).value();
+    NicThread near = run_nic(pair.a.nic);
+    NicThread far = run_nic(pair.b.nic);
     OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
     path.control.timeout_ns = 100'000'000'000;
     std::array<std::uint32_t, kGroups> wrong{};
@@ -305,8 +236,8 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
     options.receives = kLanes;
     NicPair pair(options);
     REQUIRE(pair.back.post_receives(kLanes).ok());
-    NicThread near = NicThread::start(pair.a.nic).value();
-    NicThread far = NicThread::start(pair.b.nic).value();
+    NicThread near = run_nic(pair.a.nic);
+    NicThread far = run_nic(pair.b.nic);
     OperationsPath path{pair.view(), pair.a.region, pair.b.region, {}};
     path.control.timeout_ns = 60'000'000'000;
     std::array<std::uint32_t, kLanes> wrong{};

@@ -24,6 +24,7 @@
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/nic_thread.hpp"
 #include "net/soft/soft_send_queue.hpp"
+#include "net/support/run_nic.hpp"
 #include "net/wire/ring_pair.hpp"
 
 /// Two ranks on GPUs as threads of this process, each with a software NIC that a thread of its own
@@ -204,7 +205,7 @@ struct GpuRank {
     shown.push_back(base);
   }
   std::byte* data() const { return reinterpret_cast<std::byte*>(memory->address()); }
-  void start() { thread.emplace(must_have(NicThread::start(*nic))); }
+  void start() { thread.emplace(run_nic(*nic)); }
   /// Driver and bytes, past any kernel.
   Bytes read(GpuStream& stream) const {
     Bytes bytes(data_bytes);

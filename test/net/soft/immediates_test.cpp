@@ -9,8 +9,8 @@
 #include <catch2/catch.hpp>
 
 #include "net/soft/nic_pair.hpp"
-#include "net/soft/nic_thread.hpp"
 #include "net/soft/split_pages.hpp"
+#include "net/support/run_nic.hpp"
 #include "support/sanitized.hpp"
 
 // The receiving end of queues as device code has it: looking for immediates, waiting for them,
@@ -256,7 +256,7 @@ TEST_CASE("threads that put and a thread that waits, with NICs that run by thems
   Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
   SendQueue there = a.make_queue(), back = b.make_queue(with_receives(kReceives));
   connect(a, there, b, back);
-  std::array threads{NicThread::start(a.nic).value(), NicThread::start(b.nic).value()};
+  std::array threads{run_nic(a.nic), run_nic(b.nic)};
   device::WaitControl control;
   control.timeout_ns = 60'000'000'000;
   std::array<bool, kPutters> fine{};

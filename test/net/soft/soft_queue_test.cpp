@@ -190,35 +190,6 @@ TEST_CASE("completions are in order, and only for entries that ask for one", "[r
   CHECK(pair.tail().index == 6);
 }
 
-TEST_CASE("a completion queue that is not collapsed keeps them all, with owner bits",
-          "[req:3.8][A4]") {
-  NicPair pair;
-  alignas(64) static std::byte elements[8 * 64];
-  std::memset(elements, 0xff, sizeof elements);
-  SendQueue memory = pair.a.make_queue(), other = pair.b.make_queue();
-  QueueSetup setup;
-  setup.memory = memory.memory();
-  setup.memory.completions = elements;
-  setup.memory.completion_count = 8;
-  const std::uint32_t number = pair.a.nic.create_queue(setup).value();
-  REQUIRE(pair.a.nic.connect(number, {0, pair.b.nic.address(0), other.number()}).ok());
-  dq::QueueView view = memory.view();
-  view.number = number;
-  RawPoster raw(view);
-  for (unsigned i = 0; i < 20; ++i) {
-    raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
-    raw.ring();
-    pair.run();
-    std::uint64_t tail = 0;
-    std::memcpy(&tail, &elements[(i % 8) * 64 + 56], 8);
-    CHECK(dq::decode_tail(tail).index == i);
-    CHECK(dq::decode_tail(tail).kind == dq::CompletionKind::request);
-    CHECK((elements[(i % 8) * 64 + 63] & std::byte{1}) == std::byte(i / 8 % 2));
-    if (i < 7) CHECK(elements[(i + 1) * 64 + 63] == std::byte{0xff});
-  }
-  REQUIRE(pair.a.nic.destroy_queue(number).ok());
-}
-
 TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", "[req:3.8]") {
   ManualClock clock;
   SendQueue::Options options;

@@ -15,6 +15,7 @@
 #include "net/queue/operations_body.hpp"
 #include "net/soft/nic_pair.hpp"
 #include "net/soft/nic_thread.hpp"
+#include "net/support/run_nic.hpp"
 #include "support/long_run.hpp"
 #include "support/sanitized.hpp"
 
@@ -48,8 +49,8 @@ struct Ranks {
         there(a.make_queue(options)),
         back(b.make_queue(options)) {
     connect(a, there, b, back);
-    threads.push_back(NicThread::start(a.nic).value());
-    threads.push_back(NicThread::start(b.nic).value());
+    threads.push_back(run_nic(a.nic));
+    threads.push_back(run_nic(b.nic));
   }
   ~Ranks() {
     for (NicThread& thread : threads) CHECK(thread.stop(Deadline::after(seconds(20))).ok());
@@ -246,7 +247,7 @@ TEST_CASE("random atomics from four NICs are as if done one after another", "[A1
     ends.push_back(target.make_queue());
     connect(*sides.back(), queues.back(), target, ends.back());
   }
-  NicThread thread = NicThread::start(target.nic).value();
+  NicThread thread = run_nic(target.nic);
   std::vector<Tally> tallies(4);
   std::atomic<int> good = 0;
   {
@@ -374,7 +375,7 @@ TEST_CASE("puts are visible to a reader once their wait has ended, whoever drive
   SendQueue there = a.make_queue(), back = b.make_queue();
   connect(a, there, b, back);
   // One NIC by waiting ranks, both by a thread besides: progress() may be called by all at once.
-  NicThread thread = NicThread::start(b.nic).value();
+  NicThread thread = run_nic(b.nic);
   {
     std::vector<std::jthread> ranks;
     std::atomic<int> bad = 0;
@@ -411,7 +412,7 @@ TEST_CASE("a NIC's thread ends when told to, takes no signals, and may be moved"
   sigset_t set, old;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGUSR1);
-  NicThread first = NicThread::start(nic).value();
+  NicThread first = run_nic(nic);
   ::pthread_sigmask(SIG_BLOCK, &set, &old);
   ::kill(::getpid(), SIGUSR1);  // no thread but the NIC's could take it now
   std::this_thread::sleep_for(milliseconds(30));
@@ -422,8 +423,8 @@ TEST_CASE("a NIC's thread ends when told to, takes no signals, and may be moved"
   CHECK(second.stop(Deadline::after(seconds(5))).ok());
   CHECK(std::chrono::steady_clock::now() - start < seconds(5));
   CHECK(second.stop(Deadline::after(seconds(5))).ok());
-  NicThread third = NicThread::start(nic).value();
-  third = NicThread::start(nic).value();
+  NicThread third = run_nic(nic);
+  third = run_nic(nic);
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 

@@ -88,6 +88,15 @@ void check_equal(const WireRequest& a, const WireRequest& b) {
   CHECK(a.atomic.compare_mask == b.atomic.compare_mask);
 }
 
+// No other length is taken.
+void check_length(Bytes bytes) {
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
+  }
+  bytes.push_back(std::byte{0});
+  CHECK_FALSE(decode_message(bytes).ok());
+}
+
 // Bytes of a message, one of which is overwritten; the error's message.
 template <class T>
 std::string refusal(WireMessage message, std::size_t at, T value) {
@@ -150,9 +159,7 @@ TEST_CASE("a message may leave out the bytes that its receiver copies itself", "
     const auto decoded = decode_message(bytes);
     REQUIRE(decoded.ok());
     check_equal(std::get<WireRequest>(decoded.value().body), request);
-    for (std::size_t size = 0; size < bytes.size(); ++size) {
-      CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
-    }
+    check_length(bytes);
     if (writes) {
       CHECK(refusal(message, bytes.size() - 4, std::uint32_t{1}).find("source's key") !=
             std::string::npos);
@@ -176,11 +183,7 @@ TEST_CASE("a message may name where its receiver is to fetch the bytes", "[req:3
   const auto decoded = decode_message(bytes);
   REQUIRE(decoded.ok());
   check_equal(std::get<WireRequest>(decoded.value().body), request);
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
-  }
-  bytes.push_back(std::byte{0});
-  CHECK_FALSE(decode_message(bytes).ok());
+  check_length(bytes);
   CHECK(refusal(message, 3, std::uint8_t{6}).find("flags 6") != std::string::npos);
   CHECK(refusal(message, 3, std::uint8_t{7}).find("flags 7") != std::string::npos);
   // Neither bytes as well, nor anything but a write.
@@ -207,12 +210,7 @@ TEST_CASE("messages that are cut short or too long are refused", "[req:3.23]") {
   for (const WireMessage& message :
        {WireMessage{a_request(WorkKind::write)}, WireMessage{a_request(WorkKind::read)},
         WireMessage{a_request(WorkKind::atomic)}, WireMessage{a_response()}}) {
-    Bytes bytes = encode_message(message);
-    for (std::size_t size = 0; size < bytes.size(); ++size) {
-      CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
-    }
-    bytes.push_back(std::byte{0});
-    CHECK_FALSE(decode_message(bytes).ok());
+    check_length(encode_message(message));
   }
 }
 

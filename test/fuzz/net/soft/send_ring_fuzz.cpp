@@ -36,7 +36,7 @@ struct Side {
     expect(made.ok());
     key = made.value();
     QueueSetup setup;
-    setup.memory = {ring.data(),     kDepth, record.data(), &doorbell, completion.data(), 1,
+    setup.memory = {ring.data(),     kDepth, record.data(), &doorbell, completion.data(),
                     received.data(), 4,      &error};
     setup.piece_bytes = 64;
     const auto number = nic.create_queue(setup);
