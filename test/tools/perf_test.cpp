@@ -141,8 +141,6 @@ TEST_CASE("-w calls are made before the first round", "[req:1.35]") {
   // Besides them each rank makes four calls: one that may set things up, and those of the round.
   CHECK(with("40", "44") != 0);
   CHECK(with("40", "45") == 0);
-  CHECK(with("1", "5") != 0);
-  CHECK(with("1", "6") == 0);
 }
 
 TEST_CASE("nothing is checked with -c 0", "[req:1.35]") {
@@ -198,9 +196,9 @@ TEST_CASE("a wrong opponent is found as well", "[req:1.36]") {
 }
 
 TEST_CASE("a rank that dies, fails or stops answering is named", "[req:1.35]") {
-  const auto with = [](const std::string& fault) {
+  const auto with = [](const std::string& fault, const char* timeout = "10") {
     return perf(
-        {"--counts", "64", "-n", "20", "-T", "2", "--env", "FAKE_NCCL_RANK=1", "--env", fault});
+        {"--counts", "64", "-n", "20", "-T", timeout, "--env", "FAKE_NCCL_RANK=1", "--env", fault});
   };
   const auto dead = with("FAKE_NCCL_DIE_AT_CALL=15");
   CHECK(dead.status == 1);
@@ -210,7 +208,7 @@ TEST_CASE("a rank that dies, fails or stops answering is named", "[req:1.35]") {
   CHECK(failed.status == 1);
   CHECK(failed.err.find("ncclAllReduce: fake error (result 3): as the test asked") !=
         std::string::npos);
-  const auto hanging = with("FAKE_NCCL_HANG_AT_CALL=15");
+  const auto hanging = with("FAKE_NCCL_HANG_AT_CALL=15", "1");
   CHECK(hanging.status == 1);
   CHECK(hanging.err.find("no answer from") != std::string::npos);
   CHECK(hanging.err.find("rank 1 (pid ") != std::string::npos);
