@@ -18,41 +18,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/log_setup.hpp"
+
 namespace oriel {
 namespace {
 
-/// Sets the log's variables for one test and gives it a folder of its own.
-class LogSetup {
- public:
-  explicit LogSetup(const char* level, const std::string& file = "log") {
-    std::array<char, 32> name{"/tmp/oriel-log-XXXXXX"};
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name.data();
-    ::setenv("ORIEL_LOG", level, 1);
-    ::setenv("ORIEL_LOG_FILE", (folder_ / file).c_str(), 1);
-    reread_process_settings();
-    reread_log_settings();
-  }
-  ~LogSetup() {
-    ::unsetenv("ORIEL_LOG");
-    ::unsetenv("ORIEL_LOG_FILE");
-    reread_process_settings();
-    reread_log_settings();
-    std::filesystem::remove_all(folder_);
-  }
-  std::vector<std::string> lines(const std::string& file = "log") const {
-    std::ifstream in(folder_ / file);
-    std::vector<std::string> out;
-    for (std::string line; std::getline(in, line);) out.push_back(line);
-    return out;
-  }
-  bool has_file(const std::string& file = "log") const {
-    return std::filesystem::exists(folder_ / file);
-  }
-
- private:
-  std::filesystem::path folder_;
-};
+using test::LogSetup;
 
 }  // namespace
 
@@ -61,7 +32,7 @@ TEST_CASE("nothing is written unless asked", "[promise:7]") {
   Log().alert("unheard");
   Log().warn("unheard");
   CHECK_FALSE(log_enabled(LogLevel::alert));
-  CHECK_FALSE(setup.has_file());
+  CHECK_FALSE(std::filesystem::exists(setup.path()));
 }
 
 TEST_CASE("without any setting standard error gets alerts only", "[promise:7]") {
@@ -69,8 +40,7 @@ TEST_CASE("without any setting standard error gets alerts only", "[promise:7]") 
   REQUIRE(::pipe(ends.data()) == 0);
   const int saved = ::dup(STDERR_FILENO);
   REQUIRE(::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
-  reread_process_settings();
-  reread_log_settings();
+  LogSetup::reread();
   Log().version("unheard");
   Log().warn("unheard");
   Log().alert("heard");
@@ -227,15 +197,14 @@ TEST_CASE("an unknown ORIEL_ name is warned about once, at the default level", "
 
 TEST_CASE("a pipe without a reader, and what is no file, are refused as logs", "[req:1.38]") {
   const LogSetup setup("warn", "pipe");
-  const std::string path = std::getenv("ORIEL_LOG_FILE");
+  const std::string path = setup.path("pipe");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   const auto refused = check_log();  // would wait for a reader, if it opened as files are opened
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message() == "ORIEL_LOG_FILE is \"" + path + "\": nobody reads from it");
 
   ::setenv("ORIEL_LOG", "none", 1);
-  reread_process_settings();
-  reread_log_settings();
+  LogSetup::reread();
   CHECK(check_log().ok());  // nothing is to be written
 
   const LogSetup nowhere("warn", "no folder/log");
@@ -249,7 +218,7 @@ TEST_CASE("a pipe without a reader, and what is no file, are refused as logs", "
 
 TEST_CASE("a pipe takes the log while it is read, and does not hold it up when it is not") {
   const LogSetup setup("warn", "pipe");
-  const std::string path = std::getenv("ORIEL_LOG_FILE");
+  const std::string path = setup.path("pipe");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   REQUIRE(reader >= 0);
@@ -270,7 +239,7 @@ TEST_CASE("a pipe takes the log while it is read, and does not hold it up when i
 TEST_CASE("a log file that cannot be opened falls back to standard error") {
   const LogSetup setup("warn", "no/such/folder/log");
   Log().warn("this line is meant to be on standard error");
-  CHECK_FALSE(setup.has_file("no/such/folder/log"));
+  CHECK_FALSE(std::filesystem::exists(setup.path("no/such/folder/log")));
 }
 
 }  // namespace oriel

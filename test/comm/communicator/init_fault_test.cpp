@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <thread>
@@ -15,8 +14,8 @@
 #include "nccl.h"
 
 #include "comm/support/fault_outcome.hpp"
+#include "comm/support/held.hpp"
 #include "support/fault.hpp"
-#include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
 /// Walks through every system call that a rank makes from init to destroy and has it fail. The seed
@@ -38,24 +37,8 @@ constexpr long kCallsMost = 20'000;
 // again.
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS, EADDRINUSE};
 
-/// What a process holds, threads included.
-struct Holding {
-  ProcessState state;
-  std::size_t threads = 0;
-  bool operator==(const Holding&) const = default;
-  bool within(const Holding& other) const {
-    return state.fds <= other.state.fds && state.mappings <= other.state.mappings &&
-           threads <= other.threads;
-  }
-  std::string text() const {
-    return fmt::format("{} fds, {} mappings, {} threads", state.fds, state.mappings, threads);
-  }
-};
-
-Holding holding() {
-  const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
-  return {process_state(),
-          static_cast<std::size_t>(std::distance(tasks, std::filesystem::directory_iterator{}))};
+bool within(const Held& now, const Held& other) {
+  return now.fds <= other.fds && now.mappings <= other.mappings && now.threads <= other.threads;
 }
 
 struct Life {
@@ -111,10 +94,10 @@ Life live(Players& players, const ncclUniqueId& id, FaultPlan* plan, Reach reach
 /// Waits until the process holds no more than it did: threads that have nothing to do any more end
 /// on their own. It may have held too much, if such a thread had not ended: then less counts from
 /// now on.
-bool settles_at(Holding& before) {
+bool settles_at(Held& before) {
   const auto end = steady_clock::now() + 20s;
-  for (Holding now = holding(); now != before; now = holding()) {
-    if (now.within(before)) {
+  for (Held now = held(); now != before; now = held()) {
+    if (within(now, before)) {
       before = now;
       return true;
     }
@@ -146,7 +129,7 @@ void walk_all(Players& players, const Walk& walk) {
   }
   players.barrier();
   std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
-  Holding before = holding();
+  Held before = held();
   players.barrier();
 
   std::vector<std::string> complaints;
@@ -172,8 +155,8 @@ void walk_all(Players& players, const Walk& walk) {
                       plan.hit() ? plan.failed.load() : "");
       if (!verdict.agreed) complaints.push_back(where + outcome.text);
       if (counts && !settles_at(before)) {
-        complaints.push_back(where + "left behind: " + before.text() + " -> " + holding().text());
-        before = holding();  // told once
+        complaints.push_back(where + "left behind: " + text_of(before) + " -> " + text_of(held()));
+        before = held();  // told once
       }
       players.barrier();
     }
@@ -226,7 +209,7 @@ void walk_in_groups(Players& players, long stride, long seed) {
     require(outcome.result == ncclSuccess, outcome.text);
   }
   std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
-  Holding before = holding();
+  Held before = held();
   Count count;
   std::string complaints;
   int misses = 0;
@@ -244,8 +227,8 @@ void walk_in_groups(Players& players, long stride, long seed) {
     const bool late = outcome.text.find("timeout") != std::string::npos;
     if (!fine && (!plan.hit() || !named || late)) complaints += where + outcome.text;
     if (!settles_at(before)) {
-      complaints += where + "left behind: " + before.text() + " -> " + holding().text();
-      before = holding();  // told once
+      complaints += where + "left behind: " + text_of(before) + " -> " + text_of(held());
+      before = held();  // told once
     }
   }
   std::fprintf(stderr, "in groups: %d errors, %d without effect\n", count.agreed, count.harmless);

@@ -1,8 +1,5 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -12,14 +9,13 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <unistd.h>
 
-#include "base/log.hpp"
 #include "net/mlx5/mlx5_memory_cuda.hpp"
 #include "net/mlx5/mlx5_scene.hpp"
 #include "net/queue/memory_keys.hpp"
 #include "support/cuda/fake_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
+#include "support/log_setup.hpp"
 #include "support/process_state.hpp"
 
 // Queues in the memory of a GPU (3.11), on models of the driver and of verbs.
@@ -123,40 +119,6 @@ struct GpuScene : Scene {
 std::uint64_t address_of(const void* pointer) {
   return reinterpret_cast<std::uint64_t>(pointer);
 }
-
-/// The log's lines while it lives.
-class LogFile {
- public:
-  LogFile() {
-    std::array<char, 32> name{"/tmp/oriel-mlx5-XXXXXX"};
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    folder_ = name.data();
-    ::setenv("ORIEL_LOG", "warn", 1);
-    ::setenv("ORIEL_LOG_FILE", (folder_ / "log").c_str(), 1);
-    reread();
-  }
-  ~LogFile() {
-    ::unsetenv("ORIEL_LOG");
-    ::unsetenv("ORIEL_LOG_FILE");
-    reread();
-    std::filesystem::remove_all(folder_);
-  }
-  int count(const std::string& part) const {
-    std::ifstream in(folder_ / "log");
-    int found = 0;
-    for (std::string line; std::getline(in, line);) {
-      if (line.find(part) != std::string::npos) ++found;
-    }
-    return found;
-  }
-
- private:
-  static void reread() {
-    reread_process_settings();
-    reread_log_settings();
-  }
-  std::filesystem::path folder_;
-};
 
 }  // namespace
 
@@ -270,7 +232,7 @@ TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[r
 
 TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once",
           "[req:3.11][A3]") {
-  const LogFile log;
+  const oriel::test::LogSetup log("warn");
   GpuScene scene;
   scene.driver.takes_registers = false;
   scene.begin();
@@ -291,7 +253,7 @@ TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once
 
 TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anyway",
           "[req:3.11][A3]") {
-  const LogFile log;
+  const oriel::test::LogSetup log("warn");
   GpuScene scene;
   scene.begin();
   CHECK(scene.make({.doorbell = DoorbellChoice::cpu}).value().is_rung_by_processor());

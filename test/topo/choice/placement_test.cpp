@@ -4,7 +4,6 @@
 #include "topo/choice/placement.hpp"
 
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log.hpp"
+#include "support/log_setup.hpp"
 #include "support/numa_system.hpp"
 #include "topo/choice/local_affinity.hpp"
 #include "topo/machine/machines.hpp"
@@ -46,29 +45,22 @@ class Setting {
  public:
   Setting(const char* name, const std::string& value) : name_(name) {
     ::setenv(name, value.c_str(), 1);
-    reread();
+    reread_process_settings();
   }
   ~Setting() {
     ::unsetenv(name_);
-    reread();
+    reread_process_settings();
   }
   Setting(const Setting&) = delete;
   Setting& operator=(const Setting&) = delete;
 
  private:
-  static void reread() {
-    reread_process_settings();
-    reread_log_settings();
-  }
   const char* name_;
 };
 
 /// How many lines with `words` the log has at INFO, of a process that does `work`.
 int lines_logged(const std::string& words, const std::function<void()>& work) {
-  const TemporaryTree folder;
-  const std::string path = folder.root() + "/log";
-  const Setting level("ORIEL_LOG", "info");
-  const Setting file("ORIEL_LOG_FILE", path);
+  const test::LogSetup log("info");
   const pid_t child = ::fork();
   if (child == 0) {
     work();
@@ -77,10 +69,7 @@ int lines_logged(const std::string& words, const std::function<void()>& work) {
   int status = -1;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(status == 0);
-  std::ifstream log(path);
-  int lines = 0;
-  for (std::string line; std::getline(log, line);) lines += line.find(words) != std::string::npos;
-  return lines;
+  return log.count(words);
 }
 
 }  // namespace
