@@ -206,24 +206,3 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
   CHECK(::send(killed.ends[1], &byte, 1, MSG_NOSIGNAL) == 1);
   CHECK(ranks.collect(seconds(60))[0] == "ok");
 }
-
-TEST_CASE("a wire ends while messages are on their way, and the other end goes on", "[req:3.13]") {
-  for (int round = 0; round < 4; ++round) {
-    auto options = fabric_options();
-    options.patience = milliseconds(20);
-    WirePair pair(options);
-    WirePair others(options);
-    // Round by round further: before there is a connection, while it is made, after.
-    WireMessage message;
-    for (int i = 0; i < 5 * round * round; ++i) {
-      message = numbered(1, i % 2 == 0 ? 200'000 : 100);
-      pair.a->send(pair.b->address(), message);
-      if (round > 1) pair.b->receive(message);
-      message = numbered(2, 100'000);
-      pair.b->send(pair.a->address(), message);
-    }
-    (round % 2 == 0 ? pair.a : pair.b).reset();
-    WireFabric& left = round % 2 == 0 ? *pair.b : *pair.a;
-    for (int i = 0; i < 300; ++i) left.receive(message);
-  }
-}

@@ -10,12 +10,14 @@
 
 #include <catch2/catch.hpp>
 
+#include "net/failover/failover_pair.hpp"
 #include "net/failover/path_agreement.hpp"
 
 // How two ends agree on a path and an epoch (3.14), over a post that loses, repeats, delays and
 // swaps what they say, on a clock that the test moves.
 using namespace oriel;
 using namespace oriel::net;
+using oriel::net::test::LossyPost;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Kind = PathAgreement::Action::Kind;
@@ -73,55 +75,25 @@ struct End {
   }
 };
 
-struct Post {
-  std::mt19937_64 random;
-  double loss = 0, repeat = 0;
-  int delay_most = 0;
-  struct Letter {
-    PathStatement statement;
-    TimePoint due;
-  };
-  std::array<std::vector<Letter>, 2> inbox;
-  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; }
-  void send(int to, const PathStatement& statement, TimePoint now) {
-    const int copies = chance(repeat) ? 2 : 1;
-    for (int i = 0; i < copies; ++i) {
-      if (chance(loss)) continue;
-      const auto wait = delay_most == 0 ? 0u : random() % static_cast<unsigned>(delay_most);
-      inbox[to].push_back({statement, now + milliseconds(wait)});
-    }
-  }
-  std::optional<PathStatement> take(int at, TimePoint now) {
-    for (auto it = inbox[at].begin(); it != inbox[at].end(); ++it) {
-      if (it->due > now) continue;
-      const PathStatement statement = it->statement;
-      inbox[at].erase(it);
-      return statement;
-    }
-    return std::nullopt;
-  }
-};
-
 struct Pair {
-  explicit Pair(std::uint32_t paths = 2, std::uint64_t seed = 1) : ends{End(paths), End(paths)} {
-    post.random.seed(seed);
-  }
+  explicit Pair(std::uint32_t paths = 2, std::uint64_t seed = 1)
+      : ends{End(paths), End(paths)}, post(seed) {}
   std::array<End, 2> ends;
-  Post post;
+  LossyPost post;
   TimePoint now{seconds(1000)};
 
   void step(int at) {
     End& end = ends[at];
-    while (const auto heard = post.take(at, now)) {
-      // What comes by a channel is bytes.
-      const auto decoded = decode_statement(encode_statement(*heard));
+    for (Bytes heard; post.take(at, heard);) {
+      const auto decoded = decode_statement(heard);
       REQUIRE(decoded.ok());
       end.agreement.hear(*decoded, now);
       end.act();
     }
     end.agreement.tick(now);
     end.act();
-    if (const auto said = end.agreement.take_statement(now)) post.send(1 - at, *said, now);
+    if (const auto said = end.agreement.take_statement(now))
+      post.post(1 - at, encode_statement(*said));
     check();
   }
   void step() {

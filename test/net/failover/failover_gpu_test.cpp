@@ -160,40 +160,6 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   }
 }
 
-TEST_CASE("a signal that a call of the driver has lost is not told of by another NIC",
-          "[req:3.14][F6]") {
-  constexpr std::uint64_t kSignal = 50;
-  FailoverPair::Options options;
-  Engines engines(1);
-  engines.adapt(options);
-  FailoverRank* target = nullptr;
-  options.turn = [&] {
-    engines.run_some();
-    // Before it looks at what has come of it.
-    if (engines.streams[1]->has_refused) target->nics[0]->stop();
-  };
-  FailoverPair pair(options);
-  target = &pair.b;
-  RawPoster raw(pair.view());
-  const auto signal = [&] {
-    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8), 1,
-                                range_of(pair.a, 200)));
-    raw.ring();
-  };
-  signal();  // from here on the NIC knows the word's value, and need not read it
-  REQUIRE(pair.run_until([&] { return pair.is_complete(1); }, seconds(1)));
-  engines.streams[1]->refuses = true;
-  signal();
-  CHECK(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(30)));
-  CHECK_FALSE(pair.is_complete(raw.next()));
-  CHECK(engines.streams[1]->has_refused);
-  CHECK(pair.b.memory[kSignal] == 1);
-  // It is the one whose GPU has failed that is at fault, in the eyes of both.
-  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(30)));
-  CHECK(pair.back->is_at_fault());
-  CHECK_FALSE(pair.there->is_at_fault());
-}
-
 TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does it again",
           "[req:3.14]") {
   /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
