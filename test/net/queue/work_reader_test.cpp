@@ -94,6 +94,10 @@ TEST_CASE("writes and reads are read as the format says", "[req:3.12]") {
   check_local(read, golden::kBytes);
 
   CHECK(work_of(golden::kWriteOfNothing).bytes == 0);
+
+  const auto on_error = spoilt(golden::kWrite, 11, 0x04);  // completes only where it fails
+  CHECK(on_error.syndrome == Syndrome::none);
+  CHECK_FALSE(on_error.work.signalled);
 }
 
 TEST_CASE("bytes that stand in the entry are found, also across blocks and the ring's end",
