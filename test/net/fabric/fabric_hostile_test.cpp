@@ -96,11 +96,11 @@ struct StrangerScene {
     return sealed(keys, from, sequence, batch.take(), payload);
   }
   static Bytes sealed(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
-                      const Bytes& batch, const Bytes& payload = {}) {
+                      const Bytes& batch, const Bytes& payload = {}, bool proves = false) {
     Bytes made(kFrameHeadBytes);
     made.insert(made.end(), batch.begin(), batch.end());
     seal_frame(keys, {from, sequence, static_cast<std::uint16_t>(batch.size())}, made.data(),
-               payload, false);
+               payload, proves);
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }
@@ -258,6 +258,25 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
     scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, batch_of(wanted), other));
     scene.check_only(sequence++, 4, static_cast<std::size_t>(wanted));
   }
+}
+
+TEST_CASE("a changed payload is not taken where payloads are proven", "[req:3.23]") {
+  auto proving = fabric_options();
+  proving.prove_payloads = true;
+  StrangerScene scene(proving);
+  const WireMessage message = numbered(1, 1000);
+  const Bytes head = encode_head(message);
+  ByteWriter batch;
+  batch.put(static_cast<std::uint32_t>(head.size()) | kPayloadBehind).put_raw(head);
+  const Bytes good = StrangerScene::sealed(scene.keys(), scene.a(), 0, batch.take(),
+                                           Payload(payload_of(message)).take(), true);
+  Bytes changed = good;
+  changed.back() ^= std::byte{0x41};
+  scene.send(changed);
+  scene.send(good);
+  scene.await(1);
+  REQUIRE(scene.got.size() == 1);
+  CHECK(is_numbered(scene.got[0], 1, 1000));
 }
 
 TEST_CASE("a message that does not come holds up those behind it for a while only", "[req:3.13]") {
