@@ -36,10 +36,6 @@ class LateStream final : public CopyStream {
     run(is_still ? 0 : random_() % 12);
   }
   bool is_still = false;  ///< does nothing but for who waits for it
-  /// From now on words do not come to the driver, nor do counts, which is said of these: words go
-  /// with what comes next.
-  bool refuses = false;
-  bool has_refused = false;
   std::size_t left() const { return steps_.size(); }
 
   bool has_room() override { return steps_.size() < 64; }
@@ -54,12 +50,9 @@ class LateStream final : public CopyStream {
     return add([to, from, count] { std::memmove(to, from, count); });
   }
   Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override {
-    if (refuses) return {};
     return add([to, value, bytes] { std::memcpy(to, &value, bytes); });
   }
   Status tell(std::uint64_t count) override {
-    has_refused = has_refused || refuses;
-    if (refuses) return Error(ErrorCode::cuda, "the driver refuses a call");
     return add([this, count] { told_ = count; });
   }
   std::uint64_t told() const override {
