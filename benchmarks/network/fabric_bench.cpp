@@ -20,7 +20,7 @@
 
 #include "oriel/device/queue.hpp"
 
-#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_endpoint.hpp"
 #include "net/fabric/fabric_table.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/soft/driving_memory.hpp"

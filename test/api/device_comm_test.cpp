@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "oriel/device/barrier.hpp"
 #include "oriel/device/group.hpp"
@@ -134,9 +135,12 @@ TEST_CASE("ranks that ask for different device communicators get the same error"
     must_fail(comm.device_comm({.barrier_slots = rank}), ErrorCode::invalid_argument,
               {"rank 0", "barrier_slots is 0", "65536"});
     must_fail(comm.device_comm({.barrier_slots = 65537}), ErrorCode::invalid_argument, {"65537"});
-    const auto old = device::kDeviceVersion - rank;  // rank 1 was compiled with older headers
-    must_fail(comm.device_comm({.device_version = old}), ErrorCode::invalid_usage,
-              {"rank 1", "version 0 of Oriel's device headers", "this library with 1"});
+    // Rank 1 was compiled with older headers.
+    constexpr std::uint32_t old_version = device::kDeviceVersion - 1;
+    must_fail(comm.device_comm({.device_version = device::kDeviceVersion - rank}),
+              ErrorCode::invalid_usage,
+              {"rank 1", fmt::format("version {} of Oriel's device headers", old_version),
+               fmt::format("this library with {}", device::kDeviceVersion)});
     const auto kernels = must(comm.device_comm({.barrier_slots = 65536}));
     Barrier barrier({}, kernels.view(), 65535);
     require(barrier.sync() == WaitOutcome::ready, "the last slot");

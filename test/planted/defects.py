@@ -3,7 +3,7 @@
 """Forty defects that the tests have to find.
 
 Each is the module, a text of its source that stands there once, and what replaces it. In the
-replacement, PLANTED is true where the environment variable ORIEL_PLANTED names the defect's number,
+replacement, PLANTED is true where the environment variable ORIEL_TEST_PLANTED names the defect's number,
 which is its place in the list, from 1.
 """
 

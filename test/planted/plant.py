@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 """Plants all defects of defects.py in a copy of the tree, each alive only where the environment
-variable ORIEL_PLANTED has its number. Says which text is not in the tree once.
+variable ORIEL_TEST_PLANTED has its number. Says which text is not in the tree once.
 
 usage: plant.py TREE
 Then build TREE with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each number.

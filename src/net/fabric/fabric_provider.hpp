@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "boot/auth/socket_address.hpp"
-#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_endpoint.hpp"
 
 namespace oriel::net {
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -154,11 +155,12 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
       // An environment is a process's.
       if (cast != Cast::processes && !start.of_rank_1.empty()) continue;
       INFO(start.name << ", " << name_of(cast));
+      const Environment common(start.of_all);
       check_all_ok(play(cast, 2, [&](Players& players) {
         const ncclUniqueId id = players.next_id();
         const Held before = held();
-        const Environment common(start.of_all);
-        const Environment own(players.first() == 1 ? start.of_rank_1 : Variables{});
+        std::optional<Environment> own;
+        if (players.first() == 1 && cast == Cast::processes) own.emplace(start.of_rank_1);
         ncclComm_t comms[2] = {};
         const auto begin = std::chrono::steady_clock::now();
         const ncclResult_t result = players.together([&](std::size_t i, int rank) {

@@ -7,7 +7,7 @@
 
 #include "net/fabric/fabric_address.hpp"
 #include "net/fabric/fabric_frame.hpp"
-#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_endpoint.hpp"
 #include "net/fabric/fabric_pair.hpp"
 #include "net/fabric/fabric_provider.hpp"
 #include "net/wire/wire_format.hpp"

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "net/fabric/fabric_owner.hpp"
+#include "net/fabric/fabric_endpoint.hpp"
 
 #include <algorithm>
 #include <array>
