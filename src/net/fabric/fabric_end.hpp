@@ -16,8 +16,8 @@
 #include "base/deadline.hpp"
 #include "net/fabric/byte_window.hpp"
 #include "net/fabric/fabric_address.hpp"
-#include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/fabric_endpoint.hpp"
+#include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 
 /// State that the parts of a fabric wire share: this end of it, and its peers. Private to

@@ -85,7 +85,8 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
     if (sent == messages && outcome.arrived + missing >= messages) return true;
     // What an error of sending has cost does not come.
     return sent == messages && !from.peer_status(to.address()).ok() &&
-           SteadyClock::instance().now() - heard > milliseconds(test::kSanitized ? 1000 : 200);
+           SteadyClock::instance().now() - heard >
+               milliseconds(oriel::test::kSanitized ? 1000 : 200);
   });
   for (const Status& status : {from.status(), to.status(), from.peer_status(to.address())}) {
     if (!status.ok()) outcome.errors.push_back(status.error().to_string());

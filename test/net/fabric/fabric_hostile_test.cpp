@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "net/fabric/fabric_address.hpp"
-#include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/fabric_endpoint.hpp"
+#include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/fabric_pair.hpp"
 #include "net/fabric/fabric_provider.hpp"
 #include "net/wire/wire_format.hpp"
