@@ -209,8 +209,8 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     impl->owned = true;
     handle.show(&impl->handle);
     bool in_progress = false;
-    ORIEL_CHECK(
-        comm::run_jobs(std::move(jobs), in_progress));  // after a failure the handle is null
+    // After a failure the handle is null.
+    ORIEL_CHECK(comm::run_jobs(std::move(jobs), in_progress));
     return Impl::make(std::move(impl));
   });
 }

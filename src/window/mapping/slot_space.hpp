@@ -70,7 +70,8 @@ class SlotSpace {
   Status keep(Token token);
   /// Forgets what the token has proposed; no effect if it was kept or has proposed nothing.
   void drop(Token token);
-  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part.
+  /// Gives back [offset, offset + bytes) of a kept range: all of it or a part. A part stays taken
+  /// if there is no memory to note what remains.
   void release(std::size_t offset, std::size_t bytes) noexcept;
 
   /// The error for a patient pass that has ended without a place for `bytes`.
