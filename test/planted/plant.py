@@ -4,16 +4,18 @@
 """Plants all defects of defects.py in a copy of the tree, each alive only where the environment
 variable ORIEL_TEST_PLANTED has its number. Says which text is not in the tree once.
 
-usage: plant.py TREE
-Then build TREE with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each number.
+Then build the copy with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each number.
 """
+import argparse
 import pathlib
 import re
-import sys
 
 from defects import DEFECTS
 
-root = pathlib.Path(sys.argv[1])
+parser = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("tree", type=pathlib.Path, help="a copy of the repository; it is changed")
+root = parser.parse_args().tree
 files = [path for folder in ("src", "include") for path in (root / folder).rglob("*")
          if path.suffix in (".hpp", ".cpp", ".cuh")]
 texts = {path: path.read_text() for path in files}

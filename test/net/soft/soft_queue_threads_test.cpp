@@ -171,6 +171,41 @@ class AtomicMix {
   const WaitControl control_ = patient();
 };
 
+/// Writes `records` completions while a thread reads them. Returns how often it saw a tail before
+/// what belongs to it. `records` below 0x10000: an index that wraps around would make a reader that
+/// the system has paused for long count what is right.
+std::uint64_t count_early_tails(std::uint64_t records) {
+  alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
+  CompletionWriter writer(element.data(), 1);
+  const auto write = [&](std::uint64_t number) {
+    CompletionRecord record;
+    record.index = static_cast<std::uint16_t>(number);
+    record.time = number;
+    writer.write(record);
+  };
+  write(0);
+  std::atomic<bool> is_reading = false, has_ended = false;
+  std::uint64_t early = 0;
+  std::thread reader([&] {
+    const auto word_at = [&](std::size_t at, std::memory_order order) {
+      return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(&element[at])).load(order);
+    };
+    while (!has_ended) {
+      std::uint64_t tail = word_at(56, std::memory_order_acquire);
+      std::uint64_t time = word_at(48, std::memory_order_relaxed);
+      const std::uint32_t index = load_big32(reinterpret_cast<const std::byte*>(&tail) + 4) >> 16;
+      // What comes with a tail is of the same completion, or of a later one.
+      if (load_big64(reinterpret_cast<const std::byte*>(&time)) < index) ++early;
+      is_reading = true;
+    }
+  });
+  while (!is_reading) std::this_thread::yield();
+  for (std::uint64_t number = 1; number <= records; ++number) write(number);
+  has_ended = true;
+  reader.join();
+  return early;
+}
+
 }  // namespace
 
 constexpr std::uint32_t kDepths[] = {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
@@ -200,38 +235,7 @@ TEST_CASE("every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads",
 }
 
 TEST_CASE("a completion's last bytes are written last", "[req:3.8]") {
-  constexpr std::uint64_t kRecords = 400'000;
-  alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
-  CompletionWriter writer(element.data(), 1);
-  const auto write = [&](std::uint64_t number) {
-    CompletionRecord record;
-    record.index = static_cast<std::uint16_t>(number);
-    record.time = number;
-    writer.write(record);
-  };
-  write(0);
-  std::atomic<bool> is_reading = false, has_ended = false;
-  std::atomic<std::uint64_t> early = 0;
-  std::thread reader([&] {
-    const auto word_at = [&](std::size_t at, std::memory_order order) {
-      return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(&element[at])).load(order);
-    };
-    while (!has_ended) {
-      std::uint64_t tail = word_at(56, std::memory_order_acquire);
-      std::uint64_t time = word_at(48, std::memory_order_relaxed);
-      const auto index = static_cast<std::uint16_t>(
-          load_big32(reinterpret_cast<const std::byte*>(&tail) + 4) >> 16);
-      const std::uint64_t number = load_big64(reinterpret_cast<const std::byte*>(&time));
-      // What comes with a tail is of the same completion, or of a later one.
-      if (static_cast<std::uint16_t>(number - index) >= 0x8000) ++early;
-      is_reading = true;
-    }
-  });
-  while (!is_reading) std::this_thread::yield();
-  for (std::uint64_t number = 1; number <= kRecords; ++number) write(number);
-  has_ended = true;
-  reader.join();
-  CHECK(early == 0);
+  for (int round = 0; round < 8; ++round) CHECK(count_early_tails(50'000) == 0);
 }
 
 TEST_CASE("random atomics from four NICs are as if done one after another", "[A12]") {
