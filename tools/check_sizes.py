@@ -38,8 +38,6 @@ LARGE_CLASSES = {
     "src/kernels/plan/arguments.hpp:AllReduceArguments": (25, 26, "what a kernel is handed, by value"),
     "src/net/copy/data_mover_cuda.hpp:CudaMover": (
         26, 16, "each step takes driver resources that one destructor gives back"),
-    "src/net/soft/requester.hpp:Requester": (
-        28, 15, "the steps of one sender; its rings and requests are classes of their own"),
     "src/net/soft/sent_requests.hpp:SentRequest": (25, 16, "a record with one question"),
 }
 

@@ -16,6 +16,85 @@ bool needs_load(const PostedEntry& entry, const SentRequest& request) {
 
 }  // namespace
 
+bool RequestSender::send_again(TimePoint now) {
+  held_up_ = false;
+  for (std::size_t i = 0; i < sent_.size(); ++i) {
+    if (sent_[i].on_wire || sent_[i].answered) continue;
+    if (!send(sent_[i], now)) return false;
+  }
+  return true;
+}
+
+bool RequestSender::send_pieces(PostedEntry& entry, TimePoint now) {
+  while (entry.sent < entry.pieces && !entry.done) {
+    if (sent_.is_full()) return false;
+    SentRequest request;
+    request.serial = entry.serial;
+    request.offset = entry.sent_bytes;
+    request.bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - request.offset));
+    if (entry.fetched && !bare_.lend(entry, request)) {
+      cut_for_wire(entry);
+      continue;
+    }
+    request.direct = entry.direct;
+    request.last = entry.sent + 1 == entry.pieces;
+    const bool has_bytes = !request.is_bare() && entry.work.kind != WorkKind::atomic;
+    request.wire_bytes = has_bytes ? request.bytes : 0;
+    SentRequest* const added = sent_.add(std::move(request));
+    if (added == nullptr) return false;
+    ++entry.sent;
+    entry.sent_bytes += added->bytes;
+    if (!send(*added, now)) return false;
+  }
+  return entry.sent == entry.pieces;
+}
+
+void RequestSender::go_by_wire(std::size_t position) {
+  const SentRequest& refused = sent_[position];
+  PostedEntry& entry = posted_.of(refused.serial);
+  if (!refused.is_bare() || entry.work.kind != WorkKind::write) return;
+  for (std::size_t i = position; i < sent_.size(); ++i) {
+    if (sent_[i].answered) return posted_.stop_at(entry, Syndrome::remote_operation);
+  }
+  bare_.note_refusal(entry, refused);
+  posted_.send_again_from(entry.serial);
+  while (sent_.size() > position) {
+    SentRequest& newest = sent_.newest();
+    PostedEntry& its = posted_.of(newest.serial);
+    bare_.take_back(its, newest);
+    --its.sent;
+    its.sent_bytes -= newest.bytes;
+    sent_.drop_newest();
+  }
+  // Nor has any other NIC been heard with it.
+  if (end_.setup.records != nullptr) end_.setup.records->sent = sent_.next_number();
+  posted_.for_each_sending([this](PostedEntry& one) {
+    if (bare_.is_refused(one)) cut_for_wire(one);
+  });
+}
+
+void RequestSender::cut_for_wire(PostedEntry& entry) {
+  entry.direct = false;
+  entry.fetched = false;
+  entry.cut(end_.setup.piece_bytes);
+}
+
+void RequestSender::forget_sent() {
+  for (std::size_t i = 0; i < sent_.size(); ++i) {
+    bare_.lose(posted_.of(sent_[i].serial), sent_[i]);
+  }
+  sent_.forget();
+}
+
+void RequestSender::forget_unsent() {
+  while (!sent_.empty() && !sent_.newest().was_sent) {
+    SentRequest& newest = sent_.newest();
+    bare_.take_back(posted_.of(newest.serial), newest);
+    sent_.drop_newest();
+  }
+}
+
 bool RequestSender::send(SentRequest& request, TimePoint now) {
   PostedEntry& entry = posted_.of(request.serial);
   if (held_up_) {

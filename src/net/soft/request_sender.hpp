@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "net/soft/bare_transfers.hpp"
@@ -11,19 +12,33 @@
 
 namespace oriel::net {
 
-/// Puts requests on the wire, with the payload that has to be loaded first.
+/// Cuts entries into requests and puts these on the wire, with the payload that has to be loaded
+/// first; again, or in another way, where the peer has to be asked again.
 class RequestSender {
  public:
-  RequestSender(SendEnd& end, PostedEntries& posted, const BareTransfers& bare)
-      : end_(end), posted_(posted), bare_(bare) {}
+  RequestSender(SendEnd& end, PostedEntries& posted, SentRequests& sent, BareTransfers& bare)
+      : end_(end), posted_(posted), sent_(sent), bare_(bare) {}
 
-  /// Once for each pass over the requests that are not on the wire, before the first.
-  void begin_pass() { held_up_ = false; }
+  /// Begins a pass: sends the requests that are not on the wire. Returns false if nothing goes any
+  /// further now.
+  bool send_again(TimePoint now);
+  /// Sends what the entry has not sent yet, in the pass of the last send_again(). Returns whether
+  /// all of it is under way.
+  bool send_pieces(PostedEntry& entry, TimePoint now);
+  /// The peer has accepted none of the requests from this position on, because the first has no
+  /// bytes in it: they go again, by the wire, with their bytes and under the same numbers.
+  void go_by_wire(std::size_t position);
+  /// Nobody will hear of the answers to come.
+  void forget_sent();
+  /// Forgets requests that were never sent, so that their memory is not kept for peers that will
+  /// never be asked to fetch it.
+  void forget_unsent();
+
+ private:
   /// Sends the request unless an earlier one of this pass waits for its payload; its own is then
   /// loaded meanwhile. False if nothing goes any further now.
   bool send(SentRequest& request, TimePoint now);
-
- private:
+  void cut_for_wire(PostedEntry& entry);
   enum class Step : std::uint8_t { sent, loading, blocked };
   Step transmit(PostedEntry& entry, SentRequest& request, TimePoint now);
   Step load(PostedEntry& entry, SentRequest& request);
@@ -33,7 +48,8 @@ class RequestSender {
 
   SendEnd& end_;
   PostedEntries& posted_;
-  const BareTransfers& bare_;
+  SentRequests& sent_;
+  BareTransfers& bare_;
   bool held_up_ = false;  // a request waits for its payload, and all behind it for that
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "net/queue/queue_records.hpp"
 
@@ -27,7 +26,7 @@ Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& 
       sent_(slow_answer(setup)),
       retransmission_(end_.setup),
       bare_(end_),
-      sender_(end_, posted_, bare_),
+      sender_(end_, posted_, sent_, bare_),
       landings_(end_, posted_),
       completions_(end_.setup, end_.name()) {}
 
@@ -40,13 +39,14 @@ void Requester::connect(const QueuePeer& peer) {
 
 bool Requester::progress(TimePoint now) {
   if (end_.nic.sends_nothing) {
-    forget_unsent();
+    sender_.forget_unsent();
     return false;
   }
   bool any = posted_.read();
   look_at_timer(now);
   any = landings_.progress() || any;
-  if (send_again(now)) any = begin_entries(now) || any;
+  const bool may_send = !retransmission_.is_paused(now) && sender_.send_again(now);
+  if (may_send) any = begin_entries(now) || any;
   return retire() || any;
 }
 
@@ -66,7 +66,7 @@ bool Requester::begin_entries(TimePoint now) {
       if (!entry->begun) break;
     }
     const std::uint32_t before = entry->sent;
-    const bool sent = send_pieces(*entry, now);
+    const bool sent = sender_.send_pieces(*entry, now);
     any = any || entry->sent != before;
     if (!sent) break;
     posted_.end_sending();
@@ -102,41 +102,6 @@ void Requester::begin(PostedEntry& entry) {
   if (entry.waits_for_data()) ++reads_in_window_;
 }
 
-bool Requester::send_pieces(PostedEntry& entry, TimePoint now) {
-  while (entry.sent < entry.pieces && !entry.done) {
-    if (sent_.is_full()) return false;
-    SentRequest request;
-    request.serial = entry.serial;
-    request.offset = entry.sent_bytes;
-    request.bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - request.offset));
-    if (entry.fetched && !bare_.lend(entry, request)) {
-      cut_for_wire(entry);
-      continue;
-    }
-    request.direct = entry.direct;
-    request.last = entry.sent + 1 == entry.pieces;
-    const bool has_bytes = !request.is_bare() && entry.work.kind != WorkKind::atomic;
-    request.wire_bytes = has_bytes ? request.bytes : 0;
-    SentRequest* const added = sent_.add(std::move(request));
-    if (added == nullptr) return false;
-    ++entry.sent;
-    entry.sent_bytes += added->bytes;
-    if (!sender_.send(*added, now)) return false;
-  }
-  return entry.sent == entry.pieces;
-}
-
-bool Requester::send_again(TimePoint now) {
-  sender_.begin_pass();
-  if (retransmission_.is_paused(now)) return false;
-  for (std::size_t i = 0; i < sent_.size(); ++i) {
-    if (sent_[i].on_wire || sent_[i].answered) continue;
-    if (!sender_.send(sent_[i], now)) return false;
-  }
-  return true;
-}
-
 void Requester::repeat_from(std::size_t position) {
   end_.nic.counters.repeated += sent_.repeat_from(position);
 }
@@ -168,7 +133,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     retransmission_.pause(now);
     return repeat_from(*position);
   }
-  if (response.not_mapped) return go_by_wire(*position);
+  if (response.not_mapped) return sender_.go_by_wire(*position);
   // A response says that the writes before it have been done: their own may have been lost.
   for (std::size_t i = 0; i < *position; ++i) {
     if (sent_[i].answered || posted_.of(sent_[i].serial).work.kind != WorkKind::write) continue;
@@ -192,38 +157,6 @@ void Requester::take_answer(SentRequest& request, WireResponse* response, TimePo
   // A read or an atomic is counted when its data has landed.
   if (entry.waits_for_data()) return landings_.land(entry, request, *response);
   posted_.end_piece(entry);
-}
-
-/// Sends this request and those behind it again by the wire, with their bytes, numbered from its
-/// number on: the peer has accepted none of them.
-void Requester::go_by_wire(std::size_t position) {
-  const SentRequest& refused = sent_[position];
-  PostedEntry& entry = posted_.of(refused.serial);
-  if (!refused.is_bare() || entry.work.kind != WorkKind::write) return;
-  for (std::size_t i = position; i < sent_.size(); ++i) {
-    if (sent_[i].answered) return posted_.stop_at(entry, Syndrome::remote_operation);
-  }
-  bare_.note_refusal(entry, refused);
-  posted_.send_again_from(entry.serial);
-  while (sent_.size() > position) {
-    SentRequest& newest = sent_.newest();
-    PostedEntry& its = posted_.of(newest.serial);
-    bare_.take_back(its, newest);
-    --its.sent;
-    its.sent_bytes -= newest.bytes;
-    sent_.drop_newest();
-  }
-  // Nor has any other NIC been heard with it.
-  if (end_.setup.records != nullptr) end_.setup.records->sent = sent_.next_number();
-  posted_.for_each_sending([this](PostedEntry& one) {
-    if (bare_.is_refused(one)) cut_for_wire(one);
-  });
-}
-
-void Requester::cut_for_wire(PostedEntry& entry) {
-  entry.direct = false;
-  entry.fetched = false;
-  entry.cut(end_.setup.piece_bytes);
 }
 
 bool Requester::retire() {
@@ -270,26 +203,9 @@ bool Requester::flush() {
 
 void Requester::give_up() {
   failed_ = true;
-  forget_sent();
+  sender_.forget_sent();
   posted_.forget();
   landings_.forget();
-}
-
-/// Nobody will hear of the answers to come.
-void Requester::forget_sent() {
-  for (std::size_t i = 0; i < sent_.size(); ++i) {
-    bare_.lose(posted_.of(sent_[i].serial), sent_[i]);
-  }
-  sent_.forget();
-}
-
-/// So that their memory is not kept for peers that will never be asked to fetch it.
-void Requester::forget_unsent() {
-  while (!sent_.empty() && !sent_.newest().was_sent) {
-    SentRequest& newest = sent_.newest();
-    bare_.take_back(posted_.of(newest.serial), newest);
-    sent_.drop_newest();
-  }
 }
 
 }  // namespace oriel::net

@@ -25,7 +25,7 @@ namespace oriel::net {
 class Requester {
  public:
   Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
-  ~Requester() { forget_sent(); }
+  ~Requester() { sender_.forget_sent(); }
   Requester(const Requester&) = delete;
   Requester& operator=(const Requester&) = delete;
 
@@ -54,18 +54,12 @@ class Requester {
   bool begin_entries(TimePoint now);
   bool may_begin(const PostedEntry& entry) const;
   void begin(PostedEntry& entry);
-  bool send_pieces(PostedEntry& entry, TimePoint now);
-  bool send_again(TimePoint now);
   void look_at_timer(TimePoint now);
   void repeat_from(std::size_t position);
-  void go_by_wire(std::size_t position);
-  void cut_for_wire(PostedEntry& entry);
   void take_answer(SentRequest& request, WireResponse* response, TimePoint now);
   bool retire();
   void end_with(const WorkRequest& work, Syndrome syndrome, Complaint complaint);
   void give_up();
-  void forget_sent();
-  void forget_unsent();
 
   SendEnd end_;
   PostedEntries posted_;
