@@ -23,18 +23,24 @@ MemoryRange range_of(const Side& side) {
           0};
 }
 
+/// Connects the pair's queues anew, between processes that know each other as 1 and 2. Messages to
+/// b come by its wire of this number.
+void reconnect(NicPair& pair, std::uint32_t epoch, std::uint32_t wire = 0) {
+  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
+  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
+  const WireAddress of_a = pair.a.nic.address(0), of_b = pair.b.nic.address(wire);
+  REQUIRE(pair.there.connect({0, of_b, pair.back.number(), epoch, 2}).ok());
+  REQUIRE(pair.back.connect({wire, of_a, pair.there.number(), epoch, 1}).ok());
+}
+
 /// Both have mapped the other's memory, here the memory itself.
 struct DirectPair : NicPair {
   explicit DirectPair(const Clock& clock = SteadyClock::instance(),
                       const SendQueue::Options& options = {}, std::size_t words = 8192)
       : NicPair(options, clock, words) {
-    REQUIRE(a.nic.to_reset(there.number()).ok());
-    REQUIRE(b.nic.to_reset(back.number()).ok());
-    REQUIRE(there.connect({0, b.nic.address(0), back.number(), 1, 2}).ok());
-    REQUIRE(back.connect({0, a.nic.address(0), there.number(), 1, 1}).ok());
+    reconnect(*this, 1);
     REQUIRE(a.nic.map_peer_memory(2, b.key, range_of(b)).ok());
-    REQUIRE(b.nic.map_peer_memory(1, a.key, range_of(a)).ok());
-    a.nic.set_reached(2, a.key, true);
+    map_source();
     b.nic.set_reached(1, b.key, true);
   }
   /// Adds 1 to a word there, without waiting for the old value, which comes to `old` here.
@@ -57,12 +63,6 @@ struct DirectPair : NicPair {
   std::uint64_t copies() const {
     return a.nic.counters().direct_copies + b.nic.counters().direct_copies;
   }
-  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
-    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(from, to, bytes), control);
-  }
-  dq::Posted get(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
-    return dq::get<Thread, DrivingMemory>(Thread(), view(), transfer(to, from, bytes), control);
-  }
 };
 
 /// Lets through as many messages to this NIC as it is told.
@@ -83,15 +83,6 @@ class GatedWire final : public Wire {
   std::unique_ptr<Wire> inner_;
 };
 
-std::byte* bytes_of(Side& side) {
-  return reinterpret_cast<std::byte*>(side.memory.data());
-}
-
-void fill(Side& side, unsigned seed) {
-  std::mt19937_64 random(seed);
-  for (auto& word : side.memory) word = random();
-}
-
 }  // namespace
 
 TEST_CASE("puts and gets of memory that is mapped arrive byte for byte without the wire",
@@ -100,8 +91,8 @@ TEST_CASE("puts and gets of memory that is mapped arrive byte for byte without t
   const unsigned seed = 31;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  fill(pair.a, 1);
-  fill(pair.b, 2);
+  pair.a.fill(1);
+  pair.b.fill(2);
   std::uint64_t longer = 0;
   for (int i = 0; i < 300; ++i) {
     const std::size_t bytes = 1 + random() % 20'000;
@@ -109,8 +100,8 @@ TEST_CASE("puts and gets of memory that is mapped arrive byte for byte without t
     const bool writes = random() % 2 == 0;
     REQUIRE(pair.wait(writes ? pair.put(from, to, bytes) : pair.get(to, from, bytes)) ==
             QueueOutcome::done);
-    std::byte* const source = bytes_of(writes ? pair.a : pair.b) + from;
-    std::byte* const target = bytes_of(writes ? pair.b : pair.a) + to;
+    const std::byte* const source = (writes ? pair.a : pair.b).bytes() + from;
+    const std::byte* const target = (writes ? pair.b : pair.a).bytes() + to;
     REQUIRE(std::memcmp(source, target, bytes) == 0);
     if (bytes > 256) ++longer;
   }
@@ -119,12 +110,12 @@ TEST_CASE("puts and gets of memory that is mapped arrive byte for byte without t
 
 TEST_CASE("a put goes by the wire where the peer has the source mapped no more", "[req:3.9]") {
   DirectPair pair;
-  fill(pair.a, 1);
+  pair.a.fill(1);
   REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
   pair.forget_source();
   for (std::uint64_t i = 1; i <= 3; ++i) {
     CHECK(pair.wait(pair.put(0, i * 8000, 5000)) == QueueOutcome::done);
-    CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b) + i * 8000, 5000) == 0);
+    CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes() + i * 8000, 5000) == 0);
   }
   // Told once, remembered for the key.
   CHECK(pair.a.nic.counters().unmapped == 1);
@@ -142,7 +133,7 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
   SendQueue::Options options;
   options.piece_bytes = 700 + static_cast<std::uint32_t>(random() % 3000);
   DirectPair pair(clock, options);
-  fill(pair.a, seed);
+  pair.a.fill(seed);
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
   NicFaults faults;
   faults.seed = seed;
@@ -170,8 +161,8 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
     CHECK(seen[kPuts + i] == i);
   }
   CHECK(pair.b.memory[0] == seen[kPuts - 1] + 1);
-  CHECK(std::memcmp(bytes_of(pair.a) + (kPuts - 1) * kBytes + 8, bytes_of(pair.b) + 8,
-                    kBytes - 8) == 0);
+  CHECK(std::memcmp(pair.a.bytes() + (kPuts - 1) * kBytes + 8, pair.b.bytes() + 8, kBytes - 8) ==
+        0);
 }
 
 TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[req:3.9]") {
@@ -180,18 +171,14 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   SendQueue::Options options;
   options.piece_bytes = 64 << 10;
   DirectPair pair(clock, options, 6 * kMiB / 8);
-  fill(pair.a, 3);
+  pair.a.fill(3);
   NicFaults faults;
   // Only the second piece's answer arrives: the first is asked for again, as it was.
   faults.lost_responses.push_back({0, 1, 1});
   set_faults(pair.b.nic, faults);
   auto gate = std::make_unique<GatedWire>(pair.exchange.attach());
   GatedWire& arriving = *gate;
-  const std::uint32_t wire = pair.b.nic.add_wire(std::move(gate));
-  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
-  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
-  REQUIRE(pair.there.connect({0, pair.b.nic.address(wire), pair.back.number(), 2, 2}).ok());
-  REQUIRE(pair.back.connect({wire, pair.a.nic.address(0), pair.there.number(), 2, 1}).ok());
+  reconnect(pair, 2, pair.b.nic.add_wire(std::move(gate)));
   const auto posted = pair.put(0, 0, 5 * kMiB + 12'345);
   // Two of its pieces arrive before the peer forgets.
   arriving.left = 2;
@@ -201,7 +188,7 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   pair.forget_source();
   for (int i = 0; i < 4; ++i, clock.advance(std::chrono::seconds(5))) pair.run();
   CHECK(pair.wait(posted) == QueueOutcome::done);
-  CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), 5 * kMiB + 12'345) == 0);
+  CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes(), 5 * kMiB + 12'345) == 0);
   CHECK(pair.b.nic.counters().direct_copies == 2);
 }
 
@@ -209,15 +196,11 @@ TEST_CASE("who may not write or read there by the wire may not do it directly",
           "[req:3.9][req:3.23]") {
   const bool writes = GENERATE(false, true);
   DirectPair pair;
-  fill(pair.a, 1);
+  pair.a.fill(1);
   const std::uint32_t weak = pair.b.add_key(writes ? kRemoteRead : kLocalWrite | kRemoteWrite);
   REQUIRE(pair.a.nic.map_peer_memory(2, weak, range_of(pair.b)).ok());
-  const dq::Region there = pair.b.with_key(weak);
-  const dq::Transfer transfer{pair.a.region, 0, there, 0, 1000};
-  const auto posted =
-      writes ? dq::put<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control)
-             : dq::get<Thread, DrivingMemory>(Thread(), pair.view(), transfer, pair.control);
-  CHECK(pair.wait(posted) == QueueOutcome::failed);
+  const dq::Transfer transfer{pair.a.region, 0, pair.b.with_key(weak), 0, 1000};
+  CHECK(pair.wait(writes ? pair.put(transfer) : pair.get(transfer)) == QueueOutcome::failed);
   CHECK(pair.error().syndrome == static_cast<std::uint32_t>(Syndrome::remote_access));
   const auto is_zero = [](std::uint64_t word) { return word == 0; };
   CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(), is_zero));
@@ -225,7 +208,7 @@ TEST_CASE("who may not write or read there by the wire may not do it directly",
 
 TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
   DirectPair pair;
-  fill(pair.a, 1);
+  pair.a.fill(1);
   REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);
   REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
@@ -233,23 +216,19 @@ TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
   CHECK(pair.b.memory[0] == 0);
 }
 
-TEST_CASE("the wire still takes what is small, and what only one side has mapped", "[req:3.9]") {
+TEST_CASE("a put goes by the wire where only this side has mapped the other's memory",
+          "[req:3.9]") {
   NicPair pair;
   // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
   REQUIRE(pair.a.nic.map_peer_memory(2, pair.b.key, range_of(pair.b)).ok());
-  REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
-  REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
-  REQUIRE(pair.there.connect({0, pair.b.nic.address(0), pair.back.number(), 1, 2}).ok());
-  REQUIRE(pair.back.connect({0, pair.a.nic.address(0), pair.there.number(), 1, 1}).ok());
-  fill(pair.a, 1);
-  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(0, 0, 5000),
-                                                  pair.control);
-  REQUIRE(pair.wait(put) == QueueOutcome::done);
-  CHECK(std::memcmp(pair.a.memory.data(), pair.b.memory.data(), 5000) == 0);
-  const auto get = dq::get<Thread, DrivingMemory>(Thread(), pair.view(),
-                                                  pair.transfer(10'000, 0, 5000), pair.control);
-  REQUIRE(pair.wait(get) == QueueOutcome::done);
-  CHECK(std::memcmp(bytes_of(pair.a) + 10'000, bytes_of(pair.b), 5000) == 0);
+  reconnect(pair, 1);
+  pair.a.fill(1);
+  REQUIRE(pair.wait(pair.put(0, 0, 5000)) == QueueOutcome::done);
+  CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes(), 5000) == 0);
+  CHECK(pair.b.nic.counters().direct_copies == 0);
+  REQUIRE(pair.wait(pair.get(10'000, 0, 5000)) == QueueOutcome::done);
+  CHECK(std::memcmp(pair.a.bytes() + 10'000, pair.b.bytes(), 5000) == 0);
+  CHECK(pair.a.nic.counters().direct_copies == 1);
 }
 
 TEST_CASE("peers' memory that cannot be is not taken", "[req:3.23]") {

@@ -95,9 +95,8 @@ struct GatedPair {
     of_b.emplace(b.make_queue(options));
     REQUIRE(of_a->connect({wire_a, {2}, of_b->number()}).ok());
     REQUIRE(of_b->connect({wire_b, {1}, of_a->number()}).ok());
-    std::mt19937_64 random(11);
-    for (auto& word : a.memory) word = random();
-    for (auto& word : b.memory) word = random();
+    a.fill(11);
+    b.fill(12);
   }
   void run() {
     for (int i = 0; i < 60; ++i) {

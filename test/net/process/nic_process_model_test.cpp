@@ -18,7 +18,7 @@
 #include "net/process/nic_process_ring.hpp"
 #include "net/process/nic_process_socket.hpp"
 #include "net/queue/syndrome.hpp"
-#include "net/soft/gpu_side.hpp"
+#include "net/soft/gpu_pair.hpp"
 #include "support/cuda/fault_cuda.hpp"
 
 // The process that copies for software NICs (3.9), on a model of the driver: as a thread of this
@@ -40,7 +40,7 @@ Deadline soon() {
 bool finish(LateModel& model, CudaMover& mover) {
   const Deadline due = soon();
   while (mover.flush()) {
-    model.made->run_streams(4);
+    model.run_streams(4);
     std::this_thread::yield();
     REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
   }
@@ -188,7 +188,7 @@ TEST_CASE("when streams fail in the process the mover fails with the driver's ow
     MoveTicket ticket = 0;
     REQUIRE(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);
     static_cast<void>(moving.mover->flush());
-    model.made->fail_streams(CUDA_ERROR_ILLEGAL_ADDRESS);
+    model.fail_streams(CUDA_ERROR_ILLEGAL_ADDRESS);
     const Deadline due = soon();
     while (moving.mover->flush()) {
       std::this_thread::yield();
@@ -198,7 +198,7 @@ TEST_CASE("when streams fail in the process the mover fails with the driver's ow
     CHECK(moving.mover->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(moving.mover->drain().ok());  // nothing moves any more
   }
-  model.made->fail_streams(CUDA_SUCCESS);
+  model.fail_streams(CUDA_SUCCESS);
 }
 
 TEST_CASE("whichever call of the driver fails in the process, all is undone and it is said",
@@ -319,7 +319,7 @@ TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other"
   channels[2].memory.command(0).value = 5;
   channels[2].memory.produced().store(1);
   wait_for([&] {
-    model.made->run_streams(4);
+    model.run_streams(4);
     return channels[2].memory.count().load() == 5;
   });
   CHECK(channels[2].memory.failed().load() == 0);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <catch2/catch.hpp>
 #include <sys/socket.h>
@@ -56,9 +57,9 @@ struct NicServerThread {
   std::thread thread;
 };
 
-/// Memory of a GPU of which a handle can be given away.
+/// Memory of a GPU of which a handle can be given away, and that other GPUs can reach.
 struct ShareableGpuMemory {
-  ShareableGpuMemory(int device, std::size_t least) {
+  ShareableGpuMemory(int device, std::size_t least, const std::vector<int>& others = {}) {
     CUmemAllocationProp wanted{};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location = device_location(device);
@@ -70,8 +71,13 @@ struct ShareableGpuMemory {
     REQUIRE(cuda().mem_create(&allocation, bytes, &wanted, 0) == 0);
     REQUIRE(cuda().mem_address_reserve(&address, bytes, 0, 0, 0) == 0);
     REQUIRE(cuda().mem_map(address, bytes, 0, allocation, 0) == 0);
-    const CUmemAccessDesc access{device_location(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    REQUIRE(cuda().mem_set_access(address, bytes, &access, 1) == 0);
+    std::vector<CUmemAccessDesc> access{
+        {device_location(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    for (const int other : others) {
+      if (other == device) continue;
+      access.push_back({device_location(other), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    }
+    REQUIRE(cuda().mem_set_access(address, bytes, access.data(), access.size()) == 0);
   }
   ~ShareableGpuMemory() {
     static_cast<void>(cuda().mem_unmap(address, bytes));

@@ -32,7 +32,7 @@ void check_ops(int first, int second, bool direct, bool by_process, unsigned see
   constexpr int kOps = 400;
   INFO("GPUs " << first << " and " << second << (direct ? ", direct copy" : ", memfd ring")
                << copier(by_process) << ", seed " << seed);
-  GpuRanks ranks(first, second, direct, kBytes, by_process);
+  GpuRanks ranks({{first, second}, kBytes, by_process}, direct);
   GpuStream stream_a(first), stream_b(second);
   std::mt19937_64 random(seed);
   Mirror mirror(random, kBytes);
@@ -70,7 +70,7 @@ double in_order(std::vector<std::uint64_t>& cycles, double quantile) {
 PingResult ping(int first, int second, bool direct, bool by_process, std::size_t bytes,
                 std::uint32_t rounds) {
   const std::size_t room = (bytes + 511) / 512 * 512;
-  GpuRanks ranks(first, second, direct, 2 * room, by_process);
+  GpuRanks ranks({{first, second}, 2 * room, by_process}, direct);
   GpuStream stream_a(first), stream_b(second);
   const Pinned<std::uint64_t> cycles(rounds), wrong, nanoseconds(2);
   const Pinned<std::uint32_t> outcome(2);
@@ -123,17 +123,15 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
   const std::uint32_t groups = group == OperationsGroup::warp  ? threads / 32
                                : group == OperationsGroup::cta ? kOperationsCtas
                                                                : threads;
-  const int second = second_gpu();
   // With a record beside the doorbell, as adapters want it.
   const auto mode = direct ? DoorbellMode::strict : DoorbellMode::alone;
-  GpuRanks ranks(0, second, direct, groups * kGroupBytes, false, mode);
+  GpuRanks ranks({{0, second_gpu()}, groups * kGroupBytes, false, mode}, direct);
   REQUIRE(ranks.b.queue->post_receives(groups).ok());
   const Pinned<std::uint32_t> wrong(groups);
   std::fill_n(wrong.get(), groups, 0xffffffffu);
   const GpuPath path = ranks.path(true);
-  const OperationsJob job{path, wrong.get()};
   GpuStream stream(0);
-  must(launch_operations(job, group, stream.handle), "launch");
+  must(launch_operations({path, wrong.get()}, group, stream.handle), "launch");
   must(cudaStreamSynchronize(stream.handle), "the kernel");
   std::vector<std::uint32_t> immediates;
   SendQueue::Immediate immediate;
@@ -152,7 +150,7 @@ namespace {
 /// Both ends of immediates, each by a kernel on its GPU.
 struct ImmediatesPlay {
   ImmediatesPlay(int second, bool direct, bool by_process, std::uint32_t bytes, std::uint32_t slots)
-      : ranks(0, second, direct, std::size_t{slots} * bytes, by_process), stream_b(second) {
+      : ranks({{0, second}, std::size_t{slots} * bytes, by_process}, direct), stream_b(second) {
     for (const bool sends : {true, false}) {
       const GpuPath path = ranks.path(sends);
       ImmediatesJob& job = sends ? sender : receiver;
@@ -238,7 +236,7 @@ TEST_CASE("what 4,096 threads fetch at once by 1,024 slots is a permutation", "[
   constexpr std::uint32_t kThreads = kTicketCtas * kTicketThreads;
   static_assert(kThreads == 4096);
   constexpr std::uint32_t kEach = 2;
-  GpuRanks ranks(0, second_gpu(), true, 4096, false, DoorbellMode::alone, 1024);
+  GpuRanks ranks({{0, second_gpu()}, 4096, false, DoorbellMode::alone, 1024}, true);
   const GpuPath path = ranks.path(true);
   const Pinned<std::uint64_t> tickets(kThreads * kEach);
   const Pinned<std::uint32_t> outcome(kThreads);
@@ -332,7 +330,7 @@ TEST_CASE("10,000 puts complete beside an application that allocates, frees, wai
   INFO((direct ? "direct copy, " : "memfd ring, ")
        << (one_kernel ? "one kernel of 10,000 puts" : "100 kernels of 100 puts"));
   const int second = second_gpu();
-  GpuRanks ranks(0, second, direct, std::size_t{1} << 20, true);
+  GpuRanks ranks({{0, second}, std::size_t{1} << 20, true}, direct);
   GpuStream stream(0);
   const Pinned<std::uint32_t> outcome;
   PutsJob job;
@@ -396,18 +394,17 @@ TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.
     for (const bool direct : {true, false}) print_ping(second, direct, by_process, kRounds);
   }
   // The floor: no NIC, no queue; a thread that sees the word has the engine copy and write.
-  const SharedGpuMemory from(second, 4096, GpuRanks::devices_of(0, second));
-  const SharedGpuMemory to(0, 4096, {0});
+  const ShareableGpuMemory from(second, 4096, {0}), to(0, 4096);
   const Pinned<std::uint64_t> asked, cycles(kRounds), nanoseconds;
   GpuStream kernel(0), engine(0);
   must(load_gpu_nic_kernels(), "loading kernels");
-  must(cudaMemset(reinterpret_cast<void*>(to.address()), 0, 4096), "cudaMemset");
+  must(cudaMemset(to.data(), 0, 4096), "cudaMemset");
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   for (const bool copies : {true, false}) {
     *asked = 0;
-    must(cudaMemset(reinterpret_cast<void*>(to.address()), 0, 8), "cudaMemset");
+    must(cudaMemset(to.data(), 0, 8), "cudaMemset");
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    must(launch_floor({asked.get(), reinterpret_cast<const std::uint64_t*>(to.address()), kRounds,
+    must(launch_floor({asked.get(), reinterpret_cast<const std::uint64_t*>(to.address), kRounds,
                        cycles.get(), nanoseconds.get()},
                       kernel.handle),
          "launch");
@@ -418,12 +415,12 @@ TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.
         REQUIRE(SteadyClock::instance().now() < due);
       }
       if (copies) {
-        must_driver(cuda().memcpy_d_to_d_async(to.address() + 64, from.address(), 8, engine.handle),
+        must_driver(cuda().memcpy_d_to_d_async(to.address + 64, from.address, 8, engine.handle),
                     "copy");
       }
       CUstreamBatchMemOpParams write{};
       write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
-      write.writeValue.address = to.address();
+      write.writeValue.address = to.address;
       write.writeValue.value64 = round;
       must_driver(cuda().stream_batch_mem_op(engine.handle, 1, &write, 0), "write");
     }

@@ -1,6 +1,5 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <random>
@@ -8,9 +7,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/soft/nic_pair.hpp"
+#include "net/soft/immediates_body.hpp"
+#include "net/soft/running_pair.hpp"
 #include "net/soft/split_pages.hpp"
-#include "net/support/run_nic.hpp"
 #include "support/sanitized.hpp"
 
 // The receiving end of queues as device code has it: looking for immediates, waiting for them,
@@ -32,18 +31,14 @@ SendQueue::Options with_receives(std::uint32_t count) {
 }
 
 dq::Posted put_immediate(NicPair& pair, std::uint64_t word, std::uint32_t value) {
-  return dq::put_immediate<Thread, DrivingMemory>(
-      Thread(), pair.view(), pair.transfer(word * 8, word * 8, 8), value, pair.control);
+  return pair.put_immediate(pair.transfer(word * 8, word * 8, 8), value);
 }
 
 /// A wait of the other side.
-QueueOutcome wait_back(NicPair& pair, ReceivedImmediate& immediate,
-                       const device::WaitControl& control) {
-  return dq::wait_immediate<Thread, DrivingMemory>(Thread(), pair.back.view(), pair.back.receives(),
-                                                   immediate, control);
-}
-QueueOutcome wait_back(NicPair& pair, ReceivedImmediate& immediate) {
-  return wait_back(pair, immediate, pair.control);
+template <class M = DrivingMemory>
+QueueOutcome wait_back(const NicPair& pair, ReceivedImmediate& immediate) {
+  return dq::wait_immediate<Thread, M>(Thread(), pair.back.view(), pair.back.receives(), immediate,
+                                       pair.control);
 }
 
 /// Sets a word after so many polls.
@@ -56,23 +51,20 @@ struct AbortingMemory : DrivingMemory {
   }
 };
 
-std::uint32_t record_of(const dq::ReceiveView& receives) {
-  return dq::big_endian(*receives.record);
-}
-
 }  // namespace
 
 TEST_CASE("a wait ends at its deadline, and the next one with the immediate", "[B4]") {
   NicPair pair(with_receives(2));
   REQUIRE(pair.back.post_receives(1).ok());
-  device::WaitControl hasty;
-  hasty.timeout_ns = 2'000'000;
+  const device::WaitControl patient = pair.control;
+  pair.control.timeout_ns = 2'000'000;
   ReceivedImmediate immediate;
   const auto begin = std::chrono::steady_clock::now();
-  CHECK(wait_back(pair, immediate, hasty) == QueueOutcome::timed_out);
+  CHECK(wait_back(pair, immediate) == QueueOutcome::timed_out);
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(2));
   CHECK(immediate.value == 0);
   CHECK(pair.back.view().indexes->broken == 0);
+  pair.control = patient;
   REQUIRE(put_immediate(pair, 0, 7).outcome == QueueOutcome::done);
   REQUIRE(wait_back(pair, immediate) == QueueOutcome::done);
   CHECK(immediate.value == 7);
@@ -85,16 +77,15 @@ TEST_CASE("a wait ends by the abort word, and where posts are refused", "[B4]") 
   SECTION("the word") {
     AbortingMemory::word = 0;
     AbortingMemory::polls_left = 3000;
-    device::WaitControl control = pair.control;
-    control.abort = &AbortingMemory::word;
-    CHECK(dq::wait_immediate<Thread, AbortingMemory>(Thread(), pair.back.view(),
-                                                     pair.back.receives(), immediate,
-                                                     control) == QueueOutcome::aborted);
+    REQUIRE(put_immediate(pair, 0, 9).outcome == QueueOutcome::done);
+    pair.control.abort = &AbortingMemory::word;
+    pair.b.nic.stop();
+    CHECK(wait_back<AbortingMemory>(pair, immediate) == QueueOutcome::aborted);
     CHECK(AbortingMemory::polls_left <= 0);
     // What has come is taken all the same.
-    REQUIRE(put_immediate(pair, 0, 9).outcome == QueueOutcome::done);
+    pair.b.nic.resume();
     pair.run();
-    CHECK(wait_back(pair, immediate, control) == QueueOutcome::done);
+    CHECK(wait_back(pair, immediate) == QueueOutcome::done);
     CHECK(immediate.value == 9);
   }
   SECTION("posts are refused") {
@@ -132,16 +123,12 @@ TEST_CASE("a queue that fails ends its wait, with the reason as far as it is kno
   std::uint32_t syndrome = 0;
   SECTION("the peer asks for what it may not have") {
     const dq::Transfer wrong{pair.a.region, 0, pair.b.with_key(pair.b.key ^ 1), 0, 8};
-    const auto put =
-        dq::put_immediate<Thread, DrivingMemory>(Thread(), pair.view(), wrong, 6, pair.control);
-    CHECK(pair.wait(put) == QueueOutcome::failed);
+    CHECK(pair.wait(pair.put_immediate(wrong, 6)) == QueueOutcome::failed);
     syndrome = dq::kFlushed;
   }
   SECTION("this side does") {
     const dq::Transfer wrong{pair.b.region, 0, pair.a.with_key(pair.a.key ^ 1), 0, 8};
-    const auto put =
-        dq::put<Thread, DrivingMemory>(Thread(), pair.back.view(), wrong, pair.control);
-    REQUIRE(put.outcome == QueueOutcome::done);
+    REQUIRE(dq::put(Thread(), pair.back.view(), wrong, pair.control).outcome == QueueOutcome::done);
     syndrome = 0x13;
   }
   ReceivedImmediate immediate;
@@ -178,7 +165,7 @@ TEST_CASE("immediates are exact around the ring and the 16 bits of the record", 
     const auto more = static_cast<std::uint32_t>(random() % (count - (posted - taken) + 1));
     REQUIRE(dq::post_receives(receives, more));
     posted += more;
-    REQUIRE(record_of(receives) == (posted & 0xffff));
+    REQUIRE(dq::big_endian(*receives.record) == (posted & 0xffff));
     REQUIRE_FALSE(
         dq::post_receives(receives, static_cast<std::uint32_t>(count - (posted - taken) + 1)));
     // As many as there are receives, so that no NIC has to wait and ask again.
@@ -248,58 +235,29 @@ TEST_CASE("where visibility needs a dump, a wait posts one before it says done",
   CHECK(pair.back.view().indexes->completed == 1);
 }
 
-TEST_CASE("threads that put and a thread that waits, with NICs that run by themselves", "[B4]") {
+// More of it, on a model of a GPU: gpu_nic_model_test.cpp.
+TEST_CASE("a thread that puts and one that waits, with NICs that run by themselves", "[B4]") {
   constexpr std::uint32_t kReceives = 64;
-  constexpr std::uint32_t kPutters = 2;
-  const std::uint32_t rounds = oriel::test::repeats(3000u, 4u);
-  LocalExchange exchange;
-  Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
-  SendQueue there = a.make_queue(), back = b.make_queue(with_receives(kReceives));
-  connect(a, there, b, back);
-  std::array threads{run_nic(a.nic), run_nic(b.nic)};
-  device::WaitControl control;
-  control.timeout_ns = 60'000'000'000;
-  std::array<bool, kPutters> fine{};
-  std::uint64_t wrong = 0;
-  std::array<std::uint32_t, kPutters> next{};
+  const std::uint32_t rounds = oriel::test::repeats(6000u, 4u);
+  RunningPair pair({}, with_receives(kReceives));
+  SendQueue& back = pair.back;
+  const ImmediatesPath from{pair.view(),   {},          pair.a.region, pair.b.region, 256,
+                            2 * kReceives, pair.control};
+  const ImmediatesPath to{back.view(), back.receives(), pair.b.region, pair.a.region,
+                          256,         2 * kReceives,   pair.control};
+  REQUIRE(back.post_receives(kReceives).ok());
+  ImmediatesBody<Thread> sender(from), receiver(to);
+  QueueOutcome sent{}, received{};
   {
-    std::array<std::jthread, kPutters> putters;
-    for (std::uint32_t t = 0; t < kPutters; ++t) {
-      putters[t] = std::jthread([&, t] {
-        bool good = true;
-        for (std::uint32_t i = 0; i < rounds && good; ++i) {
-          const std::uint64_t word = t * 1000 + i % 1000;
-          a.memory[word] = i;
-          const auto put =
-              dq::put_immediate(Thread(), there.view(), {a.region, word * 8, b.region, word * 8, 8},
-                                t << 24 | i, control);
-          good = put.outcome == QueueOutcome::done &&
-                 (i % 256 != 0 ||
-                  dq::wait_complete(there.view(), put.end, control) == QueueOutcome::done);
-        }
-        fine[t] = good;
-      });
-    }
-    REQUIRE(dq::post_receives(back.receives(), kReceives));
-    for (std::uint32_t i = 0; i < rounds * kPutters; ++i) {
-      ReceivedImmediate got;
-      if (dq::wait_immediate(Thread(), back.view(), back.receives(), got, control) !=
-          QueueOutcome::done) {
-        ++wrong;
-        break;
-      }
-      const std::uint32_t from = got.value >> 24, number = got.value & 0xffffff;
-      if (from >= kPutters || number != next[from]++) ++wrong;
-      if (b.memory[from * 1000 + number % 1000] != number) ++wrong;
-      if (!dq::post_receives(back.receives(), 1)) ++wrong;
+    const std::jthread putter([&] {
+      for (std::uint32_t i = 0; i < rounds && sent == QueueOutcome::done; ++i)
+        sent = sender.send(i);
+    });
+    for (std::uint32_t i = 0; i < rounds && received == QueueOutcome::done; ++i) {
+      received = receiver.receive(i);
     }
   }
-  for (NicThread& thread : threads) {
-    CHECK(thread.stop(Deadline::after(std::chrono::seconds(20))).ok());
-  }
-  CHECK(wrong == 0);
-  for (std::uint32_t t = 0; t < kPutters; ++t) {
-    CHECK(fine[t]);
-    CHECK(next[t] == rounds);
-  }
+  CHECK(sent == QueueOutcome::done);
+  CHECK(received == QueueOutcome::done);
+  CHECK(receiver.wrong() == 0);
 }

@@ -11,7 +11,6 @@
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
-using device::Thread;
 using dq::QueueOutcome;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -19,22 +18,15 @@ using std::chrono::seconds;
 namespace {
 
 dq::Posted put_word(NicPair& pair, std::uint64_t word) {
-  return dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(word * 8, word * 8, 8),
-                                        pair.control);
+  return pair.put(word * 8, word * 8, 8);
 }
 
 dq::LocalRange word_of(const Side& side, std::uint64_t word) {
-  return {side.region.address + word * 8, side.key, 8};
-}
-
-void add_read(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t to,
-              std::uint32_t flags) {
-  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), flags, pair.b.region.remote(from * 8),
-                             word_of(pair.a, to)));
+  return side.range(word * 8, 8);
 }
 
 void add_write(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t to,
-               std::uint32_t flags = dq::kSignalled) {
+               std::uint32_t flags) {
   raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(to * 8),
                              word_of(pair.a, from)));
 }
@@ -106,8 +98,9 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
       raw.add(dq::masked_compare_swap_entry(
           raw.place(), 0, pair.b.region.remote(808),
           dq::MaskedSwap<std::uint32_t>{i + 1, i, 0xffffffff, 0xffffffff},
-          {pair.a.region.address + 8 * (300 + i), pair.a.key, 4}));
-      add_read(pair, raw, i, 400 + i, dq::kSignalled);
+          pair.a.range(8 * (300 + i), 4)));
+      raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled,
+                                 pair.b.region.remote(i * 8), word_of(pair.a, 400 + i)));
     }
     raw.ring();
     for (int i = 0; i < 12; ++i) {
@@ -138,9 +131,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
   NicPair pair(options, clock);
   pair.a.memory[0] = 1;
   pair.b.nic.stop();
-  RawPoster raw(pair.view());
-  add_write(pair, raw, 0, 0);
-  raw.ring();
+  REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);
   pair.run();
   for (int i = 0; i < 2; ++i) {
     clock.advance(seconds(5));
@@ -192,9 +183,7 @@ TEST_CASE("a read is followed by a dump where it is needed, which begins once it
     faults.response_delay = milliseconds(3);
     set_faults(pair.b.nic, faults);
     pair.b.memory[0] = 41;
-    const auto got =
-        dq::get<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(8, 0, 8), pair.control);
-    REQUIRE(got.outcome == QueueOutcome::done);
+    REQUIRE(pair.get(8, 0, 8).outcome == QueueOutcome::done);
     pair.run();
     CHECK(pair.view().indexes->reserved == 1);
     clock.advance(milliseconds(3));

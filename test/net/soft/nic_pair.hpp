@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -35,7 +38,8 @@ inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteR
 
 /// A rank: its NIC and registered memory.
 struct Side {
-  explicit Side(LocalExchange& exchange, const Clock& clock, std::size_t words = 8192)
+  explicit Side(LocalExchange& exchange, const Clock& clock = SteadyClock::instance(),
+                std::size_t words = 8192)
       : nic(NicSoft::Options{.clock = &clock}), memory(words) {
     nic.add_wire(exchange.attach());
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
@@ -44,10 +48,10 @@ struct Side {
     region.keys[0] = key;
   }
   std::uint32_t add_key(std::uint8_t access) {
-    return nic
-        .register_memory(
-            {region.address, region.bytes, reinterpret_cast<std::byte*>(memory.data()), access})
-        .value();
+    return nic.register_memory({region.address, region.bytes, bytes(), access}).value();
+  }
+  dq::LocalRange range(std::uint64_t offset, std::uint32_t bytes) const {
+    return {region.address + offset, key, bytes};
   }
   /// Another view of the memory, with this key.
   dq::Region with_key(std::uint32_t other) const {
@@ -57,6 +61,12 @@ struct Side {
   }
   SendQueue make_queue(const SendQueue::Options& options = {}) {
     return SendQueue::create(nic, options).value();
+  }
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(memory.data()); }
+  /// Random words.
+  void fill(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::generate(memory.begin(), memory.end(), std::ref(random));
   }
 
   NicSoft nic;
@@ -70,8 +80,49 @@ inline void connect(Side& a, SendQueue& from, Side& b, SendQueue& to) {
   REQUIRE(to.connect({0, a.nic.address(0), from.number()}).ok());
 }
 
+/// What a thread asks of the queue `view()` of a Pair, from memory of its rank a to that of its
+/// rank b, by offsets. Waits poll as M does.
+template <class Pair, class M>
+struct PairCalls {
+  dq::Transfer transfer(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
+    return {pair().a.region, here, pair().b.region, there, bytes};
+  }
+  dq::Posted put(const dq::Transfer& transfer) const {
+    return dq::put<device::Thread, M>({}, pair().view(), transfer, pair().control);
+  }
+  dq::Posted put(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
+    return put(transfer(here, there, bytes));
+  }
+  dq::Posted get(const dq::Transfer& transfer) const {
+    return dq::get<device::Thread, M>({}, pair().view(), transfer, pair().control);
+  }
+  dq::Posted get(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
+    return get(transfer(here, there, bytes));
+  }
+  dq::Posted put_immediate(const dq::Transfer& transfer, std::uint32_t value) const {
+    return dq::put_immediate<device::Thread, M>({}, pair().view(), transfer, value, pair().control);
+  }
+  dq::Posted put_value(std::uint64_t value, std::uint64_t there) const {
+    return dq::put_value<device::Thread, std::uint64_t, M>({}, pair().view(), value,
+                                                           pair().b.region, there, pair().control);
+  }
+  dq::Posted add(std::uint64_t value, std::uint64_t there) const {
+    return dq::atomic<dq::AtomicOp::add, device::Thread, std::uint64_t, M>(
+        {}, pair().view(), pair().b.region, there, value, pair().control);
+  }
+  dq::QueueOutcome wait(dq::Posted posted) const {
+    if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
+    return dq::wait_complete<M>(pair().view(), posted.end, pair().control);
+  }
+  /// The first error that its NIC has noted.
+  dq::QueueError error() const { return dq::decode_error(*pair().there.memory().first_error); }
+
+ private:
+  const Pair& pair() const { return static_cast<const Pair&>(*this); }
+};
+
 /// Two ranks with one connected queue, all driven by the calling thread.
-struct NicPair {
+struct NicPair : PairCalls<NicPair, DrivingMemory> {
   explicit NicPair(const SendQueue::Options& options = {},
                    const Clock& with = SteadyClock::instance(), std::size_t words = 8192)
       : a(exchange, with, words),
@@ -91,14 +142,6 @@ struct NicPair {
     }
   }
   const dq::QueueView& view() const { return there.view(); }
-  dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
-    return {a.region, from, b.region, to, bytes};
-  }
-  dq::QueueOutcome wait(dq::Posted posted) {
-    if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
-    return dq::wait_complete<DrivingMemory>(view(), posted.end, control);
-  }
-  dq::QueueError error() const { return dq::decode_error(*there.memory().first_error); }
   dq::CompletionTail tail() const { return dq::decode_tail(view().completion->tail); }
   dq::Syndromes syndromes() const { return dq::decode_syndromes(view().completion->status); }
 
@@ -122,6 +165,8 @@ class RawPoster {
     next_ += dq::Entry<kParts>::kBlocks;
     return index;
   }
+  /// An entry that does nothing.
+  void nop(std::uint32_t flags = dq::kSignalled) { add(dq::nop_entry(place(), flags)); }
   dq::Place place() const { return {view_.number, next_}; }
   std::uint64_t next() const { return next_; }
   void ring() const { ring(next_, next_); }

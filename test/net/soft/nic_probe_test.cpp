@@ -24,9 +24,7 @@ struct ProbedPair : NicPair {
       : NicPair({.depth = 128}, with, 512) {}
   void probe() { REQUIRE(a.nic.probe(there.number()).ok()); }
   std::uint64_t probes() const { return a.nic.counters().probes; }
-  dq::Posted put(std::uint64_t word) {
-    return dq::put<Thread, DrivingMemory>(Thread(), view(), transfer(0, word * 8, 8), control);
-  }
+  dq::Posted put(std::uint64_t word) { return NicPair::put(0, word * 8, 8); }
 };
 
 /// Longer than a queue waits for an answer.

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <random>
 
 #include <catch2/catch.hpp>
 
@@ -19,24 +18,17 @@ namespace {
 
 constexpr std::uint64_t kPoison = 0xdddddddddddddddd;
 
-void fill(std::vector<std::uint64_t>& words, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (auto& word : words) word = random();
-}
-
 }  // namespace
 
 TEST_CASE("a put, a get and a value arrive, and their blocks are poisoned", "[req:3.8][A4]") {
   SendQueue::Options options;
   options.piece_bytes = 1000;  // so that writes and reads cross the wire in several pieces
   NicPair pair(options);
-  fill(pair.a.memory, 1);
-  fill(pair.b.memory, 2);
-  const auto put = dq::put<Thread, DrivingMemory>(Thread(), pair.view(), pair.transfer(8, 16, 4001),
-                                                  pair.control);
-  REQUIRE(pair.wait(put) == QueueOutcome::done);
-  const auto* from = reinterpret_cast<const std::byte*>(pair.a.memory.data());
-  auto* to = reinterpret_cast<std::byte*>(pair.b.memory.data());
+  pair.a.fill(1);
+  pair.b.fill(2);
+  REQUIRE(pair.wait(pair.put(8, 16, 4001)) == QueueOutcome::done);
+  const std::byte* const from = pair.a.bytes();
+  const std::byte* const to = pair.b.bytes();
   CHECK(std::memcmp(from + 8, to + 16, 4001) == 0);
   CHECK(pair.tail().kind == dq::CompletionKind::request);
   CHECK(pair.tail().queue == pair.there.number());
@@ -58,7 +50,7 @@ TEST_CASE("a put, a get and a value arrive, and their blocks are poisoned", "[re
 
 TEST_CASE("a queue goes from state to state, one by one", "[req:3.8][A5]") {
   LocalExchange exchange;
-  Side a(exchange, SteadyClock::instance());
+  Side a(exchange);
   SendQueue queue = a.make_queue();
   const std::uint32_t number = queue.number();
   const QueuePeer peer{0, a.nic.address(0), number};
@@ -78,29 +70,29 @@ TEST_CASE("a queue goes from state to state, one by one", "[req:3.8][A5]") {
 
 TEST_CASE("a doorbell before the queue can send is dropped, one of another queue ignored",
           "[req:3.8][A5]") {
-  LocalExchange exchange;
-  Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
-  SendQueue there = a.make_queue(), back = b.make_queue();
-  RawPoster raw(there.view());
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  NicPair pair;
+  NicSoft& nic = pair.a.nic;
+  const std::uint32_t number = pair.there.number();
+  REQUIRE(nic.to_reset(number).ok());
+  RawPoster raw(pair.view());
+  raw.nop();
   raw.ring();
-  a.nic.progress();
-  REQUIRE(a.nic.to_init(there.number()).ok());
-  a.nic.progress();
-  REQUIRE(a.nic.to_ready_to_receive(there.number(), {0, b.nic.address(0), back.number()}).ok());
-  REQUIRE(a.nic.to_ready_to_send(there.number()).ok());
-  a.nic.progress();
-  CHECK(dq::decode_tail(there.view().completion->tail).kind == dq::CompletionKind::invalid);
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  nic.progress();
+  REQUIRE(nic.to_init(number).ok());
+  nic.progress();
+  REQUIRE(nic.to_ready_to_receive(number, {0, pair.b.nic.address(0), pair.back.number()}).ok());
+  REQUIRE(nic.to_ready_to_send(number).ok());
+  nic.progress();
+  CHECK(pair.tail().kind == dq::CompletionKind::invalid);
+  raw.nop();
   raw.set_record(raw.next());
-  raw.set_doorbell(raw.next(), there.number() ^ 1);
-  a.nic.progress();
-  CHECK(dq::decode_tail(there.view().completion->tail).kind == dq::CompletionKind::invalid);
+  raw.set_doorbell(raw.next(), number ^ 1);
+  nic.progress();
+  CHECK(pair.tail().kind == dq::CompletionKind::invalid);
   raw.ring();
-  a.nic.progress();
-  const auto tail = dq::decode_tail(there.view().completion->tail);
-  CHECK(tail.kind == dq::CompletionKind::request);
-  CHECK(tail.index == 1);
+  nic.progress();
+  CHECK(pair.tail().kind == dq::CompletionKind::request);
+  CHECK(pair.tail().index == 1);
 }
 
 TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req:3.8][A5]") {
@@ -127,12 +119,12 @@ TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req
 TEST_CASE("a strict doorbell is never ahead of its record", "[req:3.8]") {
   NicPair pair;
   RawPoster raw(pair.view());
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
-  raw.ring(raw.next(), raw.next());
+  raw.nop();
+  raw.ring();
   pair.run();
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.nop();
   SECTION("up to the doorbell only, where the record is ahead") {
-    raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+    raw.nop();
     raw.ring(3, 2);
     pair.run();
     CHECK(pair.tail().index == 1);
@@ -162,7 +154,7 @@ TEST_CASE("a doorbell alone says all, and its queue is idle once all of that is 
   NicPair pair(options);
   CHECK(pair.view().doorbell_record == nullptr);
   RawPoster raw(pair.view());
-  for (int i = 0; i < 5; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  for (int i = 0; i < 5; ++i) raw.nop();
   raw.set_doorbell(3, pair.view().number);
   CHECK_FALSE(pair.a.nic.is_idle());
   pair.run();
@@ -179,12 +171,12 @@ TEST_CASE("a doorbell alone says all, and its queue is idle once all of that is 
 TEST_CASE("completions are in order, and only for entries that ask for one", "[req:3.8][A13]") {
   NicPair pair;
   RawPoster raw(pair.view());
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
-  for (int i = 0; i < 5; ++i) raw.add(dq::nop_entry(raw.place(), 0));
+  raw.nop();
+  for (int i = 0; i < 5; ++i) raw.nop(0);
   raw.ring();
   pair.run();
   CHECK(pair.tail().index == 0);
-  raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
+  raw.nop();
   raw.ring();
   pair.run();
   CHECK(pair.tail().index == 6);
@@ -195,11 +187,10 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
   SendQueue::Options options;
   options.receives = 4;
   NicPair pair(options, clock);
-  fill(pair.a.memory, 3);
-  std::vector<dq::Posted> posted;
+  pair.a.fill(3);
   for (std::uint32_t i = 0; i < 3; ++i) {
-    posted.push_back(dq::put_immediate<Thread, DrivingMemory>(
-        Thread(), pair.view(), pair.transfer(i * 800, i * 800, 800), 0x1000 + i, pair.control));
+    const dq::Transfer part = pair.transfer(i * 800, i * 800, 800);
+    REQUIRE(pair.put_immediate(part, 0x1000 + i).outcome == QueueOutcome::done);
   }
   pair.run();
   SendQueue::Immediate immediate;
@@ -229,7 +220,7 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
 
 TEST_CASE("a queue's numbers, depth and slots are checked", "[req:3.8]") {
   LocalExchange exchange;
-  Side a(exchange, SteadyClock::instance());
+  Side a(exchange);
   const auto refused = [&](auto change) {
     SendQueue::Options options;
     change(options);
@@ -261,10 +252,9 @@ TEST_CASE("a queue gets the number that its setup names, if that is free", "[req
   SendQueue back = pair.b.make_queue();
   connect(pair.a, named, pair.b, back);
   pair.a.memory[0] = 77;
-  const auto posted = dq::put<device::Thread, DrivingMemory>(device::Thread(), named.view(),
-                                                             pair.transfer(0, 8, 8), pair.control);
-  REQUIRE(posted.outcome == dq::QueueOutcome::done);
-  CHECK(dq::wait_complete<DrivingMemory>(named.view(), posted.end, pair.control) ==
-        dq::QueueOutcome::done);
+  const auto posted =
+      dq::put<Thread, DrivingMemory>(Thread(), named.view(), pair.transfer(0, 8, 8), pair.control);
+  REQUIRE(posted.outcome == QueueOutcome::done);
+  CHECK(dq::wait_all<DrivingMemory>(named.view(), pair.control) == QueueOutcome::done);
   CHECK(pair.b.memory[1] == 77);
 }

@@ -4,19 +4,19 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
 #include <unistd.h>
 
 #include "net/queue/byte_order.hpp"
 #include "net/queue/completion_writer.hpp"
-#include "net/queue/operations_body.hpp"
-#include "net/soft/nic_pair.hpp"
-#include "net/soft/nic_thread.hpp"
-#include "net/support/run_nic.hpp"
+#include "net/soft/running_pair.hpp"
 #include "support/long_run.hpp"
+#include "support/on_threads.hpp"
 #include "support/sanitized.hpp"
 
 // Queues filled by many threads and executed by NICs that have threads of their own.
@@ -24,7 +24,6 @@ using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
 using device::Thread;
-using device::WaitControl;
 using dq::AtomicOp;
 using dq::QueueOutcome;
 using std::chrono::milliseconds;
@@ -33,33 +32,8 @@ using std::chrono::seconds;
 namespace {
 
 using oriel::test::kSanitized;
+using oriel::test::on_threads;
 using oriel::test::repeats;
-
-WaitControl patient() {
-  WaitControl control;
-  control.timeout_ns = 60'000'000'000;
-  return control;
-}
-
-/// Two ranks whose NICs have a thread each.
-struct Ranks {
-  explicit Ranks(const SendQueue::Options& options = {}, std::size_t words = 8192)
-      : a(exchange, SteadyClock::instance(), words),
-        b(exchange, SteadyClock::instance(), words),
-        there(a.make_queue(options)),
-        back(b.make_queue(options)) {
-    connect(a, there, b, back);
-    threads.push_back(run_nic(a.nic));
-    threads.push_back(run_nic(b.nic));
-  }
-  ~Ranks() {
-    for (NicThread& thread : threads) CHECK(thread.stop(Deadline::after(seconds(20))).ok());
-  }
-  LocalExchange exchange;
-  Side a, b;
-  SendQueue there, back;
-  std::vector<NicThread> threads;
-};
 
 std::uint64_t load(const std::uint64_t& word) {
   return device::Memory::load<device::Order::acquire>(&word);
@@ -77,34 +51,22 @@ void walk(const Walk& at) {
   SendQueue::Options options;
   options.depth = at.depth;
   options.base = at.base;
-  Ranks ranks(options);
+  RunningPair ranks(options);
   // Two blocks a round: more than the ring holds, and beyond the wrap.
   const std::uint32_t rings = kSanitized || at.depth > 4096 ? 1 : 3;
   const std::uint32_t rounds = rings * at.depth / static_cast<std::uint32_t>(at.threads) + 20;
-  std::atomic<int> good = 0;
-  {
-    std::vector<std::jthread> producers;
-    producers.reserve(static_cast<std::size_t>(at.threads));
-    for (int t = 0; t < at.threads; ++t) {
-      producers.emplace_back([&, t] {
-        const auto& view = ranks.there.view();
-        const auto control = patient();
-        bool fine = true;
-        for (std::uint64_t i = 1; i <= rounds && fine; ++i) {
-          const auto value = dq::put_value(Thread(), view, i, ranks.b.region,
-                                           static_cast<std::uint64_t>(t) * 8, control);
-          const auto add = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 8 * 1000,
-                                                     std::uint64_t{1}, control);
-          fine = value.outcome == QueueOutcome::done && add.outcome == QueueOutcome::done;
-          if (i % 64 == 0)
-            fine = fine && dq::wait_complete(view, add.end, control) == QueueOutcome::done;
-        }
-        fine = fine && dq::wait_all(view, control) == QueueOutcome::done;
-        good += fine;
-      });
+  const auto produce = [&](int thread) {
+    bool good = true;
+    for (std::uint64_t i = 1; i <= rounds && good; ++i) {
+      good =
+          ranks.put_value(i, static_cast<std::uint64_t>(thread) * 8).outcome == QueueOutcome::done;
+      const dq::Posted add = ranks.add(1, 8 * 1000);
+      good = good && add.outcome == QueueOutcome::done;
+      if (i % 64 == 0) good = good && ranks.wait(add) == QueueOutcome::done;
     }
-  }
-  CHECK(good == at.threads);
+    return good && dq::wait_all(ranks.view(), ranks.control) == QueueOutcome::done;
+  };
+  CHECK(on_threads(at.threads, produce) == at.threads);
   CHECK(*ranks.there.memory().first_error == 0);
   for (int t = 0; t < at.threads; ++t) {
     CHECK(load(ranks.b.memory[static_cast<std::size_t>(t)]) == rounds);
@@ -113,63 +75,6 @@ void walk(const Walk& at) {
   CHECK(ranks.there.view().indexes->completed ==
         at.base + 2ull * rounds * static_cast<unsigned>(at.threads));
 }
-
-/// What one rank has done to the words of the target, such that it does not matter in which order:
-/// what all have done, one after another, is the sum.
-struct Tally {
-  std::uint64_t sum = 0, swapped_in = 0, swapped_out = 0, swaps = 0;
-  std::vector<std::uint64_t> tickets;
-};
-
-/// Random atomics through one queue, whose NIC the calling thread drives.
-class AtomicMix {
- public:
-  AtomicMix(const dq::QueueView& view, const dq::Region& target, Tally& tally, std::uint64_t seed)
-      : view_(view), target_(target), tally_(tally), random_(seed) {}
-
-  /// One whose old value nobody waits for.
-  bool post() {
-    const std::uint64_t value = random_();
-    tally_.sum += value;
-    return dq::atomic<AtomicOp::add, Thread, std::uint64_t, DrivingMemory>(Thread(), view_, target_,
-                                                                           0, value, control_)
-               .outcome == QueueOutcome::done;
-  }
-  bool fetch() {
-    const std::uint64_t value = random_();
-    std::uint64_t old = 0;
-    if (value % 3 == 0) {
-      tally_.tickets.emplace_back();
-      return fetch_word<AtomicOp::add>(1, 1, tally_.tickets.back());
-    }
-    if (value % 3 == 1) {
-      if (!fetch_word<AtomicOp::swap>(2, value, old)) return false;
-      tally_.swapped_in += value;
-      tally_.swapped_out += old;
-      return true;
-    }
-    if (!fetch_word<AtomicOp::add>(3, 0, old)) return false;
-    const std::uint64_t seen = old;
-    if (!fetch_word<AtomicOp::compare_swap>(3, seen + 1, old, seen)) return false;
-    tally_.swaps += old == seen ? 1 : 0;
-    return true;
-  }
-  bool finish() { return dq::wait_all<DrivingMemory>(view_, control_) == QueueOutcome::done; }
-
- private:
-  template <AtomicOp kOp>
-  bool fetch_word(std::uint64_t word, std::uint64_t operand, std::uint64_t& old,
-                  std::uint64_t compare = 0) {
-    return dq::fetch_atomic<kOp, std::uint64_t, DrivingMemory>(
-               view_, target_, word * 8, operand, old, control_, compare) == QueueOutcome::done;
-  }
-
-  const dq::QueueView& view_;
-  const dq::Region& target_;
-  Tally& tally_;
-  std::mt19937_64 random_;
-  const WaitControl control_ = patient();
-};
 
 /// Writes `records` completions while a thread reads them. Returns how often it saw a tail before
 /// what belongs to it. `records` below 0x10000: an index that wraps around would make a reader that
@@ -238,58 +143,52 @@ TEST_CASE("a completion's last bytes are written last", "[req:3.8]") {
   for (int round = 0; round < 8; ++round) CHECK(count_early_tails(50'000) == 0);
 }
 
-TEST_CASE("random atomics from four NICs are as if done one after another", "[A12]") {
-  const unsigned seed = 412;
-  INFO("seed " << seed);
+TEST_CASE("atomics from four NICs are as if done one after another", "[A12]") {
+  constexpr int kSides = 4;
+  const auto rounds = static_cast<std::uint32_t>(repeats(50'000, 5));
   LocalExchange exchange;
-  Side target(exchange, SteadyClock::instance());
-  std::vector<std::unique_ptr<Side>> sides;
+  Side target(exchange);
+  std::deque<Side> sides;
   std::vector<SendQueue> queues, ends;
-  for (int i = 0; i < 4; ++i) {
-    sides.push_back(std::make_unique<Side>(exchange, SteadyClock::instance()));
-    queues.push_back(sides.back()->make_queue());
+  for (int i = 0; i < kSides; ++i) {
+    sides.emplace_back(exchange);
+    queues.push_back(sides.back().make_queue());
     ends.push_back(target.make_queue());
-    connect(*sides.back(), queues.back(), target, ends.back());
+    connect(sides.back(), queues.back(), target, ends.back());
   }
   NicThread thread = run_nic(target.nic);
-  std::vector<Tally> tallies(4);
-  std::atomic<int> good = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < 4; ++i) {
-      threads.emplace_back([&, i] {
-        NicSoft* const nics[] = {&sides[i]->nic};
-        const DrivingScope driving(nics);
-        AtomicMix mix(queues[i].view(), target.region, tallies[i], seed + i);
-        bool fine = true;
-        for (std::uint64_t n = 0; n < repeats(50'000u, 5u) && fine; ++n) {
-          fine = n % 16 == 0 ? mix.fetch() : mix.post();
-        }
-        good += fine && mix.finish();
-      });
+  // Of every 16 operations one draws a ticket, and the others do not wait for their old values.
+  const std::uint32_t draws = rounds / 16;
+  std::vector<std::uint64_t> tickets(std::size_t{kSides} * draws);
+  const auto mix = [&](int i) {
+    const auto at = static_cast<std::size_t>(i);
+    NicSoft* const nics[] = {&sides[at].nic};
+    const DrivingScope driving(nics);
+    OperationsPath path{queues[at].view(), sides[at].region, target.region, {}};
+    path.control.timeout_ns = 60'000'000'000;
+    bool good = true;
+    for (std::uint32_t draw = 0; draw < draws && good; ++draw) {
+      for (std::uint64_t value = 1; value < 16 && good; ++value) {
+        good = dq::atomic<AtomicOp::add, Thread, std::uint64_t, DrivingMemory>(
+                   Thread(), path.queue, path.remote, 0, value, path.control)
+                   .outcome == QueueOutcome::done;
+      }
+      good = good && draw_tickets<DrivingMemory>(path, 8, 1, &tickets[at * draws + draw]) ==
+                         QueueOutcome::done;
     }
-  }
+    return good && dq::wait_all<DrivingMemory>(path.queue, path.control) == QueueOutcome::done;
+  };
+  CHECK(on_threads(kSides, mix) == kSides);
   REQUIRE(thread.stop(Deadline::after(seconds(20))).ok());
-  REQUIRE(good == 4);
-  Tally all;
-  for (const Tally& one : tallies) {
-    all.sum += one.sum, all.swaps += one.swaps;
-    all.swapped_in += one.swapped_in, all.swapped_out += one.swapped_out;
-    all.tickets.insert(all.tickets.end(), one.tickets.begin(), one.tickets.end());
-  }
-  const auto& words = target.memory;
-  CHECK(words[0] == all.sum);
-  CHECK(words[1] == all.tickets.size());
-  CHECK(is_permutation(all.tickets));
-  // What was swapped in came out again, but for the last.
-  CHECK(all.swapped_in == all.swapped_out + words[2]);
-  CHECK(words[3] == all.swaps);
+  CHECK(target.memory[0] == tickets.size() * (15 * 16 / 2));
+  CHECK(target.memory[1] == tickets.size());
+  CHECK(is_permutation(tickets));
 }
 
 TEST_CASE("a reader that sees the signal sees the data, with queues of different speeds", "[A13]") {
   SendQueue::Options options;
   options.piece_bytes = 512;
-  Ranks ranks(options);
+  RunningPair ranks(options, options);
   SendQueue second = ranks.a.make_queue(options), peer = ranks.b.make_queue(options);
   connect(ranks.a, second, ranks.b, peer);
   NicFaults faults;
@@ -317,17 +216,17 @@ TEST_CASE("a reader that sees the signal sees the data, with queues of different
       const std::uint64_t at = kWords * (q + 1) * 8;
       const auto posted = dq::put_signal<dq::SignalOp::set>(
           Thread(), view, {ranks.a.region, at, ranks.b.region, at, kWords * 8}, ranks.b.region,
-          8 * (8000 + q), round, patient());
+          8 * (8000 + q), round, ranks.control);
       if (posted.outcome != QueueOutcome::done) ++bad;
-      if (dq::wait_complete(view, posted.end, patient()) != QueueOutcome::done) ++bad;
+      if (dq::wait_complete(view, posted.end, ranks.control) != QueueOutcome::done) ++bad;
       while (load(acknowledged[q]) < round) std::this_thread::yield();
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (std::uint64_t q = 0; q < 2; ++q)
-      threads.emplace_back(read, q), threads.emplace_back(write, q);
-  }
+  on_threads(4, [&](int i) {
+    const auto q = static_cast<std::uint64_t>(i % 2);
+    i < 2 ? read(q) : write(q);
+    return true;
+  });
   CHECK(bad == 0);
 }
 
@@ -335,36 +234,22 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
   for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
     SendQueue::Options options;
     options.depth = 128;
-    Ranks ranks(options);
+    RunningPair ranks(options);
     NicFaults faults;
     faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
     set_faults(ranks.a.nic, faults);
-    std::atomic<int> failed = 0, done = 0;
-    {
-      std::vector<std::jthread> producers;
-      producers.reserve(4);
-      for (int t = 0; t < 4; ++t) {
-        producers.emplace_back([&] {
-          const auto& view = ranks.there.view();
-          for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
-            const auto posted = dq::atomic<AtomicOp::add>(Thread(), view, ranks.b.region, 0,
-                                                          std::uint64_t{1}, patient());
-            QueueOutcome outcome = posted.outcome;
-            if (outcome == QueueOutcome::done) {
-              outcome = dq::wait_complete(view, posted.end, patient());
-            }
-            if (outcome == QueueOutcome::done) {
-              ++done;
-              continue;
-            }
-            failed += outcome == QueueOutcome::failed;
-            return;
-          }
-        });
+    std::atomic<std::uint64_t> done = 0;
+    const auto learns_it = [&](int /*thread*/) {
+      QueueOutcome outcome = QueueOutcome::done;
+      for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
+        outcome = ranks.wait(ranks.add(1, 0));
+        if (outcome != QueueOutcome::done) break;
+        ++done;
       }
-    }
-    CHECK(failed == 4);
-    CHECK(static_cast<std::uint64_t>(done) <= k);
+      return outcome == QueueOutcome::failed;
+    };
+    CHECK(on_threads(4, learns_it) == 4);
+    CHECK(done <= k);
     CHECK(load(ranks.b.memory[0]) == k);
     const auto error = dq::decode_error(ranks.there.view().indexes->error);
     CHECK(error.syndrome == 0x14);
@@ -374,35 +259,20 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
 
 TEST_CASE("puts are visible to a reader once their wait has ended, whoever drives the NICs",
           "[A9]") {
-  LocalExchange exchange;
-  Side a(exchange, SteadyClock::instance()), b(exchange, SteadyClock::instance());
-  SendQueue there = a.make_queue(), back = b.make_queue();
-  connect(a, there, b, back);
   // One NIC by waiting ranks, both by a thread besides: progress() may be called by all at once.
-  NicThread thread = run_nic(b.nic);
-  {
-    std::vector<std::jthread> ranks;
-    std::atomic<int> bad = 0;
-    ranks.reserve(3);
-    for (std::uint64_t t = 0; t < 3; ++t) {
-      ranks.emplace_back([&, t] {
-        NicSoft* const nics[] = {&a.nic, &b.nic};
-        const DrivingScope driving(nics);
-        for (std::uint64_t i = 1; i <= repeats(3000u); ++i) {
-          const auto posted = dq::put_value<Thread, std::uint64_t, DrivingMemory>(
-              Thread(), there.view(), i, b.region, t * 8, patient());
-          if (dq::wait_complete<DrivingMemory>(there.view(), posted.end, patient()) !=
-                  QueueOutcome::done ||
-              load(b.memory[t]) != i) {
-            ++bad;
-            return;
-          }
-        }
-      });
+  NicPair pair;
+  const NicThread thread = run_nic(pair.b.nic);
+  const auto put_and_look = [&](int t) {
+    const DrivingScope driving(pair.all);
+    const auto word = static_cast<std::size_t>(t);
+    bool good = true;
+    for (std::uint64_t i = 1; i <= repeats(3000u) && good; ++i) {
+      good = pair.wait(pair.put_value(i, word * 8)) == QueueOutcome::done &&
+             load(pair.b.memory[word]) == i;
     }
-    ranks.clear();
-    CHECK(bad == 0);
-  }
+    return good;
+  };
+  CHECK(on_threads(3, put_and_look) == 3);
 }
 
 TEST_CASE("a NIC's thread ends when told to, takes no signals, and may be moved", "[req:3.8]") {
