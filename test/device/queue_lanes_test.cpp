@@ -3,9 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <random>
-#include <thread>
 
 #include <catch2/catch.hpp>
 
@@ -18,7 +16,6 @@ namespace oriel::test {
 namespace {
 
 namespace q = device::queue;
-using device::Thread;
 using device::WaitControl;
 using q::QueueOutcome;
 
@@ -38,14 +35,7 @@ void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint3
                       std::uint64_t seed) {
   QueueMemory memory(256, (1u << 16) - 100);
   const std::uint64_t base = memory.indexes.reserved;
-  QueueDrain drain = memory.drain();
-  std::jthread nic([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      if (drain.step(Thread()) == 0) std::this_thread::yield();
-    }
-    while (drain.step(Thread()) != 0) {
-    }
-  });
+  DrainThread nic(memory);
   std::atomic<std::uint32_t> done = 0;
   EmulatedWarp warp(seed);
   warp.run([&](std::uint32_t lane) {
@@ -53,15 +43,11 @@ void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint3
                 EmulatedLanes(), memory.view, rounds + (lane == 0 ? more : 0), blocks[lane],
                 lane_control()) == QueueOutcome::done;
   });
-  nic.request_stop();
-  nic.join();
   CHECK(done == kLanes);
   std::uint64_t all = blocks[0] * std::uint64_t{more};
   for (const std::uint32_t each : blocks) all += std::uint64_t{rounds} * each;
   CHECK(memory.indexes.reserved == base + all);
-  CHECK(drain.consumed == base + all);
-  CHECK(drain.wrong_blocks == 0);
-  CHECK(drain.wrong_doorbells == 0);
+  nic.stop_at(base + all);
 }
 
 }  // namespace

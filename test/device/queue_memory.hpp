@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <numeric>
+#include <stop_token>
+#include <thread>
 #include <vector>
+
+#include <catch2/catch.hpp>
 
 #include "oriel/device/queue.hpp"
 
@@ -29,12 +33,8 @@ struct QueueMemory {
   explicit QueueMemory(std::uint32_t depth, std::uint64_t base = 0, std::uint32_t fetch_slots = 16)
       : ring(depth), marks(depth), fetch_values(fetch_slots + 1), fetch_turns(fetch_slots) {
     indexes.begin_at(base);
-    completion.tail =
-        device::queue::encode_tail({.kind = device::queue::CompletionKind::invalid,
-                                    .opcode = 0xff,
-                                    .queue = 0xffffff,
-                                    .index = static_cast<std::uint16_t>((base - 1) & 0xffffu)});
-    for (std::uint32_t i = 0; i < fetch_slots; ++i) fetch_turns[i] = i;
+    show(device::queue::CompletionKind::invalid, base - 1);
+    std::iota(fetch_turns.begin(), fetch_turns.end(), 0u);
     view.ring = ring.data();
     view.depth = depth;
     view.number = 0x1234;
@@ -54,6 +54,35 @@ struct QueueMemory {
 
   /// How far the NIC has been told.
   std::uint64_t rung() const { return indexes.sweep >> 1; }
+  /// What the NIC says of the entry at this index.
+  void show(device::queue::CompletionKind kind, std::uint64_t index, std::uint8_t opcode = 0) {
+    device::Memory::store<device::Order::release>(
+        &completion.tail,
+        device::queue::encode_tail({.kind = kind,
+                                    .opcode = opcode,
+                                    .queue = view.number,
+                                    .index = static_cast<std::uint16_t>(index & 0xffffu)}));
+  }
+  device::queue::QueueOutcome publish(std::uint32_t count, std::uint32_t blocks,
+                                      const device::WaitControl& control = {}) {
+    return publish_marked(device::Thread(), view, count, blocks, control);
+  }
+  /// Marked entries that the NIC is not told of.
+  device::queue::Reservation write(std::uint32_t blocks) {
+    device::queue::Reservation made;
+    REQUIRE(device::queue::reserve(device::Thread(), view, blocks, made, {}) ==
+            device::queue::QueueOutcome::done);
+    for (std::uint32_t i = 0; i < blocks; ++i) {
+      device::queue::write_entry(view, made, i, marked_entry(view.number, made.base + i));
+    }
+    return made;
+  }
+  device::queue::QueueOutcome publish(device::queue::Reservation& written) {
+    return device::queue::publish(device::Thread(), view, written);
+  }
+  device::queue::QueueOutcome wait(std::uint64_t end) {
+    return device::queue::wait_complete(view, end, {});
+  }
 
   QueueDrain drain() {
     QueueDrain made;
@@ -66,6 +95,32 @@ struct QueueMemory {
     made.consumed = indexes.completed;
     return made;
   }
+};
+
+/// Drains a queue on a thread of its own until told to stop.
+class DrainThread {
+ public:
+  explicit DrainThread(QueueMemory& memory)
+      : drain_(memory.drain()), thread_([this](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            if (drain_.step(device::Thread()) == 0) std::this_thread::yield();
+          }
+          while (drain_.step(device::Thread()) != 0) {
+          }
+        }) {}
+  /// Everything up to `end` has come, and was right.
+  void stop_at(std::uint64_t end) {
+    thread_.request_stop();
+    thread_.join();
+    CHECK(drain_.consumed == end);
+    CHECK(drain_.wrong_blocks == 0);
+    CHECK(drain_.wrong_doorbells == 0);
+  }
+  std::uint32_t doorbells() const { return drain_.doorbells; }
+
+ private:
+  QueueDrain drain_;
+  std::jthread thread_;
 };
 
 }  // namespace oriel::test

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "device/queue_memory.hpp"
 #include "support/long_run.hpp"
+#include "support/on_threads.hpp"
 
 /// Queues on CPU threads: publication, completion, splitting, and how waits end.
 namespace oriel::test {
@@ -20,29 +20,6 @@ namespace q = device::queue;
 using device::Thread;
 using device::WaitControl;
 using q::QueueOutcome;
-
-/// Drains a queue on a thread of its own until told to stop.
-class DrainThread {
- public:
-  explicit DrainThread(QueueMemory& memory, std::chrono::microseconds pause = {})
-      : drain_(memory.drain()), thread_([this, pause](const std::stop_token& stop) {
-          while (!stop.stop_requested()) {
-            if (drain_.step(Thread()) == 0) std::this_thread::yield();
-            if (pause.count() != 0) std::this_thread::sleep_for(pause);
-          }
-          while (drain_.step(Thread()) != 0) {
-          }
-        }) {}
-  const QueueDrain& stop() {
-    thread_.request_stop();
-    thread_.join();
-    return drain_;
-  }
-
- private:
-  QueueDrain drain_;
-  std::jthread thread_;
-};
 
 struct Case {
   std::uint32_t depth;
@@ -60,29 +37,18 @@ void publish_from_threads(const Case& at) {
   DrainThread nic(memory);
   const std::uint32_t count =
       at.laps * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
-  std::atomic<int> good = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < at.threads; ++i) {
-      threads.emplace_back([&] {
-        WaitControl control;
-        control.timeout_ns = 60'000'000'000;
-        good +=
-            publish_marked(Thread(), memory.view, count, at.blocks, control) == QueueOutcome::done;
-      });
-    }
-  }
-  CHECK(good == at.threads);
-  const QueueDrain& drain = nic.stop();
+  WaitControl control;
+  control.timeout_ns = 60'000'000'000;
+  CHECK(on_threads(at.threads, [&](int) {
+          return memory.publish(count, at.blocks, control) == QueueOutcome::done;
+        }) == at.threads);
   const std::uint64_t all =
       at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
   CHECK(memory.indexes.reserved == all);
   CHECK(memory.rung() == all);  // no doorbell was lost, though nobody waited
-  CHECK(drain.consumed == all);
-  CHECK(drain.wrong_blocks == 0);
-  CHECK(drain.wrong_doorbells == 0);
-  CHECK(drain.doorbells <= count * static_cast<std::uint32_t>(at.threads));
-  CHECK(q::wait_complete(memory.view, all, WaitControl()) == QueueOutcome::done);
+  nic.stop_at(all);
+  CHECK(nic.doorbells() <= count * static_cast<std::uint32_t>(at.threads));
+  CHECK(memory.wait(all) == QueueOutcome::done);
   CHECK(memory.indexes.completed == all);
 }
 
@@ -198,17 +164,15 @@ TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23
   region.chunk_shift = 12;
   const q::Region none;
   const WaitControl control;
-  const auto put = [&](const q::Region& from, std::uint64_t at, const q::Region& to,
-                       std::uint64_t there, std::uint64_t bytes) {
-    return q::put(Thread(), memory.view, {from, at, to, there, bytes}, control).outcome;
-  };
   constexpr std::uint64_t kHuge = ~std::uint64_t{0};
-  CHECK(put(region, 1, region, 0, 4096) == QueueOutcome::refused);
-  CHECK(put(region, 0, region, 4096, 1) == QueueOutcome::refused);
-  CHECK(put(region, kHuge, region, 0, 2) == QueueOutcome::refused);
-  CHECK(put(region, 0, region, 8, kHuge) == QueueOutcome::refused);
-  CHECK(put(none, 0, region, 0, 1) == QueueOutcome::refused);
-  CHECK(put(region, 0, none, 0, 1) == QueueOutcome::refused);
+  for (const q::Transfer& outside : {q::Transfer{region, 1, region, 0, 4096},
+                                     {region, 0, region, 4096, 1},
+                                     {region, kHuge, region, 0, 2},
+                                     {region, 0, region, 8, kHuge},
+                                     {none, 0, region, 0, 1},
+                                     {region, 0, none, 0, 1}}) {
+    CHECK(q::put(Thread(), memory.view, outside, control).outcome == QueueOutcome::refused);
+  }
   CHECK(q::put_value(Thread(), memory.view, std::uint64_t{1}, region, 4089, control).outcome ==
         QueueOutcome::refused);
   CHECK(q::atomic<q::AtomicOp::add>(Thread(), memory.view, region, 4, std::uint64_t{1}, control)
@@ -218,7 +182,8 @@ TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23
         QueueOutcome::refused);
   CHECK(q::put_immediate(Thread(), memory.view, {region, 0, region, 0, 0}, 1, control).outcome ==
         QueueOutcome::refused);
-  CHECK(put(region, 4096, region, 4096, 0) == QueueOutcome::done);
+  CHECK(q::put(Thread(), memory.view, {region, 4096, region, 4096, 0}, control).outcome ==
+        QueueOutcome::done);
   CHECK(memory.indexes.reserved == 0);
   CHECK(memory.doorbell == 0);
 }
@@ -228,21 +193,16 @@ TEST_CASE("an abort ends every wait, and nothing is published after it", "[req:3
   std::uint32_t abort = 0;
   WaitControl control;
   control.abort = &abort;
-  std::atomic<int> aborted = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&] {
-        aborted += publish_marked(Thread(), memory.view, 1000, 3, control) == QueueOutcome::aborted;
-      });
-    }
+  const auto publish_or_abort = [&](int thread) {
+    if (thread < 4) return memory.publish(1000, 3, control) == QueueOutcome::aborted;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     device::Memory::store<device::Order::release>(&abort, 1u);
-  }
-  CHECK(aborted == 4);
+    return true;
+  };
+  CHECK(on_threads(5, publish_or_abort) == 5);
   CHECK(memory.rung() <= 128);
   const std::uint64_t doorbell = memory.doorbell;
-  CHECK(publish_marked(Thread(), memory.view, 1, 3, control) == QueueOutcome::aborted);
+  CHECK(memory.publish(1, 3, control) == QueueOutcome::aborted);
   CHECK(memory.doorbell == doorbell);
 }
 
@@ -255,21 +215,12 @@ TEST_CASE("a dead NIC times out with the peer's name, and one that gives up ends
   control.stall = &stall;
   WaitControl patient;
   patient.timeout_ns = 60'000'000'000;
-  std::atomic<int> timed_out = 0, aborted = 0;
   const auto begin = std::chrono::steady_clock::now();
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 3; ++i) {
-      threads.emplace_back([&, i] {
-        const auto outcome =
-            publish_marked(Thread(), memory.view, 1000, 1, i == 0 ? control : patient);
-        (outcome == QueueOutcome::timed_out ? timed_out : aborted) += 1;
-      });
-    }
-  }
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  CHECK(timed_out == 1);
-  CHECK(aborted == 2);
+  CHECK(on_threads(3, [&](int thread) {
+          return memory.publish(1000, 1, thread == 0 ? control : patient) ==
+                 (thread == 0 ? QueueOutcome::timed_out : QueueOutcome::aborted);
+        }) == 3);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
   CHECK(device::stalled_rank(stall.gave_up) == 7);
 }
 
@@ -278,29 +229,20 @@ TEST_CASE("an error surfaces with its syndrome and opcode; what came before it i
   for (const bool nic_word : {true, false}) {
     QueueMemory memory(128);
     if (!nic_word) memory.view.nic_error = nullptr;
-    REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
+    REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
     // Entry 6 fails; where the NIC has a word of its own, later ones have been flushed since.
     const q::QueueError error{
         .syndrome = 0x13, .vendor_syndrome = 0x77, .opcode = 0x08, .index = 6};
     if (nic_word) memory.nic_error = q::encode_error(error);
     const std::uint8_t shown = nic_word ? q::kFlushed : error.syndrome;
     memory.completion.status = q::encode_syndromes({error.vendor_syndrome, shown});
-    device::Memory::store<device::Order::release>(
-        &memory.completion.tail,
-        q::encode_tail({.kind = q::CompletionKind::request_error,
-                        .opcode = error.opcode,
-                        .queue = memory.view.number,
-                        .index = static_cast<std::uint16_t>(nic_word ? 9 : 6)}));
-    CHECK(q::wait_complete(memory.view, 6, WaitControl()) == QueueOutcome::done);
-    CHECK(q::wait_complete(memory.view, 7, WaitControl()) == QueueOutcome::failed);
+    memory.show(q::CompletionKind::request_error, nic_word ? 9 : 6, error.opcode);
+    CHECK(memory.wait(6) == QueueOutcome::done);
+    CHECK(memory.wait(7) == QueueOutcome::failed);
     CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::failed);
-    const q::QueueError seen = q::decode_error(memory.indexes.error);
-    CHECK(seen.syndrome == error.syndrome);
-    CHECK(seen.vendor_syndrome == error.vendor_syndrome);
-    CHECK(seen.opcode == error.opcode);
-    CHECK(seen.index == error.index);
+    CHECK(memory.indexes.error == q::encode_error(error));
     // A full ring does not wait for what will not come.
-    CHECK(publish_marked(Thread(), memory.view, 1000, 1, WaitControl()) == QueueOutcome::failed);
+    CHECK(memory.publish(1000, 1) == QueueOutcome::failed);
   }
 }
 
@@ -308,21 +250,15 @@ TEST_CASE("a completion that says only flushed does not make what came before it
           "[req:3.6]") {
   QueueMemory memory(128);
   memory.view.nic_error = nullptr;
-  REQUIRE(publish_marked(Thread(), memory.view, 10, 1, WaitControl()) == QueueOutcome::done);
-  const auto show = [&](q::CompletionKind kind, std::uint16_t index) {
-    device::Memory::store<device::Order::release>(
-        &memory.completion.tail,
-        q::encode_tail(
-            {.kind = kind, .opcode = 0x08, .queue = memory.view.number, .index = index}));
-  };
-  show(q::CompletionKind::request, 2);
-  CHECK(q::wait_complete(memory.view, 3, WaitControl()) == QueueOutcome::done);
+  REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
+  memory.show(q::CompletionKind::request, 2, 0x08);
+  CHECK(memory.wait(3) == QueueOutcome::done);
   // Entry 5 failed, and the element of entry 9, flushed after it, has taken the place of its own.
   memory.completion.status = q::encode_syndromes({0, q::kFlushed});
-  show(q::CompletionKind::request_error, 9);
-  CHECK(q::wait_complete(memory.view, 4, WaitControl()) == QueueOutcome::failed);
-  CHECK(q::wait_complete(memory.view, 9, WaitControl()) == QueueOutcome::failed);
-  CHECK(q::wait_complete(memory.view, 3, WaitControl()) == QueueOutcome::done);
+  memory.show(q::CompletionKind::request_error, 9, 0x08);
+  CHECK(memory.wait(4) == QueueOutcome::failed);
+  CHECK(memory.wait(9) == QueueOutcome::failed);
+  CHECK(memory.wait(3) == QueueOutcome::done);
   CHECK(memory.indexes.completed == 3);
   CHECK(q::decode_error(memory.indexes.error).syndrome == q::kFlushed);
 }
@@ -330,16 +266,11 @@ TEST_CASE("a completion that says only flushed does not make what came before it
 TEST_CASE("one doorbell tells of all that was marked behind a gap", "[A8][Q2][req:3.3][req:3.5]") {
   QueueMemory memory(128);
   QueueDrain drain = memory.drain();
-  std::vector<q::Reservation> all(40);
-  for (q::Reservation& each : all) {
-    REQUIRE(q::reserve(Thread(), memory.view, 3, each, WaitControl()) == QueueOutcome::done);
-    for (std::uint32_t i = 0; i < 3; ++i) {
-      q::write_entry(memory.view, each, i, marked_entry(memory.view.number, each.base + i));
-    }
-  }
+  std::vector<q::Reservation> all;
+  for (int i = 0; i < 40; ++i) all.push_back(memory.write(3));
   for (std::size_t i = all.size(); i-- > 0;) {
     CHECK(drain.doorbells == 0);
-    REQUIRE(q::publish(Thread(), memory.view, all[i]) == QueueOutcome::done);
+    REQUIRE(memory.publish(all[i]) == QueueOutcome::done);
     drain.step(Thread());
   }
   CHECK(drain.doorbells == 1);
@@ -351,24 +282,18 @@ TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.
   for (const bool is_next : {true, false}) {
     INFO((is_next ? "next" : "marked"));
     QueueMemory memory(128);
-    q::Reservation first, second, late;
-    for (q::Reservation* each : {&first, &second}) {
-      REQUIRE(q::reserve(Thread(), memory.view, 32, *each, WaitControl()) == QueueOutcome::done);
-      for (std::uint32_t i = 0; i < 32; ++i) {
-        q::write_entry(memory.view, *each, i, marked_entry(memory.view.number, each->base + i));
-      }
-    }
+    q::Reservation first = memory.write(32), second = memory.write(32), late;
     if (!is_next) {  // as if somebody had come in between
       first.is_next = false;
-      REQUIRE(q::publish(Thread(), memory.view, second) == QueueOutcome::done);
+      REQUIRE(memory.publish(second) == QueueOutcome::done);
     }
     // There is no room for this one, and nobody drains the queue.
     WaitControl soon;
     soon.timeout_ns = 1'000'000;
     REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);
     REQUIRE(q::reserve(Thread(), memory.view, 1, late, soon) == QueueOutcome::timed_out);
-    CHECK(q::publish(Thread(), memory.view, first) == QueueOutcome::aborted);
-    CHECK(q::publish(Thread(), memory.view, second) == QueueOutcome::aborted);
+    CHECK(memory.publish(first) == QueueOutcome::aborted);
+    CHECK(memory.publish(second) == QueueOutcome::aborted);
     CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::aborted);
     CHECK(memory.doorbell == 0);
     CHECK(memory.record[1] == 0);
@@ -378,21 +303,11 @@ TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.
 TEST_CASE("a publisher waits for no slower one before it, and no entry is lost", "[req:3.5]") {
   QueueMemory memory(128);
   DrainThread nic(memory);
-  q::Reservation slow;
-  REQUIRE(q::reserve(Thread(), memory.view, 2, slow, WaitControl()) == QueueOutcome::done);
-  QueueOutcome outcome{};
-  std::jthread other(
-      [&] { outcome = publish_marked(Thread(), memory.view, 20, 2, WaitControl()); });
-  other.join();
+  q::Reservation slow = memory.write(2);
+  CHECK(on_threads(1, [&](int) { return memory.publish(20, 2) == QueueOutcome::done; }) == 1);
   CHECK(device::Memory::load<device::Order::relaxed>(&memory.doorbell) == 0);
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    q::write_entry(memory.view, slow, i, marked_entry(memory.view.number, slow.base + i));
-  }
-  REQUIRE(q::publish(Thread(), memory.view, slow) == QueueOutcome::done);
-  CHECK(outcome == QueueOutcome::done);
-  const QueueDrain& drain = nic.stop();
-  CHECK(drain.consumed == 42);
-  CHECK(drain.wrong_blocks == 0);
+  REQUIRE(memory.publish(slow) == QueueOutcome::done);
+  nic.stop_at(42);
 }
 
 }  // namespace oriel::test

@@ -6,6 +6,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <numeric>
 #include <utility>
 
 namespace oriel::net::test {
@@ -92,9 +95,9 @@ struct FakeVerbs::Access {
     }
     fake->given_back.push_back(kind);
     if (kind == "QP") {
-      if (fake->on_destroy)
-        fake->on_destroy(fake->queue_pairs.at(key_of(object->adapter, object->number)));
-      fake->queue_pairs.erase(key_of(object->adapter, object->number));
+      const auto pair = fake->queue_pairs.find(key_of(object->adapter, object->number));
+      if (fake->on_destroy) fake->on_destroy(pair->second);
+      fake->queue_pairs.erase(pair);
     }
     if (kind == "region" && fake->on_deregister) {
       fake->on_deregister(object->adapter, object->seen.region.local_key);
@@ -114,7 +117,7 @@ struct FakeVerbs::Access {
     return fake->adapters[static_cast<std::size_t>(object.adapter)];
   }
 
-  static VerbsDevice** list(int* count) {
+  static VerbsDevice** get_device_list(int* count) {
     if (fake->on_list) fake->on_list();
     if (fails("ibv_get_device_list")) return nullptr;
     *count = static_cast<int>(fake->adapters.size());
@@ -124,17 +127,17 @@ struct FakeVerbs::Access {
     }
     return made;
   }
-  static void free_list(VerbsDevice** list) { delete[] list; }
+  static void free_device_list(VerbsDevice** list) { delete[] list; }
   static const Adapter* of(VerbsDevice* device) { return reinterpret_cast<const Adapter*>(device); }
-  static const char* name(VerbsDevice* device) { return of(device)->name.c_str(); }
+  static const char* get_device_name(VerbsDevice* device) { return of(device)->name.c_str(); }
   static bool is_supported(VerbsDevice* device) { return of(device)->mlx5; }
 
-  static VerbsContext* open(VerbsDevice* device, Mlx5ContextOptions* options) {
+  static VerbsContext* open_device(VerbsDevice* device, Mlx5ContextOptions* options) {
     if (fails("mlx5dv_open_device", {options->flags})) return nullptr;
     const auto which = static_cast<int>(of(device) - fake->adapters.data());
     return reinterpret_cast<VerbsContext*>(make("context", which, {}));
   }
-  static int close(VerbsContext* context) {
+  static int close_device(VerbsContext* context) {
     return give_back("ibv_close_device", context, "context");
   }
   static int query_port(VerbsContext* context, std::uint8_t port, VerbsPort* out) {
@@ -167,8 +170,7 @@ struct FakeVerbs::Access {
     const bool fail = fails("ibv_alloc_pd");
     const Object* object = find(context, "context", "ibv_alloc_pd");
     if (object == nullptr || fail) return nullptr;
-    Object* made = make("domain", object->adapter, {context});
-    return reinterpret_cast<VerbsDomain*>(made);
+    return reinterpret_cast<VerbsDomain*>(make("domain", object->adapter, {context}));
   }
   static int dealloc_domain(VerbsDomain* domain) {
     return give_back("ibv_dealloc_pd", domain, "domain");
@@ -179,9 +181,7 @@ struct FakeVerbs::Access {
     if (object == nullptr) return nullptr;
     Object* made = make("region", object->adapter, {domain});
     std::uint32_t key = made->number;
-    if (fake->on_register) {
-      key = fake->on_register(object->adapter, address, bytes, access);
-    }
+    if (fake->on_register) key = fake->on_register(object->adapter, address, bytes, access);
     made->seen.region = {};
     made->seen.region.local_key = made->seen.region.remote_key = key;
     return &made->seen.region;
@@ -225,9 +225,7 @@ struct FakeVerbs::Access {
     if (kinds != 1 << 5 || find(details->address.in, "address", "mlx5dv_init_obj") == nullptr) {
       return EINVAL;
     }
-    for (std::uint8_t i = 0; i < 6; ++i) {
-      vector.link_address[i] = static_cast<std::uint8_t>(0x10 + i);
-    }
+    std::iota(std::begin(vector.link_address), std::end(vector.link_address), std::uint8_t{0x10});
     details->address.out->vector = &vector;
     return 0;
   }
@@ -376,18 +374,10 @@ struct FakeVerbs::Access {
     return true;
   }
   static const char* name_of(std::uint32_t opcode) {
-    switch (opcode) {
-      case 0x502:
-        return "RST2INIT_QP";
-      case 0x503:
-        return "INIT2RTR_QP";
-      case 0x504:
-        return "RTR2RTS_QP";
-      case 0x507:
-        return "2ERR_QP";
-      default:
-        return "an unknown command";
-    }
+    static const std::map<std::uint32_t, const char*> names = {
+        {0x502, "RST2INIT_QP"}, {0x503, "INIT2RTR_QP"}, {0x504, "RTR2RTS_QP"}, {0x507, "2ERR_QP"}};
+    const auto named = names.find(opcode);
+    return named == names.end() ? "an unknown command" : named->second;
   }
   static int modify_object(Mlx5Object* object, const void* in, std::size_t in_bytes, void* out,
                            std::size_t out_bytes) {
@@ -472,32 +462,12 @@ struct FakeVerbs::Access {
   };
 
   static VerbsTable table() {
-    return {.get_device_list = Locked<list>::call,
-            .free_device_list = Locked<free_list>::call,
-            .get_device_name = Locked<name>::call,
-            .close_device = Locked<close>::call,
-            .query_port = Locked<query_port>::call,
-            .query_gid = Locked<query_gid>::call,
-            .alloc_domain = Locked<alloc_domain>::call,
-            .dealloc_domain = Locked<dealloc_domain>::call,
-            .register_memory = Locked<register_memory>::call,
-            .register_dmabuf = Locked<register_dmabuf>::call,
-            .deregister_memory = Locked<deregister_memory>::call,
-            .create_address = Locked<create_address>::call,
-            .destroy_address = Locked<destroy_address>::call,
-            .is_supported = Locked<is_supported>::call,
-            .open_device = Locked<open>::call,
-            .init_obj = Locked<init_obj>::call,
-            .general_command = Locked<general_command>::call,
-            .create_object = Locked<create_object>::call,
-            .modify_object = Locked<modify_object>::call,
-            .destroy_object = Locked<destroy_object>::call,
-            .register_umem = Locked<register_umem>::call,
-            .register_umem_ex = Locked<register_umem_ex>::call,
-            .deregister_umem = Locked<deregister_umem>::call,
-            .alloc_uar = Locked<alloc_uar>::call,
-            .free_uar = Locked<free_uar>::call,
-            .query_event_queue = Locked<query_event_queue>::call};
+    VerbsTable made{};
+#define ORIEL_DETAIL_TAKE(member, symbol, result, parameters) made.member = Locked<member>::call;
+    ORIEL_IBVERBS_CALLS(ORIEL_DETAIL_TAKE)
+    ORIEL_MLX5_CALLS(ORIEL_DETAIL_TAKE)
+#undef ORIEL_DETAIL_TAKE
+    return made;
   }
 };
 

@@ -18,11 +18,10 @@
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
 #include "net/support/nic_faults.hpp"
+#include "net/support/pair_calls.hpp"
 #include "net/wire/wire_local.hpp"
 
 namespace oriel::net::test {
-
-namespace dq = oriel::device::queue;
 
 /// A clock that stands still until it is moved.
 class ManualClock final : public Clock {
@@ -79,47 +78,6 @@ inline void connect(Side& a, SendQueue& from, Side& b, SendQueue& to) {
   REQUIRE(from.connect({0, b.nic.address(0), to.number()}).ok());
   REQUIRE(to.connect({0, a.nic.address(0), from.number()}).ok());
 }
-
-/// What a thread asks of the queue `view()` of a Pair, from memory of its rank a to that of its
-/// rank b, by offsets. Waits poll as M does.
-template <class Pair, class M>
-struct PairCalls {
-  dq::Transfer transfer(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
-    return {pair().a.region, here, pair().b.region, there, bytes};
-  }
-  dq::Posted put(const dq::Transfer& transfer) const {
-    return dq::put<device::Thread, M>({}, pair().view(), transfer, pair().control);
-  }
-  dq::Posted put(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
-    return put(transfer(here, there, bytes));
-  }
-  dq::Posted get(const dq::Transfer& transfer) const {
-    return dq::get<device::Thread, M>({}, pair().view(), transfer, pair().control);
-  }
-  dq::Posted get(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
-    return get(transfer(here, there, bytes));
-  }
-  dq::Posted put_immediate(const dq::Transfer& transfer, std::uint32_t value) const {
-    return dq::put_immediate<device::Thread, M>({}, pair().view(), transfer, value, pair().control);
-  }
-  dq::Posted put_value(std::uint64_t value, std::uint64_t there) const {
-    return dq::put_value<device::Thread, std::uint64_t, M>({}, pair().view(), value,
-                                                           pair().b.region, there, pair().control);
-  }
-  dq::Posted add(std::uint64_t value, std::uint64_t there) const {
-    return dq::atomic<dq::AtomicOp::add, device::Thread, std::uint64_t, M>(
-        {}, pair().view(), pair().b.region, there, value, pair().control);
-  }
-  dq::QueueOutcome wait(dq::Posted posted) const {
-    if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
-    return dq::wait_complete<M>(pair().view(), posted.end, pair().control);
-  }
-  /// The first error that its NIC has noted.
-  dq::QueueError error() const { return dq::decode_error(*pair().there.memory().first_error); }
-
- private:
-  const Pair& pair() const { return static_cast<const Pair&>(*this); }
-};
 
 /// Two ranks with one connected queue, all driven by the calling thread.
 struct NicPair : PairCalls<NicPair, DrivingMemory> {
