@@ -12,6 +12,7 @@
 #include "oriel/device/barrier.hpp"
 #include "oriel/device/world_barrier.hpp"
 
+#include "base/alignment.hpp"
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
@@ -62,10 +63,6 @@ class OwnWords {
  private:
   NetworkWindows* windows_;
 };
-
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 
 #include "oriel/version.hpp"
 
+#include "base/alignment.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
@@ -355,7 +356,7 @@ Result<shadow::OwnedShadow> Communicator::copy_groupings() {
   std::vector<std::int32_t> tables = teams_.tables();
   tables.insert(tables.end(), singles_.tables().begin(), singles_.tables().end());
   const auto bytes = std::as_bytes(std::span(tables));
-  ORIEL_TRY(auto pool, device_->object_pool((bytes.size() + 255) / 256 * 256, 64));
+  ORIEL_TRY(auto pool, device_->object_pool(round_up(bytes.size(), 256), 64));
   return shadow::OwnedShadow::make(std::move(pool), bytes);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 
 namespace oriel::kernels {
@@ -40,13 +41,6 @@ constexpr std::uint64_t kRoundsWanted = 4;
 constexpr std::uint64_t kBytesOfCta = 16 << 10;
 /// More CTAs than that move no more bytes, and meet later.
 constexpr std::uint64_t kCtasWanted = 32;
-
-constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
-}
-constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t unit) {
-  return divide_up(a, unit) * unit;
-}
 
 // The default is the largest that is allowed, and ends at some thousand ranks.
 constexpr const char* kRoomHint =

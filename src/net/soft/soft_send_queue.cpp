@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "net/queue/byte_order.hpp"
 #include "net/queue/queue_records.hpp"
@@ -71,7 +72,7 @@ struct Layout {
   template <class T>
   static std::size_t place(std::size_t& used, std::size_t count) {
     const std::size_t at = used;
-    used += (count * sizeof(T) + 127) / 128 * 128;
+    used += round_up(count * sizeof(T), 128);
     return at;
   }
 };
