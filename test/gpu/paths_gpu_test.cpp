@@ -10,6 +10,7 @@
 #include "comm/support/path_players.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/world_ranks.hpp"
+#include "net/support/nic_faults.hpp"
 
 /// GPUs whose NICs fail while kernels use them (3.14, row B5): the kernels go on by the backup and
 /// notice nothing of it. Linked with the rooms, for only these can have a NIC fail.
@@ -67,7 +68,7 @@ class Kernels {
   }
 
  private:
-  std::uint64_t requests() const { return network_of(rank_).nic(0).counters().requests; }
+  std::uint64_t requests() const { return net::test::traffic(network_of(rank_).nic(0)).requests; }
   Players& players_;
   WorldRank& rank_;
   const Pinned<WorldResult> result_;

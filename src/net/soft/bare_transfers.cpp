@@ -75,7 +75,6 @@ void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
 }
 
 void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& request) {
-  ++end_.nic.counters.unmapped;
   if (request.source.has_value()) {
     fetches_ = false;
   } else {

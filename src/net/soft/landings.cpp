@@ -61,7 +61,6 @@ void Landings::begin(Landing& landing, PostedEntry& entry) {
   // The source was mapped when the entry began, and may have gone since.
   if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
   landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
-  if (landing.begun) ++end_.nic.counters.direct_copies;
 }
 
 bool Landings::progress() {

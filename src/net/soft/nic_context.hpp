@@ -17,17 +17,6 @@
 
 namespace oriel::net {
 
-/// What a NIC has done since it was made.
-struct NicCounters {
-  std::uint64_t requests = 0;       ///< sent, repetitions included
-  std::uint64_t repeated = 0;       ///< of these
-  std::uint64_t probes = 0;         ///< begun; see NicSoft::probe()
-  std::uint64_t direct_copies = 0;  ///< begun from memory of a peer's that is mapped
-  std::uint64_t fetches = 0;        ///< begun by the wire from a peer's memory
-  std::uint64_t fetched_bytes = 0;  ///< of these
-  std::uint64_t unmapped = 0;       ///< asked for as such copies, and sent by the wire instead
-};
-
 /// A peer, as a wire of this NIC reaches it.
 struct Borrower {
   std::uint32_t wire = 0;
@@ -87,7 +76,6 @@ struct NicContext {
   HostMover host_mover;
   DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
   std::vector<std::unique_ptr<Wire>> wires;
-  NicCounters counters;
   bool stopped = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
   std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests

@@ -81,11 +81,6 @@ void NicCore::resume() {
   context_.stopped = false;
 }
 
-NicCounters NicCore::counters() const {
-  const std::lock_guard lock(mutex_);
-  return context_.counters;
-}
-
 Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
   if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {

@@ -34,7 +34,6 @@ class NicCore {
   /// The number of the wire, for QueuePeer::wire.
   std::uint32_t add_wire(std::unique_ptr<Wire> wire);
   WireAddress address(std::uint32_t wire) const;
-  NicCounters counters() const;
 
   /// Memory has run out in the middle of its work: it is stopped for good, without telling anybody,
   /// for nobody knows what was left half done. Whoever owns it tells the peers. Takes no lock.

@@ -198,7 +198,6 @@ void RequestSender::note_sent(SentRequest& request) {
   if (end_.setup.records != nullptr) {
     end_.setup.records->sent = std::max(end_.setup.records->sent, request.number + 1);
   }
-  ++end_.nic.counters.requests;
 }
 
 }  // namespace oriel::net

@@ -53,7 +53,6 @@ bool Requester::progress(TimePoint now) {
 void Requester::probe() {
   if (failed_ || end_.nic.sends_nothing || !posted_.empty() || posted_.has_unread()) return;
   posted_.add_probe();
-  ++end_.nic.counters.probes;
 }
 
 bool Requester::begin_entries(TimePoint now) {
@@ -102,10 +101,6 @@ void Requester::begin(PostedEntry& entry) {
   if (entry.waits_for_data()) ++reads_in_window_;
 }
 
-void Requester::repeat_from(std::size_t position) {
-  end_.nic.counters.repeated += sent_.repeat_from(position);
-}
-
 void Requester::look_at_timer(TimePoint now) {
   using Step = Retransmission::Step;
   if (!sent_.empty() && retransmission_.is_due(sent_.oldest(), now)) {
@@ -115,13 +110,12 @@ void Requester::look_at_timer(TimePoint now) {
     if (step == Step::give_up) {
       posted_.stop_at(posted_.of(oldest.serial), Syndrome::transport_retry);
     } else if (step == Step::repeat_all) {
-      repeat_from(0);
+      sent_.repeat_from(0);
     } else {
-      if (oldest.on_wire) ++end_.nic.counters.repeated;
       oldest.on_wire = false;
     }
   }
-  if (retransmission_.is_left_unanswered(now)) repeat_from(0);
+  if (retransmission_.is_left_unanswered(now)) sent_.repeat_from(0);
 }
 
 void Requester::receive(WireResponse& response, TimePoint now) {
@@ -131,7 +125,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
   retransmission_.note_answer(sent_[*position], now);
   if (response.not_ready) {
     retransmission_.pause(now);
-    return repeat_from(*position);
+    return sent_.repeat_from(*position);
   }
   if (response.not_mapped) return sender_.go_by_wire(*position);
   // A response says that the writes before it have been done: their own may have been lost.

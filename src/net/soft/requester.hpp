@@ -55,7 +55,6 @@ class Requester {
   bool may_begin(const PostedEntry& entry) const;
   void begin(PostedEntry& entry);
   void look_at_timer(TimePoint now);
-  void repeat_from(std::size_t position);
   void take_answer(SentRequest& request, WireResponse* response, TimePoint now);
   bool retire();
   void end_with(const WorkRequest& work, Syndrome syndrome, Complaint complaint);

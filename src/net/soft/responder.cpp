@@ -111,8 +111,6 @@ void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
   const WireRequest& request = item.request;
   item.fetch = end_.wire().fetch(end_.peer.address, *request.source,
                                  {request.key, found.memory + request.offset, request.piece_bytes});
-  ++end_.nic.counters.fetches;
-  end_.nic.counters.fetched_bytes += request.piece_bytes;
 }
 
 /// Whether what is to be fetched is there, or never will be. A connection that has broken is made
@@ -244,9 +242,7 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
     item.response.syndrome = Syndrome::remote_invalid;
     return true;
   }
-  if (!mover.copy(at, source.memory, request.piece_bytes, item.ticket)) return false;
-  ++end_.nic.counters.direct_copies;
-  return true;
+  return mover.copy(at, source.memory, request.piece_bytes, item.ticket);
 }
 
 /// Answers a request that is done. False if it is not.

@@ -47,13 +47,8 @@ void SentRequests::forget() {
   under_way_ = 0;
 }
 
-std::uint64_t SentRequests::repeat_from(std::size_t position) {
-  std::uint64_t repeated = 0;
-  for (; position < requests_.size(); ++position) {
-    if (requests_[position].on_wire && !requests_[position].answered) ++repeated;
-    requests_[position].on_wire = false;
-  }
-  return repeated;
+void SentRequests::repeat_from(std::size_t position) {
+  for (; position < requests_.size(); ++position) requests_[position].on_wire = false;
 }
 
 Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& sign,

@@ -63,8 +63,8 @@ class SentRequests {
   /// The peer does not know the newest: the next one gets its number.
   void drop_newest();
   void forget();
-  /// Has the requests from this position on be sent again. Returns how many had been sent.
-  std::uint64_t repeat_from(std::size_t position);
+  /// Has the requests from this position on be sent again.
+  void repeat_from(std::size_t position);
 
  private:
   static constexpr std::size_t kMost = 64;

@@ -119,9 +119,8 @@ struct SendQueue::State {
   QueueSetup setup;
   std::atomic<TimePoint> answered{TimePoint{}};
   dq::QueueView view;
-  dq::ReceiveView receives;      // at its users' addresses
-  dq::ReceiveView own_receives;  // the same words at this process's
-  bool in_process = true;        // its users are threads of this process
+  dq::ReceiveView receives;
+  bool in_process = true;  // its users are threads of this process
 
   ~State() {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
@@ -200,7 +199,6 @@ struct SendQueue::State {
     view.gets_need_dump = options.gets_need_dump;
     view.fetch_slots = options.fetch_slots;
     receives = receives_in(with_nic, options.receives, layout);
-    own_receives = receives_in(shared->own(), options.receives, layout);
     in_process = options.pages == nullptr;
   }
 };
@@ -279,20 +277,6 @@ Status SendQueue::refuse_posts() {
 
 const dq::ReceiveView& SendQueue::receives() const {
   return state_->receives;
-}
-
-Status SendQueue::post_receives(std::uint32_t count) {
-  const dq::ReceiveView& receives = state_->own_receives;
-  if (dq::post_receives(receives, count)) return {};
-  const std::uint64_t open =
-      receives.count == 0 ? 0 : receives.position->posted - receives.position->taken;
-  return Error(
-      ErrorCode::invalid_argument,
-      fmt::format("{} receives more: {} of {} are outstanding", count, open, receives.count));
-}
-
-bool SendQueue::take_immediate(Immediate& immediate) {
-  return dq::take_immediate(state_->own_receives, immediate) == dq::Arrival::immediate;
 }
 
 }  // namespace oriel::net

@@ -83,12 +83,6 @@ class SendQueue {
   /// queue. Words that the host can reach too, so that host and kernels may take turns.
   const device::queue::ReceiveView& receives() const;
 
-  using Immediate = device::queue::ReceivedImmediate;
-  /// As device::queue::post_receives and take_immediate, for a thread of the host, which is the
-  /// consumer then. False of the latter also says that the queue has failed.
-  Status post_receives(std::uint32_t count);
-  bool take_immediate(Immediate& immediate);
-
  private:
   struct State;
   explicit SendQueue(std::unique_ptr<State> state);

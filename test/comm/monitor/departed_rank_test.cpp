@@ -15,6 +15,7 @@
 
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
@@ -37,7 +38,7 @@ void watch_probe(Players& players, const NetworkInside& network) {
   const std::atomic_ref reserved(queue.indexes->reserved);
   const std::uint64_t before = reserved.load();
   // An entry if there are backup paths, else the NIC's own.
-  while (reserved.load() == before && network.nic().counters().probes < 2) {
+  while (reserved.load() == before && net::test::traffic(network.nic()).probes < 2) {
     std::this_thread::sleep_for(1ms);
   }
   players.word(kProbed) = 1;

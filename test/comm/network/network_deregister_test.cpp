@@ -37,7 +37,7 @@ void deregister_unanswered(Variables settings) {
       std::fill(values, values + kCount, static_cast<float>(players.first() + 1));
       players.barrier();
       std::this_thread::sleep_for(100ms);  // what is on its way has its answer
-      const std::uint64_t repeated = network_of(rank).nic().counters().repeated;
+      const std::uint64_t repeated = net::test::traffic(network_of(rank).nic()).repeated;
       if (players.first() == 1) {
         net::test::NicFaults faults;
         faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
@@ -54,7 +54,7 @@ void deregister_unanswered(Variables settings) {
       const auto* const failover = network_of(rank).failover(1 - players.first());
       const auto is_repeated = [&] {
         return failover != nullptr ? net::test::fabric_messages(network_of(rank).nic(1)) > 0
-                                   : network_of(rank).nic().counters().repeated > repeated;
+                                   : net::test::traffic(network_of(rank).nic()).repeated > repeated;
       };
       for (int i = 0; i < 1000 && players.first() == 0 && !is_repeated(); ++i) {
         std::this_thread::sleep_for(10ms);

@@ -211,7 +211,7 @@ TEST_CASE("the ring has its room back after a turn that took as much as a turn m
                 .outcome == dq::QueueOutcome::done);
   }
   for (int i = 0; i < 4; ++i) pair.b.nic.progress();
-  REQUIRE(pair.b.nic.counters().requests == 64);
+  REQUIRE(traffic(pair.b.nic).requests == 64);
   pair.a.nic.progress();
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
 }
@@ -226,12 +226,12 @@ TEST_CASE("a wire without room loses no payload, and slots come back", "[req:3.2
           .outcome == dq::QueueOutcome::done);
   // b takes nothing until the ring is full.
   for (int i = 0; i < 20; ++i) pair.a.nic.progress();
-  CHECK(pair.a.nic.counters().requests == 3);
+  CHECK(traffic(pair.a.nic).requests == 3);
   CHECK(pair.mover.kept == std::min<std::size_t>(pair.mover.kept_most, 1));
   SECTION("the rest goes when there is room") {
     pair.run();
     CHECK(std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0);
-    CHECK(pair.a.nic.counters().requests == (kBytes + kPiece - 1) / kPiece);
+    CHECK(traffic(pair.a.nic).requests == (kBytes + kPiece - 1) / kPiece);
     CHECK(*pair.of_a->memory().first_error == 0);
   }
   SECTION("the queue ends") {
@@ -249,7 +249,7 @@ TEST_CASE("the host's memory is sent from where it is, as it is when there is ro
       dq::put(device::Thread(), pair.of_b->view(), {pair.b.region, 0, pair.a.region, 8, kBytes}, {})
           .outcome == dq::QueueOutcome::done);
   for (int i = 0; i < 20; ++i) pair.b.nic.progress();
-  CHECK(pair.b.nic.counters().requests == 3);
+  CHECK(traffic(pair.b.nic).requests == 3);
   SECTION("all of it") {
     pair.run();
     CHECK(std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0);
@@ -259,6 +259,6 @@ TEST_CASE("the host's memory is sent from where it is, as it is when there is ro
     pair.run();
     CHECK(dq::decode_error(*pair.of_b->memory().first_error).syndrome ==
           static_cast<std::uint8_t>(Syndrome::local_protection));
-    CHECK(pair.b.nic.counters().requests == 3);
+    CHECK(traffic(pair.b.nic).requests == 3);
   }
 }

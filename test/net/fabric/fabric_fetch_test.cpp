@@ -39,8 +39,8 @@ struct FetchPair : FabricPair {
   bool arrived(std::size_t from, std::size_t to, std::size_t bytes) {
     return std::memcmp(bytes_of(a) + from, bytes_of(b) + to, bytes) == 0;
   }
-  std::uint64_t fetches() const { return b.nic.counters().fetches; }
-  std::uint64_t fetched_bytes() const { return b.nic.counters().fetched_bytes; }
+  std::uint64_t fetches() const { return traffic(b.nic).fetches; }
+  std::uint64_t fetched_bytes() const { return traffic(b.nic).fetched_bytes; }
 };
 
 void read_nothing(fi_info& info) {
@@ -131,10 +131,10 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
     providers_taken = 0;
     FetchPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
     check_without_fetching(pair);
-    CHECK(pair.a.nic.counters().unmapped == 1);
+    CHECK(traffic(pair.a.nic).refused == 1);
     // It is not asked again.
     check_without_fetching(pair);
-    CHECK(pair.a.nic.counters().unmapped == 1);
+    CHECK(traffic(pair.a.nic).refused == 1);
   }
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps
                 Thread(), pair.view(), pair.transfer(0, 0, kLongPut), pair.control)) ==
             QueueOutcome::done);
     CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), kLongPut) == 0);
-    CHECK(pair.b.nic.counters().fetched_bytes % kLongPut == 0);
+    CHECK(traffic(pair.b.nic).fetched_bytes % kLongPut == 0);
   };
   SECTION("a fast one") {
     each = std::chrono::milliseconds(3);

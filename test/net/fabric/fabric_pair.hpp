@@ -123,12 +123,12 @@ struct FabricPair {
   }
   /// Posts a long put, and drives both ends until b has begun to fetch its bytes.
   dq::Posted begin_long_put(std::uint64_t bytes) {
-    const std::uint64_t before = b.nic.counters().fetches;
+    const std::uint64_t before = traffic(b.nic).fetches;
     const dq::Posted posted = put(0, 0, bytes);
     REQUIRE(posted.outcome == dq::QueueOutcome::done);
     REQUIRE(soon([&] {
       turn();
-      return b.nic.counters().fetches != before;
+      return traffic(b.nic).fetches != before;
     }));
     return posted;
   }

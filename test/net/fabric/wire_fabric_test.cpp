@@ -90,7 +90,7 @@ TEST_CASE("immediates are applied in the order of the queue", "[req:3.13]") {
   SendQueue::Options options;
   options.receives = 64;
   FabricPair pair(options);
-  REQUIRE(pair.back.post_receives(64).ok());
+  REQUIRE(post_receives(pair.back, 64));
   dq::Posted last;
   for (std::uint32_t i = 0; i < 64; ++i) {
     last = dq::put_immediate<Thread, DrivingMemory>(
@@ -99,8 +99,8 @@ TEST_CASE("immediates are applied in the order of the queue", "[req:3.13]") {
   }
   REQUIRE(pair.wait(last) == QueueOutcome::done);
   for (std::uint32_t i = 0; i < 64; ++i) {
-    SendQueue::Immediate immediate;
-    REQUIRE(pair.back.take_immediate(immediate));
+    Immediate immediate;
+    REQUIRE(take_immediate(pair.back, immediate));
     CHECK(immediate.value == 1000 + i);
     CHECK(immediate.bytes == 1 + i * 100);
   }
@@ -365,5 +365,5 @@ TEST_CASE("a queue that does not answer is given up as if its NIC had nothing el
   CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::transport_retry));
   CHECK(*pair.back.memory().first_error == 0);
-  CHECK(pair.a.nic.counters().repeated <= 8);  // 24 where each of them counts an eighth
+  CHECK(traffic(pair.a.nic).repeated <= 8);  // 24 where each of them counts an eighth
 }

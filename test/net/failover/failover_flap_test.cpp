@@ -24,7 +24,7 @@ struct Cost {
 /// What 4096 writes of 512 bytes take, as many at a time as the ring has room for.
 Cost cost_of(FailoverPair& pair, RawPoster& raw) {
   const auto requests = [&] {
-    return pair.a.nics[0]->counters().requests + pair.a.nics[1]->counters().requests;
+    return traffic(*pair.a.nics[0]).requests + traffic(*pair.a.nics[1]).requests;
   };
   Cost cost;
   const std::uint64_t requests_before = requests(), end = raw.next() + 4096;

@@ -37,7 +37,7 @@ class Workload {
     fill(from, seed);
     fill(to, seed + 1);
     model_.assign(to.memory.begin() + kTarget, to.memory.begin() + kBack);
-    for (std::uint64_t i = 0; i < 64; ++i) REQUIRE(peer_queue.queue().post_receives(1).ok());
+    for (std::uint64_t i = 0; i < 64; ++i) REQUIRE(post_receives(peer_queue.queue(), 1));
   }
   /// Posts one entry, or none if there is no room. Rings if `ring`.
   void post(bool ring = true) {
@@ -86,13 +86,13 @@ class Workload {
       }
       results_.pop_front();
     }
-    SendQueue::Immediate immediate;
-    while (peer_queue_.queue().take_immediate(immediate)) {
+    Immediate immediate;
+    while (take_immediate(peer_queue_.queue(), immediate)) {
       REQUIRE_FALSE(immediates_.empty());
       REQUIRE(immediate.value == immediates_.front());
       immediates_.pop_front();
       --immediates_open_;
-      REQUIRE(peer_queue_.queue().post_receives(1).ok());
+      REQUIRE(post_receives(peer_queue_.queue(), 1));
     }
   }
   /// Once is_done(): nothing was lost, and nothing came twice.

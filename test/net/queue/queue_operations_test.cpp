@@ -71,7 +71,7 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
     options.piece_bytes = round % 2 == 0 ? 700 : 256 << 10;
     options.depth = 128;  // fewer than the pieces of a transfer may be
     NicPair pair(options);
-    REQUIRE(pair.back.post_receives(64).ok());
+    REQUIRE(post_receives(pair.back, 64));
     std::vector<std::uint32_t> keys_here, keys_there;
     const OperationsPath path{pair.view(), in_random_chunks(pair.a, keys_here, random),
                               in_random_chunks(pair.b, keys_there, random), pair.control};
@@ -87,10 +87,10 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
     REQUIRE(pair.wait(pair.put_immediate({path.local, 100, path.remote, 33'000, bytes}, 7)) ==
             QueueOutcome::done);
     std::copy_n(mirror.a.begin() + 100, bytes, mirror.b.begin() + 33'000);
-    SendQueue::Immediate immediate;
-    REQUIRE(pair.back.take_immediate(immediate));
+    Immediate immediate;
+    REQUIRE(take_immediate(pair.back, immediate));
     CHECK(immediate.value == 7);
-    CHECK_FALSE(pair.back.take_immediate(immediate));
+    CHECK_FALSE(take_immediate(pair.back, immediate));
     CHECK(std::equal(mirror.a.begin(), mirror.a.end(), pair.a.bytes()));
     CHECK(std::equal(mirror.b.begin(), mirror.b.end(), pair.b.bytes()));
   }
@@ -152,13 +152,13 @@ void check_operations(std::uint32_t count, std::uint32_t fetch_slots, const Run&
     SendQueue::Options of_back;
     of_back.receives = 32;
     RunningPair pair(options, of_back);
-    REQUIRE(pair.back.post_receives(count).ok());
+    REQUIRE(post_receives(pair.back, count));
     std::vector<std::uint32_t> wrong(count);
     run(pair.path(), wrong);
     CHECK(wrong == std::vector<std::uint32_t>(count));
     std::set<std::uint32_t> immediates;
-    SendQueue::Immediate immediate;
-    while (pair.back.take_immediate(immediate)) CHECK(immediates.insert(immediate.value).second);
+    Immediate immediate;
+    while (take_immediate(pair.back, immediate)) CHECK(immediates.insert(immediate.value).second);
     CHECK(immediates.size() == count);
     CHECK(*immediates.rbegin() == count - 1);
   }

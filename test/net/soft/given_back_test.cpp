@@ -72,7 +72,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   pair.wait_for_answer();
   CHECK(pair.is_complete(pair.there, put));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(pair.a.nics[0]->counters().repeated > 0);
+  CHECK(traffic(*pair.a.nics[0]).repeated > 0);
   for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.b.memory[i] == i + 1);
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
   // With a record beside the doorbell, as adapters want it.
   const auto mode = direct ? DoorbellMode::strict : DoorbellMode::alone;
   GpuRanks ranks({{0, second_gpu()}, groups * kGroupBytes, false, mode}, direct);
-  REQUIRE(ranks.b.queue->post_receives(groups).ok());
+  REQUIRE(post_receives(*ranks.b.queue, groups));
   const Pinned<std::uint32_t> wrong(groups);
   std::fill_n(wrong.get(), groups, 0xffffffffu);
   const GpuPath path = ranks.path(true);
@@ -134,8 +134,8 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
   must(launch_operations({path, wrong.get()}, group, stream.handle), "launch");
   must(cudaStreamSynchronize(stream.handle), "the kernel");
   std::vector<std::uint32_t> immediates;
-  SendQueue::Immediate immediate;
-  while (ranks.b.queue->take_immediate(immediate)) immediates.push_back(immediate.value);
+  Immediate immediate;
+  while (take_immediate(*ranks.b.queue, immediate)) immediates.push_back(immediate.value);
   std::sort(immediates.begin(), immediates.end());
   REQUIRE(immediates.size() == groups);
   for (std::uint32_t i = 0; i < groups; ++i) {
@@ -194,20 +194,20 @@ TEST_CASE("a kernel waits for immediates, and sees the bytes of each", "[B4]") {
   constexpr std::uint32_t kRounds = 700;  // of 256 receives: odd rounds and even ones
   ImmediatesPlay play(second_gpu(), direct, by_process, bytes, 512);
   INFO((direct ? "direct copy" : "memfd ring") << copier(by_process));
-  REQUIRE(play.ranks.b.queue->post_receives(256).ok());
+  REQUIRE(post_receives(*play.ranks.b.queue, 256));
   play.launch(kRounds, kRounds, group);
   play.finish();
   CHECK(play.outcome[0] == 0);
   CHECK(play.outcome[1] == 0);
   CHECK(play.wrong[1] == 0);
   CHECK(play.receiver.path.receives.position->taken == kRounds);
-  SendQueue::Immediate none;
-  CHECK_FALSE(play.ranks.b.queue->take_immediate(none));
+  Immediate none;
+  CHECK_FALSE(take_immediate(*play.ranks.b.queue, none));
 }
 
 TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abort word", "[B4]") {
   ImmediatesPlay play(second_gpu(), true, false, 512, 512);
-  REQUIRE(play.ranks.b.queue->post_receives(256).ok());
+  REQUIRE(post_receives(*play.ranks.b.queue, 256));
   play.receiver.path.control.timeout_ns = 20'000'000;
   play.launch(0, 1, OperationsGroup::warp);
   play.finish();

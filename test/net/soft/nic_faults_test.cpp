@@ -84,7 +84,7 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
     SendQueue::Options options;
     options.receives = 64;
     NicPair pair(options, clock);
-    REQUIRE(pair.back.post_receives(64).ok());
+    REQUIRE(post_receives(pair.back, 64));
     NicFaults faults;
     faults.lost_responses = {{pair.back.number(), nth, 2}};
     set_faults(pair.b.nic, faults);
@@ -112,15 +112,15 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
     REQUIRE(pair.b.memory[100] == 10);
     REQUIRE(static_cast<std::uint32_t>(pair.b.memory[101]) == 10);
     for (std::uint32_t i = 0; i < 10; ++i) {
-      SendQueue::Immediate immediate;
-      REQUIRE(pair.back.take_immediate(immediate));
+      Immediate immediate;
+      REQUIRE(take_immediate(pair.back, immediate));
       REQUIRE(immediate.value == i);
       REQUIRE(pair.a.memory[200 + i] == i);
       REQUIRE(dq::big_endian(static_cast<std::uint32_t>(pair.a.memory[300 + i])) == i);
       REQUIRE(pair.a.memory[400 + i] == i + 1);
     }
-    SendQueue::Immediate none;
-    REQUIRE_FALSE(pair.back.take_immediate(none));
+    Immediate none;
+    REQUIRE_FALSE(take_immediate(pair.back, none));
   }
 }
 

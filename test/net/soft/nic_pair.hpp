@@ -19,6 +19,7 @@
 #include "net/soft/soft_send_queue.hpp"
 #include "net/support/nic_faults.hpp"
 #include "net/support/pair_calls.hpp"
+#include "net/support/receives.hpp"
 #include "net/wire/wire_local.hpp"
 
 namespace oriel::net::test {

@@ -193,27 +193,27 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
     REQUIRE(pair.put_immediate(part, 0x1000 + i).outcome == QueueOutcome::done);
   }
   pair.run();
-  SendQueue::Immediate immediate;
-  CHECK_FALSE(pair.back.take_immediate(immediate));
+  Immediate immediate;
+  CHECK_FALSE(take_immediate(pair.back, immediate));
   CHECK(pair.tail().kind == dq::CompletionKind::invalid);
-  REQUIRE(pair.back.post_receives(2).ok());
+  REQUIRE(post_receives(pair.back, 2));
   pair.run();  // the peer is not asked again before its time
-  CHECK_FALSE(pair.back.take_immediate(immediate));
+  CHECK_FALSE(take_immediate(pair.back, immediate));
   clock.advance(std::chrono::milliseconds(1));
   pair.run();
   for (std::uint32_t i = 0; i < 2; ++i) {
-    REQUIRE(pair.back.take_immediate(immediate));
+    REQUIRE(take_immediate(pair.back, immediate));
     CHECK(immediate.value == 0x1000 + i);
     CHECK(immediate.bytes == 800);
     CHECK(pair.b.memory[i * 100 + 99] == pair.a.memory[i * 100 + 99]);
   }
-  CHECK_FALSE(pair.back.take_immediate(immediate));
+  CHECK_FALSE(take_immediate(pair.back, immediate));
   CHECK(pair.b.memory[200] == 0);
-  CHECK_FALSE(pair.back.post_receives(5).ok());
-  REQUIRE(pair.back.post_receives(4).ok());
+  CHECK_FALSE(post_receives(pair.back, 5));
+  REQUIRE(post_receives(pair.back, 4));
   clock.advance(std::chrono::milliseconds(1));
   pair.run();
-  REQUIRE(pair.back.take_immediate(immediate));
+  REQUIRE(take_immediate(pair.back, immediate));
   CHECK(immediate.value == 0x1002);
   CHECK(pair.tail().index == 2);
 }

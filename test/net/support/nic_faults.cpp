@@ -76,9 +76,17 @@ class FaultWire final : public Wire {
     for (auto& [queue, sending] : sending_) sending.count = 0;
   }
 
-  std::uint64_t fabric_messages() {
+  void add_traffic(NicTraffic& sum) {
     const std::lock_guard lock(mutex_);
-    return dynamic_cast<const WireFabric*>(inner_.get()) != nullptr ? messages_ : 0;
+    sum.requests += traffic_.requests;
+    sum.repeated += traffic_.repeated;
+    sum.probes += traffic_.probes;
+    sum.payload_bytes += traffic_.payload_bytes;
+    sum.refused += traffic_.refused;
+    sum.fetches += traffic_.fetches;
+    sum.fetched_bytes += traffic_.fetched_bytes;
+    if (dynamic_cast<const WireFabric*>(inner_.get()) == nullptr) return;
+    sum.fabric_messages += traffic_.fabric_messages;
   }
 
   WireAddress address() const override { return inner_->address(); }
@@ -115,6 +123,11 @@ class FaultWire final : public Wire {
   }
   std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source,
                                    const WireTarget& target) override {
+    {
+      const std::lock_guard lock(mutex_);
+      ++traffic_.fetches;
+      traffic_.fetched_bytes += target.bytes;
+    }
     return inner_->fetch(peer, source, target);
   }
   bool is_fetching(std::uint32_t key) override { return inner_->is_fetching(key); }
@@ -130,9 +143,12 @@ class FaultWire final : public Wire {
         static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(limit.count())));
   }
   bool pass_on(WireAddress to, WireMessage& message) {
-    const bool is_sent = inner_->send(to, message);
-    messages_ += is_sent ? 1 : 0;
-    return is_sent;
+    const std::uint64_t bytes =
+        std::visit([](const auto& body) { return body.payload.size(); }, message.body);
+    if (!inner_->send(to, message)) return false;
+    ++traffic_.fabric_messages;
+    traffic_.payload_bytes += bytes;
+    return true;
   }
   static bool is_probe(const WireRequest& request) {
     return request.kind == WorkKind::write && request.bytes == 0 && request.key == 0;
@@ -149,23 +165,26 @@ class FaultWire final : public Wire {
       sending.count = count;
     }
     const std::uint64_t number = request.number;
-    const bool is_new = number >= sending.next;
-    if (is_lost(sending, number)) return note_sent(sending, number);
-    if (is_new && !is_probe(request)) {
+    const bool is_new = number >= sending.next, probes = is_probe(request);
+    if (is_lost(sending, number)) return note_sent(sending, number, probes);
+    if (is_new && !probes) {
       if (!may_go(sending, request)) return false;
       plan_failure(sending, request);
-      if (is_lost(sending, number)) return note_sent(sending, number);
+      if (is_lost(sending, number)) return note_sent(sending, number, probes);
     }
-    const std::uint64_t counted = is_new && !is_probe(request) ? 1 : 0;
     if (!pass_on(to, message)) return false;
-    sending.count += counted;
-    return note_sent(sending, number);
+    sending.count += is_new && !probes ? 1 : 0;
+    return note_sent(sending, number, probes);
   }
   static bool is_lost(const Sending& sending, std::uint64_t number) {
     if (!sending.failed.has_value() || number < *sending.failed) return false;
     return number > *sending.failed || sending.is_swallowed;
   }
-  static bool note_sent(Sending& sending, std::uint64_t number) {
+  bool note_sent(Sending& sending, std::uint64_t number, bool probes) {
+    const bool is_new = number >= sending.next;
+    ++traffic_.requests;
+    traffic_.repeated += is_new ? 0 : 1;
+    traffic_.probes += probes && is_new ? 1 : 0;
     sending.next = std::max(sending.next, number + 1);
     sending.due.reset();
     return true;
@@ -201,6 +220,7 @@ class FaultWire final : public Wire {
       return;
     }
     auto& response = std::get<WireResponse>(message.body);
+    traffic_.refused += response.not_mapped ? 1 : 0;
     const auto it = sending_.find(response.to_queue);
     if (it == sending_.end() || it->second.epoch != response.epoch) return;
     Sending& sending = it->second;
@@ -273,7 +293,7 @@ class FaultWire final : public Wire {
 
   std::mutex mutex_;
   std::unique_ptr<Wire> inner_;
-  std::uint64_t messages_ = 0;  // sent
+  NicTraffic traffic_;  // with any messages, whatever wire it is
   NicFaults faults_;
   std::mt19937_64 random_;
   std::map<std::uint32_t, Sending> sending_;                        // by the NIC's queue
@@ -293,13 +313,13 @@ void set_faults(const NicCore& nic, NicFaults faults) {
   for (auto it = begin; it != end; ++it) it->second->set(faults);
 }
 
-std::uint64_t fabric_messages(const NicCore& nic) {
+NicTraffic traffic(const NicCore& nic) {
   Wires& wires = Wires::instance();
   const std::lock_guard lock(wires.mutex);
-  std::uint64_t messages = 0;
+  NicTraffic sum;
   const auto [begin, end] = wires.of.equal_range(&nic);
-  for (auto it = begin; it != end; ++it) messages += it->second->fabric_messages();
-  return messages;
+  for (auto it = begin; it != end; ++it) it->second->add_traffic(sum);
+  return sum;
 }
 
 // What stands where the program calls NicCore::add_wire, and that itself: see the linker's --wrap.

@@ -62,7 +62,21 @@ struct NicFaults {
 /// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
 /// such wires between each NIC and those that it is given.
 void set_faults(const NicCore& nic, NicFaults faults);
-/// Returns how many messages the NIC has sent over libfabric.
-std::uint64_t fabric_messages(const NicCore& nic);
+
+/// What a NIC's wires have carried for it.
+struct NicTraffic {
+  std::uint64_t requests = 0;         ///< sent, repetitions included
+  std::uint64_t repeated = 0;         ///< of these
+  std::uint64_t probes = 0;           ///< of these, which stand in no ring; without repetitions
+  std::uint64_t payload_bytes = 0;    ///< sent, in requests and answers
+  std::uint64_t refused = 0;          ///< requests whose bytes the peer wants in messages
+  std::uint64_t fetches = 0;          ///< begun, from a peer's memory
+  std::uint64_t fetched_bytes = 0;    ///< of these
+  std::uint64_t fabric_messages = 0;  ///< sent over libfabric
+};
+NicTraffic traffic(const NicCore& nic);
+inline std::uint64_t fabric_messages(const NicCore& nic) {
+  return traffic(nic).fabric_messages;
+}
 
 }  // namespace oriel::net::test

@@ -101,7 +101,7 @@ TEST_CASE("of a long entry that stays without an answer one piece is repeated at
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
   REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(pair.a.nics[0]->counters().repeated <= 7);  // with all that is under way each time it is 14
+  CHECK(traffic(*pair.a.nics[0]).repeated <= 7);  // with all that is under way each time it is 14
 }
 
 TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
@@ -115,7 +115,7 @@ TEST_CASE("pieces that were lost are repeated soon after the first of them was a
                          QueueSetup().answer_timeout));
   CHECK_FALSE(pair.has_failed(pair.there));
   CHECK(has_arrived(pair.a, pair.b));
-  CHECK(pair.a.nics[0]->counters().repeated <= 4);  // what was under way
+  CHECK(traffic(*pair.a.nics[0]).repeated <= 4);  // what was under way
 }
 
 TEST_CASE("who says anything at all is not given up like one who is silent, but in the end",
