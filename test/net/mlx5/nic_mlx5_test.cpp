@@ -182,48 +182,49 @@ TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
 TEST_CASE("a queue is connected over InfiniBand by its three steps", "[req:3.12][A5]") {
   Scene scene;
   NicMlx5 nic = scene.open().value();
-  std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
-  Mlx5Queue& queue = queues[0];
+  Mlx5Queue queue = std::move(scene.create(nic, 1).value()[0]);
   const std::uint32_t number = queue.number();
-  SECTION("in one subnet") {
-    scene.verbs.calls.clear();
-    REQUIRE(queue.connect(peer_of(queue)).ok());
-    CHECK(scene.verbs.names() == Names{"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
-    CHECK(scene.verbs.calls[0].command == mlx5::reset_to_init(number, 1, 0));
-    const Bytes& receive = scene.verbs.calls[1].command;
-    CHECK(scene.verbs.queue_pairs.at(number).remote == 0x654321);
-    CHECK(scene.verbs.queue_pairs.at(number).remote_lid == 0x1234);
-    CHECK((receive[53] & std::byte{0x80}) == std::byte{0});  // no global route
-    CHECK(scene.verbs.queue_pairs.at(number).state == 3);
-  }
-  SECTION("to a peer that can do less") {
-    Mlx5QueueHandle peer = peer_of(queue);
-    peer.mtu = 3;
-    peer.log_reads_answered = 2;
-    REQUIRE(queue.connect(peer).ok());
-    CHECK(scene.verbs.find("INIT2RTR_QP")->command[32] == static_cast<std::byte>(3 << 5 | 30));
-    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(2 << 5 | 7));
-  }
-  SECTION("to a peer that can do more") {
-    Mlx5QueueHandle peer = peer_of(queue);
-    peer.log_reads_answered = 7;
-    REQUIRE(queue.connect(peer).ok());
-    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] == static_cast<std::byte>(4 << 5 | 7));
-  }
-  SECTION("to another subnet") {
-    Mlx5QueueHandle peer = peer_of(queue);
-    peer.gid[7] ^= 1;
-    REQUIRE(queue.connect(peer).ok());
-    CHECK((scene.verbs.find("INIT2RTR_QP")->command[53] & std::byte{0x80}) == std::byte{0x80});
-  }
-  SECTION("through a port that always needs a global route") {
-    scene.adapter().port_flags = 1;
-    NicMlx5 other = scene.open().value();
-    std::vector<Mlx5Queue> more = scene.create(other, 1).value();
-    REQUIRE(more[0].connect(peer_of(more[0])).ok());
-    CHECK((scene.verbs.find("INIT2RTR_QP")->command[53] & std::byte{0x80}) == std::byte{0x80});
-  }
+  scene.verbs.calls.clear();
+  REQUIRE(queue.connect(peer_of(queue)).ok());
+  CHECK(scene.verbs.names() == Names{"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
+  CHECK(scene.verbs.calls[0].command == mlx5::reset_to_init(number, 1, 0));
+  const FakeVerbs::QueuePair& pair = scene.verbs.queue_pairs.at(number);
+  CHECK(pair.remote == 0x654321);
+  CHECK(pair.remote_lid == 0x1234);
+  CHECK(pair.state == 3);
   CHECK(scene.verbs.violations == Names{});
+}
+
+TEST_CASE("what a peer can do, and where it is, decides how a queue is connected", "[req:3.12]") {
+  struct Case {
+    std::uint8_t port_flags;
+    void (*change)(Mlx5QueueHandle& peer);
+    std::uint8_t mtu, reads;
+    bool global_route;
+  };
+  constexpr std::uint8_t kMtu = 5, kReads = 4;  // the adapter's own
+  for (const Case& at :
+       {Case{0, [](Mlx5QueueHandle&) {}, kMtu, kReads, false},
+        Case{0, [](Mlx5QueueHandle& peer) { peer.mtu = 3; }, 3, kReads, false},
+        Case{0, [](Mlx5QueueHandle& peer) { peer.log_reads_answered = 2; }, kMtu, 2, false},
+        Case{0, [](Mlx5QueueHandle& peer) { peer.log_reads_answered = 7; }, kMtu, kReads, false},
+        // Another subnet, and a port that always needs a global route.
+        Case{0, [](Mlx5QueueHandle& peer) { peer.gid[7] ^= 1; }, kMtu, kReads, true},
+        Case{1, [](Mlx5QueueHandle&) {}, kMtu, kReads, true}}) {
+    Scene scene;
+    scene.adapter().port_flags = at.port_flags;
+    NicMlx5 nic = scene.open().value();
+    Mlx5Queue queue = std::move(scene.create(nic, 1).value()[0]);
+    Mlx5QueueHandle peer = peer_of(queue);
+    at.change(peer);
+    REQUIRE(queue.connect(peer).ok());
+    const Bytes& receive = scene.verbs.find("INIT2RTR_QP")->command;
+    CHECK(receive[32] == static_cast<std::byte>(at.mtu << 5 | 30));
+    CHECK((receive[53] & std::byte{0x80}) == (at.global_route ? std::byte{0x80} : std::byte{0}));
+    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] ==
+          static_cast<std::byte>(at.reads << 5 | 7));
+    CHECK(scene.verbs.violations == Names{});
+  }
 }
 
 TEST_CASE("over Ethernet the kernel is asked for the peer's link address first", "[req:3.12]") {
@@ -262,22 +263,6 @@ TEST_CASE("everything is given back in reverse, also by a queue that outlives it
     moved = std::move(queues[1]);
   }
   CHECK(scene.verbs.live() == 0);
-  CHECK(scene.verbs.violations == Names{});
-}
-
-TEST_CASE("an owner that takes over another thing gives its own back first", "[req:3.12]") {
-  Scene scene;
-  const auto device = Mlx5Device::open(scene.options.device).value();
-  Mlx5UmemOwner first = device->register_umem(scene.window.data(), 64, {}).value();
-  Mlx5UmemOwner second = device->register_umem(scene.window.data(), 128, {}).value();
-  const std::uint32_t id = second->id;
-  first = std::move(second);
-  CHECK(first->id == id);
-  CHECK_FALSE(second);  // NOLINT(bugprone-use-after-move): it holds nothing now
-  CHECK(scene.verbs.given_back == Names{"umem"});
-  first.reset();
-  first.reset();
-  CHECK(scene.verbs.given_back == Names{"umem", "umem"});
   CHECK(scene.verbs.violations == Names{});
 }
 

@@ -53,19 +53,30 @@ void check_ops(int first, int second, bool direct, bool by_process, unsigned see
   CHECK(same_old_values(ops, given.get()));
 }
 
-struct PingResult {
-  std::uint64_t wrong = 0;
-  std::uint32_t outcome = 99;
-  double median_us = 0;  ///< of half a round trip
+struct Timing {
+  double median_us = 0;
   double least_us = 0;
   double mean_us = 0;
 };
 
-double in_order(std::vector<std::uint64_t>& cycles, double quantile) {
+/// Of rounds that took so many cycles each, and these nanoseconds together.
+Timing timing_of(const Pinned<std::uint64_t>& of_rounds, std::uint32_t rounds,
+                 std::uint64_t nanoseconds) {
+  std::vector<std::uint64_t> cycles(of_rounds.get(), of_rounds.get() + rounds);
   std::sort(cycles.begin(), cycles.end());
-  return static_cast<double>(
-      cycles[static_cast<std::size_t>(quantile * static_cast<double>(cycles.size() - 1))]);
+  double sum = 0;
+  for (const std::uint64_t one : cycles) sum += static_cast<double>(one);
+  const double us_per_cycle = static_cast<double>(nanoseconds) / std::max(sum, 1.0) / 1e3;
+  return {static_cast<double>(cycles[(rounds - 1) / 2]) * us_per_cycle,
+          static_cast<double>(cycles[0]) * us_per_cycle,
+          static_cast<double>(nanoseconds) / rounds / 1e3};
 }
+
+struct PingResult {
+  std::uint64_t wrong = 0;
+  std::uint32_t outcome = 99;
+  Timing round_trip;
+};
 
 PingResult ping(int first, int second, bool direct, bool by_process, std::size_t bytes,
                 std::uint32_t rounds) {
@@ -92,17 +103,7 @@ PingResult ping(int first, int second, bool direct, bool by_process, std::size_t
   }
   must(cudaStreamSynchronize(stream_a.handle), "the kernel that begins");
   must(cudaStreamSynchronize(stream_b.handle), "the other kernel");
-  PingResult result;
-  result.wrong = *wrong;
-  result.outcome = std::max(outcome[0], outcome[1]);
-  std::vector<std::uint64_t> all(cycles.get(), cycles.get() + rounds);
-  double sum = 0;
-  for (const std::uint64_t one : all) sum += static_cast<double>(one);
-  const double ns_per_cycle = static_cast<double>(nanoseconds[1]) / std::max(sum, 1.0);
-  result.mean_us = static_cast<double>(nanoseconds[1]) / rounds / 2e3;
-  result.median_us = in_order(all, 0.5) * ns_per_cycle / 2e3;
-  result.least_us = in_order(all, 0.0) * ns_per_cycle / 2e3;
-  return result;
+  return {*wrong, std::max(outcome[0], outcome[1]), timing_of(cycles, rounds, nanoseconds[1])};
 }
 
 }  // namespace
@@ -375,13 +376,15 @@ void print_ping(int second, bool direct, bool by_process, std::uint32_t rounds) 
   std::printf(
       "put of 8 bytes to visible signal, GPU 0 to GPU %d, %s: median %.2f us, least %.2f, "
       "mean %.2f\n",
-      second, how.c_str(), result.median_us, result.least_us, result.mean_us);
+      second, how.c_str(), result.round_trip.median_us / 2, result.round_trip.least_us / 2,
+      result.round_trip.mean_us / 2);
   for (const std::size_t bytes :
        {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
     const PingResult one = ping(0, second, direct, by_process, bytes, 50);
     REQUIRE(one.outcome == 0);
+    const double median_us = one.round_trip.median_us / 2;
     std::printf("put of %zu bytes with signal, %s: median %.1f us, %.2f GB/s\n", bytes, how.c_str(),
-                one.median_us, static_cast<double>(bytes) / one.median_us / 1e3);
+                median_us, static_cast<double>(bytes) / median_us / 1e3);
   }
 }
 
@@ -425,13 +428,9 @@ TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.
       must_driver(cuda().stream_batch_mem_op(engine.handle, 1, &write, 0), "write");
     }
     must(cudaStreamSynchronize(kernel.handle), "the kernel");
-    std::vector<std::uint64_t> all(cycles.get(), cycles.get() + kRounds);
-    double sum = 0;
-    for (const std::uint64_t one : all) sum += static_cast<double>(one);
-    const double ns_per_cycle = static_cast<double>(*nanoseconds) / std::max(sum, 1.0);
+    const Timing timing = timing_of(cycles, kRounds, *nanoseconds);
     std::printf("floor: pinned word seen by a thread, %sstream write: median %.2f us, least %.2f\n",
-                copies ? "copy of 8 bytes by the engine, " : "",
-                in_order(all, 0.5) * ns_per_cycle / 1e3, in_order(all, 0.0) * ns_per_cycle / 1e3);
+                copies ? "copy of 8 bytes by the engine, " : "", timing.median_us, timing.least_us);
   }
 }
 

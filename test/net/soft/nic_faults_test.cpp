@@ -154,23 +154,6 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
   }
 }
 
-TEST_CASE("producers give up on a dead NIC in time, with a full ring too", "[req:3.10][F6]") {
-  SendQueue::Options options;
-  options.depth = 128;
-  NicPair pair(options);
-  pair.a.nic.stop();
-  pair.control.timeout_ns = 20'000'000;
-  QueueOutcome outcome = QueueOutcome::done;
-  int posted = 0;
-  while (outcome == QueueOutcome::done && posted < 1000) {
-    outcome = put_word(pair, 0).outcome;
-    posted += outcome == QueueOutcome::done ? 1 : 0;
-  }
-  CHECK(outcome == QueueOutcome::timed_out);
-  CHECK(posted == 128);
-  CHECK(pair.b.memory[0] == 0);
-}
-
 TEST_CASE("a read is followed by a dump where it is needed, which begins once it was answered",
           "[req:3.10][A10][req:3.4]") {
   ManualClock clock;

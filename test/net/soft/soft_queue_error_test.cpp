@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <functional>
-#include <random>
 
 #include <catch2/catch.hpp>
 
@@ -251,39 +250,4 @@ TEST_CASE("producers learn the first error, with its entry, whoever waits and ho
   CHECK(error.syndrome == 0x13);
   CHECK(error.opcode == 0x08);
   CHECK(error.index == 1);
-}
-
-TEST_CASE("rings full of random bytes end in an error and touch nothing", "[req:3.8]") {
-  const unsigned seed = 81;
-  INFO("seed " << seed);
-  std::mt19937_64 random(seed);
-  for (int round = 0; round < 400; ++round) {
-    NicPair pair;
-    auto* ring = pair.there.memory().ring;
-    for (std::size_t i = 0; i < 1024 * 64; i += 8) {
-      const std::uint64_t value = random();
-      std::memcpy(ring + i, &value, 8);
-    }
-    RawPoster raw(pair.view());
-    const std::uint64_t good = random() % 4;
-    for (std::uint64_t i = 0; i < good; ++i) raw.add(dq::nop_entry(raw.place(), dq::kSignalled));
-    // From pure noise to entries whose control part is sound and the rest is noise.
-    if (round % 2 == 1) {
-      const std::uint8_t opcodes[] = {0x08, 0x09, 0x10, 0x11, 0x12, 0x14, 0x15, 0x23};
-      const std::uint32_t modifier = static_cast<std::uint32_t>(random() % 2 + 8);
-      const std::uint8_t opcode = opcodes[random() % 8];
-      const bool masked = opcode == 0x14 || opcode == 0x15;
-      raw.add(dq::Entry<1>{
-          {dq::control_part(static_cast<dq::Opcode>(opcode), masked ? modifier : 0, raw.place(),
-                            static_cast<std::uint32_t>(random() % 63 + 1), dq::kSignalled)}});
-    }
-    const std::uint64_t end = good + 1 + random() % 1000;
-    raw.ring(end, end);
-    pair.run();
-    REQUIRE(pair.tail().kind == dq::CompletionKind::request_error);
-    REQUIRE(pair.error().index == good);
-    REQUIRE(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
-    for (const std::uint64_t word : pair.b.memory) REQUIRE(word == 0);
-    for (const std::uint64_t word : pair.a.memory) REQUIRE(word == 0);
-  }
 }
