@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <map>
-#include <optional>
 #include <random>
 #include <set>
-#include <tuple>
 
 #include <catch2/catch.hpp>
 
@@ -43,131 +40,13 @@ std::string words_of(const std::string& name) {
   return text.substr(from, text.find('"', from) - from);
 }
 
-/// What tells a port from others: of a virtual function the physical one's address.
-using PortKey = std::tuple<std::optional<PciAddress>, int>;
-PortKey port_of(const Nic& nic) {
-  return {nic.physical ? nic.physical : nic.pci, nic.port};
-}
-
-/// Whether a NIC has less than an eighth of the speed of the fastest, or tells of none where
-/// another of its layer does.
-bool is_slow(const Machine& machine, const Nic& nic) {
-  return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
-    if (nic.gbps == 0) return other.active && other.layer == nic.layer && other.gbps > 0;
-    return other.active && nic.gbps * 8 < other.gbps;
-  });
-}
-
 /// Whether a device with the first NIC could rather have another that is active: of the same link
 /// layer, and not slower.
 bool could_have(const Nic& own, const Nic& other) {
   return other.active && other.layer == own.layer && other.gbps >= own.gbps;
 }
 
-/// How near two NICs are as pairs go.
-int level_between(const Machine& machine, const Nic& a, const Nic& b) {
-  const Distance distance = route_between(machine, place_of(a), place_of(b)).distance;
-  return distance <= Distance::switches      ? 0
-         : distance == Distance::host_bridge ? 1
-         : distance == Distance::numa_node   ? 2
-                                             : 3;
-}
-
-/// Where all ports are up: a NIC backs up with a farther one only if those of its kind that are
-/// nearer have backups that are no farther from them.
-void check_backups(Machine machine) {
-  for (Nic& nic : machine.nics) nic.active = true;
-  const std::vector<int> backups = partners_by_place(machine);
-  const std::vector<int> ports = ports_of(machine, true);
-  const auto alike = [&](const Nic& a, const Nic& b) {
-    return a.layer == b.layer && is_slow(machine, a) == is_slow(machine, b);
-  };
-  const auto shares_card = [&](const Nic& nic) {
-    return std::any_of(machine.nics.begin(), machine.nics.end(), [&](const Nic& other) {
-      return port_of(other) != port_of(nic) && same_card(nic, other);
-    });
-  };
-  for (std::size_t i = 0; i < backups.size(); ++i) {
-    const Nic& own = machine.nics[i];
-    if (backups[i] < 0 || shares_card(own)) continue;  // of an odd number the last
-    const Nic& backup = machine.nics[static_cast<std::size_t>(backups[i])];
-    for (std::size_t j = 0; j < backups.size(); ++j) {
-      const Nic& other = machine.nics[j];
-      if (ports[j] != static_cast<int>(j) || port_of(other) == port_of(own) || !alike(own, other) ||
-          shares_card(other))
-        continue;
-      INFO(own.name << " has " << backup.name << ", or " << other.name);
-      if (level_between(machine, own, other) >= level_between(machine, own, backup)) continue;
-      REQUIRE(backups[j] >= 0);
-      REQUIRE(level_between(machine, other, machine.nics[static_cast<std::size_t>(backups[j])]) <=
-              level_between(machine, other, own));
-    }
-  }
-}
-
-/// No device could change to a NIC that is as near and would have fewer users. The devices at one
-/// place (instances of a GPU) count once.
-void check_balance(const Machine& machine, const std::vector<NicChoice>& choices,
-                   const std::vector<DevicePlace>& places,
-                   const std::vector<std::optional<PciAddress>>& devices) {
-  std::map<PortKey, int> users;
-  std::set<PciAddress> counted;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i].primary < 0 || (devices[i] && !counted.insert(*devices[i]).second)) continue;
-    ++users[port_of(machine.nics[static_cast<std::size_t>(choices[i].primary)])];
-  }
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    INFO("device " << i);
-    if (choices[i].primary < 0) continue;
-    const Nic& own = machine.nics[static_cast<std::size_t>(choices[i].primary)];
-    for (const Nic& other : machine.nics) {
-      if (!could_have(own, other)) continue;
-      const auto own_cost = nic_cost(machine, places[i], own);
-      const auto cost = nic_cost(machine, places[i], other);
-      INFO(own.name << ", or " << other.name);
-      REQUIRE(own_cost <= cost);
-      if (cost == own_cost && port_of(other) != port_of(own)) {
-        REQUIRE(users[port_of(own)] <= users[port_of(other)] + 1);
-      }
-    }
-    if (choices[i].backup < 0) continue;
-    const Nic& backup = machine.nics[static_cast<std::size_t>(choices[i].backup)];
-    REQUIRE(backup.active);
-    REQUIRE(port_of(backup) != port_of(own));
-  }
-  check_backups(machine);
-}
-
-void check_balance(const Machine& machine) {
-  std::vector<DevicePlace> places;
-  std::vector<std::optional<PciAddress>> devices;
-  for (const Gpu& gpu : machine.gpus) {
-    places.push_back(place_of(gpu));
-    devices.push_back(gpu.pci);
-  }
-  check_balance(machine, choose_nics(machine), places, devices);
-  places.clear();
-  for (int i = 0; i < static_cast<int>(machine.numa.size()); ++i) places.push_back({-1, i});
-  check_balance(machine, choose_nics_of_numa_nodes(machine), places,
-                std::vector<std::optional<PciAddress>>(places.size()));
-}
-
 }  // namespace
-
-TEST_CASE("in every fixture, and at random, devices share NICs that are as near in balance",
-          "[req:2.5]") {
-  for (const std::string& name : fixture_names()) {
-    INFO(name);
-    check_balance(load_fixture(name));
-  }
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed);
-  std::mt19937 random(seed);
-  for (int round = 0; round < 200; ++round) {
-    INFO("round " << round);
-    check_balance(random_machine(random));
-  }
-}
 
 TEST_CASE("teams, rails, NICs with backups and paths of every fixture are as expected",
           "[req:2.9]") {

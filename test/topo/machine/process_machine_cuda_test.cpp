@@ -2,81 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a process finds of its GPUs, on tables for CUDA and a model of NVML.
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/cuda_table.hpp"
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/lsa_teams.hpp"
 #include "topo/choice/rank_paths.hpp"
+#include "topo/machine/looking_process.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
-#include "topo/machine/process_machine.hpp"
-#include "topo/sources/fake_nvml.hpp"
-#include "topo/sources/temporary_tree.hpp"
+#include "topo/sources/fake_devices.hpp"
 
 namespace oriel::topo {
 namespace {
 
 constexpr int kGpus = 4;
-
-/// Which of the machine's four GPUs CUDA shows, and how often it was asked how many there are.
-std::vector<int> shown;
-int counts = 0;
-bool fabric_handles = false;
-const char* gpu_name = "NVIDIA H200";
-
-/// Four GPUs in two pairs that reach each other, where GPU 3 also reaches GPU 0 but not the other
-/// way round. Handles are the GPU's number plus 100; buses and UUIDs tell the number.
-CudaTable table_of_shown() {
-  CudaTable table = cuda();
-  table.init = [](unsigned) { return CUDA_SUCCESS; };
-  table.device_get_count = [](int* count) {
-    ++counts;
-    *count = static_cast<int>(shown.size());
-    return CUDA_SUCCESS;
-  };
-  table.device_get = [](CUdevice* device, int ordinal) {
-    if (ordinal < 0 || ordinal >= static_cast<int>(shown.size())) return CUDA_ERROR_INVALID_DEVICE;
-    *device = shown[static_cast<std::size_t>(ordinal)] + 100;
-    return CUDA_SUCCESS;
-  };
-  table.device_get_uuid = [](CUuuid* uuid, CUdevice device) {
-    std::memset(uuid->bytes, device, sizeof uuid->bytes);
-    return CUDA_SUCCESS;
-  };
-  table.device_get_name = [](char* text, int bytes, CUdevice) {
-    std::snprintf(text, static_cast<std::size_t>(bytes), "%s", gpu_name);
-    return CUDA_SUCCESS;
-  };
-  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
-    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
-                  static_cast<unsigned>(device));
-    return CUDA_SUCCESS;
-  };
-  table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
-    *value = 9;
-    if (which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) *value = fabric_handles;
-    if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) *value = 0;
-    return CUDA_SUCCESS;
-  };
-  table.device_can_access_peer = [](int* reachable, CUdevice device, CUdevice peer) {
-    if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
-    const int from = device - 100, to = peer - 100;
-    *reachable = from / 2 == to / 2 || (from == 3 && to == 0);
-    return CUDA_SUCCESS;
-  };
-  table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice, CUdevice) {
-    *value = 1;
-    return CUDA_SUCCESS;
-  };
-  return table;
-}
 
 std::string uuid_text(int gpu) {
   const std::string byte = fmt::format("{:02x}", gpu + 100);
@@ -134,38 +77,25 @@ std::string put_below(const TemporaryTree& tree, int gpu, const std::string& por
   return "/sys/" + device;
 }
 
-/// The machine's files; the kernel module lists all GPUs.
-void fill(const TemporaryTree& tree) {
-  tree.file("/sys/devices/system/node/online", "0-1\n");
-  for (int gpu = 0; gpu < kGpus; ++gpu) {
-    tree.folder("/proc/driver/nvidia/gpus/" + address_of(gpu));
-    const std::string folder = "/sys/bus/pci/devices/" + address_of(gpu);
-    tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
-    tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
-    tree.file(folder + "/max_link_width", "16\n");
-  }
-}
-
-struct Machines {
-  TemporaryTree tree;
-  FakeNvml nvml;
-  NvmlLibrary library = nvml.library();
-  int nvml_asked = 0;
-  ProcessMachine machine{{FileTree(tree.root()), [this]() -> const NvmlLibrary& {
-                            ++nvml_asked;
-                            return library;
-                          }}};
-  CudaTable table = table_of_shown();
+/// Four GPUs in two pairs that reach each other, where GPU 3 also reaches GPU 0 but not the other
+/// way round. CUDA shows the process some of them, the kernel module lists all.
+struct Machines : LookingProcess {
+  FakeDevices devices;
+  CudaTable table = FakeDevices::table();
   ScopedCudaTable scoped{table};
 
-  explicit Machines(std::vector<int> visible) {
-    shown = std::move(visible);
-    counts = 0;
-    fabric_handles = false;
-    gpu_name = "NVIDIA H200";
-    fill(tree);
+  explicit Machines(std::vector<int> visible) : devices(std::move(visible)) {
+    devices.maps = [](int from, int to) { return from / 2 == to / 2 || (from == 3 && to == 0); };
     describe(nvml);
+    for (int gpu = 0; gpu < kGpus; ++gpu) {
+      tree.folder("/proc/driver/nvidia/gpus/" + address_of(gpu));
+      const std::string folder = "/sys/bus/pci/devices/" + address_of(gpu);
+      tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
+      tree.file(folder + "/max_link_speed", "32.0 GT/s PCIe\n");
+      tree.file(folder + "/max_link_width", "16\n");
+    }
   }
+  void hide_kernel_module() const { std::filesystem::remove_all(tree.root() + "/proc"); }
   Result<RankInfo> info(int ordinal, HiddenGpus hidden = HiddenGpus::left_out) {
     const auto part = machine.for_communicators(true, Settings{}, hidden);
     if (!part.ok()) return Error(part.error());
@@ -173,13 +103,20 @@ struct Machines {
   }
 };
 
+/// The UUID of a GPU, as ranks have it.
+DeviceUuid uuid_of_gpu(int gpu) {
+  DeviceUuid uuid{};
+  uuid.fill(static_cast<std::byte>(gpu + 100));
+  return uuid;
+}
+
 }  // namespace
 
 TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
   std::vector<RankInfo> ranks;
   REQUIRE(machines.info(0).ok());
-  counts = 0;
+  machines.devices.counted = 0;
   for (int ordinal = 0; ordinal < kGpus; ++ordinal) {
     const auto info = machines.info(ordinal);
     REQUIRE(info.ok());
@@ -190,7 +127,7 @@ TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
     ranks.push_back(info.value());
   }
   CHECK(machines.nvml_asked == 0);
-  CHECK(counts == 0);  // looked for once, before
+  CHECK(machines.devices.counted == 0);  // looked for once, before
   CHECK(ranks[2].pci_id == "0000:66:00.0");
   CHECK(can_map(ranks[3], ranks[0]));
   CHECK_FALSE(can_map(ranks[0], ranks[3]));
@@ -204,18 +141,14 @@ TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
 TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest link",
           "[req:2.6]") {
   Machines machines({0, 1});
-  std::filesystem::remove_all(machines.tree.root() + "/proc");  // no GPU is hidden
-  machines.table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice,
-                                               CUdevice) {
-    *value = 0;
-    return CUDA_SUCCESS;
-  };
+  machines.hide_kernel_module();  // no GPU is hidden
+  machines.devices.atomics = [](int, int) { return false; };
   const auto path = [&] {
     const MachineSources& sources = machines.machine.sources();
     const auto known = with_gpus(sources, look_for_numa_nodes(sources));
     REQUIRE(known.ok());
     const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
-    return text_of(find_seen(info, *parse_device_uuid(uuid_text(1)))->path);
+    return text_of(find_seen(info, uuid_of_gpu(1))->path);
   };
   CHECK(path() == "PCIe peer, from 256 Gbit/s");  // nothing tells where they are
   for (int gpu = 0; gpu < 2; ++gpu) {
@@ -256,10 +189,10 @@ TEST_CASE("without NVML hidden GPUs count as reachable, and visible ones as CUDA
   CHECK(machines.nvml_asked == 1);
   REQUIRE(info->seen.size() == 2);
   RankInfo hidden = *info;
-  hidden.uuid.fill(std::byte{101});
+  hidden.uuid = uuid_of_gpu(1);
   hidden.process = 99;
   CHECK(can_map(*info, hidden));
-  hidden.uuid.fill(std::byte{102});
+  hidden.uuid = uuid_of_gpu(2);
   CHECK_FALSE(can_map(*info, hidden));
 }
 
@@ -269,9 +202,7 @@ TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]")
   const auto info = machines.info(1, HiddenGpus::asked_about);
   REQUIRE(info.ok());
   const auto reaches = [&](int gpu) {
-    DeviceUuid uuid{};
-    uuid.fill(static_cast<std::byte>(gpu + 100));
-    const SeenDevice* seen = find_seen(*info, uuid);
+    const SeenDevice* seen = find_seen(*info, uuid_of_gpu(gpu));
     REQUIRE(seen != nullptr);
     return seen->reachable;
   };
@@ -285,7 +216,7 @@ TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]")
 TEST_CASE("a fabric clique is told where the IMEX service gives this process a channel",
           "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
-  fabric_handles = true;
+  machines.devices.fabric_handles = true;
   for (auto& device : machines.nvml.devices) {
     device.fabric.state = NvmlConstants::kFabricReady;
     device.fabric.cluster[0] = 7;
@@ -312,7 +243,7 @@ TEST_CASE("a fabric clique is told where the IMEX service gives this process a c
 
 TEST_CASE("the instances of a GPU that MIG divides are known to reach nobody", "[req:2.2]") {
   Machines machines({0});
-  gpu_name = "NVIDIA H200 MIG 1g.18gb";
+  machines.devices.name = "NVIDIA H200 MIG 1g.18gb";
   machines.nvml.devices.resize(1);
   for (int gpu = 1; gpu < kGpus; ++gpu) {
     std::filesystem::remove_all(machines.tree.root() + "/proc/driver/nvidia/gpus/" +
@@ -347,9 +278,9 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[
   }
   SECTION("nor where the kernel lists no more GPUs than CUDA, as in a container") {
     Machines machines({0});
-    std::filesystem::remove_all(machines.tree.root() + "/proc");
+    machines.hide_kernel_module();
     RankInfo other = told_by(machines, 0, 2);
-    other.uuid.fill(std::byte{101});
+    other.uuid = uuid_of_gpu(1);
     other.seen.clear();
     const RankPaths paths(std::vector<RankInfo>{told_by(machines, 0, 1), other});
     CHECK(paths.summary().find("; of 1 no source") != std::string::npos);
@@ -394,10 +325,8 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
         put_below(machines.tree, gpu, fmt::format("0000:60:{:02x}.0", gpu / 2 + 1));
     machines.tree.file(folder + "/numa_node", gpu < 2 ? "0\n" : "1\n");
   }
-  std::vector<std::string> asked;
-  const FileTree files(machines.tree.root(),
-                       [&](std::string_view path) { asked.emplace_back(path); });
-  ProcessMachine machine({files, machines.machine.sources().nvml});
+  std::vector<std::string>& asked = machines.asked;
+  ProcessMachine& machine = machines.machine;
   Settings described;
   described.topo_file = machines.tree.root() + "/described.xml";
   REQUIRE(dump_machine(hgx_8(), described.topo_file).ok());
@@ -408,14 +337,14 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
   REQUIRE(first.ok());
   CHECK((*first)->machine.gpus.size() == 2);
   CHECK((*first)->may_learn_more);
-  const int counts_before = counts;
+  const int counted = machines.devices.counted;
   for (std::size_t i = of_nodes; i < asked.size(); ++i) {
     CHECK(asked[i].find("/sys/devices/system/node") == std::string::npos);
   }
   asked.clear();
   const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
   REQUIRE(whole.ok());
-  CHECK(counts == counts_before);  // CUDA has told what it shows
+  CHECK(machines.devices.counted == counted);  // CUDA has told what it shows
   CHECK(machines.nvml_asked == 1);
   INFO(fmt::format("{}", fmt::join(asked, " ")));
   CHECK_FALSE(asked.empty());
@@ -440,17 +369,15 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
   REQUIRE(machine.for_communicators(true, described).ok());  // only what the file says is new
   CHECK(machine.for_communicators(true, described, HiddenGpus::asked_about).ok());
   CHECK(asked.empty());
-  CHECK(counts == counts_before);
+  CHECK(machines.devices.counted == counted);
   CHECK(machines.nvml_asked == 1);
 }
 
 TEST_CASE("a start of ranks on GPUs reads few files, and none of network ports", "[req:2.10]") {
   Machines machines({0, 1, 2, 3});
   add_network(machines.tree);
-  std::vector<std::string> asked;
-  const FileTree files(machines.tree.root(),
-                       [&](std::string_view path) { asked.emplace_back(path); });
-  ProcessMachine machine({files, machines.machine.sources().nvml});
+  const std::vector<std::string>& asked = machines.asked;
+  ProcessMachine& machine = machines.machine;
   REQUIRE(machine.for_communicators(true, Settings{}).ok());
   CHECK(asked_about_network(asked) == 0);
   INFO(fmt::format("{}", fmt::join(asked, " ")));
@@ -487,7 +414,7 @@ TEST_CASE("of a described machine only GPUs that CUDA shows here have an ordinal
 TEST_CASE("devices that share a PCI function are all there for communicators",
           "[req:2.1][req:2.2]") {
   Machines machines({0, 1});
-  std::filesystem::remove_all(machines.tree.root() + "/proc");
+  machines.hide_kernel_module();
   CudaTable parts = machines.table;
   parts.device_get_pci_bus_id = [](char* text, int bytes, CUdevice) {
     std::snprintf(text, static_cast<std::size_t>(bytes), "0000:64:00.0");
@@ -531,11 +458,7 @@ TEST_CASE("a description says by what links GPUs are joined, and CUDA who maps w
   REQUIRE(part.ok());
   const auto info = gpu_rank_info(NodeIdentity{1, 2}, **part, 0);
   REQUIRE(info.ok());
-  const auto path_to = [&](int gpu) {
-    DeviceUuid uuid{};
-    uuid.fill(static_cast<std::byte>(gpu + 100));
-    return text_of(find_seen(*info, uuid)->path);
-  };
+  const auto path_to = [&](int gpu) { return text_of(find_seen(*info, uuid_of_gpu(gpu))->path); };
   CHECK(path_to(1) == "NVLink, 1 hop, from 256 Gbit/s");
   CHECK(path_to(2).starts_with("host memory"));
   CHECK(gpu_rank_info(NodeIdentity{1, 2}, **part, 3)->numa == 3);
@@ -558,7 +481,7 @@ TEST_CASE("a driver call that fails is an error that says what was asked, and is
   CudaTable nameless = machines.table;
   nameless.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
   const ScopedCudaTable scoped(nameless);
-  ProcessMachine fresh({FileTree(machines.tree.root()), nvml_library});
+  ProcessMachine fresh(machines.sources());
   const auto part = fresh.for_communicators(true, Settings{});
   REQUIRE_FALSE(part.ok());
   CHECK(part.error().to_string().find("the UUID of device 0") != std::string::npos);

@@ -3,10 +3,10 @@
 // What a process looks for, from where, and how often.
 #include "topo/machine/process_machine.hpp"
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -19,6 +19,7 @@
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/machine/described_machine.hpp"
+#include "topo/machine/looking_process.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/sources/fake_nvml.hpp"
@@ -27,21 +28,6 @@
 
 namespace oriel::topo {
 namespace {
-
-/// A tree with two NUMA nodes of two processors.
-void add_numa(const TemporaryTree& tree) {
-  tree.file("/sys/devices/system/node/online", "0-1\n");
-  tree.file("/sys/devices/system/node/node0/cpulist", "0-1\n");
-  tree.file("/sys/devices/system/node/node1/cpulist", "2-3\n");
-}
-
-/// Sources below the tree; NVML must not be asked.
-MachineSources sources_at(const TemporaryTree& tree) {
-  return {FileTree(tree.root()), []() -> const NvmlLibrary& {
-            FAIL("NVML is asked");
-            return nvml_library();
-          }};
-}
 
 Gpu visible_gpu(int bus, const char* name = "NVIDIA H200", bool fabric_handles = false) {
   Gpu gpu;
@@ -56,6 +42,15 @@ Settings with_file(const std::string& path) {
   Settings settings;
   settings.topo_file = path;
   return settings;
+}
+
+GpuPair pair_of(int from, int to, std::optional<bool> maps, int links = 0) {
+  GpuPair pair;
+  pair.from = from;
+  pair.to = to;
+  pair.maps = maps;
+  pair.links = links;
+  return pair;
 }
 
 std::string text_of_file(const std::string& path) {
@@ -99,14 +94,11 @@ TEST_CASE("NVML is asked only where its word is needed", "[req:2.10]") {
 }
 
 TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others", "[req:2.10]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  add_network(tree);
-  std::vector<std::string> asked;
-  MachineSources sources = sources_at(tree);
-  sources.files = FileTree(tree.root(), [&](std::string_view path) { asked.emplace_back(path); });
-  ProcessMachine machine(sources);
+  LookingProcess process;
+  add_network(process.tree);
+  ProcessMachine& machine = process.machine;
   const ScopedProcessMachine scoped(machine);
+  const std::vector<std::string>& asked = process.asked;
   const auto known = machine.for_communicators(false, Settings{});
   REQUIRE(known.ok());
   RankInfo info = host_rank_info(NodeIdentity{1, 2}, **known, std::nullopt);
@@ -124,11 +116,12 @@ TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others
   CHECK(with_network > before);
   add_network(info, Settings{}, {.network = true});
   CHECK(asked.size() == with_network);
+  CHECK(process.nvml_asked == 0);
 }
 
 TEST_CASE("what a rank on the host tells of memory and network comes from /sys", "[req:2.6]") {
-  const TemporaryTree tree;
-  add_numa(tree);
+  LookingProcess process;
+  const TemporaryTree& tree = process.tree;
   tree.file("/sys/devices/system/node/node0/access0/initiators/read_bandwidth", "131072\n");
   tree.file("/sys/devices/system/node/node1/access0/initiators/read_bandwidth", "65536\n");
   tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
@@ -139,7 +132,7 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
   tree.link("/sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:00:05.0");
   tree.file("/sys/class/net/veth0/operstate", "up\n");
   tree.file("/sys/class/net/veth0/speed", "1000000\n");  // which no hardware backs
-  ProcessMachine machine(sources_at(tree));
+  ProcessMachine& machine = process.machine;
   const auto known = machine.for_communicators(false, Settings{});
   REQUIRE(known.ok());
   CHECK(machine.network_gbps(Settings{}) == 100);
@@ -154,7 +147,7 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
   CHECK(free.host_class == bandwidth_class(524));  // it may be anywhere
   tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
   CHECK(machine.network_gbps(Settings{}) == 100);  // looked for once
-  ProcessMachine again(sources_at(tree));
+  ProcessMachine again(process.sources());
   const ScopedProcessMachine scoped(again);
   RankInfo told = free;
   add_network(told, Settings{}, {.hidden_gpus = true});
@@ -165,26 +158,24 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
 }
 
 TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  ProcessMachine machine(sources_at(tree));
+  LookingProcess process;
   std::vector<ProcessMachine::CommunicatorPart> parts(16);
   {
     std::vector<std::jthread> threads;
     threads.reserve(parts.size());
     for (auto& part : parts) {
-      threads.emplace_back([&] { part = machine.for_communicators(false, Settings{}).value(); });
+      threads.emplace_back(
+          [&] { part = process.machine.for_communicators(false, Settings{}).value(); });
     }
   }
   for (const auto& part : parts) CHECK(part.get() == parts[0].get());
 }
 
 TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  ProcessMachine machine(sources_at(tree));
+  LookingProcess process;
+  ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
-  tree.file("/sys/devices/system/node/online", "1\n");
+  process.tree.file("/sys/devices/system/node/online", "1\n");
   const pid_t child = ::fork();
   if (child == 0) {
     const auto part = machine.for_communicators(false, Settings{});
@@ -198,8 +189,9 @@ TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
 }
 
 TEST_CASE("a failure is not kept: the next communicator looks again", "[req:2.10]") {
-  const TemporaryTree tree;
-  ProcessMachine machine(sources_at(tree));
+  LookingProcess process;
+  const TemporaryTree& tree = process.tree;
+  ProcessMachine& machine = process.machine;
   const Settings settings = with_file(tree.root() + "/machine.xml");
   tree.file("/machine.xml", "<system>\n<cpu numaid=\"0\">\n");
   const auto cut = machine.for_communicators(false, settings);
@@ -257,13 +249,7 @@ TEST_CASE("a description counts for speeds and places, not for who maps whom", "
   found.machine.pci.resize(1);
   found.machine.pci[0].kind = PciNode::Kind::host_bridge;
   found.machine.pci[0].numa = 3;
-  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(0, 2)}) {
-    GpuPair pair;
-    pair.from = from;
-    pair.to = to;
-    pair.maps = false;
-    found.machine.pairs.push_back(pair);
-  }
+  found.machine.pairs = {pair_of(0, 1, false), pair_of(1, 0, false), pair_of(0, 2, false)};
   apply_description(found, described);
   CHECK(found.links_known);
   REQUIRE(found.machine.gpus.size() == 3);
@@ -300,12 +286,7 @@ TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // on none of its buses
   found.machine.gpus.back().numa = 0;
-  GpuPair pair;
-  pair.from = 0;
-  pair.to = 1;
-  pair.links = 18;
-  pair.hops = 2;
-  found.machine.pairs.push_back(pair);
+  found.machine.pairs = {pair_of(0, 1, std::nullopt, 18)};
   apply_description(found, described);
   CHECK(found.links_known);
   CHECK(found.machine.gpus[0].switch_links == 18);
@@ -406,7 +387,8 @@ Machine described_by_class() {
 
 TEST_CASE("cards that a description names by their places get names and ports of this machine",
           "[req:2.7]") {
-  const TemporaryTree tree;
+  LookingProcess process;
+  const TemporaryTree& tree = process.tree;
   for (const char* port :
        {"mlx5_0/ports/1", "mlx5_0/ports/2", "mlx5_9/ports/1", "mlx5_4/ports/1"}) {
     const std::string folder = std::string("/sys/class/infiniband/") + port;
@@ -420,11 +402,10 @@ TEST_CASE("cards that a description names by their places get names and ports of
     tree.link(fmt::format("/sys/class/infiniband/{}/device", card),
               fmt::format("../../../devices/pci0000:00/0000:{}:00.0", function));
   }
-  static NvmlLibrary none;
-  none.missing = "there is none";
+  process.library.missing = "there is none";
   Machine machine = described_by_class();
-  complete_description(
-      FileTree(tree.root()), []() -> const NvmlLibrary& { return none; }, machine);
+  const MachineSources sources = process.sources();
+  complete_description(sources.files, sources.nvml, machine);
   REQUIRE(check(machine).ok());
   std::map<std::string, const Nic*> nics;
   for (const Nic& nic : machine.nics) nics[fmt::format("{}:{}", nic.name, nic.port)] = &nic;
@@ -442,25 +423,21 @@ TEST_CASE("cards that a description names by their places get names and ports of
 
 TEST_CASE("links that a description does not tell of are asked of NVML, others are not",
           "[req:2.7]") {
-  FakeNvml nvml;
+  LookingProcess process;
   for (const int gpu : {2, 1, 7}) {
     FakeNvml::Device device;
     device.pci = PciAddress{0, static_cast<std::uint8_t>(gpu), 0, 0}.to_string();
     device.uuid = fmt::format("GPU-{}", gpu);
     device.links.resize(gpu == 7 ? 0 : 12);
-    nvml.devices.push_back(device);
+    process.nvml.devices.push_back(device);
   }
-  const NvmlLibrary library = nvml.library();
-  int asked = 0;
-  const auto ask = [&]() -> const NvmlLibrary& {
-    ++asked;
-    return library;
+  const auto complete = [sources = process.sources()](Machine& machine) {
+    complete_description(sources.files, sources.nvml, machine);
   };
-  const TemporaryTree tree;
   Machine machine = described_by_class();
-  complete_description(FileTree(tree.root()), ask, machine);
+  complete(machine);
   REQUIRE(check(machine).ok());
-  CHECK(asked == 1);
+  CHECK(process.nvml_asked == 1);
   REQUIRE(machine.gpus.size() == 2);
   for (const Gpu& gpu : machine.gpus) {
     CHECK(gpu.switch_links == 12);
@@ -468,10 +445,10 @@ TEST_CASE("links that a description does not tell of are asked of NVML, others a
     CHECK(gpu.name == "NVIDIA H200");
   }
   CHECK(path_between(machine, 0, 1).kind == PathKind::nvlink);
-  complete_description(FileTree(tree.root()), ask, machine);
+  complete(machine);
   Machine cpus = cpu_only();
-  complete_description(FileTree(tree.root()), ask, cpus);
-  CHECK(asked == 1);
+  complete(cpus);
+  CHECK(process.nvml_asked == 1);
   CHECK(cpus == cpu_only());
 }
 
@@ -491,17 +468,11 @@ TEST_CASE("a rank on the host is at the NUMA node of all its processors, or at n
 }
 
 TEST_CASE("the part with the NICs is looked for when first needed, and once", "[req:2.10]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  std::atomic<int> asked = 0;
-  static NvmlLibrary none;
-  none.missing = "there is none";
-  ProcessMachine machine({FileTree(tree.root()), [&]() -> const NvmlLibrary& {
-                            ++asked;
-                            return none;
-                          }});
+  LookingProcess process;
+  const TemporaryTree& tree = process.tree;
+  ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
-  CHECK(asked == 0);
+  CHECK(process.nvml_asked == 0);
   const std::string port = "/sys/class/infiniband/mlx5_0/ports/1";
   tree.file(port + "/state", "4: ACTIVE\n");
   tree.file(port + "/rate", "400 Gb/sec (4X NDR)\n");
@@ -509,18 +480,16 @@ TEST_CASE("the part with the NICs is looked for when first needed, and once", "[
   REQUIRE(whole.ok());
   REQUIRE((*whole)->nics.size() == 1);
   CHECK((*whole)->nics[0].gbps == 400);
-  CHECK(asked == 1);
+  CHECK(process.nvml_asked == 1);
   CHECK(machine.whole(Settings{})->get() == whole->get());
-  CHECK(asked == 1);
+  CHECK(process.nvml_asked == 1);
 }
 
 TEST_CASE("the description is written once for each file, and a failure does no harm",
           "[req:2.7]") {
-  const TemporaryTree tree;
-  add_numa(tree);
-  static NvmlLibrary none;
-  none.missing = "there is none";
-  ProcessMachine machine({FileTree(tree.root()), []() -> const NvmlLibrary& { return none; }});
+  LookingProcess process;
+  const TemporaryTree& tree = process.tree;
+  ProcessMachine& machine = process.machine;
   Settings settings;
   machine.dump_once(settings);
   settings.topo_dump_file = tree.root() + "/dump.xml";

@@ -3,15 +3,14 @@
 #include "topo/sources/cuda_facts.hpp"
 
 #include <cstdio>
-#include <cstring>
 
 #include <catch2/catch.hpp>
 
-#include "base/cuda_table.hpp"
 #include "topo/choice/affinity.hpp"
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/machine/discover.hpp"
 #include "topo/machine/process_machine.hpp"
+#include "topo/sources/fake_devices.hpp"
 #include "topo/sources/fake_nvml.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
@@ -19,66 +18,20 @@ namespace oriel::topo {
 namespace {
 
 /// Three devices, of which 0 and 1 reach each other, 2 reaches 0 only, and atomics work between 0
-/// and 1. Handles are the ordinals plus 100, which also stand in the UUIDs and addresses.
-CudaTable three_devices() {
-  CudaTable table = cuda();
-  table.init = [](unsigned) { return CUDA_SUCCESS; };
-  table.driver_get_version = [](int* version) {
-    *version = 13010;
-    return CUDA_SUCCESS;
-  };
-  table.device_get_count = [](int* count) {
-    *count = 3;
-    return CUDA_SUCCESS;
-  };
-  table.device_get = [](CUdevice* device, int ordinal) {
-    *device = ordinal + 100;
-    return CUDA_SUCCESS;
-  };
-  table.device_get_uuid = [](CUuuid* uuid, CUdevice device) {
-    std::memset(uuid->bytes, device, sizeof uuid->bytes);
-    return CUDA_SUCCESS;
-  };
-  table.device_get_name = [](char* text, int bytes, CUdevice) {
-    std::snprintf(text, static_cast<std::size_t>(bytes), "NVIDIA H200");
-    return CUDA_SUCCESS;
-  };
-  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
-    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0",
-                  static_cast<unsigned>(device));
-    return CUDA_SUCCESS;
-  };
-  table.device_get_attribute = [](int* value, CUdevice_attribute which, CUdevice) {
-    switch (which) {
-      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        *value = 9;
-        return CUDA_SUCCESS;
-      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-        *value = 0;
-        return CUDA_SUCCESS;
-      case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-        *value = 1;
-        return CUDA_SUCCESS;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-  };
-  table.device_can_access_peer = [](int* can, CUdevice from, CUdevice to) {
-    *can = (from < 102 && to < 102) || (from == 102 && to == 100) ? 1 : 0;
-    return CUDA_SUCCESS;
-  };
-  table.device_get_p2p_attribute = [](int* value, CUdevice_P2PAttribute, CUdevice from, CUdevice) {
-    *value = from < 102 ? 1 : 0;
-    return CUDA_SUCCESS;
-  };
-  return table;
-}
+/// and 1.
+struct ThreeDevices : FakeDevices {
+  ThreeDevices() : FakeDevices({0, 1, 2}) {
+    maps = [](int from, int to) { return (from < 2 && to < 2) || (from == 2 && to == 0); };
+    atomics = [](int from, int) { return from < 2; };
+  }
+  CudaTable driver = table();
+  ScopedCudaTable scoped{driver};
+};
 
 }  // namespace
 
 TEST_CASE("CUDA tells of ordinals, peer access, atomics and kinds of handles", "[req:2.1]") {
-  const CudaTable table = three_devices();
-  const ScopedCudaTable scoped(table);
+  const ThreeDevices devices;
   Machine machine;
   const SourceReport report = add_cuda_facts(machine);
   CHECK(report ==
@@ -102,8 +55,7 @@ TEST_CASE("CUDA tells of ordinals, peer access, atomics and kinds of handles", "
 
 TEST_CASE("devices that are known already are found by UUID or address, and CUDA's word counts",
           "[req:2.1]") {
-  const CudaTable table = three_devices();
-  const ScopedCudaTable scoped(table);
+  const ThreeDevices devices;
   Machine machine;
   Gpu by_uuid;
   by_uuid.uuid = "GPU-66666666-6666-6666-6666-666666666666";
@@ -133,12 +85,11 @@ TEST_CASE("devices that are known already are found by UUID or address, and CUDA
 }
 
 TEST_CASE("of devices at one address each with a UUID of its own stays one", "[req:2.1][req:2.2]") {
-  CudaTable table = three_devices();
-  table.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
+  ThreeDevices devices;
+  devices.driver.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
     std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);
     return CUDA_SUCCESS;
   };
-  const ScopedCudaTable scoped(table);
   Machine machine;
   const bool listed = GENERATE(false, true);
   if (listed) {
@@ -162,12 +113,8 @@ TEST_CASE("of devices at one address each with a UUID of its own stays one", "[r
 }
 
 TEST_CASE("at the only NUMA node a communicator has what the tool shows", "[req:2.5][req:2.10]") {
-  CudaTable table = three_devices();
-  table.device_get_count = [](int* count) {
-    *count = 1;
-    return CUDA_SUCCESS;
-  };
-  const ScopedCudaTable scoped(table);
+  ThreeDevices devices;
+  devices.shown = {0};
   TemporaryTree tree;  // as of a virtual machine, whose kernel knows no place of any device
   tree.file("/sys/devices/system/node/online", "0\n");
   tree.file("/sys/devices/system/node/node0/cpulist", "0-7\n");
@@ -204,20 +151,20 @@ TEST_CASE("at the only NUMA node a communicator has what the tool shows", "[req:
 }
 
 TEST_CASE("a driver that does not answer leaves the machine as it was", "[req:2.2]") {
-  CudaTable table = three_devices();
-  table.device_get_count = [](int*) { return CUDA_ERROR_UNKNOWN; };
-  const ScopedCudaTable scoped(table);
+  ThreeDevices devices;
+  devices.driver.device_get_count = [](int*) { return CUDA_ERROR_UNKNOWN; };
   Machine machine;
   CHECK(add_cuda_facts(machine).outcome != SourceReport::Outcome::used);
   CHECK(machine == Machine{});
 }
 
 TEST_CASE("calls that are refused leave what they would have told at its default", "[req:2.2]") {
-  CudaTable table = three_devices();
-  table.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
-  table.device_get_name = [](char*, int, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
-  table.device_can_access_peer = [](int*, CUdevice, CUdevice) { return CUDA_ERROR_UNKNOWN; };
-  const ScopedCudaTable scoped(table);
+  ThreeDevices devices;
+  devices.driver.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  devices.driver.device_get_name = [](char*, int, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
+  devices.driver.device_can_access_peer = [](int*, CUdevice, CUdevice) {
+    return CUDA_ERROR_UNKNOWN;
+  };
   Machine machine;
   CHECK(add_cuda_facts(machine).outcome == SourceReport::Outcome::used);
   REQUIRE(machine.gpus.size() == 3);
