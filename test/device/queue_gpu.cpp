@@ -4,22 +4,16 @@
 
 #include <cstring>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <thread>
 
 #include <cuda_runtime.h>
+
+#include "support/cuda/gpu_runtime.hpp"
 
 namespace oriel::test {
 namespace {
 
 namespace q = device::queue;
-
-void check(int status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw std::runtime_error(std::string(what) + ": " +
-                           cudaGetErrorString(static_cast<cudaError_t>(status)));
-}
 
 /// Memory of one kind, zeroed, given back together.
 class Pool {
@@ -36,11 +30,11 @@ class Pool {
     void* made = nullptr;
     const std::size_t bytes = count * sizeof(T);
     if (place_ == RingPlace::device) {
-      check(cudaMalloc(&made, bytes), "cudaMalloc");
+      must(cudaMalloc(&made, bytes), "cudaMalloc");
       blocks_.push_back(made);
-      check(cudaMemset(made, 0, bytes), "cudaMemset");
+      must(cudaMemset(made, 0, bytes), "cudaMemset");
     } else {
-      check(cudaMallocHost(&made, bytes), "cudaMallocHost");
+      must(cudaMallocHost(&made, bytes), "cudaMallocHost");
       blocks_.push_back(made);
       std::memset(made, 0, bytes);
     }
@@ -54,20 +48,12 @@ class Pool {
 
 template <class T>
 void put(T* to, const T& value) {
-  check(cudaMemcpy(to, &value, sizeof value, cudaMemcpyDefault), "cudaMemcpy");
+  must(cudaMemcpy(to, &value, sizeof value, cudaMemcpyDefault), "cudaMemcpy");
 }
-
-struct Stream {
-  cudaStream_t handle = nullptr;
-  Stream() { check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "cudaStreamCreate"); }
-  ~Stream() { cudaStreamDestroy(handle); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-};
 
 struct Event {
   cudaEvent_t handle = nullptr;
-  Event() { check(cudaEventCreate(&handle), "cudaEventCreate"); }
+  Event() { must(cudaEventCreate(&handle), "cudaEventCreate"); }
   ~Event() { cudaEventDestroy(handle); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -79,12 +65,12 @@ class Queues {
   explicit Queues(const PublishCase& at) : shared_(at.place) {
     for (std::uint32_t i = 0; i < at.queues; ++i) make_queue(at, i);
     views_ = private_.make<q::QueueView>(at.queues);
-    check(cudaMemcpy(views_, made_.data(), made_.size() * sizeof(q::QueueView), cudaMemcpyDefault),
-          "cudaMemcpy");
+    must(cudaMemcpy(views_, made_.data(), made_.size() * sizeof(q::QueueView), cudaMemcpyDefault),
+         "cudaMemcpy");
     device_drains_ = private_.make<QueueDrain>(at.queues);
-    check(cudaMemcpy(device_drains_, drains_.data(), drains_.size() * sizeof(QueueDrain),
-                     cudaMemcpyDefault),
-          "cudaMemcpy");
+    must(cudaMemcpy(device_drains_, drains_.data(), drains_.size() * sizeof(QueueDrain),
+                    cudaMemcpyDefault),
+         "cudaMemcpy");
     stop_ = pinned_.make<std::uint32_t>(1);
   }
 
@@ -97,8 +83,8 @@ class Queues {
       job.drains = device_drains_;
       job.stop = stop_;
       job.limit_ns = 30'000'000'000;
-      check(launch_drain(job, static_cast<std::uint32_t>(drains_.size()), drain_stream_.handle),
-            "launching the drains");
+      must(launch_drain(job, static_cast<std::uint32_t>(drains_.size()), drain_stream_.handle),
+           "launching the drains");
       return;
     }
     for (QueueDrain& drain : drains_) {
@@ -113,10 +99,10 @@ class Queues {
   void stop() {
     if (place_ == RingPlace::device) {
       device::Memory::store<device::Order::release>(stop_, 1u);
-      check(cudaStreamSynchronize(drain_stream_.handle), "the drains");
-      check(cudaMemcpy(drains_.data(), device_drains_, drains_.size() * sizeof(QueueDrain),
-                       cudaMemcpyDefault),
-            "cudaMemcpy");
+      must(cudaStreamSynchronize(drain_stream_.handle), "the drains");
+      must(cudaMemcpy(drains_.data(), device_drains_, drains_.size() * sizeof(QueueDrain),
+                      cudaMemcpyDefault),
+           "cudaMemcpy");
     }
     threads_.clear();  // asks them to stop and joins them
   }
@@ -161,15 +147,15 @@ class Queues {
   QueueDrain* device_drains_ = nullptr;
   std::uint32_t* stop_ = nullptr;
   RingPlace place_ = RingPlace::device;
-  Stream drain_stream_;
+  GpuStream drain_stream_;
   std::vector<std::jthread> threads_;
 };
 
 }  // namespace
 
 PublishResult run_publish(const PublishCase& at) {
-  check(cudaSetDevice(0), "cudaSetDevice");
-  check(load_queue_kernels(), "loading the kernels");
+  must(cudaSetDevice(0), "cudaSetDevice");
+  must(load_queue_kernels(), "loading the kernels");
   Queues queues(at);
   Pool pool(RingPlace::device);
   const std::uint32_t warps = at.ctas * at.warps;
@@ -183,18 +169,18 @@ PublishResult run_publish(const PublishCase& at) {
   job.outcomes = pool.make<std::uint32_t>(warps);
   job.samples = at.samples;
   job.cycles = pool.make<std::uint32_t>(std::size_t{warps} * at.samples + 1);
-  Stream stream;
+  GpuStream stream;
   Event begin, end;
   queues.start(at.place);
-  check(cudaEventRecord(begin.handle, stream.handle), "cudaEventRecord");
-  check(launch_publish(job, at.ctas, at.warps, stream.handle), "launching the publishers");
-  check(cudaEventRecord(end.handle, stream.handle), "cudaEventRecord");
-  check(cudaStreamSynchronize(stream.handle), "the publishers");
+  must(cudaEventRecord(begin.handle, stream.handle), "cudaEventRecord");
+  must(launch_publish(job, at.ctas, at.warps, stream.handle), "launching the publishers");
+  must(cudaEventRecord(end.handle, stream.handle), "cudaEventRecord");
+  must(cudaStreamSynchronize(stream.handle), "the publishers");
   queues.stop();
 
   PublishResult result;
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle), "cudaEventElapsedTime");
+  must(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle), "cudaEventElapsedTime");
   result.seconds = milliseconds / 1e3;
   const std::uint32_t publishers = at.method == PublishMethod::cta ? at.ctas : warps;
   result.published = std::uint64_t{publishers} * 32 * at.rounds;
@@ -205,14 +191,14 @@ PublishResult run_publish(const PublishCase& at) {
     result.wrong_doorbells += drain.wrong_doorbells;
   }
   std::vector<std::uint32_t> outcomes(warps);
-  check(cudaMemcpy(outcomes.data(), job.outcomes, warps * sizeof(std::uint32_t), cudaMemcpyDefault),
-        "cudaMemcpy");
+  must(cudaMemcpy(outcomes.data(), job.outcomes, warps * sizeof(std::uint32_t), cudaMemcpyDefault),
+       "cudaMemcpy");
   result.done = result.consumed == result.published;
   for (const std::uint32_t outcome : outcomes) result.done = result.done && outcome == 0;
   result.cycles.resize(std::size_t{warps} * at.samples);
-  check(cudaMemcpy(result.cycles.data(), job.cycles, result.cycles.size() * sizeof(std::uint32_t),
-                   cudaMemcpyDefault),
-        "cudaMemcpy");
+  must(cudaMemcpy(result.cycles.data(), job.cycles, result.cycles.size() * sizeof(std::uint32_t),
+                  cudaMemcpyDefault),
+       "cudaMemcpy");
   return result;
 }
 

@@ -83,7 +83,7 @@ struct GatedPair {
     MemoryRange range;
     range.address = a.region.address;
     range.bytes = a.region.bytes;
-    range.memory = reinterpret_cast<std::byte*>(a.memory.data());
+    range.memory = a.bytes();
     range.access = kAllAccess;
     range.place = MemoryPlace::gpu;
     a.region.keys[0] = a.nic.register_memory(range).value();
@@ -97,6 +97,20 @@ struct GatedPair {
     REQUIRE(of_b->connect({wire_b, {1}, of_a->number()}).ok());
     a.fill(11);
     b.fill(12);
+  }
+  void put_from_a(std::uint64_t bytes) {
+    REQUIRE(
+        dq::put(device::Thread(), of_a->view(), {a.region, 8, b.region, 0, bytes}, {}).outcome ==
+        dq::QueueOutcome::done);
+  }
+  void put_from_b(std::uint64_t bytes, std::uint64_t to = 8) {
+    REQUIRE(
+        dq::put(device::Thread(), of_b->view(), {b.region, 0, a.region, to, bytes}, {}).outcome ==
+        dq::QueueOutcome::done);
+  }
+  /// Whether a has behind its first word what b has from its beginning on.
+  bool same(std::size_t bytes) const {
+    return std::memcmp(a.memory.data() + 1, b.memory.data(), bytes) == 0;
   }
   void run() {
     for (int i = 0; i < 60; ++i) {
@@ -180,24 +194,23 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
   constexpr std::size_t kBytes = 40'000;
   const bool puts = GENERATE(true, false);
   INFO((puts ? "a put" : "a get") << " of which " << begun << " parts begin at once");
-  const dq::Posted posted = puts ? dq::put(device::Thread(), pair.of_b->view(),
-                                           {pair.b.region, 0, pair.a.region, 8, kBytes}, {})
-                                 : dq::get(device::Thread(), pair.of_a->view(),
-                                           {pair.a.region, 8, pair.b.region, 0, kBytes}, {});
-  REQUIRE(posted.outcome == dq::QueueOutcome::done);
+  if (puts) {
+    pair.put_from_b(kBytes);
+  } else {
+    const dq::Transfer transfer{pair.a.region, 8, pair.b.region, 0, kBytes};
+    REQUIRE(dq::get(device::Thread(), pair.of_a->view(), transfer, {}).outcome ==
+            dq::QueueOutcome::done);
+  }
   pair.run();
   CHECK(pair.mover.stores == 0);
   // Nothing keeps the ring's room.
   REQUIRE(pair.word_of_ring(kWrittenWord) > kBytes);
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
   std::memset(pair.rings.spy.data() + kRingBegins, 0xee, kPayloadRing);
-  const auto has_all = [&] {
-    return std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0;
-  };
-  CHECK_FALSE(has_all());
+  CHECK_FALSE(pair.same(kBytes));
   pair.mover.stores = 100;
   pair.run();
-  CHECK(has_all());
+  CHECK(pair.same(kBytes));
   CHECK(*pair.of_a->memory().first_error == 0);
   CHECK(*pair.of_b->memory().first_error == 0);
 }
@@ -205,11 +218,7 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
 TEST_CASE("the ring has its room back after a turn that took as much as a turn may take",
           "[req:3.21]") {
   GatedPair pair;
-  for (std::uint64_t i = 0; i < 64; ++i) {
-    REQUIRE(dq::put(device::Thread(), pair.of_b->view(),
-                    {pair.b.region, 8 * i, pair.a.region, 0, 8}, {})
-                .outcome == dq::QueueOutcome::done);
-  }
+  for (std::uint64_t i = 0; i < 64; ++i) pair.put_from_b(8, 8 * i);
   for (int i = 0; i < 4; ++i) pair.b.nic.progress();
   REQUIRE(traffic(pair.b.nic).requests == 64);
   pair.a.nic.progress();
@@ -221,16 +230,14 @@ TEST_CASE("a wire without room loses no payload, and slots come back", "[req:3.2
   pair.mover.kept_most = GENERATE(std::size_t{0}, GatedMover::kSlots / 2, GatedMover::kSlots);
   INFO("parts that may stay: " << pair.mover.kept_most);
   constexpr std::size_t kBytes = 300'000;
-  REQUIRE(
-      dq::put(device::Thread(), pair.of_a->view(), {pair.a.region, 8, pair.b.region, 0, kBytes}, {})
-          .outcome == dq::QueueOutcome::done);
+  pair.put_from_a(kBytes);
   // b takes nothing until the ring is full.
   for (int i = 0; i < 20; ++i) pair.a.nic.progress();
   CHECK(traffic(pair.a.nic).requests == 3);
   CHECK(pair.mover.kept == std::min<std::size_t>(pair.mover.kept_most, 1));
   SECTION("the rest goes when there is room") {
     pair.run();
-    CHECK(std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0);
+    CHECK(pair.same(kBytes));
     CHECK(traffic(pair.a.nic).requests == (kBytes + kPiece - 1) / kPiece);
     CHECK(*pair.of_a->memory().first_error == 0);
   }
@@ -245,14 +252,12 @@ TEST_CASE("the host's memory is sent from where it is, as it is when there is ro
   GatedPair pair;
   pair.mover.stores = 100;
   constexpr std::size_t kBytes = 300'000;
-  REQUIRE(
-      dq::put(device::Thread(), pair.of_b->view(), {pair.b.region, 0, pair.a.region, 8, kBytes}, {})
-          .outcome == dq::QueueOutcome::done);
+  pair.put_from_b(kBytes);
   for (int i = 0; i < 20; ++i) pair.b.nic.progress();
   CHECK(traffic(pair.b.nic).requests == 3);
   SECTION("all of it") {
     pair.run();
-    CHECK(std::memcmp(pair.a.memory.data() + 1, pair.b.memory.data(), kBytes) == 0);
+    CHECK(pair.same(kBytes));
   }
   SECTION("but not once its key has been given back") {
     REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());

@@ -210,27 +210,6 @@ TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B
     REQUIRE(dq::post_receives(receives, 3));
   }
   CHECK(dq::take_immediate(receives, got) == dq::Arrival::none);
-  CHECK(ranks.verbs.violations.empty());
-}
-
-TEST_CASE("without a receive the peer waits, and the end of a queue ends who waits",
-          "[B4][req:3.11]") {
-  TwoRanks ranks({.receives = 4});
-  const dq::ReceiveView& receives = ranks.back.receives();
-  dq::ReceivedImmediate got;
-  dq::Posted last;
-  for (std::uint32_t i = 0; i < 5; ++i) last = ranks.put_immediate(i, i);
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    REQUIRE(ranks.wait_immediate(got) == QueueOutcome::done);
-    CHECK(got.value == i);
-  }
-  CHECK(ranks.wait_immediate(got) == QueueOutcome::refused);
-  CHECK(dq::take_immediate(receives, got) == dq::Arrival::none);
-  CHECK(ranks.view().indexes->completed < last.end);
-  REQUIRE(dq::post_receives(receives, 4));
-  REQUIRE(ranks.wait_immediate(got) == QueueOutcome::done);
-  CHECK(got.value == 4);
-  CHECK(ranks.wait(last) == QueueOutcome::done);
   REQUIRE(ranks.back.to_error().ok());
   CHECK(ranks.wait_immediate(got) == QueueOutcome::failed);
   CHECK(dq::decode_error(ranks.back.view().indexes->error).syndrome == dq::kFlushed);

@@ -187,19 +187,23 @@ class OperationsBody {
     }
     expect(good, step);
   }
+  /// Reads what the peer has from `far` on.
+  ORIEL_STEP_FN void get_to_sink(std::uint64_t far, std::uint64_t bytes, OperationsStep step) {
+    expect_done(
+        dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, far, bytes), path_.control),
+        step);
+  }
   ORIEL_STEP_FN void expect_there(std::uint64_t salt, OperationsStep step) {
-    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
-                                           path_.control),
-                step);
+    get_to_sink(kThere, kBytes, step);
     expect_in_sink(salt, step);
+  }
+  ORIEL_STEP_FN void put(const dq::Transfer& transfer, OperationsStep step) {
+    expect_done(dq::put<Group, M>(group_, path_.queue, transfer, path_.control).outcome, step);
   }
 
   ORIEL_STEP_FN void move_bytes() {
     fill(kSource, 1);
-    expect_done(
-        dq::put<Group, M>(group_, path_.queue, between(kSource, kThere, kBytes), path_.control)
-            .outcome,
-        OperationsStep::put_and_get);
+    put(between(kSource, kThere, kBytes), OperationsStep::put_and_get);
     expect_there(1, OperationsStep::put_and_get);
     fill(kSource, 2);
     expect_done(dq::put_immediate<Group, M>(group_, path_.queue, between(kSource, kThere, kBytes),
@@ -217,10 +221,7 @@ class OperationsBody {
             .outcome,
         step);
     expect_done(dq::fence<Group, M>(group_, path_.queue, path_.control).outcome, step);
-    expect_done(
-        dq::put<Group, M>(group_, path_.queue, between(kOther, kThere, kBytes), path_.control)
-            .outcome,
-        step);
+    put(between(kOther, kThere, kBytes), step);
     QueueOutcome outcome = QueueOutcome::done;
     if (group_.rank() == 0) outcome = dq::wait_visible<M>(path_.queue, path_.control);
     expect_done(outcome, step);
@@ -254,9 +255,7 @@ class OperationsBody {
                     path_.remote, base_ + at, value, path_.control)
                     .outcome,
                 step);
-    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
-                                           path_.control),
-                step);
+    get_to_sink(kThere, kBytes, step);
     bool good = word_here(kSink + 64) == pattern(value, 4);
     const auto* const source = reinterpret_cast<const volatile unsigned char*>(here(kSource));
     const auto* const sink = reinterpret_cast<const volatile unsigned char*>(here(kSink));
@@ -289,18 +288,13 @@ class OperationsBody {
     const std::uint64_t second = kPiece * (1 + (index_ * 3 + round) % 4);
     fill(kSource, 20 + round);
     fill(kOther, 30 + round);
-    expect_done(
-        dq::put<Group, M>(group_, path_.queue, {near, kSource, far, kThere, first}, path_.control)
-            .outcome,
-        step);
+    put({near, kSource, far, kThere, first}, step);
     expect_done(dq::put_signal<dq::SignalOp::add, Group, M>(
                     group_, path_.queue, {near, kOther, far, kThere, second}, path_.remote,
                     base_ + kAdded, 1, path_.control)
                     .outcome,
                 step);
-    expect_done(dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, kThere, kBytes),
-                                           path_.control),
-                step);
+    get_to_sink(kThere, kBytes, step);
     bool good = true;
     for (std::uint64_t i = group_.rank(); i * 8 < first || i * 8 < second; i += group_.size()) {
       const std::uint64_t salt = i * 8 < second ? 30 : 20;
@@ -311,9 +305,7 @@ class OperationsBody {
 
   /// All words, those beside them included.
   ORIEL_STEP_FN void check_words() {
-    expect_done(
-        dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, 0, kWords), path_.control),
-        OperationsStep::neighbours);
+    get_to_sink(0, kWords, OperationsStep::neighbours);
     expect(word_here(kSink + kWord8) == word8_, OperationsStep::words_of_8_bytes);
     expect(word_here(kSink + kWord4 - 4) >> 32 == word4_, OperationsStep::words_of_4_bytes);
     expect(word_here(kSink + kAdded) == 21 + kPieceRounds, OperationsStep::signal_added);

@@ -130,24 +130,19 @@ int load_gpu_nic_kernels() {
   return load_kernels(ops_kernel, puts_kernel, ping_kernel, floor_kernel, nothing_kernel);
 }
 int launch_ops(const OpsJob& job, void* stream) {
-  ops_kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(ops_kernel, 1, 32, job, stream);
 }
 int launch_puts(const PutsJob& job, void* stream) {
-  puts_kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(puts_kernel, 1, 32, job, stream);
 }
 int launch_ping(const PingJob& job, void* stream) {
-  ping_kernel<<<1, 256, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(ping_kernel, 1, 256, job, stream);
 }
 int launch_floor(const FloorJob& job, void* stream) {
-  floor_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(floor_kernel, 1, 1, job, stream);
 }
 int launch_nothing(std::uint32_t* word, void* stream) {
-  nothing_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(word);
-  return cudaGetLastError();
+  return launch(nothing_kernel, 1, 1, word, stream);
 }
 
 }  // namespace oriel::net::test

@@ -102,6 +102,12 @@ int load_kernels(Kernels... kernels) {
   ((status = status == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernels) : status), ...);
   return status;
 }
+template <class Argument>
+int launch(void (*kernel)(Argument), std::uint32_t ctas, std::uint32_t threads,
+           const Argument& argument, void* stream) {
+  kernel<<<ctas, threads, 0, static_cast<cudaStream_t>(stream)>>>(argument);
+  return cudaGetLastError();
+}
 #endif
 int launch_ops(const OpsJob& job, void* stream);
 int launch_operations(const OperationsJob& job, OperationsGroup group, void* stream);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -21,17 +20,16 @@
 #include "net/soft/gpu_side.hpp"
 #include "net/support/run_nic.hpp"
 #include "net/wire/ring_pair.hpp"
+#include "support/cuda/gpu_runtime.hpp"
 
 /// Two ranks on GPUs as threads of this process, each with a software NIC that a thread of its own
 /// drives, and for which that thread copies or a process of the GPU's. Everything here throws
 /// std::runtime_error where CUDA refuses something.
 namespace oriel::net::test {
 
-inline void must(int status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw std::runtime_error(std::string(what) + ": " +
-                           cudaGetErrorString(static_cast<cudaError_t>(status)));
-}
+using oriel::test::GpuStream;
+using oriel::test::must;
+
 inline void must_driver(CUresult status, const char* what) {
   if (status != CUDA_SUCCESS) throw std::runtime_error(cuda_error(what, status).to_string());
 }
@@ -55,17 +53,6 @@ class Pinned {
 
  private:
   T* words_ = nullptr;
-};
-
-struct GpuStream {
-  explicit GpuStream(int device) {
-    must(cudaSetDevice(device), "cudaSetDevice");
-    must(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "cudaStreamCreate");
-  }
-  ~GpuStream() { cudaStreamDestroy(handle); }
-  GpuStream(const GpuStream&) = delete;
-  GpuStream& operator=(const GpuStream&) = delete;
-  cudaStream_t handle = nullptr;
 };
 
 /// The process that copies on a GPU, for as long as this program runs.

@@ -61,23 +61,15 @@ int launch_operations(const OperationsJob& job, OperationsGroup group, void* str
                       : group == OperationsGroup::lanes ? operations_kernel<device::Lanes>
                       : group == OperationsGroup::warp  ? operations_kernel<Warp>
                                                         : operations_kernel<device::Cta>;
-  kernel<<<kOperationsCtas, kOperationsThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(kernel, kOperationsCtas, kOperationsThreads, job, stream);
 }
 int launch_immediates(const ImmediatesJob& job, OperationsGroup group, void* stream) {
-  auto* const on = static_cast<cudaStream_t>(stream);
-  if (group == OperationsGroup::thread) {
-    immediates_kernel<Thread><<<1, 1, 0, on>>>(job);
-  } else if (group == OperationsGroup::warp) {
-    immediates_kernel<Warp><<<1, 32, 0, on>>>(job);
-  } else {
-    immediates_kernel<device::Cta><<<1, 256, 0, on>>>(job);
-  }
-  return cudaGetLastError();
+  if (group == OperationsGroup::thread) return launch(immediates_kernel<Thread>, 1, 1, job, stream);
+  if (group == OperationsGroup::warp) return launch(immediates_kernel<Warp>, 1, 32, job, stream);
+  return launch(immediates_kernel<device::Cta>, 1, 256, job, stream);
 }
 int launch_tickets(const TicketsJob& job, void* stream) {
-  tickets_kernel<<<kTicketCtas, kTicketThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
-  return cudaGetLastError();
+  return launch(tickets_kernel, kTicketCtas, kTicketThreads, job, stream);
 }
 
 }  // namespace oriel::net::test

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "net/fabric/wire_fabric.hpp"
@@ -42,18 +43,10 @@ struct Sending {
   bool is_told = false;
 };
 
-/// What a peer's queue has asked this NIC for and still waits for, but writes.
-struct Asked {
-  const std::byte* at = nullptr;
-  std::size_t bytes = 0;
-  bool is_read = false;
-};
-
 struct Held {
   WireAddress to;
   WireMessage message;
   TimePoint due;
-  Asked asked;
 };
 
 class FaultWire final : public Wire {
@@ -212,11 +205,7 @@ class FaultWire final : public Wire {
   void note_received(WireMessage& message) {
     if (const auto* const request = std::get_if<WireRequest>(&message.body)) {
       owners_[request->from_queue] = request->to_queue;
-      if (request->kind == WorkKind::write) return;
-      const bool is_read = request->kind == WorkKind::read;
-      asked_[{request->from_queue, request->number}] = {
-          reinterpret_cast<const std::byte*>(request->address + request->offset),
-          request->piece_bytes, is_read};
+      if (request->kind != WorkKind::write) fetching_.emplace(request->from_queue, request->number);
       return;
     }
     auto& response = std::get<WireResponse>(message.body);
@@ -248,19 +237,12 @@ class FaultWire final : public Wire {
   bool send_response(WireAddress to, WireMessage& message) {
     auto& response = std::get<WireResponse>(message.body);
     if (is_response_lost(owners_[response.to_queue])) return true;
-    Asked asked;
-    const auto it = asked_.find({response.to_queue, response.number});
-    const bool fetches = it != asked_.end();
-    if (fetches) {
-      asked = it->second;
-      asked_.erase(it);
-    }
-    if (asked.is_read && faults_.reads_behind_writes != Duration::zero()) {
-      return hold(late_reads_, to, message, faults_.reads_behind_writes, asked);
-    }
+    const bool fetches = fetching_.erase({response.to_queue, response.number}) != 0;
     const Duration delay = fetches ? faults_.response_delay : Duration{};
-    if (delay != Duration::zero() || !held_.empty()) return hold(held_, to, message, delay, {});
-    return pass_on(to, message);
+    if (delay == Duration::zero() && held_.empty()) return pass_on(to, message);
+    std::visit([](auto& body) { body.payload.own(); }, message.body);
+    held_.push_back({to, std::move(message), faults_.clock->now() + delay});
+    return true;
   }
   bool is_response_lost(std::uint32_t own) {
     const std::uint64_t nth = ++answers_[own];
@@ -270,24 +252,10 @@ class FaultWire final : public Wire {
                                 nth - fault.nth < fault.count;
                        });
   }
-  bool hold(std::deque<Held>& held, WireAddress to, WireMessage& message, Duration delay,
-            const Asked& asked) {
-    std::visit([](auto& body) { body.payload.own(); }, message.body);
-    held.push_back({to, std::move(message), faults_.clock->now() + delay, asked});
-    return true;
-  }
   void release() {
     const TimePoint now = faults_.clock->now();
-    for (std::deque<Held>* const held : {&held_, &late_reads_}) {
-      while (!held->empty() && held->front().due <= now) {
-        Held& first = held->front();
-        if (first.asked.is_read) {
-          const auto* const at = first.asked.at;
-          std::get<WireResponse>(first.message.body).payload = Bytes(at, at + first.asked.bytes);
-        }
-        if (!pass_on(first.to, first.message)) break;
-        held->pop_front();
-      }
+    for (; !held_.empty() && held_.front().due <= now; held_.pop_front()) {
+      if (!pass_on(held_.front().to, held_.front().message)) break;
     }
   }
 
@@ -296,12 +264,12 @@ class FaultWire final : public Wire {
   NicTraffic traffic_;  // with any messages, whatever wire it is
   NicFaults faults_;
   std::mt19937_64 random_;
-  std::map<std::uint32_t, Sending> sending_;                        // by the NIC's queue
-  std::map<std::uint32_t, std::uint32_t> owners_;                   // of a peer's queue: the NIC's
-  std::map<std::uint32_t, std::uint64_t> answers_;                  // by the NIC's queue
-  std::map<std::pair<std::uint32_t, std::uint64_t>, Asked> asked_;  // by peer's queue and number
+  std::map<std::uint32_t, Sending> sending_;        // by the NIC's queue
+  std::map<std::uint32_t, std::uint32_t> owners_;   // of a peer's queue: the NIC's
+  std::map<std::uint32_t, std::uint64_t> answers_;  // by the NIC's queue
+  /// Reads and atomics of a peer's queue that it waits for, by their numbers.
+  std::set<std::pair<std::uint32_t, std::uint64_t>> fetching_;
   std::deque<Held> held_;
-  std::deque<Held> late_reads_;
 };
 
 }  // namespace

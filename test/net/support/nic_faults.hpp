@@ -55,8 +55,6 @@ struct NicFaults {
   std::vector<LoseResponse> lost_responses;
   Duration response_delay{};  ///< of what this NIC answers to reads and atomics, and what follows
   bool skip_turns = false;    ///< half of the tries to send a request find no room
-  /// Reads from this NIC's host memory take place so long after later writes. One wire, no mapping.
-  Duration reads_behind_writes{};
 };
 
 /// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
